@@ -1,0 +1,238 @@
+//! One allocation, cut into slices that have one owner each.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::PAGE;
+
+/// Marks the end of the list of free lots.
+const NO_LOT: u32 = u32::MAX;
+
+/// A lot is the unit in which an arena gives memory out and gets it back: it is free again when the last slice
+/// cut from it is gone.
+struct Lot {
+    slices: AtomicU32,
+    next_free: AtomicU32,
+}
+
+/// One page-aligned allocation with its lots.
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+    lots: Box<[Lot]>,
+    /// Top of the stack of free lots in the low half, a count of pops in the high half: without the count, a
+    /// lot popped and pushed back between another thread's load and exchange would corrupt the stack.
+    free: AtomicU64,
+    /// Whether lots go back to the stack (a pool) or are looked at by their owner (a mirror).
+    pooled: bool,
+}
+
+// SAFETY: the base pointer is owned by the arena alone; bytes behind it are only reached through slices, which
+// never overlap, and the bookkeeping is atomic.
+unsafe impl Send for Arena {}
+// SAFETY: as above; `&Arena` gives no access to the bytes.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Allocates `len` zeroed bytes, rounded up to whole pages, with `lots` lots.
+    pub(crate) fn new(len: usize, lots: usize, pooled: bool) -> Arc<Self> {
+        assert!(lots < NO_LOT as usize, "an arena has fewer than 2^32 lots");
+        let len = len.max(1).next_multiple_of(PAGE);
+        #[allow(clippy::expect_used)] // Sizes come from our own configuration, never from outside.
+        let layout = Layout::from_size_align(len, PAGE).expect("an arena fits the address space");
+        // SAFETY: the layout's size is at least one page, so it is not zero.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let mut top = NO_LOT;
+        let lots: Box<[Lot]> =
+            (0..lots).map(|_| Lot { slices: AtomicU32::new(0), next_free: AtomicU32::new(NO_LOT) }).collect();
+        if pooled {
+            for (index, lot) in lots.iter().enumerate().rev() {
+                lot.next_free.store(top, Ordering::Relaxed);
+                top = index as u32;
+            }
+        }
+        Arc::new(Self { base, layout, lots, free: AtomicU64::new(u64::from(top)), pooled })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn span(&self) -> ArenaSpan {
+        ArenaSpan { base: self.base.as_ptr().addr(), len: self.len() }
+    }
+
+    /// Whether no slice of this lot is left. Everything its holders did happened before a `true`.
+    pub(crate) fn is_idle(&self, lot: u32) -> bool {
+        self.lots[lot as usize].slices.load(Ordering::Acquire) == 0
+    }
+
+    /// Cuts the first slice of a lot.
+    ///
+    /// # Safety
+    ///
+    /// No other slice may cover any byte of `start..start + len` now or later, until this one is dropped.
+    pub(crate) unsafe fn slice(self: &Arc<Self>, lot: u32, start: usize, len: usize) -> Slice {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len()), "a slice lies in its arena");
+        self.lots[lot as usize].slices.fetch_add(1, Ordering::Relaxed);
+        Slice { arena: Arc::clone(self), lot, start, len }
+    }
+
+    /// Takes a free lot off the stack.
+    pub(crate) fn pop(&self) -> Option<u32> {
+        let mut seen = self.free.load(Ordering::Acquire);
+        loop {
+            let top = seen as u32;
+            if top == NO_LOT {
+                return None;
+            }
+            let next = self.lots[top as usize].next_free.load(Ordering::Relaxed);
+            let popped = (seen >> 32).wrapping_add(1) << 32 | u64::from(next);
+            match self.free.compare_exchange_weak(seen, popped, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(top),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn push(&self, lot: u32) {
+        let mut seen = self.free.load(Ordering::Relaxed);
+        loop {
+            self.lots[lot as usize].next_free.store(seen as u32, Ordering::Relaxed);
+            let pushed = seen & !u64::from(u32::MAX) | u64::from(lot);
+            match self.free.compare_exchange_weak(seen, pushed, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn release(&self, lot: u32) {
+        if self.lots[lot as usize].slices.fetch_sub(1, Ordering::Release) == 1 && self.pooled {
+            // Whoever takes the lot next must see everything its former holders did.
+            fence(Ordering::Acquire);
+            self.push(lot);
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout; every slice holds an `Arc` of the arena, so none is
+        // left.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Where an arena lies in this process, so that a driver can register it with the kernel or with a DMA engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaSpan {
+    /// Address of the first byte.
+    pub base: usize,
+    /// Length in bytes, whole pages.
+    pub len: usize,
+}
+
+/// A run of registered memory with exactly one owner.
+///
+/// Reads like a `Box<[u8]>`, can be split and joined without copying, and goes back to its pool or mirror when
+/// its last part is dropped.
+pub struct Slice {
+    arena: Arc<Arena>,
+    lot: u32,
+    start: usize,
+    len: usize,
+}
+
+impl Slice {
+    /// The arena this slice was cut from: which registered buffer a driver must name.
+    pub fn arena(&self) -> ArenaSpan {
+        self.arena.span()
+    }
+
+    /// Where in its arena the slice begins.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is beyond the end.
+    pub fn split_to(&mut self, at: usize) -> Slice {
+        assert!(at <= self.len, "split at {at} of {}", self.len);
+        // SAFETY: the first `at` bytes leave `self` in the next two lines, so no other slice covers them.
+        let front = unsafe { self.arena.slice(self.lot, self.start, at) };
+        self.start += at;
+        self.len -= at;
+        front
+    }
+
+    /// Cuts off and returns everything from `at` on; `self` keeps the first `at` bytes.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is beyond the end.
+    pub fn split_off(&mut self, at: usize) -> Slice {
+        let front = self.split_to(at);
+        std::mem::replace(self, front)
+    }
+
+    /// Joins two slices that lie side by side in one lot; gives both back where they do not.
+    pub fn join(self, next: Slice) -> Result<Slice, (Slice, Slice)> {
+        let adjacent = Arc::ptr_eq(&self.arena, &next.arena)
+            && self.lot == next.lot
+            && self.start + self.len == next.start;
+        if !adjacent {
+            return Err((self, next));
+        }
+        // SAFETY: both parts are owned here and dropped at the end of this function; what they cover becomes
+        // the joined slice's. The lot's count cannot reach zero in between.
+        let joined = unsafe { self.arena.slice(self.lot, self.start, self.len + next.len) };
+        Ok(joined)
+    }
+
+    pub(crate) fn lies_in(&self, arena: &Arc<Arena>, lot: u32) -> bool {
+        Arc::ptr_eq(&self.arena, arena) && self.lot == lot
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        self.arena.release(self.lot);
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies in the arena (checked when it was cut), is initialised (the arena is zeroed),
+        // and belongs to this slice alone, so no one writes it while `&self` lives.
+        unsafe { std::slice::from_raw_parts(self.arena.base.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl DerefMut for Slice {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` is the only way to these bytes now.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.base.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Slice({}..{})", self.start, self.start + self.len)
+    }
+}

@@ -1,0 +1,115 @@
+//! Blocks of equal size, taken and given back from any thread without waiting.
+
+use std::sync::Arc;
+
+use crate::PAGE;
+use crate::arena::{Arena, ArenaSpan, Slice};
+
+/// A fixed number of equal, page-aligned blocks of registered memory.
+///
+/// The pool is the bound: when it is empty, [`Pool::take`] says so and the caller pushes back.
+#[derive(Clone)]
+pub struct Pool {
+    arena: Arc<Arena>,
+    block_len: usize,
+    blocks: usize,
+}
+
+impl Pool {
+    /// Allocates `blocks` blocks of at least `block_len` bytes each (rounded up to whole pages).
+    pub fn new(block_len: usize, blocks: usize) -> Self {
+        let block_len = block_len.max(1).next_multiple_of(PAGE);
+        Self { arena: Arena::new(block_len * blocks, blocks, true), block_len, blocks }
+    }
+
+    /// A free block, or `None` when all are out.
+    pub fn take(&self) -> Option<Slice> {
+        let lot = self.arena.pop()?;
+        // SAFETY: the lot was on the free stack, so no slice of it exists, and lots do not overlap.
+        Some(unsafe { self.arena.slice(lot, lot as usize * self.block_len, self.block_len) })
+    }
+
+    /// Bytes in a block.
+    pub fn block_len(&self) -> usize {
+        self.block_len
+    }
+
+    /// How many blocks there are, free or out.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Where the pool's memory lies, for registration.
+    pub fn arena(&self) -> ArenaSpan {
+        self.arena.span()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_every_block_once_and_again_after_it_came_back() {
+        let pool = Pool::new(100, 3);
+        assert_eq!(pool.block_len(), PAGE);
+        let mut taken: Vec<Slice> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(taken.len(), 3);
+        for (index, slice) in taken.iter_mut().enumerate() {
+            slice.fill(index as u8 + 1);
+        }
+        for (index, slice) in taken.iter().enumerate() {
+            assert!(slice.iter().all(|byte| *byte == index as u8 + 1), "blocks do not overlap");
+        }
+        assert!(pool.take().is_none());
+        taken.pop();
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn a_block_comes_back_only_with_its_last_part() {
+        let pool = Pool::new(PAGE, 1);
+        let mut whole = pool.take().unwrap();
+        let mut front = whole.split_to(10);
+        front[0] = 7;
+        whole[0] = 8;
+        drop(whole);
+        assert!(pool.take().is_none());
+        assert_eq!(front[0], 7);
+        drop(front);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn parts_join_only_side_by_side() {
+        let pool = Pool::new(PAGE, 2);
+        let mut first = pool.take().unwrap();
+        let other = pool.take().unwrap();
+        let back = first.split_off(64);
+        assert_eq!((first.len(), back.len()), (64, PAGE - 64));
+        let (back, first) = back.join(first).unwrap_err();
+        let whole = first.join(back).unwrap();
+        assert_eq!(whole.len(), PAGE);
+        assert!(whole.join(other).is_err(), "two lots never join, even side by side");
+    }
+
+    #[test]
+    fn threads_share_a_pool_without_sharing_a_block() {
+        let pool = Pool::new(PAGE, 4);
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        std::thread::scope(|scope| {
+            for id in 1..=3u8 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        let Some(mut slice) = pool.take() else { continue };
+                        slice[..8].fill(id);
+                        std::hint::spin_loop();
+                        assert!(slice[..8].iter().all(|byte| *byte == id));
+                    }
+                });
+            }
+        });
+        assert_eq!(std::iter::from_fn(|| pool.take()).collect::<Vec<_>>().len(), 4);
+    }
+}
