@@ -1,1 +1,18 @@
-//! placeholder
+//! What card and host say to each other: the rings in shared memory, and the frames of the link.
+//!
+//! ```text
+//!   host threads ── messages ──▶ [request ring ] ── DMA ──▶ card        ring:  docs/wire/ring.md
+//!   host threads ◀── messages ── [response ring] ◀─ DMA ─── card
+//!   host agent   ◀───────────── frames ───────────────────▶ card        frame: docs/wire/link.md
+//! ```
+//!
+//! Layouts and codecs only: no memory is touched and no byte is moved here. The documents came first; a test
+//! reads their tables and holds them against the constants.
+
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod ring;
+
+#[cfg(test)]
+mod doc_tests;

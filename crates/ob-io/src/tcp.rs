@@ -1,0 +1,479 @@
+//! TCP on plain non-blocking sockets, driven by the reactor's readiness.
+//!
+//! ```text
+//!   Reactor::turn ─▶ Event ─▶ TcpNet::handle ─▶ flags on the connection ─▶ Net::poll ─▶ NetEvent
+//!                                   │
+//!                                   └─ a listener is ready: poll accepts, one a call, while there is room
+//! ```
+//!
+//! The kernel tells of changes, once. A connection remembers what its owner has been told and not yet used up:
+//! `Readable` is told again only after `receive` found nothing, `Writable` only after a short `send`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ob_core::{ConnectionId, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect,
+    getsockname, listen, recv, send, shutdown, socket_with, sockopt,
+};
+
+use crate::reactor::{Event, Handle, Interest, Readiness, WatchId};
+use crate::timers::TimerId;
+
+/// Connections that wait to be accepted in the kernel.
+const BACKLOG: i32 = 1024;
+/// How long accepting pauses when this process is out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many connections are accepted before the rest of the reactor gets its turn.
+const ACCEPT_BURST: usize = 64;
+
+/// Connected byte streams over TCP.
+///
+/// When a connection breaks, `receive` and `send` say why, and [`NetEvent::Closed`] follows; after that, or after
+/// `close`, its id means nothing. `receive` into an empty buffer gives `Bytes(0)`.
+pub struct TcpNet {
+    handle: Handle,
+    listeners: Vec<Listener>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots with something to tell.
+    queue: VecDeque<u32>,
+    /// Whom a watch belongs to, by the watch's index.
+    targets: Vec<Option<(WatchId, Target)>>,
+    /// Set while accepting has to go on later.
+    accept_later: Option<TimerId>,
+    accept_burst: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Target {
+    Listener(u32),
+    Connection(u32),
+}
+
+struct Listener {
+    socket: OwnedFd,
+    watch: WatchId,
+    address: SocketAddr,
+    /// There may be connections to accept.
+    ready: bool,
+}
+
+struct Slot {
+    generation: u32,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    watch: WatchId,
+    connecting: bool,
+    /// The owner was told to read, and has not come to the end of it.
+    readable_told: bool,
+    /// The owner waits for room to send.
+    wants_room: bool,
+    tell_connected: bool,
+    tell_readable: bool,
+    tell_writable: bool,
+    failed: Option<NetError>,
+    queued: bool,
+}
+
+impl TcpNet {
+    /// A network with room for `connections_max` connections; when all are taken, further ones wait in the kernel.
+    pub fn new(handle: &Handle, connections_max: u32) -> Self {
+        Self {
+            handle: handle.clone(),
+            listeners: Vec::new(),
+            slots: (0..connections_max).map(|_| Slot { generation: 1, connection: None }).collect(),
+            free: (0..connections_max).rev().collect(),
+            queue: VecDeque::with_capacity(connections_max as usize),
+            targets: Vec::new(),
+            accept_later: None,
+            accept_burst: ACCEPT_BURST,
+        }
+    }
+
+    /// Takes an event of the reactor, if it is for this network.
+    pub fn handle(&mut self, event: &Event) -> bool {
+        match event {
+            Event::Timer(timer) if self.accept_later == Some(*timer) => {
+                self.accept_later = None;
+                self.accept_burst = ACCEPT_BURST;
+                true
+            }
+            Event::Ready { watch, readiness } => self.handle_ready(*watch, *readiness),
+            _ => false,
+        }
+    }
+
+    fn handle_ready(&mut self, watch: WatchId, readiness: Readiness) -> bool {
+        match self.targets.get(watch.index()) {
+            Some(Some((known, target))) if *known == watch => match *target {
+                Target::Listener(index) => self.listeners[index as usize].ready = true,
+                Target::Connection(index) => {
+                    if let Some(connection) = &mut self.slots[index as usize].connection {
+                        connection.on_ready(readiness);
+                        self.enqueue(index);
+                    }
+                }
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    /// Queues a connection that has something to tell.
+    fn enqueue(&mut self, index: u32) {
+        let Some(connection) = &mut self.slots[index as usize].connection else { return };
+        if connection.has_news() && !connection.queued {
+            connection.queued = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    /// The next event of a connection that is queued.
+    fn next_news(&mut self) -> Option<NetEvent> {
+        while let Some(index) = self.queue.pop_front() {
+            let slot = &mut self.slots[index as usize];
+            let id = connection_id(index, slot.generation);
+            let Some(connection) = &mut slot.connection else { continue };
+            connection.queued = false;
+            let Some(event) = connection.next_news(id) else { continue };
+            match event {
+                NetEvent::Closed { .. } => self.remove(index),
+                _ => self.enqueue(index),
+            }
+            return Some(event);
+        }
+        None
+    }
+
+    fn accept(&mut self) -> Option<NetEvent> {
+        if self.accept_later.is_some() {
+            return None;
+        }
+        for index in 0..self.listeners.len() {
+            while self.listeners[index].ready && !self.free.is_empty() {
+                if self.accept_burst == 0 {
+                    self.accept_after(Duration::ZERO);
+                    return None;
+                }
+                self.accept_burst -= 1;
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                match acceptfrom_with(&self.listeners[index].socket, flags) {
+                    Ok((socket, peer)) => {
+                        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                        let Some(peer) = peer else { continue };
+                        // A failure here is this side's exhaustion: the peer sees its connection closed.
+                        let Ok(connection) = self.adopt(socket, false) else { continue };
+                        return Some(NetEvent::Accepted {
+                            listener: ListenerId(index as u32),
+                            connection,
+                            peer,
+                        });
+                    }
+                    Err(Errno::AGAIN) => self.listeners[index].ready = false,
+                    // The peer of one connection gave up, or we were interrupted: on to the next.
+                    Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                    Err(errno) => {
+                        // EMFILE above all. The connection stays in the backlog, which stays ready: looking
+                        // again at once would spin.
+                        tracing::warn!(%errno, "cannot accept connections for now");
+                        self.accept_after(ACCEPT_PAUSE);
+                        return None;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn accept_after(&mut self, pause: Duration) {
+        if self.accept_later.is_none() {
+            self.accept_later = self.handle.set_timer(self.handle.now() + pause).ok();
+        }
+    }
+
+    /// Gives a socket a slot and a watch.
+    fn adopt(&mut self, socket: OwnedFd, connecting: bool) -> Result<ConnectionId, NetError> {
+        // Small answers must not wait for acknowledgements; a socket without the option is still a socket.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let index = self.free.pop().ok_or(NetError::Exhausted)?;
+        let Ok(watch) = self.handle.watch(&socket, Interest::Both) else {
+            self.free.push(index);
+            return Err(NetError::Exhausted);
+        };
+        self.aim(watch, Target::Connection(index));
+        let slot = &mut self.slots[index as usize];
+        slot.connection = Some(Connection {
+            socket,
+            watch,
+            connecting,
+            readable_told: false,
+            wants_room: false,
+            tell_connected: false,
+            tell_readable: false,
+            tell_writable: false,
+            failed: None,
+            queued: false,
+        });
+        Ok(connection_id(index, slot.generation))
+    }
+
+    fn aim(&mut self, watch: WatchId, target: Target) {
+        if self.targets.len() <= watch.index() {
+            self.targets.resize(watch.index() + 1, None);
+        }
+        self.targets[watch.index()] = Some((watch, target));
+    }
+
+    fn find(&mut self, id: ConnectionId) -> Option<(u32, &mut Connection)> {
+        let index = id.0 as u32;
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.generation != (id.0 >> 32) as u32 {
+            return None;
+        }
+        slot.connection.as_mut().map(|connection| (index, connection))
+    }
+
+    fn remove(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let Some(connection) = slot.connection.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        self.targets[connection.watch.index()] = None;
+        self.handle.unwatch(connection.watch);
+        // The kernel holds the socket until it has let go of the watch; the peer should hear of it now.
+        let _ = shutdown(&connection.socket, Shutdown::Both);
+        let was_full = self.free.is_empty();
+        self.free.push(index);
+        if was_full && self.listeners.iter().any(|listener| listener.ready) {
+            self.accept_after(Duration::ZERO);
+        }
+    }
+
+    fn open_listener(&mut self, address: SocketAddr) -> Result<Listener, Errno> {
+        let socket = stream_socket(address)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &address)?;
+        listen(&socket, BACKLOG)?;
+        let address = SocketAddr::try_from(getsockname(&socket)?)?;
+        let watch = self.handle.watch(&socket, Interest::Readable).map_err(|_| Errno::NOBUFS)?;
+        Ok(Listener { socket, watch, address, ready: true })
+    }
+}
+
+impl Net for TcpNet {
+    fn listen(&mut self, address: SocketAddr) -> Result<ListenerId, NetListenError> {
+        let listener = self.open_listener(address).map_err(|errno| match errno {
+            Errno::ADDRINUSE => NetListenError::InUse(address),
+            _ => NetListenError::Unavailable(address, errno.to_string()),
+        })?;
+        let index = self.listeners.len() as u32;
+        self.aim(listener.watch, Target::Listener(index));
+        self.listeners.push(listener);
+        Ok(ListenerId(index))
+    }
+
+    fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr> {
+        self.listeners.get(listener.0 as usize).map(|listener| listener.address)
+    }
+
+    fn connect(&mut self, address: SocketAddr) -> Result<ConnectionId, NetError> {
+        let socket = stream_socket(address).map_err(net_error)?;
+        let connecting = match connect(&socket, &address) {
+            Ok(()) => false,
+            Err(Errno::INPROGRESS | Errno::INTR) => true,
+            Err(errno) => return Err(net_error(errno)),
+        };
+        let id = self.adopt(socket, connecting)?;
+        if !connecting && let Some((index, connection)) = self.find(id) {
+            connection.tell_connected = true;
+            self.enqueue(index);
+        }
+        Ok(id)
+    }
+
+    fn receive(&mut self, connection: ConnectionId, into: &mut [u8]) -> Result<Received, NetError> {
+        let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
+        let result = connection.receive(into);
+        self.enqueue(index);
+        result
+    }
+
+    fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+        let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
+        let result = connection.send(bytes);
+        self.enqueue(index);
+        result
+    }
+
+    fn finish(&mut self, connection: ConnectionId) -> Result<(), NetError> {
+        let (_, connection) = self.find(connection).ok_or(NetError::Unknown)?;
+        if let Some(error) = connection.failed {
+            return Err(error);
+        }
+        match shutdown(&connection.socket, Shutdown::Write) {
+            // Not connected (any more): what broke it is told by receiving, or by the event of its end.
+            Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+            Err(errno) => Err(net_error(errno)),
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some((index, _)) = self.find(connection) {
+            self.remove(index);
+        }
+    }
+
+    fn poll(&mut self) -> Option<NetEvent> {
+        let event = self.next_news().or_else(|| self.accept());
+        if event.is_none() && self.accept_later.is_none() {
+            self.accept_burst = ACCEPT_BURST;
+        }
+        event
+    }
+}
+
+impl Drop for TcpNet {
+    fn drop(&mut self) {
+        // No listener may accept in place of the connections that end.
+        for listener in self.listeners.drain(..) {
+            self.handle.unwatch(listener.watch);
+            let _ = shutdown(&listener.socket, Shutdown::Both);
+        }
+        for index in 0..self.slots.len() {
+            self.remove(index as u32);
+        }
+        if let Some(timer) = self.accept_later.take() {
+            self.handle.cancel_timer(timer);
+        }
+    }
+}
+
+impl Connection {
+    fn on_ready(&mut self, readiness: Readiness) {
+        if readiness.is_lost() {
+            self.failed = Some(NetError::Exhausted);
+        }
+        if self.failed.is_some() {
+            return;
+        }
+        if self.connecting && readiness.is_writable() {
+            match sockopt::socket_error(&self.socket) {
+                Ok(Ok(())) => {
+                    self.connecting = false;
+                    self.tell_connected = true;
+                }
+                Ok(Err(errno)) | Err(errno) => self.failed = Some(net_error(errno)),
+            }
+        }
+        if self.connecting || self.failed.is_some() {
+            return;
+        }
+        if readiness.is_readable() && !self.readable_told {
+            self.readable_told = true;
+            self.tell_readable = true;
+        }
+        if readiness.is_writable() && self.wants_room {
+            self.wants_room = false;
+            self.tell_writable = true;
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.tell_connected || self.tell_readable || self.tell_writable || self.failed.is_some()
+    }
+
+    fn next_news(&mut self, id: ConnectionId) -> Option<NetEvent> {
+        if std::mem::take(&mut self.tell_connected) {
+            return Some(NetEvent::Connected(id));
+        }
+        if let Some(error) = self.failed {
+            return Some(NetEvent::Closed { connection: id, error });
+        }
+        if std::mem::take(&mut self.tell_readable) {
+            return Some(NetEvent::Readable(id));
+        }
+        std::mem::take(&mut self.tell_writable).then_some(NetEvent::Writable(id))
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Received, NetError> {
+        if into.is_empty() {
+            return Ok(Received::Bytes(0));
+        }
+        loop {
+            if let Some(error) = self.failed {
+                return Err(error);
+            }
+            if self.connecting {
+                return Ok(Received::Nothing);
+            }
+            match recv(&self.socket, &mut *into, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Ok(Received::End),
+                Ok((count, _)) => return Ok(Received::Bytes(count)),
+                Err(Errno::AGAIN) => {
+                    self.readable_told = false;
+                    return Ok(Received::Nothing);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => self.failed = Some(net_error(errno)),
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<Sent, NetError> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            if let Some(error) = self.failed {
+                return Err(error);
+            }
+            if self.connecting {
+                self.wants_room = true;
+                break;
+            }
+            match send(&self.socket, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN) => {
+                    self.wants_room = true;
+                    break;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => self.failed = Some(net_error(errno)),
+            }
+        }
+        Ok(Sent(sent))
+    }
+}
+
+fn connection_id(index: u32, generation: u32) -> ConnectionId {
+    ConnectionId(u64::from(generation) << 32 | u64::from(index))
+}
+
+fn stream_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+fn net_error(errno: Errno) -> NetError {
+    match errno {
+        Errno::CONNREFUSED => NetError::Refused,
+        Errno::TIMEDOUT => NetError::TimedOut,
+        Errno::NETUNREACH
+        | Errno::HOSTUNREACH
+        | Errno::NETDOWN
+        | Errno::HOSTDOWN
+        | Errno::ADDRNOTAVAIL
+        | Errno::AFNOSUPPORT
+        | Errno::ACCESS
+        | Errno::PERM
+        | Errno::INVAL => NetError::Unreachable,
+        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => NetError::Exhausted,
+        // ECONNRESET, EPIPE, ECONNABORTED, and whatever else ends a stream in the middle.
+        _ => NetError::Reset,
+    }
+}

@@ -1,0 +1,218 @@
+//! The card fetches requests out of the request ring.
+
+use ob_core::{Bell, Dma, DmaCompletion, DmaError, DmaOp, Refused, RefusedReason, Token};
+use ob_memory::{ArenaSpan, Mirror};
+use ob_wire_link::ring::RingSpec;
+
+use crate::RingError;
+use crate::batch::{Batch, scan};
+use crate::plant::{self, Bug};
+use crate::single::{Armed, Role, Single, TOKEN_DATA, TOKEN_POINTERS, words_of};
+
+/// Batches whose messages may be out at once.
+const BATCHES_OUT: u32 = 1024;
+
+/// The consuming end of a request ring.
+///
+/// ```text
+///            step                complete: settled, something there
+///   Idle ──────────▶ Pointers ───────────────────────────────▶ Idle (settled > head)
+///    ▲                  │ nothing, or not settled                  │ step
+///    │◀─────────────────┘                                          ▼
+///    │◀────────────── complete: Batch, head moves ────────────── Data
+///    │  arm                              complete: nothing there
+///    └──────────▶ Pointers (arming) ───────────────────────────▶ Armed ── wake ──▶ Idle
+/// ```
+pub struct CardReceiver {
+    single: Single,
+    mirror: Mirror,
+    state: State,
+    /// Everything below this position is written by its producers.
+    settled: u64,
+    /// Bytes that the message at the head is known to need.
+    needed: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Pointers { arming: bool },
+    Data,
+    Armed,
+    Closed,
+}
+
+/// What a finished transfer brought.
+pub enum Received {
+    /// Nothing to hand on.
+    Nothing,
+    /// Requests.
+    Batch(Batch),
+}
+
+impl CardReceiver {
+    /// The card's end of the ring `spec`. Its transfers carry tokens `base..base + 4`; `base` is a multiple of 4.
+    pub fn new(spec: RingSpec, base: Token) -> Self {
+        Self {
+            single: Single::new(spec, Role::Consumer, base),
+            mirror: Mirror::new(spec.capacity() as usize, BATCHES_OUT),
+            state: State::Idle,
+            settled: 0,
+            needed: 0,
+        }
+    }
+
+    /// Submits the next transfer, if there is one to submit now. `true` if one was.
+    pub fn step(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
+        if self.state == State::Closed {
+            return Err(RingError::Closed);
+        }
+        if !self.single.write_bound(dma)? || self.state != State::Idle {
+            return Ok(false);
+        }
+        if self.head() < self.settled {
+            return self.fetch(dma);
+        }
+        let submitted = self.single.read_pointers(dma, false)?;
+        if submitted {
+            self.state = State::Pointers { arming: false };
+        }
+        Ok(submitted)
+    }
+
+    /// Takes a finished transfer of this end.
+    pub fn complete(&mut self, dma: &mut dyn Dma, completion: DmaCompletion) -> Result<Received, RingError> {
+        if self.state == State::Closed {
+            return Err(RingError::Closed);
+        }
+        let result = completion.result.map_err(RingError::Dma).and_then(|()| match completion.token.0 & 3 {
+            TOKEN_POINTERS => self.complete_pointers(&completion),
+            TOKEN_DATA => self.complete_data(dma, completion),
+            _ => Ok(Received::Nothing),
+        });
+        if result.is_err() {
+            self.state = State::Closed;
+        }
+        result
+    }
+
+    /// Gets ready to sleep: the first call writes the ticket and reads the pointers again; it is `Yes` when that
+    /// read has completed and found nothing.
+    pub fn arm(&mut self, dma: &mut dyn Dma) -> Result<Armed, RingError> {
+        let stalled = self.is_stalled();
+        match self.state {
+            State::Closed => Err(RingError::Closed),
+            State::Armed => Ok(Armed::Yes),
+            // Only a message given back will make room, and that wakes the reactor by itself.
+            State::Idle if stalled => Ok(Armed::Yes),
+            State::Idle if self.head() == self.settled => {
+                if self.single.write_bound(dma)?
+                    && self.single.write_ticket(dma)?
+                    && self.single.read_pointers(dma, true)?
+                {
+                    self.state = State::Pointers { arming: true };
+                }
+                Ok(Armed::NotYet)
+            }
+            _ => Ok(Armed::NotYet),
+        }
+    }
+
+    /// The reactor is awake again (or a doorbell rang): look at the ring anew.
+    pub fn wake(&mut self) {
+        if self.state == State::Armed {
+            self.state = State::Idle;
+        }
+    }
+
+    /// The bell to ring now, if host threads sleep for want of room that there is again.
+    pub fn bell_due(&mut self) -> Option<Bell> {
+        self.single.bell_due()
+    }
+
+    /// Whether requests wait in the ring that have no room in the mirror until earlier ones are dropped.
+    pub fn is_stalled(&mut self) -> bool {
+        self.head() < self.settled && self.room() == 0
+    }
+
+    /// The mirror's memory, for registration with devices.
+    pub fn arena(&self) -> ArenaSpan {
+        self.mirror.arena()
+    }
+
+    fn head(&self) -> u64 {
+        self.single.bound
+    }
+
+    /// How many bytes can be fetched now; 0 if not even the message at the head has room.
+    fn room(&mut self) -> usize {
+        let head = self.head();
+        let settled = usize::try_from(self.settled - head).unwrap_or(usize::MAX);
+        let room = self.mirror.available(head).min(settled);
+        if room < self.needed { 0 } else { room }
+    }
+
+    fn fetch(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
+        let head = self.head();
+        let len = self.room().min(dma.largest_transfer() & !7);
+        if len == 0 {
+            return Ok(false);
+        }
+        let Some(into) = self.mirror.take(head, len) else { return Ok(false) };
+        let from = self.single.address(self.single.spec.at(head));
+        match dma.submit(self.single.token(TOKEN_DATA), DmaOp::Read { from, into }) {
+            Ok(()) => {
+                self.state = State::Data;
+                if plant::is_planted(Bug::HeadBeforeRead) {
+                    self.single.write_word(dma, ob_wire_link::ring::control::BOUND, head + len as u64)?;
+                }
+                Ok(true)
+            }
+            Err(Refused { op, reason }) => {
+                if let DmaOp::Read { into, .. } = op {
+                    self.mirror.give_back(into);
+                }
+                match reason {
+                    RefusedReason::Busy => Ok(false),
+                    RefusedReason::Gone => Err(RingError::Dma(DmaError::LinkDown)),
+                }
+            }
+        }
+    }
+
+    fn complete_pointers(&mut self, completion: &DmaCompletion) -> Result<Received, RingError> {
+        let (State::Pointers { arming }, Some(words)) = (self.state, words_of(completion)) else {
+            return Ok(Received::Nothing);
+        };
+        let settled = self.single.believe(words)?;
+        if settled {
+            self.settled = self.single.claim;
+        }
+        let nothing = self.settled == self.head();
+        self.state = if arming && nothing { State::Armed } else { State::Idle };
+        Ok(Received::Nothing)
+    }
+
+    fn complete_data(&mut self, dma: &mut dyn Dma, completion: DmaCompletion) -> Result<Received, RingError> {
+        let (State::Data, DmaOp::Read { into: mut bytes, .. }) = (self.state, completion.op) else {
+            return Ok(Received::Nothing);
+        };
+        self.state = State::Idle;
+        let head = self.head();
+        let to_wrap = self.single.spec.to_wrap(head);
+        let more = (self.settled - head).min(to_wrap) - bytes.len() as u64;
+        let scan = scan(&bytes, more, self.single.spec.message_max())
+            .map_err(|(at, error)| RingError::Message { position: head + at as u64, error })?;
+        if scan.needed > 0 {
+            self.mirror.give_back(bytes.split_off(scan.whole));
+        }
+        self.needed = scan.needed;
+        if scan.whole == 0 {
+            return Ok(Received::Nothing);
+        }
+        // Only now may producers write over it: the copy is complete.
+        self.single.advance(head + scan.whole as u64);
+        self.single.write_bound(dma)?;
+        Ok(Received::Batch(Batch::new(bytes)))
+    }
+}
