@@ -1,0 +1,96 @@
+//! `cargo xtask arm`: the cards' processors. The workspace builds for aarch64, and the rings hold there.
+
+use std::env::consts::ARCH;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::command;
+use crate::outcome::Outcome;
+use crate::repository::Repository;
+
+/// One line of help.
+pub const ABOUT: &str = "Build for aarch64, the cards' processor, and test the rings there under qemu";
+
+/// The whole help.
+pub const LONG_ABOUT: &str = "\
+Build for aarch64, the cards' processor, and test the rings there under qemu.
+
+The whole workspace is cross-built; the crates without system calls run their tests under qemu's user mode. Needs the
+Rust target aarch64-unknown-linux-gnu (added through rustup), a cross linker with its C library, and qemu-user (both
+installed through apt-get when they are missing and we are root). Where that is impossible the verb says SKIPPED,
+loudly, and succeeds.";
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+const PACKAGES_OF_THE_SYSTEM: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
+
+// Pure crates and rings: qemu's user mode does not know io_uring.
+const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring"];
+
+/// Builds everything, tests what qemu can run.
+///
+/// # Errors
+/// When the build or a test fails.
+pub fn run(repository: &Repository) -> Result<Outcome> {
+    if ARCH == "aarch64" {
+        return Ok(Outcome::skipped(
+            "arm",
+            "this machine is an aarch64 itself: the step `test` has covered it",
+        ));
+    }
+    if let Err(missing) = prepare(repository) {
+        return Ok(Outcome::skipped("arm", &missing));
+    }
+    command::run(&mut cross_cargo(repository, &["build", "--workspace"]))?;
+    let mut tests = cross_cargo(repository, &["test"]);
+    for package in TESTED {
+        tests.args(["--package", package]);
+    }
+    command::run(&mut tests)?;
+    Ok(Outcome::Done)
+}
+
+fn cross_cargo(repository: &Repository, arguments: &[&str]) -> Command {
+    let mut command = command::cargo(repository, arguments);
+    command.args(["--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER).env(
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+        format!("{EMULATOR} -L /usr/aarch64-linux-gnu"),
+    );
+    command
+}
+
+/// Installs what is missing, or says what stays missing.
+fn prepare(repository: &Repository) -> Result<(), String> {
+    let add_target = &mut command::program(repository, "rustup", &["target", "add", TARGET]);
+    command::run(add_target).map_err(|_| format!("rustup cannot add the target {TARGET}"))?;
+    if has_tools() {
+        return Ok(());
+    }
+    let wanted = PACKAGES_OF_THE_SYSTEM.join(" ");
+    let is_root = command::capture(Command::new("id").arg("-u")).is_ok_and(|output| output.stdout == b"0\n");
+    if !is_root || !command::is_installed("apt-get") {
+        return Err(format!(
+            "cannot install packages here (not root, or no apt-get); please install {wanted}"
+        ));
+    }
+    install_packages(repository);
+    if has_tools() { Ok(()) } else { Err(format!("apt-get cannot install {wanted}")) }
+}
+
+fn has_tools() -> bool {
+    command::is_installed(LINKER) && command::is_installed(EMULATOR)
+}
+
+fn install_packages(repository: &Repository) {
+    let mut install =
+        command::program(repository, "apt-get", &["install", "--yes", "--no-install-recommends"]);
+    install.args(PACKAGES_OF_THE_SYSTEM).env("DEBIAN_FRONTEND", "noninteractive");
+    // A fresh image has no package lists and a stale one has wrong lists: both show as a first attempt that fails.
+    // Whether the second worked is seen by the tools being there.
+    if command::run(&mut install).is_err() {
+        let _ = command::run(&mut command::program(repository, "apt-get", &["update"]));
+        let _ = command::run(&mut install);
+    }
+}

@@ -1,0 +1,55 @@
+//! `cargo xtask fuzz`: parsers against hostile bytes.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::command;
+use crate::outcome::Outcome;
+use crate::repository::Repository;
+
+/// Fuzz one target of `fuzz/`, or all of them in turn.
+///
+/// Needs a nightly toolchain; cargo-fuzz is installed when it is missing. What a target has learnt stays in
+/// `fuzz/corpus/`, and an input that breaks it in `fuzz/artifacts/`, with the command that repeats it in the output.
+#[derive(Args)]
+pub struct Arguments {
+    /// The target; all targets when none is given. `cargo fuzz list` names them.
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+    /// How long to fuzz each target.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u64,
+}
+
+/// Fuzzes, and ends at the first input that breaks a target.
+///
+/// # Errors
+/// When cargo-fuzz cannot be installed, a target does not build, or an input breaks it.
+pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
+    if !repository.root().join("fuzz/Cargo.toml").is_file() {
+        bail!("there is no fuzz/Cargo.toml, so there is nothing to fuzz");
+    }
+    if !command::succeeds(&mut command::cargo(repository, &["fuzz", "--version"])) {
+        command::run(&mut command::cargo(repository, &["install", "cargo-fuzz", "--locked"]))?;
+    }
+    let known = targets(repository)?;
+    let chosen = match &arguments.target {
+        None => known,
+        Some(target) if known.contains(target) => vec![target.clone()],
+        Some(target) => bail!("no fuzz target is called `{target}`; there are: {}", known.join(", ")),
+    };
+    for target in &chosen {
+        let limit = format!("-max_total_time={}", arguments.seconds);
+        command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "run", target, "--", &limit]))?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn targets(repository: &Repository) -> Result<Vec<String>> {
+    let output = command::capture(&mut command::cargo(repository, &["+nightly", "fuzz", "list"]))?;
+    if !output.status.success() {
+        bail!("`cargo +nightly fuzz list` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let list = String::from_utf8(output.stdout).context("`cargo fuzz list` did not print text")?;
+    Ok(list.lines().map(|line| line.trim().to_owned()).filter(|name| !name.is_empty()).collect())
+}

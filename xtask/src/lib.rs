@@ -1,0 +1,27 @@
+//! Repository chores that cargo itself does not reach, one verb a module.
+//!
+//! ```text
+//!   cargo xtask ci ──┬─ fmt, clippy, test, doc    plain cargo; `test` is the command that the README shows
+//!                    ├─ tidy                      taste and layering, read from the sources
+//!                    ├─ loom ─ planted            every interleaving; then bugs put in on purpose must be found
+//!                    ├─ miri                      undefined behaviour in the homes of unsafe
+//!                    └─ arm                       weak memory ordering, other alignment: aarch64 under qemu
+//!   cargo xtask fuzz                              parsers against hostile bytes, for as long as you like
+//! ```
+//!
+//! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
+//! the real repository (`tests/tidy.rs`); `main.rs` parses the command line and calls in here.
+
+#![forbid(unsafe_code)]
+
+pub mod arm;
+pub mod ci;
+pub mod command;
+pub mod fuzz;
+pub mod loom;
+pub mod miri;
+pub mod outcome;
+pub mod planted;
+pub mod readme;
+pub mod repository;
+pub mod tidy;

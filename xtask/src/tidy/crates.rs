@@ -1,0 +1,70 @@
+//! The outward shape of a crate: its folder's name, and the words with which it introduces itself.
+
+use super::Violation;
+use super::snapshot::Snapshot;
+
+const MODULE_DOC_LINES_MIN: usize = 3;
+
+/// Finds packages whose folder is called otherwise.
+#[must_use]
+pub fn check_folders(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for package in &snapshot.packages {
+        let folder = package.folder.rsplit('/').next().unwrap_or_default();
+        if folder != package.name {
+            let message = format!("the crate is called `{}`, so its folder must be too", package.name);
+            violations.push(Violation::of(&package.manifest(), message));
+        }
+    }
+    violations
+}
+
+/// Finds libraries that do not say what they are.
+#[must_use]
+pub fn check_module_docs(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for path in snapshot.packages.iter().filter_map(|package| package.library.as_deref()) {
+        let text = snapshot.texts.get(path).map_or("", String::as_str);
+        let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
+        if lines < MODULE_DOC_LINES_MIN {
+            let message = format!(
+                "begins with {lines} line(s) of module doc (`//!`), wants {MODULE_DOC_LINES_MIN} or more: what the crate \
+                 is, and a small picture of what flows through it"
+            );
+            violations.push(Violation::at(path, 1, message));
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::snapshot::Package;
+    use super::*;
+
+    fn snapshot(folder: &str, library: &str) -> Snapshot {
+        let mut snapshot = Snapshot::of(&[("crates/ob-kv/src/lib.rs", library)]);
+        snapshot.packages.push(Package {
+            name: "ob-kv".to_owned(),
+            folder: folder.to_owned(),
+            library: Some("crates/ob-kv/src/lib.rs".to_owned()),
+            ..Package::default()
+        });
+        snapshot
+    }
+
+    #[test]
+    fn a_folder_with_another_name_is_found() {
+        assert_eq!(check_folders(&snapshot("crates/ob-kv", "")), []);
+        assert_eq!(check_folders(&snapshot("crates/kv", ""))[0].path, "crates/kv/Cargo.toml");
+        assert_eq!(check_folders(&snapshot("", "")).len(), 1, "the root is not a crate's folder");
+    }
+
+    #[test]
+    fn a_short_or_late_module_doc_is_found() {
+        assert_eq!(check_module_docs(&snapshot("crates/ob-kv", "//! One.\n//!\n//! Three.\n")), []);
+        for library in ["//! One.\n//! Two.\n", "\n//! One.\n//! Two.\n//! Three.\n", ""] {
+            assert_eq!(check_module_docs(&snapshot("crates/ob-kv", library)).len(), 1, "{library:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `cargo xtask tidy`: the rules of the house, checked.
+//!
+//! ```text
+//!   checkout ── Snapshot::take ──▶ Snapshot ──▶ each check ──▶ violations, with file and line
+//! ```
+//!
+//! A check is a function of a [`Snapshot`] held in memory, so that its tests can plant a violation without touching a disk.
+
+pub mod crates;
+pub mod layering;
+pub mod lengths;
+pub mod links;
+pub mod snapshot;
+pub mod unsafe_code;
+pub mod words;
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+
+use crate::outcome::Outcome;
+use crate::repository::Repository;
+use snapshot::Snapshot;
+
+/// One line of help.
+pub const ABOUT: &str = "Check the rules of the house: layering, unsafe, lengths, links, words";
+
+/// Every check, in the order in which they run.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "layering",
+        rule: "a crate depends only on crates that stand before it (BLOCKS in xtask/src/tidy/layering.rs)",
+        run: layering::check,
+    },
+    Check { name: "folders", rule: "a crate's folder has the crate's name", run: crates::check_folders },
+    Check {
+        name: "module-docs",
+        rule: "each lib.rs begins with a module doc of three lines or more",
+        run: crates::check_module_docs,
+    },
+    Check {
+        name: "forbid-unsafe",
+        rule: "`#![forbid(unsafe_code)]` everywhere but in the homes of unsafe",
+        run: unsafe_code::check_forbidden,
+    },
+    Check {
+        name: "safety-comments",
+        rule: "each use of unsafe says `// SAFETY:`, each unsafe fn has a `# Safety` section",
+        run: unsafe_code::check_comments,
+    },
+    Check {
+        name: "lengths",
+        rule: "files to 800 lines, functions to 70; xtask/ratchet.toml lists exceptions, which only shrink",
+        run: lengths::check,
+    },
+    Check { name: "words", rule: "no unfinished business in Rust sources", run: words::check },
+    Check {
+        name: "links",
+        rule: "links in Markdown, and paths in ARCHITECTURE.md, lead somewhere",
+        run: links::check,
+    },
+];
+
+/// A rule, and the function that finds where it is broken.
+#[derive(Debug)]
+pub struct Check {
+    /// What stands in front of each violation.
+    pub name: &'static str,
+    /// The rule, for the help text.
+    pub rule: &'static str,
+    /// Finds the violations.
+    pub run: fn(&Snapshot) -> Vec<Violation>,
+}
+
+/// A place where a rule is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The file, relative to the root.
+    pub path: String,
+    /// The line, where there is one that matters.
+    pub line: Option<usize>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl Violation {
+    /// A violation at one line.
+    #[must_use]
+    pub fn at(path: &str, line: usize, message: String) -> Self {
+        Self { path: path.to_owned(), line: Some(line), message }
+    }
+
+    /// A violation of a whole file.
+    #[must_use]
+    pub fn of(path: &str, message: String) -> Self {
+        Self { path: path.to_owned(), line: None, message }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(formatter, "{}:{line}: {}", self.path, self.message),
+            None => write!(formatter, "{}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// The whole help: the list of rules.
+#[must_use]
+pub fn long_about() -> String {
+    let mut text = format!("{ABOUT}.\n\nThe same checks run in `cargo test --workspace`. The rules:\n");
+    for check in CHECKS {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {:<16} {}", check.name, check.rule);
+    }
+    text
+}
+
+/// Every violation in the snapshot, each with the name of its check.
+#[must_use]
+pub fn violations(snapshot: &Snapshot) -> Vec<(&'static str, Violation)> {
+    let named =
+        |check: &'static Check| (check.run)(snapshot).into_iter().map(|violation| (check.name, violation));
+    CHECKS.iter().flat_map(named).collect()
+}
+
+/// Checks the checkout and prints the violations.
+///
+/// # Errors
+/// When there are violations, or the checkout cannot be read.
+pub fn run(repository: &Repository) -> Result<Outcome> {
+    let snapshot = Snapshot::take(repository)?;
+    let violations = violations(&snapshot);
+    for (check, violation) in &violations {
+        println!("{violation} [{check}]");
+    }
+    if !violations.is_empty() {
+        bail!("tidy found {} violation(s)", violations.len());
+    }
+    println!("tidy: {} checks over {} files, nothing found", CHECKS.len(), snapshot.texts.len());
+    Ok(Outcome::Done)
+}
