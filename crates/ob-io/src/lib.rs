@@ -14,6 +14,30 @@
 //! A half's main loop asks its [`IdlePolicy`] whether to spin or sleep, calls [`Reactor::turn`], hands the
 //! [`Event`]s to whoever they belong to, and polls its devices. Nothing here blocks except that one call.
 //!
+//! ```
+//! use std::time::Duration;
+//! use ob_io::{Config, Decision, Event, IdlePolicy, Reactor, SPIN_DEFAULT, Wait, available_cores};
+//!
+//! let mut reactor = Reactor::new(&Config::default())?;
+//! let handle = reactor.handle();
+//! let mut policy = IdlePolicy::new(SPIN_DEFAULT, available_cores());
+//! let timer = handle.set_timer(handle.now() + Duration::from_millis(1))?;
+//! let mut events = Vec::with_capacity(Config::default().events_max());
+//! loop {
+//!     let wait = match policy.decide(handle.now(), handle.next_timer()) {
+//!         Decision::Spin => Wait::Poll,
+//!         Decision::Sleep { until } => Wait::Until(until),
+//!     };
+//!     if reactor.turn(wait, &mut events) > 0 {
+//!         policy.on_event(handle.now());
+//!     }
+//!     if events.drain(..).any(|event| event == Event::Timer(timer)) {
+//!         break;
+//!     }
+//! }
+//! # Ok::<(), ob_io::ReactorError>(())
+//! ```
+//!
 //! This is one of the few homes of `unsafe`: the ring shares memory with the kernel, which keeps to no lifetime.
 //! The rule that makes it safe is that an operation owns its [`ob_memory::Slice`] until the kernel has answered.
 
@@ -29,8 +53,8 @@ mod waker;
 
 pub use clock::MonotonicClock;
 pub use device::{
-    Delay, Fault, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, MemoryDevice, OpKind, OpenError, Scripted,
-    Space,
+    Delay, Fault, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, MemoryDevice, OpKind, OpenError,
+    Scripted, Space,
 };
 pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};
 pub use reactor::{Config, Event, Handle, Interest, Reactor, ReactorError, Readiness, Wait, WatchId};

@@ -89,7 +89,11 @@ mod tests {
         waker.clone().wake();
         assert!(waker.take_notice());
         let mut count = [0; 8];
-        assert_eq!(rustix::io::read(&waker.shared.bell, &mut count), Ok(8), "a sleeper is woken by the eventfd");
+        assert_eq!(
+            rustix::io::read(&waker.shared.bell, &mut count),
+            Ok(8),
+            "a sleeper is woken by the eventfd"
+        );
         assert_eq!(u64::from_ne_bytes(count), 1);
     }
 }

@@ -39,4 +39,3 @@ fn a_descriptor_closed_under_its_watch_does_no_harm() {
         reactor.turn(Wait::Poll, &mut Vec::new());
     }
 }
-

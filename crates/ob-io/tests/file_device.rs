@@ -6,7 +6,8 @@ use std::path::Path;
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, RefusedReason, Token};
 use ob_io::{
-    Config, Event, FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space, Wait, WatchId,
+    Config, Event, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space,
+    Wait, WatchId,
 };
 use ob_memory::{Pool, Slice};
 
@@ -56,9 +57,15 @@ fn read(reactor: &mut Reactor, device: &mut FileDevice, offset: u64, into: Slice
 /// Random operations, many at once on ranges that do not overlap, each checked against an array.
 fn against_a_model(directory: &Path, newest_features: bool, seed: u64) {
     let mut reactor = reactor(newest_features);
-    let handle = reactor.handle();
     let path = directory.join(format!("device-{newest_features}"));
-    let mut device = create(&handle, &path);
+    let device = create(&reactor.handle(), &path);
+    let model = random_operations(&mut reactor, device, seed);
+    assert!(std::fs::read(&path).unwrap() == model, "the file is the model");
+}
+
+/// Works on the first MiB of a device, which must read as zeros; returns what it holds in the end.
+fn random_operations(reactor: &mut Reactor, mut device: FileDevice, seed: u64) -> Vec<u8> {
+    let handle = reactor.handle();
     let block = u64::from(device.info().block_len);
     let pools = [Pool::new(128 << 10, 8), Pool::new(128 << 10, 8)];
     handle.register_arena(pools[0].arena()).unwrap();
@@ -101,7 +108,7 @@ fn against_a_model(directory: &Path, newest_features: bool, seed: u64) {
         }
         let mut seen = 0u8;
         for _ in 0..8 {
-            let completion = complete(&mut reactor, &mut device);
+            let completion = complete(reactor, &mut device);
             completion.result.unwrap();
             seen |= 1 << completion.token.0;
             if let DeviceOp::Read { offset, into } = &completion.op {
@@ -111,8 +118,7 @@ fn against_a_model(directory: &Path, newest_features: bool, seed: u64) {
         assert_eq!(seen, 0xff, "every token came back once");
     }
     assert_eq!(handle.operations_in_flight(), 0);
-    drop(device);
-    assert!(std::fs::read(&path).unwrap() == model, "the file is the model");
+    model
 }
 
 #[test]
@@ -127,6 +133,26 @@ fn a_file_system_without_the_finer_calls_works_too() {
     // A tmpfs cannot zero a range, and on older kernels has no direct I/O.
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
     against_a_model(directory.path(), true, 3);
+}
+
+#[test]
+#[ignore = "overwrites the spare disk (a loop device will do) that OUTBOARD_TEST_DISK names"]
+fn a_raw_disk_works_and_is_opened_by_one_at_a_time() {
+    let path = std::env::var_os("OUTBOARD_TEST_DISK").unwrap();
+    let path = Path::new(&path);
+    let options = FileDeviceOptions::default();
+    let mut reactor = reactor(true);
+    let handle = reactor.handle();
+    let mut device = FileDevice::open(&handle, path, &options).unwrap();
+    assert!(device.info().capacity >= LEN);
+    assert!(matches!(FileDevice::open(&handle, path, &options), Err(OpenError::InUse(_))));
+    run(&mut reactor, &mut device, DeviceOp::WriteZeroes { offset: 0, len: LEN }).result.unwrap();
+    random_operations(&mut reactor, device, 4);
+    // The kernel closes a registered file in its own time.
+    while matches!(FileDevice::open(&handle, path, &options), Err(OpenError::InUse(_))) {
+        reactor.turn(Wait::Poll, &mut Vec::new());
+    }
+    FileDevice::open(&handle, path, &options).unwrap();
 }
 
 #[test]
@@ -170,6 +196,7 @@ fn open_errors_say_what_is_wrong() {
     let none = Reactor::new(&small).unwrap();
     let full = FileDevice::create(&none.handle(), &huge, LEN, Space::Sparse, &options).map(drop);
     assert!(matches!(full, Err(OpenError::Reactor { .. })));
+    assert!(!huge.exists());
 }
 
 #[test]
@@ -295,5 +322,59 @@ fn a_large_transfer_and_a_small_one_share_the_ring_with_events() {
     }
     device.poll().unwrap().result.unwrap();
     let read = read(&mut reactor, &mut device, 0, pool.take().unwrap());
-    assert!(read.chunks(4096).enumerate().all(|(index, block)| block.iter().all(|byte| *byte == index as u8)));
+    assert!(
+        read.chunks(4096).enumerate().all(|(index, block)| block.iter().all(|byte| *byte == index as u8))
+    );
+}
+
+#[test]
+fn a_crash_of_a_device_on_a_reactor_is_recovered_in_turns() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut reactor = reactor(true);
+    let file = create(&reactor.handle(), &directory.path().join("device"));
+    let mut device = FaultyDevice::new(file, FaultPlan::new(1));
+    let pool = Pool::new(4096, 8);
+    let mut finish = |device: &mut FaultyDevice<FileDevice>, op| {
+        device.submit(Token(1), op).unwrap();
+        loop {
+            if let Some(done) = device.poll() {
+                done.result.unwrap();
+                return done.op;
+            }
+            // Two wake-ups can bring it on: the ring, or what the wrapper says is due at once.
+            let wait = if device.next_due().is_some() { Wait::Poll } else { Wait::Until(None) };
+            reactor.turn(wait, &mut Vec::new());
+        }
+    };
+    let block = |byte: u8| {
+        let mut from = pool.take().unwrap();
+        from.fill(byte);
+        from
+    };
+    finish(&mut device, DeviceOp::Write { offset: 0, from: block(1), durable: false });
+    finish(&mut device, DeviceOp::Flush);
+    finish(&mut device, DeviceOp::Write { offset: 0, from: block(2), durable: false });
+    finish(&mut device, DeviceOp::Write { offset: 4096, from: block(3), durable: true });
+    finish(&mut device, DeviceOp::Write { offset: 8192, from: block(4), durable: false });
+    let lost_then_kept = |number: u64, versions: usize| (number >= 16).then_some(versions - 1);
+    assert!(!device.crash_choosing(lost_then_kept), "the ring has not turned yet");
+    assert_eq!(device.submit(Token(2), DeviceOp::Flush).unwrap_err().reason, RefusedReason::Busy);
+    while device.is_recovering() {
+        assert!(device.poll().is_none());
+        reactor.turn(Wait::Poll, &mut Vec::new());
+    }
+    let mut finish = |device: &mut FaultyDevice<FileDevice>, op| {
+        device.submit(Token(1), op).unwrap();
+        loop {
+            if let Some(done) = device.poll() {
+                return done;
+            }
+            reactor.turn(Wait::Poll, &mut Vec::new());
+        }
+    };
+    for (offset, byte) in [(0, 1), (4096, 3), (8192, 4)] {
+        let done = finish(&mut device, DeviceOp::Read { offset, into: block(0xff) });
+        let DeviceOp::Read { into, .. } = done.op else { panic!("not the read") };
+        assert!(into.iter().all(|found| *found == byte), "at {offset}");
+    }
 }

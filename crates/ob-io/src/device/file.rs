@@ -51,7 +51,11 @@ impl FileDevice {
         space: Space,
         options: &FileDeviceOptions,
     ) -> Result<Self, OpenError> {
-        Self::adopt(handle, path, create_new(path, len, space)?, options)
+        let opened = create_new(path, len, space)?;
+        Self::adopt(handle, path, opened, options).inspect_err(|_| {
+            // It did not exist before; the next attempt should find it so.
+            let _ = rustix::fs::unlink(path);
+        })
     }
 
     /// Whether I/O bypasses the page cache.
@@ -72,9 +76,8 @@ impl FileDevice {
     ) -> Result<Self, OpenError> {
         let Opened { file, info, memory_align, direct } = opened;
         let device = DeviceFile { file, info, memory_align, depth: options.depth.max(1) };
-        let index = handle
-            .add_device(device)
-            .map_err(|reason| OpenError::Reactor { path: path.into(), reason })?;
+        let index =
+            handle.add_device(device).map_err(|reason| OpenError::Reactor { path: path.into(), reason })?;
         Ok(Self { handle: handle.clone(), index, info, memory_align, direct })
     }
 }

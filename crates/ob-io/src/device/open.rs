@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ob_core::DeviceInfo;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat, fsync,
-    ftruncate, ioctl_blksszget, open, statx,
+    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat,
+    fsync, ftruncate, ioctl_blksszget, open, statx,
 };
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -209,7 +209,7 @@ fn geometry(file: &OwnedFd, is_disk: bool, opened_direct: bool) -> (u32, u32, bo
 }
 
 fn is_block(len: u32) -> bool {
-    len.is_power_of_two() && len <= 1 << 20
+    len.is_power_of_two() && len <= 1 << 16
 }
 
 /// `BLKGETSIZE64`.

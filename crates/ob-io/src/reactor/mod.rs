@@ -33,8 +33,8 @@ use rustix::event::PollFlags;
 pub(crate) use operations::DeviceFile;
 use operations::{Operations, Step};
 use ring::{Entered, Ring};
-use watches::{Todo, Watches};
 pub use watches::{Interest, Readiness, WatchId};
+use watches::{Todo, Watches};
 
 use crate::clock::MonotonicClock;
 use crate::timers::{TimerId, Timers};
@@ -416,9 +416,7 @@ impl Core {
                     false
                 }
                 // Shutting down: what is left of it counts as cancelled.
-                Step::Again => {
-                    self.operations.complete(&mut self.ring, slot, -libc::ECANCELED) == Step::Done
-                }
+                Step::Again => self.operations.complete(&mut self.ring, slot, -libc::ECANCELED) == Step::Done,
                 Step::Done => true,
             },
             _ => false,
@@ -495,7 +493,8 @@ impl Core {
             while let Some(completion) = self.ring.next_completion() {
                 self.dispatch(&completion);
             }
-            let held = self.operations.in_flight() + self.watches.with_kernel() + usize::from(self.waker_armed);
+            let held =
+                self.operations.in_flight() + self.watches.with_kernel() + usize::from(self.waker_armed);
             let left = deadline - MonotonicClock.now();
             if held == 0 || left.is_zero() {
                 break;
@@ -505,7 +504,10 @@ impl Core {
             }
         }
         if self.operations.in_flight() > 0 {
-            tracing::error!(count = self.operations.in_flight(), "leaking what the kernel does not give back");
+            tracing::error!(
+                count = self.operations.in_flight(),
+                "leaking what the kernel does not give back"
+            );
             self.operations.leak();
         }
         self.operations.let_go(&mut self.ring);

@@ -197,7 +197,8 @@ impl Operations {
         let Some(owner) = self.devices[device as usize].as_mut() else { return Step::Done };
         let Some(outcome) = owner.advance(operation, result) else { return Step::Again };
         let freed = Slot::Free { next: self.free };
-        if let Slot::Busy(Operation { token, op, .. }) = std::mem::replace(&mut self.slots[index as usize], freed)
+        if let Slot::Busy(Operation { token, op, .. }) =
+            std::mem::replace(&mut self.slots[index as usize], freed)
         {
             self.free = Some(index);
             self.in_flight -= 1;
@@ -335,14 +336,7 @@ fn read_entry(ring: &Ring, fd: Fd, offset: u64, into: &mut Slice, done: usize) -
     }
 }
 
-fn write_entry(
-    ring: &Ring,
-    fd: Fd,
-    offset: u64,
-    from: &Slice,
-    done: usize,
-    durable: bool,
-) -> squeue::Entry {
+fn write_entry(ring: &Ring, fd: Fd, offset: u64, from: &Slice, done: usize, durable: bool) -> squeue::Entry {
     let len = (from.len() - done).min(TRANSFER_MAX);
     let offset = offset + done as u64;
     let start = from[done..].as_ptr();

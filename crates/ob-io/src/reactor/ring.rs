@@ -53,8 +53,11 @@ impl RegisteredArena {
 
 impl Ring {
     pub(super) fn new(config: &Config) -> Result<Self, ReactorError> {
-        let completions = 2 * (config.operations_max + config.watches_max);
-        let uring = build(config.submissions_max, completions, config.newest_features)?;
+        // Room for every operation and one report of every watch, twice over; the kernel wants no fewer
+        // completions than submissions.
+        let submissions = config.submissions_max.max(1);
+        let things = config.operations_max.saturating_add(config.watches_max).max(submissions);
+        let uring = build(submissions, things.saturating_mul(2), config.newest_features)?;
         let parameters = uring.params();
         if !parameters.is_feature_nodrop() {
             return Err(ReactorError::Unsupported("completions that are never dropped"));
@@ -183,7 +186,8 @@ impl Ring {
     /// is gone and its pages are no longer what lies at those addresses.
     pub(super) fn register_arena(&mut self, span: ArenaSpan) -> Result<(), ReactorError> {
         let overlaps = |other: &ArenaSpan| {
-            span.base < other.base.saturating_add(other.len) && other.base < span.base.saturating_add(span.len)
+            span.base < other.base.saturating_add(other.len)
+                && other.base < span.base.saturating_add(span.len)
         };
         while let Some(old) = self.arenas.iter().map(|arena| arena.span).find(overlaps) {
             self.unregister_arena(old);
@@ -194,7 +198,9 @@ impl Ring {
         for entry in 0..arena.entries() {
             let offset = entry * BUFFER_LEN_MAX;
             let len = BUFFER_LEN_MAX.min(span.len - offset);
-            if let Err(error) = self.update_buffer(first as usize + entry, span.base + offset, len) {
+            if let Err(error) =
+                self.update_buffer(first as usize + entry, span.base.wrapping_add(offset), len)
+            {
                 for done in 0..entry {
                     let _ = self.update_buffer(first as usize + done, 0, 0);
                 }
@@ -270,4 +276,66 @@ fn build(submissions: u32, completions: u32, newest_features: bool) -> Result<Io
         }
     }
     Err(ReactorError::Setup(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::Unsupported))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ob_memory::Pool;
+
+    #[test]
+    fn registered_memory_is_found_and_forgotten() {
+        for newest_features in [true, false] {
+            let config = Config { buffers_max: 2, newest_features, ..Config::default() };
+            let mut ring = Ring::new(&config).unwrap();
+            let pools = [0; 3].map(|_| Pool::new(8192, 2));
+            ring.register_arena(pools[0].arena()).unwrap();
+            ring.register_arena(pools[1].arena()).unwrap();
+            ring.register_arena(pools[1].arena()).unwrap();
+            let full = ring.register_arena(pools[2].arena());
+            assert!(matches!(full, Err(ReactorError::Full(_))), "twice the same takes one place");
+            let mut slices = [0, 1, 2].map(|pool| pools[pool].take().unwrap());
+            drop(slices[0].split_to(100));
+            assert_eq!(ring.buffer_of(&slices[0], 4, 4096), Some(0));
+            assert_eq!(ring.buffer_of(&slices[1], 0, 8192), Some(1));
+            assert_eq!(ring.buffer_of(&slices[2], 0, 8192), None);
+            ring.unregister_arena(pools[0].arena());
+            ring.unregister_arena(pools[0].arena());
+            assert_eq!(ring.buffer_of(&slices[0], 0, 1), None);
+            ring.register_arena(pools[2].arena()).unwrap();
+            assert_eq!(ring.buffer_of(&slices[2], 0, 8192), Some(0));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_registered() {
+        let mut ring = Ring::new(&Config::default()).unwrap();
+        // The first page of a process is never mapped.
+        let nowhere = ArenaSpan { base: 4096, len: 4096 };
+        assert!(matches!(ring.register_arena(nowhere), Err(ReactorError::Register(_))));
+        let huge = ArenaSpan { base: 4096, len: usize::MAX - 8192 };
+        assert!(ring.register_arena(huge).is_err());
+    }
+
+    #[test]
+    fn a_large_arena_takes_an_entry_a_gibibyte() {
+        let arena = |len| RegisteredArena { span: ArenaSpan { base: 4096, len }, first: 0 };
+        assert_eq!(arena(BUFFER_LEN_MAX).entries(), 1);
+        assert_eq!(arena(BUFFER_LEN_MAX + 4096).entries(), 2);
+    }
+
+    #[test]
+    fn the_smallest_sizes_work() {
+        let config = Config {
+            submissions_max: 0,
+            operations_max: 0,
+            watches_max: 0,
+            timers_max: 0,
+            devices_max: 0,
+            buffers_max: 0,
+            newest_features: true,
+        };
+        assert!(Ring::new(&config).is_ok());
+        assert!(Ring::new(&Config { submissions_max: 4096, ..config }).is_ok());
+    }
 }

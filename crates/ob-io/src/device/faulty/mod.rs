@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use ob_core::{
-    Clock, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token,
+    Clock, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason,
+    Token,
 };
 use ob_memory::Pool;
 
@@ -73,7 +74,10 @@ enum Due {
 /// What an operation of the device below is for.
 enum Asked {
     Read(Token),
-    JobWrite { number: u64, bytes: Bytes },
+    JobWrite {
+        number: u64,
+        bytes: Bytes,
+    },
     JobFlush,
     /// Of a life before the last crash.
     Nothing,
@@ -146,7 +150,8 @@ impl<D: Device> FaultyDevice<D> {
         self.add_writes_in_flight(&mut candidates);
         let mut writes = VecDeque::new();
         for (number, mut versions) in candidates {
-            if let Some(version) = choose(number, versions.len()).filter(|version| *version < versions.len()) {
+            if let Some(version) = choose(number, versions.len()).filter(|version| *version < versions.len())
+            {
                 writes.push_back((number, versions.swap_remove(version)));
             }
         }

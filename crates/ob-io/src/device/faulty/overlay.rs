@@ -61,7 +61,12 @@ impl Overlay {
     /// What a flush has to bring to the medium: the newest version up to `sequence` of each block.
     pub(super) fn unflushed(&self, sequence: u64) -> Vec<(u64, Bytes)> {
         let newest = |block: &Block| {
-            block.versions.iter().rev().find(|(number, _)| *number <= sequence).map(|(_, bytes)| bytes.clone())
+            block
+                .versions
+                .iter()
+                .rev()
+                .find(|(number, _)| *number <= sequence)
+                .map(|(_, bytes)| bytes.clone())
         };
         self.blocks.iter().filter_map(|(number, block)| Some((*number, newest(block)?))).collect()
     }

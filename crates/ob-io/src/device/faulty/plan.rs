@@ -113,7 +113,14 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// A plan without faults, to be filled in.
     pub fn new(seed: u64) -> Self {
-        Self { seed, error_one_in: 0, torn_one_in: 0, stuck_one_in: 0, delay: Delay::None, script: Vec::new() }
+        Self {
+            seed,
+            error_one_in: 0,
+            torn_one_in: 0,
+            stuck_one_in: 0,
+            delay: Delay::None,
+            script: Vec::new(),
+        }
     }
 }
 

@@ -1,0 +1,77 @@
+//! After start-up the data path allocates nothing. Alone in its process: it counts what the allocator does.
+
+#![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use ob_core::{Device, DeviceOp, Token};
+use ob_io::{Config, FileDevice, FileDeviceOptions, Interest, Reactor, Space, Wait};
+use ob_memory::Pool;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator as it is; counting touches only this thread's own cell.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_running_reactor_allocates_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config::default();
+    let mut reactor = Reactor::new(&config).unwrap();
+    let handle = reactor.handle();
+    let path = directory.path().join("device");
+    let options = FileDeviceOptions::default();
+    let mut device = FileDevice::create(&handle, &path, 1 << 20, Space::Sparse, &options).unwrap();
+    let pool = Pool::new(4096, 64);
+    handle.register_arena(pool.arena()).unwrap();
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    handle.watch(&ours, Interest::Readable).unwrap();
+    let mut events = Vec::with_capacity(config.events_max());
+    let before = COUNT.with(Cell::get);
+    for round in 0..100u64 {
+        for token in 0..64 {
+            let slice = pool.take().unwrap();
+            let offset = token * 4096;
+            let op = if (round + token) % 2 == 0 {
+                DeviceOp::Write { offset, from: slice, durable: false }
+            } else {
+                DeviceOp::Read { offset, into: slice }
+            };
+            device.submit(Token(token), op).unwrap();
+        }
+        theirs.write_all(b"x").unwrap();
+        let timer = handle.set_timer(handle.now()).unwrap();
+        let mut done = 0;
+        while done < 64 || handle.cancel_timer(timer) {
+            reactor.turn(Wait::Until(None), &mut events);
+            events.clear();
+            while let Some(completion) = device.poll() {
+                completion.result.unwrap();
+                done += 1;
+            }
+        }
+        ours.read_exact(&mut [0]).unwrap();
+    }
+    assert_eq!(COUNT.with(Cell::get) - before, 0);
+}
