@@ -22,7 +22,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-ring",
         test: "loom",
         build: Build::Loom,
-        plants: &["dropped-fence", "head-before-read", "lost-doorbell"],
+        plants: &["dropped-fence", "relaxed-publish", "head-before-read", "lost-doorbell", "lost-bell", "tail-before-data"],
     },
     Harness { package: "ob-sim", test: "planted", build: Build::Plain, plants: &[] },
 ];

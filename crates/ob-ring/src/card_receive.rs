@@ -160,12 +160,12 @@ impl CardReceiver {
         }
         let Some(into) = self.mirror.take(head, len) else { return Ok(false) };
         let from = self.single.address(self.single.spec.at(head));
+        if plant::is_planted(Bug::HeadBeforeRead) {
+            self.single.write_word(dma, ob_wire_link::ring::control::BOUND, head + len as u64)?;
+        }
         match dma.submit(self.single.token(TOKEN_DATA), DmaOp::Read { from, into }) {
             Ok(()) => {
                 self.state = State::Data;
-                if plant::is_planted(Bug::HeadBeforeRead) {
-                    self.single.write_word(dma, ob_wire_link::ring::control::BOUND, head + len as u64)?;
-                }
                 Ok(true)
             }
             Err(Refused { op, reason }) => {

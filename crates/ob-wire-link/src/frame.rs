@@ -345,6 +345,16 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Makes the last frame of `out`, which begins at `start`, longer by `extra` bytes, and lends those: so that a large
+/// answer is read straight into the buffer that is sent.
+pub fn lengthen(out: &mut Vec<u8>, start: usize, extra: usize) -> &mut [u8] {
+    let end = out.len();
+    out.resize(end + extra, 0);
+    let len = U32::new((out.len() - start) as u32);
+    out[start..start + size_of::<U32>()].copy_from_slice(len.as_bytes());
+    &mut out[end..]
+}
+
 fn raw(kind: u8, bytes: &[u8], out: &mut Vec<u8>) -> u8 {
     out.extend_from_slice(bytes);
     kind

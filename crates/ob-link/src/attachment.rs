@@ -1,0 +1,409 @@
+//! One host at the card: a pure core that takes frames and finished transfers and gives frames and transfers.
+
+use ob_core::{AttachmentId, Clock, Dma, DmaCounts, GroupId, Incarnation, Instant, RegionId};
+use ob_memory::Region;
+use ob_ring::{Armed, Batch, CardSender, RingError};
+use ob_wire_link::frame::{CHANNEL_MAX, Frame, GroupOpened, LinkKind, Resume, Welcome};
+use ob_wire_link::ring::RingSpec;
+
+use crate::card_dma::{CardDma, Wake};
+use crate::group::{CardGroup, GroupClosedReason, GroupRefusal};
+use crate::sequencer::Sequencer;
+use crate::{FrameDma, ProtocolError};
+
+/// Groups that one host may have open.
+const GROUPS_MAX: usize = 64;
+/// Bytes of frames that may wait for a host that does not read them.
+const OUT_MAX: usize = 64 << 20;
+
+/// A group of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// The host.
+    pub attachment: AttachmentId,
+    /// Its group.
+    pub group: GroupId,
+}
+
+/// What the card does with requests. Services implement it; the link calls it on the reactor's thread.
+pub trait CardService {
+    /// A host wants a group for the service of this number; a text for people says why not.
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String>;
+
+    /// Requests arrived. Responses may be given now or later, in [`CardService::responses`].
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender);
+
+    /// The group's turn to deliver responses that wait.
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender);
+
+    /// The group is gone.
+    fn closed(&mut self, key: GroupKey);
+
+    /// A message of the ordered channel.
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]);
+}
+
+/// What a frame asks of the driver.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CardEvent {
+    /// To open a group: the driver makes the region and calls [`CardAttachment::open_group`], or refuses.
+    OpenGroup {
+        /// Comes back in the answer.
+        request: u32,
+        /// What the group is for.
+        service: u32,
+        /// Bytes asked for.
+        request_capacity: u32,
+        /// Bytes asked for.
+        response_capacity: u32,
+    },
+    /// A group was closed and its memory is free.
+    GroupClosed {
+        /// Which.
+        group: GroupId,
+        /// Bytes it had.
+        region_len: u64,
+    },
+    /// The host leaves.
+    Goodbye,
+}
+
+/// Who a host is, for status and for resuming.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The attachment.
+    pub attachment: AttachmentId,
+    /// To be shown when resuming.
+    pub secret: u64,
+    /// The card's life.
+    pub card_incarnation: Incarnation,
+    /// The host's life.
+    pub host_incarnation: Incarnation,
+    /// The host's name.
+    pub name: String,
+    /// The kind of link.
+    pub kind: LinkKind,
+    /// Threads of the card that poll.
+    pub card_pollers: u16,
+    /// Threads of the host that poll.
+    pub host_pollers: u16,
+}
+
+/// The core of one attachment.
+pub struct CardAttachment<C> {
+    identity: Identity,
+    dma: CardDma<C>,
+    sequencer: Sequencer,
+    groups: Vec<CardGroup>,
+    next_group: u32,
+    /// Frames to be sent.
+    out: Vec<u8>,
+    /// Whether there is a connection to send them on.
+    connected: bool,
+}
+
+impl<C: Clock> CardAttachment<C> {
+    /// A new attachment; its `WELCOME` is the first frame to be sent.
+    pub fn new(identity: Identity, dma: CardDma<C>) -> Self {
+        let mut attachment = Self {
+            identity,
+            dma,
+            sequencer: Sequencer::default(),
+            groups: Vec::new(),
+            next_group: 1,
+            out: Vec::new(),
+            connected: true,
+        };
+        attachment.welcome(false);
+        attachment
+    }
+
+    /// Who is attached.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What the link has carried.
+    pub fn counts(&self) -> DmaCounts {
+        self.dma.counts()
+    }
+
+    /// Open groups.
+    pub fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Bytes of the regions of all groups.
+    pub fn region_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.region_len).sum()
+    }
+
+    /// Takes a frame of the host.
+    pub fn handle(
+        &mut self,
+        frame: &Frame<'_>,
+        service: &mut dyn CardService,
+    ) -> Result<Option<CardEvent>, ProtocolError> {
+        if frame.is_sequenced()
+            && let Some(count) = self.sequencer.arrived()
+        {
+            Frame::Ack { count }.encode(&mut self.out);
+        }
+        if self.sequencer.is_overrun() {
+            return Err(ProtocolError::Overflow);
+        }
+        match *frame {
+            Frame::OpenGroup { request, service, request_capacity, response_capacity } => {
+                return Ok(Some(CardEvent::OpenGroup {
+                    request,
+                    service,
+                    request_capacity,
+                    response_capacity,
+                }));
+            }
+            Frame::CloseGroup { group } => {
+                return Ok(self.close_group(group, GroupClosedReason::Asked, "", service));
+            }
+            Frame::Channel(message) => service.channel(self.identity.attachment, message),
+            Frame::Ack { count } => self.sequencer.acknowledge(count).map_err(|_| ProtocolError::Count)?,
+            Frame::Doorbell => self.wake(),
+            Frame::Ping { nonce } => Frame::Pong { nonce }.encode(&mut self.out),
+            Frame::Pong { .. } => {}
+            Frame::Goodbye { .. } => return Ok(Some(CardEvent::Goodbye)),
+            Frame::DmaDone { tag, status, bytes } => {
+                let frames = self.dma.frames().ok_or(ProtocolError::Unexpected)?;
+                frames.answered(tag, status, bytes)?;
+            }
+            _ => return Err(ProtocolError::Unexpected),
+        }
+        Ok(None)
+    }
+
+    /// Whether one more group may be opened, and the rings it would have.
+    pub fn plan_group(
+        &self,
+        request_capacity: u32,
+        response_capacity: u32,
+    ) -> Result<(RingSpec, RingSpec, u64), GroupRefusal> {
+        if self.groups.len() >= GROUPS_MAX {
+            return Err(GroupRefusal::Budget(format!("a host may have {GROUPS_MAX} groups at most")));
+        }
+        let transfer_max = u32::try_from(self.dma.largest_transfer()).unwrap_or(u32::MAX);
+        RingSpec::group(RegionId(self.next_group), request_capacity, response_capacity, transfer_max)
+            .map_err(|error| GroupRefusal::Capacity(error.to_string()))
+    }
+
+    /// Opens a group in a region that the driver has made (on `tcp` the host makes it), and tells the host.
+    pub fn open_group(
+        &mut self,
+        request: u32,
+        service_number: u32,
+        (request_spec, response_spec, region_len): (RingSpec, RingSpec, u64),
+        region: Option<Region>,
+        service: &mut dyn CardService,
+    ) -> Result<GroupId, GroupRefusal> {
+        let group = GroupId(self.next_group);
+        let key = GroupKey { attachment: self.identity.attachment, group };
+        service.open(key, service_number).map_err(GroupRefusal::Service)?;
+        self.next_group += 1;
+        self.dma.register(request_spec.region, region);
+        self.groups.push(CardGroup::new(group, region_len, request_spec, response_spec));
+        self.send_sequenced(&Frame::GroupOpened(GroupOpened {
+            request,
+            group,
+            region: request_spec.region,
+            request_capacity: request_spec.capacity(),
+            response_capacity: response_spec.capacity(),
+            service: service_number,
+            region_len,
+        }));
+        Ok(group)
+    }
+
+    /// Tells the host that its group is not opened.
+    pub fn refuse_group(&mut self, request: u32, refusal: &GroupRefusal) {
+        let text = refusal.to_string();
+        self.send_sequenced(&Frame::GroupRefused { request, code: refusal.code(), text: &text });
+    }
+
+    /// Sends a message on the ordered channel. `false` if the host is behind with reading.
+    pub fn send(&mut self, message: &[u8]) -> bool {
+        let accepted = message.len() <= CHANNEL_MAX && self.sequencer.has_room();
+        if accepted {
+            self.send_sequenced(&Frame::Channel(message));
+        }
+        accepted
+    }
+
+    /// Moves everything on: finished transfers, new transfers, responses. `true` if requests or responses moved.
+    /// Groups that turned out corrupt are closed and reported.
+    pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
+        let mut worked = false;
+        while let Some(completion) = self.dma.poll() {
+            let id = CardGroup::of_token(completion.token);
+            let key = GroupKey { attachment: self.identity.attachment, group: id };
+            // Transfers of a group that was closed meanwhile have nobody to go to.
+            let Ok(index) = self.groups.binary_search_by_key(&id, |group| group.id) else { continue };
+            match self.groups[index].complete(key, completion, &mut self.dma, service) {
+                Ok(brought) => worked |= brought,
+                Err(error) => events.extend(self.close_corrupt(id, error, service)),
+            }
+        }
+        let mut index = 0;
+        while index < self.groups.len() {
+            let id = self.groups[index].id;
+            let key = GroupKey { attachment: self.identity.attachment, group: id };
+            match self.groups[index].step(key, &mut self.dma, service) {
+                Ok(moved) => {
+                    worked |= moved;
+                    index += 1;
+                }
+                Err(error) => events.extend(self.close_corrupt(id, error, service)),
+            }
+        }
+        worked
+    }
+
+    /// Gets every ring ready for the card to sleep.
+    pub fn arm(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {
+        let mut all = Armed::Yes;
+        let mut index = 0;
+        while index < self.groups.len() {
+            match self.groups[index].arm(&mut self.dma) {
+                Ok(armed) => {
+                    all = if armed == Armed::Yes { all } else { Armed::NotYet };
+                    index += 1;
+                }
+                Err(error) => {
+                    let id = self.groups[index].id;
+                    events.extend(self.close_corrupt(id, error, service));
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether transfers are under way whose completion will wake the card: an answer of the agent, or
+    /// [`CardAttachment::next_due`].
+    pub fn is_waiting(&self) -> bool {
+        self.dma.is_waiting()
+    }
+
+    /// The card is awake: every ring is looked at again.
+    pub fn wake(&mut self) {
+        self.groups.iter_mut().for_each(CardGroup::wake);
+    }
+
+    /// Bells to be heard now, on links where the card reaches the sleepers itself.
+    pub fn take_wakes(&mut self, now: Instant) -> impl Iterator<Item = Wake> {
+        self.dma.take_wakes(now)
+    }
+
+    /// When something falls due that no descriptor announces.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.dma.next_due()
+    }
+
+    /// Frames to be sent, in order; the driver removes what it has sent. Fails if the host never reads them.
+    pub fn outgoing(&mut self) -> Result<&mut Vec<u8>, ProtocolError> {
+        if self.connected {
+            self.dma.frames().into_iter().for_each(|frames: &mut FrameDma| frames.take_frames(&mut self.out));
+        }
+        if self.out.len() > OUT_MAX { Err(ProtocolError::Overflow) } else { Ok(&mut self.out) }
+    }
+
+    /// The connection broke (`tcp` only): what was on its way is sent again after [`CardAttachment::resume`].
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+        self.out.clear();
+    }
+
+    /// Whether a host may go on with this attachment.
+    pub fn may_resume(&self, resume: &Resume) -> bool {
+        resume.attachment == self.identity.attachment
+            && resume.secret == self.identity.secret
+            && self.identity.secret != 0
+            && resume.card_incarnation == self.identity.card_incarnation
+    }
+
+    /// The host is back: welcomes it, sends again what it lacks, and repeats unanswered transfers.
+    pub fn resume(&mut self, received: u64) -> Result<(), ProtocolError> {
+        self.out.clear();
+        self.connected = true;
+        self.welcome(true);
+        let again = self.sequencer.resume(received).map_err(|_| ProtocolError::Count)?;
+        for frame in again {
+            self.out.extend_from_slice(frame);
+        }
+        if let Some(frames) = self.dma.frames() {
+            frames.replay();
+        }
+        // A doorbell may have been lost with the connection.
+        self.wake();
+        Ok(())
+    }
+
+    /// The end: transfers fail, groups are closed.
+    pub fn shut_down(&mut self, service: &mut dyn CardService) {
+        self.dma.shut_down();
+        for group in self.groups.drain(..) {
+            service.closed(GroupKey { attachment: self.identity.attachment, group: group.id });
+        }
+        self.out.clear();
+    }
+
+    /// Tells the host that the card leaves it.
+    pub fn say_goodbye(&mut self, code: u32, text: &str) {
+        Frame::Goodbye { code, text }.encode(&mut self.out);
+    }
+
+    fn welcome(&mut self, resumed: bool) {
+        let welcome = Frame::Welcome(Welcome {
+            pollers: self.identity.card_pollers,
+            resumed,
+            card_incarnation: self.identity.card_incarnation,
+            attachment: self.identity.attachment,
+            resume_secret: self.identity.secret,
+            received: self.sequencer.received(),
+            transfer_max: self.dma.largest_transfer() as u64,
+            kind: self.identity.kind,
+        });
+        welcome.encode(&mut self.out);
+    }
+
+    /// Answers to what the host asked are always kept; a host that asks on without acknowledging them is dropped.
+    fn send_sequenced(&mut self, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        if self.connected {
+            self.out.extend_from_slice(&bytes);
+        }
+        self.sequencer.keep(bytes);
+    }
+
+    fn close_corrupt(
+        &mut self,
+        group: GroupId,
+        error: RingError,
+        service: &mut dyn CardService,
+    ) -> Option<CardEvent> {
+        let text = error.to_string();
+        tracing::warn!(attachment = self.identity.attachment.0, group = group.0, "group closed: {text}");
+        self.close_group(group, GroupClosedReason::Corrupt, &text, service)
+    }
+
+    fn close_group(
+        &mut self,
+        group: GroupId,
+        reason: GroupClosedReason,
+        text: &str,
+        service: &mut dyn CardService,
+    ) -> Option<CardEvent> {
+        let index = self.groups.binary_search_by_key(&group, |group| group.id).ok()?;
+        let closed = self.groups.remove(index);
+        self.dma.unregister(closed.region);
+        service.closed(GroupKey { attachment: self.identity.attachment, group });
+        self.send_sequenced(&Frame::GroupClosed { group, reason: reason as u32, text });
+        Some(CardEvent::GroupClosed { group, region_len: closed.region_len })
+    }
+}

@@ -1,0 +1,684 @@
+//! The card's driver: sockets, memory files and process descriptors around [`CardAttachment`].
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ob_core::{AttachmentId, Incarnation, Instant, RegionId};
+use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, doorbell};
+use ob_ring::{Armed, LocalDma};
+use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::rand::GetRandomFlags;
+
+use crate::attachment::{CardAttachment, CardEvent, CardService, Identity};
+use crate::card_dma::CardDma;
+use crate::connection::{self, Arrived, Connection, ConnectionError};
+use crate::frame_dma::FrameDma;
+use crate::group::GroupRefusal;
+use crate::model::{Costs, ModelDma};
+
+/// Transfers in flight for one host.
+const TRANSFERS_MAX: usize = 1024;
+/// The largest transfer where the card copies by itself.
+const TRANSFER_MAX: usize = 2 << 20;
+/// Frames handled for one host before the others get their turn.
+const FRAMES_A_TURN: usize = 64;
+/// How long a connection may take to say `HELLO`.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that have not said `HELLO` yet.
+const STRANGERS_MAX: usize = 64;
+
+/// How a card meets its hosts.
+#[derive(Clone, Debug)]
+pub struct CardLinkConfig {
+    /// Which life of the card this is.
+    pub incarnation: Incarnation,
+    /// Where it listens.
+    pub listen: Vec<Listen>,
+    /// Costs to put on Unix-socket attachments, which makes them `model`.
+    pub costs: Option<Costs>,
+    /// Threads of the card that poll.
+    pub pollers: u16,
+    /// How long a `tcp` host may be away.
+    pub dead_after: Duration,
+    /// Bytes of region memory granted to all hosts together.
+    pub memory_max: u64,
+    /// Hosts attached at once.
+    pub hosts_max: usize,
+    /// Users that may attach besides the card's own and root.
+    pub allow_users: Vec<u32>,
+    /// Addresses that may attach over `tcp`; none means loopback only.
+    pub allow_addresses: Vec<IpAddr>,
+}
+
+/// One place to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket: `shm` or `model`.
+    Unix(PathBuf),
+    /// A TCP address: `tcp`.
+    Tcp(SocketAddr),
+}
+
+/// Why the card cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum CardLinkError {
+    /// Another process has the socket or port.
+    #[error("{0:?} is in use by another process")]
+    InUse(Listen),
+    /// Something else is in the way.
+    #[error("cannot listen on {0:?}: {1}")]
+    Listen(Listen, Errno),
+    /// The reactor cannot watch one more descriptor.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+}
+
+/// What the card knows of one host.
+#[derive(Clone, Debug)]
+pub struct HostReport {
+    /// Who it is.
+    pub identity: Identity,
+    /// Whether there is a connection now (a `tcp` host may be away for a while).
+    pub connected: bool,
+    /// Its process, where that is known.
+    pub pid: Option<i32>,
+    /// Transfers so far.
+    pub counts: ob_core::DmaCounts,
+    /// Open groups.
+    pub groups: usize,
+    /// Bytes of its regions.
+    pub region_bytes: u64,
+}
+
+/// All hosts of a card, driven by one reactor.
+pub struct CardLink {
+    reactor: Handle,
+    config: CardLinkConfig,
+    listeners: Vec<Listener>,
+    strangers: Vec<Stranger>,
+    hosts: Vec<Host>,
+    next_attachment: u64,
+    memory_used: u64,
+    events: Vec<CardEvent>,
+}
+
+struct Listener {
+    socket: OwnedFd,
+    watch: WatchId,
+    listen: Listen,
+}
+
+/// A connection that has not said `HELLO` yet.
+struct Stranger {
+    wire: Wire,
+    peer: Peer,
+    until: Instant,
+}
+
+/// A connection and the reactor's watch on it.
+struct Wire {
+    connection: Connection,
+    watch: WatchId,
+    readable: bool,
+    writable: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Peer {
+    Process { pid: rustix::process::Pid },
+    Machine,
+}
+
+struct Host {
+    core: CardAttachment<MonotonicClock>,
+    wire: Option<Wire>,
+    process: Option<(OwnedFd, WatchId, i32)>,
+    /// Memory files to hand over, by region.
+    files: BTreeMap<RegionId, OwnedFd>,
+    away_since: Option<Instant>,
+    over: Option<String>,
+}
+
+impl CardLink {
+    /// Begins to listen.
+    pub fn new(reactor: &Handle, config: CardLinkConfig) -> Result<Self, CardLinkError> {
+        let mut listeners = Vec::new();
+        for listen in &config.listen {
+            let socket = match listen {
+                Listen::Unix(path) => connection::listen_unix(path, !config.allow_users.is_empty()),
+                Listen::Tcp(address) => connection::listen_tcp(*address),
+            };
+            let socket = socket.map_err(|error| match error {
+                Errno::ADDRINUSE => CardLinkError::InUse(listen.clone()),
+                error => CardLinkError::Listen(listen.clone(), error),
+            })?;
+            let watch = reactor.watch(&socket, Interest::Readable)?;
+            listeners.push(Listener { socket, watch, listen: listen.clone() });
+        }
+        Ok(Self {
+            reactor: reactor.clone(),
+            config,
+            listeners,
+            strangers: Vec::new(),
+            hosts: Vec::new(),
+            next_attachment: 1,
+            memory_used: 0,
+            events: Vec::new(),
+        })
+    }
+
+    /// Where a TCP listener really listens (port 0 asks for any).
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        let tcp = self.listeners.iter().find(|listener| matches!(listener.listen, Listen::Tcp(_)))?;
+        SocketAddr::try_from(rustix::net::getsockname(&tcp.socket).ok()?).ok()
+    }
+
+    /// Takes an event of the reactor. `false` if it is not the link's.
+    pub fn handle(&mut self, event: &Event) -> bool {
+        let Event::Ready { watch, readiness } = event else { return false };
+        if let Some(index) = self.listeners.iter().position(|listener| listener.watch == *watch) {
+            self.accept(index);
+            return true;
+        }
+        let wires = self.strangers.iter_mut().map(|stranger| &mut stranger.wire);
+        let wires = wires.chain(self.hosts.iter_mut().filter_map(|host| host.wire.as_mut()));
+        for wire in wires {
+            if wire.watch == *watch {
+                wire.readable |= readiness.is_readable();
+                wire.writable |= readiness.is_writable();
+                return true;
+            }
+        }
+        for host in &mut self.hosts {
+            if host.process.as_ref().is_some_and(|(_, process, _)| process == watch) {
+                host.over = Some("its process died".to_owned());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Moves everything on. `true` if requests or responses moved, or a host came or went.
+    pub fn poll(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        let mut worked = self.meet_strangers(now, service);
+        for index in 0..self.hosts.len() {
+            worked |= self.read_frames(index, service);
+            let host = &mut self.hosts[index];
+            worked |= host.core.poll(service, &mut self.events);
+            self.act(index, service);
+            self.write_frames(index, now);
+        }
+        worked | self.bury(now, service)
+    }
+
+    /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose
+    /// completion wakes the card anyway.
+    pub fn arm(&mut self, now: Instant, service: &mut dyn CardService) -> Armed {
+        let mut all = Armed::Yes;
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            let armed = host.core.arm(service, &mut self.events);
+            if armed == Armed::NotYet && !host.core.is_waiting() {
+                all = Armed::NotYet;
+            }
+            if host.wire.as_ref().is_some_and(|wire| wire.readable) {
+                all = Armed::NotYet;
+            }
+            self.act(index, service);
+            self.write_frames(index, now);
+        }
+        all
+    }
+
+    /// Whether a sleeping card would be woken in time by descriptors alone: transfers that only time completes are
+    /// not, and `next_due` tells of them.
+    pub fn next_due(&self) -> Option<Instant> {
+        let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
+        let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
+        let strangers = self.strangers.iter().map(|stranger| stranger.until);
+        transfers.chain(away).chain(strangers).min()
+    }
+
+    /// The card is awake: every ring is looked at again.
+    pub fn wake(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.core.wake());
+    }
+
+    /// Threads that poll on this machine: the card's own and those of hosts that share its cores.
+    pub fn pollers(&self) -> usize {
+        let local = self.hosts.iter().map(|host| host.core.identity());
+        let local = local.filter(|identity| identity.kind != LinkKind::Tcp);
+        usize::from(self.config.pollers)
+            + local.map(|identity| usize::from(identity.host_pollers)).sum::<usize>()
+    }
+
+    /// The attached hosts.
+    pub fn hosts(&self) -> Vec<HostReport> {
+        let report = |host: &Host| HostReport {
+            identity: host.core.identity().clone(),
+            connected: host.wire.is_some(),
+            pid: host.process.as_ref().map(|(_, _, pid)| *pid),
+            counts: host.core.counts(),
+            groups: host.core.group_count(),
+            region_bytes: host.core.region_bytes(),
+        };
+        self.hosts.iter().map(report).collect()
+    }
+
+    /// Sends a message on a host's ordered channel. `false` if it is gone or behind with reading.
+    pub fn send(&mut self, attachment: AttachmentId, message: &[u8]) -> bool {
+        let index = self.hosts.iter().position(|host| host.core.identity().attachment == attachment);
+        let Some(index) = index else { return false };
+        let accepted = self.hosts[index].core.send(message);
+        self.write_frames(index, self.reactor.now());
+        accepted
+    }
+
+    /// Says goodbye to everyone and stops listening.
+    pub fn shut_down(&mut self, service: &mut dyn CardService) {
+        for index in 0..self.hosts.len() {
+            self.hosts[index].core.say_goodbye(1, "the card is shutting down");
+            self.write_frames(index, self.reactor.now());
+            self.hosts[index].over = Some("the card is shutting down".to_owned());
+        }
+        self.bury(self.reactor.now(), service);
+        for listener in self.listeners.drain(..) {
+            self.reactor.unwatch(listener.watch);
+            if let Listen::Unix(path) = &listener.listen {
+                let _ = rustix::fs::unlink(path);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        loop {
+            let listener = &self.listeners[index];
+            let (socket, address) = match connection::accept(listener.socket.as_fd()) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!("cannot accept a host: {error}");
+                    return;
+                }
+            };
+            if self.strangers.len() >= STRANGERS_MAX {
+                tracing::warn!("too many connections that say nothing; one more dropped");
+                continue;
+            }
+            if let Err(reason) = self.admit(index, socket, address) {
+                tracing::warn!("a host was turned away: {reason}");
+            }
+        }
+    }
+
+    fn admit(&mut self, index: usize, socket: OwnedFd, address: Option<SocketAddr>) -> Result<(), String> {
+        let now = self.reactor.now();
+        let (connection, peer) = match &self.listeners[index].listen {
+            Listen::Unix(_) => {
+                let peer = sockopt::socket_peercred(&socket).map_err(|error| error.to_string())?;
+                let uid = peer.uid.as_raw();
+                let own = rustix::process::geteuid().as_raw();
+                if uid != own && uid != 0 && !self.config.allow_users.contains(&uid) {
+                    return Err(format!("user {uid} is not allowed"));
+                }
+                (Connection::packet(socket), Peer::Process { pid: peer.pid })
+            }
+            Listen::Tcp(_) => {
+                let ip = address.map(|address| address.ip().to_canonical());
+                let allowed = |ip: IpAddr| match self.config.allow_addresses.as_slice() {
+                    [] => ip.is_loopback(),
+                    allowed => allowed.contains(&ip),
+                };
+                if !ip.is_some_and(allowed) {
+                    return Err(format!("address {address:?} is not allowed"));
+                }
+                let stream = Connection::stream(socket, self.config.dead_after);
+                (stream.map_err(|error| error.to_string())?, Peer::Machine)
+            }
+        };
+        let watch =
+            self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
+        let wire = Wire { connection, watch, readable: true, writable: true };
+        self.strangers.push(Stranger { wire, peer, until: now + HELLO_WITHIN });
+        Ok(())
+    }
+
+    /// Reads what strangers say; a `HELLO` makes a host of one.
+    fn meet_strangers(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        let mut worked = false;
+        let mut index = 0;
+        while index < self.strangers.len() {
+            let stranger = &mut self.strangers[index];
+            let hello = if stranger.wire.readable { stranger.wire.hello() } else { Ok(None) };
+            match hello {
+                Ok(None) if now < stranger.until => index += 1,
+                Ok(Some(hello)) => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.greet(stranger, &hello, service);
+                    worked = true;
+                }
+                Ok(None) => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.drop_wire(stranger.wire);
+                }
+                Err(error) => {
+                    tracing::warn!("a host was turned away: {error}");
+                    let mut stranger = self.strangers.swap_remove(index);
+                    stranger.wire.refuse(RefusedCode::Malformed, &error);
+                    self.drop_wire(stranger.wire);
+                }
+            }
+        }
+        worked
+    }
+
+    fn greet(&mut self, mut stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
+        match self.decide(hello) {
+            Err((code, text)) => {
+                tracing::warn!(name = hello.name, "a host was turned away: {text}");
+                stranger.wire.refuse(code, &text);
+                self.drop_wire(stranger.wire);
+            }
+            Ok(Some(index)) => self.come_back(index, stranger, hello, service),
+            Ok(None) => self.attach(stranger, hello),
+        }
+    }
+
+    /// Whether a host may attach: afresh (`None`) or to the attachment of a host known here.
+    fn decide(&self, hello: &Hello) -> Result<Option<usize>, (RefusedCode, String)> {
+        if hello.version != VERSION {
+            let text = format!(
+                "this card speaks version {VERSION} of the link protocol, the host speaks version {}; \
+                 run the same release of outboard on both",
+                hello.version
+            );
+            return Err((RefusedCode::Version, text));
+        }
+        let Some(resume) = &hello.resume else {
+            if self.hosts.len() >= self.config.hosts_max {
+                let text = format!("{} hosts are attached, and no more are allowed", self.hosts.len());
+                return Err((RefusedCode::NotAllowed, text));
+            }
+            return Ok(None);
+        };
+        let known = self.hosts.iter().position(|host| host.over.is_none() && host.core.may_resume(resume));
+        let text = "that attachment is over; attach afresh".to_owned();
+        known.map(Some).ok_or((RefusedCode::NoSuchAttachment, text))
+    }
+
+    fn attach(&mut self, stranger: Stranger, hello: &Hello) {
+        let (kind, dma) = match (stranger.peer, self.config.costs) {
+            (Peer::Machine, _) => (LinkKind::Tcp, CardDma::frame(FrameDma::new(TRANSFERS_MAX))),
+            (Peer::Process { .. }, None) => {
+                (LinkKind::Shm, CardDma::local(LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX)))
+            }
+            (Peer::Process { .. }, Some(costs)) => {
+                let local = LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX);
+                (LinkKind::Model, CardDma::model(ModelDma::new(local, MonotonicClock, costs, TRANSFERS_MAX)))
+            }
+        };
+        let process = match stranger.peer {
+            Peer::Machine => None,
+            Peer::Process { pid } => self.watch_process(pid),
+        };
+        let identity = Identity {
+            attachment: AttachmentId(self.next_attachment),
+            secret: random_secret(),
+            card_incarnation: self.config.incarnation,
+            host_incarnation: hello.host_incarnation,
+            name: hello.name.clone(),
+            kind,
+            card_pollers: self.config.pollers,
+            host_pollers: hello.pollers,
+        };
+        self.next_attachment += 1;
+        tracing::info!(name = hello.name, attachment = identity.attachment.0, "host attached");
+        self.hosts.push(Host {
+            core: CardAttachment::new(identity, dma),
+            wire: Some(stranger.wire),
+            process,
+            files: BTreeMap::new(),
+            away_since: None,
+            over: None,
+        });
+    }
+
+    fn come_back(&mut self, index: usize, stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
+        let received = hello.resume.as_ref().map_or(0, |resume| resume.received);
+        let host = &mut self.hosts[index];
+        host.core.disconnected();
+        let old = host.wire.replace(stranger.wire);
+        host.away_since = None;
+        if let Err(error) = host.core.resume(received) {
+            host.over = Some(error.to_string());
+        }
+        tracing::info!(name = hello.name, "host is back");
+        if let Some(old) = old {
+            self.drop_wire(old);
+        }
+        self.act(index, service);
+    }
+
+    /// Notices the end of a process even when its children keep its sockets open.
+    fn watch_process(&self, pid: rustix::process::Pid) -> Option<(OwnedFd, WatchId, i32)> {
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let watch = self.reactor.watch(&process, Interest::Readable).ok()?;
+        Some((process, watch, pid.as_raw_nonzero().get()))
+    }
+
+    fn read_frames(&mut self, index: usize, service: &mut dyn CardService) -> bool {
+        let mut worked = false;
+        for _ in 0..FRAMES_A_TURN {
+            let host = &mut self.hosts[index];
+            let Some(wire) = host.wire.as_mut().filter(|wire| wire.readable) else { break };
+            let handled = match wire.connection.receive(false) {
+                Ok(Arrived::Nothing) => {
+                    wire.readable = false;
+                    break;
+                }
+                Ok(Arrived::Frame) => {
+                    let frame = wire.connection.frame().map_err(crate::ProtocolError::from);
+                    frame.and_then(|(frame, _)| {
+                        // Answers to our own polling are no reason to poll on.
+                        worked |=
+                            !matches!(frame, Frame::DmaDone { .. } | Frame::Ack { .. } | Frame::Pong { .. });
+                        host.core.handle(&frame, service)
+                    })
+                }
+                Err(error) => {
+                    self.lose_wire(index, &error);
+                    return true;
+                }
+            };
+            match handled {
+                Ok(event) => self.events.extend(event),
+                Err(error) => {
+                    let text = error.to_string();
+                    host.core.say_goodbye(2, &text);
+                    host.over = Some(text);
+                    break;
+                }
+            }
+            self.act(index, service);
+        }
+        worked
+    }
+
+    /// A connection is gone: the end on one machine, a pause on two.
+    fn lose_wire(&mut self, index: usize, error: &ConnectionError) {
+        let host = &mut self.hosts[index];
+        let Some(wire) = host.wire.take() else { return };
+        if wire.connection.is_stream() && !matches!(error, ConnectionError::Frame(_)) {
+            tracing::warn!(attachment = host.core.identity().attachment.0, "host is away: {error}");
+            host.core.disconnected();
+            host.away_since = Some(self.reactor.now());
+        } else {
+            host.over = Some(error.to_string());
+        }
+        self.drop_wire(wire);
+    }
+
+    fn write_frames(&mut self, index: usize, now: Instant) {
+        let host = &mut self.hosts[index];
+        for wake in host.core.take_wakes(now) {
+            doorbell::futex_wake_all(wake.region.word(wake.offset));
+        }
+        let out = match host.core.outgoing() {
+            Ok(out) => out,
+            Err(error) => {
+                host.over = Some(error.to_string());
+                return;
+            }
+        };
+        let Some(wire) = host.wire.as_mut().filter(|wire| wire.writable && !out.is_empty()) else { return };
+        let files = &host.files;
+        let memory = |frame: &Frame<'_>| match frame {
+            Frame::GroupOpened(opened) => files.get(&opened.region).map(AsFd::as_fd),
+            _ => None,
+        };
+        match wire.connection.send(out, memory) {
+            Ok(all) => wire.writable = all,
+            Err(error) => self.lose_wire(index, &error),
+        }
+    }
+
+    /// Does what the core asked of its driver.
+    fn act(&mut self, index: usize, service: &mut dyn CardService) {
+        for event in std::mem::take(&mut self.events) {
+            match event {
+                CardEvent::OpenGroup { request, service: number, request_capacity, response_capacity } => {
+                    let opened =
+                        self.open_group(index, request, number, request_capacity, response_capacity, service);
+                    if let Err(refusal) = opened {
+                        self.hosts[index].core.refuse_group(request, &refusal);
+                    }
+                }
+                CardEvent::GroupClosed { group, region_len } => {
+                    self.memory_used = self.memory_used.saturating_sub(region_len);
+                    self.hosts[index].files.remove(&RegionId(group.0));
+                }
+                CardEvent::Goodbye => self.hosts[index].over = Some("it said goodbye".to_owned()),
+            }
+        }
+    }
+
+    fn open_group(
+        &mut self,
+        index: usize,
+        request: u32,
+        number: u32,
+        request_capacity: u32,
+        response_capacity: u32,
+        service: &mut dyn CardService,
+    ) -> Result<(), GroupRefusal> {
+        let host = &mut self.hosts[index];
+        let plan = host.core.plan_group(request_capacity, response_capacity)?;
+        let (spec, _, len) = plan;
+        if self.memory_used.saturating_add(len) > self.config.memory_max {
+            let text = format!(
+                "{len} bytes asked for, {} of {} are in use; raise [link] memory on the card",
+                self.memory_used, self.config.memory_max
+            );
+            return Err(GroupRefusal::Budget(text));
+        }
+        let mut region = None;
+        if host.core.identity().kind != LinkKind::Tcp {
+            let made = crate::memory_file::create(len);
+            let (file, memory) = made.map_err(|error| GroupRefusal::Budget(error.to_string()))?;
+            host.files.insert(spec.region, file);
+            region = Some(memory);
+        }
+        host.core.open_group(request, number, plan, region, service)?;
+        self.memory_used += len;
+        Ok(())
+    }
+
+    /// Ends the attachments that are over. Their memory goes back when the last slice of it is dropped.
+    fn bury(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        let mut worked = false;
+        let mut index = 0;
+        while index < self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if host.away_since.is_some_and(|since| now.since(since) >= self.config.dead_after) {
+                host.over = Some("it did not come back".to_owned());
+            }
+            if host.over.is_none() {
+                index += 1;
+                continue;
+            }
+            let mut host = self.hosts.swap_remove(index);
+            let reason = host.over.take().unwrap_or_default();
+            tracing::info!(attachment = host.core.identity().attachment.0, "host detached: {reason}");
+            self.memory_used = self.memory_used.saturating_sub(host.core.region_bytes());
+            if let (Some(wire), Ok(out)) = (host.wire.as_mut(), host.core.outgoing()) {
+                let _ = wire.connection.send(out, |_| None);
+            }
+            host.core.shut_down(service);
+            if let Some(wire) = host.wire {
+                self.drop_wire(wire);
+            }
+            if let Some((_, watch, _)) = host.process {
+                self.reactor.unwatch(watch);
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // The connection ends here.
+    fn drop_wire(&self, wire: Wire) {
+        self.reactor.unwatch(wire.watch);
+        // The kernel lets go of a watched descriptor a little later; the peer is told now.
+        let _ = rustix::net::shutdown(wire.connection.socket(), rustix::net::Shutdown::Both);
+    }
+}
+
+impl Drop for CardLink {
+    fn drop(&mut self) {
+        let wires = self.strangers.drain(..).map(|stranger| stranger.wire);
+        for wire in wires.chain(self.hosts.drain(..).filter_map(|host| host.wire)).collect::<Vec<_>>() {
+            self.drop_wire(wire);
+        }
+        for listener in &self.listeners {
+            self.reactor.unwatch(listener.watch);
+        }
+    }
+}
+
+impl Wire {
+    /// The `HELLO`, if it has arrived.
+    fn hello(&mut self) -> Result<Option<Hello>, String> {
+        match self.connection.receive(false).map_err(|error| error.to_string())? {
+            Arrived::Nothing => {
+                self.readable = false;
+                Ok(None)
+            }
+            Arrived::Frame => match self.connection.frame().map_err(|error| error.to_string())?.0 {
+                Frame::Hello(hello) => Ok(Some(hello)),
+                _ => Err("its first frame is no HELLO".to_owned()),
+            },
+        }
+    }
+
+    fn refuse(&mut self, code: RefusedCode, text: &str) {
+        let mut out = Vec::new();
+        Frame::Refused { code: code as u32, text }.encode(&mut out);
+        // If it does not take even that, it will see the connection end.
+        let _ = self.connection.send(&mut out, |_| None);
+    }
+}
+
+/// A number that nobody can guess; without randomness, nobody can resume.
+fn random_secret() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(_) => u64::from_ne_bytes(bytes),
+        Err(_) => 0,
+    }
+}

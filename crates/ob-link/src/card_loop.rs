@@ -1,0 +1,84 @@
+//! The card's main loop: poll while there is work, then get every ring ready, then sleep in the kernel.
+//!
+//! ```text
+//!        ┌──────────────── something moved ────────────────┐
+//!        ▼                                                 │
+//!      Poll ── nothing for `spin` ──▶ arm rings ──▶ Poll once more ── nothing ──▶ Sleep
+//!        ▲                                                                          │
+//!        └──────────────── doorbell, frame, timer, waker ───────────────────────────┘
+//! ```
+
+use std::time::Duration;
+
+use ob_core::{Clock, Instant};
+use ob_io::{Decision, Event, IdlePolicy, MonotonicClock, Reactor, Wait, available_cores};
+use ob_ring::Armed;
+
+use crate::attachment::CardService;
+use crate::card_link::CardLink;
+
+/// What a turn of the loop did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Requests, responses or hosts moved.
+    Worked,
+    /// Nothing moved; the loop polls on.
+    Idle,
+    /// The loop slept in the kernel, and woke.
+    Slept,
+}
+
+/// A reactor that drives a link and the service behind it.
+pub struct CardLoop<S> {
+    /// The reactor, for the service's own devices and sockets.
+    pub reactor: Reactor,
+    /// The hosts.
+    pub link: CardLink,
+    /// What they ask of the card.
+    pub service: S,
+    policy: IdlePolicy,
+    events: Vec<Event>,
+    armed: bool,
+}
+
+impl<S: CardService> CardLoop<S> {
+    /// A loop that polls for `spin` after the last event before it sleeps.
+    pub fn new(reactor: Reactor, link: CardLink, service: S, spin: Duration) -> Self {
+        let policy = IdlePolicy::new(spin, available_cores());
+        Self { reactor, link, service, policy, events: Vec::with_capacity(256), armed: false }
+    }
+
+    /// One turn. Sleeps until something happens, but not beyond `until`. Events that are not the link's are appended
+    /// to `others`.
+    pub fn turn(&mut self, until: Option<Instant>, others: &mut Vec<Event>) -> Turn {
+        let now = MonotonicClock.now();
+        let due =
+            [self.link.next_due(), until, self.reactor.handle().next_timer()].into_iter().flatten().min();
+        let (wait, slept) = match self.policy.decide(now, due) {
+            Decision::Sleep { until } if self.armed => (Wait::Until(until), true),
+            _ => (Wait::Poll, false),
+        };
+        self.events.clear();
+        self.reactor.turn(wait, &mut self.events);
+        if slept {
+            self.link.wake();
+            self.armed = false;
+        }
+        let now = if slept { MonotonicClock.now() } else { now };
+        for event in self.events.drain(..) {
+            if !self.link.handle(&event) {
+                others.push(event);
+            }
+        }
+        if self.link.poll(now, &mut self.service) || !others.is_empty() {
+            self.policy.on_event(now);
+            self.policy.set_pollers(self.link.pollers());
+            self.armed = false;
+            return Turn::Worked;
+        }
+        if matches!(self.policy.decide(now, due), Decision::Sleep { .. }) {
+            self.armed = self.link.arm(now, &mut self.service) == Armed::Yes;
+        }
+        if slept { Turn::Slept } else { Turn::Idle }
+    }
+}

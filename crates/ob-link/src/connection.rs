@@ -1,0 +1,303 @@
+//! A control connection: frames over a packet socket (one machine) or over TCP (two).
+//!
+//! Every call asks for non-blocking behaviour by itself: the flag on a descriptor can be changed by whoever shares it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use ob_wire_link::frame::{FRAME_MAX, Frame, FrameError, PACKET_MAX};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt,
+};
+
+/// Bytes read from a stream at once.
+const READ_LEN: usize = 256 << 10;
+/// What has been sent is removed from the buffer when it is more than this.
+const SENT_MAX: usize = 1 << 20;
+
+/// One connection.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    kind: Kind,
+    /// Bytes of the outgoing buffer that are sent already.
+    sent: usize,
+    /// What arrived on a stream and is not a whole frame yet, or one packet.
+    input: Vec<u8>,
+    /// Start of what is not handled yet.
+    handled: usize,
+    /// The memory that came along with the packet.
+    descriptor: Option<OwnedFd>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Packet,
+    Stream,
+}
+
+/// What there was to receive.
+pub(crate) enum Arrived {
+    /// A frame: [`Connection::frame`] has its bytes.
+    Frame,
+    /// Nothing until the socket is readable again.
+    Nothing,
+}
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("{0}")]
+    Broken(#[from] Errno),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+}
+
+impl Connection {
+    pub(crate) fn packet(socket: OwnedFd) -> Self {
+        Self::new(socket, Kind::Packet)
+    }
+
+    /// `silent_max`: how long unacknowledged bytes may linger before the kernel gives the connection up.
+    pub(crate) fn stream(socket: OwnedFd, silent_max: Duration) -> Result<Self, Errno> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let milliseconds = u32::try_from(silent_max.as_millis()).unwrap_or(u32::MAX).max(1);
+        sockopt::set_tcp_user_timeout(&socket, milliseconds)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        let probe = (silent_max / 4).max(Duration::from_secs(1));
+        sockopt::set_tcp_keepidle(&socket, probe)?;
+        sockopt::set_tcp_keepintvl(&socket, probe)?;
+        sockopt::set_tcp_keepcnt(&socket, 3)?;
+        Ok(Self::new(socket, Kind::Stream))
+    }
+
+    fn new(socket: OwnedFd, kind: Kind) -> Self {
+        Self { socket, kind, sent: 0, input: Vec::new(), handled: 0, descriptor: None }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.kind == Kind::Stream
+    }
+
+    /// Receives the next frame. `descriptors` says whether memory may come along (on the host).
+    pub(crate) fn receive(&mut self, descriptors: bool) -> Result<Arrived, ConnectionError> {
+        match self.kind {
+            Kind::Packet if descriptors => self.receive_with_descriptor(),
+            Kind::Packet => self.receive_packet(),
+            Kind::Stream => self.receive_stream(),
+        }
+    }
+
+    /// The frame that [`Connection::receive`] found, and the memory that came with it.
+    pub(crate) fn frame(&mut self) -> Result<(Frame<'_>, Option<OwnedFd>), FrameError> {
+        let start = self.handled;
+        let len = Frame::length(&self.input[start..], FRAME_MAX)?.unwrap_or(0);
+        self.handled += len;
+        let frame = Frame::decode(&self.input[start..start + len])?;
+        Ok((frame, self.descriptor.take()))
+    }
+
+    fn receive_packet(&mut self) -> Result<Arrived, ConnectionError> {
+        self.start_packet();
+        // Without room for them, descriptors that a host sends along are closed by the kernel.
+        let received = retry(|| rustix::net::recv(&self.socket, &mut self.input[..], RecvFlags::DONTWAIT));
+        self.packet_arrived(received.map(|(len, _)| len))
+    }
+
+    fn receive_with_descriptor(&mut self) -> Result<Arrived, ConnectionError> {
+        self.start_packet();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = retry(|| {
+            let mut parts = [IoSliceMut::new(&mut self.input)];
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)
+        });
+        let descriptor = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        self.descriptor = descriptor;
+        self.packet_arrived(received.map(|message| message.bytes))
+    }
+
+    fn start_packet(&mut self) {
+        self.input.clear();
+        self.input.resize(PACKET_MAX, 0);
+        self.handled = 0;
+    }
+
+    fn packet_arrived(&mut self, received: Result<usize, Errno>) -> Result<Arrived, ConnectionError> {
+        let len = match received {
+            Ok(0) => return Err(ConnectionError::Closed),
+            Ok(len) => len,
+            Err(Errno::AGAIN) => {
+                self.input.clear();
+                return Ok(Arrived::Nothing);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.input.truncate(len);
+        match Frame::length(&self.input, PACKET_MAX)? {
+            Some(claimed) if claimed == len => Ok(Arrived::Frame),
+            _ => Err(FrameError::Length(len as u32).into()),
+        }
+    }
+
+    fn receive_stream(&mut self) -> Result<Arrived, ConnectionError> {
+        loop {
+            let waiting = self.input.len() - self.handled;
+            let wanted = Frame::length(&self.input[self.handled..], FRAME_MAX)?;
+            if wanted.is_some_and(|len| waiting >= len) {
+                return Ok(Arrived::Frame);
+            }
+            // What is handled makes room for what follows; at most one frame's bytes are moved.
+            self.input.drain(..self.handled);
+            self.handled = 0;
+            self.input.resize(waiting + READ_LEN, 0);
+            let received =
+                retry(|| rustix::net::recv(&self.socket, &mut self.input[waiting..], RecvFlags::DONTWAIT));
+            let len = received.as_ref().map_or(0, |(len, _)| *len);
+            self.input.truncate(waiting + len);
+            match received {
+                Ok((0, _)) => return Err(ConnectionError::Closed),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(Arrived::Nothing),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends frames from `out` for as long as the peer takes them; `true` when all are sent. `descriptor` gives the
+    /// memory to send along with a frame.
+    pub(crate) fn send<'a>(
+        &mut self,
+        out: &mut Vec<u8>,
+        descriptor: impl Fn(&Frame<'_>) -> Option<BorrowedFd<'a>>,
+    ) -> Result<bool, ConnectionError> {
+        while self.sent < out.len() {
+            let waiting = &out[self.sent..];
+            let result = match self.kind {
+                Kind::Stream => retry(|| rustix::net::send(&self.socket, waiting, SEND)),
+                Kind::Packet => {
+                    let len = Frame::length(waiting, PACKET_MAX)?.unwrap_or(waiting.len());
+                    send_packet(self.socket.as_fd(), &waiting[..len], &descriptor)
+                }
+            };
+            match result {
+                Ok(len) => self.sent += len,
+                Err(Errno::AGAIN) => {
+                    if self.sent > SENT_MAX {
+                        out.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        out.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+}
+
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+fn send_packet<'a>(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: &impl Fn(&Frame<'_>) -> Option<BorrowedFd<'a>>,
+) -> Result<usize, Errno> {
+    let memory = Frame::decode(bytes).ok().and_then(|frame| descriptor(&frame));
+    let Some(memory) = memory else { return retry(|| rustix::net::send(socket, bytes, SEND)) };
+    retry(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [memory];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SEND)
+    })
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+const SOCKET: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// Connects to a card's Unix socket.
+pub(crate) fn connect_unix(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Begins to connect to a card's TCP address; `Ok` may mean that it is still under way.
+pub(crate) fn connect_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SOCKET, Some(ipproto::TCP))?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens on a Unix socket; unless `shared`, only the card's user and root reach it (either way the card looks at
+/// who connects). A socket file that nobody listens on any more, left
+/// by an earlier life, is replaced.
+pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    if let Err(error) = rustix::net::bind(&socket, &address) {
+        let abandoned = matches!(connect_unix(path), Err(Errno::CONNREFUSED));
+        if error != Errno::ADDRINUSE || !abandoned {
+            return Err(error);
+        }
+        rustix::fs::unlink(path)?;
+        rustix::net::bind(&socket, &address)?;
+    }
+    let everyone = Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+    let mode = Mode::RUSR | Mode::WUSR | if shared { everyone } else { Mode::empty() };
+    rustix::fs::chmod(path, mode)?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}
+
+/// Listens on a TCP address.
+pub(crate) fn listen_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SOCKET, Some(ipproto::TCP))?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, 64)?;
+    Ok(socket)
+}
+
+/// Accepts one connection, if there is one.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, Option<SocketAddr>)>, Errno> {
+    match retry(|| rustix::net::acceptfrom_with(listener, SOCKET)) {
+        Ok((socket, address)) => {
+            Ok(Some((socket, address.and_then(|address| SocketAddr::try_from(address).ok()))))
+        }
+        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

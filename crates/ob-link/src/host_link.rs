@@ -1,0 +1,632 @@
+//! The host's driver: one thread that keeps the connection to the card, for an application with any number of them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ob_core::{GroupId, Incarnation};
+use ob_io::doorbell::{self, WaitResult};
+use ob_memory::Region;
+use ob_ring::{CardBell, Closed, HostReceiver, HostSender, SleepTicket};
+use ob_wire_link::frame::{Frame, Welcome};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::connection::{self, Arrived, Connection, ConnectionError};
+use crate::group::GroupRefusal;
+use crate::host_core::{HostCore, HostEvent, OpenedGroup};
+use crate::{ProtocolError, memory_file};
+
+/// Channel messages that may wait for the application before the card is pushed back.
+const INBOX_MAX: usize = 1024;
+
+/// Where the card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// On this machine: `shm` or `model`.
+    Unix(PathBuf),
+    /// On another machine: `tcp`.
+    Tcp(SocketAddr),
+}
+
+/// How a host meets its card.
+#[derive(Clone, Debug)]
+pub struct HostLinkConfig {
+    /// Where the card is.
+    pub endpoint: Endpoint,
+    /// This host's name, for people.
+    pub name: String,
+    /// Which life of this host it is.
+    pub incarnation: Incarnation,
+    /// Threads of this host that poll.
+    pub pollers: u16,
+    /// How long attaching may take.
+    pub attach_within: Duration,
+    /// How long the connection to a `tcp` card may be broken before the attachment is given up.
+    pub dead_after: Duration,
+}
+
+/// Why a host could not attach.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// Nothing answers there.
+    #[error("no card answers at {0:?}: {1}; is `outboard card` running there?")]
+    NoCard(Endpoint, Errno),
+    /// The card said no.
+    #[error("the card refused this host: {text}")]
+    Refused {
+        /// Its reason.
+        code: u32,
+        /// Its words.
+        text: String,
+    },
+    /// The card did not answer in time.
+    #[error("the card at {0:?} did not answer within {1:?}")]
+    TimedOut(Endpoint, Duration),
+    /// The connection ended before the card answered.
+    #[error("the connection to the card at {0:?} ended before it answered: {1}")]
+    Ended(Endpoint, String),
+    /// This process is out of something.
+    #[error("{0}")]
+    System(Errno),
+}
+
+/// Why a group could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenGroupError {
+    /// The card said no.
+    #[error("the card refused the group: {0}")]
+    Refused(GroupRefusal),
+    /// The attachment is over.
+    #[error("the card is gone")]
+    Gone,
+    /// The card is behind with answering.
+    #[error("too many requests wait for the card")]
+    Busy,
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The time is up.
+    #[error("the time is up")]
+    TimedOut,
+    /// The attachment or group is over.
+    #[error("the card is gone, or the group is closed")]
+    Gone,
+}
+
+/// One host attached to one card.
+pub struct HostLink {
+    shared: Arc<Shared>,
+    inbox: Mutex<Receiver<Vec<u8>>>,
+    agent: Option<JoinHandle<()>>,
+    welcome: Welcome,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Wakes the agent thread: there is something to send, or it should stop.
+    agent_bell: Arc<AgentBell>,
+}
+
+struct State {
+    core: HostCore,
+    answers: BTreeMap<u32, Result<OpenedGroup, GroupRefusal>>,
+    /// Why the attachment is over.
+    over: Option<Over>,
+    stopping: bool,
+}
+
+/// Why an attachment is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Over {
+    /// The card refused it.
+    #[error("the card refused this host: {text}")]
+    Refused {
+        /// Its reason.
+        code: u32,
+        /// Its words.
+        text: String,
+    },
+    /// The card or this host left, or the connection was lost for good.
+    #[error("{0}")]
+    Ended(String),
+}
+
+/// Wakes the agent thread, and through it the card on a `tcp` link.
+struct AgentBell {
+    descriptor: OwnedFd,
+    card: AtomicBool,
+}
+
+impl AgentBell {
+    fn wake(&self) {
+        // The count cannot reach its limit: the agent takes it to zero each time it wakes.
+        let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
+    }
+}
+
+impl CardBell for AgentBell {
+    fn ring(&self) {
+        if !self.card.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+}
+
+/// Wakes a card on this machine directly: a packet is sent whole or not at all, by any thread.
+struct PacketBell {
+    socket: OwnedFd,
+    packet: Vec<u8>,
+}
+
+impl CardBell for PacketBell {
+    fn ring(&self) {
+        // A full socket means that the card has packets to read and is awake; a closed one, that it is gone.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        while rustix::net::send(&self.socket, &self.packet, flags) == Err(Errno::INTR) {}
+    }
+}
+
+impl HostLink {
+    /// Attaches to a card, or says why not.
+    pub fn attach(config: &HostLinkConfig) -> Result<Self, AttachError> {
+        let deadline = Instant::now() + config.attach_within;
+        let connection =
+            connect(config).map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let descriptor = eventfd(0, flags).map_err(AttachError::System)?;
+        let agent_bell = Arc::new(AgentBell { descriptor, card: AtomicBool::new(false) });
+        let card: Arc<dyn CardBell> = if connection.is_stream() {
+            agent_bell.clone()
+        } else {
+            let socket = connection.socket().try_clone_to_owned();
+            let socket = socket.map_err(|_| AttachError::System(Errno::MFILE))?;
+            let mut packet = Vec::new();
+            Frame::Doorbell.encode(&mut packet);
+            Arc::new(PacketBell { socket, packet })
+        };
+        let core = HostCore::new(&config.name, config.incarnation, config.pollers, card);
+        let (inbox_in, inbox) = sync_channel(INBOX_MAX);
+        let state = State { core, answers: BTreeMap::new(), over: None, stopping: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), agent_bell });
+        let mut agent = AgentThread {
+            shared: Arc::clone(&shared),
+            connection: Some(connection),
+            config: config.clone(),
+            inbox: inbox_in,
+            cut_at: None,
+        };
+        let spawned = std::thread::Builder::new().name("outboard-link".to_owned()).spawn(move || agent.run());
+        let agent = Some(spawned.map_err(|_| AttachError::System(Errno::AGAIN))?);
+        let link = Self::await_welcome(shared, config, deadline);
+        link.map(|(shared, welcome)| Self { shared, inbox: Mutex::new(inbox), agent, welcome })
+    }
+
+    fn await_welcome(
+        shared: Arc<Shared>,
+        config: &HostLinkConfig,
+        deadline: Instant,
+    ) -> Result<(Arc<Shared>, Welcome), AttachError> {
+        let mut state = shared.lock();
+        let error = loop {
+            if let Some(welcome) = state.core.welcome().copied() {
+                drop(state);
+                return Ok((shared, welcome));
+            }
+            if let Some(reason) = &state.over {
+                break match reason.clone() {
+                    Over::Refused { code, text } => AttachError::Refused { code, text },
+                    Over::Ended(text) => AttachError::Ended(config.endpoint.clone(), text),
+                };
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break AttachError::TimedOut(config.endpoint.clone(), config.attach_within);
+            }
+            let waited = shared.changed.wait_timeout(state, left);
+            state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        };
+        state.stopping = true;
+        drop(state);
+        shared.agent_bell.wake();
+        Err(error)
+    }
+
+    /// What the card said when it accepted this host.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Why the attachment is over, if it is.
+    pub fn over(&self) -> Option<Over> {
+        self.shared.lock().over.clone()
+    }
+
+    /// Opens a group with rings of these sizes. Waits for the card's answer.
+    pub fn open_group(
+        &self,
+        service: u32,
+        request_capacity: u32,
+        response_capacity: u32,
+    ) -> Result<HostGroup, OpenGroupError> {
+        let mut state = self.shared.lock();
+        if state.over.is_some() {
+            return Err(OpenGroupError::Gone);
+        }
+        let request = state.core.request_group(service, request_capacity, response_capacity);
+        let request = request.ok_or(OpenGroupError::Busy)?;
+        self.shared.agent_bell.wake();
+        loop {
+            if let Some(answer) = state.answers.remove(&request) {
+                let group = answer.map_err(OpenGroupError::Refused)?;
+                let OpenedGroup { id, sender, receiver, closed, .. } = group;
+                return Ok(HostGroup { id, sender, receiver, closed, shared: Arc::clone(&self.shared) });
+            }
+            if state.over.is_some() {
+                return Err(OpenGroupError::Gone);
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Sends a message on the ordered channel. `false` if the card is gone or behind with reading.
+    pub fn send(&self, message: &[u8]) -> bool {
+        let mut state = self.shared.lock();
+        let accepted = state.over.is_none() && state.core.send(message);
+        drop(state);
+        if accepted {
+            self.shared.agent_bell.wake();
+        }
+        accepted
+    }
+
+    /// The next message of the ordered channel.
+    pub fn receive(&self, within: Duration) -> Result<Vec<u8>, WaitError> {
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.recv_timeout(within).map_err(|error| match error {
+            RecvTimeoutError::Timeout => WaitError::TimedOut,
+            RecvTimeoutError::Disconnected => WaitError::Gone,
+        })
+    }
+
+    /// Waits until the attachment is over, at most so long; why it is over.
+    pub fn wait_over(&self, within: Duration) -> Option<Over> {
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, within, |state| state.over.is_none());
+        waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state).over.clone()
+    }
+}
+
+impl Drop for HostLink {
+    fn drop(&mut self) {
+        self.shared.lock().stopping = true;
+        self.shared.agent_bell.wake();
+        if let Some(agent) = self.agent.take() {
+            let _ = agent.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One open group: its rings, and how to sleep on them. Threads may share it.
+pub struct HostGroup {
+    id: GroupId,
+    /// Puts requests in.
+    pub sender: HostSender,
+    /// Takes responses out.
+    pub receiver: HostReceiver,
+    closed: Closed,
+    shared: Arc<Shared>,
+}
+
+impl HostGroup {
+    /// The group's id.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Whether the group is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_closed()
+    }
+
+    /// Calls `attempt` until it gives something, asleep in between until the card has delivered responses.
+    pub fn wait_response<T>(
+        &self,
+        within: Duration,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Result<T, WaitError> {
+        let register = || self.receiver.register_sleeper();
+        self.wait(within, attempt, register, |ticket, left| {
+            doorbell::futex_wait(self.receiver.bell(), ticket.bell, Some(left))
+        })
+    }
+
+    /// Calls `attempt` until it gives something, asleep in between until the card has made room for requests.
+    pub fn wait_room<T>(&self, within: Duration, attempt: impl FnMut() -> Option<T>) -> Result<T, WaitError> {
+        let register = || self.sender.register_sleeper();
+        self.wait(within, attempt, register, |ticket, left| {
+            doorbell::futex_wait(self.sender.bell(), ticket.bell, Some(left))
+        })
+    }
+
+    fn wait<T>(
+        &self,
+        within: Duration,
+        mut attempt: impl FnMut() -> Option<T>,
+        register: impl Fn() -> SleepTicket,
+        sleep: impl Fn(SleepTicket, Duration) -> WaitResult,
+    ) -> Result<T, WaitError> {
+        if let Some(value) = attempt() {
+            return Ok(value);
+        }
+        let deadline = Instant::now() + within;
+        loop {
+            let ticket = register();
+            // Once more between registering and sleeping: what came before the card saw us is found here.
+            if let Some(value) = attempt() {
+                return Ok(value);
+            }
+            if self.closed.is_closed() {
+                return Err(WaitError::Gone);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(WaitError::TimedOut);
+            }
+            sleep(ticket, left);
+        }
+    }
+}
+
+impl Drop for HostGroup {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        if state.over.is_none() && state.core.close_group(self.id) {
+            drop(state);
+            self.shared.agent_bell.wake();
+        }
+    }
+}
+
+/// The thread that keeps the connection.
+struct AgentThread {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+    config: HostLinkConfig,
+    inbox: SyncSender<Vec<u8>>,
+    cut_at: Option<Instant>,
+}
+
+/// Why the agent stops.
+enum Stop {
+    Over(Over),
+    Cut(ConnectionError),
+}
+
+impl From<ProtocolError> for Stop {
+    fn from(error: ProtocolError) -> Self {
+        ended(format!("the card broke the protocol: {error}"))
+    }
+}
+
+fn ended(text: impl Into<String>) -> Stop {
+    Stop::Over(Over::Ended(text.into()))
+}
+
+impl AgentThread {
+    fn run(&mut self) {
+        let reason = loop {
+            let stop = match self.serve() {
+                Ok(()) => continue,
+                Err(Stop::Cut(error)) => self.reconnect(&error).err(),
+                Err(stop) => Some(stop),
+            };
+            match stop {
+                Some(Stop::Over(reason)) => break reason,
+                Some(Stop::Cut(error)) => break Over::Ended(error.to_string()),
+                None => {}
+            }
+        };
+        let bells = {
+            let mut state = self.shared.lock();
+            state.over = Some(reason);
+            state.core.close_all()
+        };
+        wake_sleepers(bells.into_iter());
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits for something to do and does it.
+    fn serve(&mut self) -> Result<(), Stop> {
+        let all_sent = self.send()?;
+        self.wait(all_sent).map_err(|error| ended(error.to_string()))?;
+        let mut drained = [0; 8];
+        while rustix::io::read(&self.shared.agent_bell.descriptor, &mut drained) == Err(Errno::INTR) {}
+        if self.shared.agent_bell.card.swap(false, Ordering::AcqRel) {
+            self.shared.lock().core.ring_card();
+        }
+        if self.shared.lock().stopping {
+            return self.say_goodbye();
+        }
+        self.receive()
+    }
+
+    fn wait(&self, all_sent: bool) -> Result<(), Errno> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let interest = if all_sent { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let socket = connection.socket();
+        let mut watched = [
+            PollFd::from_borrowed_fd(socket, interest),
+            PollFd::from_borrowed_fd(self.shared.agent_bell.descriptor.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn send(&mut self) -> Result<bool, Stop> {
+        let Some(connection) = &mut self.connection else { return Ok(true) };
+        let mut state = self.shared.lock();
+        connection.send(state.core.outgoing(), |_| None).map_err(Stop::Cut)
+    }
+
+    fn receive(&mut self) -> Result<(), Stop> {
+        loop {
+            let Some(connection) = &mut self.connection else { return Ok(()) };
+            match connection.receive(true).map_err(Stop::Cut)? {
+                Arrived::Nothing => return Ok(()),
+                Arrived::Frame => {}
+            }
+            let (frame, memory) = connection.frame().map_err(ProtocolError::from)?;
+            let region = memory.as_ref().map(memory_file::open).transpose();
+            let region =
+                region.map_err(|error| ended(format!("the card's memory cannot be mapped: {error}")))?;
+            let mut state = self.shared.lock();
+            let event = state.core.handle(&frame, region)?;
+            let bells: Vec<_> = state.core.take_bells().collect();
+            let message = match event {
+                Some(event) => note(&mut state, event)?,
+                None => None,
+            };
+            let backlog = state.core.outgoing().len();
+            drop(state);
+            self.shared.changed.notify_all();
+            wake_sleepers(bells.into_iter());
+            if let Some(message) = message {
+                self.deliver(message)?;
+            }
+            // Answers to transfers must not pile up behind a long run of frames.
+            if backlog > 1 << 20 && !self.send()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands a channel message to the application. One that does not take its messages is cut off from them, not
+    /// allowed to stop the transfers that share this connection.
+    fn deliver(&self, message: Vec<u8>) -> Result<(), Stop> {
+        match self.inbox.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => {
+                Err(ended(format!("{INBOX_MAX} messages of the card were not taken by this host")))
+            }
+            Err(TrySendError::Disconnected(_)) => Ok(()),
+        }
+    }
+
+    fn say_goodbye(&mut self) -> Result<(), Stop> {
+        let mut state = self.shared.lock();
+        Frame::Goodbye { code: 1, text: "" }.encode(state.core.outgoing());
+        drop(state);
+        let _ = self.send();
+        Err(ended("this host left"))
+    }
+
+    /// Goes on with the attachment over a new connection, for as long as the card keeps it.
+    fn reconnect(&mut self, error: &ConnectionError) -> Result<(), Stop> {
+        let Endpoint::Tcp(_) = self.config.endpoint else { return Err(ended(error.to_string())) };
+        let attached = {
+            let mut state = self.shared.lock();
+            state.core.disconnected();
+            state.core.welcome().is_some()
+        };
+        self.connection = None;
+        if !attached || matches!(error, ConnectionError::Frame(_)) {
+            return Err(ended(error.to_string()));
+        }
+        tracing::warn!("the connection to the card broke ({error}); connecting again");
+        let since = *self.cut_at.get_or_insert_with(Instant::now);
+        let mut pause = Duration::from_millis(20);
+        while since.elapsed() < self.config.dead_after {
+            if self.shared.lock().stopping {
+                return Err(ended("this host left"));
+            }
+            if let Ok(connection) = connect(&self.config) {
+                self.shared.lock().core.reconnect();
+                self.connection = Some(connection);
+                self.cut_at = None;
+                return Ok(());
+            }
+            self.pause(pause);
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+        Err(ended(format!("the card could not be reached for {:?}", self.config.dead_after)))
+    }
+
+    /// Sleeps, but not longer than until this link is dropped.
+    fn pause(&self, time: Duration) {
+        let bell = self.shared.agent_bell.descriptor.as_fd();
+        let mut watched = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        if self.shared.lock().stopping {
+            return;
+        }
+        let _ = poll(&mut watched, Some(&time));
+        let mut drained = [0; 8];
+        let _ = rustix::io::read(bell, &mut drained);
+    }
+}
+
+/// Notes what the card told; a channel message is handed back, to be delivered without the lock.
+fn note(state: &mut State, event: HostEvent) -> Result<Option<Vec<u8>>, Stop> {
+    match event {
+        HostEvent::Attached(_) => {}
+        HostEvent::Refused { code, text } => {
+            return Err(Stop::Over(Over::Refused { code, text }));
+        }
+        HostEvent::GroupOpened(opened) => {
+            state.answers.insert(opened.request, Ok(opened));
+        }
+        HostEvent::GroupRefused { request, refusal } => {
+            state.answers.insert(request, Err(refusal));
+        }
+        HostEvent::GroupClosed { group, reason, text } => {
+            tracing::debug!(group = group.0, ?reason, "group closed: {text}");
+        }
+        HostEvent::Channel(message) => return Ok(Some(message)),
+        HostEvent::Goodbye { text } => return Err(ended(format!("the card left: {text}"))),
+    }
+    Ok(None)
+}
+
+fn wake_sleepers(bells: impl Iterator<Item = (Region, usize)>) {
+    for (region, offset) in bells {
+        doorbell::futex_wake_all(region.word(offset));
+    }
+}
+
+/// Connects and waits until that has worked or failed.
+fn connect(config: &HostLinkConfig) -> Result<Connection, Errno> {
+    match &config.endpoint {
+        Endpoint::Unix(path) => connection::connect_unix(path).map(Connection::packet),
+        Endpoint::Tcp(address) => {
+            let socket = connection::connect_tcp(*address)?;
+            let within = config.attach_within.min(config.dead_after);
+            let time =
+                Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+            let mut watched = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+            if poll(&mut watched, Some(&time))? == 0 {
+                return Err(Errno::TIMEDOUT);
+            }
+            rustix::net::sockopt::socket_error(&socket)??;
+            Connection::stream(socket, config.dead_after)
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Regions as files in memory, made by the card and handed to a host on the same machine.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ob_memory::{PAGE, Region};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// A mapping of a memory file; unmapped when the last region on it is gone.
+struct Mapping {
+    base: NonNull<c_void>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; it is only reached through `Region`'s atomics and copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and no `Region` on it is left. A failure leaves it mapped,
+        // which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.len) };
+    }
+}
+
+/// Makes a region that can neither shrink nor grow, and the descriptor to hand over.
+///
+/// Its memory is allocated here and now: a host that can make the card touch memory which is not there could
+/// otherwise kill it.
+pub(crate) fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
+    let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?.next_multiple_of(PAGE);
+    let file = rustix::fs::memfd_create("outboard-region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, len as u64)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let region = map(&file, len)?;
+    Ok((file, region))
+}
+
+/// Maps a region that the card handed over, after checking that it can be relied on.
+pub(crate) fn open(file: &OwnedFd) -> Result<Region, Errno> {
+    let size = rustix::fs::fstat(file)?.st_size;
+    if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+        return Err(Errno::PERM);
+    }
+    let len = usize::try_from(size).map_err(|_| Errno::NOMEM)?;
+    let region = map(file, len)?;
+    Ok(region)
+}
+
+fn map(file: impl AsFd, len: usize) -> Result<Region, Errno> {
+    if len == 0 {
+        return Err(Errno::INVAL);
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing that exists.
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) }?;
+    // A child that a host forks has no business in the rings.
+    // SAFETY: the range is the mapping just made; the advice does not touch its contents.
+    let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontFork) };
+    let base = NonNull::new(base).ok_or(Errno::NOMEM)?;
+    let mapping = Arc::new(Mapping { base, len });
+    // SAFETY: the mapping is readable, writable and page-aligned for `len` bytes, cannot shrink (sealed), lives as
+    // long as its owner, and no reference into it is ever made.
+    Ok(unsafe { Region::from_raw(base.cast(), len, mapping) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn both_mappings_are_one_memory() {
+        let (file, ours) = create(10_000).unwrap();
+        let theirs = open(&file).unwrap();
+        assert_eq!(theirs.len(), 12_288);
+        theirs.store(8192, 7, Ordering::Release);
+        assert_eq!(ours.load(8192, Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn nobody_can_shrink_grow_or_unseal_it() {
+        let (file, _region) = create(8192).unwrap();
+        assert_eq!(rustix::fs::ftruncate(&file, 4096), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&file, 1 << 20), Err(Errno::PERM));
+        assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_file_that_can_shrink_is_not_trusted() {
+        let file = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(matches!(open(&file), Err(Errno::PERM)));
+    }
+}

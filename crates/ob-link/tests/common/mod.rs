@@ -1,0 +1,220 @@
+//! A card in a thread, with a service that answers each request with the request.
+
+#![allow(dead_code, unreachable_pub)] // Each test target uses its own part.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ob_core::{AttachmentId, Incarnation};
+use ob_io::{Config, Reactor, Waker};
+use ob_link::{
+    CardLink, CardLinkConfig, CardLoop, CardService, Costs, Endpoint, GroupKey, HostLink, HostLinkConfig,
+    Listen,
+};
+use ob_ring::{Batch, CardSender, Message, Outgoing, PushError};
+use ob_wire_link::ring::Shape;
+
+/// The only service there is here.
+pub const ECHO: u32 = 7;
+
+/// Answers each request with its own bytes.
+#[derive(Default)]
+pub struct Echo {
+    waiting: BTreeMap<GroupKey, VecDeque<Message>>,
+    pub requests: Arc<AtomicU64>,
+    pub channel: Arc<Mutex<Vec<(AttachmentId, Vec<u8>)>>>,
+}
+
+impl Echo {
+    fn answer(message: &Message, responses: &mut CardSender) -> bool {
+        let payload = message.payload.as_ref().map(|payload| (payload.len() as u32, 512));
+        let shape = Shape { inline_len: message.inline.len() as u16, payload };
+        let Ok(mut reservation) = responses.reserve(shape) else { return false };
+        if let (Some(to), Some(from)) = (&mut reservation.payload, &message.payload) {
+            to.copy_from_slice(from);
+        }
+        responses.commit(reservation, &message.inline, payload.map_or(0, |(len, _)| len));
+        true
+    }
+}
+
+impl CardService for Echo {
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
+        if service != ECHO {
+            return Err(format!("there is no service {service}"));
+        }
+        self.waiting.insert(key, VecDeque::new());
+        Ok(())
+    }
+
+    fn requests(&mut self, key: GroupKey, mut batch: Batch, responses: &mut CardSender) {
+        let waiting = self.waiting.entry(key).or_default();
+        while let Some(message) = batch.take_next() {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            waiting.push_back(message);
+        }
+        self.responses(key, responses);
+    }
+
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
+        let Some(waiting) = self.waiting.get_mut(&key) else { return };
+        while waiting.front().is_some_and(|message| Self::answer(message, responses)) {
+            waiting.pop_front();
+        }
+    }
+
+    fn closed(&mut self, key: GroupKey) {
+        self.waiting.remove(&key);
+    }
+
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
+        self.channel.lock().unwrap().push((attachment, message.to_vec()));
+    }
+}
+
+/// A card on a thread of its own.
+pub struct Card {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    pub socket: PathBuf,
+    pub tcp: Option<SocketAddr>,
+    pub requests: Arc<AtomicU64>,
+    pub channel: Arc<Mutex<Vec<(AttachmentId, Vec<u8>)>>>,
+    /// Messages to send to hosts.
+    outbox: Sender<(AttachmentId, Vec<u8>)>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+pub fn config(listen: Vec<Listen>) -> CardLinkConfig {
+    CardLinkConfig {
+        incarnation: Incarnation(1),
+        listen,
+        costs: None,
+        pollers: 1,
+        dead_after: Duration::from_secs(5),
+        memory_max: 64 << 20,
+        hosts_max: 8,
+        allow_users: Vec::new(),
+        allow_addresses: Vec::new(),
+    }
+}
+
+impl Card {
+    /// A card that listens on a Unix socket and on a TCP port.
+    pub fn start(costs: Option<Costs>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("link.sock");
+        let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+        let mut card = Self::start_with(CardLinkConfig { costs, ..config(listen) });
+        card.socket = socket;
+        card._directory = Some(directory);
+        card
+    }
+
+    pub fn start_with(config: CardLinkConfig) -> Self {
+        let (ready, is_ready) = channel();
+        let (outbox, letters) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let echo = Echo::default();
+        let (requests, channel) = (echo.requests.clone(), echo.channel.clone());
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let reactor = Reactor::new(&Config::default()).unwrap();
+            let link = CardLink::new(&reactor.handle(), config).unwrap();
+            ready.send((reactor.handle().waker(), link.tcp_address())).unwrap();
+            let mut card = CardLoop::new(reactor, link, echo, Duration::from_micros(50));
+            run(&mut card, &stopped, &letters);
+            card.link.shut_down(&mut card.service);
+        });
+        let (waker, tcp) = is_ready.recv().unwrap();
+        let socket = PathBuf::new();
+        Self { stop, waker, thread: Some(thread), socket, tcp, requests, channel, outbox, _directory: None }
+    }
+
+    pub fn unix(&self) -> Endpoint {
+        Endpoint::Unix(self.socket.clone())
+    }
+
+    pub fn tcp(&self) -> Endpoint {
+        Endpoint::Tcp(self.tcp.unwrap())
+    }
+
+    /// Sends a message on a host's ordered channel.
+    pub fn send(&self, attachment: AttachmentId, message: &[u8]) {
+        self.outbox.send((attachment, message.to_vec())).unwrap();
+        self.waker.wake();
+    }
+}
+
+fn run(card: &mut CardLoop<Echo>, stop: &AtomicBool, letters: &Receiver<(AttachmentId, Vec<u8>)>) {
+    let mut others = Vec::new();
+    let mut letter = None;
+    while !stop.load(Ordering::Acquire) {
+        letter = letter.or_else(|| letters.try_recv().ok());
+        while let Some((attachment, message)) = &letter
+            && card.link.send(*attachment, message)
+        {
+            letter = letters.try_recv().ok();
+        }
+        let soon = letter.as_ref().map(|_| card.reactor.handle().now());
+        card.turn(soon, &mut others);
+        others.clear();
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        let joined = self.thread.take().unwrap().join();
+        assert!(joined.is_ok() || std::thread::panicking(), "the card panicked");
+    }
+}
+
+pub fn host_config(endpoint: Endpoint) -> HostLinkConfig {
+    HostLinkConfig {
+        endpoint,
+        name: "test host".to_owned(),
+        incarnation: Incarnation(1),
+        pollers: 0,
+        attach_within: Duration::from_secs(20),
+        dead_after: Duration::from_secs(10),
+    }
+}
+
+pub fn attach(endpoint: Endpoint) -> HostLink {
+    HostLink::attach(&host_config(endpoint)).unwrap()
+}
+
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Sends one request, asleep while there is no room.
+pub fn push(group: &ob_link::HostGroup, inline: &[u8], payload: Option<&[u8]>) {
+    let pieces = payload.map(|payload| [payload]);
+    let message = Outgoing { inline, payload: pieces.as_ref().map(|pieces| (&pieces[..], 512)) };
+    let attempt = || match group.sender.push(message) {
+        Ok(()) => Some(()),
+        Err(PushError::Retry) => None,
+        Err(error) => panic!("{error}"),
+    };
+    group.wait_room(LONG, attempt).unwrap();
+}
+
+/// Takes one response, asleep while there is none.
+pub fn take(group: &ob_link::HostGroup) -> (Vec<u8>, Vec<u8>) {
+    let attempt = || {
+        let claimed = group.receiver.receive().unwrap()?;
+        let (mut inline, mut payload) = (vec![0; claimed.inline_len()], vec![0; claimed.payload_len()]);
+        claimed.inline(&mut inline);
+        claimed.payload(0, &mut payload);
+        Some((inline, payload))
+    };
+    group.wait_response(LONG, attempt).unwrap()
+}
