@@ -46,6 +46,22 @@ pub fn full_fence() {
     loom::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
+/// An acquire fence, which loom knows of.
+pub fn acquire_fence() {
+    #[cfg(not(loom))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+}
+
+/// A release fence, which loom knows of.
+pub fn release_fence() {
+    #[cfg(not(loom))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
 /// A full fence directly after an atomic read-modify-write.
 ///
 /// On x86 a locked instruction already is one, and a second costs as much as the whole push of a small message,

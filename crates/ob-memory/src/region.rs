@@ -96,14 +96,42 @@ impl Region {
         // SAFETY: in bounds, and `into` is ours and cannot overlap memory that is never lent out. A write by
         // the other process at the same time is outside this program; the copied bytes are plain integers, so
         // any mixture is a valid value.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len()) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len())
+        }
     }
 
     /// Copies bytes in.
+    #[cfg(not(miri))]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(self.contains(offset as u64, from.len() as u64), "copy of {} at {offset}", from.len());
         // SAFETY: as for `copy_out`.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) }
+    }
+
+    /// Copies bytes in, whole words by atomic stores.
+    ///
+    /// A host thread may look at the first word of a message that another has claimed meanwhile, just as the card
+    /// writes a new one there; it then throws away what it saw. Between two processes that is no business of this
+    /// program's memory model. In a test, where both halves are threads, it would be a race, so Miri gets atomic
+    /// stores to set against that one atomic load. Copies out stay plain: a race with one of those is a bug, and
+    /// is found.
+    #[cfg(miri)]
+    pub fn copy_in(&self, offset: usize, from: &[u8]) {
+        assert!(self.contains(offset as u64, from.len() as u64), "copy of {} at {offset}", from.len());
+        let edge = (8 - offset % 8) % 8;
+        let (head, rest) = from.split_at(edge.min(from.len()));
+        let words = rest.chunks_exact(8);
+        let tail = words.remainder();
+        for (at, bytes) in [(offset, head), (offset + from.len() - tail.len(), tail)] {
+            // SAFETY: as for `copy_out`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) }
+        }
+        for (index, word) in words.enumerate() {
+            let mut value = [0; 8];
+            value.copy_from_slice(word);
+            self.store(offset + head.len() + index * 8, u64::from_ne_bytes(value), Ordering::Relaxed);
+        }
     }
 
     /// Address of the word at `offset`, for the kernel's futex calls.

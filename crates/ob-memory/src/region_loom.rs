@@ -1,8 +1,8 @@
 //! [`Region`] under loom: every word is an atomic that loom schedules, and every copied byte is checked for races.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
@@ -27,7 +27,8 @@ pub struct Region {
 #[allow(missing_docs)] // Documented on the real one.
 impl Region {
     pub fn on_heap(len: usize) -> Self {
-        let touched = (0..len).step_by(8).filter(|offset| offset.is_multiple_of(64) || *offset >= CONTROL_END);
+        let touched =
+            (0..len).step_by(8).filter(|offset| offset.is_multiple_of(64) || *offset >= CONTROL_END);
         let fresh = |offset| (offset, Word { atomic: AtomicU64::new(0), race: UnsafeCell::new(()) });
         Self { len, words: Arc::new(touched.map(fresh).collect()) }
     }

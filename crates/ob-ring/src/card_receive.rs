@@ -31,6 +31,11 @@ pub struct CardReceiver {
     settled: u64,
     /// Bytes that the message at the head is known to need.
     needed: usize,
+    /// The head moved since the last read of the pointers was submitted: producers may have gone to sleep before
+    /// they saw it.
+    sleepers_unseen: bool,
+    /// The ticket is written, the read that must follow it is not submitted yet.
+    ticketed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,8 @@ impl CardReceiver {
             state: State::Idle,
             settled: 0,
             needed: 0,
+            sleepers_unseen: false,
+            ticketed: false,
         }
     }
 
@@ -67,17 +74,36 @@ impl CardReceiver {
         if self.state == State::Closed {
             return Err(RingError::Closed);
         }
+        let result = self.submit(dma);
+        self.close_on_error(result)
+    }
+
+    fn submit(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         if !self.single.write_bound(dma)? || self.state != State::Idle {
             return Ok(false);
         }
         if self.head() < self.settled {
-            return self.fetch(dma);
+            // Where there is no room for what waits, those who wait for room in the ring are still looked for.
+            return Ok(self.fetch(dma)? || (self.sleepers_unseen && self.look(dma)?));
         }
-        let submitted = self.single.read_pointers(dma, false)?;
+        self.look(dma)
+    }
+
+    /// Submits a read of the pointers: if the ticket is written, the one that must follow it.
+    fn look(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
+        let submitted = self.single.read_pointers(dma, self.ticketed || self.sleepers_unseen)?;
         if submitted {
-            self.state = State::Pointers { arming: false };
+            self.state = State::Pointers { arming: self.ticketed };
+            (self.sleepers_unseen, self.ticketed) = (false, false);
         }
         Ok(submitted)
+    }
+
+    fn close_on_error<T>(&mut self, result: Result<T, RingError>) -> Result<T, RingError> {
+        if result.is_err() {
+            self.state = State::Closed;
+        }
+        result
     }
 
     /// Takes a finished transfer of this end.
@@ -90,32 +116,40 @@ impl CardReceiver {
             TOKEN_DATA => self.complete_data(dma, completion),
             _ => Ok(Received::Nothing),
         });
-        if result.is_err() {
-            self.state = State::Closed;
-        }
-        result
+        self.close_on_error(result)
     }
 
     /// Gets ready to sleep: the first call writes the ticket and reads the pointers again; it is `Yes` when that
     /// read has completed and found nothing.
     pub fn arm(&mut self, dma: &mut dyn Dma) -> Result<Armed, RingError> {
-        let stalled = self.is_stalled();
         match self.state {
             State::Closed => Err(RingError::Closed),
             State::Armed => Ok(Armed::Yes),
-            // Only a message given back will make room, and that wakes the reactor by itself.
-            State::Idle if stalled => Ok(Armed::Yes),
-            State::Idle if self.head() == self.settled => {
-                if self.single.write_bound(dma)?
-                    && self.single.write_ticket(dma)?
-                    && self.single.read_pointers(dma, true)?
-                {
-                    self.state = State::Pointers { arming: true };
-                }
-                Ok(Armed::NotYet)
+            State::Pointers { .. } | State::Data => Ok(Armed::NotYet),
+            State::Idle => {
+                let result = self.arm_idle(dma);
+                self.close_on_error(result)
             }
-            _ => Ok(Armed::NotYet),
         }
+    }
+
+    fn arm_idle(&mut self, dma: &mut dyn Dma) -> Result<Armed, RingError> {
+        if !self.single.write_bound(dma)? {
+            return Ok(Armed::NotYet);
+        }
+        if self.is_stalled() && !self.sleepers_unseen {
+            // Only a message given back will make room, and that wakes the reactor by itself.
+            return Ok(Armed::Yes);
+        }
+        if self.head() < self.settled {
+            self.submit(dma)?;
+            return Ok(Armed::NotYet);
+        }
+        self.ticketed = self.ticketed || self.single.write_ticket(dma)?;
+        if self.ticketed {
+            self.look(dma)?;
+        }
+        Ok(Armed::NotYet)
     }
 
     /// The reactor is awake again (or a doorbell rang): look at the ring anew.
@@ -212,6 +246,7 @@ impl CardReceiver {
         }
         // Only now may producers write over it: the copy is complete.
         self.single.advance(head + scan.whole as u64);
+        self.sleepers_unseen = true;
         self.single.write_bound(dma)?;
         Ok(Received::Batch(Batch::new(bytes)))
     }

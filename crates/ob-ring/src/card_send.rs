@@ -43,25 +43,29 @@ pub struct CardSender {
     runs: VecDeque<Run>,
     /// What the host has given back ends here.
     freed: u64,
-    pointers: Pointers,
+    look: Look,
+    closed: bool,
 }
 
-/// The ordered read of the host's pointers.
+/// The ordered read of the host's pointers: why one is due, and what the last one means.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    /// The bound moved since the last read was submitted: host threads may have gone to sleep before they saw it.
+    sleepers_unseen: bool,
+    /// Somebody was refused for want of room, and must be woken when there is some.
+    room_wanted: bool,
+    /// The ticket is written, the read that must follow it is not submitted yet.
+    ticketed: bool,
+    in_flight: Option<Purpose>,
+    /// Whoever makes room from now on will ring.
+    armed: bool,
+}
+
+/// What an ordered read was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pointers {
-    /// None needed.
-    Idle,
-    /// To be submitted: the bound moved, so that sleepers must be looked for.
-    Wanted {
-        arming: bool,
-    },
-    InFlight {
-        arming: bool,
-    },
-    /// The card may sleep: whoever frees space will ring.
-    Armed,
-    /// Given up.
-    Closed,
+enum Purpose {
+    Look,
+    Arm,
 }
 
 struct Entry {
@@ -119,7 +123,8 @@ impl CardSender {
             buffered: 0,
             runs: VecDeque::with_capacity(RUNS_MAX),
             freed: 0,
-            pointers: Pointers::Idle,
+            look: Look::default(),
+            closed: false,
         }
     }
 
@@ -130,9 +135,10 @@ impl CardSender {
             .ok_or(ReserveError::TooLarge { limit: spec.message_max() })?;
         let used = self.allocated - self.freed + placement.total();
         if used > u64::from(spec.progress_max()) || !self.has_staging(placement) {
-            self.want_space();
+            self.look.room_wanted = true;
             return Err(ReserveError::Full);
         }
+        self.look.room_wanted = false;
         if placement.skip > 0 {
             let mut skip = self.take_staging(placement.skip as usize).ok_or(ReserveError::Full)?;
             skip[..HEADER_LEN].copy_from_slice(&Header::Skip { span: placement.skip }.encode().to_le_bytes());
@@ -199,28 +205,33 @@ impl CardSender {
     /// Submits what can be submitted: committed responses, the bound, the read of the host's pointers. `true` if
     /// anything was.
     pub fn step(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
-        if self.pointers == Pointers::Closed {
+        if self.closed {
             return Err(RingError::Closed);
         }
+        let result = self.submit(dma);
+        self.closed |= result.is_err();
+        result
+    }
+
+    fn submit(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         let mut submitted = false;
-        while self.runs.len() < RUNS_MAX && self.has_ready() {
-            if !self.submit_run(dma)? {
-                break;
-            }
+        while self.runs.len() < RUNS_MAX && self.has_ready() && self.submit_run(dma)? {
             submitted = true;
         }
+        self.look.sleepers_unseen |= self.buffered != self.single.bound;
         self.single.advance(self.buffered);
-        if !self.single.write_bound(dma)? {
+        if !self.single.write_bound(dma)? || self.look.in_flight.is_some() {
             return Ok(submitted);
         }
-        if submitted && !matches!(self.pointers, Pointers::InFlight { .. }) {
-            self.pointers = Pointers::Wanted { arming: false };
+        let arming = self.look.room_wanted && !self.look.armed;
+        if arming && !self.look.ticketed {
+            self.look.ticketed = self.single.write_ticket(dma)?;
         }
-        if let Pointers::Wanted { arming } = self.pointers
-            && (!arming || self.single.write_ticket(dma)?)
-            && self.single.read_pointers(dma, true)?
-        {
-            self.pointers = Pointers::InFlight { arming };
+        let due = self.look.sleepers_unseen || self.look.ticketed;
+        if due && self.single.read_pointers(dma, true)? {
+            let purpose = if self.look.ticketed { Purpose::Arm } else { Purpose::Look };
+            self.look.in_flight = Some(purpose);
+            (self.look.sleepers_unseen, self.look.ticketed) = (false, false);
             submitted = true;
         }
         Ok(submitted)
@@ -228,7 +239,7 @@ impl CardSender {
 
     /// Takes a finished transfer of this end.
     pub fn complete(&mut self, completion: DmaCompletion) -> Result<(), RingError> {
-        if self.pointers == Pointers::Closed {
+        if self.closed {
             return Err(RingError::Closed);
         }
         let result = completion.result.map_err(RingError::Dma).and_then(|()| match completion.token.0 & 3 {
@@ -239,26 +250,22 @@ impl CardSender {
             }
             _ => Ok(()),
         });
-        if result.is_err() {
-            self.pointers = Pointers::Closed;
-        }
+        self.closed |= result.is_err();
         result
     }
 
-    /// Gets ready to sleep. Where nothing waits for space, there is nothing to be woken for.
-    pub fn arm(&mut self) -> Armed {
-        match self.pointers {
-            Pointers::Armed => Armed::Yes,
-            Pointers::Idle if self.runs.is_empty() && !self.has_ready() => Armed::Yes,
-            _ => Armed::NotYet,
-        }
+    /// Whether the card may sleep as far as this end is concerned: everything is delivered, sleepers were looked for
+    /// after that, and whoever makes room that is wanted will ring. [`CardSender::step`] brings that about.
+    pub fn arm(&self) -> Armed {
+        let delivered = self.runs.is_empty() && !self.has_ready() && self.single.is_bound_written();
+        let seen = !self.look.sleepers_unseen && self.look.in_flight.is_none();
+        let rings = !self.look.room_wanted || self.look.armed;
+        if delivered && seen && rings { Armed::Yes } else { Armed::NotYet }
     }
 
     /// The reactor is awake again, or a doorbell rang.
     pub fn wake(&mut self) {
-        if self.pointers == Pointers::Armed {
-            self.pointers = Pointers::Wanted { arming: false };
-        }
+        self.look.armed = false;
     }
 
     /// The bell to ring now, if host threads sleep and there are responses for them.
@@ -272,13 +279,6 @@ impl CardSender {
     /// The staging memory, for registration with devices.
     pub fn arena(&self) -> ArenaSpan {
         self.staging.arena()
-    }
-
-    /// Somebody wants more space than the host is known to have freed: ask, and be woken when it does.
-    fn want_space(&mut self) {
-        if matches!(self.pointers, Pointers::Idle | Pointers::Wanted { arming: false }) {
-            self.pointers = Pointers::Wanted { arming: true };
-        }
     }
 
     fn has_staging(&self, placement: Placement) -> bool {
@@ -354,14 +354,19 @@ impl CardSender {
     }
 
     fn complete_pointers(&mut self, completion: &DmaCompletion) -> Result<(), RingError> {
-        let (Pointers::InFlight { arming }, Some(words)) = (self.pointers, words_of(completion)) else {
+        let (Some(purpose), Some(words)) = (self.look.in_flight.take(), words_of(completion)) else {
             return Ok(());
         };
         let freed_before = self.freed;
         if self.single.believe(words)? {
             self.freed = self.single.claim;
         }
-        self.pointers = if arming && self.freed == freed_before { Pointers::Armed } else { Pointers::Idle };
+        if self.freed != freed_before {
+            // Whoever wants room may have it now; if it is not enough, they will say so again.
+            (self.look.room_wanted, self.look.armed) = (false, false);
+        } else if purpose == Purpose::Arm {
+            self.look.armed = true;
+        }
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ob_memory::Region;
+use ob_memory::{Region, acquire_fence};
 use ob_wire_link::ring::{
-    HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord, RingSpec, control,
+    HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord, RingSpec, UNIT, control,
 };
 
 use crate::many::{CardBell, Closed, Many, SleepTicket};
@@ -26,6 +26,14 @@ pub enum ReceiveError {
     /// The card wrote something that cannot be; the group must be closed.
     #[error("the card wrote a message that cannot be: {0}")]
     Corrupt(MessageError),
+    /// The ring's pointers cannot be; the group must be closed.
+    #[error("claim {claim} and bound {bound} cannot be")]
+    Pointers {
+        /// How far host threads have claimed.
+        claim: u64,
+        /// How far the card says it has delivered.
+        bound: u64,
+    },
 }
 
 impl HostReceiver {
@@ -44,7 +52,16 @@ impl HostReceiver {
             if head >= tail {
                 return if many.closed.is_closed() { Err(ReceiveError::Closed) } else { Ok(None) };
             }
+            if tail - head > u64::from(many.spec.progress_max()) || !head.is_multiple_of(UNIT) {
+                // An old head explains any distance; one that still stands, none.
+                if many.claim() != head {
+                    continue;
+                }
+                return Err(ReceiveError::Pointers { claim: head, bound: tail });
+            }
             let word = many.region.load(many.at(head), Ordering::Relaxed);
+            // If the word was written after another thread claimed this message, that claim is seen below.
+            acquire_fence();
             let available = (tail - head).min(many.spec.to_wrap(head));
             let header = match Header::decode(word, available) {
                 Ok(header) => header,
@@ -128,6 +145,9 @@ impl Claimed<'_> {
     pub fn payload(&self, offset: usize, into: &mut [u8]) -> usize {
         let Some(payload) = self.payload else { return 0 };
         let len = into.len().min((payload.len as usize).saturating_sub(offset));
+        if len == 0 {
+            return 0;
+        }
         self.many.region.copy_out(self.start + payload.offset as usize + offset, &mut into[..len]);
         len
     }

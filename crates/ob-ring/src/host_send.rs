@@ -39,6 +39,14 @@ pub enum PushError {
     /// The card is gone, or closed the group.
     #[error("the ring is closed")]
     Closed,
+    /// The ring's pointers cannot be; the group must be closed.
+    #[error("claim {claim} and bound {bound} cannot be")]
+    Corrupt {
+        /// How far host threads have claimed.
+        claim: u64,
+        /// How far the card says it has fetched.
+        bound: u64,
+    },
 }
 
 impl HostSender {
@@ -61,9 +69,13 @@ impl HostSender {
                 return Err(self.too_large());
             };
             let head = many.bound();
-            // A head beyond our tail means that the tail is old; the exchange would fail, so read it again.
             let Some(used) = tail.checked_sub(head) else {
-                tail = many.claim();
+                // An old tail explains a head beyond it; one that still stands does not.
+                let now = many.claim();
+                if now == tail {
+                    return Err(PushError::Corrupt { claim: tail, bound: head });
+                }
+                tail = now;
                 continue;
             };
             if used + placement.total() > u64::from(many.spec.progress_max()) {

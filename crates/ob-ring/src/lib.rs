@@ -33,6 +33,8 @@ mod card_receive;
 mod card_send;
 mod host_receive;
 mod host_send;
+#[cfg(any(test, feature = "testing"))]
+pub mod hostile;
 mod local_dma;
 mod many;
 pub mod plant;

@@ -1,12 +1,12 @@
 //! Transfers of a card that can reach the host's memory by itself.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use ob_core::{
     Bell, Dma, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Refused, RefusedReason, RegionId, Token,
 };
-use ob_memory::{Region, full_fence};
+use ob_memory::{Region, full_fence, release_fence};
 
 /// Executes transfers at once, on regions mapped into this process; completions wait to be polled.
 ///
@@ -83,7 +83,7 @@ impl LocalDma {
             DmaOp::Read { into, .. } => region.copy_out(offset, into),
             DmaOp::Write { from, .. } => {
                 // Writes take effect in order: not before the word that was stored before.
-                fence(Ordering::Release);
+                release_fence();
                 region.copy_in(offset, from);
             }
             DmaOp::ReadWords { stride, count, fence, words, .. } => {

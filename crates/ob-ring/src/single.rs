@@ -106,6 +106,11 @@ impl Single {
         Ok(!self.bound_unwritten)
     }
 
+    /// Whether the host's memory shows the bound, or will when the writes submitted are done.
+    pub(crate) fn is_bound_written(&self) -> bool {
+        !self.bound_unwritten
+    }
+
     /// Submits a fresh ticket, so that the next host thread to settle something rings. `false` if the link is
     /// busy. An ordered read with a fence must follow.
     pub(crate) fn write_ticket(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {

@@ -12,8 +12,8 @@ use loom::thread;
 use ob_core::{Dma, RegionId, Token};
 use ob_memory::Region;
 use ob_ring::{
-    Armed, CardBell, CardReceiver, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing, PushError,
-    Received,
+    Armed, CardBell, CardReceiver, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing,
+    PushError, Received,
 };
 use ob_wire_link::ring::RingSpec;
 

@@ -36,7 +36,7 @@ impl LockSender {
             let shape = Shape { inline_len, payload: None };
             let Some(placement) = Placement::of(shape, *tail, &self.spec) else { return Err(too_large) };
             let head = self.region.load(self.word(control::BOUND), Ordering::Acquire);
-            if *tail - head + placement.total() > u64::from(self.spec.progress_max()) {
+            if tail.saturating_sub(head) + placement.total() > u64::from(self.spec.progress_max()) {
                 return Err(PushError::Retry);
             }
             if placement.skip > 0 {
@@ -63,12 +63,12 @@ impl LockSender {
     fn wake_card_if_asleep(&self) {
         full_fence();
         let asleep = self.word(control::CARD_ASLEEP);
-        let ticket = self.region.load(asleep, Ordering::Relaxed);
-        let exchange = |ticket| {
-            self.region.compare_exchange(asleep, ticket, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        if ticket != 0 && exchange(ticket) {
-            self.card.ring();
+        let mut ticket = self.region.load(asleep, Ordering::Relaxed);
+        while ticket != 0 {
+            match self.region.compare_exchange(asleep, ticket, 0, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return self.card.ring(),
+                Err(now) => ticket = now,
+            }
         }
     }
 }
