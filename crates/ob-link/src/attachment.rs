@@ -100,6 +100,8 @@ pub struct CardAttachment<C> {
     out: Vec<u8>,
     /// Whether there is a connection to send them on.
     connected: bool,
+    /// The host rang.
+    rung: bool,
 }
 
 impl<C: Clock> CardAttachment<C> {
@@ -113,6 +115,7 @@ impl<C: Clock> CardAttachment<C> {
             next_group: 1,
             out: Vec::new(),
             connected: true,
+            rung: false,
         };
         attachment.welcome(false);
         attachment
@@ -249,6 +252,11 @@ impl<C: Clock> CardAttachment<C> {
                 Err(error) => events.extend(self.close_corrupt(id, error, service)),
             }
         }
+        if std::mem::take(&mut self.rung) {
+            // Only now: a ring whose last look before sleeping was answered before the host rang has learnt of that
+            // answer just above, and would sleep through the bell if it had been woken earlier.
+            self.groups.iter_mut().for_each(CardGroup::wake);
+        }
         let mut index = 0;
         while index < self.groups.len() {
             let id = self.groups[index].id;
@@ -266,7 +274,7 @@ impl<C: Clock> CardAttachment<C> {
 
     /// Gets every ring ready for the card to sleep.
     pub fn arm(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {
-        let mut all = Armed::Yes;
+        let mut all = if self.rung { Armed::NotYet } else { Armed::Yes };
         let mut index = 0;
         while index < self.groups.len() {
             match self.groups[index].arm(&mut self.dma) {
@@ -289,9 +297,9 @@ impl<C: Clock> CardAttachment<C> {
         self.dma.is_waiting()
     }
 
-    /// The card is awake: every ring is looked at again.
+    /// The host rang: every ring is looked at again, with the next [`CardAttachment::poll`].
     pub fn wake(&mut self) {
-        self.groups.iter_mut().for_each(CardGroup::wake);
+        self.rung = true;
     }
 
     /// Bells to be heard now, on links where the card reaches the sleepers itself.
@@ -324,6 +332,8 @@ impl<C: Clock> CardAttachment<C> {
             && resume.secret == self.identity.secret
             && self.identity.secret != 0
             && resume.card_incarnation == self.identity.card_incarnation
+            && self.identity.kind == LinkKind::Tcp
+            && self.sequencer.may_resume(resume.received)
     }
 
     /// The host is back: welcomes it, sends again what it lacks, and repeats unanswered transfers.
@@ -338,7 +348,8 @@ impl<C: Clock> CardAttachment<C> {
         if let Some(frames) = self.dma.frames() {
             frames.replay();
         }
-        // A doorbell may have been lost with the connection.
+        // Doorbells and bells may have been lost with the connection.
+        self.groups.iter_mut().for_each(CardGroup::link_restored);
         self.wake();
         Ok(())
     }

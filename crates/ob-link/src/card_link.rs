@@ -32,6 +32,10 @@ const FRAMES_A_TURN: usize = 64;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that have not said `HELLO` yet.
 const STRANGERS_MAX: usize = 64;
+/// How long something else must listen there before that is an error.
+const IN_USE_AFTER: Duration = Duration::from_secs(1);
+/// Accepting is tried again so long after it failed.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// How a card meets its hosts.
 #[derive(Clone, Debug)]
@@ -112,6 +116,10 @@ struct Listener {
     socket: OwnedFd,
     watch: WatchId,
     listen: Listen,
+    /// There may be connections to accept.
+    readable: bool,
+    /// Accepting failed for want of something; it is tried again then.
+    again_at: Option<Instant>,
 }
 
 /// A connection that has not said `HELLO` yet.
@@ -150,16 +158,13 @@ impl CardLink {
     pub fn new(reactor: &Handle, config: CardLinkConfig) -> Result<Self, CardLinkError> {
         let mut listeners = Vec::new();
         for listen in &config.listen {
-            let socket = match listen {
-                Listen::Unix(path) => connection::listen_unix(path, !config.allow_users.is_empty()),
-                Listen::Tcp(address) => connection::listen_tcp(*address),
-            };
-            let socket = socket.map_err(|error| match error {
+            let socket = listen_patiently(listen, !config.allow_users.is_empty()).map_err(|error| match error {
                 Errno::ADDRINUSE => CardLinkError::InUse(listen.clone()),
                 error => CardLinkError::Listen(listen.clone(), error),
             })?;
             let watch = reactor.watch(&socket, Interest::Readable)?;
-            listeners.push(Listener { socket, watch, listen: listen.clone() });
+            let listen = listen.clone();
+            listeners.push(Listener { socket, watch, listen, readable: true, again_at: None });
         }
         Ok(Self {
             reactor: reactor.clone(),
@@ -182,8 +187,8 @@ impl CardLink {
     /// Takes an event of the reactor. `false` if it is not the link's.
     pub fn handle(&mut self, event: &Event) -> bool {
         let Event::Ready { watch, readiness } = event else { return false };
-        if let Some(index) = self.listeners.iter().position(|listener| listener.watch == *watch) {
-            self.accept(index);
+        if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.watch == *watch) {
+            listener.readable = true;
             return true;
         }
         let wires = self.strangers.iter_mut().map(|stranger| &mut stranger.wire);
@@ -206,6 +211,9 @@ impl CardLink {
 
     /// Moves everything on. `true` if requests or responses moved, or a host came or went.
     pub fn poll(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        for index in 0..self.listeners.len() {
+            self.accept(index, now);
+        }
         let mut worked = self.meet_strangers(now, service);
         for index in 0..self.hosts.len() {
             worked |= self.read_frames(index, service);
@@ -220,7 +228,8 @@ impl CardLink {
     /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose
     /// completion wakes the card anyway.
     pub fn arm(&mut self, now: Instant, service: &mut dyn CardService) -> Armed {
-        let mut all = Armed::Yes;
+        let accepting = self.listeners.iter().any(|listener| listener.readable);
+        let mut all = if accepting { Armed::NotYet } else { Armed::Yes };
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
             let armed = host.core.arm(service, &mut self.events);
@@ -242,10 +251,12 @@ impl CardLink {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
         let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
         let strangers = self.strangers.iter().map(|stranger| stranger.until);
-        transfers.chain(away).chain(strangers).min()
+        let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);
+        transfers.chain(away).chain(strangers).chain(listeners).min()
     }
 
-    /// The card is awake: every ring is looked at again.
+    /// Every ring is looked at again. A card that wakes need not: rings that were got ready stay so, and whoever
+    /// settles something in one rings for it.
     pub fn wake(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.core.wake());
     }
@@ -296,25 +307,42 @@ impl CardLink {
         }
     }
 
-    fn accept(&mut self, index: usize) {
-        loop {
-            let listener = &self.listeners[index];
-            let (socket, address) = match connection::accept(listener.socket.as_fd()) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
+    /// Accepts connections for as long as there is a place for them.
+    fn accept(&mut self, index: usize, now: Instant) {
+        let listener = &mut self.listeners[index];
+        if listener.again_at.take_if(|again| *again <= now).is_some() {
+            listener.readable = true;
+        }
+        while self.listeners[index].readable && self.make_place() {
+            let listener = &mut self.listeners[index];
+            match connection::accept(listener.socket.as_fd()) {
+                Ok(Some((socket, address))) => {
+                    if let Err(reason) = self.admit(index, socket, address) {
+                        tracing::warn!("a host was turned away: {reason}");
+                    }
+                }
+                Ok(None) => listener.readable = false,
                 Err(error) => {
                     tracing::warn!("cannot accept a host: {error}");
-                    return;
+                    listener.readable = false;
+                    listener.again_at = Some(now + ACCEPT_AGAIN);
                 }
-            };
-            if self.strangers.len() >= STRANGERS_MAX {
-                tracing::warn!("too many connections that say nothing; one more dropped");
-                continue;
-            }
-            if let Err(reason) = self.admit(index, socket, address) {
-                tracing::warn!("a host was turned away: {reason}");
             }
         }
+    }
+
+    /// Whether there is a place for one more stranger. The one that has been silent for longest gives up its own:
+    /// connections that say nothing must not keep others out.
+    fn make_place(&mut self) -> bool {
+        if self.strangers.len() < STRANGERS_MAX {
+            return true;
+        }
+        let silent = self.strangers.iter().enumerate().filter(|(_, stranger)| !stranger.wire.readable);
+        let Some((index, _)) = silent.min_by_key(|(_, stranger)| stranger.until) else { return false };
+        tracing::warn!("too many connections that say nothing; the oldest is dropped");
+        let stranger = self.strangers.swap_remove(index);
+        self.drop_wire(stranger.wire);
+        true
     }
 
     fn admit(&mut self, index: usize, socket: OwnedFd, address: Option<SocketAddr>) -> Result<(), String> {
@@ -379,19 +407,25 @@ impl CardLink {
     }
 
     fn greet(&mut self, mut stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
-        match self.decide(hello) {
+        match self.decide(hello, stranger.peer) {
             Err((code, text)) => {
                 tracing::warn!(name = hello.name, "a host was turned away: {text}");
                 stranger.wire.refuse(code, &text);
                 self.drop_wire(stranger.wire);
             }
             Ok(Some(index)) => self.come_back(index, stranger, hello, service),
-            Ok(None) => self.attach(stranger, hello),
+            Ok(None) => {
+                if let Err((mut stranger, text)) = self.attach(stranger, hello) {
+                    tracing::warn!(name = hello.name, "a host was turned away: {text}");
+                    stranger.wire.refuse(RefusedCode::NotAllowed, &text);
+                    self.drop_wire(stranger.wire);
+                }
+            }
         }
     }
 
     /// Whether a host may attach: afresh (`None`) or to the attachment of a host known here.
-    fn decide(&self, hello: &Hello) -> Result<Option<usize>, (RefusedCode, String)> {
+    fn decide(&self, hello: &Hello, peer: Peer) -> Result<Option<usize>, (RefusedCode, String)> {
         if hello.version != VERSION {
             let text = format!(
                 "this card speaks version {VERSION} of the link protocol, the host speaks version {}; \
@@ -407,12 +441,21 @@ impl CardLink {
             }
             return Ok(None);
         };
-        let known = self.hosts.iter().position(|host| host.over.is_none() && host.core.may_resume(resume));
+        let may_resume = |host: &Host| host.over.is_none() && host.core.may_resume(resume);
+        let known = self.hosts.iter().position(may_resume).filter(|_| matches!(peer, Peer::Machine));
         let text = "that attachment is over; attach afresh".to_owned();
         known.map(Some).ok_or((RefusedCode::NoSuchAttachment, text))
     }
 
-    fn attach(&mut self, stranger: Stranger, hello: &Hello) {
+    fn attach(&mut self, stranger: Stranger, hello: &Hello) -> Result<(), (Stranger, String)> {
+        // First of all: a host whose death could go unnoticed (it may be dead already) is not taken.
+        let process = match stranger.peer {
+            Peer::Machine => None,
+            Peer::Process { pid } => match self.watch_process(pid) {
+                Ok(process) => Some(process),
+                Err(error) => return Err((stranger, format!("its process cannot be watched: {error}"))),
+            },
+        };
         let (kind, dma) = match (stranger.peer, self.config.costs) {
             (Peer::Machine, _) => (LinkKind::Tcp, CardDma::frame(FrameDma::new(TRANSFERS_MAX))),
             (Peer::Process { .. }, None) => {
@@ -422,10 +465,6 @@ impl CardLink {
                 let local = LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX);
                 (LinkKind::Model, CardDma::model(ModelDma::new(local, MonotonicClock, costs, TRANSFERS_MAX)))
             }
-        };
-        let process = match stranger.peer {
-            Peer::Machine => None,
-            Peer::Process { pid } => self.watch_process(pid),
         };
         let identity = Identity {
             attachment: AttachmentId(self.next_attachment),
@@ -447,6 +486,7 @@ impl CardLink {
             away_since: None,
             over: None,
         });
+        Ok(())
     }
 
     fn come_back(&mut self, index: usize, stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
@@ -466,10 +506,10 @@ impl CardLink {
     }
 
     /// Notices the end of a process even when its children keep its sockets open.
-    fn watch_process(&self, pid: rustix::process::Pid) -> Option<(OwnedFd, WatchId, i32)> {
-        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let watch = self.reactor.watch(&process, Interest::Readable).ok()?;
-        Some((process, watch, pid.as_raw_nonzero().get()))
+    fn watch_process(&self, pid: rustix::process::Pid) -> Result<(OwnedFd, WatchId, i32), String> {
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+        let watch = self.reactor.watch(&process, Interest::Readable).map_err(|error| error.to_string())?;
+        Ok((process, watch, pid.as_raw_nonzero().get()))
     }
 
     fn read_frames(&mut self, index: usize, service: &mut dyn CardService) -> bool {
@@ -483,6 +523,10 @@ impl CardLink {
                     break;
                 }
                 Ok(Arrived::Frame) => {
+                    if !wire.connection.is_stream() {
+                        // A doorbell that found the socket full was not sent: what filled it stands for it.
+                        host.core.wake();
+                    }
                     let frame = wire.connection.frame().map_err(crate::ProtocolError::from);
                     frame.and_then(|(frame, _)| {
                         // Answers to our own polling are no reason to poll on.
@@ -594,9 +638,12 @@ impl CardLink {
             host.files.insert(spec.region, file);
             region = Some(memory);
         }
-        host.core.open_group(request, number, plan, region, service)?;
-        self.memory_used += len;
-        Ok(())
+        let opened = host.core.open_group(request, number, plan, region, service);
+        match opened {
+            Ok(_) => self.memory_used += len,
+            Err(_) => drop(host.files.remove(&spec.region)),
+        }
+        opened.map(drop)
     }
 
     /// Ends the attachments that are over. Their memory goes back when the last slice of it is dropped.
@@ -671,6 +718,22 @@ impl Wire {
         Frame::Refused { code: code as u32, text }.encode(&mut out);
         // If it does not take even that, it will see the connection end.
         let _ = self.connection.send(&mut out, |_| None);
+    }
+}
+
+/// Listens. A card that was killed just now may seem to listen still: the kernel lets go of what a reactor watched
+/// a little after the process is gone.
+fn listen_patiently(listen: &Listen, shared: bool) -> Result<OwnedFd, Errno> {
+    let deadline = std::time::Instant::now() + IN_USE_AFTER;
+    loop {
+        let socket = match listen {
+            Listen::Unix(path) => connection::listen_unix(path, shared),
+            Listen::Tcp(address) => connection::listen_tcp(*address),
+        };
+        if socket.as_ref().err() != Some(&Errno::ADDRINUSE) || std::time::Instant::now() >= deadline {
+            return socket;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -61,7 +61,6 @@ impl<S: CardService> CardLoop<S> {
         self.events.clear();
         self.reactor.turn(wait, &mut self.events);
         if slept {
-            self.link.wake();
             self.armed = false;
         }
         let now = if slept { MonotonicClock.now() } else { now };

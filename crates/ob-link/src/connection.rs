@@ -5,7 +5,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -265,6 +265,7 @@ pub(crate) fn connect_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
 /// by an earlier life, is replaced.
 pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)?;
+    refuse_descriptors(&socket);
     let address = SocketAddrUnix::new(path)?;
     if let Err(error) = rustix::net::bind(&socket, &address) {
         let abandoned = matches!(connect_unix(path), Err(Errno::CONNREFUSED));
@@ -279,6 +280,25 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     rustix::fs::chmod(path, mode)?;
     rustix::net::listen(&socket, 64)?;
     Ok(socket)
+}
+
+/// Has the kernel refuse descriptors that a host wants to send (Linux 6.16 and later). The card does not take them
+/// anyway, but where they arrive it is the card's thread that closes them, and some are slow to close: a socket
+/// with `SO_LINGER` can take as long as its owner likes. Connections inherit this from the listener.
+fn refuse_descriptors(listener: &OwnedFd) {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let no: libc::c_int = 0;
+    // SAFETY: the value is an integer of the length given; the kernel only reads it. Needed because rustix does not
+    // know the option. An older kernel says so, and is used as it is.
+    unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
 }
 
 /// Listens on a TCP address.

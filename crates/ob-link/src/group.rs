@@ -69,6 +69,9 @@ pub(crate) struct CardGroup {
     pub(crate) region_len: u64,
     receiver: CardReceiver,
     sender: CardSender,
+    /// The card wants to sleep: from now on the request ring is only read on the way there, until it has something.
+    /// (Read as usual, it would always have a transfer under way when it is asked to get ready.)
+    arming: bool,
 }
 
 impl CardGroup {
@@ -80,6 +83,7 @@ impl CardGroup {
             region_len,
             receiver: CardReceiver::new(request, Token(base)),
             sender: CardSender::new(response, Token(base | TOKEN_SENDER)),
+            arming: false,
         }
     }
 
@@ -101,6 +105,7 @@ impl CardGroup {
             self.sender.complete(completion)?;
         } else if let Received::Batch(batch) = self.receiver.complete(dma, completion)? {
             service.requests(key, batch, &mut self.sender);
+            self.arming = false;
             worked = true;
         }
         self.ring_bells(dma)?;
@@ -114,7 +119,11 @@ impl CardGroup {
         dma: &mut D,
         service: &mut dyn CardService,
     ) -> Result<bool, RingError> {
-        self.receiver.step(dma)?;
+        if self.arming {
+            self.receiver.arm(dma)?;
+        } else {
+            self.receiver.step(dma)?;
+        }
         service.responses(key, &mut self.sender);
         let worked = self.sender.has_ready();
         self.sender.step(dma)?;
@@ -122,13 +131,22 @@ impl CardGroup {
     }
 
     pub(crate) fn arm<D: Dma + Doorbell>(&mut self, dma: &mut D) -> Result<Armed, RingError> {
+        self.arming = true;
         let receiver = self.receiver.arm(dma)?;
         self.sender.step(dma)?;
         self.ring_bells(dma)?;
         Ok(if receiver == Armed::Yes { self.sender.arm() } else { Armed::NotYet })
     }
 
+    /// The connection was cut and is back.
+    pub(crate) fn link_restored(&mut self) {
+        self.wake();
+        self.receiver.link_restored();
+        self.sender.link_restored();
+    }
+
     pub(crate) fn wake(&mut self) {
+        self.arming = false;
         self.receiver.wake();
         self.sender.wake();
     }

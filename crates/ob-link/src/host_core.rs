@@ -82,7 +82,10 @@ pub struct HostCore {
     groups: BTreeMap<GroupId, Group>,
     card: Arc<dyn CardBell>,
     next_request: u32,
+    /// What was asked for and is not answered yet: service and capacities.
+    asked: BTreeMap<u32, (u32, u32, u32)>,
     out: Vec<u8>,
+    /// Whether the card listens: from the first connection on, but after a cut only once it has welcomed us back.
     connected: bool,
 }
 
@@ -106,6 +109,7 @@ impl HostCore {
             groups: BTreeMap::new(),
             card,
             next_request: 1,
+            asked: BTreeMap::new(),
             out,
             connected: true,
         }
@@ -140,6 +144,7 @@ impl HostCore {
             _ if self.welcome.is_none() => return Err(ProtocolError::Unexpected),
             Frame::GroupOpened(opened) => return self.opened(opened, region).map(Some),
             Frame::GroupRefused { request, code, text } => {
+                self.asked.remove(&request).ok_or(ProtocolError::Unexpected)?;
                 let refusal = GroupRefusal::from_code(code, text);
                 return Ok(Some(HostEvent::GroupRefused { request, refusal }));
             }
@@ -173,13 +178,19 @@ impl HostCore {
         let frame = Frame::OpenGroup { request, service, request_capacity, response_capacity };
         self.send_sequenced(&frame).then(|| {
             self.next_request = self.next_request.wrapping_add(1);
+            self.asked.insert(request, (service, request_capacity, response_capacity));
             request
         })
     }
 
-    /// Gives a group up.
+    /// Gives a group up. That is said even to a card that is behind with reading: the card would keep the group's
+    /// memory otherwise, and there are never more of these than groups.
     pub fn close_group(&mut self, group: GroupId) -> bool {
-        self.send_sequenced(&Frame::CloseGroup { group })
+        let known = self.groups.contains_key(&group);
+        if known {
+            self.keep_sequenced(&Frame::CloseGroup { group });
+        }
+        known
     }
 
     /// Sends a message on the ordered channel. `false` if the card is behind with reading, or it is too long.
@@ -210,10 +221,11 @@ impl HostCore {
         self.out.clear();
     }
 
-    /// There is a connection again: says `HELLO`, and which attachment to go on with.
+    /// There is a connection again: says `HELLO`, and which attachment to go on with. Everything else waits for the
+    /// answer, which tells what has to be sent again first.
     pub fn reconnect(&mut self) {
         self.out.clear();
-        self.connected = true;
+        self.connected = false;
         let mut hello = self.hello.clone();
         hello.resume = self.welcome.map(|welcome| Resume {
             attachment: welcome.attachment,
@@ -240,7 +252,13 @@ impl HostCore {
     fn welcomed(&mut self, welcome: Welcome) -> Result<HostEvent, ProtocolError> {
         match self.welcome {
             None if !welcome.resumed => {}
-            Some(before) if welcome.resumed && before.attachment == welcome.attachment => {
+            Some(before)
+                if welcome.resumed
+                    && before.attachment == welcome.attachment
+                    && before.card_incarnation == welcome.card_incarnation
+                    && before.kind == welcome.kind =>
+            {
+                self.connected = true;
                 let again = self.sequencer.resume(welcome.received).map_err(|_| ProtocolError::Count)?;
                 for frame in again {
                     self.out.extend_from_slice(frame);
@@ -256,6 +274,15 @@ impl HostCore {
     }
 
     fn opened(&mut self, opened: GroupOpened, region: Option<Region>) -> Result<HostEvent, ProtocolError> {
+        // Only what was asked for, or less: a card must not make a host take memory as it likes.
+        let asked = self.asked.remove(&opened.request).ok_or(ProtocolError::Unexpected)?;
+        let (service, request_capacity, response_capacity) = asked;
+        if opened.service != service
+            || opened.request_capacity > request_capacity
+            || opened.response_capacity > response_capacity
+        {
+            return Err(ProtocolError::Unexpected);
+        }
         let transfer_max = self.welcome.as_ref().map_or(0, |welcome| welcome.transfer_max);
         let transfer_max = u32::try_from(transfer_max).unwrap_or(u32::MAX);
         let (request, response, len) =
@@ -307,12 +334,16 @@ impl HostCore {
         if self.welcome.is_none() || !self.sequencer.has_room() {
             return false;
         }
+        self.keep_sequenced(frame);
+        true
+    }
+
+    fn keep_sequenced(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
         if self.connected {
             self.out.extend_from_slice(&bytes);
         }
         self.sequencer.keep(bytes);
-        true
     }
 }

@@ -26,6 +26,11 @@ use crate::{ProtocolError, memory_file};
 
 /// Channel messages that may wait for the application before the card is pushed back.
 const INBOX_MAX: usize = 1024;
+/// Bytes that may wait for a card that does not read them; beyond, nothing more is read from it.
+const OUT_MAX: usize = 4 << 20;
+/// The first pause between two attempts to connect again, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Where the card is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +187,7 @@ impl HostLink {
     pub fn attach(config: &HostLinkConfig) -> Result<Self, AttachError> {
         let deadline = Instant::now() + config.attach_within;
         let connection =
-            connect(config).map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
+            connect(config, config.attach_within, || false).map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(AttachError::System)?;
         let agent_bell = Arc::new(AgentBell { descriptor, card: AtomicBool::new(false) });
@@ -205,6 +210,7 @@ impl HostLink {
             config: config.clone(),
             inbox: inbox_in,
             cut_at: None,
+            pause: Duration::ZERO,
         };
         let spawned = std::thread::Builder::new().name("outboard-link".to_owned()).spawn(move || agent.run());
         let agent = Some(spawned.map_err(|_| AttachError::System(Errno::AGAIN))?);
@@ -410,7 +416,10 @@ struct AgentThread {
     connection: Option<Connection>,
     config: HostLinkConfig,
     inbox: SyncSender<Vec<u8>>,
+    /// Since when the card has not welcomed this host (back).
     cut_at: Option<Instant>,
+    /// How long to wait before the next attempt to connect.
+    pause: Duration,
 }
 
 /// Why the agent stops.
@@ -455,7 +464,9 @@ impl AgentThread {
     /// Waits for something to do and does it.
     fn serve(&mut self) -> Result<(), Stop> {
         let all_sent = self.send()?;
-        self.wait(all_sent).map_err(|error| ended(error.to_string()))?;
+        // A card that does not read is not read either: answers to it would pile up.
+        let stuck = !all_sent && self.shared.lock().core.outgoing().len() > OUT_MAX;
+        self.wait(all_sent, stuck).map_err(|error| ended(error.to_string()))?;
         let mut drained = [0; 8];
         while rustix::io::read(&self.shared.agent_bell.descriptor, &mut drained) == Err(Errno::INTR) {}
         if self.shared.agent_bell.card.swap(false, Ordering::AcqRel) {
@@ -464,18 +475,31 @@ impl AgentThread {
         if self.shared.lock().stopping {
             return self.say_goodbye();
         }
-        self.receive()
+        if self.cut_at.is_some_and(|since| since.elapsed() >= self.config.dead_after) {
+            return Err(self.unreachable());
+        }
+        if stuck { Ok(()) } else { self.receive() }
     }
 
-    fn wait(&self, all_sent: bool) -> Result<(), Errno> {
+    fn unreachable(&self) -> Stop {
+        ended(format!("the card could not be reached for {:?}", self.config.dead_after))
+    }
+
+    fn wait(&self, all_sent: bool, stuck: bool) -> Result<(), Errno> {
         let Some(connection) = &self.connection else { return Ok(()) };
-        let interest = if all_sent { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let interest = match (all_sent, stuck) {
+            (true, _) => PollFlags::IN,
+            (false, false) => PollFlags::IN | PollFlags::OUT,
+            (false, true) => PollFlags::OUT,
+        };
         let socket = connection.socket();
         let mut watched = [
             PollFd::from_borrowed_fd(socket, interest),
             PollFd::from_borrowed_fd(self.shared.agent_bell.descriptor.as_fd(), PollFlags::IN),
         ];
-        match poll(&mut watched, None) {
+        // A card that accepts a connection and then says nothing has not taken this host back.
+        let left = self.cut_at.map(|since| self.config.dead_after.saturating_sub(since.elapsed()));
+        match poll(&mut watched, left.map(timespec).as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
         }
@@ -501,12 +525,16 @@ impl AgentThread {
             let mut state = self.shared.lock();
             let event = state.core.handle(&frame, region)?;
             let bells: Vec<_> = state.core.take_bells().collect();
+            let attached = matches!(event, Some(HostEvent::Attached(_)));
             let message = match event {
                 Some(event) => note(&mut state, event)?,
                 None => None,
             };
             let backlog = state.core.outgoing().len();
             drop(state);
+            if attached {
+                (self.cut_at, self.pause) = (None, Duration::ZERO);
+            }
             self.shared.changed.notify_all();
             wake_sleepers(bells.into_iter());
             if let Some(message) = message {
@@ -552,33 +580,37 @@ impl AgentThread {
             return Err(ended(error.to_string()));
         }
         tracing::warn!("the connection to the card broke ({error}); connecting again");
+        // Both go on from one attempt to the next until the card has said `WELCOME`: a connection that is accepted
+        // and cut again is no success.
         let since = *self.cut_at.get_or_insert_with(Instant::now);
-        let mut pause = Duration::from_millis(20);
-        while since.elapsed() < self.config.dead_after {
-            if self.shared.lock().stopping {
+        loop {
+            let left = self.config.dead_after.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(self.unreachable());
+            }
+            self.pause(self.pause.min(left));
+            self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            let stopping = || self.shared.lock().stopping;
+            if stopping() {
                 return Err(ended("this host left"));
             }
-            if let Ok(connection) = connect(&self.config) {
+            let left = self.config.dead_after.saturating_sub(since.elapsed());
+            if let Ok(connection) = connect(&self.config, left, stopping) {
                 self.shared.lock().core.reconnect();
                 self.connection = Some(connection);
-                self.cut_at = None;
                 return Ok(());
             }
-            self.pause(pause);
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
-        Err(ended(format!("the card could not be reached for {:?}", self.config.dead_after)))
     }
 
     /// Sleeps, but not longer than until this link is dropped.
     fn pause(&self, time: Duration) {
         let bell = self.shared.agent_bell.descriptor.as_fd();
         let mut watched = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
-        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-        if self.shared.lock().stopping {
+        if time.is_zero() || self.shared.lock().stopping {
             return;
         }
-        let _ = poll(&mut watched, Some(&time));
+        let _ = poll(&mut watched, Some(&timespec(time)));
         let mut drained = [0; 8];
         let _ = rustix::io::read(bell, &mut drained);
     }
@@ -612,21 +644,51 @@ fn wake_sleepers(bells: impl Iterator<Item = (Region, usize)>) {
     }
 }
 
-/// Connects and waits until that has worked or failed.
-fn connect(config: &HostLinkConfig) -> Result<Connection, Errno> {
+/// Connects and waits until that has worked or failed, not longer than `within`, and not once it is `given_up`.
+fn connect(
+    config: &HostLinkConfig,
+    within: Duration,
+    given_up: impl Fn() -> bool,
+) -> Result<Connection, Errno> {
+    let deadline = Instant::now() + within;
     match &config.endpoint {
-        Endpoint::Unix(path) => connection::connect_unix(path).map(Connection::packet),
+        Endpoint::Unix(path) => loop {
+            match connection::connect_unix(path) {
+                // More hosts than the card can take note of at once. Nothing tells when there is room again.
+                Err(Errno::AGAIN) if Instant::now() < deadline && !given_up() => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                connected => return connected.map(Connection::packet),
+            }
+        },
         Endpoint::Tcp(address) => {
             let socket = connection::connect_tcp(*address)?;
-            let within = config.attach_within.min(config.dead_after);
-            let time =
-                Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
             let mut watched = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
-            if poll(&mut watched, Some(&time))? == 0 {
-                return Err(Errno::TIMEDOUT);
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match poll(&mut watched, Some(&timespec(left.min(GIVE_UP_WITHIN)))) {
+                    Ok(0) if left.is_zero() => return Err(Errno::TIMEDOUT),
+                    Ok(0) if given_up() => return Err(Errno::CANCELED),
+                    Ok(0) | Err(Errno::INTR) => {}
+                    Ok(_) => break,
+                    Err(error) => return Err(error),
+                }
             }
             rustix::net::sockopt::socket_error(&socket)??;
+            if SocketAddr::try_from(rustix::net::getsockname(&socket)?) == Ok(*address) {
+                // Where nobody listens, TCP can connect a socket to itself.
+                return Err(Errno::CONNREFUSED);
+            }
             Connection::stream(socket, config.dead_after)
         }
     }
+}
+
+/// An attempt to connect ends so soon after it was given up.
+const GIVE_UP_WITHIN: Duration = Duration::from_millis(100);
+
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up, so that nobody wakes before the time and looks in vain.
+    let time = time + Duration::from_micros(1);
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -33,7 +33,7 @@ mod frame_dma;
 mod group;
 mod host_core;
 mod host_link;
-mod memory_file;
+pub mod memory_file;
 mod model;
 mod sequencer;
 

@@ -33,7 +33,7 @@ impl Drop for Mapping {
 ///
 /// Its memory is allocated here and now: a host that can make the card touch memory which is not there could
 /// otherwise kill it.
-pub(crate) fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
+pub fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
     let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?.next_multiple_of(PAGE);
     let file = rustix::fs::memfd_create("outboard-region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len as u64)?;
@@ -44,7 +44,7 @@ pub(crate) fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
 }
 
 /// Maps a region that the card handed over, after checking that it can be relied on.
-pub(crate) fn open(file: &OwnedFd) -> Result<Region, Errno> {
+pub fn open(file: &OwnedFd) -> Result<Region, Errno> {
     let size = rustix::fs::fstat(file)?.st_size;
     if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
         return Err(Errno::PERM);

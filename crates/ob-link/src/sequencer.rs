@@ -53,6 +53,11 @@ impl Sequencer {
         self.received
     }
 
+    /// Whether a peer that received `count` frames can be brought up to date.
+    pub(crate) fn may_resume(&self, count: u64) -> bool {
+        (self.sent - self.kept.len() as u64..=self.sent).contains(&count)
+    }
+
     /// The peer has received `count` frames.
     pub(crate) fn acknowledge(&mut self, count: u64) -> Result<(), BadCount> {
         let oldest = self.sent - self.kept.len() as u64;

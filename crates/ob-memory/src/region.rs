@@ -97,7 +97,7 @@ impl Region {
         // the other process at the same time is outside this program; the copied bytes are plain integers, so
         // any mixture is a valid value.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len())
+            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());
         }
     }
 

@@ -159,6 +159,13 @@ impl CardReceiver {
         }
     }
 
+    /// The link was cut and is back: those who sleep are looked for again, and rung for if they are there.
+    pub fn link_restored(&mut self) {
+        self.single.link_restored();
+        self.sleepers_unseen = true;
+        self.wake();
+    }
+
     /// The bell to ring now, if host threads sleep for want of room that there is again.
     pub fn bell_due(&mut self) -> Option<Bell> {
         self.single.bell_due()

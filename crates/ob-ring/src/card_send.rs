@@ -268,6 +268,13 @@ impl CardSender {
         self.look.armed = false;
     }
 
+    /// The link was cut and is back: those who sleep are looked for again, and rung for if they are there.
+    pub fn link_restored(&mut self) {
+        self.single.link_restored();
+        self.look.sleepers_unseen = true;
+        self.wake();
+    }
+
     /// The bell to ring now, if host threads sleep and there are responses for them.
     pub fn bell_due(&mut self) -> Option<Bell> {
         if plant::is_planted(Bug::LostBell) {

@@ -41,7 +41,8 @@ pub(crate) struct Single {
     pub(crate) claim: u64,
     sleepers: u64,
     rung_sleepers: u64,
-    rung_bound: u64,
+    /// The bound at the last ring; none if that ring may not have been heard.
+    rung_bound: Option<u64>,
     ticket: u64,
 }
 
@@ -57,7 +58,7 @@ impl Single {
             claim: 0,
             sleepers: 0,
             rung_sleepers: 0,
-            rung_bound: 0,
+            rung_bound: Some(0),
             ticket: 0,
         }
     }
@@ -120,12 +121,19 @@ impl Single {
 
     /// The bell to ring, if host threads went to sleep since the last ring and there is something new for them.
     pub(crate) fn bell_due(&mut self) -> Option<Bell> {
-        let due =
-            !self.bound_unwritten && self.sleepers != self.rung_sleepers && self.bound != self.rung_bound;
+        let due = !self.bound_unwritten
+            && self.sleepers != self.rung_sleepers
+            && Some(self.bound) != self.rung_bound;
         due.then(|| {
-            (self.rung_sleepers, self.rung_bound) = (self.sleepers, self.bound);
+            (self.rung_sleepers, self.rung_bound) = (self.sleepers, Some(self.bound));
             Bell { address: self.address(self.spec.word(control::BELL)) }
         })
+    }
+
+    /// The link was cut and is back: a bell rung before may have been lost, or heard before the bound it was rung for
+    /// was there.
+    pub(crate) fn link_restored(&mut self) {
+        self.rung_bound = None;
     }
 
     pub(crate) fn write_word(&self, dma: &mut dyn Dma, word: usize, value: u64) -> Result<bool, RingError> {
