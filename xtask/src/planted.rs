@@ -22,9 +22,21 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-ring",
         test: "loom",
         build: Build::Loom,
-        plants: &["dropped-fence", "relaxed-publish", "head-before-read", "lost-doorbell", "lost-bell", "tail-before-data"],
+        plants: &[
+            "dropped-fence",
+            "relaxed-publish",
+            "head-before-read",
+            "lost-doorbell",
+            "lost-bell",
+            "tail-before-data",
+        ],
     },
-    Harness { package: "ob-sim", test: "planted", build: Build::Plain, plants: &[] },
+    Harness {
+        package: "ob-sim",
+        test: "planted",
+        build: Build::Plain,
+        plants: &["head-before-read", "lost-doorbell", "lost-bell", "tail-before-data"],
+    },
 ];
 
 const FEATURE: &str = "planted-bugs";

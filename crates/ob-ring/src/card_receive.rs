@@ -152,10 +152,14 @@ impl CardReceiver {
         Ok(Armed::NotYet)
     }
 
-    /// The reactor is awake again (or a doorbell rang): look at the ring anew.
+    /// A doorbell rang: look at the ring anew. Whoever rang has taken the ticket, so what is under way to arm with it
+    /// must not end in sleep, even if it saw the ring before the ringer was done.
     pub fn wake(&mut self) {
-        if self.state == State::Armed {
-            self.state = State::Idle;
+        self.ticketed = false;
+        match self.state {
+            State::Armed => self.state = State::Idle,
+            State::Pointers { .. } => self.state = State::Pointers { arming: false },
+            State::Idle | State::Data | State::Closed => {}
         }
     }
 

@@ -263,9 +263,10 @@ impl CardSender {
         if delivered && seen && rings { Armed::Yes } else { Armed::NotYet }
     }
 
-    /// The reactor is awake again, or a doorbell rang.
+    /// A doorbell rang. Whoever rang has taken the ticket, so what is under way to arm with it does not count.
     pub fn wake(&mut self) {
-        self.look.armed = false;
+        (self.look.armed, self.look.ticketed) = (false, false);
+        self.look.in_flight = self.look.in_flight.map(|_| Purpose::Look);
     }
 
     /// The link was cut and is back: those who sleep are looked for again, and rung for if they are there.

@@ -218,3 +218,47 @@ pub fn take(group: &ob_link::HostGroup) -> (Vec<u8>, Vec<u8>) {
     };
     group.wait_response(LONG, attempt).unwrap()
 }
+
+pub mod frames;
+pub mod process;
+pub mod proxy;
+pub mod raw;
+pub mod scenes;
+pub mod watched;
+
+/// A small generator: the same seed throws the same numbers.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 16) % limit
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| (self.next() >> 24) as u8).collect()
+    }
+}
+
+/// Looks until `seen` gives something; panics if it never does.
+pub fn observe<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + LONG;
+    loop {
+        if let Some(value) = seen() {
+            return value;
+        }
+        assert!(std::time::Instant::now() < deadline, "never seen: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,155 @@
+//! A card with nothing to do sleeps, and always wakes.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::watched::WatchedCard;
+use common::{Dice, ECHO, LONG, attach, observe, push, take};
+use ob_link::{Costs, Endpoint, HostGroup, HostLink};
+
+const WINDOW: Duration = Duration::from_millis(1500);
+
+/// One test at a time: they look at threads of this process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open(endpoint: Endpoint) -> (HostLink, Vec<HostGroup>) {
+    let link = attach(endpoint);
+    let groups: Vec<_> = (0..4).map(|_| link.open_group(ECHO, 1 << 14, 1 << 14).unwrap()).collect();
+    for group in &groups {
+        push(group, b"once", None);
+        take(group);
+    }
+    (link, groups)
+}
+
+/// The share of one core that a card takes when it has gone idle.
+fn idle_share(card: &WatchedCard) -> f64 {
+    // Going idle takes what it takes; that it does is what is asked for.
+    let quiet = (0..100).any(|_| {
+        let before = card.processor_time();
+        std::thread::sleep(Duration::from_millis(50));
+        card.processor_time() - before < 500_000
+    });
+    if !quiet {
+        println!("the card does not go idle");
+    }
+    let (before, start) = (card.processor_time(), Instant::now());
+    std::thread::sleep(WINDOW);
+    let used = (card.processor_time() - before) as f64 / 1e9;
+    used / start.elapsed().as_secs_f64()
+}
+
+/// Hosts with open groups and a thread each that waits for responses must not keep a card awake.
+fn card_goes_idle(card: &WatchedCard, endpoints: &[Endpoint]) {
+    let hosts: Vec<_> = endpoints.iter().cloned().map(open).collect();
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (_, groups) in &hosts {
+            let done = &done;
+            scope.spawn(move || {
+                let attempt = || (done.load(Ordering::Acquire) > 0).then_some(());
+                groups[0].wait_response(LONG, attempt).unwrap();
+            });
+        }
+        let share = idle_share(card);
+        println!("an idle card takes {:.3} % of a core", share * 100.0);
+        done.store(1, Ordering::Release);
+        // An answer wakes the sleepers, who then see that they are done.
+        for (_, groups) in &hosts {
+            push(&groups[0], b"wake", None);
+        }
+        assert!(share < 0.01, "{:.2} % of a core", share * 100.0);
+    });
+}
+
+#[test]
+fn an_idle_card_takes_less_than_a_hundredth_of_a_core_shm() {
+    let _alone = alone();
+    let card = WatchedCard::start(|_| {});
+    card_goes_idle(&card, &[card.unix(), card.unix()]);
+}
+
+#[test]
+fn an_idle_card_takes_less_than_a_hundredth_of_a_core_tcp() {
+    let _alone = alone();
+    let card = WatchedCard::start(|_| {});
+    card_goes_idle(&card, &[card.tcp(), card.unix(), card.tcp()]);
+}
+
+#[test]
+fn an_idle_card_takes_less_than_a_hundredth_of_a_core_model() {
+    let _alone = alone();
+    let card = WatchedCard::start(|config| config.costs = Some(Costs::PCIE4));
+    card_goes_idle(&card, &[card.unix(), card.tcp()]);
+}
+
+/// Requests at every distance from the moment when the card falls asleep.
+fn wake_rounds(card: &WatchedCard, endpoint: Endpoint, rounds: u64) {
+    let link = attach(endpoint);
+    let group = link.open_group(ECHO, 4096, 4096).unwrap();
+    let mut dice = Dice::new(rounds);
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let pause = match dice.below(8) {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(500),
+            _ => Duration::from_micros(dice.below(200)),
+        };
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let start = Instant::now();
+        push(&group, &round.to_le_bytes(), None);
+        assert_eq!(take(&group).0, round.to_le_bytes());
+        longest = longest.max(start.elapsed());
+    }
+    println!("{rounds} rounds over {:?}: the longest took {longest:?}", link.welcome().kind);
+    assert!(longest < common::watched::BEARABLE);
+    drop((group, link));
+    card.wait_hosts(0);
+}
+
+#[test]
+fn no_request_is_slept_through() {
+    let _alone = alone();
+    let card = WatchedCard::start(|_| {});
+    wake_rounds(&card, card.unix(), 2000);
+    wake_rounds(&card, card.tcp(), 300);
+    drop(card);
+    let card = WatchedCard::start(|config| config.costs = Some(Costs::PCIE4));
+    wake_rounds(&card, card.unix(), 300);
+}
+
+/// The host's own agent sleeps too.
+#[test]
+fn an_idle_host_takes_less_than_a_hundredth_of_a_core() {
+    let _alone = alone();
+    let card = WatchedCard::start(|_| {});
+    let hosts = [open(card.unix()), open(card.tcp())];
+    let agents: Vec<String> = std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|task| task.unwrap().path().display().to_string())
+        .filter(|task| {
+            std::fs::read_to_string(format!("{task}/comm")).is_ok_and(|name| name.trim() == "outboard-link")
+        })
+        .collect();
+    assert_eq!(agents.len(), 2);
+    let time = |task: &String| -> u64 {
+        let statistics = std::fs::read_to_string(format!("{task}/schedstat")).unwrap();
+        statistics.split(' ').next().unwrap().parse().unwrap()
+    };
+    observe("idle agents", || {
+        let before: Vec<_> = agents.iter().map(time).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        agents.iter().zip(&before).all(|(task, before)| time(task) - before < 5_000_000).then_some(())
+    });
+    drop(hosts);
+}

@@ -1,0 +1,188 @@
+//! `outboard bench ring`: 8-byte messages from many host threads to the card, through three rings (DDS §8.5, Figure 16).
+//!
+//! ```text
+//!   this process: the card          child process: the host
+//!   ┌──────────────────────┐        ┌──────────────────────────┐
+//!   │ one thread, polling  │ ◀─DMA─ │ 1 to 64 producer threads │
+//!   └──────────────────────┘        └──────────────────────────┘
+//!        its own core                    all the other cores
+//! ```
+//!
+//! The card polls for as long as a case runs, on a core that is set aside for it as a card's would be. A producer that
+//! finds its ring full yields. Every 64th message carries the time it was sent at.
+
+mod card;
+mod doorbell;
+mod producers;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ob_link::Costs;
+
+pub use doorbell::{DoorbellOptions, run_doorbell};
+pub use producers::{ProducerOptions, run_producers};
+
+use super::{Bench, BenchFailure, Case, CpuPerOperation, Report, Setting};
+use card::Measured;
+
+/// Bytes of the ring's data.
+const CAPACITY: u32 = 1 << 16;
+
+/// The benchmark.
+#[derive(Debug)]
+pub struct RingBench;
+
+/// Which ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RingKind {
+    /// The progress ring of DDS §4.1.
+    Progress,
+    /// A lock a message.
+    Lock,
+    /// A flag a message, as in FaRM.
+    Farm,
+}
+
+impl RingKind {
+    const ALL: [Self; 3] = [Self::Progress, Self::Lock, Self::Farm];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Progress => "progress",
+            Self::Lock => "lock",
+            Self::Farm => "farm",
+        }
+    }
+}
+
+/// The links that are measured, by name and costs.
+const LINKS: [(&str, Option<Costs>); 2] = [("shm", None), ("pcie4", Some(Costs::PCIE4))];
+
+/// How much is measured.
+struct Plan {
+    producers: &'static [usize],
+    rounds: usize,
+    time: Duration,
+    round_trips: usize,
+}
+
+const FULL: Plan = Plan {
+    producers: &[1, 2, 4, 8, 16, 32, 64],
+    rounds: 5,
+    time: Duration::from_millis(500),
+    round_trips: 5_000,
+};
+const QUICK: Plan =
+    Plan { producers: &[1, 4, 64], rounds: 2, time: Duration::from_millis(200), round_trips: 500 };
+
+impl Bench for RingBench {
+    fn name(&self) -> &'static str {
+        "ring"
+    }
+
+    fn about(&self) -> &'static str {
+        "8-byte messages from host threads to the card through three rings, and the doorbell's round trip"
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
+        let plan = if setting.quick { &QUICK } else { &FULL };
+        let runs = LINKS.len() * plan.producers.len() * plan.rounds * RingKind::ALL.len();
+        setting.progress.set_length(runs as u64 + 2);
+        let mut cases = Vec::new();
+        for (link, costs) in LINKS {
+            for producers in plan.producers {
+                cases.extend(compare(link, costs, *producers, plan, setting)?);
+            }
+        }
+        let ratios = ratios(&cases);
+        for (case, spin) in [("doorbell asleep", Duration::ZERO), ("doorbell awake", Duration::from_secs(1))]
+        {
+            setting.progress.set_message(case);
+            cases.push(doorbell::round_trips(case, spin, plan.round_trips)?);
+            setting.progress.inc(1);
+        }
+        Ok(Report { bench: "ring".to_owned(), cases, ratios })
+    }
+}
+
+/// The three rings with the same link and as many producers, round by round in turn; the median round of each.
+fn compare(
+    link: &str,
+    costs: Option<Costs>,
+    producers: usize,
+    plan: &Plan,
+    setting: &Setting<'_>,
+) -> Result<Vec<Case>, BenchFailure> {
+    let mut rounds: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
+    for _ in 0..plan.rounds {
+        for ring in RingKind::ALL {
+            setting.progress.set_message(format!("{} {link} {producers}", ring.name()));
+            rounds.entry(ring.name()).or_default().push(card::measure(ring, costs, producers, plan.time)?);
+            setting.progress.inc(1);
+        }
+    }
+    let cases = RingKind::ALL.into_iter().filter_map(|ring| {
+        let mut rounds = rounds.remove(ring.name())?;
+        rounds.sort_by(|left, right| left.rate().total_cmp(&right.rate()));
+        let middle = rounds.len() / 2;
+        Some(rounds.swap_remove(middle).case(&format!("{}.{link}.p{producers}", ring.name())))
+    });
+    Ok(cases.collect())
+}
+
+impl Measured {
+    fn rate(&self) -> f64 {
+        self.messages as f64 / self.seconds
+    }
+
+    fn case(&self, name: &str) -> Case {
+        let each = |time: Duration| Some(time.as_secs_f64() * 1e6 / self.messages.max(1) as f64);
+        let cpu = CpuPerOperation {
+            client_cpu_us: None,
+            card_cpu_us: each(self.card_cpu),
+            host_cpu_us: each(self.host_cpu),
+            machine_cpu_us: each(self.machine_busy),
+        };
+        let mut case = Case::new(name, self.seconds, &self.latencies, cpu);
+        // Only some messages carry their time, so the histogram's count is not the number of messages.
+        case.ops_per_s = self.rate();
+        let per_message = |count: u64| count as f64 / self.messages.max(1) as f64;
+        case.extra.insert("dma_per_message".to_owned(), per_message(self.transfers));
+        case.extra.insert("retries_per_message".to_owned(), per_message(self.retries));
+        case
+    }
+}
+
+fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
+    let find = |name: &str| cases.iter().find(|case| case.case == name);
+    let rate = |name: &str| find(name).map_or(f64::NAN, |case| case.ops_per_s);
+    let transfers = |name: &str| {
+        find(name).and_then(|case| case.extra.get("dma_per_message").copied()).unwrap_or(f64::NAN)
+    };
+    let is_progress_on = |case: &&Case, link: &str| case.case.starts_with(&format!("progress.{link}."));
+    let mut ratios = BTreeMap::new();
+    let counts: Vec<&str> = cases.iter().filter_map(|case| case.case.strip_prefix("progress.shm.")).collect();
+    for (link, _) in LINKS {
+        for count in &counts {
+            let progress = rate(&format!("progress.{link}.{count}"));
+            ratios.insert(
+                format!("progress_vs_farm.{link}.{count}"),
+                progress / rate(&format!("farm.{link}.{count}")),
+            );
+            ratios.insert(
+                format!("progress_vs_lock.{link}.{count}"),
+                progress / rate(&format!("lock.{link}.{count}")),
+            );
+        }
+    }
+    let peak = cases
+        .iter()
+        .filter(|case| is_progress_on(case, "shm"))
+        .map(|case| case.ops_per_s)
+        .fold(0.0, f64::max);
+    ratios.insert("progress_p64_vs_peak".to_owned(), rate("progress.shm.p64") / peak);
+    ratios.insert("dma_per_message.pcie4.p64".to_owned(), transfers("progress.pcie4.p64"));
+    ratios.insert("farm_dma_per_message.pcie4.p64".to_owned(), transfers("farm.pcie4.p64"));
+    ratios
+}

@@ -1,0 +1,332 @@
+//! The command line: what can be typed, and where it leads.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
+use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
+use crate::config::{Config, ConfigError};
+use crate::halves::{Half, HalfError};
+use crate::sim::{self, SCENARIOS, SimError, SimOptions};
+use crate::status::{Health, StatusError, fetch, show};
+use crate::supervise::{self, UpError};
+use crate::terminal::{GOOD, say, styled};
+use crate::worker;
+
+/// Ended as asked.
+pub const EXIT_SUCCESS: u8 = 0;
+/// Something failed.
+pub const EXIT_FAILURE: u8 = 1;
+/// The command line or the configuration is wrong: trying again without a change will not help.
+pub const EXIT_CONFIGURATION: u8 = 2;
+
+/// A disaggregated storage server, split between a card and a host.
+#[derive(Debug, Parser)]
+#[command(version, about, long_about = None, propagate_version = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  outboard up                       start card and host on this machine, data in ./outboard-data
+  outboard status                   see how they are (from another terminal)
+  outboard config show > my.toml    get a configuration to edit
+  outboard config check my.toml     have it checked
+  outboard up --config my.toml      use it
+
+The environment variable OUTBOARD_LOG overrides the log level: OUTBOARD_LOG=debug outboard up
+Exit codes: 0 success, 1 failure, 2 a mistake in the command line or the configuration";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start card and host, and keep them running
+    #[command(after_help = "\
+Examples:
+  outboard up
+  outboard up --data /srv/outboard --config outboard.toml
+  outboard up --json                one line of JSON for each event, for scripts
+
+Ctrl-C or SIGTERM stops both halves. A half that dies is started again.")]
+    Up(UpOptions),
+    /// Run the card alone, in the foreground
+    #[command(after_help = "\
+Examples:
+  outboard card --config outboard.toml
+  outboard card --data /srv/outboard --json")]
+    Card(HalfOptions),
+    /// Run the host alone, in the foreground
+    #[command(after_help = "\
+Examples:
+  outboard host --config outboard.toml
+  outboard host --data /srv/outboard --json")]
+    Host(HalfOptions),
+    /// Check a configuration, or show the one in effect
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Ask a running card how everything is
+    #[command(after_help = "\
+Examples:
+  outboard status
+  outboard status --json | jq .health
+  outboard status --endpoint 127.0.0.1:9161
+
+The exit code is 0 unless the card cannot be asked or its health is `failing`.")]
+    Status(StatusOptions),
+    /// Measure, each time against a baseline in the same run
+    #[command(after_help = "\
+Examples:
+  outboard bench                    list the benchmarks
+  outboard bench NAME --quick
+  outboard bench NAME --json report.json --plot report.svg")]
+    Bench(BenchOptions),
+    /// Simulate, from a seed
+    #[command(after_help = "\
+Examples:
+  outboard sim                      list the scenarios
+  outboard sim NAME --seed 42
+  outboard sim NAME --seeds 0..1000 --steps 20000")]
+    Sim(SimOptions),
+    /// The host's half of `bench ring`, which that starts by itself
+    #[command(hide = true)]
+    BenchRingProducers(ProducerOptions),
+    /// The host's half of the doorbell's round trip
+    #[command(hide = true)]
+    BenchRingDoorbell(DoorbellOptions),
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigOptions {
+    /// The configuration; without it, the defaults hold
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The data directory, whatever the configuration says [default: ./outboard-data]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+impl ConfigOptions {
+    fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(self.config.as_deref(), self.data.as_deref())
+    }
+}
+
+/// `outboard up`.
+#[derive(Clone, Debug, Args)]
+pub struct UpOptions {
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigOptions,
+    /// Tell each event as a line of JSON instead
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outboard card` and `outboard host`.
+#[derive(Clone, Debug, Args)]
+pub struct HalfOptions {
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigOptions,
+    /// Say as a line of JSON when it is ready, or why it failed
+    #[arg(long)]
+    pub json: bool,
+    // Set by `outboard up`: the process to die with.
+    #[arg(long, hide = true, value_name = "PID")]
+    supervisor: Option<i32>,
+}
+
+/// `outboard config`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Explain every mistake in a configuration
+    #[command(after_help = "\
+Examples:
+  outboard config check             check ./outboard.toml
+  outboard config check my.toml
+  outboard config check my.toml --json")]
+    Check {
+        /// The file to check
+        #[arg(default_value = "outboard.toml")]
+        file: PathBuf,
+        /// Report the mistakes as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the configuration in effect, as a file that can be edited
+    #[command(after_help = "\
+Examples:
+  outboard config show > my.toml
+  outboard config show --config my.toml --data /srv/outboard")]
+    Show {
+        /// The configuration.
+        #[command(flatten)]
+        config: ConfigOptions,
+        /// Show it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `outboard status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusOptions {
+    /// Where to ask [default: the address in the configuration]
+    #[arg(long, value_name = "ADDRESS")]
+    pub endpoint: Option<SocketAddr>,
+    /// The configuration that says where to ask
+    #[arg(long, value_name = "FILE", conflicts_with = "endpoint")]
+    pub config: Option<PathBuf>,
+    /// Show the answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why a command did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A half.
+    #[error(transparent)]
+    Half(#[from] HalfError),
+    /// The supervisor.
+    #[error(transparent)]
+    Up(#[from] UpError),
+    /// The status.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// The host's half of a benchmark.
+    #[error("the host's half of the benchmark: {0}")]
+    BenchHalf(BenchFailure),
+    /// The status came, and is bad.
+    #[error("the card is failing: see the checks above")]
+    Failing,
+    /// What failed has been told already, in the form that was asked for.
+    #[error("failed")]
+    Told {
+        /// What the process ends with.
+        exit_code: u8,
+    },
+    /// A benchmark.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A simulation.
+    #[error(transparent)]
+    Sim(#[from] SimError),
+    /// Standard output is gone.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl CommandError {
+    /// What the process ends with.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        let configuration = match self {
+            Self::Config(_) => true,
+            Self::Half(error) => error.is_configuration(),
+            Self::Up(error) => error.is_configuration(),
+            Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
+            Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
+            Self::Told { exit_code } => return *exit_code,
+            Self::Status(_) | Self::BenchHalf(_) | Self::Failing | Self::Output(_) => false,
+        };
+        if configuration { EXIT_CONFIGURATION } else { EXIT_FAILURE }
+    }
+
+    /// Whether there is nothing to say: it has been said, or the reader of the output went away.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        if matches!(self, Self::Told { .. }) {
+            return true;
+        }
+        let (Self::Output(error)
+        | Self::Bench(BenchError::Output(error))
+        | Self::Sim(SimError::Output(error))) = self
+        else {
+            return false;
+        };
+        error.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+/// Does what was typed.
+pub fn run(cli: Cli) -> Result<(), CommandError> {
+    match cli.command {
+        Command::Up(options) => up(&options),
+        Command::Card(options) => half(Half::Card, &options),
+        Command::Host(options) => half(Half::Host, &options),
+        Command::Config(ConfigCommand::Check { file, json }) => check_config(&file, json),
+        Command::Config(ConfigCommand::Show { config, json }) => show_config(&config, json),
+        Command::Status(options) => status(&options),
+        Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
+        Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
+        Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),
+        Command::BenchRingDoorbell(options) => run_doorbell(&options).map_err(CommandError::BenchHalf),
+    }
+}
+
+fn up(options: &UpOptions) -> Result<(), CommandError> {
+    let config = options.config.load()?;
+    Ok(supervise::up(&config, options.json)?)
+}
+
+fn half(half: Half, options: &HalfOptions) -> Result<(), CommandError> {
+    worker::run(half, &options.config, options.json, options.supervisor)
+}
+
+fn check_config(file: &Path, json: bool) -> Result<(), CommandError> {
+    let outcome = Config::load(Some(file), None);
+    if json {
+        let mistakes = match &outcome {
+            Err(ConfigError::Mistakes(explanation)) => explanation
+                .mistakes()
+                .map(|(mistake, place)| {
+                    serde_json::json!({
+                        "file": explanation.file(), "line": place.line, "column": place.column,
+                        "text": place.text, "message": mistake.message, "hint": mistake.hint,
+                    })
+                })
+                .collect(),
+            Err(error) => vec![serde_json::json!({ "file": file, "message": error.to_string() })],
+            Ok(_) => Vec::new(),
+        };
+        say(&serde_json::json!({ "ok": outcome.is_ok(), "mistakes": mistakes }).to_string())?;
+    } else if outcome.is_ok() {
+        say(&format!("{}: {}", file.display(), styled(GOOD, "ok")))?;
+    }
+    outcome.map(drop).map_err(CommandError::from)
+}
+
+fn show_config(options: &ConfigOptions, json: bool) -> Result<(), CommandError> {
+    let config = options.load()?;
+    let text = if json {
+        serde_json::to_string_pretty(&config).map_err(io::Error::from)?
+    } else {
+        config.to_toml().map_err(io::Error::other)?
+    };
+    Ok(say(text.trim_end())?)
+}
+
+fn status(options: &StatusOptions) -> Result<(), CommandError> {
+    let address = match options.endpoint {
+        Some(address) => address,
+        None => Config::load(options.config.as_deref(), None)?.status.listen,
+    };
+    let status = fetch(address)?;
+    if options.json {
+        say(&serde_json::to_string_pretty(&status).map_err(io::Error::from)?)?;
+    } else {
+        say(&show(&status))?;
+    }
+    if status.health == Health::Failing { Err(CommandError::Failing) } else { Ok(()) }
+}

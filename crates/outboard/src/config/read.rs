@@ -1,0 +1,339 @@
+//! From TOML to a [`Config`], finding every mistake on the way.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::{
+    ByteSize, Config, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel, Mistake, Network, Place,
+    ReactorConfig, StatusConfig, TimeSpan,
+};
+use crate::spelling::nearest;
+
+const TOP: &str = "";
+
+// Every section with its keys, in the order in which a message lists them.
+const SECTIONS: &[(&str, &[&str])] = &[
+    (TOP, &["data", "link", "reactor", "status", "log"]),
+    (
+        "link",
+        &[
+            "kind",
+            "socket",
+            "model",
+            "listen",
+            "card",
+            "dead_after",
+            "allow_users",
+            "allow_addresses",
+            "memory",
+        ],
+    ),
+    ("reactor", &["spin"]),
+    ("status", &["listen"]),
+    ("log", &["level"]),
+];
+
+const DEAD_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
+const SPIN: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(10));
+const MEMORY: (u64, u64) = (1 << 20, 1 << 40);
+
+/// Reads a whole text: the configuration with the place of each value that the text sets, or all that is wrong.
+pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<Mistake>> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        // After a broken line the rest may be read wrongly: only what the parser itself says can be trusted.
+        return Err(errors.iter().map(|error| syntax_mistake(text, error)).collect());
+    }
+    let mut reader = Reader { text, mistakes: Vec::new(), places: BTreeMap::new() };
+    let mut config = Config::default();
+    reader.top(&mut config, document.get_ref());
+    if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
+}
+
+fn syntax_mistake(text: &str, error: &toml::de::Error) -> Mistake {
+    let message = error.message().lines().next().unwrap_or("not TOML").trim().to_owned();
+    Mistake {
+        span: error.span().unwrap_or(text.len()..text.len()),
+        message: format!("this is not TOML: {message}"),
+        hint: Some(
+            "a line is `key = value`; text stands in quotes, and `[section]` alone on its line".to_owned(),
+        ),
+    }
+}
+
+/// What is wrong with one value. Without a span of its own it is the whole value.
+struct Problem {
+    span: Option<Range<usize>>,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Problem {
+    fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { span: None, message: message.into(), hint: Some(hint.into()) }
+    }
+}
+
+type Parsed<T> = Result<T, Problem>;
+type SpannedKey<'text> = Spanned<DeString<'text>>;
+type SpannedValue<'text> = Spanned<DeValue<'text>>;
+
+struct Reader<'text> {
+    text: &'text str,
+    mistakes: Vec<Mistake>,
+    places: BTreeMap<String, Place>,
+}
+
+impl Reader<'_> {
+    fn top(&mut self, config: &mut Config, table: &DeTable<'_>) {
+        for (key, value) in table {
+            match key.get_ref().as_ref() {
+                "data" => self.set(TOP, key, value, &mut config.data, path),
+                "link" => self.section(key, value, &mut config.link, Self::link),
+                "reactor" => self.section(key, value, &mut config.reactor, Self::reactor),
+                "status" => self.section(key, value, &mut config.status, Self::status),
+                "log" => self.section(key, value, &mut config.log, Self::log),
+                _ => self.unknown(TOP, key),
+            }
+        }
+    }
+
+    fn reactor(&mut self, reactor: &mut ReactorConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        match key.get_ref().as_ref() {
+            "spin" => self.set("reactor", key, value, &mut reactor.spin, |value| time_span(value, SPIN)),
+            _ => self.unknown("reactor", key),
+        }
+    }
+
+    fn status(&mut self, status: &mut StatusConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        match key.get_ref().as_ref() {
+            "listen" => self.set("status", key, value, &mut status.listen, address),
+            _ => self.unknown("status", key),
+        }
+    }
+
+    fn log(&mut self, log: &mut LogConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        match key.get_ref().as_ref() {
+            "level" => {
+                let level = |value: &DeValue<'_>| named(value, "log level", LogLevel::NAMES);
+                self.set("log", key, value, &mut log.level, level);
+            }
+            _ => self.unknown("log", key),
+        }
+    }
+
+    fn link(&mut self, link: &mut LinkConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let kind = |value: &DeValue<'_>| named(value, "link kind", LinkKind::NAMES);
+        let dead_after = |value: &DeValue<'_>| time_span(value, DEAD_AFTER);
+        let users = |value: &DeValue<'_>| list(value, user);
+        let networks = |value: &DeValue<'_>| list(value, network);
+        let memory = |value: &DeValue<'_>| byte_size(value, MEMORY);
+        match key.get_ref().as_ref() {
+            "kind" => self.set("link", key, value, &mut link.kind, kind),
+            "socket" => self.set("link", key, value, &mut link.socket, path),
+            "model" => self.set("link", key, value, &mut link.model, model),
+            "listen" => self.set("link", key, value, &mut link.listen, address),
+            "card" => self.set("link", key, value, &mut link.card, reachable_address),
+            "dead_after" => self.set("link", key, value, &mut link.dead_after, dead_after),
+            "allow_users" => self.set("link", key, value, &mut link.allow_users, users),
+            "allow_addresses" => self.set("link", key, value, &mut link.allow_addresses, networks),
+            "memory" => self.set("link", key, value, &mut link.memory, memory),
+            _ => self.unknown("link", key),
+        }
+    }
+
+    fn section<Section>(
+        &mut self,
+        name: &SpannedKey<'_>,
+        value: &SpannedValue<'_>,
+        section: &mut Section,
+        mut entry: impl FnMut(&mut Self, &mut Section, &SpannedKey<'_>, &SpannedValue<'_>),
+    ) {
+        let DeValue::Table(table) = value.get_ref() else {
+            let name = name.get_ref();
+            let message = format!("`{name}` is a section, not a value");
+            let hint = format!("write `[{name}]` on a line of its own, and its keys below");
+            self.report(value.span(), Problem::new(message, hint));
+            return;
+        };
+        for (key, value) in table {
+            entry(self, section, key, value);
+        }
+    }
+
+    fn set<T>(
+        &mut self,
+        section: &str,
+        key: &SpannedKey<'_>,
+        value: &SpannedValue<'_>,
+        target: &mut T,
+        parse: impl FnOnce(&DeValue<'_>) -> Parsed<T>,
+    ) {
+        match parse(value.get_ref()) {
+            Ok(parsed) => {
+                *target = parsed;
+                let name = if section.is_empty() {
+                    key.get_ref().to_string()
+                } else {
+                    format!("{section}.{}", key.get_ref())
+                };
+                self.places.insert(name, Place::of(self.text, key.span().start));
+            }
+            Err(problem) => {
+                let problem =
+                    Problem { message: format!("`{}`: {}", key.get_ref(), problem.message), ..problem };
+                self.report(value.span(), problem);
+            }
+        }
+    }
+
+    fn unknown(&mut self, section: &str, key: &SpannedKey<'_>) {
+        let typed = key.get_ref().as_ref();
+        let keys = |wanted: &str| {
+            SECTIONS.iter().find(|(name, _)| *name == wanted).map_or(&[][..], |(_, keys)| *keys)
+        };
+        let elsewhere: Vec<String> = SECTIONS
+            .iter()
+            .filter(|(name, keys)| !name.is_empty() && keys.contains(&typed))
+            .map(|(name, _)| format!("[{name}]"))
+            .collect();
+        let hint = match (nearest(typed, keys(section).iter().copied()), elsewhere.as_slice()) {
+            (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, []) => format!("the keys here are {}", keys(section).join(", ")),
+            (None, sections) => format!("`{typed}` is a key of {}", sections.join(" and of ")),
+        };
+        let place =
+            if section.is_empty() { "at the top level".to_owned() } else { format!("in [{section}]") };
+        self.report(key.span(), Problem::new(format!("unknown key `{typed}` {place}"), hint));
+    }
+
+    fn report(&mut self, span: Range<usize>, problem: Problem) {
+        let Problem { span: own, message, hint } = problem;
+        self.mistakes.push(Mistake { span: own.unwrap_or(span), message, hint });
+    }
+}
+
+fn text<'value>(value: &'value DeValue<'_>, example: &str) -> Parsed<&'value str> {
+    value.as_str().ok_or_else(|| {
+        let message = format!("expected text, found {}", with_article(value.type_str()));
+        Problem::new(message, format!("write it in quotes, such as \"{example}\""))
+    })
+}
+
+fn with_article(kind: &str) -> String {
+    let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}
+
+fn path(value: &DeValue<'_>) -> Parsed<PathBuf> {
+    match text(value, "outboard-data")? {
+        "" => Err(Problem::new("the path is empty", "leave the line out to use the default")),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
+fn named<T: Clone>(value: &DeValue<'_>, what: &str, names: &[(&str, T)]) -> Parsed<T> {
+    let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+    let written = text(value, known.first().copied().unwrap_or_default())?;
+    if let Some((_, found)) = names.iter().find(|(name, _)| *name == written) {
+        return Ok(found.clone());
+    }
+    let list = known.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let hint = match nearest(written, known.iter().copied()) {
+        Some(name) => format!("did you mean \"{name}\"? It can be {list}"),
+        None => format!("it can be {list}"),
+    };
+    Err(Problem::new(format!("there is no {what} \"{written}\""), hint))
+}
+
+fn model(value: &DeValue<'_>) -> Parsed<String> {
+    let models: Vec<_> = LINK_MODELS.iter().map(|name| (*name, (*name).to_owned())).collect();
+    named(value, "link model", &models)
+}
+
+fn address(value: &DeValue<'_>) -> Parsed<SocketAddr> {
+    let written = text(value, "127.0.0.1:9160")?;
+    written.parse().map_err(|_| {
+        Problem::new(
+            format!("\"{written}\" is not an address with a port"),
+            "write IP:PORT, such as \"127.0.0.1:9160\" or \"[::1]:9160\"; \"0.0.0.0:9160\" is every interface",
+        )
+    })
+}
+
+fn reachable_address(value: &DeValue<'_>) -> Parsed<SocketAddr> {
+    match address(value)? {
+        address if address.port() == 0 => {
+            Err(Problem::new("nothing can be reached at port 0", "give the port on which the card listens"))
+        }
+        address => Ok(address),
+    }
+}
+
+fn time_span(value: &DeValue<'_>, (least, most): (Duration, Duration)) -> Parsed<TimeSpan> {
+    if value.as_integer().is_some_and(|integer| integer.as_str() == "0") && least.is_zero() {
+        return Ok(TimeSpan(Duration::ZERO));
+    }
+    let written = text(value, "10s")?;
+    let span = TimeSpan::parse(written).map_err(|error| {
+        Problem::new(format!("\"{written}\" is not a duration: {error}"), "such as \"10s\" or \"50us\"")
+    })?;
+    if span.0 < least || span.0 > most {
+        return Err(out_of_range(written, TimeSpan(least), TimeSpan(most)));
+    }
+    Ok(span)
+}
+
+fn byte_size(value: &DeValue<'_>, (least, most): (u64, u64)) -> Parsed<ByteSize> {
+    let written = text(value, "64MiB")?;
+    let size = ByteSize::parse(written).map_err(|error| {
+        Problem::new(format!("\"{written}\" is not a size: {error}"), "such as \"64MiB\"")
+    })?;
+    if size.0 < least || size.0 > most {
+        return Err(out_of_range(written, ByteSize(least), ByteSize(most)));
+    }
+    Ok(size)
+}
+
+fn out_of_range(written: &str, least: impl std::fmt::Display, most: impl std::fmt::Display) -> Problem {
+    Problem::new(format!("{written} is out of range"), format!("it can be from {least} to {most}"))
+}
+
+fn list<T>(value: &DeValue<'_>, parse: impl Fn(&DeValue<'_>) -> Parsed<T>) -> Parsed<Vec<T>> {
+    let Some(array) = value.as_array() else {
+        let message = format!("expected a list, found {}", with_article(value.type_str()));
+        return Err(Problem::new(message, "write it in brackets, such as [] or [1, 2]"));
+    };
+    let parse_one = |element: &SpannedValue<'_>| {
+        parse(element.get_ref())
+            .map_err(|problem| Problem { span: Some(problem.span.unwrap_or(element.span())), ..problem })
+    };
+    array.iter().map(parse_one).collect()
+}
+
+fn user(value: &DeValue<'_>) -> Parsed<u32> {
+    let number =
+        value.as_integer().and_then(|integer| u32::from_str_radix(integer.as_str(), integer.radix()).ok());
+    number.ok_or_else(|| {
+        Problem::new(
+            "expected a user's number",
+            format!("`id -u NAME` tells it; it can be from 0 to {}", u32::MAX),
+        )
+    })
+}
+
+fn network(value: &DeValue<'_>) -> Parsed<Network> {
+    let written = text(value, "10.0.0.7")?;
+    Network::parse(written).ok_or_else(|| {
+        Problem::new(
+            format!("\"{written}\" is neither an address nor a range"),
+            "write an IP address, such as \"10.0.0.7\", or a prefix, such as \"10.0.0.0/24\"",
+        )
+    })
+}

@@ -1,0 +1,230 @@
+//! Golden texts of mistakes, and what goes in comes out.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("outboard.toml"), text)
+}
+
+/// What a person reads about a text.
+fn explained(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    let config = parse("").unwrap();
+    assert_eq!(config.to_toml().unwrap(), Config::default().to_toml().unwrap());
+    assert_eq!(config.card().link.socket, Path::new("outboard-data/link.sock"));
+    assert_eq!(config.card().directory, Path::new("outboard-data/card"));
+    assert_eq!(config.host().directory, Path::new("outboard-data/host"));
+}
+
+#[test]
+fn every_key_can_be_set_and_shown_and_read_again() {
+    let text = r#"
+data = "/srv/outboard"
+[link]
+kind = "tcp"
+socket = "/run/link.sock"
+model = "pcie4"
+listen = "10.0.0.1:4421"
+card = "[fd00::1]:4421"
+dead_after = "1500ms"
+allow_users = [0, 0x3e8]
+allow_addresses = ["10.0.0.0/24", "fd00::2"]
+memory = "3GiB"
+[reactor]
+spin = 0
+[status]
+listen = "127.0.0.1:0"
+[log]
+level = "trace"
+"#;
+    let config = parse(text).unwrap();
+    assert_eq!(config.link.kind, LinkKind::Tcp);
+    assert_eq!(config.link.dead_after, TimeSpan(Duration::from_millis(1500)));
+    assert_eq!(config.link.allow_users, [0, 1000]);
+    assert_eq!(config.link.card, "[fd00::1]:4421".parse::<SocketAddr>().unwrap());
+    assert_eq!(config.reactor.spin, TimeSpan(Duration::ZERO));
+    assert_eq!(config.card().link.socket, Path::new("/run/link.sock"));
+    let shown = config.to_toml().unwrap();
+    assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
+}
+
+#[test]
+fn a_misspelled_key_is_guessed() {
+    assert_eq!(
+        explained("data = \"d\"\n\n[link]\nsokcet = \"l\"\n"),
+        "\
+unknown key `sokcet` in [link]
+ --> outboard.toml:4:1
+  |
+4 | sokcet = \"l\"
+  | ^^^^^^
+  = hint: did you mean `socket`?"
+    );
+}
+
+#[test]
+fn an_unknown_key_is_answered_with_the_known_ones() {
+    assert_eq!(
+        explained("[reactor]\ncolour = 1"),
+        "\
+unknown key `colour` in [reactor]
+ --> outboard.toml:2:1
+  |
+2 | colour = 1
+  | ^^^^^^
+  = hint: the keys here are spin"
+    );
+}
+
+#[test]
+fn a_key_in_the_wrong_section_is_sent_to_the_right_one() {
+    assert_eq!(
+        explained("listen = \"127.0.0.1:1\""),
+        "\
+unknown key `listen` at the top level
+ --> outboard.toml:1:1
+  |
+1 | listen = \"127.0.0.1:1\"
+  | ^^^^^^
+  = hint: `listen` is a key of [link] and of [status]"
+    );
+}
+
+#[test]
+fn an_unknown_link_kind_lists_the_kinds() {
+    assert_eq!(
+        explained("[link]\n\tkind = \"pigeon\"  # slow"),
+        "\
+`kind`: there is no link kind \"pigeon\"
+ --> outboard.toml:2:9
+  |
+2 | \tkind = \"pigeon\"  # slow
+  | \t       ^^^^^^^^
+  = hint: it can be \"shm\", \"model\", \"tcp\""
+    );
+}
+
+#[test]
+fn a_value_out_of_range_is_answered_with_the_range() {
+    assert_eq!(
+        explained("[link]\ndead_after = \"1us\""),
+        "\
+`dead_after`: 1us is out of range
+ --> outboard.toml:2:14
+  |
+2 | dead_after = \"1us\"
+  |              ^^^^^
+  = hint: it can be from 100ms to 10min"
+    );
+}
+
+#[test]
+fn sizes_and_durations_without_sense_are_explained() {
+    assert_eq!(
+        explained("[link]\nmemory = \"64Mb\""),
+        "\
+`memory`: \"64Mb\" is not a size: there is no unit `Mb`; the units are TiB, GiB, MiB, KiB, TB, GB, MB, kB, B
+ --> outboard.toml:2:10
+  |
+2 | memory = \"64Mb\"
+  |          ^^^^^^
+  = hint: such as \"64MiB\""
+    );
+    assert_eq!(
+        explained("[reactor]\nspin = 50"),
+        "\
+`spin`: expected text, found an integer
+ --> outboard.toml:2:8
+  |
+2 | spin = 50
+  |        ^^
+  = hint: write it in quotes, such as \"10s\""
+    );
+}
+
+#[test]
+fn an_element_of_a_list_is_marked_alone() {
+    assert_eq!(
+        explained("[link]\nallow_addresses = [\"10.0.0.1\", \"card.example\"]"),
+        "\
+`allow_addresses`: \"card.example\" is neither an address nor a range
+ --> outboard.toml:2:32
+  |
+2 | allow_addresses = [\"10.0.0.1\", \"card.example\"]
+  |                                ^^^^^^^^^^^^^^
+  = hint: write an IP address, such as \"10.0.0.7\", or a prefix, such as \"10.0.0.0/24\""
+    );
+}
+
+#[test]
+fn broken_syntax_is_shown_where_it_breaks() {
+    let text = explained("[link]\nkind = shm\n");
+    assert!(text.starts_with("this is not TOML: "), "{text}");
+    assert!(text.contains("\n --> outboard.toml:2:8\n"), "{text}");
+    assert!(text.contains("\n2 | kind = shm\n"), "{text}");
+}
+
+#[test]
+fn all_mistakes_are_reported_in_the_order_of_the_text() {
+    let text = explained("[status]\nlisten = \"nowhere\"\n[log]\nlevel = \"loud\"\n[lnk]\n");
+    let places: Vec<_> = text.lines().filter(|line| line.contains("-->")).collect();
+    assert_eq!(places, [" --> outboard.toml:2:10", " --> outboard.toml:4:9", " --> outboard.toml:5:2"]);
+}
+
+#[test]
+fn sections_and_values_are_not_confused() {
+    let text = explained("link = \"shm\"");
+    assert!(text.contains("`link` is a section, not a value"), "{text}");
+    let text = explained("[data]\n");
+    assert!(text.contains("`data`: expected text, found a table"), "{text}");
+}
+
+#[test]
+fn errors_that_show_later_know_their_line() {
+    let config = parse("# a comment\n[status]\nlisten = \"127.0.0.1:1\"\n").unwrap();
+    assert_eq!(
+        config.source.line_to_change("status", "listen", "\"…\""),
+        "change `[status] listen` at outboard.toml:3: listen = \"127.0.0.1:1\""
+    );
+    assert_eq!(
+        config.source.line_to_change("link", "listen", "\"127.0.0.1:4422\""),
+        "set `[link] listen` in outboard.toml, such as listen = \"127.0.0.1:4422\""
+    );
+    let text = Config::default().source.line_to_change("status", "listen", "\"127.0.0.1:9161\"");
+    assert!(text.contains("--config FILE"), "{text}");
+}
+
+#[test]
+fn a_socket_path_that_the_kernel_refuses_is_refused_here_first() {
+    let long = "d".repeat(120);
+    let error = Config::load(None, Some(Path::new(&long))).unwrap_err();
+    assert!(matches!(error, ConfigError::SocketPathTooLong { .. }), "{error}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics(text: String) {
+        if let Err(error) = parse(&text) {
+            let _ = error.to_string();
+        }
+    }
+
+    #[test]
+    fn no_almost_right_text_panics(
+        section in "(link|reactor|status|log|[a-z]{1,5})",
+        key in "(kind|socket|listen|memory|spin|level|[a-zü\"]{1,6})",
+        value in "(\"[0-9a-zA-Zü.:/]{0,9}\"|[0-9]{1,30}|\\[.{0,5}\\]|.{0,6})",
+    ) {
+        if let Err(error) = parse(&format!("[{section}]\n{key} = {value}\n")) {
+            let _ = error.to_string();
+        }
+    }
+}

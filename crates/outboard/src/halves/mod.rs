@@ -1,0 +1,186 @@
+//! The two halves as processes: what each does from start to stop.
+//!
+//! ```text
+//!   lock the directory ─▶ count the incarnation ─▶ open the endpoints ─▶ ready(…) ─▶ serve ─▶ SIGTERM ─▶ return
+//! ```
+
+mod card;
+mod host;
+mod incarnation;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ob_core::Incarnation;
+use serde::{Deserialize, Serialize};
+
+pub use card::run_card;
+pub use host::run_host;
+pub use incarnation::{IncarnationError, next_incarnation};
+
+use crate::lock::{LockError, PidLock, holder_in_words};
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Half {
+    /// Clients talk to it.
+    Card,
+    /// The application's logic runs in it.
+    Host,
+}
+
+impl Half {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Card, Self::Host];
+
+    /// The word for it, on command lines as in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Card => "card",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl fmt::Display for Half {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// What a half says once it serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readiness {
+    /// Which half.
+    pub half: Half,
+    /// Its process.
+    pub pid: u32,
+    /// Which life of it this is.
+    pub incarnation: u64,
+    /// Where the halves meet: a socket's path or an address, after the link's kind.
+    pub link: String,
+    /// Where the status is served; only the card does.
+    pub status: Option<SocketAddr>,
+    /// What clients can reach.
+    pub services: Vec<ServiceEndpoint>,
+}
+
+/// A service that clients can reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceEndpoint {
+    /// The service's name.
+    pub service: String,
+    /// Where it listens.
+    pub address: String,
+    /// A command that tries it.
+    pub next: String,
+}
+
+/// Why a half ended otherwise than by being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum HalfError {
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {}: {source}", path.display())]
+    Directory {
+        /// Which directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The same half runs there already.
+    #[error(
+        "{} runs the {half} of this data directory already ({} is locked)\n\
+         hint: stop it, or use another directory with --data DIR",
+        holder_in_words(*.pid), path.display()
+    )]
+    Busy {
+        /// Which half.
+        half: Half,
+        /// The lock.
+        path: PathBuf,
+        /// Who holds it, if that is known.
+        pid: Option<u32>,
+    },
+    /// The incarnation cannot be counted on.
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
+    /// An address of the configuration cannot be listened on.
+    #[error("cannot listen on {address} for {purpose}: {source}\nhint: {fix}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What would have been served there.
+        purpose: &'static str,
+        /// Why not.
+        source: io::Error,
+        /// The line to change.
+        fix: String,
+    },
+    /// The link cannot be opened, or ended for good.
+    #[error("the link failed: {0}")]
+    Link(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The kernel refused something that should always work.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl HalfError {
+    /// Whether a person must change something before another start can go better.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) | Self::Listen { .. } => true,
+            Self::Link(_) | Self::System { .. } => false,
+        }
+    }
+
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+}
+
+/// A life of a half: its directory is locked, and its incarnation counted and written down.
+#[derive(Debug)]
+pub struct Life {
+    incarnation: Incarnation,
+    _lock: PidLock,
+}
+
+impl Life {
+    /// Makes the directory if need be, and begins a new life in it.
+    pub fn begin(half: Half, directory: &Path) -> Result<Self, HalfError> {
+        make_directory(directory)
+            .map_err(|source| HalfError::Directory { path: directory.to_owned(), source })?;
+        let lock = PidLock::acquire(&directory.join("lock")).map_err(|error| match error {
+            LockError::Held { path, pid } => HalfError::Busy { half, path, pid },
+            LockError::Io { path, source } => HalfError::Directory { path, source },
+        })?;
+        let incarnation = next_incarnation(directory)?;
+        Ok(Self { incarnation, _lock: lock })
+    }
+
+    /// Which life this is.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+}
+
+/// Makes the directory last: after a crash an empty one in its place would begin to count from one again.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let directory = std::fs::canonicalize(directory)?;
+    for ancestor in directory.ancestors().skip(1).take(2) {
+        std::fs::File::open(ancestor)?.sync_all()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,28 @@
+//! The one program of Outboard: everything around the two halves.
+//!
+//! ```text
+//!   outboard up ── supervise ──┬─ outboard card ── halves::run_card ── status endpoint ◀── outboard status
+//!                              └─ outboard host ── halves::run_host
+//!   outboard bench ── bench ── Report (table, JSON, SVG)
+//!   outboard sim ──── sim ──── scenarios, seed by seed
+//! ```
+//!
+//! It is a library so that tests and benchmarks reach the parts; `main.rs` only parses the command line and wires.
+
+#![forbid(unsafe_code)]
+
+pub mod accounting;
+pub mod bench;
+pub mod cli;
+pub mod config;
+pub mod halves;
+pub mod lock;
+pub mod logging;
+pub mod probe;
+pub mod signals;
+pub mod sim;
+mod spelling;
+pub mod status;
+pub mod supervise;
+pub mod terminal;
+pub mod worker;

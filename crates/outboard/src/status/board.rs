@@ -1,0 +1,257 @@
+//! What the reactor tells, and the server reads.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use ob_core::{DmaCounts, Incarnation};
+use tokio::sync::watch;
+
+use super::checks::{checks, health};
+use super::{HalfState, HalfStatus, LinkStatus, RequestCount, Status};
+use crate::accounting;
+use crate::config::LinkKind;
+
+// A snapshot this young is as good as a new one, so that a busy monitor cannot keep the reactor awake.
+const YOUNG: Duration = Duration::from_millis(250);
+
+// A reactor never blocks for longer than a request takes; one that is silent for so long is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the reactor knows at one moment. Times and processor time are worked out when somebody asks.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The card itself.
+    pub card: CardFacts,
+    /// The host, while one is attached.
+    pub host: Option<HostFacts>,
+    /// What to type to start the host.
+    pub host_command: String,
+    /// The link.
+    pub link: LinkFacts,
+    /// Who answered clients' requests.
+    pub requests: Vec<RequestCount>,
+}
+
+/// What a card knows of itself.
+#[derive(Clone, Debug)]
+pub struct CardFacts {
+    /// Its process.
+    pub pid: u32,
+    /// Which life of it this is.
+    pub incarnation: Incarnation,
+    /// When this life began.
+    pub started: Instant,
+}
+
+/// What a card knows of the host that is attached.
+#[derive(Clone, Debug)]
+pub struct HostFacts {
+    /// Its process, on its own machine.
+    pub pid: u32,
+    /// Which life of it this is.
+    pub incarnation: Incarnation,
+    /// When it attached.
+    pub attached: Instant,
+    /// Where to learn its processor time.
+    pub cpu: HostCpu,
+}
+
+/// Where to learn a host's processor time.
+#[derive(Clone, Copy, Debug)]
+pub enum HostCpu {
+    /// From this machine's kernel, by the process number.
+    SameMachine,
+    /// From what the host itself told last.
+    Told(Duration),
+    /// Nowhere.
+    Unknown,
+}
+
+/// What a card knows of its link.
+#[derive(Clone, Debug)]
+pub struct LinkFacts {
+    /// Its kind.
+    pub kind: LinkKind,
+    /// Where a host attaches.
+    pub endpoint: String,
+    /// What it has carried, over all attachments.
+    pub dma: DmaCounts,
+}
+
+/// Whether a snapshot can be trusted to be of now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// It is of now, or nearly.
+    Fresh,
+    /// The reactor was asked for a new one and did not answer in time.
+    Stale,
+}
+
+/// The latest snapshot, and a way to ask for a newer one.
+pub struct StatusBoard {
+    latest: watch::Sender<(Instant, Snapshot)>,
+    ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl StatusBoard {
+    /// A board that shows the first snapshot.
+    #[must_use]
+    pub fn new(first: Snapshot) -> Self {
+        Self { latest: watch::Sender::new((Instant::now(), first)), ask: OnceLock::new() }
+    }
+
+    /// Says how to ask the reactor for a snapshot, from another thread and without waiting: as a rule it sets a flag and
+    /// wakes the reactor, which then calls [`StatusBoard::publish`]. Without this the board takes its word for current.
+    /// Only the first call counts.
+    pub fn on_ask(&self, ask: impl Fn() + Send + Sync + 'static) {
+        // A second way to ask would never be used: the reactor lives as long as the board.
+        let _ = self.ask.set(Box::new(ask));
+    }
+
+    /// Shows what the change makes of the snapshot. It holds a lock that readers take only to copy.
+    pub fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
+        self.latest.send_modify(|(time, snapshot)| {
+            change(snapshot);
+            *time = Instant::now();
+        });
+    }
+
+    /// The state of now: asks the reactor if the latest snapshot is old.
+    pub async fn status(&self) -> Status {
+        let freshness = self.refresh().await;
+        let snapshot = self.latest.borrow().1.clone();
+        describe(&snapshot, freshness)
+    }
+
+    async fn refresh(&self) -> Freshness {
+        let Some(ask) = self.ask.get() else { return Freshness::Fresh };
+        let mut latest = self.latest.subscribe();
+        if latest.borrow_and_update().0.elapsed() < YOUNG {
+            return Freshness::Fresh;
+        }
+        ask();
+        match tokio::time::timeout(ANSWER_TIMEOUT, latest.changed()).await {
+            Ok(Ok(())) => Freshness::Fresh,
+            Ok(Err(_)) | Err(_) => Freshness::Stale,
+        }
+    }
+}
+
+impl std::fmt::Debug for StatusBoard {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("StatusBoard").field("latest", &*self.latest.borrow()).finish_non_exhaustive()
+    }
+}
+
+fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
+    let checks = checks(snapshot, freshness);
+    Status {
+        health: health(&checks),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        card: HalfStatus {
+            state: HalfState::Running,
+            pid: Some(snapshot.card.pid),
+            incarnation: Some(snapshot.card.incarnation.0),
+            uptime_s: Some(snapshot.card.started.elapsed().as_secs_f64()),
+            cpu_us: Some(microseconds(accounting::own_cpu())),
+        },
+        host: describe_host(snapshot.host.as_ref()),
+        link: LinkStatus {
+            kind: snapshot.link.kind.name().to_owned(),
+            endpoint: snapshot.link.endpoint.clone(),
+            dma_reads: snapshot.link.dma.reads,
+            dma_writes: snapshot.link.dma.writes,
+            dma_read_bytes: snapshot.link.dma.read_bytes,
+            dma_written_bytes: snapshot.link.dma.written_bytes,
+        },
+        requests: snapshot.requests.clone(),
+        checks,
+    }
+}
+
+fn describe_host(host: Option<&HostFacts>) -> HalfStatus {
+    let Some(host) = host else {
+        return HalfStatus {
+            state: HalfState::NotAttached,
+            pid: None,
+            incarnation: None,
+            uptime_s: None,
+            cpu_us: None,
+        };
+    };
+    let cpu = match host.cpu {
+        HostCpu::SameMachine => accounting::process_cpu(host.pid).ok(),
+        HostCpu::Told(cpu) => Some(cpu),
+        HostCpu::Unknown => None,
+    };
+    HalfStatus {
+        state: HalfState::Attached,
+        pid: Some(host.pid),
+        incarnation: Some(host.incarnation.0),
+        uptime_s: Some(host.attached.elapsed().as_secs_f64()),
+        cpu_us: cpu.map(microseconds),
+    }
+}
+
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::Health;
+    use super::*;
+    use std::sync::Arc;
+
+    /// A snapshot without a host.
+    pub(in crate::status) fn snapshot() -> Snapshot {
+        Snapshot {
+            card: CardFacts { pid: std::process::id(), incarnation: Incarnation(7), started: Instant::now() },
+            host: None,
+            host_command: "outboard host --data d".to_owned(),
+            link: LinkFacts {
+                kind: LinkKind::Shm,
+                endpoint: "shm d/link.sock".to_owned(),
+                dma: DmaCounts::default(),
+            },
+            requests: Vec::new(),
+        }
+    }
+
+    fn status_of(board: &StatusBoard) -> Status {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(board.status())
+    }
+
+    #[test]
+    fn without_a_reactor_the_snapshot_is_taken_as_it_is() {
+        let status = status_of(&StatusBoard::new(snapshot()));
+        assert_eq!(status.card.incarnation, Some(7));
+        assert_eq!(status.host.state, HalfState::NotAttached);
+        assert_eq!(status.health, Health::Degraded);
+    }
+
+    #[test]
+    fn an_old_snapshot_is_renewed_on_request() {
+        let board = Arc::new(StatusBoard::new(snapshot()));
+        let reactor = Arc::downgrade(&board);
+        board.on_ask(move || {
+            let board = reactor.upgrade().unwrap();
+            board.publish(|snapshot| snapshot.link.dma.reads += 1);
+        });
+        board.latest.send_modify(|(time, _)| *time = Instant::now().checked_sub(YOUNG).unwrap());
+        assert_eq!(status_of(&board).link.dma_reads, 1);
+        // The second request finds the snapshot of the first still young, unless this thread was held up in between.
+        assert!(status_of(&board).link.dma_reads >= 1);
+    }
+
+    #[test]
+    fn a_reactor_that_does_not_answer_is_reported() {
+        let board = StatusBoard::new(snapshot());
+        board.on_ask(|| {});
+        board.latest.send_modify(|(time, _)| *time = Instant::now().checked_sub(YOUNG).unwrap());
+        let status = status_of(&board);
+        assert_eq!(status.health, Health::Failing);
+        assert!(status.checks.iter().any(|check| check.code == "OB002"), "{:?}", status.checks);
+    }
+}

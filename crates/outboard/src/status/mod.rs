@@ -1,0 +1,115 @@
+//! The state of a running card: gathered, served, asked for and shown.
+//!
+//! ```text
+//!   reactor ── publish ──▶ StatusBoard ◀── ask, at most now and then ── HTTP server (its own thread)
+//!                                                                          │ /status, /healthz
+//!                                                                          ▼
+//!                                                        outboard status, load balancers, scripts
+//! ```
+//!
+//! Nothing here runs on its own clock: a card that nobody asks is not woken.
+
+mod board;
+mod checks;
+mod client;
+mod listener;
+mod server;
+mod show;
+
+use serde::{Deserialize, Serialize};
+
+pub use board::{CardFacts, Freshness, HostCpu, HostFacts, LinkFacts, Snapshot, StatusBoard};
+pub use checks::{Check, Severity};
+pub use client::{StatusError, fetch};
+pub use server::StatusServer;
+pub use show::show;
+
+use crate::halves::Half;
+
+/// What `/status` answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The whole in one word.
+    pub health: Health,
+    /// The card's version.
+    pub version: String,
+    /// The card, which answers.
+    pub card: HalfStatus,
+    /// The host, as the card sees it.
+    pub host: HalfStatus,
+    /// What joins them.
+    pub link: LinkStatus,
+    /// Who answered clients' requests, and why that half.
+    pub requests: Vec<RequestCount>,
+    /// What wants attention.
+    pub checks: Vec<Check>,
+}
+
+/// The whole in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// Nothing wants attention.
+    Ok,
+    /// Something is missing, and the card serves what it can.
+    Degraded,
+    /// The card does not serve.
+    Failing,
+}
+
+/// One half.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HalfStatus {
+    /// What it does.
+    pub state: HalfState,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Which life of it this is.
+    pub incarnation: Option<u64>,
+    /// How long it has been in this state.
+    pub uptime_s: Option<f64>,
+    /// Processor time since it started.
+    pub cpu_us: Option<u64>,
+}
+
+/// What a half does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HalfState {
+    /// The card, whenever it can answer at all.
+    Running,
+    /// A host on the link.
+    Attached,
+    /// No host on the link.
+    NotAttached,
+}
+
+/// The link, and what it has carried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Its kind.
+    pub kind: String,
+    /// Where a host attaches.
+    pub endpoint: String,
+    /// Transfers from host memory.
+    pub dma_reads: u64,
+    /// Transfers to host memory.
+    pub dma_writes: u64,
+    /// Bytes read from host memory.
+    pub dma_read_bytes: u64,
+    /// Bytes written to host memory.
+    pub dma_written_bytes: u64,
+}
+
+/// How many requests one half answered for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCount {
+    /// The service asked.
+    pub service: String,
+    /// Who answered.
+    pub half: Half,
+    /// Why that half.
+    pub reason: String,
+    /// How often.
+    pub count: u64,
+}

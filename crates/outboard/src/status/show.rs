@@ -1,0 +1,93 @@
+//! A status for people.
+
+use std::time::Duration;
+
+use super::{HalfState, HalfStatus, Health, Severity, Status};
+use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, duration, styled, table};
+
+/// The whole status as text, several lines without a last line's end.
+#[must_use]
+pub fn show(status: &Status) -> String {
+    let health = match status.health {
+        Health::Ok => styled(GOOD, "ok"),
+        Health::Degraded => styled(WARNING, "degraded"),
+        Health::Failing => styled(BAD, "failing"),
+    };
+    let mut parts = vec![format!("{} {health}", styled(HEADING, "health:"))];
+    parts.extend(status.checks.iter().map(|check| {
+        let style = if check.severity == Severity::Error { BAD } else { WARNING };
+        format!("  {} {} — {}", styled(style, &check.code), check.summary, check.hint)
+    }));
+    parts.push(String::new());
+    parts.push(table(
+        &["half", "state", "pid", "incarnation", "uptime", "cpu", "cpu share"],
+        &[half_row("card", &status.card), half_row("host", &status.host)],
+    ));
+    parts.push(String::new());
+    parts.push(link_lines(status));
+    parts.push(String::new());
+    parts.push(request_lines(status));
+    parts.join("\n")
+}
+
+fn half_row(name: &str, half: &HalfStatus) -> Vec<String> {
+    let state = match half.state {
+        HalfState::Running => "running",
+        HalfState::Attached => "attached",
+        HalfState::NotAttached => "not attached",
+    };
+    let uptime = half.uptime_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let cpu = half.cpu_us.map(Duration::from_micros);
+    let share = match (cpu, uptime) {
+        (Some(cpu), Some(uptime)) if !uptime.is_zero() => {
+            Some(format!("{:.2} %", 100.0 * cpu.as_secs_f64() / uptime.as_secs_f64()))
+        }
+        _ => None,
+    };
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    vec![
+        name.to_owned(),
+        state.to_owned(),
+        or_dash(half.pid.map(|pid| pid.to_string())),
+        or_dash(half.incarnation.map(|incarnation| incarnation.to_string())),
+        or_dash(uptime.map(duration)),
+        or_dash(cpu.map(duration)),
+        or_dash(share),
+    ]
+}
+
+fn link_lines(status: &Status) -> String {
+    let link = &status.link;
+    format!(
+        "{} {}\n  DMA reads  {} ({} bytes)\n  DMA writes {} ({} bytes)",
+        styled(HEADING, "link:"),
+        link.endpoint,
+        link.dma_reads,
+        link.dma_read_bytes,
+        link.dma_writes,
+        link.dma_written_bytes
+    )
+}
+
+fn request_lines(status: &Status) -> String {
+    if status.requests.is_empty() {
+        return format!("{} {}", styled(HEADING, "requests:"), styled(FAINT, "none yet"));
+    }
+    let rows: Vec<Vec<String>> = status
+        .requests
+        .iter()
+        .map(|request| {
+            vec![
+                request.service.clone(),
+                request.half.to_string(),
+                request.reason.clone(),
+                request.count.to_string(),
+            ]
+        })
+        .collect();
+    format!(
+        "{}\n{}",
+        styled(HEADING, "requests:"),
+        table(&["service", "answered by", "reason", "count"], &rows)
+    )
+}

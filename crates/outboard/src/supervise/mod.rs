@@ -1,0 +1,352 @@
+//! `outboard up`: both halves as child processes, kept running.
+//!
+//! ```text
+//!   signals ─┐
+//!   ends ────┼─▶ poll ─▶ Event ─▶ Supervision (policy, pure) ─▶ Action ─▶ start, signal, tell
+//!   pipes ───┘
+//! ```
+//!
+//! One thread, the main one, does everything: the halves ask the kernel to die with the thread that started them.
+
+mod child;
+mod notice;
+mod policy;
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+
+use self::child::{Child, Output, Recipe, end_in_words, own_executable, timespec};
+use self::notice::{Notice, Teller, now_in_words};
+use self::policy::{Action, Event, FAILURES_MAX, Supervision};
+use crate::cli::EXIT_CONFIGURATION;
+use crate::config::Config;
+use crate::halves::{Half, Readiness};
+use crate::lock::{LockError, PidLock, holder_in_words};
+use crate::logging;
+use crate::signals::StopSignal;
+use crate::worker::WorkerMessage;
+
+/// Why `up` ended otherwise than by being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {}: {source}", path.display())]
+    Directory {
+        /// Which directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another `up` runs there.
+    #[error(
+        "{} runs `outboard up` on the data directory {} already\n\
+         hint: stop it, or use another directory with --data DIR",
+        holder_in_words(*.pid), data.display()
+    )]
+    Busy {
+        /// The directory.
+        data: PathBuf,
+        /// Who holds it, if that is known.
+        pid: Option<u32>,
+    },
+    /// A half cannot run as it is configured.
+    #[error("the {half} failed {FAILURES_MAX} times in a row: {message}")]
+    GaveUp {
+        /// Which half.
+        half: Half,
+        /// What it said.
+        message: String,
+    },
+    /// A half did not stop by itself.
+    #[error("the {half} had to be killed")]
+    Killed {
+        /// Which half, the first if it was both.
+        half: Half,
+    },
+    /// The kernel refused something that should always work.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl UpError {
+    /// Whether a person must change something before another start can go better.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Directory { .. } | Self::Busy { .. } | Self::GaveUp { .. })
+    }
+
+    fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+}
+
+/// Starts both halves and keeps them running until SIGTERM or Ctrl-C.
+pub fn up(config: &Config, json: bool) -> Result<(), UpError> {
+    logging::start(config.log.level);
+    let stop = StopSignal::install().map_err(UpError::system("catch signals"))?;
+    let directory = |source| UpError::Directory { path: config.data.clone(), source };
+    std::fs::create_dir_all(&config.data).map_err(directory)?;
+    let _lock = PidLock::acquire(&config.data.join("up.lock")).map_err(|error| match error {
+        LockError::Held { pid, .. } => UpError::Busy { data: config.data.clone(), pid },
+        LockError::Io { source, .. } => directory(source),
+    })?;
+    let recipe = Recipe {
+        executable: own_executable().map_err(UpError::system("find the program's own file"))?,
+        config: config.source.file().map(ToOwned::to_owned),
+        data: config.data.clone(),
+    };
+    Supervisor {
+        recipe,
+        stop,
+        teller: Teller { json },
+        policy: Supervision::new(Instant::now()),
+        seats: Half::ALL.map(Seat::new),
+        verdict: Ok(()),
+    }
+    .run()
+}
+
+/// The processes, and what the policy decides about them.
+struct Supervisor {
+    recipe: Recipe,
+    stop: StopSignal,
+    teller: Teller,
+    policy: Supervision,
+    seats: [Seat; 2],
+    /// What `run` will return.
+    verdict: Result<(), UpError>,
+}
+
+/// One half's place, taken or not.
+struct Seat {
+    half: Half,
+    child: Option<Child>,
+    readiness: Option<Readiness>,
+    /// What the last process said about its failure.
+    failure: Option<String>,
+    /// What has been told of it already.
+    told: Option<String>,
+    /// How the last process ended.
+    last_end: LastEnd,
+}
+
+#[derive(Default)]
+struct LastEnd {
+    pid: Option<u32>,
+    lived: Duration,
+    words: String,
+    by_kill: bool,
+}
+
+impl Seat {
+    fn new(half: Half) -> Self {
+        Self { half, child: None, readiness: None, failure: None, told: None, last_end: LastEnd::default() }
+    }
+}
+
+impl Supervisor {
+    fn run(mut self) -> Result<(), UpError> {
+        let mut events = vec![Event::Tick];
+        loop {
+            for event in std::mem::take(&mut events) {
+                for action in self.policy.apply(Instant::now(), event) {
+                    if action == Action::Finish {
+                        self.teller.tell(&Notice::Stopped);
+                        return self.verdict;
+                    }
+                    events.extend(self.perform(action)?);
+                }
+            }
+            if events.is_empty() {
+                self.sleep().map_err(UpError::system("wait for the halves"))?;
+                events = self.gather()?;
+            }
+        }
+    }
+
+    /// Waits until something can be read, or the policy wants to know that time has passed.
+    fn sleep(&self) -> io::Result<()> {
+        let children = self.seats.iter().filter_map(|seat| seat.child.as_ref());
+        let mut descriptors = vec![PollFd::new(&self.stop, PollFlags::IN)];
+        descriptors.extend(
+            children
+                .flat_map(Child::descriptors)
+                .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)),
+        );
+        let timeout =
+            self.policy.next_tick().map(|tick| timespec(tick.saturating_duration_since(Instant::now())));
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Everything that has happened.
+    fn gather(&mut self) -> Result<Vec<Event>, UpError> {
+        let mut events = vec![Event::Tick];
+        if self.stop.take().map_err(UpError::system("read signals"))? {
+            events.push(Event::StopRequested);
+        }
+        for seat in &mut self.seats {
+            events.extend(seat.gather(&self.teller).map_err(UpError::system("follow the halves"))?);
+        }
+        Ok(events)
+    }
+
+    fn perform(&mut self, action: Action) -> Result<Option<Event>, UpError> {
+        match action {
+            Action::Start(half) => return Ok(self.start(half)),
+            Action::Terminate(half) => self.signal(half, Signal::TERM)?,
+            Action::Kill(half) => self.kill(half)?,
+            Action::AnnounceReady => self.announce_ready(),
+            Action::AnnounceBack(half) => {
+                if let Some(readiness) = &self.seat(half).readiness {
+                    self.teller.tell(&Notice::Back(readiness));
+                }
+            }
+            Action::AnnounceRestart(half, delay) => self.announce_restart(half, delay),
+            Action::AnnounceStopping => self.teller.tell(&Notice::Stopping),
+            Action::AnnounceStopped(half) => {
+                let LastEnd { pid, words, by_kill, .. } = &self.seat(half).last_end;
+                self.teller.tell(&Notice::HalfStopped { half, pid: *pid, end: words });
+                if *by_kill && self.verdict.is_ok() {
+                    self.verdict = Err(UpError::Killed { half });
+                }
+            }
+            Action::GiveUp(half) => {
+                let seat = self.seat(half);
+                let message = seat.failure.clone().unwrap_or_else(|| seat.last_end.words.clone());
+                self.verdict = Err(UpError::GaveUp { half, message });
+            }
+            // The loop ends with it.
+            Action::Finish => {}
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self, half: Half) -> Option<Event> {
+        let started = Child::start(&self.recipe, half);
+        let seat = self.seat_mut(half);
+        seat.readiness = None;
+        match started {
+            Ok(child) => {
+                seat.child = Some(child);
+                None
+            }
+            Err(error) => {
+                seat.failure = None;
+                seat.last_end =
+                    LastEnd { words: format!("could not be started ({error})"), ..LastEnd::default() };
+                Some(Event::Exited { half, configuration: false })
+            }
+        }
+    }
+
+    fn signal(&self, half: Half, signal: Signal) -> Result<(), UpError> {
+        match &self.seat(half).child {
+            Some(child) => child.signal(signal).map_err(UpError::system("signal a half")),
+            None => Ok(()),
+        }
+    }
+
+    fn kill(&self, half: Half) -> Result<(), UpError> {
+        let Some(pid) = self.seat(half).child.as_ref().map(Child::pid) else { return Ok(()) };
+        self.teller.tell(&Notice::Killed { half, pid });
+        self.signal(half, Signal::KILL)
+    }
+
+    fn announce_ready(&self) {
+        if let (Some(card), Some(host)) = (&self.seat(Half::Card).readiness, &self.seat(Half::Host).readiness)
+        {
+            self.teller.tell(&Notice::Ready { data: &self.recipe.data, card, host });
+        }
+    }
+
+    fn announce_restart(&mut self, half: Half, delay: Duration) {
+        let Seat { failure, told, last_end, .. } = self.seat(half);
+        self.teller.tell(&Notice::Died {
+            half,
+            pid: last_end.pid,
+            end: &last_end.words,
+            reason: failure.as_deref(),
+            same_reason: failure.is_some() && failure == told,
+            time: now_in_words(),
+            lived_ms: milliseconds(last_end.lived),
+            restart_in_ms: milliseconds(delay),
+        });
+        let seat = self.seat_mut(half);
+        seat.told.clone_from(&seat.failure);
+    }
+
+    fn seat(&self, half: Half) -> &Seat {
+        let [card, host] = &self.seats;
+        if half == Half::Card { card } else { host }
+    }
+
+    fn seat_mut(&mut self, half: Half) -> &mut Seat {
+        let [card, host] = &mut self.seats;
+        if half == Half::Card { card } else { host }
+    }
+}
+
+impl Seat {
+    /// What the half's process said and whether it ended. Its end comes last, after all that it said.
+    fn gather(&mut self, teller: &Teller) -> io::Result<Vec<Event>> {
+        let Some(child) = &mut self.child else { return Ok(Vec::new()) };
+        let exit = child.exit_status()?;
+        let mut output = child.read()?;
+        if exit.is_some() {
+            // What it wrote before its end is all in the pipes by now.
+            while let more = child.read()?
+                && !more.is_empty()
+            {
+                output.messages.extend(more.messages);
+                output.log.extend(more.log);
+            }
+        }
+        let (pid, lived) = (child.pid(), child.started.elapsed());
+        let mut events = self.listen(output, teller);
+        if let Some(status) = exit {
+            self.child = None;
+            let by_kill = status.signal() == Some(Signal::KILL.as_raw());
+            self.last_end = LastEnd { pid: Some(pid), lived, words: end_in_words(status), by_kill };
+            let configuration = status.code() == Some(i32::from(EXIT_CONFIGURATION));
+            events.push(Event::Exited { half: self.half, configuration });
+        }
+        Ok(events)
+    }
+
+    fn listen(&mut self, output: Output, teller: &Teller) -> Vec<Event> {
+        let mut events = Vec::new();
+        for line in output.log {
+            teller.pass_on(self.half, &line);
+        }
+        for line in output.messages {
+            match serde_json::from_str(&line) {
+                Ok(WorkerMessage::Ready(readiness)) => {
+                    self.readiness = Some(readiness);
+                    self.failure = None;
+                    events.push(Event::Ready(self.half));
+                }
+                Ok(WorkerMessage::Failed { message }) => self.failure = Some(message),
+                // Something else printed to standard output; it may still help somebody.
+                Err(_) => teller.pass_on(self.half, &line),
+            }
+        }
+        events
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
