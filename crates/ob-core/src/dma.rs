@@ -162,6 +162,19 @@ impl DmaCounts {
     }
 }
 
+impl std::ops::Add for DmaCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            read_bytes: self.read_bytes + other.read_bytes,
+            written_bytes: self.written_bytes + other.written_bytes,
+        }
+    }
+}
+
 /// The card's way to the memory that one host registered with it.
 ///
 /// Order, as on PCIe:

@@ -188,6 +188,11 @@ impl<C: Clock> CardAttachment<C> {
         request_capacity: u32,
         response_capacity: u32,
     ) -> Result<(RingSpec, RingSpec, u64), GroupRefusal> {
+        if self.next_group == u32::MAX {
+            return Err(GroupRefusal::Budget(
+                "this attachment has used up its numbers; attach afresh".to_owned(),
+            ));
+        }
         if self.groups.len() >= GROUPS_MAX {
             return Err(GroupRefusal::Budget(format!("a host may have {GROUPS_MAX} groups at most")));
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ob_core::{AttachmentId, Incarnation, Instant, RegionId};
+use ob_core::{AttachmentId, DmaCounts, Incarnation, Instant, RegionId};
 use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, doorbell};
 use ob_ring::{Armed, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::rand::GetRandomFlags;
 
+use crate::address_range::AddressRange;
 use crate::attachment::{CardAttachment, CardEvent, CardService, Identity};
 use crate::card_dma::CardDma;
 use crate::connection::{self, Arrived, Connection, ConnectionError};
@@ -30,6 +31,8 @@ const TRANSFER_MAX: usize = 2 << 20;
 const FRAMES_A_TURN: usize = 64;
 /// How long a connection may take to say `HELLO`.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How long a connection keeps its place without saying `HELLO` when others want it.
+const PLACE_FOR: Duration = Duration::from_millis(200);
 /// Connections that have not said `HELLO` yet.
 const STRANGERS_MAX: usize = 64;
 /// How long something else must listen there before that is an error.
@@ -57,7 +60,7 @@ pub struct CardLinkConfig {
     /// Users that may attach besides the card's own and root.
     pub allow_users: Vec<u32>,
     /// Addresses that may attach over `tcp`; none means loopback only.
-    pub allow_addresses: Vec<IpAddr>,
+    pub allow_addresses: Vec<AddressRange>,
 }
 
 /// One place to listen.
@@ -93,7 +96,9 @@ pub struct HostReport {
     /// Its process, where that is known.
     pub pid: Option<i32>,
     /// Transfers so far.
-    pub counts: ob_core::DmaCounts,
+    pub counts: DmaCounts,
+    /// How long it has been attached.
+    pub attached_for: Duration,
     /// Open groups.
     pub groups: usize,
     /// Bytes of its regions.
@@ -110,6 +115,8 @@ pub struct CardLink {
     next_attachment: u64,
     memory_used: u64,
     events: Vec<CardEvent>,
+    /// What hosts that are gone have carried.
+    past: DmaCounts,
 }
 
 struct Listener {
@@ -126,7 +133,7 @@ struct Listener {
 struct Stranger {
     wire: Wire,
     peer: Peer,
-    until: Instant,
+    since: Instant,
 }
 
 /// A connection and the reactor's watch on it.
@@ -149,6 +156,7 @@ struct Host {
     process: Option<(OwnedFd, WatchId, i32)>,
     /// Memory files to hand over, by region.
     files: BTreeMap<RegionId, OwnedFd>,
+    attached_at: Instant,
     away_since: Option<Instant>,
     over: Option<String>,
 }
@@ -158,10 +166,11 @@ impl CardLink {
     pub fn new(reactor: &Handle, config: CardLinkConfig) -> Result<Self, CardLinkError> {
         let mut listeners = Vec::new();
         for listen in &config.listen {
-            let socket = listen_patiently(listen, !config.allow_users.is_empty()).map_err(|error| match error {
-                Errno::ADDRINUSE => CardLinkError::InUse(listen.clone()),
-                error => CardLinkError::Listen(listen.clone(), error),
-            })?;
+            let socket =
+                listen_patiently(listen, !config.allow_users.is_empty()).map_err(|error| match error {
+                    Errno::ADDRINUSE => CardLinkError::InUse(listen.clone()),
+                    error => CardLinkError::Listen(listen.clone(), error),
+                })?;
             let watch = reactor.watch(&socket, Interest::Readable)?;
             let listen = listen.clone();
             listeners.push(Listener { socket, watch, listen, readable: true, again_at: None });
@@ -175,6 +184,7 @@ impl CardLink {
             next_attachment: 1,
             memory_used: 0,
             events: Vec::new(),
+            past: DmaCounts::default(),
         })
     }
 
@@ -211,10 +221,11 @@ impl CardLink {
 
     /// Moves everything on. `true` if requests or responses moved, or a host came or went.
     pub fn poll(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        let mut worked = self.meet_strangers(now, service);
         for index in 0..self.listeners.len() {
             self.accept(index, now);
         }
-        let mut worked = self.meet_strangers(now, service);
+        worked |= self.meet_strangers(now, service);
         for index in 0..self.hosts.len() {
             worked |= self.read_frames(index, service);
             let host = &mut self.hosts[index];
@@ -228,7 +239,7 @@ impl CardLink {
     /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose
     /// completion wakes the card anyway.
     pub fn arm(&mut self, now: Instant, service: &mut dyn CardService) -> Armed {
-        let accepting = self.listeners.iter().any(|listener| listener.readable);
+        let accepting = self.has_place(now) && self.listeners.iter().any(|listener| listener.readable);
         let mut all = if accepting { Armed::NotYet } else { Armed::Yes };
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
@@ -250,7 +261,10 @@ impl CardLink {
     pub fn next_due(&self) -> Option<Instant> {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
         let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
-        let strangers = self.strangers.iter().map(|stranger| stranger.until);
+        let crowded =
+            self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
+        let patience = if crowded { PLACE_FOR } else { HELLO_WITHIN };
+        let strangers = self.strangers.iter().map(|stranger| stranger.since + patience);
         let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);
         transfers.chain(away).chain(strangers).chain(listeners).min()
     }
@@ -269,6 +283,11 @@ impl CardLink {
             + local.map(|identity| usize::from(identity.host_pollers)).sum::<usize>()
     }
 
+    /// What the link has carried, over all attachments that are or were.
+    pub fn counts(&self) -> DmaCounts {
+        self.hosts.iter().fold(self.past, |sum, host| sum + host.core.counts())
+    }
+
     /// The attached hosts.
     pub fn hosts(&self) -> Vec<HostReport> {
         let report = |host: &Host| HostReport {
@@ -276,6 +295,7 @@ impl CardLink {
             connected: host.wire.is_some(),
             pid: host.process.as_ref().map(|(_, _, pid)| *pid),
             counts: host.core.counts(),
+            attached_for: self.reactor.now() - host.attached_at,
             groups: host.core.group_count(),
             region_bytes: host.core.region_bytes(),
         };
@@ -313,7 +333,8 @@ impl CardLink {
         if listener.again_at.take_if(|again| *again <= now).is_some() {
             listener.readable = true;
         }
-        while self.listeners[index].readable && self.make_place() {
+        while self.listeners[index].readable && self.has_place(now) {
+            self.make_place();
             let listener = &mut self.listeners[index];
             match connection::accept(listener.socket.as_fd()) {
                 Ok(Some((socket, address))) => {
@@ -331,18 +352,20 @@ impl CardLink {
         }
     }
 
-    /// Whether there is a place for one more stranger. The one that has been silent for longest gives up its own:
-    /// connections that say nothing must not keep others out.
-    fn make_place(&mut self) -> bool {
-        if self.strangers.len() < STRANGERS_MAX {
-            return true;
+    /// Whether there is a place for one more stranger, or one has said nothing for long enough to lose its own:
+    /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.)
+    fn has_place(&self, now: Instant) -> bool {
+        let oldest = self.strangers.iter().map(|stranger| stranger.since).min();
+        self.strangers.len() < STRANGERS_MAX || oldest.is_some_and(|since| now >= since + PLACE_FOR)
+    }
+
+    fn make_place(&mut self) {
+        let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
+        if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
+            tracing::warn!("too many connections that say nothing; the oldest is dropped");
+            let stranger = self.strangers.swap_remove(index);
+            self.drop_wire(stranger.wire);
         }
-        let silent = self.strangers.iter().enumerate().filter(|(_, stranger)| !stranger.wire.readable);
-        let Some((index, _)) = silent.min_by_key(|(_, stranger)| stranger.until) else { return false };
-        tracing::warn!("too many connections that say nothing; the oldest is dropped");
-        let stranger = self.strangers.swap_remove(index);
-        self.drop_wire(stranger.wire);
-        true
     }
 
     fn admit(&mut self, index: usize, socket: OwnedFd, address: Option<SocketAddr>) -> Result<(), String> {
@@ -361,7 +384,7 @@ impl CardLink {
                 let ip = address.map(|address| address.ip().to_canonical());
                 let allowed = |ip: IpAddr| match self.config.allow_addresses.as_slice() {
                     [] => ip.is_loopback(),
-                    allowed => allowed.contains(&ip),
+                    allowed => allowed.iter().any(|range| range.contains(ip)),
                 };
                 if !ip.is_some_and(allowed) {
                     return Err(format!("address {address:?} is not allowed"));
@@ -373,7 +396,7 @@ impl CardLink {
         let watch =
             self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
         let wire = Wire { connection, watch, readable: true, writable: true };
-        self.strangers.push(Stranger { wire, peer, until: now + HELLO_WITHIN });
+        self.strangers.push(Stranger { wire, peer, since: now });
         Ok(())
     }
 
@@ -385,7 +408,7 @@ impl CardLink {
             let stranger = &mut self.strangers[index];
             let hello = if stranger.wire.readable { stranger.wire.hello() } else { Ok(None) };
             match hello {
-                Ok(None) if now < stranger.until => index += 1,
+                Ok(None) if now < stranger.since + HELLO_WITHIN => index += 1,
                 Ok(Some(hello)) => {
                     let stranger = self.strangers.swap_remove(index);
                     self.greet(stranger, &hello, service);
@@ -483,6 +506,7 @@ impl CardLink {
             wire: Some(stranger.wire),
             process,
             files: BTreeMap::new(),
+            attached_at: self.reactor.now(),
             away_since: None,
             over: None,
         });
@@ -550,6 +574,9 @@ impl CardLink {
                 }
             }
             self.act(index, service);
+            if self.hosts[index].over.is_some() {
+                break;
+            }
         }
         worked
     }
@@ -666,6 +693,7 @@ impl CardLink {
             if let (Some(wire), Ok(out)) = (host.wire.as_mut(), host.core.outgoing()) {
                 let _ = wire.connection.send(out, |_| None);
             }
+            self.past = self.past + host.core.counts();
             host.core.shut_down(service);
             if let Some(wire) = host.wire {
                 self.drop_wire(wire);

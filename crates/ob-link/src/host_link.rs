@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -121,6 +121,8 @@ struct Shared {
     changed: Condvar,
     /// Wakes the agent thread: there is something to send, or it should stop.
     agent_bell: Arc<AgentBell>,
+    /// Readable when the attachment is over.
+    over: OwnedFd,
 }
 
 struct State {
@@ -186,10 +188,11 @@ impl HostLink {
     /// Attaches to a card, or says why not.
     pub fn attach(config: &HostLinkConfig) -> Result<Self, AttachError> {
         let deadline = Instant::now() + config.attach_within;
-        let connection =
-            connect(config, config.attach_within, || false).map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
+        let connection = connect(config, config.attach_within, || false)
+            .map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(AttachError::System)?;
+        let over = eventfd(0, flags).map_err(AttachError::System)?;
         let agent_bell = Arc::new(AgentBell { descriptor, card: AtomicBool::new(false) });
         let card: Arc<dyn CardBell> = if connection.is_stream() {
             agent_bell.clone()
@@ -203,7 +206,7 @@ impl HostLink {
         let core = HostCore::new(&config.name, config.incarnation, config.pollers, card);
         let (inbox_in, inbox) = sync_channel(INBOX_MAX);
         let state = State { core, answers: BTreeMap::new(), over: None, stopping: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), agent_bell });
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), agent_bell, over });
         let mut agent = AgentThread {
             shared: Arc::clone(&shared),
             connection: Some(connection),
@@ -303,6 +306,11 @@ impl HostLink {
             RecvTimeoutError::Timeout => WaitError::TimedOut,
             RecvTimeoutError::Disconnected => WaitError::Gone,
         })
+    }
+
+    /// A descriptor that is readable once the attachment is over, for programs that poll.
+    pub fn over_descriptor(&self) -> BorrowedFd<'_> {
+        self.shared.over.as_fd()
     }
 
     /// Waits until the attachment is over, at most so long; why it is over.
@@ -459,6 +467,7 @@ impl AgentThread {
         };
         wake_sleepers(bells.into_iter());
         self.shared.changed.notify_all();
+        let _ = rustix::io::write(&self.shared.over, &1u64.to_ne_bytes());
     }
 
     /// Waits for something to do and does it.

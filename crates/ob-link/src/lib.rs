@@ -24,6 +24,7 @@
 //! shared descriptor flags do not matter; regions cannot shrink; the death of the process is seen by its process
 //! descriptor, even if children hold its sockets open.
 
+mod address_range;
 mod attachment;
 mod card_dma;
 mod card_link;
@@ -37,6 +38,7 @@ pub mod memory_file;
 mod model;
 mod sequencer;
 
+pub use address_range::{AddressRange, address_bits};
 pub use attachment::{CardAttachment, CardEvent, CardService, GroupKey, Identity};
 pub use card_dma::{CardDma, Wake};
 pub use card_link::{CardLink, CardLinkConfig, CardLinkError, HostReport, Listen};

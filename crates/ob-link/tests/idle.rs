@@ -1,5 +1,7 @@
 //! A card with nothing to do sleeps, and always wakes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
+
 mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,8 @@
 //! The `tcp` link over networks that fail: a stretch of network that the test cuts at any byte, and two network
 //! namespaces joined by a cable that the test pulls.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
+
 mod common;
 
 use std::collections::VecDeque;
@@ -16,7 +18,8 @@ use common::{ECHO, Echo, LONG, config, host_config, observe, scenes};
 use ob_core::Incarnation;
 use ob_io::{Config, Reactor};
 use ob_link::{
-    CardLink, CardLoop, Endpoint, HostLink, HostLinkConfig, Listen, OpenGroupError, Over, WaitError,
+    AddressRange, CardLink, CardLoop, Endpoint, HostLink, HostLinkConfig, Listen, OpenGroupError, Over,
+    WaitError, address_bits,
 };
 
 /// Plays the role that the parent gave, in a process (and a namespace) of its own.
@@ -161,7 +164,8 @@ fn card() {
     let mut config = config(vec![Listen::Tcp(address)]);
     config.incarnation = Incarnation(5);
     config.dead_after = dead_after();
-    config.allow_addresses = vec![setting("ALLOW").parse::<IpAddr>().unwrap()];
+    let address: IpAddr = setting("ALLOW").parse().unwrap();
+    config.allow_addresses = vec![AddressRange { address, prefix_bits: address_bits(address) }];
     let link = CardLink::new(&reactor.handle(), config).unwrap();
     let mut card = CardLoop::new(reactor, link, Echo::default(), Duration::from_micros(50));
     say("ready");
@@ -268,11 +272,8 @@ fn ip(arguments: &str) -> Result<(), String> {
 #[test]
 fn the_link_across_namespaces_survives_a_pulled_cable() {
     let Some(namespaces) = Namespaces::make() else { return };
-    let settings = [
-        ("ADDRESS", format!("{CARD}:7410")),
-        ("ALLOW", HOST.to_owned()),
-        ("DEAD_AFTER", "2500".to_owned()),
-    ];
+    let settings =
+        [("ADDRESS", format!("{CARD}:7410")), ("ALLOW", HOST.to_owned()), ("DEAD_AFTER", "2500".to_owned())];
     let card = Child::start_in(Some(&namespaces.card), "card", &settings);
     card.expect("ready");
     let mut host = Child::start_in(Some(&namespaces.host), "host", &settings);
@@ -292,7 +293,10 @@ fn the_link_across_namespaces_survives_a_pulled_cable() {
     for _ in 0..3 {
         let filter = ["netns", "exec", namespaces.host.as_str(), "ss", "-K", "dst", CARD];
         let killed = Command::new("ip").args(filter).output();
-        println!("ss -K: {}", killed.map_or_else(|error| error.to_string(), |output| output.status.to_string()));
+        println!(
+            "ss -K: {}",
+            killed.map_or_else(|error| error.to_string(), |output| output.status.to_string())
+        );
         progress(&mut host);
     }
     host.tell("stop");

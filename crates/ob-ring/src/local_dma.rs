@@ -12,7 +12,8 @@ use ob_memory::{Region, full_fence, release_fence};
 ///
 /// This is the engine of the `shm` link, and what `model` puts its costs on.
 pub struct LocalDma {
-    regions: Vec<Option<Region>>,
+    /// By id. Found by search, not by index: on a host it is the card, which is not trusted, that gives out the ids.
+    regions: Vec<(RegionId, Region)>,
     done: VecDeque<DmaCompletion>,
     depth: usize,
     largest_transfer: usize,
@@ -27,20 +28,23 @@ impl LocalDma {
         Self { regions: Vec::new(), done, depth, largest_transfer, counts: DmaCounts::default(), down: false }
     }
 
-    /// Makes a region reachable. Ids are small numbers that the card gave out.
+    /// Makes a region reachable.
     pub fn register(&mut self, id: RegionId, region: Region) {
-        let index = id.0 as usize;
-        if self.regions.len() <= index {
-            self.regions.resize_with(index + 1, || None);
+        match self.find(id) {
+            Ok(index) => self.regions[index].1 = region,
+            Err(index) => self.regions.insert(index, (id, region)),
         }
-        self.regions[index] = Some(region);
     }
 
     /// Makes a region unreachable: transfers to it fail from now on.
     pub fn unregister(&mut self, id: RegionId) {
-        if let Some(slot) = self.regions.get_mut(id.0 as usize) {
-            *slot = None;
+        if let Ok(index) = self.find(id) {
+            self.regions.remove(index);
         }
+    }
+
+    fn find(&self, id: RegionId) -> Result<usize, usize> {
+        self.regions.binary_search_by_key(&id.0, |(id, _)| id.0)
     }
 
     /// Ends the link: nothing is accepted any more.
@@ -51,8 +55,8 @@ impl LocalDma {
 
     /// The region and the offset of an address, if `len` bytes from there lie inside.
     pub fn resolve(&self, address: DmaAddress, len: u64) -> Result<(&Region, usize), DmaError> {
-        let region = self.regions.get(address.region.0 as usize).and_then(Option::as_ref);
-        let region = region.ok_or(DmaError::UnknownRegion)?;
+        let index = self.find(address.region).map_err(|_| DmaError::UnknownRegion)?;
+        let region = &self.regions[index].1;
         if !region.contains(address.offset, len) {
             return Err(DmaError::OutOfRegion);
         }

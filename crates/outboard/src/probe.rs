@@ -1,9 +1,13 @@
-//! The card's answer to probes: a service that gives each request back.
+//! How the two halves keep an eye on each other (`docs/wire/probe.md`).
 //!
-//! A host opens one group of it and sends a small request now and then; the time until the response says how the link
-//! is. It is the first service of the card, and the smallest.
+//! ```text
+//!   host ── probe (request ring) ──▶ card: ProbeService
+//!        ◀─ the same bytes (response ring) ──┘
+//!        ── Report (ordered channel) ──▶ card: what `status` shows of the host
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use ob_core::AttachmentId;
 use ob_link::{CardService, GroupKey};
@@ -15,13 +19,60 @@ pub const PROBE_SERVICE: u32 = 1;
 /// The longest probe.
 pub const PROBE_LEN_MAX: usize = 64;
 
-/// Probes that may wait for room in the response ring before the group is too far behind to be worth answering.
+/// Bytes of a report.
+pub const REPORT_LEN: usize = 24;
+
+/// Says that a channel message is a report.
+const REPORT_KIND: u32 = 1;
+
+/// Probes that may wait for room in the response ring; a host that sends more without taking its responses gets no
+/// answer to the rest.
 const WAITING_MAX: usize = 1024;
 
-/// Answers probes.
+/// What a host tells about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its process, on its own machine.
+    pub pid: u32,
+    /// Processor time it has used.
+    pub cpu: Duration,
+    /// The last probe's round trip.
+    pub probe: Duration,
+}
+
+impl Report {
+    /// The report as a channel message.
+    #[must_use]
+    pub fn encode(self) -> [u8; REPORT_LEN] {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut bytes = [0; REPORT_LEN];
+        bytes[..4].copy_from_slice(&REPORT_KIND.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[8..16].copy_from_slice(&nanoseconds(self.cpu).to_le_bytes());
+        bytes[16..].copy_from_slice(&nanoseconds(self.probe).to_le_bytes());
+        bytes
+    }
+
+    /// The report in a channel message, if it is one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; REPORT_LEN] = bytes.try_into().ok()?;
+        let word = |at: usize| bytes[at..].first_chunk().map(|chunk| u32::from_le_bytes(*chunk));
+        let time = |at: usize| {
+            bytes[at..].first_chunk().map(|chunk| Duration::from_nanos(u64::from_le_bytes(*chunk)))
+        };
+        if word(0)? != REPORT_KIND {
+            return None;
+        }
+        Some(Self { pid: word(4)?, cpu: time(8)?, probe: time(16)? })
+    }
+}
+
+/// Answers probes, and remembers what hosts reported.
 #[derive(Debug, Default)]
 pub struct ProbeService {
     waiting: BTreeMap<GroupKey, VecDeque<Vec<u8>>>,
+    reports: BTreeMap<AttachmentId, Report>,
     answered: u64,
 }
 
@@ -30,6 +81,12 @@ impl ProbeService {
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered
+    }
+
+    /// What a host reported last.
+    #[must_use]
+    pub fn report(&self, attachment: AttachmentId) -> Option<Report> {
+        self.reports.get(&attachment).copied()
     }
 }
 
@@ -64,7 +121,44 @@ impl CardService for ProbeService {
 
     fn closed(&mut self, key: GroupKey) {
         self.waiting.remove(&key);
+        if !self.waiting.keys().any(|other| other.attachment == key.attachment) {
+            self.reports.remove(&key.attachment);
+        }
     }
 
-    fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
+        // Only hosts that have a group are remembered: their groups' end is when they are forgotten.
+        let known = self.waiting.keys().any(|key| key.attachment == attachment);
+        if let Some(report) = Report::decode(message).filter(|_| known) {
+            self.reports.insert(attachment, report);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_and_the_document() {
+        let report = Report { pid: 7, cpu: Duration::from_nanos(256), probe: Duration::from_nanos(3) };
+        let bytes = report.encode();
+        assert_eq!(bytes, [1, 0, 0, 0, 7, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Report::decode(&bytes), Some(report));
+        let document = include_str!("../../../docs/wire/probe.md");
+        for fact in [
+            format!("`PROBE_SERVICE` = {PROBE_SERVICE}"),
+            format!("`PROBE_LEN_MAX` = {PROBE_LEN_MAX}"),
+            format!("`REPORT_LEN` = {REPORT_LEN}"),
+        ] {
+            assert!(document.contains(&fact), "{fact}");
+        }
+    }
+
+    #[test]
+    fn other_messages_are_no_reports() {
+        for bytes in [&[][..], &[0; 23], &[0; 24], &[1; 25]] {
+            assert_eq!(Report::decode(bytes), None);
+        }
+    }
 }

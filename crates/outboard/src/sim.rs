@@ -15,7 +15,52 @@ use crate::spelling::nearest;
 use crate::terminal::{GOOD, say, styled, table};
 
 /// All scenarios, in the order in which they are listed.
-pub const SCENARIOS: &[&dyn Scenario] = &[];
+pub const SCENARIOS: &[&dyn Scenario] = &[
+    &Simulated {
+        name: "ring",
+        about: "host threads and a card pass messages through a group until one of them dies, again and again",
+        steps: 5_000,
+        make: || Box::new(ob_sim::ring::RingScenario),
+    },
+    &Simulated {
+        name: "link",
+        about: "hosts on links that are cut, while hosts and card die and come back",
+        steps: 5_000,
+        make: || Box::new(ob_sim::link::LinkScenario),
+    },
+];
+
+/// A scenario of the simulator.
+struct Simulated {
+    name: &'static str,
+    about: &'static str,
+    steps: u64,
+    make: fn() -> Box<dyn ob_sim::Scenario>,
+}
+
+impl Scenario for Simulated {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn steps_default(&self) -> u64 {
+        self.steps
+    }
+
+    fn run(&self, seed: u64, steps: u64) -> Result<SimReport, SimFailure> {
+        match ob_sim::run_seed((self.make)().as_mut(), seed, steps) {
+            Ok(passed) => {
+                let counts = passed.report.counts.into_iter().map(|(name, count)| (name.to_owned(), count));
+                Ok(SimReport { digest: passed.hash, counts: counts.collect() })
+            }
+            Err(failed) => Err(SimFailure { step: None, message: failed.failure.what, trace: failed.lines }),
+        }
+    }
+}
 
 /// One scenario: a system, a load and faults, all drawn from a seed.
 pub trait Scenario: Sync {

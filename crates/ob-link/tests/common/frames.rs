@@ -48,14 +48,16 @@ pub fn any(kind: u8, numbers: [u64; 4], bytes: &[u8]) -> Frame<'_> {
 }
 
 fn hello(a: u64, b: u64, c: u64, d: u64) -> Hello {
-    let resume = Resume {
-        attachment: AttachmentId(a | 1),
-        secret: b,
-        received: c,
-        card_incarnation: Incarnation(d),
-    };
+    let resume =
+        Resume { attachment: AttachmentId(a | 1), secret: b, received: c, card_incarnation: Incarnation(d) };
     let resume = (d > 0).then_some(resume);
-    Hello { version: VERSION, pollers: 0, host_incarnation: Incarnation(b | 1), resume, name: "any".to_owned() }
+    Hello {
+        version: VERSION,
+        pollers: 0,
+        host_incarnation: Incarnation(b | 1),
+        resume,
+        name: "any".to_owned(),
+    }
 }
 
 fn welcome(a: u64, b: u64, c: u64, d: u64) -> Welcome {

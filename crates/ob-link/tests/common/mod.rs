@@ -1,6 +1,7 @@
 //! A card in a thread, with a service that answers each request with the request.
 
 #![allow(dead_code, unreachable_pub)] // Each test target uses its own part.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::type_complexity)] // A test stops at the first surprise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -30,7 +30,7 @@ pub use network::Network;
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
 /// The names that `[link] model` accepts.
-pub const LINK_MODELS: &[&str] = &["pcie4"];
+pub const LINK_MODELS: &[(&str, ob_link::Costs)] = ob_link::Costs::PRESETS;
 
 // `sun_path` has 108 bytes, and the last one ends the string.
 const SOCKET_PATH_BYTES_MAX: usize = 107;

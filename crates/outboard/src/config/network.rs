@@ -3,14 +3,12 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ob_link::{AddressRange, address_bits};
 use serde::{Serialize, Serializer};
 
-/// All addresses that begin with the same bits.
+/// A range of addresses, as the configuration writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix_bits: u32,
-}
+pub struct Network(pub AddressRange);
 
 impl Network {
     /// Reads an address, or an address, a slash, and how many of its bits count.
@@ -25,38 +23,15 @@ impl Network {
             Some(prefix) => prefix.parse().ok().filter(|bits| *bits <= address_bits(address))?,
             None => address_bits(address),
         };
-        Some(Self { address, prefix_bits })
-    }
-
-    /// Whether the address is one of them. An IPv4 address that arrives in IPv6's clothes counts as IPv4.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let (own, other) = (self.address.to_canonical(), address.to_canonical());
-        if own.is_ipv4() != other.is_ipv4() || own.is_ipv4() != self.address.is_ipv4() {
-            return false;
-        }
-        let shift = address_bits(own) - self.prefix_bits;
-        let difference = number(own) ^ number(other);
-        difference.checked_shr(shift).unwrap_or(0) == 0
-    }
-}
-
-fn address_bits(address: IpAddr) -> u32 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
+        Some(Self(AddressRange { address, prefix_bits }))
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}", self.address)?;
-        if self.prefix_bits < address_bits(self.address) {
-            write!(formatter, "/{}", self.prefix_bits)?;
+        write!(formatter, "{}", self.0.address)?;
+        if self.0.prefix_bits < address_bits(self.0.address) {
+            write!(formatter, "/{}", self.0.prefix_bits)?;
         }
         Ok(())
     }
@@ -73,7 +48,7 @@ mod tests {
     use super::*;
 
     fn contains(network: &str, address: &str) -> bool {
-        Network::parse(network).unwrap().contains(address.parse().unwrap())
+        Network::parse(network).unwrap().0.contains(address.parse().unwrap())
     }
 
     #[test]

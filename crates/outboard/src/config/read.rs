@@ -253,7 +253,7 @@ fn named<T: Clone>(value: &DeValue<'_>, what: &str, names: &[(&str, T)]) -> Pars
 }
 
 fn model(value: &DeValue<'_>) -> Parsed<String> {
-    let models: Vec<_> = LINK_MODELS.iter().map(|name| (*name, (*name).to_owned())).collect();
+    let models: Vec<_> = LINK_MODELS.iter().map(|(name, _)| (*name, (*name).to_owned())).collect();
     named(value, "link model", &models)
 }
 

@@ -1,25 +1,194 @@
 //! The host: attaches to the card over the link, and answers what the card does not answer by itself.
 
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ob_link::{AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, WaitError};
+use ob_ring::{Outgoing, PushError, ReceiveError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::{Half, HalfError, Life, Readiness};
+use crate::accounting;
 use crate::config::{HostConfig, LinkKind};
+use crate::probe::{PROBE_SERVICE, Report};
 use crate::signals::StopSignal;
 
-/// Runs the host until SIGTERM: calls `ready` once, when it can take requests.
+/// How often the link is probed.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// How long a probe may take before the card counts as stuck.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of each of the probe's rings.
+const PROBE_RING: u32 = 4096;
+/// Pauses between attempts to attach.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MOST: Duration = Duration::from_secs(1);
+/// A card that is not there yet is worth a word only after so long: both halves may have been started together.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+
+/// Runs the host until SIGTERM: calls `ready` once, when it is attached to its card. If the card goes away, the host
+/// says so and attaches again.
 pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result<(), HalfError> {
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
     let life = Life::begin(Half::Host, &config.directory)?;
-    ready(Readiness {
-        half: Half::Host,
-        pid: std::process::id(),
-        incarnation: life.incarnation().0,
-        link: link_endpoint(config),
-        status: None,
-        services: Vec::new(),
-    });
-    tracing::info!(incarnation = life.incarnation().0, "host ready");
-    stop.wait().map_err(HalfError::system("wait for signals"))?;
+    let link_config = link_config(config, &life);
+    let mut told_ready = false;
+    while let Some(link) = attach(&link_config, &stop)? {
+        tracing::info!(
+            card_incarnation = link.welcome().card_incarnation.0,
+            attachment = link.welcome().attachment.0,
+            "attached to the card"
+        );
+        if !std::mem::replace(&mut told_ready, true) {
+            ready(Readiness {
+                half: Half::Host,
+                pid: std::process::id(),
+                incarnation: life.incarnation().0,
+                link: link_endpoint(config),
+                status: None,
+                services: Vec::new(),
+            });
+        }
+        match serve(&link, &stop)? {
+            Ended::Asked => break,
+            Ended::CardGone(reason) => tracing::warn!("the card is gone ({reason}); attaching again"),
+        }
+    }
     tracing::info!("host stopping");
     Ok(())
+}
+
+fn link_config(config: &HostConfig, life: &Life) -> HostLinkConfig {
+    let endpoint = match config.link.kind {
+        LinkKind::Shm | LinkKind::Model => Endpoint::Unix(config.link.socket.clone()),
+        LinkKind::Tcp => Endpoint::Tcp(config.link.card),
+    };
+    let system = rustix::system::uname();
+    HostLinkConfig {
+        endpoint,
+        name: system.nodename().to_string_lossy().into_owned(),
+        incarnation: life.incarnation(),
+        // This half has no thread that polls: whoever waits sleeps on the bell.
+        pollers: 0,
+        attach_within: Duration::from_secs(5),
+        dead_after: config.link.dead_after.0,
+    }
+}
+
+/// Tries until there is a card, or a request to stop (then none).
+fn attach(config: &HostLinkConfig, stop: &StopSignal) -> Result<Option<HostLink>, HalfError> {
+    let mut pause = RETRY_FIRST;
+    let mut told = String::new();
+    let started = Instant::now();
+    loop {
+        let error = match HostLink::attach(config) {
+            Ok(link) => return Ok(Some(link)),
+            Err(error) => error,
+        };
+        // A card that does not want this host, or speaks another version, will not change its mind by itself; but it
+        // may be replaced by one that does, so the host says so and goes on trying, at ease.
+        let hopeless = matches!(error, AttachError::Refused { .. });
+        let text = error.to_string();
+        if told != text && (hopeless || started.elapsed() >= SILENT_FOR) {
+            tracing::warn!("cannot attach: {text}; trying again");
+            told = text;
+        }
+        if wait(stop, None, if hopeless { RETRY_MOST } else { pause })? == Woken::Asked {
+            return Ok(None);
+        }
+        pause = (pause * 2).min(RETRY_MOST);
+    }
+}
+
+/// Why serving ended.
+enum Ended {
+    Asked,
+    CardGone(String),
+}
+
+fn serve(link: &HostLink, stop: &StopSignal) -> Result<Ended, HalfError> {
+    let gone = |link: &HostLink| {
+        Ended::CardGone(
+            link.over().map_or_else(|| "it closed the probe's group".to_owned(), |over| over.to_string()),
+        )
+    };
+    let Ok(group) = link.open_group(PROBE_SERVICE, PROBE_RING, PROBE_RING) else { return Ok(gone(link)) };
+    let mut number = 0;
+    loop {
+        number += 1;
+        match probe(&group, number) {
+            Ok(round_trip) => {
+                let report =
+                    Report { pid: std::process::id(), cpu: accounting::own_cpu(), probe: round_trip };
+                // A card that is behind with reading gets the next one.
+                link.send(&report.encode());
+            }
+            Err(WaitError::TimedOut) => {
+                tracing::warn!("the card did not answer a probe within {PROBE_WITHIN:?}");
+            }
+            Err(WaitError::Gone) => return Ok(gone(link)),
+        }
+        match wait(stop, Some(link), PROBE_EVERY)? {
+            Woken::Asked => return Ok(Ended::Asked),
+            Woken::Over => return Ok(gone(link)),
+            Woken::Time => {}
+        }
+    }
+}
+
+/// Sends a number and waits for it to come back; how long that took. An answer to an earlier probe that was given up
+/// on is passed over.
+fn probe(group: &HostGroup, number: u64) -> Result<Duration, WaitError> {
+    let started = Instant::now();
+    group.wait_room(PROBE_WITHIN, || {
+        match group.sender.push(Outgoing { inline: &number.to_le_bytes(), payload: None }) {
+            Ok(()) => Some(Ok(())),
+            Err(PushError::Retry) => None,
+            Err(PushError::Closed | PushError::TooLarge { .. } | PushError::Corrupt { .. }) => {
+                Some(Err(WaitError::Gone))
+            }
+        }
+    })??;
+    group.wait_response(PROBE_WITHIN, || {
+        loop {
+            match group.receiver.receive() {
+                Ok(None) => return None,
+                Ok(Some(response)) => {
+                    let mut bytes = [0; 8];
+                    response.inline(&mut bytes);
+                    if u64::from_le_bytes(bytes) == number {
+                        return Some(Ok(started.elapsed()));
+                    }
+                }
+                Err(ReceiveError::Closed | ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
+                    return Some(Err(WaitError::Gone));
+                }
+            }
+        }
+    })?
+}
+
+/// What ended a wait.
+#[derive(PartialEq, Eq)]
+enum Woken {
+    Asked,
+    Over,
+    Time,
+}
+
+/// Sleeps until asked to stop, until the attachment is over, or for so long.
+fn wait(stop: &StopSignal, link: Option<&HostLink>, time: Duration) -> Result<Woken, HalfError> {
+    let mut watched = vec![PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+    watched.extend(link.map(|link| PollFd::from_borrowed_fd(link.over_descriptor(), PollFlags::IN)));
+    let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+    match poll(&mut watched, Some(&time)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(HalfError::system("wait for signals")(error.into())),
+    }
+    if stop.take().map_err(HalfError::system("read signals"))? {
+        return Ok(Woken::Asked);
+    }
+    let over = watched.get(1).is_some_and(|link| !link.revents().is_empty());
+    Ok(if over { Woken::Over } else { Woken::Time })
 }
 
 /// Where this host looks for its card.

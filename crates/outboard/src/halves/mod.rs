@@ -120,6 +120,16 @@ pub enum HalfError {
         /// The line to change.
         fix: String,
     },
+    /// The link's socket cannot be listened on.
+    #[error("cannot listen on {} for the link: {source}\nhint: stop the card that uses it, or {fix}", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+        /// The line to change.
+        fix: String,
+    },
     /// The link cannot be opened, or ended for good.
     #[error("the link failed: {0}")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -138,7 +148,8 @@ impl HalfError {
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) | Self::Listen { .. } => true,
+            Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) => true,
+            Self::Listen { .. } | Self::Socket { .. } => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }

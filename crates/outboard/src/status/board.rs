@@ -46,12 +46,12 @@ pub struct CardFacts {
 /// What a card knows of the host that is attached.
 #[derive(Clone, Debug)]
 pub struct HostFacts {
-    /// Its process, on its own machine.
-    pub pid: u32,
+    /// Its process, on its own machine, if that is known yet.
+    pub pid: Option<u32>,
     /// Which life of it this is.
     pub incarnation: Incarnation,
-    /// When it attached.
-    pub attached: Instant,
+    /// How long it had been attached when the snapshot was taken.
+    pub attached_for: Duration,
     /// Where to learn its processor time.
     pub cpu: HostCpu,
 }
@@ -76,6 +76,10 @@ pub struct LinkFacts {
     pub endpoint: String,
     /// What it has carried, over all attachments.
     pub dma: DmaCounts,
+    /// Hosts that are attached and connected.
+    pub hosts: usize,
+    /// The round trip of the host's last probe.
+    pub probe: Option<Duration>,
 }
 
 /// Whether a snapshot can be trusted to be of now.
@@ -163,6 +167,8 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
             dma_writes: snapshot.link.dma.writes,
             dma_read_bytes: snapshot.link.dma.read_bytes,
             dma_written_bytes: snapshot.link.dma.written_bytes,
+            hosts: snapshot.link.hosts,
+            probe_ns: snapshot.link.probe.map(|probe| u64::try_from(probe.as_nanos()).unwrap_or(u64::MAX)),
         },
         requests: snapshot.requests.clone(),
         checks,
@@ -180,15 +186,15 @@ fn describe_host(host: Option<&HostFacts>) -> HalfStatus {
         };
     };
     let cpu = match host.cpu {
-        HostCpu::SameMachine => accounting::process_cpu(host.pid).ok(),
+        HostCpu::SameMachine => host.pid.and_then(|pid| accounting::process_cpu(pid).ok()),
         HostCpu::Told(cpu) => Some(cpu),
         HostCpu::Unknown => None,
     };
     HalfStatus {
         state: HalfState::Attached,
-        pid: Some(host.pid),
+        pid: host.pid,
         incarnation: Some(host.incarnation.0),
-        uptime_s: Some(host.attached.elapsed().as_secs_f64()),
+        uptime_s: Some(host.attached_for.as_secs_f64()),
         cpu_us: cpu.map(microseconds),
     }
 }
@@ -213,6 +219,8 @@ pub(super) mod tests {
                 kind: LinkKind::Shm,
                 endpoint: "shm d/link.sock".to_owned(),
                 dma: DmaCounts::default(),
+                hosts: 0,
+                probe: None,
             },
             requests: Vec::new(),
         }

@@ -99,6 +99,10 @@ pub struct LinkStatus {
     pub dma_read_bytes: u64,
     /// Bytes written to host memory.
     pub dma_written_bytes: u64,
+    /// Hosts that are attached and connected.
+    pub hosts: usize,
+    /// The round trip of the host's last probe through the rings.
+    pub probe_ns: Option<u64>,
 }
 
 /// How many requests one half answered for one reason.

@@ -58,10 +58,15 @@ fn half_row(name: &str, half: &HalfStatus) -> Vec<String> {
 
 fn link_lines(status: &Status) -> String {
     let link = &status.link;
+    let probe = match link.probe_ns {
+        Some(time) => format!("{:.1} µs", Duration::from_nanos(time).as_secs_f64() * 1e6),
+        None => "-".to_owned(),
+    };
     format!(
-        "{} {}\n  DMA reads  {} ({} bytes)\n  DMA writes {} ({} bytes)",
+        "{} {}\n  hosts      {}\n  probe      {probe}\n  DMA reads  {} ({} bytes)\n  DMA writes {} ({} bytes)",
         styled(HEADING, "link:"),
         link.endpoint,
+        link.hosts,
         link.dma_reads,
         link.dma_read_bytes,
         link.dma_writes,
