@@ -116,7 +116,7 @@ impl Harness {
         for plant in plants {
             let output = command::capture(self.command(repository, &[]).env(PLANT_VARIABLE, plant))?;
             // Kept, not shown: a log with `test result: FAILED` in it reads like a run that failed.
-            let log = keep_log(repository, plant, &output)?;
+            let log = keep_log(repository, harness, plant, &output)?;
             match finding(&output) {
                 Some(tests) => println!("planted: `{plant}` was found by {tests} ({log})"),
                 None => {
@@ -165,9 +165,9 @@ fn finding(output: &Output) -> Option<String> {
 }
 
 /// Writes what the run said, and gives the file's place relative to the root where it can.
-fn keep_log(repository: &Repository, plant: &str, output: &Output) -> Result<String> {
+fn keep_log(repository: &Repository, harness: &Harness, plant: &str, output: &Output) -> Result<String> {
     let folder = repository.target_folder("planted");
-    let path = folder.join(format!("{plant}.log"));
+    let path = folder.join(format!("{}-{plant}.log", harness.package));
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&path, [output.stdout.as_slice(), &output.stderr].concat()))
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -192,8 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn names_of_plants_are_unique_because_logs_are_named_after_them() {
-        let names: Vec<&str> = HARNESSES.iter().flat_map(|harness| harness.plants).copied().collect();
+    fn plants_are_unique_in_their_package_because_logs_are_named_after_them() {
+        let names: Vec<(&str, &str)> = HARNESSES
+            .iter()
+            .flat_map(|harness| harness.plants.iter().map(|plant| (harness.package, *plant)))
+            .collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     }
 }

@@ -21,6 +21,7 @@ use crate::card_dma::CardDma;
 use crate::connection::{self, Arrived, Connection, ConnectionError};
 use crate::frame_dma::FrameDma;
 use crate::group::GroupRefusal;
+use crate::memory_file;
 use crate::model::{Costs, ModelDma};
 
 /// Transfers in flight for one host.
@@ -55,6 +56,8 @@ pub struct CardLinkConfig {
     pub dead_after: Duration,
     /// Bytes of region memory granted to all hosts together.
     pub memory_max: u64,
+    /// Bytes of region memory granted to one host, so that it cannot starve the others.
+    pub host_memory_max: u64,
     /// Hosts attached at once.
     pub hosts_max: usize,
     /// Users that may attach besides the card's own and root.
@@ -632,7 +635,9 @@ impl CardLink {
                 }
                 CardEvent::GroupClosed { group, region_len } => {
                     self.memory_used = self.memory_used.saturating_sub(region_len);
-                    self.hosts[index].files.remove(&RegionId(group.0));
+                    if let Some(file) = self.hosts[index].files.remove(&RegionId(group.0)) {
+                        memory_file::release(&file);
+                    }
                 }
                 CardEvent::Goodbye => self.hosts[index].over = Some("it said goodbye".to_owned()),
             }
@@ -651,16 +656,21 @@ impl CardLink {
         let host = &mut self.hosts[index];
         let plan = host.core.plan_group(request_capacity, response_capacity)?;
         let (spec, _, len) = plan;
-        if self.memory_used.saturating_add(len) > self.config.memory_max {
-            let text = format!(
-                "{len} bytes asked for, {} of {} are in use; raise [link] memory on the card",
-                self.memory_used, self.config.memory_max
-            );
-            return Err(GroupRefusal::Budget(text));
+        let used = host.core.region_bytes();
+        for (used, limit, key) in [
+            (used, self.config.host_memory_max, "memory_per_host"),
+            (self.memory_used, self.config.memory_max, "memory"),
+        ] {
+            if used.saturating_add(len) > limit {
+                let text = format!(
+                    "{len} bytes asked for, {used} of {limit} are in use; raise [link] {key} on the card"
+                );
+                return Err(GroupRefusal::Budget(text));
+            }
         }
         let mut region = None;
         if host.core.identity().kind != LinkKind::Tcp {
-            let made = crate::memory_file::create(len);
+            let made = memory_file::create(len);
             let (file, memory) = made.map_err(|error| GroupRefusal::Budget(error.to_string()))?;
             host.files.insert(spec.region, file);
             region = Some(memory);
@@ -694,6 +704,7 @@ impl CardLink {
                 let _ = wire.connection.send(out, |_| None);
             }
             self.past = self.past + host.core.counts();
+            host.files.values().for_each(memory_file::release);
             host.core.shut_down(service);
             if let Some(wire) = host.wire {
                 self.drop_wire(wire);

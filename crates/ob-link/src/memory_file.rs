@@ -43,6 +43,14 @@ pub fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
     Ok((file, region))
 }
 
+/// Gives a region's memory back, even if the other half keeps it mapped: what it reads there from now on are zeros, and
+/// what it writes is on its own account.
+pub(crate) fn release(file: &OwnedFd) {
+    let len = rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.unsigned_abs());
+    // Where that fails the memory is free when the last mapping is gone.
+    let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
+}
+
 /// Maps a region that the card handed over, after checking that it can be relied on.
 pub fn open(file: &OwnedFd) -> Result<Region, Errno> {
     let size = rustix::fs::fstat(file)?.st_size;
@@ -92,6 +100,17 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(&file, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&file, 1 << 20), Err(Errno::PERM));
         assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn released_memory_is_free_though_still_mapped() {
+        let (file, _ours) = create(1 << 20).unwrap();
+        let theirs = open(&file).unwrap();
+        theirs.store(8192, 7, Ordering::Release);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 2048);
+        release(&file);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        assert_eq!(theirs.load(8192, Ordering::Acquire), 0);
     }
 
     #[test]

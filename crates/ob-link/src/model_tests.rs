@@ -61,7 +61,7 @@ fn bandwidth_is_bounded() {
         dma.submit(Token(token), DmaOp::Read { from: HERE, into }).unwrap();
     }
     let last = dma.flight.back().unwrap().due.since(clock.now());
-    let ideal = Duration::from_secs_f64((8 << 20) as f64 / 25e9);
+    let ideal = Duration::from_secs_f64(f64::from(8 << 20) / 25e9);
     assert!(last > ideal && last < ideal * 2, "{last:?} against {ideal:?}");
 }
 

@@ -57,8 +57,8 @@ fn cuts_at_any_byte_lose_double_and_reorder_nothing() {
             });
         }
     });
+    // (A host that leaves while it is cut off cannot say so: the card would wait for it as long as it may be away.)
     bystander.finish();
-    card.wait_hosts(0);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn many_threads_share_a_group_and_each_message_arrives_once() {
             for producer in 0..producers {
                 let group = &group;
                 scope.spawn(move || {
-                    (0..each).for_each(|n| push(group, &(producer * each + n).to_le_bytes(), None))
+                    (0..each).for_each(|n| push(group, &(producer * each + n).to_le_bytes(), None));
                 });
             }
             let consumer = || {

@@ -83,7 +83,8 @@ impl RingSpec {
         }
         let control_end = control.checked_add(CONTROL_LEN as u64).filter(|end| *end <= data);
         let data_end = data.checked_add(u64::from(capacity)).filter(|end| *end <= region_len);
-        let aligned = control.is_multiple_of(64) && data.is_multiple_of(u64::from(PAYLOAD_ALIGN_MAX.min(CAPACITY_MIN)));
+        let aligned =
+            control.is_multiple_of(64) && data.is_multiple_of(u64::from(PAYLOAD_ALIGN_MAX.min(CAPACITY_MIN)));
         if control_end.is_none() || data_end.is_none() || !aligned {
             return Err(RingSpecError::Placement);
         }

@@ -101,6 +101,7 @@ pub fn config(listen: Vec<Listen>) -> CardLinkConfig {
         pollers: 1,
         dead_after: Duration::from_secs(5),
         memory_max: 64 << 20,
+        host_memory_max: 64 << 20,
         hosts_max: 8,
         allow_users: Vec::new(),
         allow_addresses: Vec::new(),

@@ -78,6 +78,8 @@ pub struct LinkConfig {
     pub allow_addresses: Vec<Network>,
     /// The most region memory that the card grants to all hosts together.
     pub memory: ByteSize,
+    /// The most region memory that the card grants to one host.
+    pub memory_per_host: ByteSize,
 }
 
 /// The kinds of link.
@@ -270,6 +272,7 @@ impl Default for Config {
                 allow_users: Vec::new(),
                 allow_addresses: Vec::new(),
                 memory: ByteSize(256 << 20),
+                memory_per_host: ByteSize(64 << 20),
             },
             reactor: ReactorConfig { spin: TimeSpan(Duration::from_micros(50)) },
             status: StatusConfig { listen: local(9160) },

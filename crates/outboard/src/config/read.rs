@@ -32,6 +32,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "allow_users",
             "allow_addresses",
             "memory",
+            "memory_per_host",
         ],
     ),
     ("reactor", &["spin"]),
@@ -144,6 +145,7 @@ impl Reader<'_> {
             "allow_users" => self.set("link", key, value, &mut link.allow_users, users),
             "allow_addresses" => self.set("link", key, value, &mut link.allow_addresses, networks),
             "memory" => self.set("link", key, value, &mut link.memory, memory),
+            "memory_per_host" => self.set("link", key, value, &mut link.memory_per_host, memory),
             _ => self.unknown("link", key),
         }
     }

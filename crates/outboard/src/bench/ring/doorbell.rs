@@ -49,6 +49,7 @@ fn serve(case: &str, spin: Duration, count: usize, socket: &PathBuf) -> Result<C
         pollers: 1,
         dead_after: Duration::from_secs(10),
         memory_max: 1 << 20,
+        host_memory_max: 1 << 20,
         hosts_max: 1,
         allow_users: Vec::new(),
         allow_addresses: Vec::new(),
