@@ -116,7 +116,7 @@ impl Harness {
         for plant in plants {
             let output = command::capture(self.command(repository, &[]).env(PLANT_VARIABLE, plant))?;
             // Kept, not shown: a log with `test result: FAILED` in it reads like a run that failed.
-            let log = keep_log(repository, harness, plant, &output)?;
+            let log = keep_log(repository, self, plant, &output)?;
             match finding(&output) {
                 Some(tests) => println!("planted: `{plant}` was found by {tests} ({log})"),
                 None => {
