@@ -19,12 +19,18 @@ struct Counting;
 
 // SAFETY: every call goes to the system's allocator as it is; counting touches only this thread's own cell.
 unsafe impl GlobalAlloc for Counting {
+    /// # Safety
+    ///
+    /// As the trait says.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
         // SAFETY: passed on.
         unsafe { System.alloc(layout) }
     }
 
+    /// # Safety
+    ///
+    /// As the trait says.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: passed on.
         unsafe { System.dealloc(pointer, layout) }

@@ -56,21 +56,25 @@ impl Region {
     }
 
     /// Whether `offset..offset + len` lies inside, whatever the numbers.
+    #[inline]
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
     /// Loads the word at `offset`.
+    #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.word(offset).load(order)
     }
 
     /// Stores the word at `offset`.
+    #[inline]
     pub fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.word(offset).store(value, order);
     }
 
     /// Adds to the word at `offset` and returns what was there. Only between threads of one half.
+    #[inline]
     pub fn fetch_add(&self, offset: usize, value: u64, order: Ordering) -> u64 {
         self.word(offset).fetch_add(value, order)
     }
@@ -91,6 +95,7 @@ impl Region {
     ///
     /// The other half may be writing them at the same time. Then the copy holds some mixture of old and new
     /// bytes, which is why callers check what they copied and never look at the original again.
+    #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         assert!(self.contains(offset as u64, into.len() as u64), "copy of {} at {offset}", into.len());
         // SAFETY: in bounds, and `into` is ours and cannot overlap memory that is never lent out. A write by
@@ -102,6 +107,7 @@ impl Region {
     }
 
     /// Copies bytes in.
+    #[inline]
     #[cfg(not(miri))]
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(self.contains(offset as u64, from.len() as u64), "copy of {} at {offset}", from.len());
@@ -135,6 +141,7 @@ impl Region {
     }
 
     /// Address of the word at `offset`, for the kernel's futex calls.
+    #[inline]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && self.contains(offset as u64, 8), "word at {offset}");
         // SAFETY: in bounds and aligned (the base is, and the offset is a multiple of 8); the region outlives

@@ -1,6 +1,7 @@
 //! Host threads put requests into the request ring.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ob_memory::Region;
 use ob_wire_link::ring::{
@@ -105,7 +106,7 @@ impl HostSender {
     /// The bell's low half as it is now.
     pub fn bell_now(&self) -> u32 {
         let offset = self.many.offset(control::BELL);
-        self.many.region.load(offset, std::sync::atomic::Ordering::Acquire) as u32
+        self.many.region.load(offset, Ordering::Acquire) as u32
     }
 
     /// The largest span of one message.
@@ -137,7 +138,7 @@ impl HostSender {
         let many = &self.many;
         if placement.skip > 0 {
             let skip = Header::Skip { span: placement.skip }.encode();
-            many.region.copy_in(many.at(tail), &skip.to_le_bytes());
+            many.region.store(many.at(tail), skip.to_le(), Ordering::Relaxed);
         }
         let start = many.at(tail + u64::from(placement.skip));
         let (span, inline_len) = (placement.span, shape.inline_len);
@@ -145,8 +146,8 @@ impl HostSender {
             (Some((pieces, _)), Some((len, _))) => {
                 let header = Header::Payload { span, inline_len }.encode();
                 let word = PayloadWord { offset: placement.payload_offset, len }.encode();
-                many.region.copy_in(start, &header.to_le_bytes());
-                many.region.copy_in(start + HEADER_LEN, &word.to_le_bytes());
+                many.region.store(start, header.to_le(), Ordering::Relaxed);
+                many.region.store(start + HEADER_LEN, word.to_le(), Ordering::Relaxed);
                 many.region.copy_in(start + PAYLOAD_HEADER_LEN, message.inline);
                 let mut at = start + placement.payload_offset as usize;
                 for piece in pieces {
@@ -156,7 +157,7 @@ impl HostSender {
             }
             _ => {
                 let header = Header::Inline { span, inline_len }.encode();
-                many.region.copy_in(start, &header.to_le_bytes());
+                many.region.store(start, header.to_le(), Ordering::Relaxed);
                 many.region.copy_in(start + HEADER_LEN, message.inline);
             }
         }

@@ -107,31 +107,37 @@ impl RingSpec {
     }
 
     /// Offset in the region of one word of the control block.
+    #[inline]
     pub fn word(&self, word: usize) -> u64 {
         self.control + word as u64
     }
 
     /// Offset in the region of a ring position.
+    #[inline]
     pub fn at(&self, position: u64) -> u64 {
         self.data + (position & u64::from(self.capacity - 1))
     }
 
     /// Bytes from a position to the end of the ring's data.
+    #[inline]
     pub fn to_wrap(&self, position: u64) -> u64 {
         u64::from(self.capacity) - (position & u64::from(self.capacity - 1))
     }
 
     /// Bytes of data.
+    #[inline]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
     /// The most bytes that may be claimed beyond what the other side has taken.
+    #[inline]
     pub fn progress_max(&self) -> u32 {
         self.progress_max
     }
 
     /// The largest span of one message.
+    #[inline]
     pub fn message_max(&self) -> u32 {
         self.message_max
     }
@@ -159,7 +165,18 @@ pub struct Placement {
 
 impl Placement {
     /// Places a message at ring position `tail`, or says that it is too large for this ring wherever it goes.
+    #[inline]
     pub fn of(shape: Shape, tail: u64, spec: &RingSpec) -> Option<Self> {
+        // Most messages are small and go where the tail is; they need none of the rest.
+        let end = HEADER_LEN as u64 + u64::from(shape.inline_len);
+        let span = (end + UNIT - 1) & !(UNIT - 1);
+        if shape.payload.is_none() && span <= spec.to_wrap(tail) && span <= u64::from(spec.message_max) {
+            return Some(Self { skip: 0, payload_offset: end as u32, span: span as u32 });
+        }
+        Self::of_any(shape, tail, spec)
+    }
+
+    fn of_any(shape: Shape, tail: u64, spec: &RingSpec) -> Option<Self> {
         let inline = u64::from(shape.inline_len);
         let (head, len, align) = match shape.payload {
             None => (HEADER_LEN as u64, 0, 1),
@@ -187,6 +204,7 @@ impl Placement {
     }
 
     /// Bytes to claim.
+    #[inline]
     pub fn total(&self) -> u64 {
         u64::from(self.skip) + u64::from(self.span)
     }
@@ -237,6 +255,7 @@ pub enum MessageError {
 
 impl Header {
     /// The header word of a message.
+    #[inline]
     pub fn encode(self) -> u64 {
         let (span, inline_len, kind) = match self {
             Self::Inline { span, inline_len } => (span, inline_len, KIND_INLINE),
@@ -247,6 +266,7 @@ impl Header {
     }
 
     /// Checks a header word against the bytes that are there.
+    #[inline]
     pub fn decode(word: u64, available: u64) -> Result<Self, MessageError> {
         let (span, inline_len, kind) = (word as u32, (word >> 32) as u16, (word >> 48) as u8);
         if span == 0 || !u64::from(span).is_multiple_of(UNIT) || u64::from(span) > available {
@@ -270,6 +290,7 @@ impl Header {
     }
 
     /// To the next message.
+    #[inline]
     pub fn span(self) -> u32 {
         match self {
             Self::Inline { span, .. } | Self::Payload { span, .. } | Self::Skip { span } => span,

@@ -45,7 +45,7 @@ impl LockSender {
             }
             let start = self.spec.at(*tail + u64::from(placement.skip)) as usize;
             let header = Header::Inline { span: placement.span, inline_len }.encode();
-            self.region.copy_in(start, &header.to_le_bytes());
+            self.region.store(start, header.to_le(), Ordering::Relaxed);
             self.region.copy_in(start + HEADER_LEN, inline);
             *tail += placement.total();
             // The card reads progress first: the claim must never lag behind it.

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use ob_core::{Clock, Dma, RegionId, Token};
 use ob_io::MonotonicClock;
-use ob_link::{Costs, ModelDma};
+use ob_link::ModelDma;
 use ob_ring::baseline::farm::FarmReceiver;
 use ob_ring::{CardReceiver, LocalDma, Received};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::producers::{Sent, card_core, spec};
-use super::{BenchFailure, RingKind};
+use super::{BenchFailure, LinkCase, RingKind};
 use crate::accounting;
 use crate::bench::Latencies;
 
@@ -34,7 +34,7 @@ pub(super) struct Measured {
 /// Runs one round: a fresh ring, a fresh host process.
 pub(super) fn measure(
     ring: RingKind,
-    costs: Option<Costs>,
+    link: LinkCase,
     producers: usize,
     time: Duration,
 ) -> Result<Measured, BenchFailure> {
@@ -42,7 +42,7 @@ pub(super) fn measure(
     let (file, region) = ob_link::memory_file::create(len)?;
     let mut dma = LocalDma::new(64, 2 << 20);
     dma.register(RegionId(0), region);
-    let dma: Box<dyn Dma> = match costs {
+    let dma: Box<dyn Dma> = match link.costs {
         None => Box::new(dma),
         Some(costs) => Box::new(ModelDma::new(dma, MonotonicClock, costs, 64)),
     };
@@ -50,7 +50,7 @@ pub(super) fn measure(
         RingKind::Farm => End::Farm(FarmReceiver::new(spec, Token(0))),
         RingKind::Progress | RingKind::Lock => End::Batched(CardReceiver::new(spec, Token(0))),
     };
-    let core = card_core()?;
+    let core = if link.aside { card_core()? } else { None };
     let mut host = HostProcess::start(ring, file.as_raw_fd(), producers, time, core)?;
     let everywhere = pin(core)?;
     let outcome = Card { dma, end, messages: 0, latencies: Latencies::new() }.run(&mut host);

@@ -5,11 +5,12 @@
 //!   ┌──────────────────────┐        ┌──────────────────────────┐
 //!   │ one thread, polling  │ ◀─DMA─ │ 1 to 64 producer threads │
 //!   └──────────────────────┘        └──────────────────────────┘
-//!        its own core                    all the other cores
 //! ```
 //!
-//! The card polls for as long as a case runs, on a core that is set aside for it as a card's would be. A producer that
-//! finds its ring full yields. Every 64th message carries the time it was sent at.
+//! The card polls for as long as a case runs. A producer that finds its ring full yields. Every 64th message carries the
+//! time it was sent at. In the cases `aside` a core is set aside for the card, as a DPU's cores are, and the producers
+//! share the others; on a machine of two cores they then never meet on the ring at the same instant. In the other
+//! cases everybody runs everywhere.
 
 mod card;
 mod doorbell;
@@ -56,8 +57,20 @@ impl RingKind {
     }
 }
 
-/// The links that are measured, by name and costs.
-const LINKS: [(&str, Option<Costs>); 2] = [("shm", None), ("pcie4", Some(Costs::PCIE4))];
+/// A link that is measured.
+#[derive(Clone, Copy)]
+struct LinkCase {
+    name: &'static str,
+    costs: Option<Costs>,
+    /// Whether the card has a core of its own.
+    aside: bool,
+}
+
+const LINKS: [LinkCase; 3] = [
+    LinkCase { name: "shm", costs: None, aside: false },
+    LinkCase { name: "pcie4", costs: Some(Costs::PCIE4), aside: false },
+    LinkCase { name: "shm_aside", costs: None, aside: true },
+];
 
 /// How much is measured.
 struct Plan {
@@ -90,9 +103,9 @@ impl Bench for RingBench {
         let runs = LINKS.len() * plan.producers.len() * plan.rounds * RingKind::ALL.len();
         setting.progress.set_length(runs as u64 + 2);
         let mut cases = Vec::new();
-        for (link, costs) in LINKS {
+        for link in LINKS {
             for producers in plan.producers {
-                cases.extend(compare(link, costs, *producers, plan, setting)?);
+                cases.extend(compare(link, *producers, plan, setting)?);
             }
         }
         let ratios = ratios(&cases);
@@ -108,8 +121,7 @@ impl Bench for RingBench {
 
 /// The three rings with the same link and as many producers, round by round in turn; the median round of each.
 fn compare(
-    link: &str,
-    costs: Option<Costs>,
+    link: LinkCase,
     producers: usize,
     plan: &Plan,
     setting: &Setting<'_>,
@@ -117,8 +129,8 @@ fn compare(
     let mut rounds: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
     for _ in 0..plan.rounds {
         for ring in RingKind::ALL {
-            setting.progress.set_message(format!("{} {link} {producers}", ring.name()));
-            rounds.entry(ring.name()).or_default().push(card::measure(ring, costs, producers, plan.time)?);
+            setting.progress.set_message(format!("{} {} {producers}", ring.name(), link.name));
+            rounds.entry(ring.name()).or_default().push(card::measure(ring, link, producers, plan.time)?);
             setting.progress.inc(1);
         }
     }
@@ -126,7 +138,7 @@ fn compare(
         let mut rounds = rounds.remove(ring.name())?;
         rounds.sort_by(|left, right| left.rate().total_cmp(&right.rate()));
         let middle = rounds.len() / 2;
-        Some(rounds.swap_remove(middle).case(&format!("{}.{link}.p{producers}", ring.name())))
+        Some(rounds.swap_remove(middle).case(&format!("{}.{}.p{producers}", ring.name(), link.name)))
     });
     Ok(cases.collect())
 }
@@ -163,7 +175,7 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
     let is_progress_on = |case: &&Case, link: &str| case.case.starts_with(&format!("progress.{link}."));
     let mut ratios = BTreeMap::new();
     let counts: Vec<&str> = cases.iter().filter_map(|case| case.case.strip_prefix("progress.shm.")).collect();
-    for (link, _) in LINKS {
+    for LinkCase { name: link, .. } in LINKS {
         for count in &counts {
             let progress = rate(&format!("progress.{link}.{count}"));
             ratios.insert(
