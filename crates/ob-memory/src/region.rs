@@ -61,6 +61,21 @@ impl Region {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
+    /// Hints that the word at `offset` will be written soon: its cache line is fetched for writing while other work goes
+    /// on. On processors where there is no such hint, nothing happens.
+    #[inline]
+    pub fn prefetch_for_write(&self, offset: usize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let word: *const AtomicU64 = self.word(offset);
+            // SAFETY: a prefetch of any address is harmless, and this one lies in the region.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(word.cast()) };
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = offset;
+    }
+
     /// Loads the word at `offset`.
     #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {

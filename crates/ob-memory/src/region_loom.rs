@@ -45,6 +45,8 @@ impl Region {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
+    pub fn prefetch_for_write(&self, _offset: usize) {}
+
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.word(offset).atomic.load(order)
     }

@@ -62,6 +62,7 @@ impl HostSender {
         if many.closed.is_closed() {
             return Err(PushError::Closed);
         }
+        many.prefetch_pointers();
         let shape = self.shape(&message)?;
         let mut tail = many.claim();
         // DDS Figure 8a, with N recomputed for each tail: padding and the skip at the end depend on it.
