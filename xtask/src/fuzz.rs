@@ -45,6 +45,21 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// A few seconds of each target: enough to see that they build and run.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_briefly(repository: &Repository) -> Result<Outcome> {
+    let has = |program: &str| command::succeeds(std::process::Command::new(program).arg("--version"));
+    if !has("c++") || !command::succeeds(&mut command::cargo(repository, &["+nightly", "--version"])) {
+        return Ok(Outcome::skipped(
+            "fuzz",
+            "a nightly toolchain and a C++ compiler are needed, for libFuzzer",
+        ));
+    }
+    run(repository, &Arguments { target: None, seconds: 10 })
+}
+
 fn targets(repository: &Repository) -> Result<Vec<String>> {
     let output = command::capture(&mut command::cargo(repository, &["+nightly", "fuzz", "list"]))?;
     if !output.status.success() {

@@ -2,7 +2,7 @@
 
 use ob_core::{AttachmentId, Clock, Dma, DmaCounts, GroupId, Incarnation, Instant, RegionId};
 use ob_memory::Region;
-use ob_ring::{Armed, Batch, CardSender, RingError};
+use ob_ring::{Armed, CardService, GroupKey, RingError};
 use ob_wire_link::frame::{CHANNEL_MAX, Frame, GroupOpened, LinkKind, Resume, Welcome};
 use ob_wire_link::ring::RingSpec;
 
@@ -15,33 +15,6 @@ use crate::{FrameDma, ProtocolError};
 const GROUPS_MAX: usize = 64;
 /// Bytes of frames that may wait for a host that does not read them.
 const OUT_MAX: usize = 64 << 20;
-
-/// A group of an attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupKey {
-    /// The host.
-    pub attachment: AttachmentId,
-    /// Its group.
-    pub group: GroupId,
-}
-
-/// What the card does with requests. Services implement it; the link calls it on the reactor's thread.
-pub trait CardService {
-    /// A host wants a group for the service of this number; a text for people says why not.
-    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String>;
-
-    /// Requests arrived. Responses may be given now or later, in [`CardService::responses`].
-    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender);
-
-    /// The group's turn to deliver responses that wait.
-    fn responses(&mut self, key: GroupKey, responses: &mut CardSender);
-
-    /// The group is gone.
-    fn closed(&mut self, key: GroupKey);
-
-    /// A message of the ordered channel.
-    fn channel(&mut self, attachment: AttachmentId, message: &[u8]);
-}
 
 /// What a frame asks of the driver.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,6 +36,8 @@ pub enum CardEvent {
         group: GroupId,
         /// Bytes it had.
         region_len: u64,
+        /// Why.
+        reason: GroupClosedReason,
     },
     /// The host leaves.
     Goodbye,
@@ -147,10 +122,11 @@ impl<C: Clock> CardAttachment<C> {
         frame: &Frame<'_>,
         service: &mut dyn CardService,
     ) -> Result<Option<CardEvent>, ProtocolError> {
-        if frame.is_sequenced()
-            && let Some(count) = self.sequencer.arrived()
-        {
-            Frame::Ack { count }.encode(&mut self.out);
+        if frame.is_sequenced() {
+            self.sequencer.arrived();
+            if let Some(count) = self.sequencer.took() {
+                Frame::Ack { count }.encode(&mut self.out);
+            }
         }
         if self.sequencer.is_overrun() {
             return Err(ProtocolError::Overflow);
@@ -420,6 +396,6 @@ impl<C: Clock> CardAttachment<C> {
         self.dma.unregister(closed.region);
         service.closed(GroupKey { attachment: self.identity.attachment, group });
         self.send_sequenced(&Frame::GroupClosed { group, reason: reason as u32, text });
-        Some(CardEvent::GroupClosed { group, region_len: closed.region_len })
+        Some(CardEvent::GroupClosed { group, region_len: closed.region_len, reason })
     }
 }

@@ -116,7 +116,11 @@ impl<C: Clock> CardDma<C> {
 
     /// Bells to be heard now.
     pub(crate) fn take_wakes(&mut self, now: Instant) -> impl Iterator<Item = Wake> {
-        while let Some((_, bell)) = self.bells.pop_front_if(|(due, _)| *due <= now) {
+        // Not by the clock alone: what was written before a bell was rung must have been executed when it is heard.
+        let executed_below = self.dma_ref().next_due();
+        let is_due =
+            |(due, _): &mut (Instant, Bell)| *due <= now && executed_below.is_none_or(|next| *due < next);
+        while let Some((_, bell)) = self.bells.pop_front_if(is_due) {
             // A bell in a region that was closed meanwhile wakes nobody.
             let rung = self.local_engine().and_then(|local| {
                 local.bump_bell(bell).ok().map(|(region, offset)| Wake { region: region.clone(), offset })

@@ -1,26 +1,28 @@
 //! The card's driver: sockets, memory files and process descriptors around [`CardAttachment`].
 
-use std::collections::BTreeMap;
+mod arrivals;
+mod memory;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ob_core::{AttachmentId, DmaCounts, Incarnation, Instant, RegionId};
+use ob_core::{AttachmentId, DmaCounts, GroupId, Incarnation, Instant, RegionId};
 use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, doorbell};
-use ob_ring::{Armed, LocalDma};
+use ob_ring::{Armed, CardService, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
 use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::rand::GetRandomFlags;
 
 use crate::address_range::AddressRange;
-use crate::attachment::{CardAttachment, CardEvent, CardService, Identity};
+use crate::attachment::{CardAttachment, CardEvent, Identity};
 use crate::card_dma::CardDma;
-use crate::connection::{self, Arrived, Connection, ConnectionError};
+use crate::connection::{self, Arrived, Connection, ConnectionError, PeerProcess};
 use crate::frame_dma::FrameDma;
-use crate::group::GroupRefusal;
+use crate::group::{GroupClosedReason, GroupRefusal};
 use crate::memory_file;
 use crate::model::{Costs, ModelDma};
 
@@ -30,6 +32,8 @@ const TRANSFERS_MAX: usize = 1024;
 const TRANSFER_MAX: usize = 2 << 20;
 /// Frames handled for one host before the others get their turn.
 const FRAMES_A_TURN: usize = 64;
+/// Groups that one host may have asked for and not have an answer to.
+const WISHES_MAX: usize = 64;
 /// How long a connection may take to say `HELLO`.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How long a connection keeps its place without saying `HELLO` when others want it.
@@ -75,14 +79,23 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(formatter, "{}", path.display()),
+            Self::Tcp(address) => write!(formatter, "{address}"),
+        }
+    }
+}
+
 /// Why the card cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum CardLinkError {
     /// Another process has the socket or port.
-    #[error("{0:?} is in use by another process")]
+    #[error("{0} is in use by another process")]
     InUse(Listen),
     /// Something else is in the way.
-    #[error("cannot listen on {0:?}: {1}")]
+    #[error("cannot listen on {0}: {1}")]
     Listen(Listen, Errno),
     /// The reactor cannot watch one more descriptor.
     #[error(transparent)]
@@ -120,6 +133,7 @@ pub struct CardLink {
     events: Vec<CardEvent>,
     /// What hosts that are gone have carried.
     past: DmaCounts,
+    shutting_down: bool,
 }
 
 struct Listener {
@@ -147,9 +161,8 @@ struct Wire {
     writable: bool,
 }
 
-#[derive(Clone, Copy)]
 enum Peer {
-    Process { pid: rustix::process::Pid },
+    Process(PeerProcess),
     Machine,
 }
 
@@ -159,9 +172,31 @@ struct Host {
     process: Option<(OwnedFd, WatchId, i32)>,
     /// Memory files to hand over, by region.
     files: BTreeMap<RegionId, OwnedFd>,
+    /// Bytes of groups that were closed without the host asking for it.
+    lingering: u64,
+    /// Groups that it asked for and has no answer to yet.
+    wishes: VecDeque<Wish>,
+    /// When the next of them may be opened.
+    next_grant: Instant,
     attached_at: Instant,
     away_since: Option<Instant>,
     over: Option<String>,
+}
+
+/// A group that a host asked for.
+#[derive(Clone, Copy)]
+struct Wish {
+    request: u32,
+    service: u32,
+    request_capacity: u32,
+    response_capacity: u32,
+}
+
+impl Host {
+    /// Making or giving back memory took a while: the host pays with waiting nine times as long.
+    fn charge_time(&mut self, started: Instant, ended: Instant) {
+        self.next_grant = self.next_grant.max(ended) + (ended - started) * 9;
+    }
 }
 
 impl CardLink {
@@ -188,6 +223,7 @@ impl CardLink {
             memory_used: 0,
             events: Vec::new(),
             past: DmaCounts::default(),
+            shutting_down: false,
         })
     }
 
@@ -224,16 +260,17 @@ impl CardLink {
 
     /// Moves everything on. `true` if requests or responses moved, or a host came or went.
     pub fn poll(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
-        let mut worked = self.meet_strangers(now, service);
+        let mut worked = self.meet_strangers(now);
         for index in 0..self.listeners.len() {
             self.accept(index, now);
         }
-        worked |= self.meet_strangers(now, service);
+        worked |= self.meet_strangers(now);
         for index in 0..self.hosts.len() {
             worked |= self.read_frames(index, service);
             let host = &mut self.hosts[index];
             worked |= host.core.poll(service, &mut self.events);
-            self.act(index, service);
+            self.act(index);
+            worked |= self.grant_wish(index, now, service);
             self.write_frames(index, now);
         }
         worked | self.bury(now, service)
@@ -253,7 +290,7 @@ impl CardLink {
             if host.wire.as_ref().is_some_and(|wire| wire.readable) {
                 all = Armed::NotYet;
             }
-            self.act(index, service);
+            self.act(index);
             self.write_frames(index, now);
         }
         all
@@ -263,13 +300,15 @@ impl CardLink {
     /// not, and `next_due` tells of them.
     pub fn next_due(&self) -> Option<Instant> {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
+        let wishing = self.hosts.iter().filter(|host| !host.wishes.is_empty());
+        let grants = wishing.map(|host| host.next_grant);
         let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
         let crowded =
             self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
         let patience = if crowded { PLACE_FOR } else { HELLO_WITHIN };
         let strangers = self.strangers.iter().map(|stranger| stranger.since + patience);
         let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);
-        transfers.chain(away).chain(strangers).chain(listeners).min()
+        transfers.chain(grants).chain(away).chain(strangers).chain(listeners).min()
     }
 
     /// Every ring is looked at again. A card that wakes need not: rings that were got ready stay so, and whoever
@@ -289,6 +328,11 @@ impl CardLink {
     /// What the link has carried, over all attachments that are or were.
     pub fn counts(&self) -> DmaCounts {
         self.hosts.iter().fold(self.past, |sum, host| sum + host.core.counts())
+    }
+
+    /// How many hosts are attached, connected or away.
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
     }
 
     /// The attached hosts.
@@ -316,6 +360,7 @@ impl CardLink {
 
     /// Says goodbye to everyone and stops listening.
     pub fn shut_down(&mut self, service: &mut dyn CardService) {
+        self.shutting_down = true;
         for index in 0..self.hosts.len() {
             self.hosts[index].core.say_goodbye(1, "the card is shutting down");
             self.write_frames(index, self.reactor.now());
@@ -328,215 +373,6 @@ impl CardLink {
                 let _ = rustix::fs::unlink(path);
             }
         }
-    }
-
-    /// Accepts connections for as long as there is a place for them.
-    fn accept(&mut self, index: usize, now: Instant) {
-        let listener = &mut self.listeners[index];
-        if listener.again_at.take_if(|again| *again <= now).is_some() {
-            listener.readable = true;
-        }
-        while self.listeners[index].readable && self.has_place(now) {
-            self.make_place();
-            let listener = &mut self.listeners[index];
-            match connection::accept(listener.socket.as_fd()) {
-                Ok(Some((socket, address))) => {
-                    if let Err(reason) = self.admit(index, socket, address) {
-                        tracing::warn!("a host was turned away: {reason}");
-                    }
-                }
-                Ok(None) => listener.readable = false,
-                Err(error) => {
-                    tracing::warn!("cannot accept a host: {error}");
-                    listener.readable = false;
-                    listener.again_at = Some(now + ACCEPT_AGAIN);
-                }
-            }
-        }
-    }
-
-    /// Whether there is a place for one more stranger, or one has said nothing for long enough to lose its own:
-    /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.)
-    fn has_place(&self, now: Instant) -> bool {
-        let oldest = self.strangers.iter().map(|stranger| stranger.since).min();
-        self.strangers.len() < STRANGERS_MAX || oldest.is_some_and(|since| now >= since + PLACE_FOR)
-    }
-
-    fn make_place(&mut self) {
-        let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
-        if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
-            tracing::warn!("too many connections that say nothing; the oldest is dropped");
-            let stranger = self.strangers.swap_remove(index);
-            self.drop_wire(stranger.wire);
-        }
-    }
-
-    fn admit(&mut self, index: usize, socket: OwnedFd, address: Option<SocketAddr>) -> Result<(), String> {
-        let now = self.reactor.now();
-        let (connection, peer) = match &self.listeners[index].listen {
-            Listen::Unix(_) => {
-                let peer = sockopt::socket_peercred(&socket).map_err(|error| error.to_string())?;
-                let uid = peer.uid.as_raw();
-                let own = rustix::process::geteuid().as_raw();
-                if uid != own && uid != 0 && !self.config.allow_users.contains(&uid) {
-                    return Err(format!("user {uid} is not allowed"));
-                }
-                (Connection::packet(socket), Peer::Process { pid: peer.pid })
-            }
-            Listen::Tcp(_) => {
-                let ip = address.map(|address| address.ip().to_canonical());
-                let allowed = |ip: IpAddr| match self.config.allow_addresses.as_slice() {
-                    [] => ip.is_loopback(),
-                    allowed => allowed.iter().any(|range| range.contains(ip)),
-                };
-                if !ip.is_some_and(allowed) {
-                    return Err(format!("address {address:?} is not allowed"));
-                }
-                let stream = Connection::stream(socket, self.config.dead_after);
-                (stream.map_err(|error| error.to_string())?, Peer::Machine)
-            }
-        };
-        let watch =
-            self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
-        let wire = Wire { connection, watch, readable: true, writable: true };
-        self.strangers.push(Stranger { wire, peer, since: now });
-        Ok(())
-    }
-
-    /// Reads what strangers say; a `HELLO` makes a host of one.
-    fn meet_strangers(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
-        let mut worked = false;
-        let mut index = 0;
-        while index < self.strangers.len() {
-            let stranger = &mut self.strangers[index];
-            let hello = if stranger.wire.readable { stranger.wire.hello() } else { Ok(None) };
-            match hello {
-                Ok(None) if now < stranger.since + HELLO_WITHIN => index += 1,
-                Ok(Some(hello)) => {
-                    let stranger = self.strangers.swap_remove(index);
-                    self.greet(stranger, &hello, service);
-                    worked = true;
-                }
-                Ok(None) => {
-                    let stranger = self.strangers.swap_remove(index);
-                    self.drop_wire(stranger.wire);
-                }
-                Err(error) => {
-                    tracing::warn!("a host was turned away: {error}");
-                    let mut stranger = self.strangers.swap_remove(index);
-                    stranger.wire.refuse(RefusedCode::Malformed, &error);
-                    self.drop_wire(stranger.wire);
-                }
-            }
-        }
-        worked
-    }
-
-    fn greet(&mut self, mut stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
-        match self.decide(hello, stranger.peer) {
-            Err((code, text)) => {
-                tracing::warn!(name = hello.name, "a host was turned away: {text}");
-                stranger.wire.refuse(code, &text);
-                self.drop_wire(stranger.wire);
-            }
-            Ok(Some(index)) => self.come_back(index, stranger, hello, service),
-            Ok(None) => {
-                if let Err((mut stranger, text)) = self.attach(stranger, hello) {
-                    tracing::warn!(name = hello.name, "a host was turned away: {text}");
-                    stranger.wire.refuse(RefusedCode::NotAllowed, &text);
-                    self.drop_wire(stranger.wire);
-                }
-            }
-        }
-    }
-
-    /// Whether a host may attach: afresh (`None`) or to the attachment of a host known here.
-    fn decide(&self, hello: &Hello, peer: Peer) -> Result<Option<usize>, (RefusedCode, String)> {
-        if hello.version != VERSION {
-            let text = format!(
-                "this card speaks version {VERSION} of the link protocol, the host speaks version {}; \
-                 run the same release of outboard on both",
-                hello.version
-            );
-            return Err((RefusedCode::Version, text));
-        }
-        let Some(resume) = &hello.resume else {
-            if self.hosts.len() >= self.config.hosts_max {
-                let text = format!("{} hosts are attached, and no more are allowed", self.hosts.len());
-                return Err((RefusedCode::NotAllowed, text));
-            }
-            return Ok(None);
-        };
-        let may_resume = |host: &Host| host.over.is_none() && host.core.may_resume(resume);
-        let known = self.hosts.iter().position(may_resume).filter(|_| matches!(peer, Peer::Machine));
-        let text = "that attachment is over; attach afresh".to_owned();
-        known.map(Some).ok_or((RefusedCode::NoSuchAttachment, text))
-    }
-
-    fn attach(&mut self, stranger: Stranger, hello: &Hello) -> Result<(), (Stranger, String)> {
-        // First of all: a host whose death could go unnoticed (it may be dead already) is not taken.
-        let process = match stranger.peer {
-            Peer::Machine => None,
-            Peer::Process { pid } => match self.watch_process(pid) {
-                Ok(process) => Some(process),
-                Err(error) => return Err((stranger, format!("its process cannot be watched: {error}"))),
-            },
-        };
-        let (kind, dma) = match (stranger.peer, self.config.costs) {
-            (Peer::Machine, _) => (LinkKind::Tcp, CardDma::frame(FrameDma::new(TRANSFERS_MAX))),
-            (Peer::Process { .. }, None) => {
-                (LinkKind::Shm, CardDma::local(LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX)))
-            }
-            (Peer::Process { .. }, Some(costs)) => {
-                let local = LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX);
-                (LinkKind::Model, CardDma::model(ModelDma::new(local, MonotonicClock, costs, TRANSFERS_MAX)))
-            }
-        };
-        let identity = Identity {
-            attachment: AttachmentId(self.next_attachment),
-            secret: random_secret(),
-            card_incarnation: self.config.incarnation,
-            host_incarnation: hello.host_incarnation,
-            name: hello.name.clone(),
-            kind,
-            card_pollers: self.config.pollers,
-            host_pollers: hello.pollers,
-        };
-        self.next_attachment += 1;
-        tracing::info!(name = hello.name, attachment = identity.attachment.0, "host attached");
-        self.hosts.push(Host {
-            core: CardAttachment::new(identity, dma),
-            wire: Some(stranger.wire),
-            process,
-            files: BTreeMap::new(),
-            attached_at: self.reactor.now(),
-            away_since: None,
-            over: None,
-        });
-        Ok(())
-    }
-
-    fn come_back(&mut self, index: usize, stranger: Stranger, hello: &Hello, service: &mut dyn CardService) {
-        let received = hello.resume.as_ref().map_or(0, |resume| resume.received);
-        let host = &mut self.hosts[index];
-        host.core.disconnected();
-        let old = host.wire.replace(stranger.wire);
-        host.away_since = None;
-        if let Err(error) = host.core.resume(received) {
-            host.over = Some(error.to_string());
-        }
-        tracing::info!(name = hello.name, "host is back");
-        if let Some(old) = old {
-            self.drop_wire(old);
-        }
-        self.act(index, service);
-    }
-
-    /// Notices the end of a process even when its children keep its sockets open.
-    fn watch_process(&self, pid: rustix::process::Pid) -> Result<(OwnedFd, WatchId, i32), String> {
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
-        let watch = self.reactor.watch(&process, Interest::Readable).map_err(|error| error.to_string())?;
-        Ok((process, watch, pid.as_raw_nonzero().get()))
     }
 
     fn read_frames(&mut self, index: usize, service: &mut dyn CardService) -> bool {
@@ -576,7 +412,7 @@ impl CardLink {
                     break;
                 }
             }
-            self.act(index, service);
+            self.act(index);
             if self.hosts[index].over.is_some() {
                 break;
             }
@@ -623,64 +459,25 @@ impl CardLink {
     }
 
     /// Does what the core asked of its driver.
-    fn act(&mut self, index: usize, service: &mut dyn CardService) {
+    fn act(&mut self, index: usize) {
         for event in std::mem::take(&mut self.events) {
             match event {
-                CardEvent::OpenGroup { request, service: number, request_capacity, response_capacity } => {
-                    let opened =
-                        self.open_group(index, request, number, request_capacity, response_capacity, service);
-                    if let Err(refusal) = opened {
-                        self.hosts[index].core.refuse_group(request, &refusal);
+                CardEvent::OpenGroup { request, service, request_capacity, response_capacity } => {
+                    let wish = Wish { request, service, request_capacity, response_capacity };
+                    let host = &mut self.hosts[index];
+                    if host.wishes.len() < WISHES_MAX {
+                        host.wishes.push_back(wish);
+                    } else {
+                        let text = format!("{WISHES_MAX} groups that this host asked for are not open yet");
+                        host.core.refuse_group(request, &GroupRefusal::Budget(text));
                     }
                 }
-                CardEvent::GroupClosed { group, region_len } => {
-                    self.memory_used = self.memory_used.saturating_sub(region_len);
-                    if let Some(file) = self.hosts[index].files.remove(&RegionId(group.0)) {
-                        memory_file::release(&file);
-                    }
+                CardEvent::GroupClosed { group, region_len, reason } => {
+                    self.forget_group(index, group, region_len, reason);
                 }
                 CardEvent::Goodbye => self.hosts[index].over = Some("it said goodbye".to_owned()),
             }
         }
-    }
-
-    fn open_group(
-        &mut self,
-        index: usize,
-        request: u32,
-        number: u32,
-        request_capacity: u32,
-        response_capacity: u32,
-        service: &mut dyn CardService,
-    ) -> Result<(), GroupRefusal> {
-        let host = &mut self.hosts[index];
-        let plan = host.core.plan_group(request_capacity, response_capacity)?;
-        let (spec, _, len) = plan;
-        let used = host.core.region_bytes();
-        for (used, limit, key) in [
-            (used, self.config.host_memory_max, "memory_per_host"),
-            (self.memory_used, self.config.memory_max, "memory"),
-        ] {
-            if used.saturating_add(len) > limit {
-                let text = format!(
-                    "{len} bytes asked for, {used} of {limit} are in use; raise [link] {key} on the card"
-                );
-                return Err(GroupRefusal::Budget(text));
-            }
-        }
-        let mut region = None;
-        if host.core.identity().kind != LinkKind::Tcp {
-            let made = memory_file::create(len);
-            let (file, memory) = made.map_err(|error| GroupRefusal::Budget(error.to_string()))?;
-            host.files.insert(spec.region, file);
-            region = Some(memory);
-        }
-        let opened = host.core.open_group(request, number, plan, region, service);
-        match opened {
-            Ok(_) => self.memory_used += len,
-            Err(_) => drop(host.files.remove(&spec.region)),
-        }
-        opened.map(drop)
     }
 
     /// Ends the attachments that are over. Their memory goes back when the last slice of it is dropped.
@@ -699,12 +496,16 @@ impl CardLink {
             let mut host = self.hosts.swap_remove(index);
             let reason = host.over.take().unwrap_or_default();
             tracing::info!(attachment = host.core.identity().attachment.0, "host detached: {reason}");
-            self.memory_used = self.memory_used.saturating_sub(host.core.region_bytes());
+            self.memory_used = self.memory_used.saturating_sub(host.core.region_bytes() + host.lingering);
             if let (Some(wire), Ok(out)) = (host.wire.as_mut(), host.core.outgoing()) {
                 let _ = wire.connection.send(out, |_| None);
             }
             self.past = self.past + host.core.counts();
-            host.files.values().for_each(memory_file::release);
+            if !self.shutting_down {
+                // A host that is alive and lets its attachment end has no claim on the memory any more. When the card
+                // stops, though, hosts may still read what was delivered.
+                host.files.values().for_each(memory_file::release);
+            }
             host.core.shut_down(service);
             if let Some(wire) = host.wire {
                 self.drop_wire(wire);

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use ob_core::{Clock, Instant};
 use ob_io::{Decision, Event, IdlePolicy, MonotonicClock, Reactor, Wait, available_cores};
-use ob_ring::Armed;
+use ob_ring::{Armed, CardService};
 
-use crate::attachment::CardService;
 use crate::card_link::CardLink;
 
 /// What a turn of the loop did.

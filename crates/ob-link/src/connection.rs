@@ -5,7 +5,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,10 +28,12 @@ pub(crate) struct Connection {
     kind: Kind,
     /// Bytes of the outgoing buffer that are sent already.
     sent: usize,
-    /// What arrived on a stream and is not a whole frame yet, or one packet.
+    /// Room for what arrives: one packet, or on a stream what is not handled yet and some more.
     input: Vec<u8>,
-    /// Start of what is not handled yet.
+    /// What arrived and is not handled yet lies from here …
     handled: usize,
+    /// … to here.
+    filled: usize,
     /// The memory that came along with the packet.
     descriptor: Option<OwnedFd>,
 }
@@ -80,7 +82,7 @@ impl Connection {
     }
 
     fn new(socket: OwnedFd, kind: Kind) -> Self {
-        Self { socket, kind, sent: 0, input: Vec::new(), handled: 0, descriptor: None }
+        Self { socket, kind, sent: 0, input: Vec::new(), handled: 0, filled: 0, descriptor: None }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -103,7 +105,7 @@ impl Connection {
     /// The frame that [`Connection::receive`] found, and the memory that came with it.
     pub(crate) fn frame(&mut self) -> Result<(Frame<'_>, Option<OwnedFd>), FrameError> {
         let start = self.handled;
-        let len = Frame::length(&self.input[start..], FRAME_MAX)?.unwrap_or(0);
+        let len = Frame::length(&self.input[start..self.filled], FRAME_MAX)?.unwrap_or(0);
         self.handled += len;
         let frame = Frame::decode(&self.input[start..start + len])?;
         Ok((frame, self.descriptor.take()))
@@ -134,23 +136,19 @@ impl Connection {
     }
 
     fn start_packet(&mut self) {
-        self.input.clear();
         self.input.resize(PACKET_MAX, 0);
-        self.handled = 0;
+        (self.handled, self.filled) = (0, 0);
     }
 
     fn packet_arrived(&mut self, received: Result<usize, Errno>) -> Result<Arrived, ConnectionError> {
         let len = match received {
             Ok(0) => return Err(ConnectionError::Closed),
             Ok(len) => len,
-            Err(Errno::AGAIN) => {
-                self.input.clear();
-                return Ok(Arrived::Nothing);
-            }
+            Err(Errno::AGAIN) => return Ok(Arrived::Nothing),
             Err(error) => return Err(error.into()),
         };
-        self.input.truncate(len);
-        match Frame::length(&self.input, PACKET_MAX)? {
+        self.filled = len;
+        match Frame::length(&self.input[..len], PACKET_MAX)? {
             Some(claimed) if claimed == len => Ok(Arrived::Frame),
             _ => Err(FrameError::Length(len as u32).into()),
         }
@@ -158,22 +156,21 @@ impl Connection {
 
     fn receive_stream(&mut self) -> Result<Arrived, ConnectionError> {
         loop {
-            let waiting = self.input.len() - self.handled;
-            let wanted = Frame::length(&self.input[self.handled..], FRAME_MAX)?;
+            let waiting = self.filled - self.handled;
+            let wanted = Frame::length(&self.input[self.handled..self.filled], FRAME_MAX)?;
             if wanted.is_some_and(|len| waiting >= len) {
                 return Ok(Arrived::Frame);
             }
             // What is handled makes room for what follows; at most one frame's bytes are moved.
-            self.input.drain(..self.handled);
-            self.handled = 0;
-            self.input.resize(waiting + READ_LEN, 0);
-            let received =
-                retry(|| rustix::net::recv(&self.socket, &mut self.input[waiting..], RecvFlags::DONTWAIT));
-            let len = received.as_ref().map_or(0, |(len, _)| *len);
-            self.input.truncate(waiting + len);
-            match received {
+            self.input.copy_within(self.handled..self.filled, 0);
+            (self.handled, self.filled) = (0, waiting);
+            if self.input.len() < waiting + READ_LEN {
+                self.input.resize(waiting + READ_LEN, 0);
+            }
+            let room = &mut self.input[waiting..];
+            match retry(|| rustix::net::recv(&self.socket, &mut room[..], RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => return Err(ConnectionError::Closed),
-                Ok(_) => {}
+                Ok((len, _)) => self.filled += len,
                 Err(Errno::AGAIN) => return Ok(Arrived::Nothing),
                 Err(error) => return Err(error.into()),
             }
@@ -298,6 +295,45 @@ fn refuse_descriptors(listener: &OwnedFd) {
             (&raw const no).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         );
+    }
+}
+
+/// Who is at the other end of a Unix socket.
+pub(crate) struct PeerProcess {
+    pub(crate) uid: u32,
+    pub(crate) pid: i32,
+    /// Refers to that very process, even if its number is used again.
+    pub(crate) handle: OwnedFd,
+}
+
+/// Asks the kernel who connected. A process that this one cannot see (in another pid namespace) has no number here and
+/// cannot be watched; it is an error.
+pub(crate) fn peer_process(socket: &OwnedFd) -> Result<PeerProcess, Errno> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    // rustix takes for granted that the number is not 0, so it is not asked.
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    socket_option(socket, libc::SO_PEERCRED, &mut peer)?;
+    let pid = rustix::process::Pid::from_raw(peer.pid).ok_or(Errno::SRCH)?;
+    let mut handle: libc::c_int = -1;
+    let handle = match socket_option(socket, SO_PEERPIDFD, &mut handle) {
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+        Ok(()) => unsafe { OwnedFd::from_raw_fd(handle) },
+        // Before Linux 6.5 the number must do.
+        Err(_) => rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?,
+    };
+    Ok(PeerProcess { uid: peer.uid, pid: peer.pid, handle })
+}
+
+fn socket_option<T>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> Result<(), Errno> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let value: *mut T = value;
+    // SAFETY: the kernel writes at most `len` bytes, which the value has; both types used here are plain integers.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), &raw mut len) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 

@@ -13,8 +13,9 @@ use ob_wire_link::frame::{FRAME_TRANSFER_MAX, Frame, lengthen};
 
 use crate::ProtocolError;
 
-/// Bytes of frames that may wait to be sent before transfers are pushed back.
-const OUT_MAX: usize = 8 << 20;
+/// Bytes of transfers that may be unanswered before more are pushed back: so much is held for a host that does not
+/// read, and sent again after a cut.
+const UNANSWERED_MAX: u64 = 8 << 20;
 
 /// The card's end: a [`Dma`] whose transfers are frames.
 ///
@@ -25,6 +26,7 @@ pub struct FrameDma {
     done: VecDeque<DmaCompletion>,
     depth: usize,
     next_tag: u64,
+    unanswered_bytes: u64,
     /// Frames to be sent.
     out: Vec<u8>,
     counts: DmaCounts,
@@ -45,6 +47,7 @@ impl FrameDma {
             done: VecDeque::with_capacity(depth),
             depth,
             next_tag: 1,
+            unanswered_bytes: 0,
             out: Vec::new(),
             counts: DmaCounts::default(),
             down: false,
@@ -66,6 +69,7 @@ impl FrameDma {
         let Some(mut transfer) = self.unanswered.pop_front_if(|transfer| transfer.tag == tag) else {
             return Err(ProtocolError::Answer);
         };
+        self.unanswered_bytes -= transfer.op.extent().1;
         let result = status_to_result(status)?;
         if result.is_ok() {
             match &mut transfer.op {
@@ -95,6 +99,7 @@ impl FrameDma {
     pub(crate) fn shut_down(&mut self) {
         self.down = true;
         self.out.clear();
+        self.unanswered_bytes = 0;
         for Transfer { token, op, .. } in self.unanswered.drain(..) {
             self.done.push_back(DmaCompletion { token, op, result: Err(DmaError::LinkDown) });
         }
@@ -110,7 +115,7 @@ impl Dma for FrameDma {
         if self.down {
             return Err(Refused { op, reason: RefusedReason::Gone });
         }
-        if self.unanswered.len() + self.done.len() >= self.depth || self.out.len() > OUT_MAX {
+        if self.unanswered.len() + self.done.len() >= self.depth || self.unanswered_bytes > UNANSWERED_MAX {
             return Err(Refused { op, reason: RefusedReason::Busy });
         }
         self.counts.count(&op);
@@ -122,6 +127,7 @@ impl Dma for FrameDma {
         let tag = self.next_tag;
         self.next_tag += 1;
         encode(tag, &op, &mut self.out);
+        self.unanswered_bytes += op.extent().1;
         self.unanswered.push_back(Transfer { tag, token, op });
         Ok(())
     }

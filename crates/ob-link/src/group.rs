@@ -1,10 +1,8 @@
 //! One group at the card: its two rings and what they belong to.
 
 use ob_core::{Dma, DmaCompletion, Doorbell, GroupId, RegionId, Token};
-use ob_ring::{Armed, CardReceiver, CardSender, Received, RingError};
+use ob_ring::{Armed, CardReceiver, CardSender, CardService, GroupKey, Received, RingError};
 use ob_wire_link::ring::RingSpec;
-
-use crate::attachment::{CardService, GroupKey};
 
 /// Why a card does not open a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

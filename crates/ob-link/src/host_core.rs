@@ -131,10 +131,11 @@ impl HostCore {
         frame: &Frame<'_>,
         region: Option<Region>,
     ) -> Result<Option<HostEvent>, ProtocolError> {
-        if frame.is_sequenced()
-            && let Some(count) = self.sequencer.arrived()
-        {
-            Frame::Ack { count }.encode(&mut self.out);
+        if frame.is_sequenced() {
+            self.sequencer.arrived();
+            if !matches!(frame, Frame::Channel(_)) {
+                self.took_frame();
+            }
         }
         match *frame {
             Frame::Welcome(welcome) => return self.welcomed(welcome).map(Some),
@@ -196,6 +197,20 @@ impl HostCore {
     /// Sends a message on the ordered channel. `false` if the card is behind with reading, or it is too long.
     pub fn send(&mut self, message: &[u8]) -> bool {
         message.len() <= CHANNEL_MAX && self.send_sequenced(&Frame::Channel(message))
+    }
+
+    /// The application has taken a channel message that a [`HostEvent::Channel`] brought. Until then the card may send
+    /// only so many more.
+    pub fn took_message(&mut self) {
+        self.took_frame();
+    }
+
+    fn took_frame(&mut self) {
+        if let Some(count) = self.sequencer.took()
+            && self.connected
+        {
+            Frame::Ack { count }.encode(&mut self.out);
+        }
     }
 
     /// Rings the card: on `tcp`, where the doorbell is a frame among others.

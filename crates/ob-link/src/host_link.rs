@@ -1,6 +1,7 @@
 //! The host's driver: one thread that keeps the connection to the card, for an application with any number of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ use crate::group::GroupRefusal;
 use crate::host_core::{HostCore, HostEvent, OpenedGroup};
 use crate::{ProtocolError, memory_file};
 
-/// Channel messages that may wait for the application before the card is pushed back.
+/// Channel messages that may wait for the application. The card stops sending long before, unless it breaks the
+/// protocol or a connection was cut again and again.
 const INBOX_MAX: usize = 1024;
 /// Bytes that may wait for a card that does not read them; beyond, nothing more is read from it.
 const OUT_MAX: usize = 4 << 20;
@@ -39,6 +41,15 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// On another machine: `tcp`.
     Tcp(SocketAddr),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(formatter, "{}", path.display()),
+            Self::Tcp(address) => write!(formatter, "{address}"),
+        }
+    }
 }
 
 /// How a host meets its card.
@@ -62,7 +73,7 @@ pub struct HostLinkConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// Nothing answers there.
-    #[error("no card answers at {0:?}: {1}; is `outboard card` running there?")]
+    #[error("no card answers at {0}: {1}; is `outboard card` running there?")]
     NoCard(Endpoint, Errno),
     /// The card said no.
     #[error("the card refused this host: {text}")]
@@ -73,10 +84,10 @@ pub enum AttachError {
         text: String,
     },
     /// The card did not answer in time.
-    #[error("the card at {0:?} did not answer within {1:?}")]
+    #[error("the card at {0} did not answer within {1:?}")]
     TimedOut(Endpoint, Duration),
     /// The connection ended before the card answered.
-    #[error("the connection to the card at {0:?} ended before it answered: {1}")]
+    #[error("the connection to the card at {0} ended before it answered: {1}")]
     Ended(Endpoint, String),
     /// This process is out of something.
     #[error("{0}")]
@@ -174,20 +185,28 @@ impl CardBell for AgentBell {
 struct PacketBell {
     socket: OwnedFd,
     packet: Vec<u8>,
+    agent: Arc<AgentBell>,
 }
 
 impl CardBell for PacketBell {
     fn ring(&self) {
-        // A full socket means that the card has packets to read and is awake; a closed one, that it is gone.
+        // A full socket means that the card has packets to read and is awake. Anything else (memory is short, the card
+        // is gone) is the agent's to deal with: the ticket is taken, so nobody else will ring.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        while rustix::net::send(&self.socket, &self.packet, flags) == Err(Errno::INTR) {}
+        loop {
+            match rustix::net::send(&self.socket, &self.packet, flags) {
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::AGAIN) => return,
+                Err(_) => return self.agent.ring(),
+            }
+        }
     }
 }
 
 impl HostLink {
     /// Attaches to a card, or says why not.
     pub fn attach(config: &HostLinkConfig) -> Result<Self, AttachError> {
-        let deadline = Instant::now() + config.attach_within;
+        let deadline = after(config.attach_within);
         let connection = connect(config, config.attach_within, || false)
             .map_err(|error| AttachError::NoCard(config.endpoint.clone(), error))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -201,7 +220,7 @@ impl HostLink {
             let socket = socket.map_err(|_| AttachError::System(Errno::MFILE))?;
             let mut packet = Vec::new();
             Frame::Doorbell.encode(&mut packet);
-            Arc::new(PacketBell { socket, packet })
+            Arc::new(PacketBell { socket, packet, agent: Arc::clone(&agent_bell) })
         };
         let core = HostCore::new(&config.name, config.incarnation, config.pollers, card);
         let (inbox_in, inbox) = sync_channel(INBOX_MAX);
@@ -302,10 +321,19 @@ impl HostLink {
     /// The next message of the ordered channel.
     pub fn receive(&self, within: Duration) -> Result<Vec<u8>, WaitError> {
         let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        inbox.recv_timeout(within).map_err(|error| match error {
+        let message = inbox.recv_timeout(within).map_err(|error| match error {
             RecvTimeoutError::Timeout => WaitError::TimedOut,
             RecvTimeoutError::Disconnected => WaitError::Gone,
-        })
+        })?;
+        let mut state = self.shared.lock();
+        let waiting = state.core.outgoing().len();
+        state.core.took_message();
+        let more = state.core.outgoing().len() > waiting;
+        drop(state);
+        if more {
+            self.shared.agent_bell.wake();
+        }
+        Ok(message)
     }
 
     /// A descriptor that is readable once the attachment is over, for programs that poll.
@@ -389,7 +417,7 @@ impl HostGroup {
         if let Some(value) = attempt() {
             return Ok(value);
         }
-        let deadline = Instant::now() + within;
+        let deadline = after(within);
         loop {
             let ticket = register();
             // Once more between registering and sleeping: what came before the card saw us is found here.
@@ -647,6 +675,12 @@ fn note(state: &mut State, event: HostEvent) -> Result<Option<Vec<u8>>, Stop> {
     Ok(None)
 }
 
+/// A time so far ahead that it cannot be said is a year ahead.
+fn after(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(365 * 24 * 3600))
+}
+
 fn wake_sleepers(bells: impl Iterator<Item = (Region, usize)>) {
     for (region, offset) in bells {
         doorbell::futex_wake_all(region.word(offset));
@@ -659,7 +693,7 @@ fn connect(
     within: Duration,
     given_up: impl Fn() -> bool,
 ) -> Result<Connection, Errno> {
-    let deadline = Instant::now() + within;
+    let deadline = after(within);
     match &config.endpoint {
         Endpoint::Unix(path) => loop {
             match connection::connect_unix(path) {

@@ -39,7 +39,7 @@ mod model;
 mod sequencer;
 
 pub use address_range::{AddressRange, address_bits};
-pub use attachment::{CardAttachment, CardEvent, CardService, GroupKey, Identity};
+pub use attachment::{CardAttachment, CardEvent, Identity};
 pub use card_dma::{CardDma, Wake};
 pub use card_link::{CardLink, CardLinkConfig, CardLinkError, HostReport, Listen};
 pub use card_loop::{CardLoop, Turn};
@@ -50,6 +50,7 @@ pub use host_link::{
     AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, OpenGroupError, Over, WaitError,
 };
 pub use model::{Costs, ModelDma};
+pub use ob_ring::{CardService, GroupKey};
 pub use ob_wire_link::frame::LinkKind;
 
 /// The peer said something that the protocol does not allow. It is told so and dropped.

@@ -15,10 +15,12 @@ pub(crate) struct Sequencer {
     /// How many were ever sent.
     sent: u64,
     received: u64,
+    /// How many of those are done with. A message that waits for the application is not, and so holds its sender back.
+    taken: u64,
     acknowledged: u64,
 }
 
-/// The peer counts frames that were never sent, or takes back what it acknowledged.
+/// The peer counts frames that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadCount;
 
@@ -39,12 +41,17 @@ impl Sequencer {
         self.kept.push_back(frame);
     }
 
-    /// Counts a frame that arrived; the count to acknowledge now, if one is due.
-    pub(crate) fn arrived(&mut self) -> Option<u64> {
+    /// Counts a frame that arrived.
+    pub(crate) fn arrived(&mut self) {
         self.received += 1;
-        (self.received - self.acknowledged >= ACK_EVERY).then(|| {
-            self.acknowledged = self.received;
-            self.received
+    }
+
+    /// Counts a frame that is done with; the count to acknowledge now, if one is due.
+    pub(crate) fn took(&mut self) -> Option<u64> {
+        self.taken += 1;
+        (self.taken - self.acknowledged >= ACK_EVERY).then(|| {
+            self.acknowledged = self.taken;
+            self.taken
         })
     }
 
@@ -60,8 +67,11 @@ impl Sequencer {
 
     /// The peer has received `count` frames.
     pub(crate) fn acknowledge(&mut self, count: u64) -> Result<(), BadCount> {
-        let oldest = self.sent - self.kept.len() as u64;
-        let gone = count.checked_sub(oldest).filter(|_| count <= self.sent).ok_or(BadCount)?;
+        if count > self.sent {
+            return Err(BadCount);
+        }
+        // What was received may have been told before, when resuming, and is acknowledged again when it is taken.
+        let gone = count.saturating_sub(self.sent - self.kept.len() as u64);
         self.kept.drain(..gone as usize);
         Ok(())
     }
@@ -69,7 +79,6 @@ impl Sequencer {
     /// After a cut: what to send again to a peer that received `count` frames.
     pub(crate) fn resume(&mut self, count: u64) -> Result<impl Iterator<Item = &[u8]>, BadCount> {
         self.acknowledge(count)?;
-        self.acknowledged = self.received;
         Ok(self.kept.iter().map(Vec::as_slice))
     }
 }
@@ -87,7 +96,8 @@ mod tests {
         assert_eq!(sequencer.acknowledge(3), Err(BadCount));
         assert_eq!(sequencer.acknowledge(u64::MAX), Err(BadCount));
         assert_eq!(sequencer.acknowledge(2), Ok(()));
-        assert_eq!(sequencer.acknowledge(1), Err(BadCount));
+        assert_eq!(sequencer.acknowledge(1), Ok(()), "an old count changes nothing");
+        assert_eq!(sequencer.acknowledge(3), Err(BadCount));
     }
 
     proptest! {
@@ -105,7 +115,8 @@ mod tests {
                     }
                     1 | 2 => if let Some(frame) = wire.pop_front() {
                         delivered.push(frame[0]);
-                        if let Some(count) = theirs.arrived() {
+                        theirs.arrived();
+                        if let Some(count) = theirs.took() {
                             prop_assert_eq!(ours.acknowledge(count), Ok(()));
                         }
                     },

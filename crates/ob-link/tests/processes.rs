@@ -303,7 +303,7 @@ fn flooder() {
             slow.set_nonblocking(true).unwrap();
             while rustix::net::send(&slow, &[0; 1 << 16], rustix::net::SendFlags::DONTWAIT).is_ok() {}
             slow.set_nonblocking(false).unwrap();
-            rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(45))).unwrap();
+            rustix::net::sockopt::set_socket_linger(&slow, Some(2 * LONG)).unwrap();
             // Refused by the kernel where the card could ask for that.
             let given = raw.send_with(&Frame::Doorbell, &[slow.as_fd()]);
             // The card's copy is the last one, if there is one: the kernel closes it on the card's thread.

@@ -42,7 +42,8 @@ impl Arena {
     pub(crate) fn new(len: usize, lots: usize, pooled: bool) -> Arc<Self> {
         assert!(lots < NO_LOT as usize, "an arena has fewer than 2^32 lots");
         let len = len.max(1).next_multiple_of(PAGE);
-        #[allow(clippy::expect_used)] // Sizes come from our own configuration, never from outside.
+        #[allow(clippy::expect_used)]
+        // Sizes are bounded: by our own configuration, and by the budget that a host has.
         let layout = Layout::from_size_align(len, PAGE).expect("an arena fits the address space");
         // SAFETY: the layout's size is at least one page, so it is not zero.
         let pointer = unsafe { alloc_zeroed(layout) };

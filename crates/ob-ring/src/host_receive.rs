@@ -59,7 +59,7 @@ impl HostReceiver {
                 }
                 return Err(ReceiveError::Pointers { claim: head, bound: tail });
             }
-            let word = many.region.load(many.at(head), Ordering::Relaxed);
+            let word = u64::from_le(many.region.load(many.at(head), Ordering::Relaxed));
             // If the word was written after another thread claimed this message, that claim is seen below.
             acquire_fence();
             let available = (tail - head).min(many.spec.to_wrap(head));
@@ -85,7 +85,7 @@ impl HostReceiver {
         let start = self.many.at(head);
         let (span, inline_len, payload) = match header {
             Header::Payload { span, inline_len } => {
-                let word = self.many.region.load(start + HEADER_LEN, Ordering::Relaxed);
+                let word = u64::from_le(self.many.region.load(start + HEADER_LEN, Ordering::Relaxed));
                 let payload = PayloadWord::decode(word, span, inline_len).map_err(ReceiveError::Corrupt)?;
                 (span, inline_len, Some(payload))
             }

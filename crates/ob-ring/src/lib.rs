@@ -22,8 +22,7 @@
 //!
 //! [`baseline`] holds the two rings the paper measures against.
 //!
-//! The crate is listed among the homes of `unsafe` for its orderings, but needs no `unsafe` block: all raw memory
-//! is behind [`ob_memory::Region`].
+//! All raw memory is behind [`ob_memory::Region`], so that this crate needs no `unsafe`.
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +37,7 @@ pub mod hostile;
 mod local_dma;
 mod many;
 pub mod plant;
+mod service;
 mod single;
 
 pub use batch::{Batch, Message, MessageRef};
@@ -47,6 +47,7 @@ pub use host_receive::{Claimed, HostReceiver, ReceiveError};
 pub use host_send::{HostSender, Outgoing, PushError};
 pub use local_dma::LocalDma;
 pub use many::{CardBell, Closed, SleepTicket};
+pub use service::{CardService, GroupKey};
 pub use single::Armed;
 
 use ob_core::DmaError;

@@ -102,6 +102,7 @@ pub struct SimFailure {
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimOptions {
     /// Which scenario; without it, they are listed
+    #[arg(value_name = "NAME")]
     pub what: Option<String>,
     /// The seed: the same seed does the same again
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
@@ -243,7 +244,8 @@ fn summary(
     totals: &BTreeMap<String, u64>,
 ) -> String {
     let seeds = if first == last { format!("seed {first}") } else { format!("seeds {first} to {last}") };
-    let head = format!("{}: {}, {steps} steps each: {}", scenario.name(), seeds, styled(GOOD, "ok"));
+    let each = if first == last { "" } else { " each" };
+    let head = format!("{}: {}, {steps} steps{each}: {}", scenario.name(), seeds, styled(GOOD, "ok"));
     if totals.is_empty() {
         return head;
     }

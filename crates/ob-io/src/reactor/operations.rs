@@ -60,6 +60,9 @@ struct Operation {
     /// Bytes transferred so far.
     done: u64,
     retries: u8,
+    /// Zeroes are written, because the file system cannot zero a range. Decided for each operation when it starts:
+    /// others may be in flight when the first is refused.
+    by_writing: bool,
 }
 
 enum Slot {
@@ -153,7 +156,13 @@ impl Operations {
         }
         owner.in_flight += 1;
         self.in_flight += 1;
-        self.slots[index as usize] = Slot::Busy(Operation { device, token, op, done: 0, retries: 0 });
+        let by_writing = self
+            .devices
+            .get(device as usize)
+            .and_then(Option::as_ref)
+            .is_some_and(|owner| owner.zeroes_by_writing);
+        self.slots[index as usize] =
+            Slot::Busy(Operation { device, token, op, done: 0, retries: 0, by_writing });
         Ok(Some(index))
     }
 
@@ -177,7 +186,7 @@ impl Operations {
                 fallocate_entry(fd, *offset, *len, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)
             }
             DeviceOp::WriteZeroes { offset, len } => match &self.zeros {
-                Some(zeros) if owner.zeroes_by_writing => {
+                Some(zeros) if operation.by_writing => {
                     let left = usize::try_from(*len - done).unwrap_or(usize::MAX).min(zeros.len());
                     opcode::Write::new(fd, zeros.as_ptr(), left as u32).offset(*offset + done).build()
                 }
@@ -274,7 +283,7 @@ impl DeviceSlot {
         operation.retries = 0;
         let len = match &operation.op {
             DeviceOp::Read { into: slice, .. } | DeviceOp::Write { from: slice, .. } => slice.len() as u64,
-            DeviceOp::WriteZeroes { len, .. } if self.zeroes_by_writing => *len,
+            DeviceOp::WriteZeroes { len, .. } if operation.by_writing => *len,
             DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => return Some(Ok(())),
         };
         let before = operation.done;
@@ -296,9 +305,9 @@ impl DeviceSlot {
                 return None;
             }
             (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL, DeviceOp::WriteZeroes { .. })
-                if !self.zeroes_by_writing =>
+                if !operation.by_writing =>
             {
-                self.zeroes_by_writing = true;
+                (self.zeroes_by_writing, operation.by_writing) = (true, true);
                 return None;
             }
             (_, DeviceOp::Flush | DeviceOp::Write { durable: true, .. }) if errno != Errno::CANCELED => {

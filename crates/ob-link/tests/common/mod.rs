@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,8 +16,8 @@ use std::time::Duration;
 use ob_core::{AttachmentId, Incarnation};
 use ob_io::{Config, Reactor, Waker};
 use ob_link::{
-    CardLink, CardLinkConfig, CardLoop, CardService, Costs, Endpoint, GroupKey, HostLink, HostLinkConfig,
-    Listen,
+    AddressRange, CardLink, CardLinkConfig, CardLoop, CardService, Costs, Endpoint, GroupKey, HostLink,
+    HostLinkConfig, Listen,
 };
 use ob_ring::{Batch, CardSender, Message, Outgoing, PushError};
 use ob_wire_link::ring::Shape;
@@ -108,13 +109,30 @@ pub fn config(listen: Vec<Listen>) -> CardLinkConfig {
     }
 }
 
+/// Names the network namespace that cards live in, and the address they have there: so that the whole suite can run
+/// with card and host in different ones.
+pub const CARD_NAMESPACE: &str = "OUTBOARD_TEST_CARD_NAMESPACE";
+pub const CARD_ADDRESS: &str = "OUTBOARD_TEST_CARD_ADDRESS";
+
+/// Moves this thread, and with it the sockets that it makes, into the card's namespace if there is one.
+fn enter_namespace() {
+    let Ok(name) = std::env::var(CARD_NAMESPACE) else { return };
+    let namespace = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
+    let kind = rustix::thread::LinkNameSpaceType::Network;
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind)).unwrap();
+}
+
 impl Card {
     /// A card that listens on a Unix socket and on a TCP port.
     pub fn start(costs: Option<Costs>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("link.sock");
-        let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp("127.0.0.1:0".parse().unwrap())];
-        let mut card = Self::start_with(CardLinkConfig { costs, ..config(listen) });
+        let tcp = std::env::var(CARD_ADDRESS).unwrap_or_else(|_| "127.0.0.1:0".to_owned());
+        let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp(tcp.parse().unwrap())];
+        let everybody = AddressRange { address: "0.0.0.0".parse().unwrap(), prefix_bits: 0 };
+        let allow_addresses =
+            if std::env::var(CARD_NAMESPACE).is_ok() { vec![everybody] } else { Vec::new() };
+        let mut card = Self::start_with(CardLinkConfig { costs, allow_addresses, ..config(listen) });
         card.socket = socket;
         card._directory = Some(directory);
         card
@@ -128,6 +146,7 @@ impl Card {
         let (requests, channel) = (echo.requests.clone(), echo.channel.clone());
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
+            enter_namespace();
             let reactor = Reactor::new(&Config::default()).unwrap();
             let link = CardLink::new(&reactor.handle(), config).unwrap();
             ready.send((reactor.handle().waker(), link.tcp_address())).unwrap();

@@ -31,6 +31,9 @@ impl LockSender {
     pub fn push(&self, inline: &[u8]) -> Result<(), PushError> {
         let too_large = PushError::TooLarge { limit: self.spec.message_max() };
         let inline_len = u16::try_from(inline.len()).map_err(|_| too_large)?;
+        // As the progress ring does.
+        self.region.prefetch_for_write(self.word(control::CLAIM));
+        self.region.prefetch_for_write(self.word(control::PROGRESS));
         {
             let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
             let shape = Shape { inline_len, payload: None };

@@ -180,6 +180,7 @@ impl Host {
             HostEvent::Channel(message) => {
                 let life = session.life.ok_or_else(|| Failure::new("a message before WELCOME"))?;
                 self.ledger.borrow_mut().arrived(life, Hop::ChannelToHost, &message, &[]);
+                session.core.took_message();
             }
             HostEvent::Refused { .. } | HostEvent::Goodbye { .. } => self.end(),
             HostEvent::GroupRefused { refusal, .. } => return Err(Failure::new(refusal.to_string())),

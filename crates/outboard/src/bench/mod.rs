@@ -59,6 +59,7 @@ pub type BenchFailure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchOptions {
     /// Which benchmark; without it, they are listed
+    #[arg(value_name = "NAME")]
     pub what: Option<String>,
     /// Write the report to FILE as JSON as well
     #[arg(long, value_name = "FILE")]

@@ -53,10 +53,17 @@ fn open_link(config: &CardConfig, life: &Life) -> Result<CardLoop<ProbeService>,
         LinkKind::Shm | LinkKind::Model => Listen::Unix(config.link.socket.clone()),
         LinkKind::Tcp => Listen::Tcp(config.link.listen),
     };
-    let costs = match config.link.kind {
-        LinkKind::Model => Costs::preset(&config.link.model),
-        LinkKind::Shm | LinkKind::Tcp => None,
-    };
+    let costs =
+        match config.link.kind {
+            LinkKind::Model => {
+                // The configuration was checked against the same presets.
+                let costs = Costs::preset(&config.link.model);
+                Some(costs.ok_or_else(|| {
+                    HalfError::Link(format!("no link model `{}`", config.link.model).into())
+                })?)
+            }
+            LinkKind::Shm | LinkKind::Tcp => None,
+        };
     let link = CardLinkConfig {
         incarnation: life.incarnation(),
         listen: vec![listen],
@@ -105,6 +112,7 @@ fn serve(
     let watch = card.reactor.handle().watch(stop, Interest::Readable);
     let watch = watch.map_err(|error| HalfError::Link(Box::new(error)))?;
     let mut events = Vec::new();
+    let mut hosts = None;
     loop {
         card.turn(None, &mut events);
         for event in events.drain(..) {
@@ -113,7 +121,8 @@ fn serve(
                 return Ok(());
             }
         }
-        if asked.swap(false, Ordering::AcqRel) {
+        let changed = hosts.replace(card.link.host_count()) != Some(card.link.host_count());
+        if asked.swap(false, Ordering::AcqRel) || changed {
             let endpoint = link_endpoint(config, &card.link);
             board.publish(|snapshot| describe(snapshot, card, endpoint));
         }

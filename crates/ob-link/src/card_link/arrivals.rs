@@ -1,0 +1,229 @@
+//! Hosts that arrive: from the listener to `HELLO`, and from there to an attachment, a resumed one, or the door.
+
+use super::*;
+
+impl CardLink {
+    /// Accepts connections for as long as there is a place for them.
+    pub(super) fn accept(&mut self, index: usize, now: Instant) {
+        let listener = &mut self.listeners[index];
+        if listener.again_at.take_if(|again| *again <= now).is_some() {
+            listener.readable = true;
+        }
+        while self.listeners[index].readable && self.has_place(now) {
+            self.make_place();
+            let listener = &mut self.listeners[index];
+            match connection::accept(listener.socket.as_fd()) {
+                Ok(Some((socket, address))) => {
+                    if let Err(reason) = self.admit(index, socket, address) {
+                        tracing::warn!("a host was turned away: {reason}");
+                    }
+                }
+                Ok(None) => listener.readable = false,
+                Err(error) => {
+                    tracing::warn!("cannot accept a host: {error}");
+                    listener.readable = false;
+                    listener.again_at = Some(now + ACCEPT_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Whether there is a place for one more stranger, or one has said nothing for long enough to lose its own:
+    /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.)
+    pub(super) fn has_place(&self, now: Instant) -> bool {
+        let oldest = self.strangers.iter().map(|stranger| stranger.since).min();
+        self.strangers.len() < STRANGERS_MAX || oldest.is_some_and(|since| now >= since + PLACE_FOR)
+    }
+
+    pub(super) fn make_place(&mut self) {
+        let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
+        if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
+            tracing::warn!("too many connections that say nothing; the oldest is dropped");
+            let stranger = self.strangers.swap_remove(index);
+            self.drop_wire(stranger.wire);
+        }
+    }
+
+    pub(super) fn admit(
+        &mut self,
+        index: usize,
+        socket: OwnedFd,
+        address: Option<SocketAddr>,
+    ) -> Result<(), String> {
+        let now = self.reactor.now();
+        let (connection, peer) = match &self.listeners[index].listen {
+            Listen::Unix(_) => {
+                let peer = connection::peer_process(&socket).map_err(|error| error.to_string())?;
+                let uid = peer.uid;
+                let own = rustix::process::geteuid().as_raw();
+                if uid != own && uid != 0 && !self.config.allow_users.contains(&uid) {
+                    return Err(format!("user {uid} is not allowed"));
+                }
+                (Connection::packet(socket), Peer::Process(peer))
+            }
+            Listen::Tcp(_) => {
+                let ip = address.map(|address| address.ip().to_canonical());
+                let allowed = |ip: IpAddr| match self.config.allow_addresses.as_slice() {
+                    [] => ip.is_loopback(),
+                    allowed => allowed.iter().any(|range| range.contains(ip)),
+                };
+                if !ip.is_some_and(allowed) {
+                    return Err(format!("address {address:?} is not allowed"));
+                }
+                let stream = Connection::stream(socket, self.config.dead_after);
+                (stream.map_err(|error| error.to_string())?, Peer::Machine)
+            }
+        };
+        let watch =
+            self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
+        let wire = Wire { connection, watch, readable: true, writable: true };
+        self.strangers.push(Stranger { wire, peer, since: now });
+        Ok(())
+    }
+
+    /// Reads what strangers say; a `HELLO` makes a host of one.
+    pub(super) fn meet_strangers(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        let mut index = 0;
+        while index < self.strangers.len() {
+            let stranger = &mut self.strangers[index];
+            let hello = if stranger.wire.readable { stranger.wire.hello() } else { Ok(None) };
+            match hello {
+                Ok(None) if now < stranger.since + HELLO_WITHIN => index += 1,
+                Ok(Some(hello)) => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.greet(stranger, &hello);
+                    worked = true;
+                }
+                Ok(None) => {
+                    let stranger = self.strangers.swap_remove(index);
+                    self.drop_wire(stranger.wire);
+                }
+                Err(error) => {
+                    tracing::warn!("a host was turned away: {error}");
+                    let mut stranger = self.strangers.swap_remove(index);
+                    stranger.wire.refuse(RefusedCode::Malformed, &error);
+                    self.drop_wire(stranger.wire);
+                }
+            }
+        }
+        worked
+    }
+
+    pub(super) fn greet(&mut self, mut stranger: Stranger, hello: &Hello) {
+        match self.decide(hello, &stranger.peer) {
+            Err((code, text)) => {
+                tracing::warn!(name = hello.name, "a host was turned away: {text}");
+                stranger.wire.refuse(code, &text);
+                self.drop_wire(stranger.wire);
+            }
+            Ok(Some(index)) => self.come_back(index, stranger, hello),
+            Ok(None) => {
+                if let Err(turned_away) = self.attach(stranger, hello) {
+                    let (mut stranger, text) = *turned_away;
+                    tracing::warn!(name = hello.name, "a host was turned away: {text}");
+                    stranger.wire.refuse(RefusedCode::NotAllowed, &text);
+                    self.drop_wire(stranger.wire);
+                }
+            }
+        }
+    }
+
+    /// Whether a host may attach: afresh (`None`) or to the attachment of a host known here.
+    pub(super) fn decide(&self, hello: &Hello, peer: &Peer) -> Result<Option<usize>, (RefusedCode, String)> {
+        if hello.version != VERSION {
+            let text = format!(
+                "this card speaks version {VERSION} of the link protocol, the host speaks version {}; \
+                 run the same release of outboard on both",
+                hello.version
+            );
+            return Err((RefusedCode::Version, text));
+        }
+        let Some(resume) = &hello.resume else {
+            if self.hosts.len() >= self.config.hosts_max {
+                let text = format!("{} hosts are attached, and no more are allowed", self.hosts.len());
+                return Err((RefusedCode::NotAllowed, text));
+            }
+            return Ok(None);
+        };
+        let may_resume = |host: &Host| host.over.is_none() && host.core.may_resume(resume);
+        let known = self.hosts.iter().position(may_resume).filter(|_| matches!(peer, Peer::Machine));
+        let text = "that attachment is over; attach afresh".to_owned();
+        known.map(Some).ok_or((RefusedCode::NoSuchAttachment, text))
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        stranger: Stranger,
+        hello: &Hello,
+    ) -> Result<(), Box<(Stranger, String)>> {
+        let Stranger { wire, peer, since } = stranger;
+        // First of all: a host whose death could go unnoticed is not taken.
+        let process = match peer {
+            Peer::Machine => None,
+            Peer::Process(peer) => match self.watch_process(peer) {
+                Ok(process) => Some(process),
+                Err(error) => {
+                    let stranger = Stranger { wire, peer: Peer::Machine, since };
+                    return Err(Box::new((stranger, format!("its process cannot be watched: {error}"))));
+                }
+            },
+        };
+        let (kind, dma) = match (&process, self.config.costs) {
+            (None, _) => (LinkKind::Tcp, CardDma::frame(FrameDma::new(TRANSFERS_MAX))),
+            (Some(_), None) => (LinkKind::Shm, CardDma::local(LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX))),
+            (Some(_), Some(costs)) => {
+                let local = LocalDma::new(TRANSFERS_MAX, TRANSFER_MAX);
+                (LinkKind::Model, CardDma::model(ModelDma::new(local, MonotonicClock, costs, TRANSFERS_MAX)))
+            }
+        };
+        let identity = Identity {
+            attachment: AttachmentId(self.next_attachment),
+            secret: random_secret(),
+            card_incarnation: self.config.incarnation,
+            host_incarnation: hello.host_incarnation,
+            name: hello.name.clone(),
+            kind,
+            card_pollers: self.config.pollers,
+            host_pollers: hello.pollers,
+        };
+        self.next_attachment += 1;
+        tracing::info!(name = hello.name, attachment = identity.attachment.0, "host attached");
+        self.hosts.push(Host {
+            core: CardAttachment::new(identity, dma),
+            wire: Some(wire),
+            process,
+            files: BTreeMap::new(),
+            lingering: 0,
+            wishes: VecDeque::new(),
+            next_grant: self.reactor.now(),
+            attached_at: self.reactor.now(),
+            away_since: None,
+            over: None,
+        });
+        Ok(())
+    }
+
+    pub(super) fn come_back(&mut self, index: usize, stranger: Stranger, hello: &Hello) {
+        let received = hello.resume.as_ref().map_or(0, |resume| resume.received);
+        let host = &mut self.hosts[index];
+        host.core.disconnected();
+        let old = host.wire.replace(stranger.wire);
+        host.away_since = None;
+        if let Err(error) = host.core.resume(received) {
+            host.over = Some(error.to_string());
+        }
+        tracing::info!(name = hello.name, "host is back");
+        if let Some(old) = old {
+            self.drop_wire(old);
+        }
+        self.act(index);
+    }
+
+    /// Notices the end of a process even when its children keep its sockets open.
+    pub(super) fn watch_process(&self, peer: PeerProcess) -> Result<(OwnedFd, WatchId, i32), String> {
+        let watch =
+            self.reactor.watch(&peer.handle, Interest::Readable).map_err(|error| error.to_string())?;
+        Ok((peer.handle, watch, peer.pid))
+    }
+}

@@ -1,0 +1,33 @@
+//! What stands behind the rings on the card.
+
+use ob_core::{AttachmentId, GroupId};
+
+use crate::batch::Batch;
+use crate::card_send::CardSender;
+
+/// A group of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// The host.
+    pub attachment: AttachmentId,
+    /// Its group.
+    pub group: GroupId,
+}
+
+/// What the card does with requests. Services implement it; the link calls it on the reactor's thread.
+pub trait CardService {
+    /// A host wants a group for the service of this number; a text for people says why not.
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String>;
+
+    /// Requests arrived. Responses may be given now or later, in [`CardService::responses`].
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender);
+
+    /// The group's turn to deliver responses that wait.
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender);
+
+    /// The group is gone.
+    fn closed(&mut self, key: GroupKey);
+
+    /// A message of the ordered channel.
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]);
+}
