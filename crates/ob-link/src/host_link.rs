@@ -1,6 +1,6 @@
 //! The host's driver: one thread that keeps the connection to the card, for an application with any number of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -106,6 +106,9 @@ pub enum OpenGroupError {
     /// The card is behind with answering.
     #[error("too many requests wait for the card")]
     Busy,
+    /// The card did not answer in time. If it opens the group after all, it is closed again.
+    #[error("the card did not answer in time")]
+    TimedOut,
 }
 
 /// Why a wait ended without what was waited for.
@@ -125,6 +128,7 @@ pub struct HostLink {
     inbox: Mutex<Receiver<Vec<u8>>>,
     agent: Option<JoinHandle<()>>,
     welcome: Welcome,
+    patience: Duration,
 }
 
 struct Shared {
@@ -139,6 +143,8 @@ struct Shared {
 struct State {
     core: HostCore,
     answers: BTreeMap<u32, Result<OpenedGroup, GroupRefusal>>,
+    /// Requests that nobody waits for any more.
+    given_up: BTreeSet<u32>,
     /// Why the attachment is over.
     over: Option<Over>,
     stopping: bool,
@@ -224,7 +230,8 @@ impl HostLink {
         };
         let core = HostCore::new(&config.name, config.incarnation, config.pollers, card);
         let (inbox_in, inbox) = sync_channel(INBOX_MAX);
-        let state = State { core, answers: BTreeMap::new(), over: None, stopping: false };
+        let state =
+            State { core, answers: BTreeMap::new(), given_up: BTreeSet::new(), over: None, stopping: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), agent_bell, over });
         let mut agent = AgentThread {
             shared: Arc::clone(&shared),
@@ -237,7 +244,13 @@ impl HostLink {
         let spawned = std::thread::Builder::new().name("outboard-link".to_owned()).spawn(move || agent.run());
         let agent = Some(spawned.map_err(|_| AttachError::System(Errno::AGAIN))?);
         let link = Self::await_welcome(shared, config, deadline);
-        link.map(|(shared, welcome)| Self { shared, inbox: Mutex::new(inbox), agent, welcome })
+        link.map(|(shared, welcome)| Self {
+            shared,
+            inbox: Mutex::new(inbox),
+            agent,
+            welcome,
+            patience: config.attach_within,
+        })
     }
 
     fn await_welcome(
@@ -280,7 +293,7 @@ impl HostLink {
         self.shared.lock().over.clone()
     }
 
-    /// Opens a group with rings of these sizes. Waits for the card's answer.
+    /// Opens a group with rings of these sizes. Waits for the card's answer, as long as attaching might have taken.
     pub fn open_group(
         &self,
         service: u32,
@@ -294,6 +307,7 @@ impl HostLink {
         let request = state.core.request_group(service, request_capacity, response_capacity);
         let request = request.ok_or(OpenGroupError::Busy)?;
         self.shared.agent_bell.wake();
+        let deadline = after(self.patience);
         loop {
             if let Some(answer) = state.answers.remove(&request) {
                 let group = answer.map_err(OpenGroupError::Refused)?;
@@ -303,7 +317,13 @@ impl HostLink {
             if state.over.is_some() {
                 return Err(OpenGroupError::Gone);
             }
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.given_up.insert(request);
+                return Err(OpenGroupError::TimedOut);
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
     }
 
@@ -660,11 +680,16 @@ fn note(state: &mut State, event: HostEvent) -> Result<Option<Vec<u8>>, Stop> {
         HostEvent::Refused { code, text } => {
             return Err(Stop::Over(Over::Refused { code, text }));
         }
+        HostEvent::GroupOpened(opened) if state.given_up.remove(&opened.request) => {
+            state.core.close_group(opened.id);
+        }
         HostEvent::GroupOpened(opened) => {
             state.answers.insert(opened.request, Ok(opened));
         }
         HostEvent::GroupRefused { request, refusal } => {
-            state.answers.insert(request, Err(refusal));
+            if !state.given_up.remove(&request) {
+                state.answers.insert(request, Err(refusal));
+            }
         }
         HostEvent::GroupClosed { group, reason, text } => {
             tracing::debug!(group = group.0, ?reason, "group closed: {text}");

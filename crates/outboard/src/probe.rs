@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ob_core::AttachmentId;
 use ob_link::{CardService, GroupKey};
-use ob_ring::{Batch, CardSender};
+use ob_ring::{Batch, CardSender, Message};
 
 /// The number that a host asks for.
 pub const PROBE_SERVICE: u32 = 1;
@@ -24,10 +24,6 @@ pub const REPORT_LEN: usize = 24;
 
 /// Says that a channel message is a report.
 const REPORT_KIND: u32 = 1;
-
-/// Probes that may wait for room in the response ring; a host that sends more without taking its responses gets no
-/// answer to the rest.
-const WAITING_MAX: usize = 1024;
 
 /// What a host tells about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +67,9 @@ impl Report {
 /// Answers probes, and remembers what hosts reported.
 #[derive(Debug, Default)]
 pub struct ProbeService {
-    waiting: BTreeMap<GroupKey, VecDeque<Vec<u8>>>,
+    /// Probes that wait for room in the response ring. They stay where they were fetched to, so that the ring itself
+    /// holds back a host that takes no responses.
+    waiting: BTreeMap<GroupKey, VecDeque<Message>>,
     reports: BTreeMap<AttachmentId, Report>,
     answered: u64,
 }
@@ -99,21 +97,19 @@ impl CardService for ProbeService {
         Ok(())
     }
 
-    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
+    fn requests(&mut self, key: GroupKey, mut batch: Batch, responses: &mut CardSender) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        for request in batch.iter() {
-            let probe = &request.inline[..request.inline.len().min(PROBE_LEN_MAX)];
-            if waiting.is_empty() && responses.push(probe).is_ok() {
-                self.answered += 1;
-            } else if waiting.len() < WAITING_MAX {
-                waiting.push_back(probe.to_vec());
-            }
-        }
+        waiting.extend(std::iter::from_fn(|| batch.take_next()));
+        self.responses(key, responses);
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        while waiting.front().is_some_and(|probe| responses.push(probe).is_ok()) {
+        while let Some(probe) = waiting.front() {
+            let probe = &probe.inline[..probe.inline.len().min(PROBE_LEN_MAX)];
+            if responses.push(probe).is_err() {
+                return;
+            }
             waiting.pop_front();
             self.answered += 1;
         }

@@ -194,6 +194,7 @@ fn run_seeds(
     let (first, last) = (*seeds.start(), *seeds.end());
     let progress = progress_bar(scenario.name(), (last - first).saturating_add(1));
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
+    let mut digest = 0;
     for seed in seeds {
         let report = match run_one(scenario, seed, steps) {
             Ok(report) => report,
@@ -211,13 +212,18 @@ fn run_seeds(
             });
             progress.suspend(|| say(&line.to_string()))?;
         }
+        digest = report.digest;
         for (name, count) in report.counts {
             *totals.entry(name).or_default() += count;
         }
         progress.inc(1);
     }
     progress.finish_and_clear();
-    if options.json { Ok(()) } else { Ok(say(&summary(scenario, first, last, steps, &totals))?) }
+    if options.json {
+        return Ok(());
+    }
+    let hash = if first == last { format!("\ntrace hash {digest:016x}") } else { String::new() };
+    Ok(say(&(summary(scenario, first, last, steps, &totals) + &hash))?)
 }
 
 fn run_one(scenario: &dyn Scenario, seed: u64, steps: u64) -> Result<SimReport, Box<FailedRun>> {

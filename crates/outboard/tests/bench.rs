@@ -1,0 +1,39 @@
+//! Benchmarks run small here, so that they cannot rot. Their figures are not looked at: only that they are there.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::Place;
+
+#[test]
+fn the_ring_is_measured_within_thirty_seconds() {
+    let place = Place::new();
+    let started = Instant::now();
+    let output = place.output(&["bench", "ring", "--quick", "--json", "ring.json", "--plot", "ring.svg"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The promise is for a machine that does nothing else, as a test machine may not.
+    assert!(started.elapsed() < Duration::from_secs(90), "{:?}", started.elapsed());
+    let report = std::fs::read_to_string(place.path().join("ring.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in [
+        "progress_vs_farm.pcie4.p64",
+        "progress_vs_lock.shm.p64",
+        "progress_p64_vs_peak",
+        "dma_per_message.pcie4.p64",
+    ] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases: Vec<&str> =
+        report["cases"].as_array().unwrap().iter().filter_map(|case| case["case"].as_str()).collect();
+    for case in
+        ["progress.shm.p1", "farm.pcie4.p64", "lock.shm_aside.p4", "doorbell asleep", "doorbell awake"]
+    {
+        assert!(cases.contains(&case), "{case} is not among {cases:?}");
+    }
+    assert!(std::fs::read_to_string(place.path().join("ring.svg")).unwrap().contains("</svg>"));
+}
