@@ -28,7 +28,7 @@ const PACKAGES: &[&str] = &["ob-memory", "ob-ring"];
 const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-disable-weak-memory-emulation";
 
 // Miri is slower than the machine by orders of magnitude: a property needs few cases to touch every line.
-const PROPERTY_CASES: &str = "8";
+const PROPERTY_CASES: &str = "4";
 
 /// Runs the tests under Miri.
 ///

@@ -134,6 +134,9 @@ pub struct CardLink {
     /// What hosts that are gone have carried.
     past: DmaCounts,
     shutting_down: bool,
+    /// When the next group may be opened, and which host's turn it is.
+    next_grant: Instant,
+    grant_turn: usize,
 }
 
 struct Listener {
@@ -176,8 +179,6 @@ struct Host {
     lingering: u64,
     /// Groups that it asked for and has no answer to yet.
     wishes: VecDeque<Wish>,
-    /// When the next of them may be opened.
-    next_grant: Instant,
     attached_at: Instant,
     away_since: Option<Instant>,
     over: Option<String>,
@@ -190,13 +191,6 @@ struct Wish {
     service: u32,
     request_capacity: u32,
     response_capacity: u32,
-}
-
-impl Host {
-    /// Making or giving back memory took a while: the host pays with waiting nine times as long.
-    fn charge_time(&mut self, started: Instant, ended: Instant) {
-        self.next_grant = self.next_grant.max(ended) + (ended - started) * 9;
-    }
 }
 
 impl CardLink {
@@ -224,6 +218,8 @@ impl CardLink {
             events: Vec::new(),
             past: DmaCounts::default(),
             shutting_down: false,
+            next_grant: Instant::default(),
+            grant_turn: 0,
         })
     }
 
@@ -270,9 +266,9 @@ impl CardLink {
             let host = &mut self.hosts[index];
             worked |= host.core.poll(service, &mut self.events);
             self.act(index);
-            worked |= self.grant_wish(index, now, service);
             self.write_frames(index, now);
         }
+        worked |= self.grant_wish(now, service);
         worked | self.bury(now, service)
     }
 
@@ -300,8 +296,8 @@ impl CardLink {
     /// not, and `next_due` tells of them.
     pub fn next_due(&self) -> Option<Instant> {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
-        let wishing = self.hosts.iter().filter(|host| !host.wishes.is_empty());
-        let grants = wishing.map(|host| host.next_grant);
+        let wishing = self.hosts.iter().any(|host| !host.wishes.is_empty());
+        let grants = wishing.then_some(self.next_grant);
         let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
         let crowded =
             self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
@@ -504,7 +500,8 @@ impl CardLink {
             if !self.shutting_down {
                 // A host that is alive and lets its attachment end has no claim on the memory any more. When the card
                 // stops, though, hosts may still read what was delivered.
-                host.files.values().for_each(memory_file::release);
+                let files: Vec<OwnedFd> = std::mem::take(&mut host.files).into_values().collect();
+                self.release(&files);
             }
             host.core.shut_down(service);
             if let Some(wire) = host.wire {

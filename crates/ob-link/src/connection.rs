@@ -319,7 +319,8 @@ pub(crate) fn peer_process(socket: &OwnedFd) -> Result<PeerProcess, Errno> {
         // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
         Ok(()) => unsafe { OwnedFd::from_raw_fd(handle) },
         // Before Linux 6.5 the number must do.
-        Err(_) => rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?,
+        Err(Errno::NOPROTOOPT) => rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?,
+        Err(error) => return Err(error),
     };
     Ok(PeerProcess { uid: peer.uid, pid: peer.pid, handle })
 }

@@ -115,7 +115,10 @@ impl Dma for FrameDma {
         if self.down {
             return Err(Refused { op, reason: RefusedReason::Gone });
         }
-        if self.unanswered.len() + self.done.len() >= self.depth || self.unanswered_bytes > UNANSWERED_MAX {
+        // Pointers always go through: without them what was sent already would wait for room that it made itself.
+        let bulk = matches!(op, DmaOp::Read { .. } | DmaOp::Write { .. });
+        let too_much = bulk && self.unanswered_bytes > UNANSWERED_MAX;
+        if self.unanswered.len() + self.done.len() >= self.depth || too_much {
             return Err(Refused { op, reason: RefusedReason::Busy });
         }
         self.counts.count(&op);

@@ -4,6 +4,7 @@ use ob_memory::Slice;
 use ob_wire_link::ring::{HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord};
 
 /// Some whole messages, fetched in one transfer.
+#[derive(Debug)]
 pub struct Batch {
     bytes: Slice,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ob_core::AttachmentId;
 use ob_link::{CardService, GroupKey};
-use ob_ring::{Batch, CardSender, Message};
+use ob_ring::{Batch, CardSender};
 
 /// The number that a host asks for.
 pub const PROBE_SERVICE: u32 = 1;
@@ -67,9 +67,9 @@ impl Report {
 /// Answers probes, and remembers what hosts reported.
 #[derive(Debug, Default)]
 pub struct ProbeService {
-    /// Probes that wait for room in the response ring. They stay where they were fetched to, so that the ring itself
-    /// holds back a host that takes no responses.
-    waiting: BTreeMap<GroupKey, VecDeque<Message>>,
+    /// Probes that wait for room in the response ring. They stay in the batches they were fetched in, so that the ring
+    /// itself holds back a host that takes no responses.
+    waiting: BTreeMap<GroupKey, VecDeque<Batch>>,
     reports: BTreeMap<AttachmentId, Report>,
     answered: u64,
 }
@@ -97,20 +97,23 @@ impl CardService for ProbeService {
         Ok(())
     }
 
-    fn requests(&mut self, key: GroupKey, mut batch: Batch, responses: &mut CardSender) {
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        waiting.extend(std::iter::from_fn(|| batch.take_next()));
+        waiting.push_back(batch);
         self.responses(key, responses);
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
         let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        while let Some(probe) = waiting.front() {
-            let probe = &probe.inline[..probe.inline.len().min(PROBE_LEN_MAX)];
-            if responses.push(probe).is_err() {
+        while let Some(batch) = waiting.front_mut() {
+            let Some(probe) = batch.iter().next() else {
+                waiting.pop_front();
+                continue;
+            };
+            if responses.push(&probe.inline[..probe.inline.len().min(PROBE_LEN_MAX)]).is_err() {
                 return;
             }
-            waiting.pop_front();
+            batch.take_next();
             self.answered += 1;
         }
     }

@@ -196,7 +196,6 @@ impl CardLink {
             files: BTreeMap::new(),
             lingering: 0,
             wishes: VecDeque::new(),
-            next_grant: self.reactor.now(),
             attached_at: self.reactor.now(),
             away_since: None,
             over: None,

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Memory files of one host.
+const FILES_MAX: usize = 64;
+
 impl CardLink {
     /// The memory of a closed group. A host that asked for the close is done with it; one that did not may still be
     /// reading, so the memory stays what it is, and on the host's account, until the attachment is over.
@@ -13,35 +16,55 @@ impl CardLink {
         reason: GroupClosedReason,
     ) {
         let host = &mut self.hosts[index];
-        if reason != GroupClosedReason::Asked {
+        let region = RegionId(group.0);
+        if reason != GroupClosedReason::Asked && host.files.contains_key(&region) {
             host.lingering += region_len;
             return;
         }
         self.memory_used = self.memory_used.saturating_sub(region_len);
-        if let Some(file) = host.files.remove(&RegionId(group.0)) {
-            let started = self.reactor.now();
-            memory_file::release(&file);
-            host.charge_time(started, self.reactor.now());
+        if let Some(file) = host.files.remove(&region) {
+            self.release(&[file]);
         }
     }
 
-    /// Opens the next group that a host wished for. To make its memory takes time that the other hosts wait: so one
-    /// at a time, and not before nine times as long has passed since the last.
-    pub(super) fn grant_wish(&mut self, index: usize, now: Instant, service: &mut dyn CardService) -> bool {
-        let host = &mut self.hosts[index];
-        if now < host.next_grant || host.over.is_some() {
+    /// Gives memory back, at the expense of the time for making more.
+    pub(super) fn release(&mut self, files: &[OwnedFd]) {
+        let started = self.reactor.now();
+        files.iter().for_each(memory_file::release);
+        self.charge_time(started);
+    }
+
+    /// Opens the next group that some host wished for. To make its memory takes time that all hosts wait: so one at a
+    /// time, by turns, and not before nine times as long has passed as the last took.
+    pub(super) fn grant_wish(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
+        if now < self.next_grant {
             return false;
         }
-        let Some(wish) = host.wishes.pop_front() else { return false };
+        let count = self.hosts.len();
+        let mut turns = (0..count).map(|turn| (self.grant_turn + turn) % count);
+        let wishes = |index: &usize| {
+            let host = &self.hosts[*index];
+            host.over.is_none() && !host.wishes.is_empty()
+        };
+        let Some(index) = turns.find(wishes) else { return false };
+        let Some(wish) = self.hosts[index].wishes.pop_front() else { return false };
+        self.grant_turn = index + 1;
         let started = self.reactor.now();
         if let Err(refusal) = self.open_group(index, wish, service) {
             self.hosts[index].core.refuse_group(wish.request, &refusal);
         }
-        self.hosts[index].charge_time(started, self.reactor.now());
+        self.charge_time(started);
+        self.write_frames(index, now);
         true
     }
 
-    pub(super) fn open_group(
+    /// Making or giving back memory took a while: nine times as long must pass before more is made.
+    fn charge_time(&mut self, started: Instant) {
+        let ended = self.reactor.now();
+        self.next_grant = self.next_grant.max(ended) + (ended - started) * 9;
+    }
+
+    fn open_group(
         &mut self,
         index: usize,
         wish: Wish,
@@ -61,6 +84,12 @@ impl CardLink {
                 );
                 return Err(GroupRefusal::Budget(text));
             }
+        }
+        // Each has a descriptor, those that were closed and may still be read included.
+        if host.files.len() >= FILES_MAX {
+            let text =
+                format!("{FILES_MAX} groups of this host are open or were closed for cause; attach afresh");
+            return Err(GroupRefusal::Budget(text));
         }
         let mut region = None;
         if host.core.identity().kind != LinkKind::Tcp {
