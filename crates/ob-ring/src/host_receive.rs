@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ob_memory::{Region, acquire_fence};
-use ob_wire_link::ring::{
-    HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord, RingSpec, UNIT, control,
-};
+use ob_wire_link::ring::{HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord, RingSpec, UNIT};
 
 use crate::many::{CardBell, Closed, Many, SleepTicket};
 
@@ -103,12 +101,12 @@ impl HostReceiver {
     /// The word that host threads sleep on.
     #[cfg(not(loom))]
     pub fn bell(&self) -> &std::sync::atomic::AtomicU64 {
-        self.many.region.word(self.many.offset(control::BELL))
+        self.many.bell()
     }
 
     /// The bell's low half as it is now.
     pub fn bell_now(&self) -> u32 {
-        self.many.region.load(self.many.offset(control::BELL), Ordering::Acquire) as u32
+        self.many.bell_now()
     }
 }
 

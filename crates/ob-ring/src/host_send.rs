@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ob_memory::Region;
-use ob_wire_link::ring::{
-    HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape, control,
-};
+use ob_wire_link::ring::{HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape};
 
 use crate::many::{CardBell, Closed, Many, SleepTicket};
 
@@ -101,13 +99,12 @@ impl HostSender {
     /// The word that host threads sleep on.
     #[cfg(not(loom))]
     pub fn bell(&self) -> &std::sync::atomic::AtomicU64 {
-        self.many.region.word(self.many.offset(control::BELL))
+        self.many.bell()
     }
 
     /// The bell's low half as it is now.
     pub fn bell_now(&self) -> u32 {
-        let offset = self.many.offset(control::BELL);
-        self.many.region.load(offset, Ordering::Acquire) as u32
+        self.many.bell_now()
     }
 
     /// The largest span of one message.

@@ -122,9 +122,20 @@ impl Many {
         }
     }
 
+    /// The word that host threads sleep on.
+    #[cfg(not(loom))]
+    pub(crate) fn bell(&self) -> &std::sync::atomic::AtomicU64 {
+        self.region.word(self.offset(control::BELL))
+    }
+
+    /// The bell's low half as it is now.
+    pub(crate) fn bell_now(&self) -> u32 {
+        self.region.load(self.offset(control::BELL), Ordering::Acquire) as u32
+    }
+
     /// Registers this thread as about to sleep.
     pub(crate) fn register_sleeper(&self) -> SleepTicket {
-        let bell = self.region.load(self.offset(control::BELL), Ordering::Acquire) as u32;
+        let bell = self.bell_now();
         self.region.fetch_add(self.offset(control::SLEEPERS), 1, Ordering::AcqRel);
         full_fence_after_rmw();
         SleepTicket { bell }
