@@ -58,3 +58,8 @@ id!(
     ListenerId(u32),
     "listener "
 );
+id!(
+    /// A file or directory of the card's file system; never used twice on one device.
+    NodeId(u64),
+    "node "
+);

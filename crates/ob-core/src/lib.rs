@@ -17,13 +17,17 @@
 mod device;
 mod dma;
 mod ids;
+mod names;
 mod net;
+mod node_kind;
 mod time;
 
 pub use device::{Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp};
 pub use dma::{Bell, Dma, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Doorbell, WORDS_MAX};
-pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, RegionId, Token};
+pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, NodeId, RegionId, Token};
+pub use names::{NAME_LEN_MAX, NameError, check_name};
 pub use net::{Net, NetError, NetEvent, NetListenError, Received, Sent};
+pub use node_kind::NodeKind;
 pub use time::{Clock, Instant};
 
 /// An operation that a driver did not accept, handed back whole.

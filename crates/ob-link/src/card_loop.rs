@@ -52,7 +52,8 @@ impl<S: CardService> CardLoop<S> {
     pub fn turn(&mut self, until: Option<Instant>, others: &mut Vec<Event>) -> Turn {
         let now = MonotonicClock.now();
         let due =
-            [self.link.next_due(), until, self.reactor.handle().next_timer()].into_iter().flatten().min();
+            [self.link.next_due(), self.service.next_due(), until, self.reactor.handle().next_timer()];
+        let due = due.into_iter().flatten().min();
         let (wait, slept) = match self.policy.decide(now, due) {
             Decision::Sleep { until } if self.armed => (Wait::Until(until), true),
             _ => (Wait::Poll, false),
@@ -68,7 +69,8 @@ impl<S: CardService> CardLoop<S> {
                 others.push(event);
             }
         }
-        if self.link.poll(now, &mut self.service) || !others.is_empty() {
+        let served = self.service.poll(now);
+        if self.link.poll(now, &mut self.service) || served || !others.is_empty() {
             self.policy.on_event(now);
             self.policy.set_pollers(self.link.pollers());
             self.armed = false;

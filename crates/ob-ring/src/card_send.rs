@@ -197,6 +197,11 @@ impl CardSender {
         Ok(())
     }
 
+    /// The most bytes that a response may span, headers and padding included.
+    pub fn message_max(&self) -> u32 {
+        self.single.spec.message_max()
+    }
+
     /// Whether committed responses wait for [`CardSender::step`].
     pub fn has_ready(&self) -> bool {
         self.entries.front().is_some_and(|entry| entry.bytes.is_some())

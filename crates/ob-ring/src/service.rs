@@ -1,6 +1,6 @@
 //! What stands behind the rings on the card.
 
-use ob_core::{AttachmentId, GroupId};
+use ob_core::{AttachmentId, GroupId, Instant};
 
 use crate::batch::Batch;
 use crate::card_send::CardSender;
@@ -27,6 +27,18 @@ pub trait CardService {
 
     /// The group is gone.
     fn closed(&mut self, key: GroupKey);
+
+    /// Moves on what the service does by itself, its devices above all; `true` if something did. Called in every turn,
+    /// before responses are asked for.
+    fn poll(&mut self, now: Instant) -> bool {
+        let _ = now;
+        false
+    }
+
+    /// When the service must be polled again although nothing wakes the card, if it must.
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
 
     /// A message of the ordered channel.
     fn channel(&mut self, attachment: AttachmentId, message: &[u8]);

@@ -1,8 +1,10 @@
 //! Holds `docs/wire/` and the constants together.
 
+use crate::files::{self, FileError, Operation, flag};
 use crate::frame::{self, kind};
 use crate::ring::{self, control};
 
+const FILES: &str = include_str!("../../../docs/wire/files.md");
 const RING: &str = include_str!("../../../docs/wire/ring.md");
 const LINK: &str = include_str!("../../../docs/wire/link.md");
 
@@ -51,4 +53,83 @@ fn frame_types_are_the_documents() {
     assert!(LINK.contains(&format!("`FRAME_MAX` = {} bytes", frame::FRAME_MAX)));
     assert!(LINK.contains(&format!("`PACKET_MAX` = {} bytes", frame::PACKET_MAX)));
     assert!(LINK.contains(&format!("The version is {}", frame::VERSION)));
+}
+
+/// Name, offset and length of the fields in each table that has such, in the document's order.
+fn field_tables(document: &str) -> Vec<Vec<(&str, usize, usize)>> {
+    let mut tables: Vec<Vec<_>> = Vec::new();
+    for cells in rows(document) {
+        let is_field = |text: &str| text.parse::<usize>().is_ok();
+        match cells[..] {
+            ["field", "offset", "bytes", "meaning"] => tables.push(Vec::new()),
+            [name, offset, length, _] if is_field(offset) && is_field(length) => {
+                let table = tables.last_mut().unwrap();
+                table.push((name, offset.parse().unwrap(), length.parse().unwrap()));
+            }
+            _ => {}
+        }
+    }
+    tables
+}
+
+#[test]
+fn file_requests_are_the_documents() {
+    let documented = field_tables(FILES);
+    assert_eq!(documented.len(), files::LAYOUTS.len());
+    for (documented, coded) in documented.iter().zip(files::LAYOUTS) {
+        assert_eq!(documented, coded);
+    }
+    for (name, value) in [
+        ("LANE_LEN", files::LANE_LEN),
+        ("REQUEST_LEN", files::REQUEST_LEN),
+        ("RESPONSE_LEN", files::RESPONSE_LEN),
+        ("SERVER_INFO_LEN", files::SERVER_INFO_LEN),
+        ("NODE_INFO_LEN", files::NODE_INFO_LEN),
+        ("SPACE_INFO_LEN", files::SPACE_INFO_LEN),
+        ("ENTRY_LEN", files::ENTRY_LEN),
+        ("PATH_LEN_MAX", files::PATH_LEN_MAX),
+    ] {
+        assert!(FILES.contains(&format!("`{name}` = {value} bytes")), "{name}");
+    }
+    assert!(FILES.contains(&format!("`FILES_SERVICE` = {}. ", files::FILES_SERVICE)));
+    assert!(FILES.contains(&format!("version {}. Requests", files::VERSION)));
+    assert!(FILES.contains(&format!("is longer than {} bytes", files::NAME_LEN_MAX)));
+    assert!(FILES.contains(&format!("({}: the root)", files::ROOT.0)));
+    let (directory, file) = (files::NodeKind::Directory.code(), files::NodeKind::File.code());
+    assert_eq!(FILES.matches(&format!("{directory}: a directory, {file}: a file")).count(), 2);
+}
+
+#[test]
+fn file_operations_are_the_documents() {
+    let documented: Vec<(&str, u16, &str)> = rows(FILES)
+        .filter(|cells| cells.len() == 6)
+        .filter_map(|cells| Some((cells[0], cells[1].parse().ok()?, cells[3])))
+        .collect();
+    let flags = |operation| match operation {
+        Operation::Write => format!("{}: durable", flag::DURABLE),
+        Operation::Open => {
+            let (create, exclusive) = (flag::CREATE, flag::EXCLUSIVE);
+            format!("{create}: create it if it is missing; {exclusive}: with {create}: it must be missing")
+        }
+        Operation::Remove => {
+            format!("{}: only a file; {}: only an empty directory", flag::ONLY_FILE, flag::ONLY_DIRECTORY)
+        }
+        Operation::Rename => format!("{}: the target must be missing", flag::NO_REPLACE),
+        _ => String::new(),
+    };
+    assert_eq!(documented.len(), Operation::ALL.len());
+    for (documented, coded) in documented.iter().zip(Operation::ALL) {
+        assert_eq!(*documented, (coded.name(), coded.code(), flags(*coded).as_str()));
+    }
+}
+
+#[test]
+fn file_errors_are_the_documents() {
+    let documented: Vec<(&str, u16)> = rows(FILES)
+        .skip_while(|cells| cells[0] != "status" || cells[1] != "number")
+        .filter_map(|cells| Some((cells[0], cells[1].parse().ok()?)))
+        .collect();
+    let coded: Vec<(&str, u16)> =
+        FileError::ALL.iter().map(|error| (error.name().unwrap(), error.code())).collect();
+    assert_eq!(documented, coded);
 }

@@ -1,9 +1,11 @@
-//! What card and host say to each other: the rings in shared memory, and the frames of the link.
+//! What card and host say to each other: the rings in shared memory, the frames of the link, and the requests of the
+//! services.
 //!
 //! ```text
 //!   host threads ── messages ──▶ [request ring ] ── DMA ──▶ card        ring:  docs/wire/ring.md
 //!   host threads ◀── messages ── [response ring] ◀─ DMA ─── card
 //!   host agent   ◀───────────── frames ───────────────────▶ card        frame: docs/wire/link.md
+//!   messages of the file service: requests and responses                files: docs/wire/files.md
 //! ```
 //!
 //! Layouts and codecs only: no memory is touched and no byte is moved here. The documents came first; a test
@@ -11,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod files;
 pub mod frame;
 pub mod ring;
 

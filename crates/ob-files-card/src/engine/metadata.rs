@@ -1,0 +1,186 @@
+//! Names and directories: done in memory at once, answered when the log has it.
+
+use ob_core::{NodeId, NodeKind};
+use ob_format::files::{REMOVE_LEN, node_record_len};
+use ob_wire_link::files::{FileError, entry_len, push_entry};
+
+use super::{CardFiles, FlightId, Ghost, Kind, MetadataOp, Outcome};
+use crate::map::Stretch;
+use crate::tree::{Body, Renaming};
+
+impl MetadataOp {
+    fn changes(&self) -> bool {
+        match self {
+            Self::Open { create, .. } => *create,
+            Self::MakeDirectory { .. } | Self::Remove { .. } | Self::Rename { .. } => true,
+            Self::List { .. } | Self::Stat { .. } | Self::Space => false,
+        }
+    }
+
+    /// Whether it makes the log longer for good.
+    fn adds(&self) -> bool {
+        matches!(self, Self::Open { create: true, .. } | Self::MakeDirectory { .. })
+    }
+}
+
+impl CardFiles {
+    pub(super) fn start_metadata(&mut self, id: FlightId) {
+        let Some(Kind::Metadata(op)) = self.flights.get_mut(id).map(|flight| &mut flight.kind) else {
+            return;
+        };
+        if op.changes() && !self.frozen && !self.log.has_room() {
+            self.waits.log.push_back(id);
+            return;
+        }
+        // The flight's own copy is not needed any more: it is done once, here.
+        let op = std::mem::replace(op, MetadataOp::Space);
+        let result = self.run_metadata(&op);
+        // What the answer tells must be on the device, whoever brought it about, and so must what an error saw.
+        self.answer_after(id, self.log.pending(), result);
+    }
+
+    fn run_metadata(&mut self, op: &MetadataOp) -> Result<Outcome, FileError> {
+        if op.changes() && self.frozen && !self.finds(op) {
+            return Err(FileError::ReadOnly);
+        }
+        if op.adds() && self.tree.live_bytes() > self.log.live_max() && !self.finds(op) {
+            return Err(FileError::NoSpace);
+        }
+        match op {
+            MetadataOp::Open { base, path, create, exclusive } => self.open(*base, path, *create, *exclusive),
+            MetadataOp::MakeDirectory { base, path } => {
+                let (directory, name, holder) = self.tree.find_place(*base, path)?;
+                if holder.is_some() {
+                    return Err(FileError::Exists);
+                }
+                self.create(directory, name, NodeKind::Directory)
+            }
+            MetadataOp::Remove { base, path, only } => {
+                let node = self.tree.find(*base, path)?;
+                let kind = self.tree.node(node).map(crate::tree::Node::kind);
+                match (only, kind) {
+                    (Some(NodeKind::File), Some(NodeKind::Directory)) => return Err(FileError::IsADirectory),
+                    (Some(NodeKind::Directory), Some(NodeKind::File)) => {
+                        return Err(FileError::NotADirectory);
+                    }
+                    _ => {}
+                }
+                self.tree.may_remove(node)?;
+                let sequence = self.log.push_remove(node);
+                self.bury(node, sequence);
+                Ok(Outcome::Done)
+            }
+            MetadataOp::Rename { base, path, to_base, to_path, replace } => {
+                self.rename((*base, path), (*to_base, to_path), *replace)
+            }
+            MetadataOp::List { directory, after, most } => self.list(*directory, after, *most),
+            MetadataOp::Stat { base, path } => {
+                let node = self.tree.find(*base, path)?;
+                self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound)
+            }
+            MetadataOp::Space => Ok(Outcome::Space(self.space_info())),
+        }
+    }
+
+    /// Whether a request that may create something finds it there.
+    fn finds(&self, op: &MetadataOp) -> bool {
+        match op {
+            MetadataOp::Open { base, path, .. } => self.tree.find(*base, path).is_ok(),
+            _ => false,
+        }
+    }
+
+    fn open(
+        &mut self,
+        base: NodeId,
+        path: &[u8],
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Outcome, FileError> {
+        if !create {
+            let node = self.tree.find(base, path)?;
+            return self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound);
+        }
+        match self.tree.find_place(base, path)? {
+            (_, _, Some(_)) if exclusive => Err(FileError::Exists),
+            (_, _, Some(node)) => self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound),
+            (directory, name, None) => self.create(directory, name, NodeKind::File),
+        }
+    }
+
+    fn create(&mut self, directory: NodeId, name: &[u8], kind: NodeKind) -> Result<Outcome, FileError> {
+        let node = self.log.new_node();
+        self.tree.insert(node, directory, name, kind);
+        self.log_node(node);
+        self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound)
+    }
+
+    fn rename(
+        &mut self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        replace: bool,
+    ) -> Result<Outcome, FileError> {
+        let node = self.tree.find(from.0, from.1)?;
+        let (directory, name, holder) = self.tree.find_place(to.0, to.1)?;
+        let Renaming { node, replaced } = self.tree.may_rename(node, directory, holder, replace)?;
+        if holder == Some(node) {
+            return Ok(Outcome::Done);
+        }
+        self.log.reserve(REMOVE_LEN + node_record_len(name.len()));
+        if let Some(replaced) = replaced {
+            let sequence = self.log.push_remove(replaced);
+            self.bury(replaced, sequence);
+        }
+        self.tree.rename(node, directory, name);
+        self.log_node(node);
+        Ok(Outcome::Done)
+    }
+
+    fn list(&self, directory: NodeId, after: &[u8], most: u32) -> Result<Outcome, FileError> {
+        let (mut bytes, mut more) = (Vec::new(), false);
+        for entry in self.tree.list(directory, after)? {
+            if bytes.len() + entry_len(entry.name.len()) > most as usize {
+                more = true;
+                break;
+            }
+            push_entry(&mut bytes, &entry);
+        }
+        // Not even one entry fits: the caller would ask for the same for ever.
+        if more && bytes.is_empty() { Err(FileError::Invalid) } else { Ok(Outcome::Entries { bytes, more }) }
+    }
+
+    /// Puts a node as it now is into the log.
+    pub(super) fn log_node(&mut self, id: NodeId) -> u64 {
+        let Some(node) = self.tree.node_mut(id) else { return 0 };
+        let sequence = self.log.push_node(&node.record(id));
+        node.home = sequence;
+        if let Body::File(file) = &mut node.body {
+            file.sequence = sequence;
+        }
+        sequence
+    }
+
+    /// Takes a node out of the tree. Its segments stay where they are until no request is at them.
+    fn bury(&mut self, id: NodeId, sequence: u64) {
+        let Some(node) = self.tree.remove(id) else { return };
+        let Body::File(file) = node.body else { return };
+        let runs = file.map.runs().map(|run| Stretch { start: run.physical, count: run.count });
+        let stretches: Vec<Stretch> = runs.collect();
+        for stretch in &stretches {
+            self.space.unmap(*stretch);
+        }
+        if file.in_flight > 0 {
+            self.ghosts.insert(id, Ghost { stretches, sequence, in_flight: file.in_flight });
+        } else {
+            for stretch in stretches {
+                self.space.release(sequence, stretch);
+            }
+        }
+        self.fresh.remove(&id);
+        // Whoever waits for the file, or has it for itself, finds out that it is gone.
+        let owner = self.exclusive.remove(&id);
+        let waiting = self.waits.file.remove(&id).unwrap_or_default();
+        self.ready.extend(waiting.into_iter().chain(owner));
+    }
+}

@@ -1,0 +1,785 @@
+//! The engine: requests in, device operations out, completions back.
+//!
+//! ```text
+//!   submit ──▶ Flight ──step──▶ pieces ──▶ outbox ──▶ Device ──▶ completed piece ──▶ Flight ──step──▶ …
+//!                │  ▲                                                                  │
+//!                │  └── woken: segments, room in the log, a bounce buffer, a frame     ▼
+//!                ▼      written, a flush, the file for itself                     Completion
+//!            waits for
+//! ```
+//!
+//! One owner of all state, no thread, no clock: [`CardFiles::submit`] takes a request, [`CardFiles::poll`] moves
+//! everything on that can move, [`CardFiles::next_completion`] gives answers. Which answers may be given when is in
+//! `docs/format/files.md`, "What order keeps".
+
+mod data;
+mod metadata;
+mod slots;
+mod tidy;
+mod upkeep;
+
+use std::collections::{HashMap, VecDeque};
+
+use ob_core::{Device, DeviceCompletion, DeviceOp, NodeId, NodeKind, RefusedReason, Token};
+use ob_format::files::{Geometry, ROOT, Superblock};
+use ob_memory::{Pool, Slice};
+use ob_wire_link::files::{FileError, NodeInfo, ServerInfo, SpaceInfo};
+
+use crate::log::Log;
+use crate::map::Stretch;
+use crate::space::Space;
+use crate::tree::{ById, Tree};
+use slots::Slots;
+
+/// How the card's files are run.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesOptions {
+    /// Requests in flight at once.
+    pub requests_max: usize,
+    /// Buffers for requests that are not aligned.
+    pub bounce_buffers: usize,
+    /// Bytes of each of them.
+    pub bounce_len: usize,
+    /// Bytes of free space that are kept zeroed, ready to be given to files.
+    pub clean_len: u64,
+    /// Bytes of one read or write at most.
+    pub transfer_max: u32,
+    /// Copies every read and write through a buffer: what the paper measures its zero-copy path against.
+    pub copy_everything: bool,
+}
+
+impl Default for FilesOptions {
+    fn default() -> Self {
+        Self {
+            requests_max: 4096,
+            bounce_buffers: 64,
+            bounce_len: 64 << 10,
+            clean_len: 128 << 20,
+            transfer_max: 1 << 20,
+            copy_everything: false,
+        }
+    }
+}
+
+/// A request.
+#[derive(Debug)]
+pub enum Op {
+    /// Reads up to `len` bytes into `into`, which has room for as many blocks as they lie in, or at least for them.
+    Read {
+        /// The file.
+        file: NodeId,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+        /// Where they go.
+        into: Slice,
+    },
+    /// Writes all of `from`.
+    Write {
+        /// The file.
+        file: NodeId,
+        /// Where in it.
+        offset: u64,
+        /// The bytes.
+        from: Slice,
+        /// Answer only when it will survive a loss of power.
+        durable: bool,
+    },
+    /// Makes everything that was answered before durable.
+    Flush,
+    /// Changes a file's size.
+    Resize {
+        /// The file.
+        file: NodeId,
+        /// Its new size.
+        size: u64,
+    },
+    /// Names and directories.
+    Metadata(MetadataOp),
+}
+
+/// A request about names.
+#[derive(Debug)]
+pub enum MetadataOp {
+    /// Finds a node, or creates a file.
+    Open {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+        /// Create it if it is missing.
+        create: bool,
+        /// With `create`: it must be missing.
+        exclusive: bool,
+    },
+    /// Creates a directory.
+    MakeDirectory {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// Removes a file or an empty directory.
+    Remove {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+        /// Only if it is one of these.
+        only: Option<NodeKind>,
+    },
+    /// Gives a node another name.
+    Rename {
+        /// Where the old path starts.
+        base: NodeId,
+        /// The old path.
+        path: Vec<u8>,
+        /// Where the new path starts.
+        to_base: NodeId,
+        /// The new path.
+        to_path: Vec<u8>,
+        /// Whether what has that name is replaced.
+        replace: bool,
+    },
+    /// Lists a directory.
+    List {
+        /// The directory.
+        directory: NodeId,
+        /// The name after which to go on; empty to begin.
+        after: Vec<u8>,
+        /// Most bytes of entries.
+        most: u32,
+    },
+    /// Describes a node.
+    Stat {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path; empty for the node it starts from.
+        path: Vec<u8>,
+    },
+    /// Tells the free space.
+    Space,
+}
+
+/// What a request that went well brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to tell.
+    Done,
+    /// Bytes read.
+    Read(u32),
+    /// Bytes written, and the file's size.
+    Written {
+        /// Bytes.
+        len: u32,
+        /// The size.
+        size: u64,
+    },
+    /// A node.
+    Node(NodeInfo),
+    /// Entries, as they go over the wire.
+    Entries {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// The free space.
+    Space(SpaceInfo),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Completion {
+    /// As given.
+    pub token: Token,
+    /// How it went.
+    pub result: Result<Outcome, FileError>,
+    /// A read's buffer, whole again.
+    pub buffer: Option<Slice>,
+}
+
+/// What the engine has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesCounts {
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Pieces of reads and writes that were copied because they were not aligned.
+    pub unaligned: u64,
+    /// Metadata requests answered.
+    pub metadata: u64,
+    /// Flushes that requests asked for.
+    pub flushes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Frames of the log written.
+    pub frames: u64,
+    /// Flushes of the device.
+    pub device_flushes: u64,
+}
+
+/// A device that is mounted.
+pub(crate) struct Mounted {
+    pub(crate) superblock: Superblock,
+    pub(crate) tree: Tree,
+    pub(crate) space: Space,
+    pub(crate) log: Log,
+}
+
+type FlightId = u32;
+
+/// The card's files on one device.
+pub struct CardFiles {
+    superblock: Superblock,
+    geometry: Geometry,
+    options: FilesOptions,
+    tree: Tree,
+    space: Space,
+    log: Log,
+    flights: Slots<Flight>,
+    pieces: Slots<Piece>,
+    /// Flights that can go on.
+    ready: VecDeque<FlightId>,
+    /// Operations that the device has not taken yet.
+    outbox: VecDeque<(Token, DeviceOp)>,
+    done: VecDeque<Completion>,
+    waits: Waits,
+    /// Segments mapped so recently that their frame is not written: readers see holes there.
+    fresh: ById<Vec<Fresh>>,
+    /// Files that are removed while requests are at their data.
+    ghosts: ById<Ghost>,
+    /// Who has a file for itself.
+    exclusive: ById<FlightId>,
+    /// Blocks that are read, changed and written back.
+    locks: Vec<RangeLock>,
+    flush: Option<FlushInFlight>,
+    zeroing: u32,
+    bounce: Pool,
+    block_pool: Pool,
+    /// Vectors to use again.
+    spare_parts: Vec<Vec<(u32, Slice)>>,
+    frozen: bool,
+    counts: FilesCounts,
+}
+
+/// Flights that wait, by what for.
+#[derive(Default)]
+struct Waits {
+    /// For a frame to be written; ascending.
+    written: VecDeque<(u64, FlightId)>,
+    segments: VecDeque<FlightId>,
+    log: VecDeque<FlightId>,
+    bounce: VecDeque<FlightId>,
+    range: VecDeque<FlightId>,
+    flush: Vec<FlightId>,
+    /// For a file that another flight has for itself.
+    file: ById<VecDeque<FlightId>>,
+}
+
+struct Fresh {
+    logical: u32,
+    count: u32,
+    /// The frame that maps it; `u64::MAX` if it is in none yet.
+    sequence: u64,
+}
+
+struct Ghost {
+    stretches: Vec<Stretch>,
+    sequence: u64,
+    in_flight: u32,
+}
+
+struct RangeLock {
+    start: u64,
+    end: u64,
+    flight: FlightId,
+    held: bool,
+}
+
+struct FlushInFlight {
+    flights: Vec<FlightId>,
+    written: u64,
+    blank: Vec<Stretch>,
+}
+
+/// One request on its way.
+struct Flight {
+    token: Token,
+    kind: Kind,
+    stage: Stage,
+    pinned: bool,
+    error: Option<FileError>,
+    outcome: Option<Outcome>,
+}
+
+enum Kind {
+    Read(Transfer),
+    Write(Transfer),
+    Flush,
+    Resize { file: NodeId, size: u64 },
+    Metadata(MetadataOp),
+}
+
+/// The data part of a flight.
+struct Transfer {
+    file: NodeId,
+    offset: u64,
+    /// Bytes to move.
+    len: u32,
+    /// Bytes that are in pieces already.
+    cursor: u32,
+    /// Pieces at the device.
+    out: u32,
+    durable: bool,
+    /// Segments promised and not yet taken.
+    promised: u32,
+    /// What is not in pieces yet.
+    buffer: Option<Slice>,
+    /// What came back, by where it belongs.
+    parts: Vec<(u32, Slice)>,
+    /// Whether this write moved the file's end.
+    grew: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Start,
+    /// Waits for the file's other requests to end.
+    Draining,
+    Tidying(tidy::Tidying),
+    /// Pieces are at the device, or wait for something.
+    Data,
+    /// Waits for its frame.
+    Logged,
+    /// Waits for a flush.
+    Flushing,
+}
+
+/// One operation at the device.
+enum Piece {
+    /// Bytes that go straight between the request's buffer and the device.
+    Direct {
+        flight: FlightId,
+        at: u32,
+        range: Option<(u64, u64)>,
+    },
+    /// Bytes that are copied: of a read, `data` is where they go; of a write, where they come from.
+    Bounced {
+        flight: FlightId,
+        at: u32,
+        data: Slice,
+        skip: u32,
+        range: Option<(u64, u64)>,
+        reading: bool,
+    },
+    /// A step of tidying up beyond a file's end.
+    Tidy {
+        flight: FlightId,
+    },
+    Frame {
+        sequence: u64,
+    },
+    Flush,
+    Superblock(Superblock),
+    Zero(Stretch),
+}
+
+impl CardFiles {
+    pub(crate) fn new(mounted: Mounted, options: &FilesOptions) -> Self {
+        let Mounted { superblock, tree, space, log } = mounted;
+        let geometry = superblock.geometry;
+        let block = geometry.block_len as usize;
+        let bounce_len = options.bounce_len.next_multiple_of(block).max(2 * block);
+        Self {
+            superblock,
+            geometry,
+            options: *options,
+            tree,
+            space,
+            log,
+            flights: Slots::new(),
+            pieces: Slots::new(),
+            ready: VecDeque::new(),
+            outbox: VecDeque::new(),
+            done: VecDeque::new(),
+            waits: Waits::default(),
+            fresh: HashMap::default(),
+            ghosts: HashMap::default(),
+            exclusive: HashMap::default(),
+            locks: Vec::new(),
+            flush: None,
+            zeroing: 0,
+            bounce: Pool::new(bounce_len, options.bounce_buffers.max(2)),
+            block_pool: Pool::new(block, 1),
+            spare_parts: Vec::new(),
+            frozen: false,
+            counts: FilesCounts::default(),
+        }
+    }
+
+    /// What a host is told when it says hello.
+    pub fn server_info(&self) -> ServerInfo {
+        ServerInfo {
+            version: ob_wire_link::files::VERSION,
+            block_len: self.geometry.block_len,
+            transfer_max: self.options.transfer_max,
+            segment_len: self.geometry.segment_len,
+            epoch: self.superblock.epoch,
+            uuid: self.superblock.uuid,
+            file_len_max: self.geometry.file_len_max(),
+        }
+    }
+
+    /// Total and free space, files and directories.
+    pub fn space_info(&self) -> SpaceInfo {
+        let bytes = |segments: u32| u64::from(segments) * self.geometry.segment_len;
+        SpaceInfo {
+            total: bytes(self.space.total()),
+            free: bytes(self.space.unmapped()),
+            files: self.tree.files(),
+            directories: self.tree.directories(),
+            log_total: self.log.len(),
+            log_live: self.tree.live_bytes(),
+        }
+    }
+
+    /// Bytes of the log that a mount would have to read now.
+    pub fn log_used(&self) -> u64 {
+        self.log.used_len()
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> FilesCounts {
+        self.counts
+    }
+
+    /// Whether the log could not be written: nothing can be changed any more until the next mount.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Whether one more request is taken.
+    pub fn has_room(&self) -> bool {
+        self.flights.len() < self.options.requests_max
+    }
+
+    /// How many of `len` bytes a read at `offset` would find now.
+    pub fn readable(&self, file: NodeId, offset: u64, len: u32) -> u32 {
+        let visible = self.tree.file(file).map_or(0, |file| file.visible);
+        u64::from(len).min(visible.saturating_sub(offset)) as u32
+    }
+
+    /// Requests on their way.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len() + self.done.len()
+    }
+
+    /// Whether upkeep (cleaning the log, zeroing free space) has something at the device.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.pieces.is_empty() && self.outbox.is_empty()
+    }
+
+    /// Takes a request. The caller asked [`CardFiles::has_room`].
+    pub fn submit(&mut self, token: Token, op: Op) {
+        let kind = match op {
+            Op::Read { file, offset, len, into } => {
+                let len = len.min(into.len() as u32);
+                Kind::Read(self.transfer(file, offset, len, into, false))
+            }
+            Op::Write { file, offset, from, durable } => {
+                let len = from.len() as u32;
+                Kind::Write(self.transfer(file, offset, len, from, durable))
+            }
+            Op::Flush => Kind::Flush,
+            Op::Resize { file, size } => Kind::Resize { file, size },
+            Op::Metadata(op) => Kind::Metadata(op),
+        };
+        let flight = Flight { token, kind, stage: Stage::Start, pinned: false, error: None, outcome: None };
+        let id = self.flights.insert(flight);
+        self.step(id);
+    }
+
+    fn transfer(&mut self, file: NodeId, offset: u64, len: u32, buffer: Slice, durable: bool) -> Transfer {
+        Transfer {
+            file,
+            offset,
+            len,
+            cursor: 0,
+            out: 0,
+            durable,
+            promised: 0,
+            buffer: Some(buffer),
+            parts: self.spare_parts.pop().unwrap_or_default(),
+            grew: false,
+        }
+    }
+
+    /// The next answer.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// Moves everything on that can move; `true` if something did.
+    pub fn poll(&mut self, device: &mut dyn Device) -> bool {
+        let mut moved = false;
+        loop {
+            let mut moving = false;
+            while let Some(completion) = device.poll() {
+                self.completed(completion);
+                moving = true;
+            }
+            while let Some(id) = self.ready.pop_front() {
+                self.step(id);
+                moving = true;
+            }
+            self.upkeep();
+            moving |= self.send(device);
+            if !moving {
+                return moved;
+            }
+            moved = true;
+        }
+    }
+
+    /// Gives the device what waits for it.
+    fn send(&mut self, device: &mut dyn Device) -> bool {
+        let mut sent = false;
+        while let Some((token, op)) = self.outbox.pop_front() {
+            match device.submit(token, op) {
+                Ok(()) => sent = true,
+                Err(refused) if refused.reason == RefusedReason::Busy => {
+                    self.outbox.push_front((token, refused.op));
+                    return sent;
+                }
+                Err(refused) => {
+                    let result = Err(ob_core::DeviceError::Gone);
+                    self.completed(DeviceCompletion { token, op: refused.op, result });
+                    sent = true;
+                }
+            }
+        }
+        sent
+    }
+
+    /// Puts an operation of a request behind those that wait.
+    fn start(&mut self, piece: Piece, op: DeviceOp) {
+        let token = Token(u64::from(self.pieces.insert(piece)));
+        self.outbox.push_back((token, op));
+    }
+
+    /// Puts an operation that others wait for before those that wait.
+    fn start_first(&mut self, piece: Piece, op: DeviceOp) {
+        let token = Token(u64::from(self.pieces.insert(piece)));
+        self.outbox.push_front((token, op));
+    }
+
+    fn completed(&mut self, completion: DeviceCompletion) {
+        let DeviceCompletion { token, op, result } = completion;
+        let Some(piece) = self.pieces.remove(token.0 as u32) else { return };
+        match piece {
+            Piece::Direct { flight, at, range } => self.direct_done(flight, at, range, op, result),
+            Piece::Bounced { .. } => self.bounced_done(piece, op, result),
+            Piece::Tidy { flight } => self.tidy_done(flight, op, result),
+            Piece::Frame { sequence } => self.frame_done(sequence, result),
+            Piece::Flush => self.flush_done(result),
+            Piece::Superblock(superblock) => self.superblock_done(superblock, result),
+            Piece::Zero(stretch) => self.zero_done(stretch, result),
+        }
+    }
+
+    /// Moves one flight on as far as it goes now.
+    fn step(&mut self, id: FlightId) {
+        let Some(flight) = self.flights.get(id) else { return };
+        match (&flight.kind, flight.stage) {
+            (_, Stage::Logged | Stage::Flushing) => {}
+            (_, Stage::Draining | Stage::Tidying(_)) => self.step_tidy(id),
+            (Kind::Read(_), Stage::Start) => self.start_read(id),
+            (Kind::Write(_), Stage::Start) => self.start_write(id),
+            (Kind::Read(_) | Kind::Write(_), Stage::Data) => self.move_data(id),
+            (Kind::Resize { .. }, _) => self.start_resize(id),
+            (Kind::Flush, _) => {
+                self.counts.flushes += 1;
+                self.wait_flush(id);
+            }
+            (Kind::Metadata(_), _) => self.start_metadata(id),
+        }
+    }
+
+    /// Answers when the frame `sequence` is written.
+    fn answer_after(&mut self, id: FlightId, sequence: u64, result: Result<Outcome, FileError>) {
+        let Some(flight) = self.flights.get_mut(id) else { return };
+        match result {
+            Ok(outcome) => flight.outcome = Some(outcome),
+            Err(error) => flight.error = Some(error),
+        }
+        if self.frozen && sequence > self.log.written() {
+            // What was to be changed is not on the device and will not be. What was only looked at is told all the same.
+            if !matches!(flight.kind, Kind::Metadata(_)) {
+                flight.error.get_or_insert(FileError::ReadOnly);
+            }
+            return self.answer(id);
+        }
+        if sequence <= self.log.written() {
+            return self.frame_of_flight_written(id);
+        }
+        flight.stage = Stage::Logged;
+        let sequence = self.waits.written.back().map_or(sequence, |(last, _)| sequence.max(*last));
+        self.waits.written.push_back((sequence, id));
+    }
+
+    /// What a flight changed or saw is on the device.
+    fn frame_of_flight_written(&mut self, id: FlightId) {
+        let Some(flight) = self.flights.get(id) else { return };
+        let (file, failed) = (flight.file(), flight.error.is_some());
+        let (Some(file), false) = (file, failed) else { return self.answer(id) };
+        let Ok(found) = self.tree.file_mut(file) else { return self.answer(id) };
+        match &flight.kind {
+            Kind::Write(transfer) => {
+                // Others may have moved the end on; what is written up to here is what readers may see.
+                if transfer.grew {
+                    found.visible = found.visible.max(transfer.end()).min(found.size);
+                }
+                let flush = transfer.durable && found.sequence > self.log.durable();
+                if found.fresh {
+                    self.date_fresh(file);
+                }
+                if flush && !self.frozen {
+                    return self.wait_flush(id);
+                }
+            }
+            Kind::Resize { .. } => found.visible = found.size,
+            Kind::Read(_) | Kind::Flush | Kind::Metadata(_) => {}
+        }
+        self.answer(id);
+    }
+
+    fn wait_flush(&mut self, id: FlightId) {
+        if self.frozen {
+            self.fail(id, FileError::ReadOnly);
+            return;
+        }
+        if let Some(flight) = self.flights.get_mut(id) {
+            flight.stage = Stage::Flushing;
+            self.waits.flush.push(id);
+        }
+    }
+
+    fn fail(&mut self, id: FlightId, error: FileError) {
+        if let Some(flight) = self.flights.get_mut(id) {
+            flight.error = Some(error);
+            self.answer(id);
+        }
+    }
+
+    /// Ends a flight.
+    fn answer(&mut self, id: FlightId) {
+        let Some(flight) = self.flights.remove(id) else { return };
+        let file = flight.file();
+        if let Some(file) = file {
+            self.leave_file(id, file, flight.pinned);
+        }
+        let (token, error) = (flight.token, flight.error);
+        let mut outcome = flight.outcome.unwrap_or(Outcome::Done);
+        let buffer = match flight.kind {
+            Kind::Read(transfer) => {
+                self.counts.reads += 1;
+                let buffer = self.reassemble(transfer);
+                if let Outcome::Read(len) = &outcome {
+                    self.counts.read_bytes += u64::from(*len);
+                }
+                buffer
+            }
+            Kind::Write(transfer) => {
+                self.space.forget_promise(transfer.promised);
+                self.counts.writes += 1;
+                self.counts.written_bytes += u64::from(transfer.len);
+                let size = self.tree.file(transfer.file).map_or(0, |file| file.visible);
+                outcome = Outcome::Written { len: transfer.len, size };
+                self.keep_parts(transfer.parts);
+                None
+            }
+            Kind::Resize { file, .. } => {
+                self.counts.metadata += 1;
+                outcome = self.node_info(file).map_or(Outcome::Done, Outcome::Node);
+                None
+            }
+            Kind::Metadata(_) => {
+                self.counts.metadata += 1;
+                None
+            }
+            Kind::Flush => None,
+        };
+        self.counts.errors += u64::from(error.is_some());
+        self.done.push_back(Completion { token, result: error.map_or(Ok(outcome), Err), buffer });
+    }
+
+    fn keep_parts(&mut self, mut parts: Vec<(u32, Slice)>) {
+        parts.clear();
+        if parts.capacity() > 0 && self.spare_parts.len() < 256 {
+            self.spare_parts.push(parts);
+        }
+    }
+
+    /// Joins a read's buffer again.
+    fn reassemble(&mut self, transfer: Transfer) -> Option<Slice> {
+        let Transfer { mut parts, buffer, .. } = transfer;
+        if parts.len() > 1 {
+            parts.sort_unstable_by_key(|(at, _)| *at);
+        }
+        let mut whole: Option<Slice> = None;
+        for slice in parts.drain(..).map(|(_, slice)| slice).chain(buffer) {
+            whole = Some(match whole {
+                None => slice,
+                Some(front) => match front.join(slice) {
+                    Ok(joined) => joined,
+                    // They were cut from one slice, so they join.
+                    Err((front, _)) => front,
+                },
+            });
+        }
+        self.keep_parts(parts);
+        whole
+    }
+
+    fn node_info(&self, id: NodeId) -> Option<NodeInfo> {
+        let node = self.tree.node(id)?;
+        Some(NodeInfo {
+            id,
+            kind: node.kind(),
+            size: node.size(),
+            allocated: u64::from(node.segments()) * self.geometry.segment_len,
+            parent: (id != ROOT).then_some(node.parent),
+        })
+    }
+}
+
+impl Flight {
+    /// The file whose data it is about.
+    fn file(&self) -> Option<NodeId> {
+        match &self.kind {
+            Kind::Read(transfer) | Kind::Write(transfer) => Some(transfer.file),
+            Kind::Resize { file, .. } => Some(*file),
+            Kind::Flush | Kind::Metadata(_) => None,
+        }
+    }
+
+    fn transfer_mut(&mut self) -> Option<&mut Transfer> {
+        match &mut self.kind {
+            Kind::Read(transfer) | Kind::Write(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+}
+
+impl Transfer {
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+}

@@ -1,0 +1,390 @@
+//! Reading the log: from a superblock to the tree and the free space, with everything that is wrong on the way.
+//!
+//! ```text
+//!   sections ──▶ frames that continue the log ──▶ Replay::apply ──▶ Replay::finish ──▶ Tree, Space, findings
+//! ```
+//!
+//! Mounting and checking are the same reader; mounting refuses what checking tells.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use ob_core::{DeviceError, DeviceOp, NodeId, NodeKind, Token};
+use ob_format::files::{Frame, Geometry, NodeRecord, ROOT, Record, Superblock};
+use ob_memory::{Pool, Slice};
+
+use crate::drive::{self, Drive};
+use crate::log::{LogState, Object};
+use crate::map::{FileMap, MapError, Stretch};
+use crate::space::{NotFree, Space};
+use crate::tree::{Body, ById, File, IdHasher, Node, Tree};
+
+/// Sections that are read ahead.
+const READ_AHEAD: usize = 4;
+
+/// Something that is wrong with what a device holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Finding {
+    /// A frame is missing that was promised to last.
+    #[error(
+        "the log is damaged: frame {sequence}, expected at byte {offset}, was durable and is not there any more"
+    )]
+    LogDamaged {
+        /// Its sequence.
+        sequence: u64,
+        /// Where it should be on the device.
+        offset: u64,
+    },
+    /// A frame with a right checksum holds what cannot be.
+    #[error("frame {sequence}, at byte {offset}, holds a record that cannot be: {what}")]
+    BadRecord {
+        /// The frame.
+        sequence: u64,
+        /// Where it is on the device.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// A node has an id that was never given.
+    #[error("{node} has an id that was never given (the next one is {next})")]
+    IdNotGiven {
+        /// The node.
+        node: NodeId,
+        /// The first id that was never given.
+        next: u64,
+    },
+    /// A node is in no directory.
+    #[error("{node}, `{name}`, says that it is in {parent}, which is no directory")]
+    Orphan {
+        /// The node.
+        node: NodeId,
+        /// Its name.
+        name: String,
+        /// Where it says it is.
+        parent: NodeId,
+    },
+    /// Two nodes of one directory have the same name.
+    #[error("two nodes in {directory} have the name `{name}`")]
+    TwoOfOneName {
+        /// The directory.
+        directory: NodeId,
+        /// The name.
+        name: String,
+    },
+    /// Directories that contain each other.
+    #[error("{node}, `{name}`, cannot be reached from the root")]
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// Its name.
+        name: String,
+    },
+    /// A map without a file.
+    #[error("{node} has a map but is no file")]
+    MapWithoutFile {
+        /// The node.
+        node: NodeId,
+    },
+    /// A map that cannot be.
+    #[error("{node}: {error}")]
+    BadMap {
+        /// The file.
+        node: NodeId,
+        /// What is wrong.
+        error: MapError,
+    },
+    /// A segment that is not there, or belongs to another file too.
+    #[error("{node} has segment {segment}, which another file has too, or which does not exist")]
+    SegmentTaken {
+        /// The file.
+        node: NodeId,
+        /// The segment.
+        segment: u32,
+    },
+}
+
+/// What the records of a log say so far.
+#[derive(Default)]
+pub(crate) struct Replay {
+    nodes: ById<Node>,
+    maps: ById<FileMap>,
+    pub(crate) frames: u64,
+    pub(crate) records: u64,
+}
+
+/// Called with sections read, and sections there are at most.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+impl Replay {
+    fn apply(&mut self, record: &Record<'_>, sequence: u64) -> Option<Object> {
+        self.records += 1;
+        match record {
+            Record::Node(node) => {
+                self.nodes.insert(node.id, restored(node, sequence));
+                Some(Object::Node(node.id))
+            }
+            Record::Map { file, first, runs } => {
+                let map = self.maps.entry(*file).or_default();
+                map.replay_part(*first, runs.iter().collect(), sequence);
+                Some(Object::Part(*file, *first))
+            }
+            Record::Remove { id } => {
+                self.nodes.remove(id);
+                self.maps.remove(id);
+                None
+            }
+            Record::Cut { file, first } => {
+                if let Some(map) = self.maps.get_mut(file) {
+                    map.replay_cut(*first);
+                }
+                None
+            }
+        }
+    }
+
+    /// Builds the tree and the free space, and tells what is wrong with them.
+    pub(crate) fn finish(
+        mut self,
+        geometry: &Geometry,
+        next_node: u64,
+        findings: &mut Vec<Finding>,
+    ) -> (Tree, Space) {
+        let mut tree = Tree::new();
+        let mut space = Space::new(geometry.data_segments);
+        tree.reserve(self.nodes.len());
+        let mut children: ById<Vec<(Arc<[u8]>, NodeId)>> = HashMap::default();
+        for (id, mut node) in self.nodes {
+            if id.0 <= ROOT.0 || id.0 >= next_node {
+                findings.push(Finding::IdNotGiven { node: id, next: next_node });
+                continue;
+            }
+            if let Body::File(file) = &mut node.body {
+                if let Some(map) = self.maps.remove(&id) {
+                    file.map = map;
+                }
+                occupy(id, file, geometry, &mut space, findings);
+            }
+            children.entry(node.parent).or_default().push((Arc::clone(&node.name), id));
+            tree.restore(id, node);
+        }
+        findings.extend(self.maps.into_keys().map(|node| Finding::MapWithoutFile { node }));
+        for (directory, mut entries) in children {
+            entries.sort_unstable();
+            for pair in entries.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+                findings.push(Finding::TwoOfOneName { directory, name: readable(&pair[0].0) });
+            }
+            let first = entries.first().cloned();
+            if !tree.adopt(directory, entries)
+                && let Some((name, node)) = first
+                && tree.node(directory).is_none_or(|found| found.kind() == NodeKind::File)
+            {
+                findings.push(Finding::Orphan { node, name: readable(&name), parent: directory });
+            }
+        }
+        find_unreachable(&tree, findings);
+        (tree, space)
+    }
+}
+
+fn restored(node: &NodeRecord<'_>, sequence: u64) -> Node {
+    let body = match node.kind {
+        NodeKind::Directory => Body::Directory(std::collections::BTreeMap::new()),
+        // Nobody knows what a write that was never answered left beyond the end.
+        NodeKind::File => {
+            Body::File(File { size: node.size, visible: node.size, garbage: true, ..File::default() })
+        }
+    };
+    Node { parent: node.parent, name: Arc::from(node.name), home: sequence, body }
+}
+
+fn occupy(id: NodeId, file: &mut File, geometry: &Geometry, space: &mut Space, findings: &mut Vec<Finding>) {
+    if let Err(error) = file.map.settle() {
+        findings.push(Finding::BadMap { node: id, error });
+    }
+    for run in file.map.runs() {
+        if let Err(NotFree(segment)) = space.occupy(Stretch { start: run.physical, count: run.count }) {
+            findings.push(Finding::SegmentTaken { node: id, segment });
+        }
+    }
+    // Without remains there is nothing to tidy up before the file grows.
+    file.garbage = has_remains(file, geometry.segment_len);
+}
+
+/// Whether the file has segments, or parts of one, beyond its size.
+pub(crate) fn has_remains(file: &File, segment_len: u64) -> bool {
+    let end = file.map.runs().last().map_or(0, |run| u64::from(run.logical) + u64::from(run.count));
+    end * segment_len > file.size
+}
+
+/// Directories that contain themselves hang in the air: from the root one does not get to them.
+fn find_unreachable(tree: &Tree, findings: &mut Vec<Finding>) {
+    let mut seen = std::collections::HashSet::<NodeId, BuildHasherDefault<IdHasher>>::default();
+    let mut directories = VecDeque::from([ROOT]);
+    seen.insert(ROOT);
+    while let Some(directory) = directories.pop_front() {
+        let Ok(entries) = tree.list(directory, b"") else { continue };
+        for entry in entries {
+            if seen.insert(entry.id) && entry.kind == NodeKind::Directory {
+                directories.push_back(entry.id);
+            }
+        }
+    }
+    let nodes = tree.files() + tree.directories();
+    if seen.len() as u64 == nodes {
+        return;
+    }
+    for (id, node) in tree.iter().filter(|(id, _)| !seen.contains(id)) {
+        let reported = |finding: &Finding| match finding {
+            Finding::Orphan { node, .. } => *node == id,
+            _ => false,
+        };
+        if !findings.iter().any(reported) {
+            findings.push(Finding::Unreachable { node: id, name: readable(&node.name) });
+        }
+    }
+}
+
+fn readable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).escape_debug().to_string()
+}
+
+/// Reads the whole log into `replay`. What is wrong with the log itself ends the reading and is in `findings`.
+pub(crate) fn read_log(
+    drive: &mut dyn Drive,
+    superblock: &Superblock,
+    replay: &mut Replay,
+    findings: &mut Vec<Finding>,
+    progress: Progress<'_>,
+) -> Result<LogState, DeviceError> {
+    let geometry = &superblock.geometry;
+    let mut state = LogState::new(geometry, superblock.tail);
+    let mut ahead = Ahead::new(geometry, superblock.tail.section);
+    let mut epoch = 0;
+    loop {
+        let section = state.head;
+        let bytes = ahead.next(drive)?;
+        progress(u64::from(state.used), u64::from(geometry.log_sections));
+        while let Some(at) = state.head_at {
+            let offset = geometry.section_offset(section) + u64::from(at);
+            let frame = Frame::decode(&bytes[at as usize..], geometry.frame_max()).ok();
+            let stamp = frame.as_ref().map(|frame| frame.stamp);
+            let continues = stamp.is_some_and(|stamp| {
+                stamp.format == superblock.format_tag()
+                    && stamp.sequence == state.sequence
+                    && stamp.previous == state.previous
+                    && (epoch..=superblock.epoch).contains(&stamp.epoch)
+            });
+            let (Some(frame), true) = (frame, continues) else {
+                let missing = Missing { superblock, sequence: state.sequence, epoch, offset };
+                let next = (geometry.next_section(section) != state.tail).then(|| ahead.next(drive));
+                let next = next.transpose()?;
+                findings.extend(missing.search(&bytes[at as usize..]));
+                if findings.is_empty() {
+                    findings.extend(next.and_then(|next| missing.search(&next)));
+                }
+                ahead.finish(drive);
+                return Ok(state);
+            };
+            epoch = frame.stamp.epoch;
+            state.next_node = state.next_node.max(frame.stamp.next_node.0);
+            replay.frames += 1;
+            for record in frame.records() {
+                match record {
+                    Ok(record) => {
+                        let object = replay.apply(&record, frame.stamp.sequence);
+                        state.sections[section as usize].objects.extend(object);
+                    }
+                    Err(error) => {
+                        let (sequence, what) = (frame.stamp.sequence, error.to_string());
+                        findings.push(Finding::BadRecord { sequence, offset, what });
+                        ahead.finish(drive);
+                        return Ok(state);
+                    }
+                }
+            }
+            state.passed(geometry, frame.length as usize, frame.checksum);
+        }
+        if state.make_place(geometry).is_none() {
+            ahead.finish(drive);
+            return Ok(state);
+        }
+    }
+}
+
+/// The frame that should come next and does not.
+struct Missing<'a> {
+    superblock: &'a Superblock,
+    sequence: u64,
+    epoch: u64,
+    offset: u64,
+}
+
+impl Missing<'_> {
+    /// Looks for a later frame of this log that knew the missing one to be durable.
+    fn search(&self, bytes: &[u8]) -> Option<Finding> {
+        let geometry = &self.superblock.geometry;
+        let starts = (0..bytes.len()).step_by(geometry.block_len as usize);
+        let mut frames = starts.filter_map(|at| Frame::decode(&bytes[at..], geometry.frame_max()).ok());
+        let knew = frames.any(|frame| {
+            frame.stamp.format == self.superblock.format_tag()
+                && frame.stamp.sequence >= self.sequence
+                && frame.stamp.epoch >= self.epoch
+                && frame.stamp.durable >= self.sequence
+        });
+        knew.then_some(Finding::LogDamaged { sequence: self.sequence, offset: self.offset })
+    }
+}
+
+/// Reads sections in order, some of them ahead.
+struct Ahead {
+    geometry: Geometry,
+    pool: Pool,
+    /// The next section to submit.
+    next: u32,
+    /// Submitted and not yet handed out, in order.
+    sections: VecDeque<(u32, Option<Result<Slice, DeviceError>>)>,
+}
+
+impl Ahead {
+    fn new(geometry: &Geometry, first: u32) -> Self {
+        let pool = Pool::new(geometry.section_len as usize, READ_AHEAD + 1);
+        Self { geometry: *geometry, pool, next: first, sections: VecDeque::new() }
+    }
+
+    fn next(&mut self, drive: &mut dyn Drive) -> Result<Slice, DeviceError> {
+        while self.sections.len() < READ_AHEAD
+            && let Some(mut whole) = self.pool.take()
+        {
+            let offset = self.geometry.section_offset(self.next);
+            let into = whole.split_to(self.geometry.section_len as usize);
+            drive::submit(drive, Token(u64::from(self.next)), DeviceOp::Read { offset, into })?;
+            self.sections.push_back((self.next, None));
+            self.next = self.geometry.next_section(self.next);
+        }
+        loop {
+            match self.sections.pop_front() {
+                None => return Err(DeviceError::Io),
+                Some((_, Some(result))) => return result,
+                Some(waiting) => self.sections.push_front(waiting),
+            }
+            self.take(drive::complete(drive));
+        }
+    }
+
+    fn take(&mut self, completion: ob_core::DeviceCompletion) {
+        let section = completion.token.0 as u32;
+        let waits =
+            |entry: &&mut (u32, Option<Result<Slice, DeviceError>>)| entry.0 == section && entry.1.is_none();
+        let Some(entry) = self.sections.iter_mut().find(waits) else { return };
+        let DeviceOp::Read { into, .. } = completion.op else { return };
+        entry.1 = Some(completion.result.map(|()| into));
+    }
+
+    /// Takes back what is still under way.
+    fn finish(&mut self, drive: &mut dyn Drive) {
+        while self.sections.iter().any(|(_, result)| result.is_none()) {
+            self.take(drive::complete(drive));
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The file service behind the rings: requests in a group's ring become operations, answers go back.
+//!
+//! ```text
+//!   Batch ─▶ Message ─▶ parse ─▶ a read: its place in the response ring is reserved first (DDS Figure 10)
+//!                                a write: its payload goes to the device from where the DMA put it
+//!                                anything else: answered in a place that is reserved when it is done
+//! ```
+//!
+//! Whatever does not find room (in the engine, or in the response ring) stays in its batch: the mirror fills up, then the
+//! request ring, and then the host is told to retry. Nothing is dropped.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ob_core::{AttachmentId, Device, Instant, NodeKind, Token};
+use ob_memory::PAGE;
+use ob_ring::{Batch, CardSender, CardService, GroupKey, Message, Reservation, ReserveError};
+use ob_wire_link::files::{
+    FILES_SERVICE, FileError, NodeInfo, Operation, RESPONSE_LEN, RequestHeader, ResponseHeader,
+    SERVER_INFO_LEN, ServerInfo, SpaceInfo, flag, rename_paths,
+};
+use ob_wire_link::ring::Shape;
+
+use crate::engine::{CardFiles, FilesCounts, MetadataOp, Op, Outcome};
+
+/// Requests of one group on their way at once.
+const GROUP_REQUESTS_MAX: u32 = 512;
+/// Answers of one group that wait for room in its ring.
+const GROUP_ANSWERS_MAX: usize = 1024;
+/// Bytes of the longest inline part of an answer.
+const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
+/// What a message needs besides its payload, at most: its headers, and padding to a page.
+const OVERHEAD: u32 = 2 * PAGE as u32;
+
+/// Files of one device, served to all groups that ask for them.
+pub struct FilesService<D> {
+    files: CardFiles,
+    device: D,
+    groups: BTreeMap<GroupKey, Group>,
+    requests: Vec<Option<Pending>>,
+    free: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Group {
+    greeted: bool,
+    batches: VecDeque<Batch>,
+    /// A request that found no room.
+    held: Option<Message>,
+    /// Reads that are done; their places in the ring are reserved.
+    filled: Vec<(Reservation, ResponseHeader)>,
+    /// Answers that have no place in the ring yet.
+    answers: VecDeque<Answer>,
+    in_flight: u32,
+}
+
+/// A request at the engine.
+struct Pending {
+    key: GroupKey,
+    id: u64,
+    reservation: Option<Reservation>,
+}
+
+struct Answer {
+    header: ResponseHeader,
+    /// What the operation adds to the header.
+    more: More,
+    payload: Option<Vec<u8>>,
+}
+
+enum More {
+    Nothing,
+    Server(ServerInfo),
+    Node(NodeInfo),
+    Space(SpaceInfo),
+}
+
+impl Answer {
+    fn new(id: u64, status: Result<(), FileError>) -> Self {
+        let header = ResponseHeader { id, status, length: 0, value: 0 };
+        Self { header, more: More::Nothing, payload: None }
+    }
+
+    /// The inline part, and its length.
+    fn inline(&self) -> ([u8; INLINE_MAX], usize) {
+        let mut bytes = [0; INLINE_MAX];
+        bytes[..RESPONSE_LEN].copy_from_slice(&self.header.encode());
+        let mut add = |more: &[u8]| {
+            bytes[RESPONSE_LEN..RESPONSE_LEN + more.len()].copy_from_slice(more);
+            RESPONSE_LEN + more.len()
+        };
+        let len = match &self.more {
+            More::Nothing => RESPONSE_LEN,
+            More::Server(info) => add(&info.encode()),
+            More::Node(info) => add(&info.encode()),
+            More::Space(info) => add(&info.encode()),
+        };
+        (bytes, len)
+    }
+}
+
+/// What became of a request that was looked at.
+enum Taken {
+    /// It is on its way, or answered.
+    Yes,
+    /// There is no room for it now.
+    NotNow(Message),
+}
+
+impl<D: Device> FilesService<D> {
+    /// Serves a mounted device.
+    pub fn new(files: CardFiles, device: D) -> Self {
+        Self { files, device, groups: BTreeMap::new(), requests: Vec::new(), free: Vec::new() }
+    }
+
+    /// The files, for those who want to know about them.
+    pub fn files(&self) -> &CardFiles {
+        &self.files
+    }
+
+    /// The device.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> FilesCounts {
+        self.files.counts()
+    }
+
+    /// Groups that are open.
+    pub fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether nothing is on its way: no request, no operation at the device.
+    pub fn is_idle(&self) -> bool {
+        let waits = |group: &Group| {
+            group.held.is_some()
+                || !group.batches.is_empty()
+                || !group.answers.is_empty()
+                || !group.filled.is_empty()
+        };
+        self.files.is_idle() && self.free.len() == self.requests.len() && !self.groups.values().any(waits)
+    }
+
+    /// Ends the service, and gives the device back.
+    pub fn into_device(self) -> D {
+        self.device
+    }
+
+    /// Takes as many of a group's requests as there is room for.
+    fn take_requests(&mut self, key: GroupKey, responses: &mut CardSender) {
+        loop {
+            let Some(group) = self.groups.get_mut(&key) else { return };
+            let message = match group.held.take() {
+                Some(message) => message,
+                None => match group.batches.front_mut().map(Batch::take_next) {
+                    Some(Some(message)) => message,
+                    Some(None) => {
+                        group.batches.pop_front();
+                        continue;
+                    }
+                    None => return,
+                },
+            };
+            let waiting = group.answers.len() >= GROUP_ANSWERS_MAX;
+            if waiting || group.in_flight >= GROUP_REQUESTS_MAX || !self.files.has_room() {
+                group.held = Some(message);
+                return;
+            }
+            if let Taken::NotNow(message) = self.take(key, message, responses) {
+                if let Some(group) = self.groups.get_mut(&key) {
+                    group.held = Some(message);
+                }
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, key: GroupKey, message: Message, responses: &mut CardSender) -> Taken {
+        let Some((header, rest)) = RequestHeader::decode(&message.inline) else {
+            self.refuse(key, 0, FileError::Invalid);
+            return Taken::Yes;
+        };
+        let Some(operation) = Operation::from_code(header.operation) else {
+            self.refuse(key, header.id, FileError::Unsupported);
+            return Taken::Yes;
+        };
+        let greeted = self.groups.get(&key).is_some_and(|group| group.greeted);
+        match operation {
+            Operation::Hello => self.greet(key, &header, responses),
+            _ if !greeted => self.refuse(key, header.id, FileError::Unsupported),
+            Operation::Read => return self.take_read(key, header, message, responses),
+            Operation::Write => {
+                let payload = message.payload;
+                match payload.filter(|payload| payload.len() == header.length as usize) {
+                    _ if header.length > self.transfer_max(responses) => {
+                        self.refuse(key, header.id, FileError::TooLarge);
+                    }
+                    Some(from) => {
+                        let durable = header.flags & flag::DURABLE != 0;
+                        let op = Op::Write { file: header.node, offset: header.offset, from, durable };
+                        self.submit(key, header.id, None, op);
+                    }
+                    None => self.refuse(key, header.id, FileError::Invalid),
+                }
+            }
+            Operation::Flush => self.submit(key, header.id, None, Op::Flush),
+            Operation::Resize => {
+                self.submit(key, header.id, None, Op::Resize { file: header.node, size: header.offset });
+            }
+            _ => match metadata_op(operation, &header, rest, self.transfer_max(responses)) {
+                Ok(op) => self.submit(key, header.id, None, Op::Metadata(op)),
+                Err(error) => self.refuse(key, header.id, error),
+            },
+        }
+        Taken::Yes
+    }
+
+    fn take_read(
+        &mut self,
+        key: GroupKey,
+        header: RequestHeader,
+        mut message: Message,
+        responses: &mut CardSender,
+    ) -> Taken {
+        if header.length > self.transfer_max(responses) {
+            self.refuse(key, header.id, FileError::TooLarge);
+            return Taken::Yes;
+        }
+        let block = self.files.server_info().block_len;
+        let len = self.files.readable(header.node, header.offset, header.length);
+        // The device fills whole blocks; where the request does not begin with one, they are copied anyway.
+        let whole = header.offset.is_multiple_of(u64::from(block));
+        let room = if whole { len.next_multiple_of(block) } else { len };
+        let payload = (len > 0).then_some((room, block.min(PAGE as u32)));
+        let mut reservation = match responses.reserve(Shape { inline_len: RESPONSE_LEN as u16, payload }) {
+            Ok(reservation) => reservation,
+            Err(ReserveError::Full) => return Taken::NotNow(message),
+            Err(ReserveError::TooLarge { .. }) => {
+                self.refuse(key, header.id, FileError::TooLarge);
+                return Taken::Yes;
+            }
+        };
+        let into = match reservation.payload.take() {
+            Some(payload) => payload,
+            // Nothing to read, but the engine decides whether that is an error.
+            None => message.inline.split_to(0),
+        };
+        let op = Op::Read { file: header.node, offset: header.offset, len, into };
+        self.submit(key, header.id, Some(reservation), op);
+        Taken::Yes
+    }
+
+    /// The most bytes that one request of a group can move.
+    fn transfer_max(&self, responses: &CardSender) -> u32 {
+        let block = self.files.server_info().block_len;
+        let fits = responses.message_max().saturating_sub(OVERHEAD.max(block + PAGE as u32));
+        let most = self.files.server_info().transfer_max.min(fits);
+        if most > block { most - most % block } else { most }
+    }
+
+    fn greet(&mut self, key: GroupKey, header: &RequestHeader, responses: &CardSender) {
+        if header.offset != u64::from(ob_wire_link::files::VERSION) {
+            return self.refuse(key, header.id, FileError::Unsupported);
+        }
+        let info = ServerInfo { transfer_max: self.transfer_max(responses), ..self.files.server_info() };
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        group.greeted = true;
+        group.answers.push_back(Answer { more: More::Server(info), ..Answer::new(header.id, Ok(())) });
+    }
+
+    fn refuse(&mut self, key: GroupKey, id: u64, error: FileError) {
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.answers.push_back(Answer::new(id, Err(error)));
+        }
+    }
+
+    fn submit(&mut self, key: GroupKey, id: u64, reservation: Option<Reservation>, op: Op) {
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.in_flight += 1;
+        }
+        let pending = Some(Pending { key, id, reservation });
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.requests[index as usize] = pending;
+                index
+            }
+            None => {
+                self.requests.push(pending);
+                self.requests.len() as u32 - 1
+            }
+        };
+        self.files.submit(Token(u64::from(index)), op);
+    }
+
+    /// Moves the engine on, and sorts its answers to their groups.
+    fn move_on(&mut self) -> bool {
+        let mut moved = self.files.poll(&mut self.device);
+        while let Some(completion) = self.files.next_completion() {
+            moved = true;
+            let index = completion.token.0 as u32;
+            let Some(pending) = self.requests.get_mut(index as usize).and_then(Option::take) else {
+                continue;
+            };
+            self.free.push(index);
+            // A group that is gone wants no answer; what was reserved in its ring goes with it.
+            let Some(group) = self.groups.get_mut(&pending.key) else { continue };
+            group.in_flight -= 1;
+            let answer = answer(pending.id, completion.result);
+            match pending.reservation {
+                Some(mut reservation) => {
+                    reservation.payload = completion.buffer.filter(|buffer| !buffer.is_empty());
+                    group.filled.push((reservation, answer.header));
+                }
+                None => group.answers.push_back(answer),
+            }
+        }
+        moved
+    }
+
+    /// Puts a group's answers into its ring, as far as there is room.
+    fn deliver(&mut self, key: GroupKey, responses: &mut CardSender) {
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        for (reservation, header) in group.filled.drain(..) {
+            let len = if header.status.is_ok() { header.length } else { 0 };
+            responses.commit(reservation, &header.encode(), len);
+        }
+        while let Some(answer) = group.answers.pop_front() {
+            let (inline, inline_len) = answer.inline();
+            let payload = answer.payload.as_ref().map(|payload| (payload.len() as u32, 8));
+            match responses.reserve(Shape { inline_len: inline_len as u16, payload }) {
+                Ok(mut reservation) => {
+                    if let (Some(into), Some(from)) = (reservation.payload.as_mut(), &answer.payload) {
+                        into.copy_from_slice(from);
+                    }
+                    responses.commit(reservation, &inline[..inline_len], payload.map_or(0, |(len, _)| len));
+                }
+                Err(ReserveError::Full) => return group.answers.push_front(answer),
+                Err(ReserveError::TooLarge { .. }) => {
+                    group.answers.push_front(Answer::new(answer.header.id, Err(FileError::TooLarge)));
+                }
+            }
+        }
+    }
+}
+
+fn answer(id: u64, result: Result<Outcome, FileError>) -> Answer {
+    let mut answer = Answer::new(id, Ok(()));
+    match result {
+        Err(error) => answer.header.status = Err(error),
+        Ok(Outcome::Done) => {}
+        Ok(Outcome::Read(len)) => answer.header.length = len,
+        Ok(Outcome::Written { len, size }) => (answer.header.length, answer.header.value) = (len, size),
+        Ok(Outcome::Node(info)) => answer.more = More::Node(info),
+        Ok(Outcome::Space(info)) => answer.more = More::Space(info),
+        Ok(Outcome::Entries { bytes, more }) => {
+            (answer.header.length, answer.header.value) = (bytes.len() as u32, u64::from(more));
+            answer.payload = (!bytes.is_empty()).then_some(bytes);
+        }
+    }
+    answer
+}
+
+/// Makes an operation of a request about names.
+fn metadata_op(
+    operation: Operation,
+    header: &RequestHeader,
+    rest: &[u8],
+    transfer_max: u32,
+) -> Result<MetadataOp, FileError> {
+    let has = |flag: u16| header.flags & flag != 0;
+    let (base, path) = (header.node, rest);
+    Ok(match operation {
+        Operation::Open => MetadataOp::Open {
+            base,
+            path: path.to_vec(),
+            create: has(flag::CREATE),
+            exclusive: has(flag::EXCLUSIVE),
+        },
+        Operation::MakeDirectory => MetadataOp::MakeDirectory { base, path: path.to_vec() },
+        Operation::Remove => {
+            let only = match (has(flag::ONLY_FILE), has(flag::ONLY_DIRECTORY)) {
+                (false, false) => None,
+                (true, false) => Some(NodeKind::File),
+                (false, true) => Some(NodeKind::Directory),
+                (true, true) => return Err(FileError::Invalid),
+            };
+            MetadataOp::Remove { base, path: path.to_vec(), only }
+        }
+        Operation::Rename => {
+            let (path, to_path) = rename_paths(header, rest)?;
+            MetadataOp::Rename {
+                base,
+                path: path.to_vec(),
+                to_base: header.node_more,
+                to_path: to_path.to_vec(),
+                replace: !has(flag::NO_REPLACE),
+            }
+        }
+        Operation::List => {
+            MetadataOp::List { directory: base, after: rest.to_vec(), most: header.length.min(transfer_max) }
+        }
+        Operation::Stat => MetadataOp::Stat { base, path: path.to_vec() },
+        Operation::Space => MetadataOp::Space,
+        Operation::Hello | Operation::Read | Operation::Write | Operation::Flush | Operation::Resize => {
+            return Err(FileError::Invalid);
+        }
+    })
+}
+
+impl<D: Device> CardService for FilesService<D> {
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
+        if service != FILES_SERVICE {
+            return Err(format!("the file service has number {FILES_SERVICE}, not {service}"));
+        }
+        self.groups.insert(key, Group::default());
+        Ok(())
+    }
+
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.batches.push_back(batch);
+        }
+        self.take_requests(key, responses);
+        // What was taken goes to the device now, not in the next turn.
+        self.move_on();
+    }
+
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
+        self.deliver(key, responses);
+        let waits =
+            self.groups.get(&key).is_some_and(|group| group.held.is_some() || !group.batches.is_empty());
+        if waits {
+            self.take_requests(key, responses);
+            self.move_on();
+            self.deliver(key, responses);
+        }
+    }
+
+    fn closed(&mut self, key: GroupKey) {
+        self.groups.remove(&key);
+    }
+
+    fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
+
+    fn poll(&mut self, _now: Instant) -> bool {
+        self.move_on()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.device.next_due()
+    }
+}

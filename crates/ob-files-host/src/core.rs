@@ -1,0 +1,609 @@
+//! The inside of a notification group: operations go out through the lanes, answers come back and complete them.
+//!
+//! ```text
+//!   start ──▶ slot ──▶ request ring ──▶ card ──▶ response ring ──▶ pump ──▶ slot ──▶ tag, callback or future
+//!     └─ no room ─▶ queue ──── room ───▲                             │
+//!                                      └────── serve queues ─────────┘
+//! ```
+//!
+//! Every thread of the application may do all of this at the same time. Locks are taken in this order: a queue, the
+//! lanes, a slot; none is held while code of the application runs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use ob_io::doorbell;
+use ob_ring::{Claimed, ReceiveError};
+use ob_wire_link::files::{RESPONSE_LEN, ResponseHeader, SERVER_INFO_LEN, ServerInfo};
+
+use crate::bell::Bell;
+use crate::deliver::{Completion, Deliver, Finished, Outcome, Payload, count_of};
+use crate::error::{Error, Fault};
+use crate::lane::{Lane, Life};
+use crate::options::{Driver, GroupOptions};
+use crate::request::{Operation, RequestId, Sending, Step, Value};
+use crate::table::{Held, Table};
+
+/// Most bytes of an answer's inline part that anybody looks at.
+const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
+/// Words that a thread may sleep on: the group's own bell, and two of each lane.
+const WORDS: usize = 5;
+/// A wait without an end looks up this often, which is never in practice.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// What a group needs of its session.
+pub(crate) trait Keeper: Send + Sync {
+    /// The group lost its lanes, or an operation waits for a card: look after it.
+    fn notice(&self);
+
+    /// How long operations wait for a card to come back.
+    fn patience(&self) -> Duration;
+}
+
+/// The inside of a notification group.
+pub(crate) struct GroupCore {
+    pub(crate) options: GroupOptions,
+    keeper: Arc<dyn Keeper>,
+    table: Table,
+    life: RwLock<Option<Arc<Life>>>,
+    queues: [Queue; 2],
+    ready: Ready,
+    bell: Bell,
+    strays: AtomicU64,
+    is_driven: AtomicBool,
+    stopped: AtomicBool,
+}
+
+/// Operations that wait for room in a lane, oldest first.
+#[derive(Default)]
+struct Queue {
+    notes: Mutex<VecDeque<Note>>,
+    count: AtomicUsize,
+}
+
+enum Note {
+    /// Nothing of it was sent. It may wait so long for a card.
+    Start(Box<Operation>, Option<Instant>),
+    /// Parts of it were sent.
+    GoOn(RequestId),
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Note>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn push(&self, note: Note) {
+        let mut notes = self.lock();
+        notes.push_back(note);
+        self.count.store(notes.len(), Ordering::Release);
+    }
+}
+
+/// Completions that a thread found which was not asked for them.
+#[derive(Default)]
+struct Ready {
+    waiting: Mutex<Waiting>,
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    completions: VecDeque<Completion>,
+    calls: VecDeque<Finished>,
+}
+
+impl Ready {
+    fn change<R>(&self, change: impl FnOnce(&mut Waiting) -> R) -> R {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut waiting);
+        self.count.store(waiting.completions.len() + waiting.calls.len(), Ordering::Release);
+        result
+    }
+}
+
+/// What a thread that takes answers does with completions by tag.
+pub(crate) trait Sink {
+    /// Whether it takes them.
+    const TAKES: bool;
+
+    fn take(&mut self, core: &GroupCore, completion: Completion);
+}
+
+/// Gives them to the application.
+pub(crate) struct Give<F>(pub(crate) F);
+
+impl<F: FnMut(Completion)> Sink for Give<F> {
+    const TAKES: bool = true;
+
+    fn take(&mut self, _: &GroupCore, completion: Completion) {
+        (self.0)(completion);
+    }
+}
+
+/// Keeps them for a thread that asks.
+pub(crate) struct Keep;
+
+impl Sink for Keep {
+    const TAKES: bool = false;
+
+    fn take(&mut self, core: &GroupCore, completion: Completion) {
+        core.ready.change(|waiting| waiting.completions.push_back(completion));
+        core.bell.ring();
+    }
+}
+
+/// Why lanes are over.
+struct LaneOver(Error);
+
+impl GroupCore {
+    pub(crate) fn new(options: GroupOptions, keeper: Arc<dyn Keeper>) -> Self {
+        Self {
+            table: Table::new(options.outstanding),
+            options,
+            keeper,
+            life: RwLock::new(None),
+            queues: Default::default(),
+            ready: Ready::default(),
+            bell: Bell::default(),
+            strays: AtomicU64::new(0),
+            is_driven: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// The lanes as they are now.
+    pub(crate) fn current(&self) -> Option<Arc<Life>> {
+        self.life.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn server(&self) -> Option<ServerInfo> {
+        self.current().map(|life| life.server)
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.table.count()
+    }
+
+    /// Answers that nobody asked for, so far.
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with these lanes.
+    pub(crate) fn install(&self, life: Life) {
+        {
+            let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
+            if self.stopped.load(Ordering::Acquire) {
+                return;
+            }
+            *current = Some(Arc::new(life));
+        }
+        self.serve_queues();
+        self.bell.ring();
+    }
+
+    /// Nobody has this group any more: its lanes are closed, its thread ends.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let life = self.life.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(life);
+        self.bell.ring();
+    }
+
+    /// Starts an operation, or hands it back.
+    pub(crate) fn start(&self, operation: Operation) -> Result<(), (Operation, Error)> {
+        let lane = operation.lane();
+        if !self.queues[lane].is_empty() {
+            // Whoever came first goes first, else a stream of small writes could keep a large one out for good.
+            return Err((operation, Error::RingFull));
+        }
+        if let Some(id) = self.start_now(operation)? {
+            self.queue(lane, Note::GoOn(id));
+        }
+        Ok(())
+    }
+
+    /// Starts an operation now, or as soon as there is room.
+    pub(crate) fn start_or_wait(&self, operation: Operation) {
+        let lane = operation.lane();
+        let Err((operation, reason)) = self.start(operation) else { return };
+        match reason {
+            Error::RingFull | Error::TooManyOutstanding => {
+                self.queue(lane, Note::Start(Box::new(operation), None));
+            }
+            Error::Detached if !self.keeper.patience().is_zero() => {
+                let deadline = Instant::now().checked_add(self.keeper.patience());
+                self.queue(lane, Note::Start(Box::new(operation), deadline));
+                self.keeper.notice();
+            }
+            reason => self.finish(operation, Err(reason)),
+        }
+    }
+
+    /// Puts an operation into a slot and sends it. If the ring had no room for all of it, its id comes back.
+    fn start_now(&self, operation: Operation) -> Result<Option<RequestId>, (Operation, Error)> {
+        let life = self.life.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(life) = life.as_ref() else { return Err((operation, Error::Detached)) };
+        let lane = &life.lanes[operation.lane()];
+        let mut held =
+            self.table.insert(operation).map_err(|operation| (operation, Error::TooManyOutstanding))?;
+        let id = held.id();
+        let Some(operation) = held.operation() else { return Ok(None) };
+        let sending = operation.send(id, lane.limits, |message| lane.group.sender.push(message));
+        let is_out = operation.is_out();
+        let reason = match sending {
+            Sending::Full if is_out => {
+                operation.queued = true;
+                return Ok(Some(id));
+            }
+            Sending::Done => return Ok(None),
+            // What is out when the ring closes is completed when the lanes are found to be over.
+            Sending::Closed | Sending::Failed(_) if is_out => return Ok(None),
+            Sending::Closed => Error::Detached,
+            Sending::Full => Error::RingFull,
+            Sending::Failed(error) => error,
+        };
+        match held.take() {
+            Some(operation) => Err((operation, reason)),
+            None => Ok(None),
+        }
+    }
+
+    fn queue(&self, lane: usize, note: Note) {
+        self.queues[lane].push(note);
+        // Those who sleep must sleep on the request ring's bell too, from now on.
+        self.bell.ring();
+    }
+
+    /// Sends what waits for room, as far as there is some.
+    pub(crate) fn serve_queues(&self) {
+        for queue in self.queues.iter().filter(|queue| !queue.is_empty()) {
+            let mut failed = Vec::new();
+            {
+                let mut notes = queue.lock();
+                while let Some(note) = notes.pop_front() {
+                    if let Some(note) = self.serve(note, &mut failed) {
+                        notes.push_front(note);
+                        break;
+                    }
+                }
+                queue.count.store(notes.len(), Ordering::Release);
+            }
+            for (operation, error) in failed {
+                self.finish(operation, Err(error));
+            }
+        }
+    }
+
+    /// Serves one note; what is left of it.
+    fn serve(&self, note: Note, failed: &mut Vec<(Operation, Error)>) -> Option<Note> {
+        match note {
+            Note::Start(operation, deadline) => match self.start_now(*operation) {
+                Ok(begun) => begun.map(Note::GoOn),
+                Err((operation, Error::RingFull | Error::TooManyOutstanding)) => {
+                    Some(Note::Start(Box::new(operation), None))
+                }
+                Err((operation, Error::Detached)) if !self.keeper.patience().is_zero() => {
+                    let deadline =
+                        deadline.or_else(|| Instant::now().checked_add(self.keeper.patience()));
+                    Some(Note::Start(Box::new(operation), deadline))
+                }
+                Err(refused) => {
+                    failed.push(refused);
+                    None
+                }
+            },
+            Note::GoOn(id) => {
+                let life = self.current()?;
+                let mut held = self.table.find(id)?;
+                let operation = held.operation()?;
+                let lane = &life.lanes[operation.lane()];
+                let sending = operation.send(id, lane.limits, |message| lane.group.sender.push(message));
+                operation.queued = sending == Sending::Full;
+                operation.queued.then_some(note)
+            }
+        }
+    }
+
+    /// Ends operations that have waited for a card for too long; when the next ones will have.
+    pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for queue in self.queues.iter().filter(|queue| !queue.is_empty()) {
+            let mut late = Vec::new();
+            {
+                let mut notes = queue.lock();
+                for note in std::mem::take(&mut *notes) {
+                    match note {
+                        Note::Start(operation, Some(deadline)) if deadline <= now => late.push(operation),
+                        Note::Start(operation, Some(deadline)) => {
+                            next = next.into_iter().chain([deadline]).min();
+                            notes.push_back(Note::Start(operation, Some(deadline)));
+                        }
+                        note => notes.push_back(note),
+                    }
+                }
+                queue.count.store(notes.len(), Ordering::Release);
+            }
+            for operation in late {
+                self.finish(*operation, Err(Error::Detached));
+            }
+        }
+        next
+    }
+
+    /// Takes what is in the response rings, completes operations, and uses the room that was made. How many operations
+    /// were completed.
+    pub(crate) fn pump(&self, sink: &mut impl Sink) -> usize {
+        let mut completed = self.take_ready(sink);
+        if let Some(life) = self.current() {
+            for lane in &life.lanes {
+                match self.pump_lane(lane, sink) {
+                    Ok(count) => completed += count,
+                    Err(LaneOver(error)) => {
+                        self.life_over(&life, &error);
+                        completed += self.take_ready(sink);
+                        break;
+                    }
+                }
+            }
+        }
+        self.serve_queues();
+        completed
+    }
+
+    fn pump_lane(&self, lane: &Lane, sink: &mut impl Sink) -> Result<usize, LaneOver> {
+        let mut completed = 0;
+        // As much as may be out, so that a busy lane does not keep a thread for good.
+        for _ in 0..=self.table.len() {
+            match lane.group.receiver.receive() {
+                Ok(None) => break,
+                Ok(Some(claimed)) => completed += usize::from(self.answer(lane, claimed, sink)?),
+                Err(ReceiveError::Closed) => return Err(LaneOver(Error::CardGone)),
+                Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
+                    return Err(LaneOver(Error::Protocol(Fault::Ring)));
+                }
+            }
+        }
+        Ok(completed)
+    }
+
+    /// Takes one answer. Whether it completed its operation.
+    fn answer(&self, lane: &Lane, claimed: Claimed<'_>, sink: &mut impl Sink) -> Result<bool, LaneOver> {
+        let Some(finished) = self.settle(lane, &claimed)? else { return Ok(false) };
+        match finished {
+            Finished { deliver: Deliver::InPlace(call), result: Ok(_), .. } => call(Ok(Payload { claimed })),
+            finished => {
+                // The space goes back to the card before the application does whatever it does.
+                drop(claimed);
+                self.deliver(finished, sink);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What one answer means: the operation that it completed, if it did.
+    fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Option<Finished>, LaneOver> {
+        let mut inline = [0; INLINE_MAX];
+        let len = claimed.inline(&mut inline);
+        let Some((response, rest)) = ResponseHeader::decode(&inline[..len]) else {
+            return Err(LaneOver(Error::Protocol(Fault::Answer)));
+        };
+        let id = RequestId::from_wire(response.id);
+        let Some(mut held) = self.table.find(id) else { return Ok(self.stray()) };
+        let Some(operation) = held.operation() else { return Ok(self.stray()) };
+        let result = match operation.answer(id.place(), &response, rest, claimed) {
+            Step::Waiting => return Ok(None),
+            Step::Stray => return Ok(self.stray()),
+            Step::Done(result) => result,
+            Step::Send => match self.send_on(lane, held) {
+                None => return Ok(None),
+                Some((again, error)) => {
+                    held = again;
+                    Err(error)
+                }
+            },
+        };
+        Ok(held.take().map(|operation| operation.into_finished(result)))
+    }
+
+    /// Sends what an operation has left. If that can never be, the operation comes back with the reason.
+    fn send_on<'a>(&self, lane: &Lane, mut held: Held<'a>) -> Option<(Held<'a>, Error)> {
+        let id = held.id();
+        let operation = held.operation()?;
+        match operation.send(id, lane.limits, |message| lane.group.sender.push(message)) {
+            Sending::Failed(error) if !operation.is_out() => return Some((held, error)),
+            Sending::Full if !operation.queued => {
+                operation.queued = true;
+                let lane = operation.lane();
+                drop(held);
+                self.queue(lane, Note::GoOn(id));
+            }
+            Sending::Done | Sending::Full | Sending::Closed | Sending::Failed(_) => {}
+        }
+        None
+    }
+
+    fn stray(&self) -> Option<Finished> {
+        self.strays.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Tells the application, on this thread.
+    fn deliver(&self, finished: Finished, sink: &mut impl Sink) {
+        let Finished { result, buffer, deliver } = finished;
+        match deliver {
+            Deliver::Tag(tag) => sink.take(self, Completion { tag, result: count_of(result), buffer }),
+            Deliver::Callback(call) => call(count_of(result), buffer),
+            Deliver::InPlace(call) => call(Err(result.err().unwrap_or(Error::CardGone))),
+            Deliver::Cell(cell) => {
+                if cell.complete(Outcome { result, buffer }) {
+                    self.bell.ring();
+                }
+            }
+        }
+    }
+
+    /// Completes an operation without running the application's code on this thread.
+    pub(crate) fn finish(&self, operation: Operation, result: Result<Value, Error>) {
+        self.hand_over(operation.into_finished(result));
+    }
+
+    fn hand_over(&self, finished: Finished) {
+        match finished.deliver {
+            Deliver::Tag(_) | Deliver::Cell(_) => self.deliver(finished, &mut Keep),
+            Deliver::Callback(_) | Deliver::InPlace(_) => {
+                self.ready.change(|waiting| waiting.calls.push_back(finished));
+                self.bell.ring();
+            }
+        }
+    }
+
+    fn take_ready(&self, sink: &mut impl Sink) -> usize {
+        if self.ready.count.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut taken = 0;
+        while let Some(finished) = self.ready.change(|waiting| waiting.calls.pop_front()) {
+            self.deliver(finished, sink);
+            taken += 1;
+        }
+        taken + self.take_completions(sink)
+    }
+
+    fn take_completions<S: Sink>(&self, sink: &mut S) -> usize {
+        let mut taken = 0;
+        while S::TAKES {
+            let Some(completion) = self.ready.change(|waiting| waiting.completions.pop_front()) else { break };
+            sink.take(self, completion);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// These lanes are over: what was answered counts, everything else that was sent on them fails.
+    pub(crate) fn life_over(&self, life: &Arc<Life>, error: &Error) {
+        {
+            let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
+            if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
+                return;
+            }
+            *current = None;
+        }
+        if *error == Error::CardGone {
+            self.take_last_answers(life);
+        }
+        self.table.take_all(|operation| self.finish(operation, Err(error.clone())));
+        // What was not sent yet waits for the next lanes, if it may.
+        self.serve_queues();
+        self.bell.ring();
+        self.keeper.notice();
+    }
+
+    /// What the card answered before it died was done.
+    fn take_last_answers(&self, life: &Life) {
+        for lane in &life.lanes {
+            while let Ok(Some(claimed)) = lane.group.receiver.receive() {
+                match self.settle(lane, &claimed) {
+                    // The bytes cannot be kept in the ring until somebody looks at them.
+                    Ok(Some(Finished { deliver: deliver @ Deliver::InPlace(_), buffer, .. })) => {
+                        self.hand_over(Finished { result: Err(Error::CardGone), buffer, deliver });
+                    }
+                    Ok(Some(finished)) => self.hand_over(finished),
+                    Ok(None) => {}
+                    Err(LaneOver(_)) => break,
+                }
+            }
+        }
+    }
+
+    /// Calls `attempt` until it gives something, asleep in between until the card has answered, made room that is wanted,
+    /// or another thread has rung. `None` when the time is up.
+    pub(crate) fn sleep_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        if !self.options.spin.is_zero() {
+            let spin_end = Instant::now() + self.options.spin;
+            while Instant::now() < spin_end.min(deadline.unwrap_or(spin_end)) {
+                std::hint::spin_loop();
+                if let Some(value) = attempt() {
+                    return Some(value);
+                }
+            }
+        }
+        loop {
+            let sleeper = self.bell.register();
+            let life = self.current();
+            let mut words = [sleeper.word(); WORDS];
+            let count = life.as_ref().map_or(1, |life| self.register_with_card(life, &mut words));
+            // Once more between registering and sleeping: what came before anybody saw us is found here.
+            if let Some(value) = attempt() {
+                return Some(value);
+            }
+            let left = deadline.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return None;
+            }
+            doorbell::futex_wait_any(&words[..count], Some(left));
+        }
+    }
+
+    /// Registers this thread as about to sleep with every ring that could have news for it; how many words to sleep on.
+    fn register_with_card<'a>(&self, life: &'a Life, words: &mut [(&'a AtomicU64, u32); WORDS]) -> usize {
+        let mut count = 1;
+        for (lane, queue) in life.lanes.iter().zip(&self.queues) {
+            let receiver = &lane.group.receiver;
+            words[count] = (receiver.bell(), receiver.register_sleeper().bell);
+            count += 1;
+            if !queue.is_empty() {
+                let sender = &lane.group.sender;
+                words[count] = (sender.bell(), sender.register_sleeper().bell);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Whether a thread of the library takes the answers.
+    pub(crate) fn is_driven(&self) -> bool {
+        self.is_driven.load(Ordering::Acquire)
+    }
+
+    /// Starts the thread that takes the answers, if this group is to have one.
+    pub(crate) fn drive(self: &Arc<Self>) {
+        if self.options.driver == Driver::Caller || self.is_driven.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let core = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("outboard-group".to_owned()).spawn(move || core.run());
+        if let Err(error) = spawned {
+            tracing::error!("cannot start the thread of a group: {error}");
+            self.is_driven.store(false, Ordering::Release);
+        }
+    }
+
+    fn run(&self) {
+        while !self.stopped.load(Ordering::Acquire) {
+            let turn = || {
+                self.sleep_until(None, || {
+                    (self.pump(&mut Keep) > 0 || self.stopped.load(Ordering::Acquire)).then_some(())
+                });
+            };
+            // A callback that panics must not take every future of the group with it.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn)).is_err() {
+                tracing::error!("a completion callback panicked");
+            }
+        }
+    }
+}

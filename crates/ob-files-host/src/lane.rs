@@ -1,0 +1,195 @@
+//! One pair of rings of a notification group, and what the card said about them.
+
+use std::time::Duration;
+
+use ob_core::RegionId;
+use ob_link::{HostGroup, HostLink, OpenGroupError, WaitError};
+use ob_ring::{Outgoing, PushError, ReceiveError};
+use ob_wire_link::files::{
+    FILES_SERVICE, LANE_LEN, Operation, REQUEST_LEN, RESPONSE_LEN, RequestHeader, ResponseHeader,
+    SERVER_INFO_LEN, ServerInfo, VERSION,
+};
+use ob_wire_link::ring::{PAYLOAD_ALIGN_MAX, PAYLOAD_HEADER_LEN, RingSpec};
+
+use crate::error::{Error, Fault, Result};
+use crate::options::{GroupOptions, RingSizes};
+
+/// The id of a lane's first request; no operation has it.
+const HELLO_ID: u64 = u64::MAX;
+/// A large transfer goes in parts of this size at most, so that the card works on one while another is copied.
+const PART_MAX: usize = 1 << 20;
+
+/// One pair of rings.
+pub(crate) struct Lane {
+    pub(crate) group: HostGroup,
+    pub(crate) limits: Limits,
+}
+
+/// What one request of a lane may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) read_max: usize,
+    pub(crate) write_max: usize,
+    /// The device's block: what a write's place in the ring and in the file should be a multiple of.
+    pub(crate) block_len: usize,
+}
+
+impl Limits {
+    /// The ring aligns payloads to so many bytes at most.
+    pub(crate) fn payload_align(self) -> u32 {
+        (self.block_len as u32).min(PAYLOAD_ALIGN_MAX)
+    }
+
+    fn new(server: &ServerInfo, request_max: usize, response_max: usize) -> Option<Self> {
+        let block_len = server.block_len as usize;
+        let align = (block_len as u64).min(u64::from(PAYLOAD_ALIGN_MAX)) as usize;
+        // The worst padding counts, as it does for the ring itself.
+        let room = |message_max: usize, header: usize| {
+            message_max.checked_sub(PAYLOAD_HEADER_LEN + header + align).map(|room| {
+                let most = room.min(server.transfer_max as usize).min(PART_MAX);
+                // Whole blocks, where there is one: what follows then begins at a block again.
+                if most >= align { most - most % align } else { most }
+            })
+        };
+        let read_max = room(response_max, RESPONSE_LEN)?;
+        let write_max = room(request_max, REQUEST_LEN)?;
+        (read_max > 0 && write_max > 0).then_some(Self { read_max, write_max, block_len })
+    }
+}
+
+/// The lanes of a group, from one opening to their end.
+pub(crate) struct Life {
+    /// Small transfers and everything else; transfers above [`LANE_LEN`].
+    pub(crate) lanes: [Lane; 2],
+    pub(crate) server: ServerInfo,
+}
+
+/// The index of the lane that a transfer of so many bytes takes.
+pub(crate) fn lane_of(len: usize) -> usize {
+    usize::from(len > LANE_LEN)
+}
+
+/// The lane of everything that is no transfer.
+pub(crate) const CONTROL_LANE: usize = 0;
+
+impl Life {
+    /// Opens both lanes and exchanges greetings on each.
+    pub(crate) fn open(link: &HostLink, options: &GroupOptions, within: Duration) -> Result<Self> {
+        let (small, server) = open_lane(link, options.small, within)?;
+        let (bulk, _) = open_lane(link, options.bulk, within)?;
+        Ok(Self { lanes: [small, bulk], server })
+    }
+}
+
+fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lane, ServerInfo)> {
+    let group = link.open_group(FILES_SERVICE, sizes.requests, sizes.responses).map_err(|error| match error {
+        OpenGroupError::Gone => Error::CardGone,
+        OpenGroupError::Busy => Error::Busy,
+        OpenGroupError::TimedOut => Error::TimedOut,
+        OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
+    })?;
+    let server = greet(&group, within)?;
+    let transfer_max = u32::try_from(link.welcome().transfer_max).unwrap_or(u32::MAX);
+    let specs = RingSpec::group(RegionId(0), sizes.requests, sizes.responses, transfer_max);
+    let (_, responses, _) = specs.map_err(|error| Error::Attach(error.to_string()))?;
+    let request_max = group.sender.message_max() as usize;
+    let limits = Limits::new(&server, request_max, responses.message_max() as usize);
+    let limits = limits.ok_or_else(|| {
+        let block = server.block_len;
+        Error::Attach(format!("rings of {sizes:?} are too small for blocks of {block} bytes"))
+    })?;
+    Ok((Lane { group, limits }, server))
+}
+
+/// Says `HELLO` and waits for the answer: the first thing in each group.
+fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
+    let header = RequestHeader {
+        id: HELLO_ID,
+        operation: Operation::Hello.code(),
+        offset: u64::from(VERSION),
+        ..RequestHeader::default()
+    };
+    match group.sender.push(Outgoing { inline: &header.encode(), payload: None }) {
+        Ok(()) => {}
+        Err(PushError::Closed) => return Err(Error::CardGone),
+        Err(PushError::TooLarge { .. }) => return Err(Error::TooLarge),
+        Err(PushError::Retry | PushError::Corrupt { .. }) => return Err(Error::Protocol(Fault::Ring)),
+    }
+    let answer = group.wait_response(within, || match group.receiver.receive() {
+        Ok(None) => None,
+        Ok(Some(response)) => {
+            let mut bytes = [0; RESPONSE_LEN + SERVER_INFO_LEN];
+            let len = response.inline(&mut bytes);
+            Some(greeted(&bytes[..len]))
+        }
+        Err(ReceiveError::Closed) => Some(Err(Error::CardGone)),
+        Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
+            Some(Err(Error::Protocol(Fault::Ring)))
+        }
+    });
+    answer.unwrap_or_else(|error| match error {
+        WaitError::TimedOut => Err(Error::TimedOut),
+        WaitError::Gone => Err(Error::CardGone),
+    })
+}
+
+fn greeted(bytes: &[u8]) -> Result<ServerInfo> {
+    let (header, rest) = ResponseHeader::decode(bytes).ok_or(Error::Protocol(Fault::Answer))?;
+    header.status?;
+    let server = ServerInfo::decode(rest).filter(|_| header.id == HELLO_ID);
+    let server = server.ok_or(Error::Protocol(Fault::Answer))?;
+    if server.version != VERSION {
+        return Err(Error::Attach(format!(
+            "the card speaks version {} of the file protocol, and this library version {VERSION}",
+            server.version
+        )));
+    }
+    Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(block_len: u32, transfer_max: u32) -> ServerInfo {
+        ServerInfo {
+            version: VERSION,
+            block_len,
+            transfer_max,
+            segment_len: 1 << 20,
+            epoch: 1,
+            uuid: [0; 16],
+            file_len_max: 1 << 40,
+        }
+    }
+
+    #[test]
+    fn limits_leave_room_for_headers_and_padding() {
+        let limits = Limits::new(&server(4096, 1 << 20), 1 << 19, 1 << 20).unwrap();
+        assert_eq!(limits.write_max, (1 << 19) - 2 * 4096, "headers and padding take more than one block");
+        assert_eq!(limits.read_max, (1 << 20) - 2 * 4096);
+        let narrow = Limits::new(&server(512, 100), 1 << 19, 1 << 19).unwrap();
+        assert_eq!((narrow.read_max, narrow.write_max), (100, 100), "the card's own limit counts too");
+        assert_eq!(Limits::new(&server(4096, 1 << 20), 2048, 2048), None);
+        let coarse = Limits::new(&server(65536, 1 << 20), 1 << 19, 1 << 19).unwrap();
+        assert_eq!(coarse.payload_align(), 4096);
+    }
+
+    #[test]
+    fn greetings_that_cannot_be_are_refused() {
+        let answer = |header: ResponseHeader, info: &[u8]| [&header.encode()[..], info].concat();
+        let good = server(4096, 4096);
+        assert_eq!(greeted(&answer(ResponseHeader::done(HELLO_ID), &good.encode())), Ok(good));
+        assert_eq!(
+            greeted(&answer(ResponseHeader::done(1), &good.encode())),
+            Err(Error::Protocol(Fault::Answer))
+        );
+        for len in [0, 10, RESPONSE_LEN, RESPONSE_LEN + SERVER_INFO_LEN - 1] {
+            let bytes = answer(ResponseHeader::done(HELLO_ID), &good.encode());
+            assert_eq!(greeted(&bytes[..len]), Err(Error::Protocol(Fault::Answer)), "{len}");
+        }
+        let newer = ServerInfo { version: 2, ..good };
+        let told = greeted(&answer(ResponseHeader::done(HELLO_ID), &newer.encode())).unwrap_err().to_string();
+        assert!(told.contains("version 2") && told.contains("version 1"), "{told}");
+    }
+}
