@@ -155,6 +155,8 @@ pub(crate) struct Log {
     /// Sections at the tail that hold nothing that counts any more: the frame after which that is so.
     emptied: VecDeque<u64>,
     moving_tail: bool,
+    /// Bytes kept for changes that are under way.
+    promised: u64,
 }
 
 impl Log {
@@ -174,6 +176,7 @@ impl Log {
             durable: written,
             emptied: VecDeque::new(),
             moving_tail: false,
+            promised: 0,
         }
     }
 
@@ -203,7 +206,30 @@ impl Log {
 
     /// Whether there is room for news, or cleaning must come first.
     pub(crate) fn has_room(&self) -> bool {
-        self.free_sections() >= SECTIONS_KEPT
+        self.has_room_for(0)
+    }
+
+    /// Frames that are open and bytes that are promised will need places too: only what is left beyond them, and beyond
+    /// what cleaning needs, is there to be given.
+    fn has_room_for(&self, len: u64) -> bool {
+        let open = self.open.len() as u64 * self.geometry.frame_max() as u64;
+        let kept = u64::from(SECTIONS_KEPT) * u64::from(self.geometry.section_len);
+        u64::from(self.free_sections()) * self.section_payload() >= (kept / 4 * 3) + open + self.promised + len
+    }
+
+    /// Keeps room for a change that will be logged later, with a frame of its own if it comes to the worst. Gives back
+    /// how much was kept; none if there is not so much, and cleaning must come first.
+    pub(crate) fn promise(&mut self, records_len: usize) -> Option<u64> {
+        let len = self.geometry.padded(FRAME_HEADER_LEN + records_len) as u64;
+        self.has_room_for(len).then(|| {
+            self.promised += len;
+            len
+        })
+    }
+
+    /// Takes a promise back, because the change is logged now or never will be.
+    pub(crate) fn forget_promise(&mut self, len: u64) {
+        self.promised -= len;
     }
 
     /// The most bytes of records that may be alive.
@@ -321,7 +347,9 @@ impl Log {
         let left = self.state.used - emptied;
         let needed = live_bytes.div_ceil(self.section_payload()) as u32;
         let target = (2 * needed + 4).min(self.geometry.log_sections.saturating_sub(SECTIONS_KEPT + 1));
-        if left <= target.max(1) || self.open.len() > 1 {
+        // Where room is short, a section is given back before the next one is cleaned: cleaning needs room itself.
+        let ahead = emptied > 0 && self.free_sections() < SECTIONS_LOW;
+        if left <= target.max(1) || self.open.len() > 1 || ahead {
             return 0;
         }
         let frame_max = self.geometry.frame_max() - FRAME_HEADER_LEN;

@@ -217,30 +217,31 @@ pub(crate) fn has_remains(file: &File, segment_len: u64) -> bool {
     end * segment_len > file.size
 }
 
-/// Directories that contain themselves hang in the air: from the root one does not get to them.
+/// Directories that contain each other hang in the air: from none of them one gets up to the root. Every node's parent
+/// is known to be a directory, or is reported already, so looking at directories is enough.
 fn find_unreachable(tree: &Tree, findings: &mut Vec<Finding>) {
-    let mut seen = std::collections::HashSet::<NodeId, BuildHasherDefault<IdHasher>>::default();
-    let mut directories = VecDeque::from([ROOT]);
-    seen.insert(ROOT);
-    while let Some(directory) = directories.pop_front() {
-        let Ok(entries) = tree.list(directory, b"") else { continue };
-        for entry in entries {
-            if seen.insert(entry.id) && entry.kind == NodeKind::Directory {
-                directories.push_back(entry.id);
+    let mut reached: ById<bool> = HashMap::from_iter([(ROOT, true)]);
+    let directories = tree.iter().filter(|(_, node)| node.kind() == NodeKind::Directory);
+    for (directory, node) in directories {
+        let (mut at, mut way) = (directory, Vec::new());
+        let found = loop {
+            if let Some(found) = reached.get(&at) {
+                break *found;
             }
-        }
-    }
-    let nodes = tree.files() + tree.directories();
-    if seen.len() as u64 == nodes {
-        return;
-    }
-    for (id, node) in tree.iter().filter(|(id, _)| !seen.contains(id)) {
-        let reported = |finding: &Finding| match finding {
-            Finding::Orphan { node, .. } => *node == id,
-            _ => false,
+            // On this way already: until shown otherwise it leads nowhere.
+            reached.insert(at, false);
+            way.push(at);
+            match tree.node(at) {
+                Some(node) => at = node.parent,
+                None => break false,
+            }
         };
-        if !findings.iter().any(reported) {
-            findings.push(Finding::Unreachable { node: id, name: readable(&node.name) });
+        for passed in way {
+            reached.insert(passed, found);
+        }
+        let reported = |finding: &Finding| matches!(finding, Finding::Orphan { node, .. } if *node == directory);
+        if !found && !findings.iter().any(reported) {
+            findings.push(Finding::Unreachable { node: directory, name: readable(&node.name) });
         }
     }
 }

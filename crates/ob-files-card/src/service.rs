@@ -192,7 +192,9 @@ impl<D: Device> FilesService<D> {
             _ if !greeted => self.refuse(key, header.id, FileError::Unsupported),
             Operation::Read => return self.take_read(key, header, message, responses),
             Operation::Write => {
-                let payload = message.payload;
+                // Nothing to write needs no payload.
+                let mut inline = message.inline;
+                let payload = message.payload.or_else(|| Some(inline.split_to(0)));
                 match payload.filter(|payload| payload.len() == header.length as usize) {
                     _ if header.length > self.transfer_max(responses) => {
                         self.refuse(key, header.id, FileError::TooLarge);

@@ -7,6 +7,7 @@
 //! ```
 
 use ob_core::{DeviceError, DeviceOp, NodeId};
+use ob_format::files::{CUT_LEN, RUNS_MAX, map_record_len, node_record_len};
 use ob_memory::Slice;
 use ob_wire_link::files::FileError;
 
@@ -139,7 +140,7 @@ impl CardFiles {
             if self.tree.live_bytes() > self.log.live_max() {
                 return Err(FileError::NoSpace);
             }
-            if !self.log.has_room() {
+            if !self.promise_log(id, file, wanted) {
                 self.waits.log.push_back(id);
                 return Ok(false);
             }
@@ -179,6 +180,19 @@ impl CardFiles {
             logical += stretch.count;
         }
         Ok(true)
+    }
+
+    /// Keeps room in the log for what a write that maps `wanted` segments will log.
+    fn promise_log(&mut self, id: FlightId, file: NodeId, wanted: u32) -> bool {
+        let name_len = self.tree.node(file).map_or(0, |node| node.name.len());
+        let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut) else { return false };
+        if transfer.log_promised == 0 {
+            // Every run may be one of its own, and every part be split.
+            let parts = 2 + 2 * (wanted as usize).div_ceil(RUNS_MAX);
+            let len = node_record_len(name_len) + CUT_LEN + parts * map_record_len(RUNS_MAX);
+            transfer.log_promised = self.log.promise(len).unwrap_or(0);
+        }
+        transfer.log_promised > 0
     }
 
     fn promised(&self, id: FlightId) -> u32 {
@@ -533,6 +547,8 @@ impl CardFiles {
         }
         if let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut) {
             transfer.grew |= grew;
+            self.log_eased |= transfer.log_promised > 0;
+            self.log.forget_promise(std::mem::take(&mut transfer.log_promised));
         }
         let sequence = self.tree.file(file).map_or(0, |file| file.sequence);
         match error {

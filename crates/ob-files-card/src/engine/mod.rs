@@ -260,6 +260,8 @@ pub struct CardFiles {
     /// Blocks that are read, changed and written back.
     locks: Vec<RangeLock>,
     flush: Option<FlushInFlight>,
+    /// The log may have more room than when somebody was told to wait for it.
+    log_eased: bool,
     zeroing: u32,
     bounce: Pool,
     block_pool: Pool,
@@ -340,6 +342,8 @@ struct Transfer {
     durable: bool,
     /// Segments promised and not yet taken.
     promised: u32,
+    /// Bytes of the log promised.
+    log_promised: u64,
     /// What is not in pieces yet.
     buffer: Option<Slice>,
     /// What came back, by where it belongs.
@@ -415,6 +419,7 @@ impl CardFiles {
             exclusive: HashMap::default(),
             locks: Vec::new(),
             flush: None,
+            log_eased: false,
             zeroing: 0,
             bounce: Pool::new(bounce_len, options.bounce_buffers.max(2)),
             block_pool: Pool::new(block, 1),
@@ -515,6 +520,7 @@ impl CardFiles {
             out: 0,
             durable,
             promised: 0,
+            log_promised: 0,
             buffer: Some(buffer),
             parts: self.spare_parts.pop().unwrap_or_default(),
             grew: false,
@@ -541,7 +547,7 @@ impl CardFiles {
             }
             self.upkeep();
             moving |= self.send(device);
-            if !moving {
+            if !moving && self.ready.is_empty() {
                 return moved;
             }
             moved = true;
@@ -698,6 +704,8 @@ impl CardFiles {
             }
             Kind::Write(transfer) => {
                 self.space.forget_promise(transfer.promised);
+                self.log.forget_promise(transfer.log_promised);
+                self.log_eased |= transfer.log_promised > 0;
                 self.counts.writes += 1;
                 self.counts.written_bytes += u64::from(transfer.len);
                 let size = self.tree.file(transfer.file).map_or(0, |file| file.visible);

@@ -20,6 +20,9 @@ impl CardFiles {
         if self.frozen {
             return;
         }
+        if std::mem::take(&mut self.log_eased) {
+            self.ready.extend(self.waits.log.drain(..));
+        }
         self.clean_log();
         if let Some(frame) = self.log.seal() {
             let op = DeviceOp::Write { offset: frame.offset, from: frame.bytes, durable: false };
@@ -98,7 +101,7 @@ impl CardFiles {
             Ok(()) => {
                 self.superblock = superblock;
                 self.log.tail_moved(superblock.tail);
-                self.ready.extend(self.waits.log.drain(..));
+                self.log_eased = true;
             }
             Err(error) => self.freeze("the superblock", error),
         }
@@ -110,6 +113,7 @@ impl CardFiles {
         }
         self.counts.frames += 1;
         self.log.frame_written(sequence);
+        self.log_eased = true;
         while let Some((wanted, id)) = self.waits.written.front().copied()
             && wanted <= sequence
         {
