@@ -214,7 +214,8 @@ impl Log {
     fn has_room_for(&self, len: u64) -> bool {
         let open = self.open.len() as u64 * self.geometry.frame_max() as u64;
         let kept = u64::from(SECTIONS_KEPT) * u64::from(self.geometry.section_len);
-        u64::from(self.free_sections()) * self.section_payload() >= (kept / 4 * 3) + open + self.promised + len
+        u64::from(self.free_sections()) * self.section_payload()
+            >= (kept / 4 * 3) + open + self.promised + len
     }
 
     /// Keeps room for a change that will be logged later, with a frame of its own if it comes to the worst. Gives back

@@ -7,7 +7,6 @@
 //! Mounting and checking are the same reader; mounting refuses what checking tells.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use ob_core::{DeviceError, DeviceOp, NodeId, NodeKind, Token};
@@ -18,7 +17,7 @@ use crate::drive::{self, Drive};
 use crate::log::{LogState, Object};
 use crate::map::{FileMap, MapError, Stretch};
 use crate::space::{NotFree, Space};
-use crate::tree::{Body, ById, File, IdHasher, Node, Tree};
+use crate::tree::{Body, ById, File, Node, Tree};
 
 /// Sections that are read ahead.
 const READ_AHEAD: usize = 4;
@@ -239,7 +238,8 @@ fn find_unreachable(tree: &Tree, findings: &mut Vec<Finding>) {
         for passed in way {
             reached.insert(passed, found);
         }
-        let reported = |finding: &Finding| matches!(finding, Finding::Orphan { node, .. } if *node == directory);
+        let reported =
+            |finding: &Finding| matches!(finding, Finding::Orphan { node, .. } if *node == directory);
         if !found && !findings.iter().any(reported) {
             findings.push(Finding::Unreachable { node: directory, name: readable(&node.name) });
         }

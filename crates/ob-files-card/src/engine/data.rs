@@ -185,7 +185,9 @@ impl CardFiles {
     /// Keeps room in the log for what a write that maps `wanted` segments will log.
     fn promise_log(&mut self, id: FlightId, file: NodeId, wanted: u32) -> bool {
         let name_len = self.tree.node(file).map_or(0, |node| node.name.len());
-        let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut) else { return false };
+        let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut) else {
+            return false;
+        };
         if transfer.log_promised == 0 {
             // Every run may be one of its own, and every part be split.
             let parts = 2 + 2 * (wanted as usize).div_ceil(RUNS_MAX);
