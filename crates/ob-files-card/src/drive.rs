@@ -15,16 +15,16 @@ pub trait Drive {
     fn wait(&mut self);
 }
 
-/// Submits an operation, whatever it takes.
-pub(crate) fn submit(drive: &mut dyn Drive, token: Token, op: DeviceOp) -> Result<(), DeviceError> {
-    let mut op = op;
-    loop {
-        match drive.device().submit(token, op) {
-            Ok(()) => return Ok(()),
-            Err(refused) if refused.reason == ob_core::RefusedReason::Gone => return Err(DeviceError::Gone),
-            Err(refused) => op = refused.op,
-        }
-        drive.wait();
+/// Submits an operation, or gives it back if the device is busy.
+pub(crate) fn submit(
+    drive: &mut dyn Drive,
+    token: Token,
+    op: DeviceOp,
+) -> Result<Option<DeviceOp>, DeviceError> {
+    match drive.device().submit(token, op) {
+        Ok(()) => Ok(None),
+        Err(refused) if refused.reason == ob_core::RefusedReason::Gone => Err(DeviceError::Gone),
+        Err(refused) => Ok(Some(refused.op)),
     }
 }
 
@@ -40,7 +40,11 @@ pub(crate) fn complete(drive: &mut dyn Drive) -> DeviceCompletion {
 
 /// One operation, alone.
 pub(crate) fn perform(drive: &mut dyn Drive, op: DeviceOp) -> Result<DeviceOp, DeviceError> {
-    submit(drive, Token(0), op)?;
+    let mut op = op;
+    while let Some(back) = submit(drive, Token(0), op)? {
+        op = back;
+        drive.wait();
+    }
     let completion = complete(drive);
     completion.result.map(|()| completion.op)
 }

@@ -25,6 +25,7 @@ mod engine;
 mod log;
 mod map;
 mod mount;
+mod plant;
 mod replay;
 mod service;
 mod space;

@@ -60,6 +60,8 @@ pub(crate) struct LogState {
     /// Of the next frame.
     pub(crate) sequence: u64,
     pub(crate) previous: u32,
+    /// Of the last frame.
+    pub(crate) epoch: u64,
     pub(crate) next_node: u64,
 }
 
@@ -83,6 +85,7 @@ impl LogState {
             head_at: Some(0),
             sequence: tail.sequence,
             previous: tail.previous,
+            epoch: 0,
             next_node: ob_format::files::ROOT.0 + 1,
         }
     }

@@ -167,9 +167,11 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
             return Err(MountError::Version { found, known: ob_format::files::VERSION });
         }
     };
-    fits(&superblock.geometry, drive.device().info())?;
+    fits(&superblock, drive.device().info())?;
     let (mut replay, mut findings) = (Replay::default(), Vec::new());
-    let state = read_log(drive, &superblock, &mut replay, &mut findings, &mut |_, _| {})?;
+    let mut state = read_log(drive, &superblock, &mut replay, &mut findings, &mut |_, _| {})?;
+    // Frames that a loss of power took may have given ids that nobody knows of any more: each mount has its own.
+    state.next_node = state.next_node.max(superblock.epoch << 32);
     let (tree, space) = if findings.is_empty() {
         replay.finish(&superblock.geometry, state.next_node, &mut findings)
     } else {
@@ -179,8 +181,9 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
         return Err(MountError::Damaged { first: Box::new(first.clone()), more: findings.len() - 1 });
     }
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
-    let superblock =
-        Superblock { sequence: superblock.sequence + 1, epoch: superblock.epoch + 1, ..superblock };
+    // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
+    let epoch = superblock.epoch.max(state.epoch) + 1;
+    let superblock = Superblock { sequence: superblock.sequence + 1, epoch, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;
     let log = Log::new(superblock.geometry, superblock.format_tag(), superblock.epoch, state);
     Ok(CardFiles::new(Mounted { superblock, tree, space, log }, options))
@@ -191,8 +194,14 @@ pub(crate) fn slot_of(superblock: &Superblock) -> u64 {
     SUPERBLOCK_SLOTS[(superblock.sequence % 2) as usize]
 }
 
-/// Whether the device can hold what the superblock says.
-fn fits(geometry: &Geometry, info: DeviceInfo) -> Result<(), MountError> {
+/// Whether the device can hold what the superblock says, and counting on from its numbers comes to no end.
+fn fits(superblock: &Superblock, info: DeviceInfo) -> Result<(), MountError> {
+    let countable = 0..u64::MAX / 2;
+    let counts = [superblock.sequence, superblock.epoch, superblock.tail.sequence];
+    if superblock.tail.sequence == 0 || !counts.iter().all(|count| countable.contains(count)) {
+        return Err(MountError::Superblocks);
+    }
+    let geometry = &superblock.geometry;
     if info.block_len == geometry.block_len && info.capacity >= geometry.capacity {
         return Ok(());
     }
@@ -221,7 +230,7 @@ pub fn check(drive: &mut dyn Drive, progress: &mut dyn FnMut(u64, u64)) -> Resul
             return Err(MountError::Version { found, known: ob_format::files::VERSION });
         }
     };
-    fits(&superblock.geometry, drive.device().info())?;
+    fits(&superblock, drive.device().info())?;
     let mut replay = Replay::default();
     let state = read_log(drive, &superblock, &mut replay, &mut report.findings, progress)?;
     (report.frames, report.records) = (replay.frames, replay.records);

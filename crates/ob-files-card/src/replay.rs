@@ -261,7 +261,6 @@ pub(crate) fn read_log(
     let geometry = &superblock.geometry;
     let mut state = LogState::new(geometry, superblock.tail);
     let mut ahead = Ahead::new(geometry, superblock.tail.section);
-    let mut epoch = 0;
     loop {
         let section = state.head;
         let bytes = ahead.next(drive)?;
@@ -274,30 +273,26 @@ pub(crate) fn read_log(
                 stamp.format == superblock.format_tag()
                     && stamp.sequence == state.sequence
                     && stamp.previous == state.previous
-                    && (epoch..=superblock.epoch).contains(&stamp.epoch)
+                    && stamp.epoch >= state.epoch
             });
             let (Some(frame), true) = (frame, continues) else {
-                let missing = Missing { superblock, sequence: state.sequence, epoch, offset };
-                let next = (geometry.next_section(section) != state.tail).then(|| ahead.next(drive));
-                let next = next.transpose()?;
-                findings.extend(missing.search(&bytes[at as usize..]));
-                if findings.is_empty() {
-                    findings.extend(next.and_then(|next| missing.search(&next)));
-                }
+                let missing =
+                    Missing { superblock, sequence: state.sequence, epoch: state.epoch, offset, section };
+                findings.extend(missing.search(&bytes[at as usize..], &mut ahead, drive)?);
                 ahead.finish(drive);
                 return Ok(state);
             };
-            epoch = frame.stamp.epoch;
+            state.epoch = frame.stamp.epoch;
             state.next_node = state.next_node.max(frame.stamp.next_node.0);
             replay.frames += 1;
             for record in frame.records() {
-                match record {
+                match record.map_err(|error| error.to_string()).and_then(|record| legal(record, geometry)) {
                     Ok(record) => {
                         let object = replay.apply(&record, frame.stamp.sequence);
                         state.sections[section as usize].objects.extend(object);
                     }
-                    Err(error) => {
-                        let (sequence, what) = (frame.stamp.sequence, error.to_string());
+                    Err(what) => {
+                        let sequence = frame.stamp.sequence;
                         findings.push(Finding::BadRecord { sequence, offset, what });
                         ahead.finish(drive);
                         return Ok(state);
@@ -313,27 +308,78 @@ pub(crate) fn read_log(
     }
 }
 
+/// A record that can be on a device of this geometry.
+fn legal<'a>(record: Record<'a>, geometry: &Geometry) -> Result<Record<'a>, String> {
+    match &record {
+        Record::Node(node) if node.size > geometry.file_len_max() => {
+            Err(format!("{} has a size of {} bytes, beyond the largest file", node.id, node.size))
+        }
+        _ => Ok(record),
+    }
+}
+
 /// The frame that should come next and does not.
 struct Missing<'a> {
     superblock: &'a Superblock,
     sequence: u64,
     epoch: u64,
     offset: u64,
+    section: u32,
+}
+
+/// What a part of the log says about a frame that is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    /// No frame there was written later.
+    Nothing,
+    /// Some were, but none of them knew it to be durable.
+    Later,
+    /// It was durable.
+    Durable,
 }
 
 impl Missing<'_> {
-    /// Looks for a later frame of this log that knew the missing one to be durable.
-    fn search(&self, bytes: &[u8]) -> Option<Finding> {
+    /// Looks for a later frame of this log that knew the missing one to be durable: in the rest of its section, in the
+    /// next one, and on as long as there are later frames at all.
+    fn search(
+        &self,
+        rest: &[u8],
+        ahead: &mut Ahead,
+        drive: &mut dyn Drive,
+    ) -> Result<Option<Finding>, DeviceError> {
+        let geometry = &self.superblock.geometry;
+        let finding = Finding::LogDamaged { sequence: self.sequence, offset: self.offset };
+        let (mut section, mut trace) = (self.section, self.look(rest));
+        while trace != Trace::Durable {
+            section = geometry.next_section(section);
+            if section == self.superblock.tail.section {
+                return Ok(None);
+            }
+            trace = self.look(&ahead.next(drive)?);
+            if trace == Trace::Nothing {
+                return Ok(None);
+            }
+        }
+        Ok(Some(finding))
+    }
+
+    fn look(&self, bytes: &[u8]) -> Trace {
         let geometry = &self.superblock.geometry;
         let starts = (0..bytes.len()).step_by(geometry.block_len as usize);
-        let mut frames = starts.filter_map(|at| Frame::decode(&bytes[at..], geometry.frame_max()).ok());
-        let knew = frames.any(|frame| {
-            frame.stamp.format == self.superblock.format_tag()
-                && frame.stamp.sequence >= self.sequence
-                && frame.stamp.epoch >= self.epoch
-                && frame.stamp.durable >= self.sequence
+        let frames = starts.filter_map(|at| Frame::decode(&bytes[at..], geometry.frame_max()).ok());
+        let later = frames.map(|frame| frame.stamp).filter(|stamp| {
+            stamp.format == self.superblock.format_tag()
+                && stamp.sequence >= self.sequence
+                && stamp.epoch >= self.epoch
         });
-        knew.then_some(Finding::LogDamaged { sequence: self.sequence, offset: self.offset })
+        let mut trace = Trace::Nothing;
+        for stamp in later {
+            if stamp.durable >= self.sequence {
+                return Trace::Durable;
+            }
+            trace = Trace::Later;
+        }
+        trace
     }
 }
 
@@ -359,7 +405,16 @@ impl Ahead {
         {
             let offset = self.geometry.section_offset(self.next);
             let into = whole.split_to(self.geometry.section_len as usize);
-            drive::submit(drive, Token(u64::from(self.next)), DeviceOp::Read { offset, into })?;
+            let mut op = DeviceOp::Read { offset, into };
+            while let Some(back) = drive::submit(drive, Token(u64::from(self.next)), op)? {
+                op = back;
+                // A queue that is full stays so until its completions are taken.
+                if self.sections.iter().any(|(_, result)| result.is_none()) {
+                    self.take(drive::complete(drive));
+                } else {
+                    drive.wait();
+                }
+            }
             self.sections.push_back((self.next, None));
             self.next = self.geometry.next_section(self.next);
         }

@@ -26,6 +26,8 @@ use crate::engine::{CardFiles, FilesCounts, MetadataOp, Op, Outcome};
 const GROUP_REQUESTS_MAX: u32 = 512;
 /// Answers of one group that wait for room in its ring.
 const GROUP_ANSWERS_MAX: usize = 1024;
+/// Bytes of lists of one group that are being made or wait for room in its ring; one more may be taken below that.
+const GROUP_LISTS_LEN_MAX: usize = 2 << 20;
 /// Bytes of the longest inline part of an answer.
 const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
 /// What a message needs besides its payload, at most: its headers, and padding to a page.
@@ -51,6 +53,8 @@ struct Group {
     /// Answers that have no place in the ring yet.
     answers: VecDeque<Answer>,
     in_flight: u32,
+    /// Bytes of lists in `answers`, and the most that lists in flight can have.
+    lists_len: usize,
 }
 
 /// A request at the engine.
@@ -58,6 +62,8 @@ struct Pending {
     key: GroupKey,
     id: u64,
     reservation: Option<Reservation>,
+    /// Bytes that the answer may have as its payload.
+    list_len: usize,
 }
 
 struct Answer {
@@ -78,6 +84,10 @@ impl Answer {
     fn new(id: u64, status: Result<(), FileError>) -> Self {
         let header = ResponseHeader { id, status, length: 0, value: 0 };
         Self { header, more: More::Nothing, payload: None }
+    }
+
+    fn payload_len(&self) -> usize {
+        self.payload.as_ref().map_or(0, Vec::len)
     }
 
     /// The inline part, and its length.
@@ -163,7 +173,7 @@ impl<D: Device> FilesService<D> {
                     None => return,
                 },
             };
-            let waiting = group.answers.len() >= GROUP_ANSWERS_MAX;
+            let waiting = group.answers.len() >= GROUP_ANSWERS_MAX || group.lists_len >= GROUP_LISTS_LEN_MAX;
             if waiting || group.in_flight >= GROUP_REQUESTS_MAX || !self.files.has_room() {
                 group.held = Some(message);
                 return;
@@ -267,6 +277,10 @@ impl<D: Device> FilesService<D> {
             return self.refuse(key, header.id, FileError::Unsupported);
         }
         let info = ServerInfo { transfer_max: self.transfer_max(responses), ..self.files.server_info() };
+        // Rings that cannot move a byte are of no use to anybody.
+        if info.transfer_max == 0 {
+            return self.refuse(key, header.id, FileError::Invalid);
+        }
         let Some(group) = self.groups.get_mut(&key) else { return };
         group.greeted = true;
         group.answers.push_back(Answer { more: More::Server(info), ..Answer::new(header.id, Ok(())) });
@@ -279,10 +293,15 @@ impl<D: Device> FilesService<D> {
     }
 
     fn submit(&mut self, key: GroupKey, id: u64, reservation: Option<Reservation>, op: Op) {
+        let list_len = match &op {
+            Op::Metadata(MetadataOp::List { most, .. }) => *most as usize,
+            _ => 0,
+        };
         if let Some(group) = self.groups.get_mut(&key) {
             group.in_flight += 1;
+            group.lists_len += list_len;
         }
-        let pending = Some(Pending { key, id, reservation });
+        let pending = Some(Pending { key, id, reservation, list_len });
         let index = match self.free.pop() {
             Some(index) => {
                 self.requests[index as usize] = pending;
@@ -310,6 +329,8 @@ impl<D: Device> FilesService<D> {
             let Some(group) = self.groups.get_mut(&pending.key) else { continue };
             group.in_flight -= 1;
             let answer = answer(pending.id, completion.result);
+            group.lists_len -= pending.list_len;
+            group.lists_len += answer.payload_len();
             match pending.reservation {
                 Some(mut reservation) => {
                     reservation.payload = completion.buffer.filter(|buffer| !buffer.is_empty());
@@ -331,6 +352,7 @@ impl<D: Device> FilesService<D> {
         while let Some(answer) = group.answers.pop_front() {
             let (inline, inline_len) = answer.inline();
             let payload = answer.payload.as_ref().map(|payload| (payload.len() as u32, 8));
+            group.lists_len -= answer.payload_len();
             match responses.reserve(Shape { inline_len: inline_len as u16, payload }) {
                 Ok(mut reservation) => {
                     if let (Some(into), Some(from)) = (reservation.payload.as_mut(), &answer.payload) {
@@ -338,7 +360,10 @@ impl<D: Device> FilesService<D> {
                     }
                     responses.commit(reservation, &inline[..inline_len], payload.map_or(0, |(len, _)| len));
                 }
-                Err(ReserveError::Full) => return group.answers.push_front(answer),
+                Err(ReserveError::Full) => {
+                    group.lists_len += answer.payload_len();
+                    return group.answers.push_front(answer);
+                }
                 Err(ReserveError::TooLarge { .. }) => {
                     group.answers.push_front(Answer::new(answer.header.id, Err(FileError::TooLarge)));
                 }

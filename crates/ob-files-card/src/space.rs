@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use crate::map::Stretch;
+use crate::plant::{self, Bug};
 
 /// The free segments of a device.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Space {
     mapped: u32,
     /// Segments promised to writes that wait for them.
     promised: u32,
+    /// Free segments that cannot be zeroed: nobody gets them in this life.
+    spoiled: u32,
     /// Plainly free.
     free: u32,
     /// Released, with the frame that says so; ascending.
@@ -44,6 +47,7 @@ impl Space {
             total,
             mapped: 0,
             promised: 0,
+            spoiled: 0,
             free: total,
             waiting: VecDeque::new(),
             blank: Vec::new(),
@@ -79,9 +83,24 @@ impl Space {
 
     /// Promises segments to a write, or says that there are not so many.
     pub(crate) fn promise(&mut self, count: u32) -> bool {
-        let enough = self.total - self.mapped - self.promised >= count;
+        let enough = self.givable().saturating_sub(self.promised) >= count;
         self.promised += if enough { count } else { 0 };
         enough
+    }
+
+    /// Segments that no file has and that can be zeroed.
+    fn givable(&self) -> u32 {
+        self.total - self.mapped - self.spoiled
+    }
+
+    /// Free segments turned out not to be writable.
+    pub(crate) fn spoil(&mut self, stretch: Stretch) {
+        self.spoiled += stretch.count;
+    }
+
+    /// Whether so many segments were spoiled that not everybody can get what was promised.
+    pub(crate) fn is_short(&self) -> bool {
+        self.promised > self.givable()
     }
 
     /// Takes a promise back.
@@ -113,6 +132,9 @@ impl Space {
 
     /// Nobody is at these any more; they can be used again when the frame `sequence` is durable.
     pub(crate) fn release(&mut self, sequence: u64, stretch: Stretch) {
+        if plant::is_planted(Bug::ReuseBeforeDurable) {
+            return self.free_again(stretch);
+        }
         let sequence = self.waiting.back().map_or(sequence, |(last, _)| sequence.max(*last));
         self.waiting.push_back((sequence, stretch));
     }
@@ -123,11 +145,15 @@ impl Space {
             && freed <= sequence
         {
             self.waiting.pop_front();
-            for segment in stretch.start..stretch.start + stretch.count {
-                self.set(segment, false);
-            }
-            self.free += stretch.count;
+            self.free_again(stretch);
         }
+    }
+
+    fn free_again(&mut self, stretch: Stretch) {
+        for segment in stretch.start..stretch.start + stretch.count {
+            self.set(segment, false);
+        }
+        self.free += stretch.count;
     }
 
     /// Up to `most` consecutive free segments, to be zeroed.

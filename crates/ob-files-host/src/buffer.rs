@@ -270,7 +270,11 @@ mod tests {
                 assert_eq!(filled, len);
                 let mut expected = vec![0; 100];
                 expected[start..start + len].copy_from_slice(&source[..len]);
-                assert_eq!(buffer.gather(0, 100, |pieces| pieces.concat()), expected, "{buffer:?} {start} {len}");
+                assert_eq!(
+                    buffer.gather(0, 100, |pieces| pieces.concat()),
+                    expected,
+                    "{buffer:?} {start} {len}"
+                );
             }
         }
     }

@@ -30,8 +30,8 @@ use crate::table::{Held, Table};
 const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
 /// Words that a thread may sleep on: the group's own bell, and two of each lane.
 const WORDS: usize = 5;
-/// A wait without an end looks up this often, which is never in practice.
-const FOREVER: Duration = Duration::from_secs(3600);
+/// Answers that a thread takes from a lane before it looks at anything else.
+const ANSWERS_IN_A_ROW: usize = 1024;
 
 /// What a group needs of its session.
 pub(crate) trait Keeper: Send + Sync {
@@ -142,6 +142,35 @@ impl Sink for Keep {
 /// Why lanes are over.
 struct LaneOver(Error);
 
+/// What taking answers has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pumped {
+    /// Operations that were completed.
+    pub(crate) completed: usize,
+    /// There may be more answers: whoever wants to sleep must look again first.
+    pub(crate) more: bool,
+}
+
+/// What a thread found that may go to sleep.
+pub(crate) enum Look<T> {
+    /// What it waits for.
+    Found(T),
+    /// Not that, but there may be more to look at.
+    Again,
+    /// Nothing.
+    Nothing,
+}
+
+impl<T> Look<T> {
+    pub(crate) fn new(found: Option<T>, pumped: Pumped) -> Self {
+        match found {
+            Some(value) => Self::Found(value),
+            None if pumped.more => Self::Again,
+            None => Self::Nothing,
+        }
+    }
+}
+
 impl GroupCore {
     pub(crate) fn new(options: GroupOptions, keeper: Arc<dyn Keeper>) -> Self {
         Self {
@@ -180,7 +209,7 @@ impl GroupCore {
     pub(crate) fn install(&self, life: Life) {
         {
             let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
-            if self.stopped.load(Ordering::Acquire) {
+            if self.is_stopped() {
                 return;
             }
             *current = Some(Arc::new(life));
@@ -189,20 +218,34 @@ impl GroupCore {
         self.bell.ring();
     }
 
-    /// Nobody has this group any more: its lanes are closed, its thread ends.
+    /// Ends the group: its lanes are closed, its thread ends, and what is out fails.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         let life = self.life.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(life);
+        self.table.take_all(|operation| self.finish(operation, Err(Error::Closed)));
+        self.serve_queues();
         self.bell.ring();
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// What a group without lanes says.
+    fn without_lanes(&self) -> Error {
+        if self.is_stopped() { Error::Closed } else { Error::Detached }
+    }
+
     /// Starts an operation, or hands it back.
+    #[expect(clippy::result_large_err, reason = "an operation is handed back whole, without an allocation")]
     pub(crate) fn start(&self, operation: Operation) -> Result<(), (Operation, Error)> {
         let lane = operation.lane();
         if !self.queues[lane].is_empty() {
             // Whoever came first goes first, else a stream of small writes could keep a large one out for good.
-            return Err((operation, Error::RingFull));
+            let is_open = self.current().is_some_and(|life| !life.is_closed());
+            let reason = if is_open { Error::RingFull } else { self.without_lanes() };
+            return Err((operation, reason));
         }
         if let Some(id) = self.start_now(operation)? {
             self.queue(lane, Note::GoOn(id));
@@ -228,9 +271,10 @@ impl GroupCore {
     }
 
     /// Puts an operation into a slot and sends it. If the ring had no room for all of it, its id comes back.
+    #[expect(clippy::result_large_err, reason = "an operation is handed back whole, without an allocation")]
     fn start_now(&self, operation: Operation) -> Result<Option<RequestId>, (Operation, Error)> {
         let life = self.life.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(life) = life.as_ref() else { return Err((operation, Error::Detached)) };
+        let Some(life) = life.as_ref() else { return Err((operation, self.without_lanes())) };
         let lane = &life.lanes[operation.lane()];
         let mut held =
             self.table.insert(operation).map_err(|operation| (operation, Error::TooManyOutstanding))?;
@@ -291,8 +335,7 @@ impl GroupCore {
                     Some(Note::Start(Box::new(operation), None))
                 }
                 Err((operation, Error::Detached)) if !self.keeper.patience().is_zero() => {
-                    let deadline =
-                        deadline.or_else(|| Instant::now().checked_add(self.keeper.patience()));
+                    let deadline = deadline.or_else(|| Instant::now().checked_add(self.keeper.patience()));
                     Some(Note::Start(Box::new(operation), deadline))
                 }
                 Err(refused) => {
@@ -338,40 +381,36 @@ impl GroupCore {
         next
     }
 
-    /// Takes what is in the response rings, completes operations, and uses the room that was made. How many operations
-    /// were completed.
-    pub(crate) fn pump(&self, sink: &mut impl Sink) -> usize {
-        let mut completed = self.take_ready(sink);
+    /// Takes what is in the response rings, completes operations, and uses the room that was made.
+    pub(crate) fn pump(&self, sink: &mut impl Sink) -> Pumped {
+        let mut pumped = Pumped { completed: self.take_ready(sink), more: false };
         if let Some(life) = self.current() {
             for lane in &life.lanes {
-                match self.pump_lane(lane, sink) {
-                    Ok(count) => completed += count,
-                    Err(LaneOver(error)) => {
-                        self.life_over(&life, &error);
-                        completed += self.take_ready(sink);
-                        break;
-                    }
+                if let Err(LaneOver(error)) = self.pump_lane(lane, sink, &mut pumped) {
+                    self.life_over(&life, &error);
+                    pumped.completed += self.take_ready(sink);
+                    break;
                 }
             }
         }
         self.serve_queues();
-        completed
+        pumped
     }
 
-    fn pump_lane(&self, lane: &Lane, sink: &mut impl Sink) -> Result<usize, LaneOver> {
-        let mut completed = 0;
-        // As much as may be out, so that a busy lane does not keep a thread for good.
-        for _ in 0..=self.table.len() {
+    fn pump_lane(&self, lane: &Lane, sink: &mut impl Sink, pumped: &mut Pumped) -> Result<(), LaneOver> {
+        // So many in a row, so that a busy lane, or a card that makes answers up, does not keep a thread for good.
+        for _ in 0..ANSWERS_IN_A_ROW {
             match lane.group.receiver.receive() {
-                Ok(None) => break,
-                Ok(Some(claimed)) => completed += usize::from(self.answer(lane, claimed, sink)?),
+                Ok(None) => return Ok(()),
+                Ok(Some(claimed)) => pumped.completed += usize::from(self.answer(lane, claimed, sink)?),
                 Err(ReceiveError::Closed) => return Err(LaneOver(Error::CardGone)),
                 Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
                     return Err(LaneOver(Error::Protocol(Fault::Ring)));
                 }
             }
         }
-        Ok(completed)
+        pumped.more = true;
+        Ok(())
     }
 
     /// Takes one answer. Whether it completed its operation.
@@ -479,8 +518,10 @@ impl GroupCore {
 
     fn take_completions<S: Sink>(&self, sink: &mut S) -> usize {
         let mut taken = 0;
-        while S::TAKES {
-            let Some(completion) = self.ready.change(|waiting| waiting.completions.pop_front()) else { break };
+        if !S::TAKES {
+            return taken;
+        }
+        while let Some(completion) = self.ready.change(|waiting| waiting.completions.pop_front()) {
             sink.take(self, completion);
             taken += 1;
         }
@@ -523,39 +564,41 @@ impl GroupCore {
         }
     }
 
-    /// Calls `attempt` until it gives something, asleep in between until the card has answered, made room that is wanted,
-    /// or another thread has rung. `None` when the time is up.
+    /// Calls `look` until it finds something, asleep in between until the card has answered, made room that is wanted, or
+    /// another thread has rung. `None` when the time is up.
     pub(crate) fn sleep_until<T>(
         &self,
         deadline: Option<Instant>,
-        mut attempt: impl FnMut() -> Option<T>,
+        mut look: impl FnMut() -> Look<T>,
     ) -> Option<T> {
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        if !self.options.spin.is_zero() {
-            let spin_end = Instant::now() + self.options.spin;
-            while Instant::now() < spin_end.min(deadline.unwrap_or(spin_end)) {
-                std::hint::spin_loop();
-                if let Some(value) = attempt() {
-                    return Some(value);
-                }
-            }
-        }
+        let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        let spin_end = (!self.options.spin.is_zero()).then(|| Instant::now() + self.options.spin);
         loop {
+            match look() {
+                Look::Found(value) => return Some(value),
+                Look::Again if is_late() => return None,
+                Look::Again => continue,
+                Look::Nothing => {}
+            }
+            if spin_end.is_some_and(|end| Instant::now() < end) && !is_late() {
+                std::hint::spin_loop();
+                continue;
+            }
             let sleeper = self.bell.register();
             let life = self.current();
             let mut words = [sleeper.word(); WORDS];
             let count = life.as_ref().map_or(1, |life| self.register_with_card(life, &mut words));
             // Once more between registering and sleeping: what came before anybody saw us is found here.
-            if let Some(value) = attempt() {
-                return Some(value);
+            match look() {
+                Look::Found(value) => return Some(value),
+                Look::Again => continue,
+                Look::Nothing => {}
             }
-            let left = deadline.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            doorbell::futex_wait_any(&words[..count], Some(left));
+            doorbell::futex_wait_any(&words[..count], left);
         }
     }
 
@@ -594,10 +637,11 @@ impl GroupCore {
     }
 
     fn run(&self) {
-        while !self.stopped.load(Ordering::Acquire) {
+        while !self.is_stopped() {
             let turn = || {
                 self.sleep_until(None, || {
-                    (self.pump(&mut Keep) > 0 || self.stopped.load(Ordering::Acquire)).then_some(())
+                    let pumped = self.pump(&mut Keep);
+                    Look::new((pumped.completed > 0 || self.is_stopped()).then_some(()), pumped)
                 });
             };
             // A callback that panics must not take every future of the group with it.

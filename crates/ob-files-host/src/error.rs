@@ -55,8 +55,8 @@ pub enum Error {
     /// The card has too much in flight; try again.
     #[error("the card has too much in flight; try again")]
     Busy,
-    /// The card died, or the way to it was lost, before it answered. A change that was asked for may have happened
-    /// or not.
+    /// The card died, closed the group, or could not be reached any more, before it answered. A change that was asked
+    /// for may have happened or not.
     #[error(
         "the card died, or the link to it broke, before it answered: what was asked for may have happened or not"
     )]
@@ -64,6 +64,9 @@ pub enum Error {
     /// There is no card at the moment; nothing was sent. The session goes on trying to attach.
     #[error("there is no card at the moment, and nothing was sent; the session goes on trying to attach")]
     Detached,
+    /// The group was closed by the application.
+    #[error("the group was closed")]
+    Closed,
     /// The request ring is full; nothing was sent. There is room again when completions have been taken.
     #[error("the request ring is full; there is room again when completions have been taken")]
     RingFull,
@@ -126,7 +129,7 @@ impl Error {
             Self::Unsupported => ErrorKind::Unsupported,
             Self::Busy | Self::RingFull | Self::TooManyOutstanding => ErrorKind::WouldBlock,
             Self::CardGone => ErrorKind::ConnectionAborted,
-            Self::Detached | Self::Attach(_) => ErrorKind::NotConnected,
+            Self::Detached | Self::Closed | Self::Attach(_) => ErrorKind::NotConnected,
             Self::TimedOut => ErrorKind::TimedOut,
             Self::Protocol(_) => ErrorKind::InvalidData,
             Self::Io | Self::System => ErrorKind::Other,

@@ -8,7 +8,7 @@ use ob_core::NodeId;
 use ob_wire_link::files::{NodeInfo, ServerInfo, SpaceInfo};
 
 use crate::control::{Control, Removed};
-use crate::core::{Give, GroupCore};
+use crate::core::{Give, GroupCore, Look};
 use crate::deliver::{Cell, Completion, Deliver, Outcome};
 use crate::error::{Error, Fault, Refused, Result};
 use crate::file::File;
@@ -71,7 +71,7 @@ impl Group {
     /// Takes the completions that are there, without waiting. Callbacks run in here, and futures are woken. How many
     /// operations were completed, of all kinds.
     pub fn poll(&self, on_completion: impl FnMut(Completion)) -> usize {
-        self.core().pump(&mut Give(on_completion))
+        self.core().pump(&mut Give(on_completion)).completed
     }
 
     /// As [`Group::poll`], with the completions appended to a vector.
@@ -84,8 +84,8 @@ impl Group {
         let deadline = Instant::now().checked_add(within);
         let core = self.core();
         let completed = core.sleep_until(deadline, || {
-            let completed = core.pump(&mut Give(&mut on_completion));
-            (completed > 0).then_some(completed)
+            let pumped = core.pump(&mut Give(&mut on_completion));
+            Look::new((pumped.completed > 0).then_some(pumped.completed), pumped)
         });
         completed.unwrap_or(0)
     }
@@ -177,6 +177,12 @@ impl Group {
     pub fn submit_flush(&self, tag: u64) -> std::result::Result<(), Refused<()>> {
         let operation = Operation::control(Control::flush(), Deliver::Tag(tag));
         self.core().start(operation).map_err(|(_, reason)| Refused { buffer: (), reason })
+    }
+
+    /// Closes the group now, whoever else has it: its rings are given back, what is out ends with [`Error::Closed`] (and may
+    /// have happened or not), and so does every later call.
+    pub fn close(&self) {
+        self.core().stop();
     }
 
     /// What the card said about itself when this group was opened; `None` while there is no card.

@@ -79,15 +79,21 @@ impl Life {
         let (bulk, _) = open_lane(link, options.bulk, within)?;
         Ok(Self { lanes: [small, bulk], server })
     }
+
+    /// Whether one of the lanes is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.group.is_closed())
+    }
 }
 
 fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lane, ServerInfo)> {
-    let group = link.open_group(FILES_SERVICE, sizes.requests, sizes.responses).map_err(|error| match error {
-        OpenGroupError::Gone => Error::CardGone,
-        OpenGroupError::Busy => Error::Busy,
-        OpenGroupError::TimedOut => Error::TimedOut,
-        OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
-    })?;
+    let group =
+        link.open_group(FILES_SERVICE, sizes.requests, sizes.responses).map_err(|error| match error {
+            OpenGroupError::Gone => Error::CardGone,
+            OpenGroupError::Busy => Error::Busy,
+            OpenGroupError::TimedOut => Error::TimedOut,
+            OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
+        })?;
     let server = greet(&group, within)?;
     let transfer_max = u32::try_from(link.welcome().transfer_max).unwrap_or(u32::MAX);
     let specs = RingSpec::group(RegionId(0), sizes.requests, sizes.responses, transfer_max);

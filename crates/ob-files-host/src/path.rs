@@ -106,10 +106,7 @@ pub(crate) fn append(path: &(impl AsPath + ?Sized), into: &mut Vec<u8>) -> Resul
 }
 
 /// As [`append`], for what cannot be the root.
-pub(crate) fn append_below_root(
-    path: &(impl AsPath + ?Sized),
-    into: &mut Vec<u8>,
-) -> Result<(), PathError> {
+pub(crate) fn append_below_root(path: &(impl AsPath + ?Sized), into: &mut Vec<u8>) -> Result<(), PathError> {
     let start = into.len();
     append(path, into)?;
     if into.len() == start { Err(PathError::Root) } else { Ok(()) }

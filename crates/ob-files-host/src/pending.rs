@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::core::Keep;
+use crate::core::{Keep, Look};
 use crate::deliver::{Cell, Outcome};
 use crate::group::Group;
 
@@ -52,7 +52,7 @@ impl<T> Pending<T> {
     pub fn wait(self) -> T {
         let mut this = self;
         loop {
-            match this.wait_for(Duration::from_secs(3600)) {
+            match this.wait_until(None) {
                 Ok(value) => return value,
                 Err(again) => this = again,
             }
@@ -61,16 +61,20 @@ impl<T> Pending<T> {
 
     /// As [`Pending::wait`], but not longer than `within`; then this is handed back, and still out.
     pub fn wait_for(self, within: Duration) -> Result<T, Self> {
-        let deadline = Instant::now().checked_add(within);
+        self.wait_until(Instant::now().checked_add(within))
+    }
+
+    fn wait_until(self, deadline: Option<Instant>) -> Result<T, Self> {
         let core = self.group.core();
         let outcome = if core.is_driven() {
             park(&self.cell, deadline)
         } else {
             core.sleep_until(deadline, || {
-                self.cell.take_or_ring().or_else(|| {
-                    core.pump(&mut Keep);
-                    self.cell.take()
-                })
+                if let Some(outcome) = self.cell.take_or_ring() {
+                    return Look::Found(outcome);
+                }
+                let pumped = core.pump(&mut Keep);
+                Look::new(self.cell.take(), pumped)
             })
         };
         match outcome {

@@ -240,7 +240,9 @@ impl Drop for SessionKeeper {
 impl State {
     /// Whether there is a card, and every group has lanes.
     fn is_whole(&self) -> bool {
-        let has_lanes = |group: &Weak<GroupCore>| group.upgrade().is_none_or(|group| group.current().is_some());
+        let has_lanes = |group: &Weak<GroupCore>| {
+            group.upgrade().is_none_or(|group| group.is_stopped() || group.current().is_some())
+        };
         self.link.is_some() && self.groups.iter().all(has_lanes)
     }
 }
@@ -292,7 +294,7 @@ impl SessionCore {
 
     fn groups(&self) -> Vec<Arc<GroupCore>> {
         let mut state = self.lock();
-        state.groups.retain(|group| group.strong_count() > 0);
+        state.groups.retain(|group| group.upgrade().is_some_and(|group| !group.is_stopped()));
         state.groups.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -346,7 +348,7 @@ impl SessionCore {
         let mut whole = true;
         for group in self.groups() {
             if let Some(life) = group.current()
-                && life.lanes.iter().any(|lane| lane.group.is_closed())
+                && life.is_closed()
             {
                 group.life_over(&life, &Error::CardGone);
             }

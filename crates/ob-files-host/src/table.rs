@@ -55,10 +55,6 @@ impl Table {
         Self { slots: (0..len).map(slot).collect(), free: AtomicU64::new(u64::from(first)) }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Puts an operation into a free slot and leaves it locked; hands it back if there is none.
     pub(crate) fn insert(&self, operation: Operation) -> Result<Held<'_>, Operation> {
         let Some(index) = self.claim() else { return Err(operation) };
@@ -187,7 +183,10 @@ mod tests {
         for made_up in [u64::MAX, 1, 2, id.at(0) | 1 << 24, id.at(0) | 0xf_fff0] {
             assert!(table.find(RequestId::from_wire(made_up)).is_none(), "{made_up:#x}");
         }
-        assert!(table.find(RequestId::from_wire(id.at(5))).is_some(), "the place is the operation's to judge");
+        assert!(
+            table.find(RequestId::from_wire(id.at(5))).is_some(),
+            "the place is the operation's to judge"
+        );
     }
 
     #[test]
@@ -207,7 +206,8 @@ mod tests {
                 scope.spawn(move || ours(thread));
             }
         });
-        let again: Vec<_> = (0..8).map(|tag| table.insert(operation(tag)).ok().unwrap().id().slot()).collect();
+        let again: Vec<_> =
+            (0..8).map(|tag| table.insert(operation(tag)).ok().unwrap().id().slot()).collect();
         assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), 8, "every slot is back");
     }
 }

@@ -72,7 +72,6 @@ impl Transfer {
         Ok(Self { direction, node, offset, len, sent: 0, end: len, flying: 0, window: None })
     }
 
-
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -7,9 +7,7 @@ mod common;
 use std::sync::mpsc::channel;
 
 use common::{FakeCard, LONG, collect, pattern};
-use ob_files_host::{
-    Error, GroupOptions, NodeKind, OpenOptions, ROOT, Session, SessionOptions,
-};
+use ob_files_host::{Error, GroupOptions, NodeKind, OpenOptions, ROOT, Session, SessionOptions};
 use ob_wire_link::files::Operation;
 
 #[test]

@@ -45,6 +45,7 @@ pub mod doorbell;
 
 mod clock;
 mod device;
+mod direct;
 mod idle;
 mod reactor;
 mod tcp;
@@ -56,6 +57,7 @@ pub use device::{
     Delay, Fault, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, MemoryDevice, OpKind, OpenError,
     Scripted, Space,
 };
+pub use direct::{DirectFile, DirectOp};
 pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};
 pub use reactor::{Config, Event, Handle, Interest, Reactor, ReactorError, Readiness, Wait, WatchId};
 pub use tcp::TcpNet;

@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::files::{FilesCardOptions, run_files_card};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::config::{Config, ConfigError};
-use crate::halves::{Half, HalfError};
+use crate::files::{self, FilesCommand, FilesError};
+use crate::halves::HalfError;
 use crate::sim::{self, SCENARIOS, SimError, SimOptions};
 use crate::status::{Health, StatusError, fetch, show};
 use crate::supervise::{self, UpError};
 use crate::terminal::{GOOD, say, styled};
-use crate::worker;
+use crate::worker::{self, HalfToRun};
 
 /// Ended as asked.
 pub const EXIT_SUCCESS: u8 = 0;
@@ -36,6 +38,7 @@ const AFTER_HELP: &str = "\
 Examples:
   outboard up                       start card and host on this machine, data in ./outboard-data
   outboard status                   see how they are (from another terminal)
+  outboard files put FILE /         store a file on the card; `outboard files --help` tells more
   outboard config show > my.toml    get a configuration to edit
   outboard config check my.toml     have it checked
   outboard up --config my.toml      use it
@@ -52,6 +55,7 @@ Examples:
   outboard up
   outboard up --data /srv/outboard --config outboard.toml
   outboard up --json                one line of JSON for each event, for scripts
+  outboard up --format              begin anew: destroys the files on the card's device
 
 Ctrl-C or SIGTERM stops both halves. A half that dies is started again.")]
     Up(UpOptions),
@@ -59,8 +63,9 @@ Ctrl-C or SIGTERM stops both halves. A half that dies is started again.")]
     #[command(after_help = "\
 Examples:
   outboard card --config outboard.toml
-  outboard card --data /srv/outboard --json")]
-    Card(HalfOptions),
+  outboard card --data /srv/outboard --json
+  outboard card --data /srv/outboard --format    begin anew: destroys the files on its device")]
+    Card(CardOptions),
     /// Run the host alone, in the foreground
     #[command(after_help = "\
 Examples:
@@ -79,6 +84,22 @@ Examples:
 
 The exit code is 0 unless the card cannot be asked or its health is `failing`.")]
     Status(StatusOptions),
+    /// Use the files on a running card, or check the device that they lie on
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard files put report.pdf /
+  outboard files ls -l
+  outboard files get /report.pdf copy.pdf
+  outboard files df -h
+  outboard files check              with the card stopped
+
+Paths on the card are written /a/b or a/b. The card is looked for where `outboard up` has its
+data: in ./outboard-data, or where --data DIR and --config FILE say.
+What a command has done is durable when it ends."
+    )]
+    Files(FilesCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -99,6 +120,9 @@ Examples:
     /// The host's half of the doorbell's round trip
     #[command(hide = true)]
     BenchRingDoorbell(DoorbellOptions),
+    /// The card of `bench files`, which that starts by itself
+    #[command(hide = true)]
+    BenchFilesCard(FilesCardOptions),
 }
 
 /// Where the configuration comes from.
@@ -113,7 +137,7 @@ pub struct ConfigOptions {
 }
 
 impl ConfigOptions {
-    fn load(&self) -> Result<Config, ConfigError> {
+    pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         Config::load(self.config.as_deref(), self.data.as_deref())
     }
 }
@@ -124,9 +148,23 @@ pub struct UpOptions {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigOptions,
+    /// Format the device of the card's files first, which destroys whatever it holds
+    #[arg(long)]
+    pub format: bool,
     /// Tell each event as a line of JSON instead
     #[arg(long)]
     pub json: bool,
+}
+
+/// `outboard card`.
+#[derive(Clone, Debug, Args)]
+pub struct CardOptions {
+    /// What both halves can be told.
+    #[command(flatten)]
+    pub half: HalfOptions,
+    /// Format the device of the card's files first, which destroys whatever it holds
+    #[arg(long)]
+    pub format: bool,
 }
 
 /// `outboard card` and `outboard host`.
@@ -140,7 +178,7 @@ pub struct HalfOptions {
     pub json: bool,
     // Set by `outboard up`: the process to die with.
     #[arg(long, hide = true, value_name = "PID")]
-    supervisor: Option<i32>,
+    pub(crate) supervisor: Option<i32>,
 }
 
 /// `outboard config`.
@@ -204,6 +242,9 @@ pub enum CommandError {
     /// The status.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// A command about files.
+    #[error(transparent)]
+    Files(FilesError),
     /// The host's half of a benchmark.
     #[error("the host's half of the benchmark: {0}")]
     BenchHalf(BenchFailure),
@@ -227,6 +268,16 @@ pub enum CommandError {
     Output(#[from] io::Error),
 }
 
+impl From<FilesError> for CommandError {
+    fn from(error: FilesError) -> Self {
+        match error {
+            FilesError::Told => Self::Told { exit_code: EXIT_FAILURE },
+            FilesError::Output(error) => Self::Output(error),
+            error => Self::Files(error),
+        }
+    }
+}
+
 impl CommandError {
     /// What the process ends with.
     #[must_use]
@@ -235,6 +286,7 @@ impl CommandError {
             Self::Config(_) => true,
             Self::Half(error) => error.is_configuration(),
             Self::Up(error) => error.is_configuration(),
+            Self::Files(error) => error.is_configuration(),
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
@@ -263,25 +315,23 @@ impl CommandError {
 pub fn run(cli: Cli) -> Result<(), CommandError> {
     match cli.command {
         Command::Up(options) => up(&options),
-        Command::Card(options) => half(Half::Card, &options),
-        Command::Host(options) => half(Half::Host, &options),
+        Command::Card(CardOptions { half, format }) => worker::run(HalfToRun::Card { format }, &half),
+        Command::Host(options) => worker::run(HalfToRun::Host, &options),
         Command::Config(ConfigCommand::Check { file, json }) => check_config(&file, json),
         Command::Config(ConfigCommand::Show { config, json }) => show_config(&config, json),
         Command::Status(options) => status(&options),
+        Command::Files(command) => Ok(files::run(&command)?),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),
         Command::BenchRingDoorbell(options) => run_doorbell(&options).map_err(CommandError::BenchHalf),
+        Command::BenchFilesCard(options) => run_files_card(&options).map_err(CommandError::BenchHalf),
     }
 }
 
 fn up(options: &UpOptions) -> Result<(), CommandError> {
     let config = options.config.load()?;
-    Ok(supervise::up(&config, options.json)?)
-}
-
-fn half(half: Half, options: &HalfOptions) -> Result<(), CommandError> {
-    worker::run(half, &options.config, options.json, options.supervisor)
+    Ok(supervise::up(&config, options.format, options.json)?)
 }
 
 fn check_config(file: &Path, json: bool) -> Result<(), CommandError> {

@@ -3,6 +3,7 @@
 //! ```text
 //!   outboard up ── supervise ──┬─ outboard card ── halves::run_card ── status endpoint ◀── outboard status
 //!                              └─ outboard host ── halves::run_host
+//!   outboard files ── files ── ob_files_host::Session ── rings ──▶ the card's FilesService
 //!   outboard bench ── bench ── Report (table, JSON, SVG)
 //!   outboard sim ──── sim ──── scenarios, seed by seed
 //! ```
@@ -15,10 +16,12 @@ pub mod accounting;
 pub mod bench;
 pub mod cli;
 pub mod config;
+pub mod files;
 pub mod halves;
 pub mod lock;
 pub mod logging;
 pub mod probe;
+pub mod router;
 pub mod signals;
 pub mod sim;
 mod spelling;

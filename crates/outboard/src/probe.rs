@@ -81,6 +81,18 @@ impl ProbeService {
         self.answered
     }
 
+    /// Whether a host probes this card.
+    #[must_use]
+    pub fn knows(&self, attachment: AttachmentId) -> bool {
+        self.waiting.keys().any(|key| key.attachment == attachment)
+    }
+
+    /// How many groups probe this card.
+    #[must_use]
+    pub fn group_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What a host reported last.
     #[must_use]
     pub fn report(&self, attachment: AttachmentId) -> Option<Report> {
@@ -120,14 +132,14 @@ impl CardService for ProbeService {
 
     fn closed(&mut self, key: GroupKey) {
         self.waiting.remove(&key);
-        if !self.waiting.keys().any(|other| other.attachment == key.attachment) {
+        if !self.knows(key.attachment) {
             self.reports.remove(&key.attachment);
         }
     }
 
     fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
         // Only hosts that have a group are remembered: their groups' end is when they are forgotten.
-        let known = self.waiting.keys().any(|key| key.attachment == attachment);
+        let known = self.knows(attachment);
         if let Some(report) = Report::decode(message).filter(|_| known) {
             self.reports.insert(attachment, report);
         }

@@ -68,6 +68,29 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
+/// A number of bytes for people: `512 B`, `1.5 MiB`, `16.0 GiB`.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut scaled = count as f64 / 1024.0;
+    let mut unit = 0;
+    // What would be rounded up to 1024 belongs to the next unit.
+    while scaled >= 1023.95 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    format!("{scaled:.1} {}", UNITS[unit])
+}
+
+/// A count with its noun: `1 file`, `2 files`.
+#[must_use]
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// A moment in UTC, to the millisecond, as RFC 3339 writes it.
 #[must_use]
 pub fn timestamp(time: SystemTime) -> String {
@@ -111,6 +134,16 @@ mod tests {
         assert_eq!(duration(Duration::from_millis(12_300)), "12.3 s");
         assert_eq!(duration(Duration::from_secs(125)), "2 min 5 s");
         assert_eq!(duration(Duration::from_secs(7500)), "2 h 5 min");
+    }
+
+    #[test]
+    fn bytes_have_the_unit_that_fits() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(bytes(16 << 30), "16.0 GiB");
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
     }
 
     #[test]

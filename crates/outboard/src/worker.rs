@@ -8,9 +8,9 @@ use std::io;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{CommandError, ConfigOptions};
+use crate::cli::{CommandError, ConfigOptions, HalfOptions};
 use crate::config::Config;
-use crate::halves::{Half, HalfError, Readiness, run_card, run_host};
+use crate::halves::{Announcement, HalfError, Readiness, ServiceEndpoint, run_card, run_host};
 use crate::logging;
 use crate::terminal::say;
 
@@ -18,6 +18,11 @@ use crate::terminal::say;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerMessage {
+    /// The card formatted its device, because that was asked for: from now on it must not be asked again.
+    Formatted {
+        /// What, and over what, for people.
+        message: String,
+    },
     /// It serves.
     Ready(Readiness),
     /// It gives up.
@@ -27,17 +32,25 @@ pub enum WorkerMessage {
     },
 }
 
+/// Which half, and what only that half is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfToRun {
+    /// The card.
+    Card {
+        /// Whether its device is formatted, whatever it holds.
+        format: bool,
+    },
+    /// The host.
+    Host,
+}
+
 /// Runs a half until SIGTERM. With a supervisor, it does not outlive it.
-pub fn run(
-    half: Half,
-    options: &ConfigOptions,
-    json: bool,
-    supervisor: Option<i32>,
-) -> Result<(), CommandError> {
-    if let Some(pid) = supervisor {
+pub fn run(half: HalfToRun, options: &HalfOptions) -> Result<(), CommandError> {
+    if let Some(pid) = options.supervisor {
         die_with(pid)?;
     }
-    let outcome = run_inner(half, options, json);
+    let json = options.json;
+    let outcome = run_inner(half, &options.config, json);
     match outcome {
         Err(error) if json => {
             tell(&WorkerMessage::Failed { message: error.to_string() })?;
@@ -47,21 +60,34 @@ pub fn run(
     }
 }
 
-fn run_inner(half: Half, options: &ConfigOptions, json: bool) -> Result<(), CommandError> {
+fn run_inner(half: HalfToRun, options: &ConfigOptions, json: bool) -> Result<(), CommandError> {
     let config = Config::load(options.config.as_deref(), options.data.as_deref())?;
     logging::start(config.log.level);
-    let mut announce = |readiness: Readiness| {
-        let told = if json { tell(&WorkerMessage::Ready(readiness)) } else { say(&in_words(&readiness)) };
-        if let Err(error) = told {
-            // Nobody listens, which is no reason not to serve.
-            tracing::warn!(%error, "cannot say that this half is ready");
-        }
-    };
     match half {
-        Half::Card => run_card(&config.card(), &mut announce)?,
-        Half::Host => run_host(&config.host(), &mut announce)?,
+        HalfToRun::Card { format } => {
+            run_card(&config.card(), format, &mut |announcement| announce(announcement, json))?;
+        }
+        HalfToRun::Host => {
+            run_host(&config.host(), &mut |readiness| announce(Announcement::Ready(readiness), json))?;
+        }
     }
     Ok(())
+}
+
+fn announce(announcement: Announcement, json: bool) {
+    let told = match announcement {
+        Announcement::Ready(readiness) if json => tell(&WorkerMessage::Ready(readiness)),
+        Announcement::Ready(readiness) => say(&in_words(&readiness)),
+        Announcement::Formatted(formatted) if json => {
+            tell(&WorkerMessage::Formatted { message: formatted.to_string() })
+        }
+        // The log has told it.
+        Announcement::Formatted(_) => Ok(()),
+    };
+    if let Err(error) = told {
+        // Nobody listens, which is no reason not to serve.
+        tracing::warn!(%error, "cannot say how far this half is");
+    }
 }
 
 /// The kernel kills this process when its supervisor ends in whatever way. No farewell: a half left behind would hold its
@@ -83,10 +109,13 @@ fn tell(message: &WorkerMessage) -> io::Result<()> {
 }
 
 fn in_words(readiness: &Readiness) -> String {
-    let Readiness { half, pid, incarnation, link, status, .. } = readiness;
+    let Readiness { half, pid, incarnation, link, status, services } = readiness;
     let mut text = format!("The {half} is ready: pid {pid}, incarnation {incarnation}, link {link}");
     if let Some(address) = status {
         text += &format!(", status http://{address}/status");
+    }
+    for ServiceEndpoint { service, address, .. } in services {
+        text += &format!(", {service} on {address}");
     }
     text + ". Ctrl-C stops it."
 }

@@ -171,7 +171,14 @@ fn unknown_benchmarks_and_scenarios_are_refused() {
 #[test]
 fn help_teaches_with_examples() {
     let place = Place::new();
-    for arguments in [&["--help"][..], &["up", "--help"], &["status", "--help"], &["bench", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["up", "--help"],
+        &["status", "--help"],
+        &["bench", "--help"],
+        &["files", "--help"],
+        &["files", "df", "--help"],
+    ] {
         let output = place.output(arguments);
         assert_eq!(output.status.code(), Some(0));
         assert!(text(&output.stdout).contains("Examples:"), "{arguments:?}");

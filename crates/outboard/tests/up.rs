@@ -27,7 +27,7 @@ fn stops_cleanly_on(signal: Signal) {
     up.wait_for("link.sock");
     let status = up.wait_for("status    http://127.0.0.1:");
     assert_ne!(number_after(&status, "127.0.0.1:"), 0);
-    up.wait_for("services  none yet");
+    up.wait_for("files     data/card/files.img, ");
     up.wait_for("outboard status --endpoint 127.0.0.1:");
     let halves = [handle(card), handle(host)];
     up.signal(signal);

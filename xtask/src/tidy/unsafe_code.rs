@@ -18,6 +18,7 @@ pub const HOMES: &[(&str, &str)] = &[
     ("ob-ebpf", "runs compiled programs, and gives them memory by address"),
     ("ob-io", "hands buffers to the kernel (io_uring) for as long as an operation is in flight"),
     ("ob-link", "receives regions by file descriptor and maps them"),
+    ("liboutboard", "is called from C, with pointers to memory that the caller owns"),
 ];
 
 /// Finds crates outside of the homes that do not forbid unsafe code.

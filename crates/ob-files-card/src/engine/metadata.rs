@@ -1,11 +1,12 @@
 //! Names and directories: done in memory at once, answered when the log has it.
 
 use ob_core::{NodeId, NodeKind};
-use ob_format::files::{REMOVE_LEN, node_record_len};
+use ob_format::files::{FRAME_HEADER_LEN, REMOVE_LEN, node_record_len};
 use ob_wire_link::files::{FileError, entry_len, push_entry};
 
 use super::{CardFiles, FlightId, Ghost, Kind, MetadataOp, Outcome};
 use crate::map::Stretch;
+use crate::plant::{self, Bug};
 use crate::tree::{Body, Renaming};
 
 impl MetadataOp {
@@ -36,7 +37,8 @@ impl CardFiles {
         let op = std::mem::replace(op, MetadataOp::Space);
         let result = self.run_metadata(&op);
         // What the answer tells must be on the device, whoever brought it about, and so must what an error saw.
-        self.answer_after(id, self.log.pending(), result);
+        let sequence = if plant::is_planted(Bug::AnswerBeforeLog) { 0 } else { self.log.pending() };
+        self.answer_after(id, sequence, result);
     }
 
     fn run_metadata(&mut self, op: &MetadataOp) -> Result<Outcome, FileError> {
@@ -131,6 +133,9 @@ impl CardFiles {
         if let Some(replaced) = replaced {
             let sequence = self.log.push_remove(replaced);
             self.bury(replaced, sequence);
+            if plant::is_planted(Bug::RenameInTwoFrames) {
+                self.log.reserve(self.geometry.frame_max() - FRAME_HEADER_LEN);
+            }
         }
         self.tree.rename(node, directory, name);
         self.log_node(node);
@@ -170,7 +175,7 @@ impl CardFiles {
         for stretch in &stretches {
             self.space.unmap(*stretch);
         }
-        if file.in_flight > 0 {
+        if file.in_flight > 0 && !plant::is_planted(Bug::GhostIgnored) {
             self.ghosts.insert(id, Ghost { stretches, sequence, in_flight: file.in_flight });
         } else {
             for stretch in stretches {

@@ -660,7 +660,8 @@ impl CardFiles {
                     return self.wait_flush(id);
                 }
             }
-            Kind::Resize { .. } => found.visible = found.size,
+            // A write may have moved the end on since, in a frame that is not written yet.
+            Kind::Resize { size, .. } => found.visible = found.visible.max(*size).min(found.size),
             Kind::Read(_) | Kind::Flush | Kind::Metadata(_) => {}
         }
         self.answer(id);
@@ -691,7 +692,7 @@ impl CardFiles {
         if let Some(file) = file {
             self.leave_file(id, file, flight.pinned);
         }
-        let (token, error) = (flight.token, flight.error);
+        let (token, mut error) = (flight.token, flight.error);
         let mut outcome = flight.outcome.unwrap_or(Outcome::Done);
         let buffer = match flight.kind {
             Kind::Read(transfer) => {
@@ -715,7 +716,11 @@ impl CardFiles {
             }
             Kind::Resize { file, .. } => {
                 self.counts.metadata += 1;
-                outcome = self.node_info(file).map_or(Outcome::Done, Outcome::Node);
+                match self.node_info(file) {
+                    Some(info) => outcome = Outcome::Node(info),
+                    // It was removed in the meantime, and there is nothing left to tell of.
+                    None => drop(error.get_or_insert(FileError::NotFound)),
+                }
                 None
             }
             Kind::Metadata(_) => {

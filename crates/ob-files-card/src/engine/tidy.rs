@@ -1,7 +1,8 @@
 //! What needs a file for itself: making it smaller, and tidying up beyond its end before it grows.
 //!
 //! ```text
-//!   Start ─▶ Draining ─ nobody else at it ─▶ cut the map ─▶ Block: read, zero, write ─▶ Rest: zeros ─▶ flush ─▶ Start
+//!   Start ─▶ Draining ─ nobody else at it ─▶ Size: flush, if it is not durable ─▶ cut the map
+//!                                              ─▶ Block: read, zero, write ─▶ Rest: zeros ─▶ Flush ─▶ Start
 //! ```
 
 use ob_core::{DeviceError, DeviceOp, NodeId};
@@ -10,11 +11,14 @@ use ob_wire_link::files::FileError;
 use super::data::error_of;
 use super::{CardFiles, FlightId, Kind, Outcome, Piece, Stage};
 use crate::map::Extent;
+use crate::plant::{self, Bug};
 use crate::replay::has_remains;
 
 /// Which step of tidying comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tidying {
+    /// What made the file smaller is being flushed.
+    Size,
     /// The block that the end is in is being read and written.
     Block,
     /// The blocks after it are being zeroed.
@@ -95,6 +99,13 @@ impl CardFiles {
         {
             return self.shrink(id, file, size);
         }
+        if plant::is_planted(Bug::TailKept) {
+            return self.tidied(id, file);
+        }
+        // Zeros before the smaller size is durable: a loss of power could bring the larger one back, with zeros in it.
+        if found.sequence > self.log.durable() {
+            return self.flush_tidying(id, Tidying::Size);
+        }
         self.cut_beyond(file);
         self.zero_beyond(id, file);
     }
@@ -171,14 +182,17 @@ impl CardFiles {
         let start = within.next_multiple_of(u64::from(self.geometry.block_len));
         let len = self.geometry.segment_len - start;
         if len == 0 {
-            return self.flush_tidied(id);
+            return self.flush_tidying(id, Tidying::Flush);
         }
         self.set_stage(id, Stage::Tidying(Tidying::Rest));
         self.start(Piece::Tidy { flight: id }, DeviceOp::WriteZeroes { offset: segment + start, len });
     }
 
-    fn flush_tidied(&mut self, id: FlightId) {
-        self.set_stage(id, Stage::Tidying(Tidying::Flush));
+    fn flush_tidying(&mut self, id: FlightId, step: Tidying) {
+        if self.frozen {
+            return self.fail(id, FileError::ReadOnly);
+        }
+        self.set_stage(id, Stage::Tidying(step));
         self.waits.flush.push(id);
     }
 
@@ -200,7 +214,12 @@ impl CardFiles {
         match (stage, op) {
             (Stage::Tidying(Tidying::Block), DeviceOp::Read { offset, into }) => {
                 let mut from = into;
-                let size = self.tree.file(file).map_or(0, |file| file.size);
+                // A file that is gone may come back with a loss of power: nothing of it is zeroed.
+                let Ok(size) = self.tree.file(file).map(|file| file.size) else {
+                    drop(from);
+                    self.ready.extend(self.waits.bounce.drain(..));
+                    return self.fail(id, FileError::NotFound);
+                };
                 from[(size % u64::from(self.geometry.block_len)) as usize..].fill(0);
                 let op = DeviceOp::Write { offset, from, durable: false };
                 self.start(Piece::Tidy { flight: id }, op);
@@ -209,14 +228,19 @@ impl CardFiles {
                 self.ready.extend(self.waits.bounce.drain(..));
                 self.zero_rest(id, file);
             }
-            (Stage::Tidying(Tidying::Rest), _) => self.flush_tidied(id),
+            (Stage::Tidying(Tidying::Rest), _) => self.flush_tidying(id, Tidying::Flush),
             _ => {}
         }
     }
 
     /// A flush for tidying is done.
     pub(super) fn tidy_flushed(&mut self, id: FlightId) {
-        if let Some(file) = self.flights.get(id).and_then(super::Flight::file) {
+        let Some(flight) = self.flights.get_mut(id) else { return };
+        let Some(file) = flight.file() else { return };
+        if flight.stage == Stage::Tidying(Tidying::Size) {
+            flight.stage = Stage::Draining;
+            self.ready.push_back(id);
+        } else {
             self.tidied(id, file);
         }
     }

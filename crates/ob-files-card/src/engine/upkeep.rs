@@ -7,6 +7,7 @@ use super::{CardFiles, FlushInFlight, Piece, Stage};
 use crate::log::{Cleaning, Object};
 use crate::map::{NOT_LOGGED, Stretch};
 use crate::mount::slot_of;
+use crate::plant::{self, Bug};
 use crate::tree::Body;
 use ob_wire_link::files::FileError;
 
@@ -39,6 +40,9 @@ impl CardFiles {
                 FlushInFlight { flights, written: self.log.written(), blank: self.space.take_blank() };
             self.flush = Some(flush);
             self.counts.device_flushes += 1;
+            if plant::is_planted(Bug::FlushSkipped) {
+                return self.flush_done(Ok(()));
+            }
             self.start_first(Piece::Flush, DeviceOp::Flush);
         }
     }
@@ -69,6 +73,7 @@ impl CardFiles {
             self.zeroing += 1;
             let offset = self.geometry.segment_offset(stretch.start);
             let len = u64::from(stretch.count) * self.geometry.segment_len;
+            let len = if plant::is_planted(Bug::SkipZeroing) { 0 } else { len };
             self.start(Piece::Zero(stretch), DeviceOp::WriteZeroes { offset, len });
         }
     }
@@ -78,11 +83,15 @@ impl CardFiles {
         match result {
             Ok(()) => self.space.zeroed(stretch),
             // They are free, but nobody gets them in this life.
-            Err(error) => tracing::warn!(
-                first = stretch.start,
-                count = stretch.count,
-                "free segments cannot be zeroed and are set aside: {error}"
-            ),
+            Err(error) => {
+                tracing::warn!(
+                    first = stretch.start,
+                    count = stretch.count,
+                    "free segments cannot be zeroed and are set aside: {error}"
+                );
+                self.space.spoil(stretch);
+                self.ready.extend(self.waits.segments.drain(..));
+            }
         }
     }
 
@@ -169,6 +178,9 @@ impl CardFiles {
                 let Some(node) = self.tree.node(id).filter(|node| range.contains(&node.home)) else {
                     return 0;
                 };
+                if plant::is_planted(Bug::CleanerForgets) && id.0.is_multiple_of(4) {
+                    return 0;
+                }
                 let len = ob_format::files::node_record_len(node.name.len());
                 let sequence = self.log.push_node(&node.record(id));
                 if let Some(node) = self.tree.node_mut(id) {

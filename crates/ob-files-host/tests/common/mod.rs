@@ -191,8 +191,7 @@ impl Fake {
         if header.operation == Operation::Write.code() {
             let payload = message.payload.as_ref().expect("a write has a payload");
             assert_eq!(payload.len(), header.length as usize);
-            let whole =
-                header.offset.is_multiple_of(u64::from(BLOCK)) && header.length.is_multiple_of(BLOCK);
+            let whole = header.offset.is_multiple_of(u64::from(BLOCK)) && header.length.is_multiple_of(BLOCK);
             if whole && !payload.as_ptr().addr().is_multiple_of(BLOCK as usize) {
                 self.shared.seen.lock().unwrap().misaligned += 1;
             }
@@ -308,7 +307,7 @@ impl FakeCard {
     }
 
     fn config(&self) -> CardLinkConfig {
-        let tcp = self.tcp.map_or_else(|| "127.0.0.1:0".parse().unwrap(), |address| address);
+        let tcp = self.tcp.unwrap_or_else(|| "127.0.0.1:0".parse().unwrap());
         CardLinkConfig {
             incarnation: Incarnation(self.life),
             listen: vec![Listen::Unix(self.socket.clone()), Listen::Tcp(tcp)],
@@ -353,8 +352,14 @@ impl FakeCard {
     }
 
     /// As [`FakeCard::rule`], for requests of one kind.
-    pub fn rule_for(&self, operation: Operation, mut rule: impl FnMut(&RequestHeader) -> Act + Send + 'static) {
-        self.rule(move |header| if header.operation == operation.code() { rule(header) } else { Act::Answer });
+    pub fn rule_for(
+        &self,
+        operation: Operation,
+        mut rule: impl FnMut(&RequestHeader) -> Act + Send + 'static,
+    ) {
+        self.rule(
+            move |header| if header.operation == operation.code() { rule(header) } else { Act::Answer },
+        );
     }
 
     pub fn obey(&self) {

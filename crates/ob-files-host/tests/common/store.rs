@@ -100,7 +100,9 @@ impl Store {
     fn open(&mut self, header: &RequestHeader, path: &[u8]) -> Result<Done, FileError> {
         match self.find(header.node, path) {
             Ok(_) if header.flags & flag::EXCLUSIVE != 0 => Err(FileError::Exists),
-            Ok(id) if matches!(self.nodes[&id].content, Content::Directory(_)) => Err(FileError::IsADirectory),
+            Ok(id) if matches!(self.nodes[&id].content, Content::Directory(_)) => {
+                Err(FileError::IsADirectory)
+            }
             Ok(id) => self.info(id),
             Err(FileError::NotFound) if header.flags & flag::CREATE != 0 => {
                 let id = self.insert(header.node, path, Content::File(Vec::new()))?;
@@ -124,7 +126,9 @@ impl Store {
             Content::File(_) if header.flags & flag::ONLY_DIRECTORY != 0 => {
                 return Err(FileError::NotADirectory);
             }
-            Content::Directory(_) if header.flags & flag::ONLY_FILE != 0 => return Err(FileError::IsADirectory),
+            Content::Directory(_) if header.flags & flag::ONLY_FILE != 0 => {
+                return Err(FileError::IsADirectory);
+            }
             Content::Directory(entries) if !entries.is_empty() => return Err(FileError::NotEmpty),
             _ => {}
         }

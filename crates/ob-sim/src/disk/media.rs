@@ -95,6 +95,13 @@ impl Media {
         }
     }
 
+    /// The caller is gone, and with it every operation that was on its way: for whoever comes next, all that can be read
+    /// is complete, and a flush makes it durable.
+    pub(super) fn caller_lost(&mut self) {
+        self.blocks_of.clear();
+        self.volatile.values_mut().flatten().for_each(|volatile| volatile.completed = true);
+    }
+
     /// The newest version of each block whose write the caller knows to be complete.
     pub(super) fn completed(&self) -> Vec<(u64, Version)> {
         let newest =

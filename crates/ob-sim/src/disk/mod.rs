@@ -114,6 +114,7 @@ impl SimDisk {
             }
         }
         self.forget_operations();
+        self.media.caller_lost();
         self.trace.note("process lost", &[]);
     }
 

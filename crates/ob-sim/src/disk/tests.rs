@@ -222,6 +222,26 @@ fn the_death_of_a_process_loses_nothing_that_was_complete() {
 }
 
 #[test]
+fn what_a_dead_process_left_is_made_durable_by_the_next_ones_flush() {
+    for seed in 0..20 {
+        let mut rig = Rig::new(seed, DiskPlan::default());
+        let from = rig.slice(4, 9);
+        rig.disk.submit(Token(1), DeviceOp::Write { offset: 0, from, durable: false }).unwrap();
+        rig.disk.lose_process();
+        let into = rig.slice(4, 0xee);
+        let DeviceOp::Read { into, .. } = rig.run_one(DeviceOp::Read { offset: 0, into }).op else {
+            panic!("a read")
+        };
+        rig.run_one(DeviceOp::Flush).result.unwrap();
+        rig.disk.lose_power();
+        let image = rig.disk.image();
+        for (block, seen) in into.chunks(BLOCK).enumerate() {
+            assert_eq!(image.block(block as u64).map_or(0, |bytes| bytes[0]), seen[0]);
+        }
+    }
+}
+
+#[test]
 fn a_disk_without_a_volatile_cache_loses_nothing_that_was_complete() {
     let mut rig = Rig::new(3, DiskPlan { volatile_cache: false, ..DiskPlan::default() });
     let from = rig.slice(4, 5);

@@ -8,6 +8,7 @@
 //!
 //! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`].
 
+pub mod files;
 mod latency;
 mod meter;
 mod plot;
@@ -29,7 +30,7 @@ use crate::spelling::nearest;
 use crate::terminal::{say, table};
 
 /// All benchmarks, in the order in which they are listed.
-pub const BENCHES: &[&dyn Bench] = &[&ring::RingBench];
+pub const BENCHES: &[&dyn Bench] = &[&ring::RingBench, &files::FilesBench];
 
 /// One benchmark.
 pub trait Bench: Sync {

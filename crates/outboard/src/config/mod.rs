@@ -11,6 +11,7 @@
 //! pass, and keeps the place of each value for errors that show only later, such as a port in use.
 
 mod explain;
+mod files;
 mod network;
 mod quantity;
 mod read;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use explain::{Explanation, Mistake, Place};
+pub use files::{FilesConfig, FilesDevice, SegmentSize};
 pub use network::Network;
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
@@ -47,6 +49,8 @@ pub struct Config {
     pub link: LinkConfig,
     /// How the reactors wait.
     pub reactor: ReactorConfig,
+    /// The card's files.
+    pub files: FilesConfig,
     /// The status endpoint.
     pub status: StatusConfig,
     /// What is logged.
@@ -171,10 +175,27 @@ pub struct CardConfig {
     pub link: LinkConfig,
     /// How its reactor waits.
     pub reactor: ReactorConfig,
+    /// Where its files are.
+    pub files: FilesConfig,
     /// Where its status is served.
     pub status: StatusConfig,
     /// Where the values came from, for errors that show only when they are used.
     pub source: ConfigSource,
+}
+
+impl CardConfig {
+    /// What a command about this card needs besides its name, with a blank before it: nothing, if the defaults do.
+    #[must_use]
+    pub fn command_options(&self) -> String {
+        let mut options = String::new();
+        if let Some(file) = self.source.file() {
+            options += &format!(" --config {}", file.display());
+        }
+        if self.source.file().is_some() || self.data != Config::default().data {
+            options += &format!(" --data {}", self.data.display());
+        }
+        options
+    }
 }
 
 /// What the host needs of the configuration, its paths ready for use.
@@ -275,6 +296,7 @@ impl Default for Config {
                 memory_per_host: ByteSize(64 << 20),
             },
             reactor: ReactorConfig { spin: TimeSpan(Duration::from_micros(50)) },
+            files: FilesConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
             source: ConfigSource::default(),
@@ -320,6 +342,7 @@ impl Config {
             directory: self.data.join("card"),
             link: self.resolved_link(),
             reactor: self.reactor.clone(),
+            files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
             status: self.status.clone(),
             source: self.source.clone(),
         }

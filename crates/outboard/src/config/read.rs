@@ -10,8 +10,8 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::{
-    ByteSize, Config, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel, Mistake, Network, Place,
-    ReactorConfig, StatusConfig, TimeSpan,
+    ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
+    Mistake, Network, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan, files,
 };
 use crate::spelling::nearest;
 
@@ -19,7 +19,7 @@ const TOP: &str = "";
 
 // Every section with its keys, in the order in which a message lists them.
 const SECTIONS: &[(&str, &[&str])] = &[
-    (TOP, &["data", "link", "reactor", "status", "log"]),
+    (TOP, &["data", "link", "reactor", "files", "status", "log"]),
     (
         "link",
         &[
@@ -36,6 +36,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
         ],
     ),
     ("reactor", &["spin"]),
+    ("files", &["device", "size", "segment"]),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -43,6 +44,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
 const DEAD_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
 const SPIN: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(10));
 const MEMORY: (u64, u64) = (1 << 20, 1 << 40);
+const DEVICE_SIZE: (u64, u64) = (1 << 20, 1 << 50);
+const SEGMENT: (u64, u64) = (4 << 10, 1 << 30);
 
 /// Reads a whole text: the configuration with the place of each value that the text sets, or all that is wrong.
 pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<Mistake>> {
@@ -54,6 +57,9 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
     let mut reader = Reader { text, mistakes: Vec::new(), places: BTreeMap::new() };
     let mut config = Config::default();
     reader.top(&mut config, document.get_ref());
+    if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
+        config.files.size = files::MEMORY_SIZE_DEFAULT;
+    }
     if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
 }
 
@@ -98,6 +104,7 @@ impl Reader<'_> {
                 "data" => self.set(TOP, key, value, &mut config.data, path),
                 "link" => self.section(key, value, &mut config.link, Self::link),
                 "reactor" => self.section(key, value, &mut config.reactor, Self::reactor),
+                "files" => self.section(key, value, &mut config.files, Self::files),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),
                 _ => self.unknown(TOP, key),
@@ -109,6 +116,16 @@ impl Reader<'_> {
         match key.get_ref().as_ref() {
             "spin" => self.set("reactor", key, value, &mut reactor.spin, |value| time_span(value, SPIN)),
             _ => self.unknown("reactor", key),
+        }
+    }
+
+    fn files(&mut self, files: &mut FilesConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
+        match key.get_ref().as_ref() {
+            "device" => self.set("files", key, value, &mut files.device, files_device),
+            "size" => self.set("files", key, value, &mut files.size, size),
+            "segment" => self.set("files", key, value, &mut files.segment, segment),
+            _ => self.unknown("files", key),
         }
     }
 
@@ -238,6 +255,26 @@ fn path(value: &DeValue<'_>) -> Parsed<PathBuf> {
         "" => Err(Problem::new("the path is empty", "leave the line out to use the default")),
         path => Ok(PathBuf::from(path)),
     }
+}
+
+fn files_device(value: &DeValue<'_>) -> Parsed<FilesDevice> {
+    match text(value, files::DEVICE_DEFAULT)? {
+        "" => Err(Problem::new("the path is empty", "leave the line out to use the default")),
+        files::MEMORY => Ok(FilesDevice::Memory),
+        path => Ok(FilesDevice::Path(PathBuf::from(path))),
+    }
+}
+
+fn segment(value: &DeValue<'_>) -> Parsed<SegmentSize> {
+    if text(value, files::SEGMENT_AUTO)? == files::SEGMENT_AUTO {
+        return Ok(SegmentSize::Auto);
+    }
+    let size = byte_size(value, SEGMENT)?;
+    if !size.0.is_power_of_two() {
+        let message = format!("{size} is not a power of two");
+        return Err(Problem::new(message, "such as \"64KiB\" or \"1MiB\"; \"auto\" suits the device's size"));
+    }
+    Ok(SegmentSize::Bytes(size))
 }
 
 fn named<T: Clone>(value: &DeValue<'_>, what: &str, names: &[(&str, T)]) -> Parsed<T> {

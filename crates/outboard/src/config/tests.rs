@@ -22,6 +22,34 @@ fn an_empty_file_means_the_defaults() {
     assert_eq!(config.card().link.socket, Path::new("outboard-data/link.sock"));
     assert_eq!(config.card().directory, Path::new("outboard-data/card"));
     assert_eq!(config.host().directory, Path::new("outboard-data/host"));
+    assert_eq!(config.card().files.device, FilesDevice::Path("outboard-data/card/files.img".into()));
+}
+
+#[test]
+fn memory_is_no_path_and_has_a_size_of_its_own() {
+    let config = parse("[files]\ndevice = \"memory\"").unwrap();
+    assert_eq!(config.card().files.device, FilesDevice::Memory);
+    assert_eq!(config.files.size, ByteSize(256 << 20));
+    let config = parse("[files]\nsize = \"1GiB\"\ndevice = \"memory\"").unwrap();
+    assert_eq!(config.files.size, ByteSize(1 << 30));
+    let config = parse("[files]\ndevice = \"./memory\"").unwrap();
+    assert_eq!(config.card().files.device, FilesDevice::Path("outboard-data/./memory".into()));
+}
+
+#[test]
+fn a_segment_that_cannot_be_is_explained() {
+    assert_eq!(
+        explained("[files]\nsegment = \"96KiB\""),
+        "\
+`segment`: 96KiB is not a power of two
+ --> outboard.toml:2:11
+  |
+2 | segment = \"96KiB\"
+  |           ^^^^^^^
+  = hint: such as \"64KiB\" or \"1MiB\"; \"auto\" suits the device's size"
+    );
+    let text = explained("[files]\nsegment = \"2KiB\"");
+    assert!(text.contains("it can be from 4KiB to 1GiB"), "{text}");
 }
 
 #[test]
@@ -40,6 +68,10 @@ allow_addresses = ["10.0.0.0/24", "fd00::2"]
 memory = "3GiB"
 [reactor]
 spin = 0
+[files]
+device = "/dev/nvme0n1"
+size = "1TiB"
+segment = "2MiB"
 [status]
 listen = "127.0.0.1:0"
 [log]
@@ -52,6 +84,8 @@ level = "trace"
     assert_eq!(config.link.card, "[fd00::1]:4421".parse::<SocketAddr>().unwrap());
     assert_eq!(config.reactor.spin, TimeSpan(Duration::ZERO));
     assert_eq!(config.card().link.socket, Path::new("/run/link.sock"));
+    assert_eq!(config.card().files.device, FilesDevice::Path("/dev/nvme0n1".into()));
+    assert_eq!(config.files.segment, SegmentSize::Bytes(ByteSize(2 << 20)));
     let shown = config.to_toml().unwrap();
     assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
 }
@@ -219,8 +253,8 @@ proptest::proptest! {
 
     #[test]
     fn no_almost_right_text_panics(
-        section in "(link|reactor|status|log|[a-z]{1,5})",
-        key in "(kind|socket|listen|memory|spin|level|[a-zü\"]{1,6})",
+        section in "(link|reactor|files|status|log|[a-z]{1,5})",
+        key in "(kind|socket|listen|memory|spin|device|size|segment|level|[a-zü\"]{1,6})",
         value in "(\"[0-9a-zA-Zü.:/]{0,9}\"|[0-9]{1,30}|\\[.{0,5}\\]|.{0,6})",
     ) {
         if let Err(error) = parse(&format!("[{section}]\n{key} = {value}\n")) {

@@ -1,28 +1,76 @@
-//! The card: serves clients and status, and carries the link's far end.
+//! The card: serves files and status, and carries the link's far end.
+//!
+//! ```text
+//!   device mounted ─▶ link and status listen ─▶ ready ─▶ serve ─▶ SIGTERM ─▶ drain ─▶ goodbye ─▶ flush
+//! ```
+
+mod describe;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
-use ob_io::{Config as ReactorConfig, Event, Interest, Reactor};
-use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, Costs, HostReport, Listen};
+use ob_core::{Clock, Device, DeviceOp, Token};
+use ob_files_card::FilesService;
+use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
+use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
+use ob_wire_link::files::FILES_SERVICE;
 
-use super::{Half, HalfError, Life, Readiness};
+use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind};
-use crate::probe::ProbeService;
+use crate::files::{CardDevice, Mounted, mount};
+use crate::probe::{PROBE_SERVICE, ProbeService};
+use crate::router::{Router, Services};
 use crate::signals::StopSignal;
-use crate::status::{
-    CardFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot, StatusBoard, StatusServer,
-};
+use crate::status::{StatusBoard, StatusServer};
+use crate::terminal::bytes;
+use describe::{describe, first_snapshot, link_endpoint};
 
 /// Hosts that may be attached at once.
 const HOSTS_MAX: usize = 64;
+/// How long a card that stops waits for what it has taken. A supervisor kills it some seconds later.
+const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+/// How long the last flush may take.
+const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs the card until SIGTERM: calls `ready` once, when everything that it serves can be reached.
-pub fn run_card(config: &CardConfig, ready: &mut dyn FnMut(Readiness)) -> Result<(), HalfError> {
+/// What this card serves.
+struct CardServices {
+    probe: ProbeService,
+    files: FilesService<CardDevice>,
+}
+
+impl Services for CardServices {
+    const DIRECTORY: &'static [(u32, &'static str)] = &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files")];
+
+    fn service(&self, index: usize) -> &dyn CardService {
+        if index == 0 { &self.probe } else { &self.files }
+    }
+
+    fn service_mut(&mut self, index: usize) -> &mut dyn CardService {
+        if index == 0 { &mut self.probe } else { &mut self.files }
+    }
+}
+
+type Card = CardLoop<Router<CardServices>>;
+
+/// Runs the card until SIGTERM, and announces once that everything that it serves can be reached. With `format`, its
+/// device is formatted first, whatever it holds.
+pub fn run_card(
+    config: &CardConfig,
+    format: bool,
+    announce: &mut dyn FnMut(Announcement),
+) -> Result<(), HalfError> {
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
     let life = Life::begin(Half::Card, &config.directory)?;
-    let mut card = open_link(config, &life)?;
+    let link_error = |error| HalfError::Link(Box::new(error));
+    let mut reactor = Reactor::new(&ReactorConfig::default()).map_err(link_error)?;
+    let Mounted { files, device, formatted } =
+        mount(config, &mut reactor, format).map_err(|error| HalfError::Files(Box::new(error)))?;
+    if let Some(formatted) = formatted {
+        announce(Announcement::Formatted(formatted));
+    }
+    let services = CardServices { probe: ProbeService::default(), files: FilesService::new(files, device) };
+    let mut card = open_link(config, &life, reactor, services)?;
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, waker) = (Arc::clone(&asked), card.reactor.handle().waker());
@@ -31,24 +79,86 @@ pub fn run_card(config: &CardConfig, ready: &mut dyn FnMut(Readiness)) -> Result
         waker.wake();
     });
     let server = StatusServer::start(config.status.listen, Arc::clone(&board), &config.source)?;
-    ready(Readiness {
+    announce(Announcement::Ready(Readiness {
         half: Half::Card,
         pid: std::process::id(),
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
         status: Some(server.address()),
-        services: Vec::new(),
-    });
+        services: vec![files_endpoint(config, &card)],
+    }));
     tracing::info!(incarnation = life.incarnation().0, status = %server.address(), "card ready");
     serve(config, &mut card, &stop, &board, &asked)?;
     tracing::info!("card stopping");
-    card.link.shut_down(&mut card.service);
+    wind_down(card);
     Ok(())
 }
 
-fn open_link(config: &CardConfig, life: &Life) -> Result<CardLoop<ProbeService>, HalfError> {
-    let link_error = |error| HalfError::Link(Box::new(error));
-    let reactor = Reactor::new(&ReactorConfig::default()).map_err(link_error)?;
+fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
+    let space = card.service.services().files.files().space_info();
+    ServiceEndpoint {
+        service: "files".to_owned(),
+        address: format!("{}, {} of {} free", config.files.device, bytes(space.free), bytes(space.total)),
+        next: format!("outboard files put FILE /{}", config.command_options()),
+    }
+}
+
+/// Takes nothing more, finishes what is on its way, says goodbye, and makes everything durable. What is answered is
+/// safe in the log without this; it only spares those who forgot to flush.
+fn wind_down(mut card: Card) {
+    card.service.drain();
+    let deadline = MonotonicClock.now() + DRAIN_WITHIN;
+    let mut events = Vec::new();
+    while MonotonicClock.now() < deadline {
+        let turn = card.turn(Some(deadline), &mut events);
+        events.clear();
+        if card.service.services().files.is_idle() && turn != Turn::Worked {
+            break;
+        }
+    }
+    card.link.shut_down(&mut card.service);
+    let CardLoop { mut reactor, link, service, .. } = card;
+    drop(link);
+    let CardServices { files, .. } = service.into_services();
+    if files.files().is_frozen() {
+        return;
+    }
+    flush(&mut reactor, &mut files.into_device());
+}
+
+fn flush(reactor: &mut Reactor, device: &mut CardDevice) {
+    // Operations that did not finish in time are still out, with tokens that count up from 0.
+    let token = Token(u64::MAX);
+    let deadline = MonotonicClock.now() + FLUSH_WITHIN;
+    let mut waiting = Some(DeviceOp::Flush);
+    let mut events = Vec::new();
+    while MonotonicClock.now() < deadline {
+        if let Some(op) = waiting.take() {
+            waiting = device.submit(token, op).err().map(|refused| refused.op);
+        }
+        while let Some(completion) = device.poll() {
+            match completion.result {
+                Err(error) if completion.token == token => {
+                    tracing::error!("the device could not be flushed: {error}");
+                    return;
+                }
+                Ok(()) if completion.token == token => return,
+                _ => {}
+            }
+        }
+        let wait = if device.next_due().is_some() { Wait::Poll } else { Wait::Until(Some(deadline)) };
+        reactor.turn(wait, &mut events);
+        events.clear();
+    }
+    tracing::error!("the device was not flushed within {FLUSH_WITHIN:?}");
+}
+
+fn open_link(
+    config: &CardConfig,
+    life: &Life,
+    reactor: Reactor,
+    services: CardServices,
+) -> Result<Card, HalfError> {
     let listen = match config.link.kind {
         LinkKind::Shm | LinkKind::Model => Listen::Unix(config.link.socket.clone()),
         LinkKind::Tcp => Listen::Tcp(config.link.listen),
@@ -77,7 +187,7 @@ fn open_link(config: &CardConfig, life: &Life) -> Result<CardLoop<ProbeService>,
         allow_addresses: config.link.allow_addresses.iter().map(|network| network.0).collect(),
     };
     let link = CardLink::new(&reactor.handle(), link).map_err(|error| explain_listen(config, error))?;
-    Ok(CardLoop::new(reactor, link, ProbeService::default(), config.reactor.spin.0))
+    Ok(CardLoop::new(reactor, link, Router::new(services), config.reactor.spin.0))
 }
 
 /// A port that is taken names the line to change; a socket that is taken has another card behind it.
@@ -104,7 +214,7 @@ fn explain_listen(config: &CardConfig, error: CardLinkError) -> HalfError {
 
 fn serve(
     config: &CardConfig,
-    card: &mut CardLoop<ProbeService>,
+    card: &mut Card,
     stop: &StopSignal,
     board: &StatusBoard,
     asked: &AtomicBool,
@@ -121,82 +231,12 @@ fn serve(
                 return Ok(());
             }
         }
-        let changed = hosts.replace(card.link.host_count()) != Some(card.link.host_count());
+        // A host is known for one when it probes, a moment after it has attached.
+        let now = (card.link.host_count(), card.service.services().probe.group_count());
+        let changed = hosts.replace(now) != Some(now);
         if asked.swap(false, Ordering::AcqRel) || changed {
             let endpoint = link_endpoint(config, &card.link);
             board.publish(|snapshot| describe(snapshot, card, endpoint));
         }
     }
-}
-
-/// Brings a snapshot up to date.
-fn describe(snapshot: &mut Snapshot, card: &CardLoop<ProbeService>, endpoint: String) {
-    let hosts = card.link.hosts();
-    let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
-    let first = connected.first();
-    snapshot.host = first.map(|host| host_facts(host, &card.service));
-    let probe = first.and_then(|host| card.service.report(host.identity.attachment));
-    snapshot.link = LinkFacts {
-        kind: snapshot.link.kind,
-        endpoint,
-        dma: card.link.counts(),
-        hosts: connected.len(),
-        probe: probe.map(|report| report.probe),
-    };
-    snapshot.requests = vec![RequestCount {
-        service: "probe".to_owned(),
-        half: Half::Card,
-        reason: "always".to_owned(),
-        count: card.service.answered(),
-    }];
-}
-
-fn host_facts(host: &HostReport, service: &ProbeService) -> HostFacts {
-    let report = service.report(host.identity.attachment);
-    let same_machine = host.pid.and_then(|pid| u32::try_from(pid).ok());
-    let cpu = match (same_machine, report) {
-        (Some(_), _) => HostCpu::SameMachine,
-        (None, Some(report)) => HostCpu::Told(report.cpu),
-        (None, None) => HostCpu::Unknown,
-    };
-    HostFacts {
-        pid: same_machine.or(report.map(|report| report.pid)),
-        incarnation: host.identity.host_incarnation,
-        attached_for: host.attached_for,
-        cpu,
-    }
-}
-
-fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
-    Snapshot {
-        card: CardFacts { pid: std::process::id(), incarnation: life.incarnation(), started: Instant::now() },
-        host: None,
-        host_command: host_command(config),
-        link: LinkFacts {
-            kind: config.link.kind,
-            endpoint: String::new(),
-            dma: ob_core::DmaCounts::default(),
-            hosts: 0,
-            probe: None,
-        },
-        requests: Vec::new(),
-    }
-}
-
-/// Where a host finds this card.
-fn link_endpoint(config: &CardConfig, link: &CardLink) -> String {
-    let kind = config.link.kind;
-    match kind {
-        LinkKind::Shm | LinkKind::Model => format!("{} {}", kind.name(), config.link.socket.display()),
-        LinkKind::Tcp => format!("{} {}", kind.name(), link.tcp_address().unwrap_or(config.link.listen)),
-    }
-}
-
-/// What to type to start the host of this card.
-fn host_command(config: &CardConfig) -> String {
-    let mut command = "outboard host".to_owned();
-    if let Some(file) = config.source.file() {
-        command += &format!(" --config {}", file.display());
-    }
-    command + &format!(" --data {}", config.data.display())
 }

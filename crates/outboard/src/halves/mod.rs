@@ -20,6 +20,7 @@ pub use card::run_card;
 pub use host::run_host;
 pub use incarnation::{IncarnationError, next_incarnation};
 
+use crate::files::{FilesDeviceError, Formatted};
 use crate::lock::{LockError, PidLock, holder_in_words};
 
 /// One of the two.
@@ -80,6 +81,15 @@ pub struct ServiceEndpoint {
     pub next: String,
 }
 
+/// What a card says while it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// Its device was formatted, because that was asked for.
+    Formatted(Formatted),
+    /// It serves.
+    Ready(Readiness),
+}
+
 /// Why a half ended otherwise than by being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum HalfError {
@@ -130,6 +140,9 @@ pub enum HalfError {
         /// The line to change.
         fix: String,
     },
+    /// The card's files cannot be used.
+    #[error(transparent)]
+    Files(Box<FilesDeviceError>),
     /// The link cannot be opened, or ended for good.
     #[error("the link failed: {0}")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -149,7 +162,7 @@ impl HalfError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) => true,
-            Self::Listen { .. } | Self::Socket { .. } => true,
+            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }

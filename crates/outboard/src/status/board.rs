@@ -4,10 +4,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ob_core::{DmaCounts, Incarnation};
+use ob_files_card::FilesCounts;
+use ob_wire_link::files::{ServerInfo, SpaceInfo};
 use tokio::sync::watch;
 
 use super::checks::{checks, health};
-use super::{HalfState, HalfStatus, LinkStatus, RequestCount, Status};
+use super::{FilesStatus, HalfState, HalfStatus, LinkStatus, RequestCount, Status};
 use crate::accounting;
 use crate::config::LinkKind;
 
@@ -30,6 +32,8 @@ pub struct Snapshot {
     pub link: LinkFacts,
     /// Who answered clients' requests.
     pub requests: Vec<RequestCount>,
+    /// The files, on a card that has some.
+    pub files: Option<FilesFacts>,
 }
 
 /// What a card knows of itself.
@@ -80,6 +84,23 @@ pub struct LinkFacts {
     pub hosts: usize,
     /// The round trip of the host's last probe.
     pub probe: Option<Duration>,
+}
+
+/// What a card knows of its files.
+#[derive(Clone, Debug, Default)]
+pub struct FilesFacts {
+    /// The device.
+    pub device: String,
+    /// What every host is told; none until the first snapshot.
+    pub server: Option<ServerInfo>,
+    /// What is used and free.
+    pub space: SpaceInfo,
+    /// Bytes of the log that a mount would read.
+    pub log_used: u64,
+    /// Whether nothing can be changed any more.
+    pub frozen: bool,
+    /// What was done.
+    pub counts: FilesCounts,
 }
 
 /// Whether a snapshot can be trusted to be of now.
@@ -171,7 +192,38 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
             probe_ns: snapshot.link.probe.map(|probe| u64::try_from(probe.as_nanos()).unwrap_or(u64::MAX)),
         },
         requests: snapshot.requests.clone(),
+        files: snapshot.files.as_ref().map(describe_files),
         checks,
+    }
+}
+
+fn describe_files(facts: &FilesFacts) -> FilesStatus {
+    let FilesFacts { device, server, space, log_used, frozen, counts } = facts;
+    let uuid = server.map(|server| server.uuid).unwrap_or_default();
+    FilesStatus {
+        device: device.clone(),
+        uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        mounts: server.map_or(0, |server| server.epoch),
+        block_bytes: server.map_or(0, |server| server.block_len),
+        segment_bytes: server.map_or(0, |server| server.segment_len),
+        total_bytes: space.total,
+        free_bytes: space.free,
+        files: space.files,
+        directories: space.directories,
+        log_bytes: space.log_total,
+        log_used_bytes: *log_used,
+        log_live_bytes: space.log_live,
+        read_only: *frozen,
+        reads: counts.reads,
+        read_bytes: counts.read_bytes,
+        writes: counts.writes,
+        written_bytes: counts.written_bytes,
+        metadata: counts.metadata,
+        flushes: counts.flushes,
+        unaligned: counts.unaligned,
+        errors: counts.errors,
+        log_frames: counts.frames,
+        device_flushes: counts.device_flushes,
     }
 }
 
@@ -223,6 +275,7 @@ pub(super) mod tests {
                 probe: None,
             },
             requests: Vec::new(),
+            files: None,
         }
     }
 
@@ -237,6 +290,21 @@ pub(super) mod tests {
         assert_eq!(status.card.incarnation, Some(7));
         assert_eq!(status.host.state, HalfState::NotAttached);
         assert_eq!(status.health, Health::Degraded);
+    }
+
+    #[test]
+    fn files_that_are_read_only_or_full_want_attention() {
+        let codes = |space: SpaceInfo, frozen| -> Vec<String> {
+            let files = FilesFacts { space, frozen, ..FilesFacts::default() };
+            let status = status_of(&StatusBoard::new(Snapshot { files: Some(files), ..snapshot() }));
+            status.checks.into_iter().map(|check| check.code).collect()
+        };
+        let roomy =
+            SpaceInfo { total: 1000, free: 50, log_total: 1000, log_live: 800, ..SpaceInfo::default() };
+        assert_eq!(codes(roomy, false), ["OB001"]);
+        assert_eq!(codes(roomy, true), ["OB001", "OB003"]);
+        assert_eq!(codes(SpaceInfo { free: 49, ..roomy }, false), ["OB001", "OB004"]);
+        assert_eq!(codes(SpaceInfo { log_live: 801, ..roomy }, false), ["OB001", "OB005"]);
     }
 
     #[test]

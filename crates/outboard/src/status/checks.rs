@@ -2,7 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Freshness, Health, Snapshot};
+use super::{FilesFacts, Freshness, Health, Snapshot};
+use crate::terminal::bytes;
+
+// Less than one part in so many of the space for files is nearly nothing.
+const FREE_PART_MIN: u64 = 20;
+// More than this share of the log, in percent, leaves too little room to clean it.
+const LOG_LIVE_PERCENT_MAX: u64 = 80;
 
 /// One thing that wants attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +50,45 @@ pub(super) fn checks(snapshot: &Snapshot, freshness: Freshness) -> Vec<Check> {
             severity: Severity::Error,
             summary: "the card's reactor does not answer; what is shown may be old".to_owned(),
             hint: format!("look at the card's log, and at where the process {} waits", snapshot.card.pid),
+        });
+    }
+    checks.extend(snapshot.files.iter().flat_map(files_checks));
+    checks
+}
+
+fn files_checks(files: &FilesFacts) -> Vec<Check> {
+    let FilesFacts { device, space, .. } = files;
+    let mut checks = Vec::new();
+    if files.frozen {
+        checks.push(Check {
+            code: "OB003".to_owned(),
+            severity: Severity::Error,
+            summary: format!("the files are read-only, because {device} did not keep what was written to it"),
+            hint: "see the card's log for the device's error, mend it, and start the card again".to_owned(),
+        });
+    }
+    if space.free < space.total / FREE_PART_MIN {
+        checks.push(Check {
+            code: "OB004".to_owned(),
+            severity: Severity::Warning,
+            summary: format!(
+                "{device} is nearly full: {} of {} are free",
+                bytes(space.free),
+                bytes(space.total)
+            ),
+            hint: "`outboard files ls -l` shows what there is, and `outboard files rm` makes room".to_owned(),
+        });
+    }
+    if space.log_live > space.log_total / 100 * LOG_LIVE_PERCENT_MAX {
+        checks.push(Check {
+            code: "OB005".to_owned(),
+            severity: Severity::Warning,
+            summary: format!(
+                "the log of {device} is nearly full: names and places take {} of {}",
+                bytes(space.log_live),
+                bytes(space.log_total)
+            ),
+            hint: "remove files, or move them to a larger device: its log is larger too".to_owned(),
         });
     }
     checks

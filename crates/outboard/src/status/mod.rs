@@ -18,7 +18,7 @@ mod show;
 
 use serde::{Deserialize, Serialize};
 
-pub use board::{CardFacts, Freshness, HostCpu, HostFacts, LinkFacts, Snapshot, StatusBoard};
+pub use board::{CardFacts, FilesFacts, Freshness, HostCpu, HostFacts, LinkFacts, Snapshot, StatusBoard};
 pub use checks::{Check, Severity};
 pub use client::{StatusError, fetch};
 pub use server::StatusServer;
@@ -41,6 +41,8 @@ pub struct Status {
     pub link: LinkStatus,
     /// Who answered clients' requests, and why that half.
     pub requests: Vec<RequestCount>,
+    /// The card's files.
+    pub files: Option<FilesStatus>,
     /// What wants attention.
     pub checks: Vec<Check>,
 }
@@ -116,4 +118,55 @@ pub struct RequestCount {
     pub reason: String,
     /// How often.
     pub count: u64,
+}
+
+/// The card's files: what they lie on, how much of it is used, and what was done with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesStatus {
+    /// The device.
+    pub device: String,
+    /// Drawn when it was formatted.
+    pub uuid: String,
+    /// How often it was mounted.
+    pub mounts: u64,
+    /// The device's block.
+    pub block_bytes: u32,
+    /// The unit in which files get space.
+    pub segment_bytes: u64,
+    /// Space for files.
+    pub total_bytes: u64,
+    /// What no file has of it.
+    pub free_bytes: u64,
+    /// Files.
+    pub files: u64,
+    /// Directories, the root included.
+    pub directories: u64,
+    /// The log of names, sizes and places.
+    pub log_bytes: u64,
+    /// What a mount would read of it.
+    pub log_used_bytes: u64,
+    /// What counts in it.
+    pub log_live_bytes: u64,
+    /// Whether nothing can be changed any more, because the device failed.
+    pub read_only: bool,
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests about names, sizes and space answered.
+    pub metadata: u64,
+    /// Flushes asked for.
+    pub flushes: u64,
+    /// Pieces of reads and writes that were copied because they were not aligned.
+    pub unaligned: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Frames of the log written.
+    pub log_frames: u64,
+    /// Flushes of the device.
+    pub device_flushes: u64,
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{HalfState, HalfStatus, Health, Severity, Status};
-use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, duration, styled, table};
+use super::{FilesStatus, HalfState, HalfStatus, Health, Severity, Status};
+use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, bytes, counted, duration, styled, table};
 
 /// The whole status as text, several lines without a last line's end.
 #[must_use]
@@ -26,6 +26,10 @@ pub fn show(status: &Status) -> String {
     parts.push(String::new());
     parts.push(link_lines(status));
     parts.push(String::new());
+    if let Some(files) = &status.files {
+        parts.push(files_lines(files));
+        parts.push(String::new());
+    }
     parts.push(request_lines(status));
     parts.join("\n")
 }
@@ -71,6 +75,32 @@ fn link_lines(status: &Status) -> String {
         link.dma_read_bytes,
         link.dma_writes,
         link.dma_written_bytes
+    )
+}
+
+fn files_lines(files: &FilesStatus) -> String {
+    let read_only = if files.read_only { styled(BAD, " (read-only)") } else { String::new() };
+    format!(
+        "{} {}{read_only}\n  space      {} free of {}, in segments of {}\n  holds      {}, {}\n  \
+         log        {} used of {}\n  reads      {} ({})\n  writes     {} ({})\n  others     {} metadata, {} flushes\n  \
+         copied     {} pieces that were not aligned\n  errors     {}",
+        styled(HEADING, "files:"),
+        files.device,
+        bytes(files.free_bytes),
+        bytes(files.total_bytes),
+        bytes(files.segment_bytes),
+        counted(files.files, "file", "files"),
+        counted(files.directories, "directory", "directories"),
+        bytes(files.log_used_bytes),
+        bytes(files.log_bytes),
+        files.reads,
+        bytes(files.read_bytes),
+        files.writes,
+        bytes(files.written_bytes),
+        files.metadata,
+        files.flushes,
+        files.unaligned,
+        files.errors
     )
 }
 

@@ -24,13 +24,16 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    fn command(&self, half: Half) -> Command {
+    fn command(&self, half: Half, format: bool) -> Command {
         let mut command = Command::new(&self.executable);
         command.arg(half.name()).arg("--json");
         command.arg("--supervisor").arg(std::process::id().to_string());
         command.arg("--data").arg(&self.data);
         if let Some(file) = &self.config {
             command.arg("--config").arg(file);
+        }
+        if format {
+            command.arg("--format");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: Ctrl-C reaches only the supervisor, which then stops the halves in its own way.
@@ -66,9 +69,10 @@ impl Output {
 }
 
 impl Child {
-    /// Starts a half. Call it on the main thread: the half dies with the thread that started it.
-    pub(super) fn start(recipe: &Recipe, half: Half) -> io::Result<Self> {
-        let mut process = recipe.command(half).spawn()?;
+    /// Starts a half; a card may be told to format its device. Call it on the main thread: the half dies with the thread
+    /// that started it.
+    pub(super) fn start(recipe: &Recipe, half: Half, format: bool) -> io::Result<Self> {
+        let mut process = recipe.command(half, format).spawn()?;
         let missing = || io::Error::other("the process has no pipes");
         let messages = Lines::new(process.stdout.take().ok_or_else(missing)?);
         let log = Lines::new(process.stderr.take().ok_or_else(missing)?);

@@ -90,8 +90,9 @@ impl UpError {
     }
 }
 
-/// Starts both halves and keeps them running until SIGTERM or Ctrl-C.
-pub fn up(config: &Config, json: bool) -> Result<(), UpError> {
+/// Starts both halves and keeps them running until SIGTERM or Ctrl-C. With `format`, the card formats its device when it
+/// is started first, and never again.
+pub fn up(config: &Config, format: bool, json: bool) -> Result<(), UpError> {
     logging::start(config.log.level);
     let stop = StopSignal::install().map_err(UpError::system("catch signals"))?;
     let directory = |source| UpError::Directory { path: config.data.clone(), source };
@@ -110,7 +111,7 @@ pub fn up(config: &Config, json: bool) -> Result<(), UpError> {
         stop,
         teller: Teller { json },
         policy: Supervision::new(Instant::now()),
-        seats: Half::ALL.map(Seat::new),
+        seats: Half::ALL.map(|half| Seat::new(half, format && half == Half::Card)),
         verdict: Ok(()),
     }
     .run()
@@ -130,6 +131,9 @@ struct Supervisor {
 /// One half's place, taken or not.
 struct Seat {
     half: Half,
+    /// Whether the next process is told to format its device. Over once it has, and once it served: what is there from
+    /// then on was put there afterwards.
+    format: bool,
     child: Option<Child>,
     readiness: Option<Readiness>,
     /// What the last process said about its failure.
@@ -149,8 +153,16 @@ struct LastEnd {
 }
 
 impl Seat {
-    fn new(half: Half) -> Self {
-        Self { half, child: None, readiness: None, failure: None, told: None, last_end: LastEnd::default() }
+    fn new(half: Half, format: bool) -> Self {
+        Self {
+            half,
+            format,
+            child: None,
+            readiness: None,
+            failure: None,
+            told: None,
+            last_end: LastEnd::default(),
+        }
     }
 }
 
@@ -235,7 +247,7 @@ impl Supervisor {
     }
 
     fn start(&mut self, half: Half) -> Option<Event> {
-        let started = Child::start(&self.recipe, half);
+        let started = Child::start(&self.recipe, half, self.seat(half).format);
         let seat = self.seat_mut(half);
         seat.readiness = None;
         match started {
@@ -333,7 +345,12 @@ impl Seat {
         }
         for line in output.messages {
             match serde_json::from_str(&line) {
+                Ok(WorkerMessage::Formatted { message }) => {
+                    self.format = false;
+                    teller.tell(&Notice::Formatted { message: &message });
+                }
                 Ok(WorkerMessage::Ready(readiness)) => {
+                    self.format = false;
                     self.readiness = Some(readiness);
                     self.failure = None;
                     events.push(Event::Ready(self.half));

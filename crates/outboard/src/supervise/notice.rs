@@ -13,6 +13,8 @@ use crate::terminal::{BAD, FAINT, GOOD, HEADING, duration, say, styled, table, t
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Notice<'notice> {
+    /// The card's device was formatted, as was asked for.
+    Formatted { message: &'notice str },
     /// Both halves serve.
     Ready { data: &'notice Path, card: &'notice Readiness, host: &'notice Readiness },
     /// A half serves again.
@@ -84,6 +86,7 @@ fn in_words(notice: &Notice<'_>) -> String {
     };
     let milliseconds = |count: &u64| duration(Duration::from_millis(*count));
     match notice {
+        Notice::Formatted { message } => (*message).to_owned(),
         Notice::Ready { .. } => "both halves are ready".to_owned(),
         Notice::Back(readiness) => back_in_words(readiness),
         Notice::Died { half, pid, end, reason, same_reason, time, lived_ms, restart_in_ms } => {

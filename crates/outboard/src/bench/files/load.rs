@@ -1,0 +1,233 @@
+//! What is asked of a file, at random places, and what came of it.
+
+use std::time::{Duration, Instant};
+
+use ob_sim::Rng;
+
+use super::BenchFailure;
+use crate::accounting;
+use crate::bench::{Case, CpuPerOperation, Latencies};
+
+/// Every unit of this length begins with its own offset in the file, whoever wrote it.
+const STAMP_EVERY: usize = 512;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) direction: Direction,
+    /// Bytes of a request.
+    pub(super) len: usize,
+    /// Requests that are out at any time.
+    pub(super) depth: usize,
+}
+
+impl Load {
+    /// Such as `read8k.d32`.
+    pub(super) fn name(self) -> String {
+        let direction = match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        format!("{direction}{}k.d{}", self.len >> 10, self.depth)
+    }
+}
+
+/// Random places in a file, the same for every contender.
+pub(super) struct Places {
+    rng: Rng,
+    len: u64,
+    count: u64,
+}
+
+impl Places {
+    pub(super) fn new(load: Load, file_len: u64, round: u64) -> Self {
+        let len = load.len as u64;
+        Self { rng: Rng::new(1).fork_numbered(&load.name(), round), len, count: file_len / len }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.rng.below(self.count) * self.len
+    }
+}
+
+/// Marks a buffer as what belongs at `offset`.
+pub(super) fn stamp(buffer: &mut [u8], offset: u64) {
+    for (index, unit) in buffer.chunks_mut(STAMP_EVERY).enumerate() {
+        let place = offset + (index * STAMP_EVERY) as u64;
+        if let Some(stamp) = unit.first_chunk_mut() {
+            *stamp = place.to_le_bytes();
+        }
+    }
+}
+
+/// Whether a buffer has what belongs at `offset`.
+pub(super) fn check(buffer: &[u8], offset: u64) -> Result<(), BenchFailure> {
+    for (index, unit) in buffer.chunks(STAMP_EVERY).enumerate() {
+        let place = offset + (index * STAMP_EVERY) as u64;
+        if unit.first_chunk() != Some(&place.to_le_bytes()) {
+            return Err(format!("the bytes at {place} are not what was written there").into());
+        }
+    }
+    Ok(())
+}
+
+/// What one round measured.
+pub(super) struct Measured {
+    latencies: Latencies,
+    seconds: f64,
+    batches: u64,
+    host_cpu: Duration,
+    card_cpu: Option<Duration>,
+    machine_busy: Duration,
+}
+
+/// The accounts of one round: what is out at its end does not count.
+pub(super) struct Round {
+    card: Option<u32>,
+    started: Instant,
+    until: Instant,
+    host_cpu: Duration,
+    card_cpu: Option<Duration>,
+    machine_busy: Duration,
+    latencies: Latencies,
+    /// When each slot's request was submitted.
+    submitted: Vec<Instant>,
+    /// How often there was something to answer.
+    batches: u64,
+}
+
+impl Round {
+    /// Begins a round of so many slots; `card` is the card's process.
+    pub(super) fn begin(slots: usize, time: Duration, card: Option<u32>) -> Result<Self, BenchFailure> {
+        let card_cpu = card.map(accounting::process_cpu).transpose()?;
+        let machine_busy = accounting::machine_busy()?;
+        let latencies = Latencies::new();
+        let host_cpu = accounting::own_cpu();
+        let started = Instant::now();
+        Ok(Self {
+            card,
+            started,
+            until: started + time,
+            host_cpu,
+            card_cpu,
+            machine_busy,
+            latencies,
+            submitted: vec![started; slots],
+            batches: 0,
+        })
+    }
+
+    /// Counts requests that are complete, and says whether to go on. The clock is read once for all of them, as it is for
+    /// those that are submitted in their places.
+    pub(super) fn completed(&mut self, slots: &[usize]) -> bool {
+        let now = Instant::now();
+        if now >= self.until {
+            return false;
+        }
+        self.batches += 1;
+        for slot in slots {
+            self.latencies.record(now - self.submitted[*slot]);
+            self.submitted[*slot] = now;
+        }
+        true
+    }
+
+    /// Ends the round.
+    pub(super) fn end(self) -> Result<Measured, BenchFailure> {
+        let host_cpu = accounting::own_cpu().saturating_sub(self.host_cpu);
+        let seconds = self.started.elapsed().as_secs_f64();
+        let machine_busy = accounting::machine_busy()?.saturating_sub(self.machine_busy);
+        let card_cpu = match (self.card, self.card_cpu) {
+            (Some(card), Some(before)) => Some(accounting::process_cpu(card)?.saturating_sub(before)),
+            _ => None,
+        };
+        Ok(Measured {
+            latencies: self.latencies,
+            seconds,
+            batches: self.batches,
+            host_cpu,
+            card_cpu,
+            machine_busy,
+        })
+    }
+}
+
+impl Measured {
+    pub(super) fn rate(&self) -> f64 {
+        self.latencies.count() as f64 / self.seconds
+    }
+
+    pub(super) fn case(&self, name: &str) -> Case {
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / self.latencies.count().max(1) as f64;
+        let cpu = CpuPerOperation {
+            client_cpu_us: None,
+            card_cpu_us: self.card_cpu.map(each),
+            host_cpu_us: Some(each(self.host_cpu)),
+            machine_cpu_us: Some(each(self.machine_busy)),
+        };
+        let mut case = Case::new(name, self.seconds, &self.latencies, cpu);
+        // How many requests are complete when the thread looks: what a wake-up or a system call is shared by.
+        let batch = self.latencies.count() as f64 / self.batches.max(1) as f64;
+        case.extra.insert("batch".to_owned(), batch);
+        case
+    }
+}
+
+/// Somebody who can run a load on a file.
+pub(super) trait Contender {
+    /// Runs it for so long. `round` says which places.
+    fn run(&mut self, load: Load, round: u64, time: Duration) -> Result<Measured, BenchFailure>;
+
+    /// Reads the bytes at `offset`.
+    fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, BenchFailure>;
+}
+
+/// Looks at a few places whether what is there is what belongs there.
+pub(super) fn check_some(
+    contender: &mut dyn Contender,
+    load: Load,
+    file_len: u64,
+    round: u64,
+) -> Result<(), BenchFailure> {
+    // Not places of their own: some of those that the round has just been to, and perhaps written.
+    let mut places = Places::new(load, file_len, round);
+    for _ in 0..8 {
+        let offset = places.next();
+        check(&contender.read(offset, load.len)?, offset)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_says_where_bytes_belong() {
+        let mut buffer = vec![0; 2048];
+        stamp(&mut buffer, 8192);
+        check(&buffer, 8192).unwrap();
+        assert!(check(&buffer, 9216).is_err());
+        buffer[512] ^= 1;
+        assert!(check(&buffer, 8192).unwrap_err().to_string().contains("8704"));
+    }
+
+    #[test]
+    fn places_are_whole_requests_and_the_same_for_everyone() {
+        let load = Load { direction: Direction::Read, len: 8192, depth: 32 };
+        let places = |round| {
+            let mut places = Places::new(load, 10 * 8192 + 4096, round);
+            std::iter::from_fn(move || Some(places.next())).take(100).collect::<Vec<_>>()
+        };
+        assert_eq!(places(1), places(1));
+        assert_ne!(places(1), places(2));
+        assert!(places(3).iter().all(|place| place.is_multiple_of(8192) && *place < 10 * 8192));
+    }
+}

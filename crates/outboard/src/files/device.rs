@@ -1,0 +1,496 @@
+//! The device that the card's files lie on: made, formatted or recognised, and mounted, when the card starts.
+//!
+//! ```text
+//!   missing ──▶ made under another name ──▶ formatted ──▶ renamed ──┐
+//!   ours ───────────────────────────────────────────────────────────┼──▶ mounted
+//!   anything else ── only when asked: --format ──▶ formatted ───────┘
+//! ```
+//!
+//! A card that dies while it makes a file leaves nothing under the file's own name, so that a file of that name is
+//! either whole or somebody else's, and is never formatted over by guessing.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
+use ob_files_card::{
+    CardFiles, CheckReport, Contents, Drive, FilesOptions, FormatError, FormatOptions, MountError,
+};
+use ob_io::{Event, FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Reactor, Space, Wait};
+use rustix::fs::{RenameFlags, renameat_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::config::{ByteSize, CardConfig, FilesDevice};
+use crate::terminal::{bytes, counted};
+
+/// The block of a device in memory.
+const MEMORY_BLOCK: u32 = 4096;
+
+/// How long somebody must hold a device before that is an error.
+const IN_USE_AFTER: Duration = Duration::from_secs(3);
+/// How often it is looked at meanwhile.
+const IN_USE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the card's files lie.
+pub enum CardDevice {
+    /// In a file, or on a block device.
+    File(FileDevice),
+    /// In memory.
+    Memory(MemoryDevice),
+}
+
+impl Device for CardDevice {
+    fn info(&self) -> DeviceInfo {
+        match self {
+            Self::File(device) => device.info(),
+            Self::Memory(device) => device.info(),
+        }
+    }
+
+    fn submit(&mut self, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        match self {
+            Self::File(device) => device.submit(token, op),
+            Self::Memory(device) => device.submit(token, op),
+        }
+    }
+
+    fn poll(&mut self) -> Option<DeviceCompletion> {
+        match self {
+            Self::File(device) => device.poll(),
+            Self::Memory(device) => device.poll(),
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        match self {
+            Self::File(device) => device.next_due(),
+            Self::Memory(device) => device.next_due(),
+        }
+    }
+}
+
+/// A device and the reactor that it works in, for those who do one thing after the other. Events that are not the
+/// device's are lost: nothing else may be watched yet, or any more.
+pub(crate) struct ReactorDrive<'drive> {
+    pub(crate) reactor: &'drive mut Reactor,
+    pub(crate) device: &'drive mut CardDevice,
+    events: Vec<Event>,
+}
+
+impl<'drive> ReactorDrive<'drive> {
+    pub(crate) fn new(reactor: &'drive mut Reactor, device: &'drive mut CardDevice) -> Self {
+        Self { reactor, device, events: Vec::new() }
+    }
+}
+
+impl Drive for ReactorDrive<'_> {
+    fn device(&mut self) -> &mut dyn Device {
+        self.device
+    }
+
+    fn wait(&mut self) {
+        // What is due without the kernel's doing would be slept beside.
+        let wait = if self.device.next_due().is_some() { Wait::Poll } else { Wait::Until(None) };
+        self.reactor.turn(wait, &mut self.events);
+        self.events.clear();
+    }
+}
+
+/// A device that is mounted.
+pub(crate) struct Mounted {
+    pub(crate) files: CardFiles,
+    pub(crate) device: CardDevice,
+    /// What was formatted over, if that was asked for.
+    pub(crate) formatted: Option<Formatted>,
+}
+
+/// A device was formatted because somebody asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Formatted {
+    /// The device.
+    pub device: String,
+    /// What it held before, in words; nothing if it was empty.
+    pub destroyed: Option<String>,
+}
+
+impl fmt::Display for Formatted {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.destroyed {
+            Some(destroyed) => write!(formatter, "formatted {}: {destroyed} destroyed", self.device),
+            None => write!(formatter, "formatted {}, which was empty", self.device),
+        }
+    }
+}
+
+/// Why the card has no files.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesDeviceError {
+    /// The device cannot be opened or made.
+    #[error("cannot open the device of the card's files: {source}\nhint: {hint}")]
+    Open {
+        /// Why not.
+        source: OpenError,
+        /// What to do.
+        hint: String,
+    },
+    /// There is nothing, and a file there would be of no use.
+    #[error("{} does not exist, and {why}\nhint: {fix}", path.display())]
+    NotMade {
+        /// The device.
+        path: PathBuf,
+        /// Why none is made.
+        why: &'static str,
+        /// The line to change.
+        fix: String,
+    },
+    /// The machine has less memory than the device would take.
+    #[error("a device of {size} in memory is more than this machine has, which is {memory}\nhint: {fix}")]
+    TooMuchMemory {
+        /// What was asked for.
+        size: ByteSize,
+        /// What there is.
+        memory: ByteSize,
+        /// The line to change.
+        fix: String,
+    },
+    /// The device exists, and is not to be formatted over by accident.
+    #[error("{device} {contents}; it was left as it is\nhint: {hint}")]
+    NotOurs {
+        /// The device.
+        device: String,
+        /// What it holds.
+        contents: String,
+        /// What to do.
+        hint: String,
+    },
+    /// It cannot be formatted.
+    #[error("cannot format {device}: {source}\nhint: {fix}")]
+    Format {
+        /// The device.
+        device: String,
+        /// Why not.
+        source: FormatError,
+        /// The line to change.
+        fix: String,
+    },
+    /// It is ours, and cannot be used.
+    #[error("cannot mount {device}: {source}\nhint: {hint}")]
+    Mount {
+        /// The device.
+        device: String,
+        /// Why not.
+        source: MountError,
+        /// What to do.
+        hint: String,
+    },
+    /// The kernel refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Opens the device that the configuration names, or makes it; formats it if it is new, or if that is asked for; and
+/// mounts it.
+pub(crate) fn mount(
+    config: &CardConfig,
+    reactor: &mut Reactor,
+    format: bool,
+) -> Result<Mounted, FilesDeviceError> {
+    let opening = Opening { config, name: config.files.device.to_string() };
+    let (mut device, formatted) = match &config.files.device {
+        FilesDevice::Memory => (opening.make_in_memory(reactor)?, None),
+        FilesDevice::Path(path) => match open(&reactor.handle(), path) {
+            Ok(device) => opening.recognise(reactor, CardDevice::File(device), format)?,
+            Err(OpenError::Missing(_)) => (opening.make_file(reactor, path)?, None),
+            Err(source) => return Err(opening.open_error(source)),
+        },
+    };
+    let mut drive = ReactorDrive::new(reactor, &mut device);
+    let files = ob_files_card::mount(&mut drive, &FilesOptions::default())
+        .map_err(|source| opening.mount_error(source))?;
+    let space = files.space_info();
+    tracing::info!(
+        device = opening.name,
+        files = space.files,
+        directories = space.directories,
+        free = bytes(space.free),
+        "files mounted"
+    );
+    Ok(Mounted { files, device, formatted })
+}
+
+/// Reads all that is known about a device's files and changes nothing. `progress` is told sections of the log read, and
+/// how many there are at most.
+pub(crate) fn check(
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<CheckReport, FilesDeviceError> {
+    let system = |source| FilesDeviceError::System { action: "check", path: path.to_owned(), source };
+    let mut reactor =
+        Reactor::new(&ob_io::Config::default()).map_err(|error| system(io::Error::other(error)))?;
+    let device = open(&reactor.handle(), path).map_err(|source| {
+        let hint = match &source {
+            OpenError::InUse(_) => "stop the card that uses it first: files that change cannot be checked",
+            OpenError::Missing(_) => {
+                "--device PATH names another one; a card makes its device when it starts"
+            }
+            _ => "--device PATH names another one",
+        };
+        FilesDeviceError::Open { source, hint: hint.to_owned() }
+    })?;
+    let mut device = CardDevice::File(device);
+    let mut drive = ReactorDrive::new(&mut reactor, &mut device);
+    ob_files_card::check(&mut drive, progress).map_err(|source| {
+        let hint = match source {
+            MountError::Blank | MountError::Foreign => "--device PATH names another one".to_owned(),
+            MountError::Version { .. } => "use a program that knows this version".to_owned(),
+            MountError::Superblocks | MountError::Damaged { .. } => {
+                "what was there must come from a copy; the start of the device, 128 KiB, tells more to those who \
+                 know the format (docs/format/files.md)"
+                    .to_owned()
+            }
+            MountError::Changed { .. } | MountError::Device(_) => "look at the device itself".to_owned(),
+        };
+        FilesDeviceError::Mount { device: path.display().to_string(), source, hint }
+    })
+}
+
+/// Opens a device, and gives the kernel a moment to take it from a card that was killed: what that card had in flight
+/// holds the device, lock and all, until it is finished. So nothing that it wrote can arrive after the device is opened.
+fn open(handle: &Handle, path: &Path) -> Result<FileDevice, OpenError> {
+    let started = std::time::Instant::now();
+    loop {
+        match FileDevice::open(handle, path, &options()) {
+            Err(OpenError::InUse(_)) if started.elapsed() < IN_USE_AFTER => std::thread::sleep(IN_USE_PAUSE),
+            opened => return opened,
+        }
+    }
+}
+
+fn options() -> FileDeviceOptions {
+    FileDeviceOptions::default()
+}
+
+/// The work of opening one device.
+struct Opening<'config> {
+    config: &'config CardConfig,
+    /// The device, for people.
+    name: String,
+}
+
+impl Opening<'_> {
+    fn make_in_memory(&self, reactor: &mut Reactor) -> Result<CardDevice, FilesDeviceError> {
+        let size = self.config.files.size;
+        let system = rustix::system::sysinfo();
+        let memory = ByteSize(system.totalram.saturating_mul(u64::from(system.mem_unit)));
+        let capacity = usize::try_from(size.0).ok().filter(|_| size <= memory);
+        let Some(capacity) = capacity else {
+            let fix = self.config.source.line_to_change("files", "size", "\"256MiB\"");
+            return Err(FilesDeviceError::TooMuchMemory { size, memory, fix });
+        };
+        let mut device = CardDevice::Memory(MemoryDevice::new(capacity, MEMORY_BLOCK));
+        self.format(reactor, &mut device)?;
+        Ok(device)
+    }
+
+    /// Makes the file whole before it has its name.
+    fn make_file(&self, reactor: &mut Reactor, path: &Path) -> Result<CardDevice, FilesDeviceError> {
+        self.check_place(path)?;
+        let unfinished = unfinished_path(path);
+        let system = |action, source| FilesDeviceError::System { action, path: path.to_owned(), source };
+        let made = self.create(&reactor.handle(), &unfinished).map_err(|source| self.open_error(source))?;
+        let mut device = CardDevice::File(made);
+        let finished = self.format(reactor, &mut device).and_then(|()| {
+            put_in_place(&unfinished, path).map_err(|source| system("put in place the new file", source))
+        });
+        if finished.is_err() {
+            // It did not exist before; the next start shall find it so.
+            let _ = std::fs::remove_file(&unfinished);
+        }
+        finished?;
+        tracing::info!(device = self.name, size = %self.config.files.size, "made and formatted a file");
+        Ok(device)
+    }
+
+    /// A file is made only where one can be meant.
+    fn check_place(&self, path: &Path) -> Result<(), FilesDeviceError> {
+        let not_made = |why| {
+            let fix = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
+            Err(FilesDeviceError::NotMade { path: path.to_owned(), why, fix })
+        };
+        if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+            return not_made("no file is made where the system keeps its devices");
+        }
+        let directory = directory_of(path);
+        if !directory.is_dir() { not_made("neither does the directory that it is in") } else { Ok(()) }
+    }
+
+    fn create(&self, handle: &Handle, unfinished: &Path) -> Result<FileDevice, OpenError> {
+        let create =
+            || FileDevice::create(handle, unfinished, self.config.files.size.0, Space::Sparse, &options());
+        match create() {
+            // A card died while it made one. Another that is at it right now holds the file's lock.
+            Err(OpenError::Exists(_)) => match open(handle, unfinished) {
+                Err(error @ OpenError::InUse(_)) => Err(error),
+                _ => {
+                    let _ = std::fs::remove_file(unfinished);
+                    create()
+                }
+            },
+            made => made,
+        }
+    }
+
+    /// Looks at what an existing device holds. Only what is asked for is formatted.
+    fn recognise(
+        &self,
+        reactor: &mut Reactor,
+        mut device: CardDevice,
+        format: bool,
+    ) -> Result<(CardDevice, Option<Formatted>), FilesDeviceError> {
+        let mut drive = ReactorDrive::new(reactor, &mut device);
+        let contents = ob_files_card::identify(&mut drive).map_err(|error| self.mount_error(error.into()))?;
+        if format {
+            let destroyed = destroyed_in_words(&mut drive, &contents);
+            self.format(reactor, &mut device)?;
+            let formatted = Formatted { device: self.name.clone(), destroyed };
+            tracing::warn!("{formatted}");
+            return Ok((device, Some(formatted)));
+        }
+        match contents {
+            Contents::Files(_) => Ok((device, None)),
+            other => Err(self.not_ours(&other)),
+        }
+    }
+
+    fn not_ours(&self, contents: &Contents) -> FilesDeviceError {
+        let format = "`outboard up --format` or `outboard card --format` formats it";
+        let other = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
+        let (contents, hint) = match contents {
+            Contents::Blank | Contents::Files(_) => (
+                "exists and is empty, and what this program did not make is formatted only when asked"
+                    .to_owned(),
+                format.to_owned(),
+            ),
+            Contents::Foreign => (
+                "holds data that is not Outboard's".to_owned(),
+                format!("{other}; {format}, which destroys what it holds"),
+            ),
+            Contents::OtherVersion(found) => (
+                format!("holds files of format version {found}, which this program does not know"),
+                format!("use a program that does; {format}, which destroys the files"),
+            ),
+            Contents::Damaged => (
+                "holds files, but both superblocks are damaged".to_owned(),
+                format!("take the device from a copy; {format}, which destroys what is left"),
+            ),
+        };
+        FilesDeviceError::NotOurs { device: self.name.clone(), contents, hint }
+    }
+
+    fn format(&self, reactor: &mut Reactor, device: &mut CardDevice) -> Result<(), FilesDeviceError> {
+        let options =
+            FormatOptions { segment_len: self.config.files.segment.bytes(), ..FormatOptions::default() };
+        let uuid = random_uuid().map_err(|source| FilesDeviceError::System {
+            action: "draw a number for",
+            path: PathBuf::from(&self.name),
+            source,
+        })?;
+        let mut drive = ReactorDrive::new(reactor, device);
+        match ob_files_card::format(&mut drive, &options, uuid) {
+            Ok(_) => Ok(()),
+            Err(source) => {
+                let line = |key, example| self.config.source.line_to_change("files", key, example);
+                let fix = match source {
+                    FormatError::Geometry(_) if options.segment_len.is_some() => {
+                        format!("{}, or {}", line("segment", "\"auto\""), line("size", "\"16GiB\""))
+                    }
+                    FormatError::Geometry(_) => line("size", "\"16GiB\""),
+                    FormatError::Device(_) => line("device", "\"card/files.img\""),
+                };
+                Err(FilesDeviceError::Format { device: self.name.clone(), source, fix })
+            }
+        }
+    }
+
+    fn open_error(&self, source: OpenError) -> FilesDeviceError {
+        let line = |key, example| self.config.source.line_to_change("files", key, example);
+        let hint = match source {
+            OpenError::NoSpace { .. } | OpenError::TooSmall { .. } => line("size", "\"16GiB\""),
+            _ => line("device", "\"card/files.img\""),
+        };
+        FilesDeviceError::Open { source, hint }
+    }
+
+    fn mount_error(&self, source: MountError) -> FilesDeviceError {
+        let hint = match source {
+            MountError::Damaged { .. } => {
+                format!("`outboard files check --device {}` tells everything that is wrong", self.name)
+            }
+            MountError::Changed { .. } => {
+                "files stay on the device that they were formatted on: give it its size and block back"
+                    .to_owned()
+            }
+            _ => self.config.source.line_to_change("files", "device", "\"card/files.img\""),
+        };
+        FilesDeviceError::Mount { device: self.name.clone(), source, hint }
+    }
+}
+
+/// What formatting will destroy; nothing if the device is empty.
+fn destroyed_in_words(drive: &mut ReactorDrive<'_>, contents: &Contents) -> Option<String> {
+    match contents {
+        Contents::Blank => None,
+        Contents::Foreign => Some("data that was not Outboard's".to_owned()),
+        Contents::OtherVersion(version) => Some(format!("files of format version {version}")),
+        Contents::Damaged => Some("files with damaged superblocks".to_owned()),
+        Contents::Files(_) => Some(match ob_files_card::check(drive, &mut |_, _| {}) {
+            Ok(report) => {
+                // The root is there in any case, and again afterwards.
+                let directories = report.directories.saturating_sub(1);
+                let files = counted(report.files, "file", "files");
+                format!("{files} and {}", counted(directories, "directory", "directories"))
+            }
+            Err(error) => format!("files that could not be read ({error})"),
+        }),
+    }
+}
+
+fn random_uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    getrandom(&mut uuid, GetRandomFlags::empty())?;
+    Ok(uuid)
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The name of a file that is not finished: hidden, and beside where it is going to be.
+fn unfinished_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".unfinished");
+    path.with_file_name(name)
+}
+
+/// Gives a finished file its name, durably, and never takes that name from another.
+fn put_in_place(unfinished: &Path, path: &Path) -> io::Result<()> {
+    let here = rustix::fs::CWD;
+    match renameat_with(here, unfinished, here, path, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        // Some file systems cannot do both at once. The file was missing a moment ago.
+        Err(rustix::io::Errno::INVAL) if !path.exists() => std::fs::rename(unfinished, path)?,
+        Err(error) => return Err(error.into()),
+    }
+    std::fs::File::open(directory_of(path))?.sync_all()
+}

@@ -1,0 +1,89 @@
+//! What the card knows of itself, for the status.
+
+use std::time::Instant;
+
+use ob_link::{CardLink, HostReport};
+
+use super::{Card, CardServices};
+use crate::config::{CardConfig, LinkKind};
+use crate::halves::{Half, Life};
+use crate::probe::ProbeService;
+use crate::status::{CardFacts, FilesFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot};
+
+/// Brings a snapshot up to date.
+pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, endpoint: String) {
+    let CardServices { probe, files } = card.service.services();
+    let hosts = card.link.hosts();
+    let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
+    // Applications that use files attach like the host does; only the host probes.
+    let first = connected.iter().find(|host| probe.knows(host.identity.attachment));
+    snapshot.host = first.map(|host| host_facts(host, probe));
+    let report = first.and_then(|host| probe.report(host.identity.attachment));
+    snapshot.link = LinkFacts {
+        kind: snapshot.link.kind,
+        endpoint,
+        dma: card.link.counts(),
+        hosts: connected.len(),
+        probe: report.map(|report| report.probe),
+    };
+    let counts = files.counts();
+    let always = |service: &str, count| RequestCount {
+        service: service.to_owned(),
+        half: Half::Card,
+        reason: "always".to_owned(),
+        count,
+    };
+    snapshot.requests = vec![
+        always("probe", probe.answered()),
+        always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
+    ];
+    if let Some(facts) = &mut snapshot.files {
+        facts.space = files.files().space_info();
+        facts.log_used = files.files().log_used();
+        facts.server = Some(files.files().server_info());
+        facts.frozen = files.files().is_frozen();
+        facts.counts = counts;
+    }
+}
+
+fn host_facts(host: &HostReport, service: &ProbeService) -> HostFacts {
+    let report = service.report(host.identity.attachment);
+    let same_machine = host.pid.and_then(|pid| u32::try_from(pid).ok());
+    let cpu = match (same_machine, report) {
+        (Some(_), _) => HostCpu::SameMachine,
+        (None, Some(report)) => HostCpu::Told(report.cpu),
+        (None, None) => HostCpu::Unknown,
+    };
+    HostFacts {
+        pid: same_machine.or(report.map(|report| report.pid)),
+        incarnation: host.identity.host_incarnation,
+        attached_for: host.attached_for,
+        cpu,
+    }
+}
+
+pub(super) fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
+    Snapshot {
+        card: CardFacts { pid: std::process::id(), incarnation: life.incarnation(), started: Instant::now() },
+        host: None,
+        host_command: format!("outboard host{}", config.command_options()),
+        link: LinkFacts {
+            kind: config.link.kind,
+            endpoint: String::new(),
+            dma: ob_core::DmaCounts::default(),
+            hosts: 0,
+            probe: None,
+        },
+        requests: Vec::new(),
+        files: Some(FilesFacts { device: config.files.device.to_string(), ..FilesFacts::default() }),
+    }
+}
+
+/// Where a host finds this card.
+pub(super) fn link_endpoint(config: &CardConfig, link: &CardLink) -> String {
+    let kind = config.link.kind;
+    match kind {
+        LinkKind::Shm | LinkKind::Model => format!("{} {}", kind.name(), config.link.socket.display()),
+        LinkKind::Tcp => format!("{} {}", kind.name(), link.tcp_address().unwrap_or(config.link.listen)),
+    }
+}
