@@ -37,6 +37,23 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["head-before-read", "lost-doorbell", "lost-bell", "tail-before-data"],
     },
+    Harness {
+        package: "ob-scenarios",
+        test: "planted",
+        build: Build::Plain,
+        plants: &[
+            "skip-zeroing",
+            "reuse-before-durable",
+            "answer-before-log",
+            "size-not-logged",
+            "rename-in-two-frames",
+            "unlocked-edges",
+            "ghost-ignored",
+            "cleaner-forgets",
+            "flush-skipped",
+            "tail-kept",
+        ],
+    },
 ];
 
 const FEATURE: &str = "planted-bugs";

@@ -12,7 +12,8 @@
  * - Any number of threads may use a session, group or file at the same time; but nothing may use it once it is being
  *   closed or destroyed.
  * - Paths are names with '/' between them, from the card's root; any bytes, no "." and no "..".
- * - A timeout is in milliseconds; a negative one never ends. Only calls with a timeout wait.
+ * - A timeout is in milliseconds; a negative one never ends. Only calls with a timeout wait, and ob_session_open and
+ *   ob_group_create, which wait for the card's answer (for as long as attach_within_ms, and patience_ms, say).
  * - When the card dies, what is out completes with OB_CARD_GONE: it may have happened or not. The session attaches to
  *   the card's next life by itself, and files stay valid. Until then calls end with OB_DETACHED.
  */
@@ -57,7 +58,7 @@ typedef enum ob_error {
     OB_DETACHED = -21,         /* there is no card at the moment, and nothing was sent */
     OB_CLOSED = -22,           /* the group was destroyed */
     OB_RING_FULL = -23,        /* nothing was sent; there is room when completions have been taken */
-    OB_TOO_MANY = -24,         /* nothing was sent; as many operations are out as the group allows */
+    OB_TOO_MANY = -24,         /* nothing was sent; as many operations are out, or not taken, as the group allows */
     OB_TIMED_OUT = -25,        /* the time is up */
     OB_PROTOCOL = -26,         /* the card answered what it must not */
     OB_ATTACH = -27,           /* the card could not be attached to, or refused a group */
@@ -86,7 +87,7 @@ typedef struct ob_session_options {
 /* Sets the defaults. */
 void ob_session_options_init(ob_session_options *options);
 
-/* Attaches to the card at `endpoint`: the path of a Unix socket, or a TCP address such as "127.0.0.1:4422". `options` may
+/* Attaches to the card at `endpoint`, and waits for that: the path of a Unix socket, or a TCP address such as "127.0.0.1:4422". `options` may
  * be NULL. */
 int ob_session_open(const char *endpoint, const ob_session_options *options, ob_session **session);
 
@@ -220,7 +221,7 @@ typedef struct ob_completion {
 /* Takes completions that are there, without waiting: how many. */
 int ob_poll(ob_group *group, ob_completion *completions, int capacity);
 
-/* As ob_poll, but sleeps while there are none; 0 if the time was up. */
+/* As ob_poll, but sleeps while there are none; 0 if the time was up. Any number of threads may wait at once. */
 int ob_wait(ob_group *group, ob_completion *completions, int capacity, int64_t timeout_ms);
 
 #ifdef __cplusplus

@@ -1,9 +1,6 @@
 //! Notification groups: many operations at once.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ob_files_host::{Completion, Error, Group, GroupOptions, RingSizes};
@@ -20,9 +17,6 @@ const DURABLE: c_int = 1;
 /// `ob_group`.
 pub struct ObGroup {
     group: Group,
-    /// Completions that did not fit where the last caller wanted them.
-    over: Mutex<VecDeque<ObCompletion>>,
-    has_over: AtomicBool,
 }
 
 /// `ob_group_options`.
@@ -65,43 +59,20 @@ impl From<Completion> for ObCompletion {
 }
 
 impl ObGroup {
-    fn over(&self) -> MutexGuard<'_, VecDeque<ObCompletion>> {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes completions into `into`, as many as fit; how many that were.
     fn take(&self, into: &mut Places, within: Option<Duration>) -> usize {
-        if self.has_over.load(Ordering::Acquire) {
-            let mut over = self.over();
-            while into.has_room()
-                && let Some(completion) = over.pop_front()
-            {
-                into.push(completion);
-            }
-            self.has_over.store(!over.is_empty(), Ordering::Release);
-        }
-        if into.count > 0 {
-            return into.count;
-        }
         let deadline = within.map(|within| Instant::now().checked_add(within));
         loop {
-            let on_completion = |completion: Completion| {
-                let completion = completion.into();
-                if into.has_room() {
-                    into.push(completion);
-                } else {
-                    self.over().push_back(completion);
-                    self.has_over.store(true, Ordering::Release);
-                }
-            };
+            let room = into.capacity - into.count;
+            let on_completion = |completion: Completion| into.push(completion.into());
             let left = match deadline {
                 None => None,
                 Some(None) => Some(Duration::MAX),
                 Some(Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
             };
             let completed = match left {
-                None => self.group.poll(on_completion),
-                Some(left) => self.group.wait(left, on_completion),
+                None => self.group.poll_some(room, on_completion),
+                Some(left) => self.group.wait_some(room, left, on_completion),
             };
             // What others wait for may have been completed too, and is not for this caller.
             if into.count > 0 || completed == 0 || left.is_none() {
@@ -128,12 +99,8 @@ impl Places {
         Ok(Self { first, capacity, count: 0 })
     }
 
-    fn has_room(&self) -> bool {
-        self.count < self.capacity
-    }
-
     fn push(&mut self, completion: ObCompletion) {
-        assert!(self.has_room());
+        assert!(self.count < self.capacity);
         // SAFETY: within what the caller of `new` promised, as there is room.
         unsafe { self.first.add(self.count).write(completion) };
         self.count += 1;
@@ -173,7 +140,7 @@ pub unsafe extern "C" fn ob_group_create(
             wanted.spin = Duration::from_micros(u64::from(options.spin_us));
         }
         let opened = session.session.group(wanted)?;
-        let opened = ObGroup { group: opened, over: Mutex::default(), has_over: AtomicBool::new(false) };
+        let opened = ObGroup { group: opened };
         // SAFETY: the header asks for a place to put it.
         unsafe { store_handle(group, opened) }.map(|()| 0)
     })

@@ -199,6 +199,36 @@ static void groups(ob_session *session)
     ob_close(opened);
 }
 
+static void *wait_for_one(void *argument)
+{
+    ob_completion completion;
+
+    REQUIRE(ob_wait(argument, &completion, 1, LONG) == 1);
+    REQUIRE(completion.result == 0);
+    return NULL;
+}
+
+/* Threads wait at once, with room for one completion each: nobody sleeps while there is one that another one found. */
+static void waiters(ob_session *session)
+{
+    enum { WAITERS = 3, ROUNDS = 300 };
+    pthread_t threads[WAITERS];
+    ob_group *group;
+    ob_completion completion;
+
+    REQUIRE(ob_group_create(session, NULL, &group) == OB_OK);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int index = 0; index < WAITERS; index++)
+            REQUIRE(pthread_create(&threads[index], NULL, wait_for_one, group) == 0);
+        for (int index = 0; index < WAITERS; index++)
+            REQUIRE(ob_submit_flush(group, (uint64_t)index) == OB_OK);
+        for (int index = 0; index < WAITERS; index++)
+            pthread_join(threads[index], NULL);
+        REQUIRE(ob_poll(group, &completion, 1) == 0);
+    }
+    ob_group_destroy(group);
+}
+
 int main(int argc, char **argv)
 {
     ob_session *session;
@@ -210,6 +240,7 @@ int main(int argc, char **argv)
     nothing(session);
     transfers(session);
     groups(session);
+    waiters(session);
     ob_session_close(session);
     puts("ok");
     return 0;

@@ -15,6 +15,9 @@ pub trait Drive {
     fn wait(&mut self);
 }
 
+/// The token of an operation that is waited for by itself; sections that are read have their own numbers.
+const ALONE: Token = Token(u64::MAX);
+
 /// Submits an operation, or gives it back if the device is busy.
 pub(crate) fn submit(
     drive: &mut dyn Drive,
@@ -41,12 +44,16 @@ pub(crate) fn complete(drive: &mut dyn Drive) -> DeviceCompletion {
 /// One operation, alone.
 pub(crate) fn perform(drive: &mut dyn Drive, op: DeviceOp) -> Result<DeviceOp, DeviceError> {
     let mut op = op;
-    while let Some(back) = submit(drive, Token(0), op)? {
+    while let Some(back) = submit(drive, ALONE, op)? {
         op = back;
         drive.wait();
     }
-    let completion = complete(drive);
-    completion.result.map(|()| completion.op)
+    loop {
+        let completion = complete(drive);
+        if completion.token == ALONE {
+            return completion.result.map(|()| completion.op);
+        }
+    }
 }
 
 /// Reads so many bytes, a multiple of the block, into memory of their own.

@@ -29,6 +29,9 @@ const SECTIONS_LOW: u32 = 6;
 /// Bytes of cleaning in a frame when there is no hurry.
 const CLEANING_LEN: usize = 16 << 10;
 
+/// Frames that are kept to be filled again.
+const SPARE_MAX: usize = 4;
+
 /// What a record is about, where an earlier record of the same is replaced by a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object {
@@ -90,7 +93,7 @@ impl LogState {
         }
     }
 
-    /// Moves the head to a place where a frame fits. `false` if the circle is full.
+    /// Moves the head to a place where a frame fits, and says where in its section that is; none if the circle is full.
     pub(crate) fn make_place(&mut self, geometry: &Geometry) -> Option<u32> {
         if let Some(at) = self.head_at {
             return Some(at);
@@ -212,6 +215,11 @@ impl Log {
         self.has_room_for(0)
     }
 
+    /// The same for what makes the log shorter in the end, which may use a part of what is kept for cleaning.
+    pub(crate) fn has_room_to_remove(&self) -> bool {
+        self.has_room() || (self.free_sections() >= SECTIONS_KEPT && self.open.len() <= 1)
+    }
+
     /// Frames that are open and bytes that are promised will need places too: only what is left beyond them, and beyond
     /// what cleaning needs, is there to be given.
     fn has_room_for(&self, len: u64) -> bool {
@@ -224,6 +232,9 @@ impl Log {
     /// Keeps room for a change that will be logged later, with a frame of its own if it comes to the worst. Gives back
     /// how much was kept; none if there is not so much, and cleaning must come first.
     pub(crate) fn promise(&mut self, records_len: usize) -> Option<u64> {
+        // The worst is never all that bad: more than half a section is not kept for anybody, or a large write could not
+        // begin in a small log.
+        let records_len = records_len.min((self.section_payload() / 2) as usize);
         let len = self.geometry.padded(FRAME_HEADER_LEN + records_len) as u64;
         self.has_room_for(len).then(|| {
             self.promised += len;
@@ -329,7 +340,9 @@ impl Log {
         section.objects.append(&mut frame.objects);
         self.state.passed(&self.geometry, length, checksum);
         frame.builder.clear();
-        self.spare.push(frame);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(frame);
+        }
         self.in_flight = true;
         Some(SealedFrame { sequence, offset, bytes })
     }
@@ -358,8 +371,8 @@ impl Log {
         }
         let frame_max = self.geometry.frame_max() - FRAME_HEADER_LEN;
         let filled = self.open.back().map_or(0, |frame| frame.builder.len().saturating_sub(FRAME_HEADER_LEN));
-        let wanted =
-            if self.free_sections() < SECTIONS_LOW { frame_max } else { CLEANING_LEN.min(frame_max) };
+        let easy = CLEANING_LEN.max(2 * filled).min(frame_max);
+        let wanted = if self.free_sections() < SECTIONS_LOW { frame_max } else { easy };
         wanted.saturating_sub(filled)
     }
 

@@ -108,14 +108,15 @@ pub struct CheckReport {
 /// Looks at what a device holds.
 pub fn identify(drive: &mut dyn Drive) -> Result<Contents, DeviceError> {
     let (slots, blank) = read_slots(drive)?;
-    let best = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|found| found.sequence);
-    if let Some(superblock) = best {
-        return Ok(Contents::Files(Box::new(*superblock)));
-    }
+    // Another version's program may have written only one of the slots so far; what it did with the rest is not for us.
     for slot in &slots {
         if let Err(SuperblockError::Version { found }) = slot {
             return Ok(Contents::OtherVersion(*found));
         }
+    }
+    let best = slots.iter().filter_map(|slot| slot.as_ref().ok()).max_by_key(|found| found.sequence);
+    if let Some(superblock) = best {
+        return Ok(Contents::Files(Box::new(*superblock)));
     }
     if slots.iter().any(|slot| !matches!(slot, Err(SuperblockError::Missing))) {
         return Ok(Contents::Damaged);
@@ -171,7 +172,8 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
     let (mut replay, mut findings) = (Replay::default(), Vec::new());
     let mut state = read_log(drive, &superblock, &mut replay, &mut findings, &mut |_, _| {})?;
     // Frames that a loss of power took may have given ids that nobody knows of any more: each mount has its own.
-    state.next_node = state.next_node.max(superblock.epoch << 32);
+    let epoch = superblock.epoch.max(state.epoch);
+    state.next_node = state.next_node.max(epoch.min(u64::from(u32::MAX >> 1)) << 32);
     let (tree, space) = if findings.is_empty() {
         replay.finish(&superblock.geometry, state.next_node, &mut findings)
     } else {
@@ -182,8 +184,7 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
     }
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
     // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
-    let epoch = superblock.epoch.max(state.epoch) + 1;
-    let superblock = Superblock { sequence: superblock.sequence + 1, epoch, ..superblock };
+    let superblock = Superblock { sequence: superblock.sequence + 1, epoch: epoch + 1, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;
     let log = Log::new(superblock.geometry, superblock.format_tag(), superblock.epoch, state);
     Ok(CardFiles::new(Mounted { superblock, tree, space, log }, options))

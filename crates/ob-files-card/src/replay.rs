@@ -258,9 +258,23 @@ pub(crate) fn read_log(
     findings: &mut Vec<Finding>,
     progress: Progress<'_>,
 ) -> Result<LogState, DeviceError> {
+    let mut ahead = Ahead::new(&superblock.geometry, superblock.tail.section);
+    let state = read_sections(drive, superblock, replay, findings, progress, &mut ahead);
+    // Nothing of this stays at the device, however it ended.
+    ahead.finish(drive);
+    state
+}
+
+fn read_sections(
+    drive: &mut dyn Drive,
+    superblock: &Superblock,
+    replay: &mut Replay,
+    findings: &mut Vec<Finding>,
+    progress: Progress<'_>,
+    ahead: &mut Ahead,
+) -> Result<LogState, DeviceError> {
     let geometry = &superblock.geometry;
     let mut state = LogState::new(geometry, superblock.tail);
-    let mut ahead = Ahead::new(geometry, superblock.tail.section);
     loop {
         let section = state.head;
         let bytes = ahead.next(drive)?;
@@ -274,12 +288,12 @@ pub(crate) fn read_log(
                     && stamp.sequence == state.sequence
                     && stamp.previous == state.previous
                     && stamp.epoch >= state.epoch
+                    && [stamp.epoch, stamp.next_node.0].iter().all(|count| *count < u64::MAX / 2)
             });
             let (Some(frame), true) = (frame, continues) else {
                 let missing =
                     Missing { superblock, sequence: state.sequence, epoch: state.epoch, offset, section };
-                findings.extend(missing.search(&bytes[at as usize..], &mut ahead, drive)?);
-                ahead.finish(drive);
+                findings.extend(missing.search(&bytes[at as usize..], ahead, drive)?);
                 return Ok(state);
             };
             state.epoch = frame.stamp.epoch;
@@ -294,7 +308,6 @@ pub(crate) fn read_log(
                     Err(what) => {
                         let sequence = frame.stamp.sequence;
                         findings.push(Finding::BadRecord { sequence, offset, what });
-                        ahead.finish(drive);
                         return Ok(state);
                     }
                 }
@@ -302,7 +315,6 @@ pub(crate) fn read_log(
             state.passed(geometry, frame.length as usize, frame.checksum);
         }
         if state.make_place(geometry).is_none() {
-            ahead.finish(drive);
             return Ok(state);
         }
     }

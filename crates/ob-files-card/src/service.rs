@@ -160,6 +160,9 @@ impl<D: Device> FilesService<D> {
 
     /// Takes as many of a group's requests as there is room for.
     fn take_requests(&mut self, key: GroupKey, responses: &mut CardSender) {
+        // No group gets so much that another one gets nothing.
+        let share = self.files.requests_max() / self.groups.len().max(1);
+        let share = (share as u32).clamp(1, GROUP_REQUESTS_MAX);
         loop {
             let Some(group) = self.groups.get_mut(&key) else { return };
             let message = match group.held.take() {
@@ -174,7 +177,7 @@ impl<D: Device> FilesService<D> {
                 },
             };
             let waiting = group.answers.len() >= GROUP_ANSWERS_MAX || group.lists_len >= GROUP_LISTS_LEN_MAX;
-            if waiting || group.in_flight >= GROUP_REQUESTS_MAX || !self.files.has_room() {
+            if waiting || group.in_flight >= share || !self.files.has_room() {
                 group.held = Some(message);
                 return;
             }

@@ -291,6 +291,11 @@ fn one_superblock_may_be_damaged() {
         for slot in SUPERBLOCK_SLOTS {
             for byte in 0..SUPERBLOCK_LEN as u64 {
                 let image = flip(&sample.image, slot + byte, rng.index(8) as u32);
+                // What says that it is of another version may be right: nothing is touched then.
+                if (8..12).contains(&byte) {
+                    assert!(matches!(mounted(&image), Err(MountError::Version { known: 1, .. })));
+                    continue;
+                }
                 let report = check(&mut MemoryDevice::with(image.clone(), BLOCK), &mut |_, _| {}).unwrap();
                 assert_eq!(report.superblocks.len(), 1, "a check tells of it");
                 assert!(report.superblocks[0].contains(&slot.to_string()));

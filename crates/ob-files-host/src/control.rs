@@ -14,6 +14,8 @@ use crate::request::{DirectoryEntry, DirectoryPage, RequestId, Sending, Source, 
 
 /// Bytes of a list that are asked for at once.
 const LIST_LEN: usize = 64 << 10;
+/// Entries of one list at most: a card that makes names up must not take all of the application's memory.
+const LIST_ENTRIES_MAX: usize = 1 << 22;
 
 /// An operation that is no transfer.
 pub(crate) struct Control {
@@ -220,6 +222,9 @@ impl Control {
     fn next_page(&mut self, response: &ResponseHeader, source: &impl Source) -> Result<Step> {
         let page = self.page(response, source)?;
         let Then::List(entries) = &mut self.then else { return Ok(Step::Stray) };
+        if page.entries.len() > LIST_ENTRIES_MAX.saturating_sub(entries.len()) {
+            return Err(Error::TooLarge);
+        }
         entries.extend(page.entries);
         if !page.more {
             return Ok(Step::Done(Ok(Value::Entries(std::mem::take(entries)))));
@@ -229,7 +234,8 @@ impl Control {
         Ok(Step::Send)
     }
 
-    /// Parses a page. One that does not get on from the name that was asked for would be asked for again without end.
+    /// Parses a page. One whose names do not ascend, from the one that was asked for on, could be followed by others
+    /// without end.
     fn page(&self, response: &ResponseHeader, source: &impl Source) -> Result<DirectoryPage> {
         let len = response.length as usize;
         if response.length > self.header.length || source.len() != len {
@@ -245,7 +251,8 @@ impl Control {
             })
             .collect::<Result<Vec<_>>>()?;
         let after = &self.message[REQUEST_LEN..];
-        let gets_on = entries.first().is_none_or(|first| first.name.as_slice() > after);
+        let names = || entries.iter().map(|entry| entry.name.as_slice());
+        let gets_on = std::iter::once(after).chain(names()).zip(names()).all(|(before, name)| before < name);
         let more = match response.value {
             0 => false,
             1 => true,

@@ -1,6 +1,6 @@
 //! The messages of operations that are no transfers, byte for byte.
 
-use ob_wire_link::files::rename_paths;
+use ob_wire_link::files::{Entry, push_entry, rename_paths};
 
 use super::*;
 
@@ -83,6 +83,35 @@ fn a_file_that_is_cut_takes_a_second_request() {
     let cut = NodeInfo { size: 0, ..info };
     let answer = control.answer(0, &ResponseHeader::done(0), &cut.encode(), &NoBytes);
     assert_eq!(answer, Step::Done(Ok(Value::Node(cut))));
+}
+
+#[test]
+fn a_list_has_an_end() {
+    struct Bytes(Vec<u8>);
+    impl Source for Bytes {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn copy(&self, _: usize, into: &mut [u8]) -> usize {
+            into.copy_from_slice(&self.0);
+            into.len()
+        }
+    }
+    let mut bytes = Vec::new();
+    push_entry(&mut bytes, &Entry { id: NodeId(5), kind: NodeKind::File, size: 0, name: b"a" });
+    let response = ResponseHeader { length: bytes.len() as u32, ..ResponseHeader::done(0) };
+    let source = Bytes(bytes);
+    let held = DirectoryEntry { name: Vec::new(), node: NodeId(4), kind: NodeKind::File, size: 0 };
+    let mut control = Control::list("/").unwrap();
+    for (count, is_done) in [(LIST_ENTRIES_MAX - 1, true), (LIST_ENTRIES_MAX, false)] {
+        control.then = Then::List(vec![held.clone(); count]);
+        sent(&mut control);
+        match control.answer(0, &response, &[], &source) {
+            Step::Done(Ok(Value::Entries(entries))) => assert!(is_done && entries.len() == count + 1),
+            Step::Done(Err(error)) => assert!(!is_done && error == Error::TooLarge, "{error:?}"),
+            _ => panic!("neither an end nor an error"),
+        }
+    }
 }
 
 #[test]

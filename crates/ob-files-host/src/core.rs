@@ -6,12 +6,13 @@
 //!                                      └────── serve queues ─────────┘
 //! ```
 //!
-//! Every thread of the application may do all of this at the same time. Locks are taken in this order: a queue, the
-//! lanes, a slot; none is held while code of the application runs.
+//! Every thread of the application may do all of this at the same time. Locks are taken in this order: the change of
+//! lanes, a queue, the lanes, a slot; none is held while code of the application runs.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use ob_io::doorbell;
@@ -19,10 +20,11 @@ use ob_ring::{Claimed, ReceiveError};
 use ob_wire_link::files::{RESPONSE_LEN, ResponseHeader, SERVER_INFO_LEN, ServerInfo};
 
 use crate::bell::Bell;
-use crate::deliver::{Completion, Deliver, Finished, Outcome, Payload, count_of};
+use crate::deliver::{Cell, Completion, Deliver, Finished, Outcome, Payload, count_of};
 use crate::error::{Error, Fault};
 use crate::lane::{Lane, Life};
-use crate::options::{Driver, GroupOptions};
+use crate::options::{Driver, GroupOptions, OUTSTANDING_MAX};
+use crate::pace::Pace;
 use crate::request::{Operation, RequestId, Sending, Step, Value};
 use crate::table::{Held, Table};
 
@@ -48,12 +50,20 @@ pub(crate) struct GroupCore {
     keeper: Arc<dyn Keeper>,
     table: Table,
     life: RwLock<Option<Arc<Life>>>,
+    /// Held while lanes end or begin: nothing that was sent on the old ones is left when there are new ones.
+    changing: Mutex<()>,
+    pace: Mutex<Pace>,
     queues: [Queue; 2],
     ready: Ready,
     bell: Bell,
     strays: AtomicU64,
     is_driven: AtomicBool,
+    /// The thread of the library that takes the answers.
+    driver: OnceLock<ThreadId>,
+    /// Nothing begins any more.
     stopped: AtomicBool,
+    /// Everything that was out has been completed.
+    ended: AtomicBool,
 }
 
 /// Operations that wait for room in a lane, oldest first.
@@ -110,20 +120,31 @@ impl Ready {
 
 /// What a thread that takes answers does with completions by tag.
 pub(crate) trait Sink {
-    /// Whether it takes them.
-    const TAKES: bool;
+    /// Whether it takes another one.
+    fn has_room(&self) -> bool;
 
     fn take(&mut self, core: &GroupCore, completion: Completion);
 }
 
-/// Gives them to the application.
-pub(crate) struct Give<F>(pub(crate) F);
+/// Gives so many of them to the application, and keeps the others.
+pub(crate) struct Give<F> {
+    pub(crate) room: usize,
+    pub(crate) to: F,
+}
 
 impl<F: FnMut(Completion)> Sink for Give<F> {
-    const TAKES: bool = true;
+    fn has_room(&self) -> bool {
+        self.room > 0
+    }
 
-    fn take(&mut self, _: &GroupCore, completion: Completion) {
-        (self.0)(completion);
+    fn take(&mut self, core: &GroupCore, completion: Completion) {
+        match self.room.checked_sub(1) {
+            Some(room) => {
+                self.room = room;
+                (self.to)(completion);
+            }
+            None => Keep.take(core, completion),
+        }
     }
 }
 
@@ -131,7 +152,9 @@ impl<F: FnMut(Completion)> Sink for Give<F> {
 pub(crate) struct Keep;
 
 impl Sink for Keep {
-    const TAKES: bool = false;
+    fn has_room(&self) -> bool {
+        false
+    }
 
     fn take(&mut self, core: &GroupCore, completion: Completion) {
         core.ready.change(|waiting| waiting.completions.push_back(completion));
@@ -178,12 +201,16 @@ impl GroupCore {
             options,
             keeper,
             life: RwLock::new(None),
+            changing: Mutex::new(()),
+            pace: Mutex::default(),
             queues: Default::default(),
             ready: Ready::default(),
             bell: Bell::default(),
             strays: AtomicU64::new(0),
             is_driven: AtomicBool::new(false),
+            driver: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -208,6 +235,7 @@ impl GroupCore {
     /// Goes on with these lanes.
     pub(crate) fn install(&self, life: Life) {
         {
+            let _changing = self.changing();
             let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
             if self.is_stopped() {
                 return;
@@ -218,18 +246,44 @@ impl GroupCore {
         self.bell.ring();
     }
 
-    /// Ends the group: its lanes are closed, its thread ends, and what is out fails.
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often new lanes are tried.
+    pub(crate) fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the group: its lanes are closed, what is out fails, and its thread ends once it has told everybody.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.stopped.store(true, Ordering::SeqCst);
         let life = self.life.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(life);
         self.table.take_all(|operation| self.finish(operation, Err(Error::Closed)));
         self.serve_queues();
+        self.ended.store(true, Ordering::SeqCst);
         self.bell.ring();
+        if !self.is_driven() {
+            self.run_calls();
+        }
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire)
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Whether nothing comes any more that is not there already.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Runs the callbacks that nobody has run yet, on this thread.
+    fn run_calls(&self) {
+        // A callback that panics must not take the others with it.
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.take_ready(&mut Keep))).is_err() {
+            tracing::error!("a completion callback panicked");
+        }
     }
 
     /// What a group without lanes says.
@@ -241,6 +295,9 @@ impl GroupCore {
     #[expect(clippy::result_large_err, reason = "an operation is handed back whole, without an allocation")]
     pub(crate) fn start(&self, operation: Operation) -> Result<(), (Operation, Error)> {
         let lane = operation.lane();
+        if !self.has_room_for(&operation) {
+            return Err((operation, Error::TooManyOutstanding));
+        }
         if !self.queues[lane].is_empty() {
             // Whoever came first goes first, else a stream of small writes could keep a large one out for good.
             let is_open = self.current().is_some_and(|life| !life.is_closed());
@@ -253,10 +310,33 @@ impl GroupCore {
         Ok(())
     }
 
+    /// Completes an operation that the card is not needed for, or hands it back.
+    #[expect(clippy::result_large_err, reason = "an operation is handed back whole, without an allocation")]
+    pub(crate) fn complete(&self, operation: Operation, value: Value) -> Result<(), (Operation, Error)> {
+        if self.is_stopped() {
+            return Err((operation, Error::Closed));
+        }
+        if !self.has_room_for(&operation) {
+            return Err((operation, Error::TooManyOutstanding));
+        }
+        self.finish(operation, Ok(value));
+        Ok(())
+    }
+
+    /// Whether the application has taken enough of what is ready to be given more.
+    fn has_room_for(&self, operation: &Operation) -> bool {
+        // A future's outcome waits in the future itself, so it never depends on who polls the group.
+        matches!(operation.deliver, Deliver::Cell(_))
+            || self.ready.count.load(Ordering::Acquire) < self.options.outstanding
+    }
+
     /// Starts an operation now, or as soon as there is room.
     pub(crate) fn start_or_wait(&self, operation: Operation) {
         let lane = operation.lane();
         let Err((operation, reason)) = self.start(operation) else { return };
+        if self.queues[lane].count.load(Ordering::Acquire) >= OUTSTANDING_MAX {
+            return self.finish(operation, Err(Error::TooManyOutstanding));
+        }
         match reason {
             Error::RingFull | Error::TooManyOutstanding => {
                 self.queue(lane, Note::Start(Box::new(operation), None));
@@ -301,7 +381,13 @@ impl GroupCore {
     }
 
     fn queue(&self, lane: usize, note: Note) {
+        let is_start = matches!(note, Note::Start(..));
         self.queues[lane].push(note);
+        // Whoever takes the lanes away serves the queues once more after that. If it has, nobody else may look at what has
+        // come since: there may never be lanes again. What was begun is completed by whoever took the lanes.
+        if is_start && self.current().is_none() {
+            self.serve_queues();
+        }
         // Those who sleep must sleep on the request ring's bell too, from now on.
         self.bell.ring();
     }
@@ -358,19 +444,23 @@ impl GroupCore {
     /// Ends operations that have waited for a card for too long; when the next ones will have.
     pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
         let mut next = None;
+        let patience = self.current().is_none().then(|| now.checked_add(self.keeper.patience())).flatten();
         for queue in self.queues.iter().filter(|queue| !queue.is_empty()) {
             let mut late = Vec::new();
             {
                 let mut notes = queue.lock();
                 for note in std::mem::take(&mut *notes) {
-                    match note {
-                        Note::Start(operation, Some(deadline)) if deadline <= now => late.push(operation),
-                        Note::Start(operation, Some(deadline)) => {
-                            next = next.into_iter().chain([deadline]).min();
-                            notes.push_back(Note::Start(operation, Some(deadline)));
-                        }
-                        note => notes.push_back(note),
+                    let Note::Start(operation, deadline) = note else {
+                        notes.push_back(note);
+                        continue;
+                    };
+                    let deadline = deadline.or(patience);
+                    if deadline.is_some_and(|deadline| deadline <= now) {
+                        late.push(operation);
+                        continue;
                     }
+                    next = next.into_iter().chain(deadline).min();
+                    notes.push_back(Note::Start(operation, deadline));
                 }
                 queue.count.store(notes.len(), Ordering::Release);
             }
@@ -500,6 +590,10 @@ impl GroupCore {
             Deliver::Callback(_) | Deliver::InPlace(_) => {
                 self.ready.change(|waiting| waiting.calls.push_back(finished));
                 self.bell.ring();
+                // The group's thread may have looked for the last time.
+                if self.has_ended() {
+                    self.run_calls();
+                }
             }
         }
     }
@@ -516,12 +610,11 @@ impl GroupCore {
         taken + self.take_completions(sink)
     }
 
-    fn take_completions<S: Sink>(&self, sink: &mut S) -> usize {
+    fn take_completions(&self, sink: &mut impl Sink) -> usize {
         let mut taken = 0;
-        if !S::TAKES {
-            return taken;
-        }
-        while let Some(completion) = self.ready.change(|waiting| waiting.completions.pop_front()) {
+        while sink.has_room()
+            && let Some(completion) = self.ready.change(|waiting| waiting.completions.pop_front())
+        {
             sink.take(self, completion);
             taken += 1;
         }
@@ -530,17 +623,25 @@ impl GroupCore {
 
     /// These lanes are over: what was answered counts, everything else that was sent on them fails.
     pub(crate) fn life_over(&self, life: &Arc<Life>, error: &Error) {
+        let mut finished = Vec::new();
         {
-            let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
-            if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
-                return;
+            let _changing = self.changing();
+            {
+                let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
+                if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
+                    return;
+                }
+                *current = None;
             }
-            *current = None;
+            if *error == Error::CardGone {
+                self.take_last_answers(life, &mut finished);
+            }
+            self.table.take_all(|operation| finished.push(operation.into_finished(Err(error.clone()))));
+            self.pace().failed(life.opened.elapsed());
         }
-        if *error == Error::CardGone {
-            self.take_last_answers(life);
+        for finished in finished {
+            self.hand_over(finished);
         }
-        self.table.take_all(|operation| self.finish(operation, Err(error.clone())));
         // What was not sent yet waits for the next lanes, if it may.
         self.serve_queues();
         self.bell.ring();
@@ -548,19 +649,42 @@ impl GroupCore {
     }
 
     /// What the card answered before it died was done.
-    fn take_last_answers(&self, life: &Life) {
+    fn take_last_answers(&self, life: &Life, into: &mut Vec<Finished>) {
         for lane in &life.lanes {
             while let Ok(Some(claimed)) = lane.group.receiver.receive() {
                 match self.settle(lane, &claimed) {
                     // The bytes cannot be kept in the ring until somebody looks at them.
                     Ok(Some(Finished { deliver: deliver @ Deliver::InPlace(_), buffer, .. })) => {
-                        self.hand_over(Finished { result: Err(Error::CardGone), buffer, deliver });
+                        into.push(Finished { result: Err(Error::CardGone), buffer, deliver });
                     }
-                    Ok(Some(finished)) => self.hand_over(finished),
+                    Ok(Some(finished)) => into.push(finished),
                     Ok(None) => {}
                     Err(LaneOver(_)) => break,
                 }
             }
+        }
+    }
+
+    /// Ends the operation that leaves its outcome here, whatever the card makes of it.
+    pub(crate) fn give_up(&self, cell: &Arc<Cell>, error: &Error) {
+        let is_it = |operation: &Operation| match &operation.deliver {
+            Deliver::Cell(other) => Arc::ptr_eq(cell, other),
+            _ => false,
+        };
+        let mut found = Vec::new();
+        for queue in &self.queues {
+            let mut notes = queue.lock();
+            for note in std::mem::take(&mut *notes) {
+                match note {
+                    Note::Start(operation, _) if is_it(&operation) => found.push(*operation),
+                    note => notes.push_back(note),
+                }
+            }
+            queue.count.store(notes.len(), Ordering::Release);
+        }
+        self.table.take_those(is_it, |operation| found.push(operation));
+        for operation in found {
+            self.finish(operation, Err(error.clone()));
         }
     }
 
@@ -619,29 +743,40 @@ impl GroupCore {
     }
 
     /// Whether a thread of the library takes the answers.
-    pub(crate) fn is_driven(&self) -> bool {
-        self.is_driven.load(Ordering::Acquire)
+    fn is_driven(&self) -> bool {
+        self.is_driven.load(Ordering::SeqCst)
+    }
+
+    /// Whether another thread than this one takes the answers, so that this one may sleep until it has.
+    pub(crate) fn is_driven_elsewhere(&self) -> bool {
+        self.is_driven() && self.driver.get() != Some(&std::thread::current().id())
     }
 
     /// Starts the thread that takes the answers, if this group is to have one.
-    pub(crate) fn drive(self: &Arc<Self>) {
-        if self.options.driver == Driver::Caller || self.is_driven.swap(true, Ordering::AcqRel) {
-            return;
+    pub(crate) fn drive(self: &Arc<Self>) -> Result<(), Error> {
+        if self.options.driver == Driver::Caller || self.is_driven.swap(true, Ordering::SeqCst) {
+            return Ok(());
         }
         let core = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("outboard-group".to_owned()).spawn(move || core.run());
         if let Err(error) = spawned {
             tracing::error!("cannot start the thread of a group: {error}");
-            self.is_driven.store(false, Ordering::Release);
+            self.is_driven.store(false, Ordering::SeqCst);
+            if self.has_ended() {
+                self.run_calls();
+            }
+            return Err(Error::System);
         }
+        Ok(())
     }
 
     fn run(&self) {
-        while !self.is_stopped() {
+        let _ = self.driver.set(std::thread::current().id());
+        while !self.has_ended() {
             let turn = || {
                 self.sleep_until(None, || {
                     let pumped = self.pump(&mut Keep);
-                    Look::new((pumped.completed > 0 || self.is_stopped()).then_some(()), pumped)
+                    Look::new((pumped.completed > 0 || self.has_ended()).then_some(()), pumped)
                 });
             };
             // A callback that panics must not take every future of the group with it.
@@ -649,5 +784,10 @@ impl GroupCore {
                 tracing::error!("a completion callback panicked");
             }
         }
+        self.run_calls();
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

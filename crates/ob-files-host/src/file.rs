@@ -101,7 +101,9 @@ impl File {
         offset: u64,
         then: impl FnOnce(Result<usize>, B) + Send + 'static,
     ) -> std::result::Result<(), Refused<B>> {
-        self.group.core().drive();
+        if let Err(reason) = self.group.core().drive() {
+            return Err(Refused { buffer, reason });
+        }
         self.submit(Direction::Read, buffer, offset, callback(then))
     }
 
@@ -112,7 +114,9 @@ impl File {
         offset: u64,
         then: impl FnOnce(Result<usize>, B) + Send + 'static,
     ) -> std::result::Result<(), Refused<B>> {
-        self.group.core().drive();
+        if let Err(reason) = self.group.core().drive() {
+            return Err(Refused { buffer, reason });
+        }
         self.submit(Direction::Write { durable: false }, buffer, offset, callback(then))
     }
 
@@ -124,7 +128,7 @@ impl File {
         offset: u64,
         then: impl FnOnce(Result<Payload<'_>>) + Send + 'static,
     ) -> std::result::Result<(), Refused<()>> {
-        self.group.core().drive();
+        self.group.core().drive().map_err(|reason| Refused { buffer: (), reason })?;
         if len == 0 {
             return Err(Refused { buffer: (), reason: Error::Invalid });
         }
@@ -181,12 +185,11 @@ impl File {
         let buffer = buffer.into_buffer();
         let core = self.group.core();
         match Transfer::new(direction, self.node, offset, buffer.len()) {
-            Ok(transfer) if transfer.is_empty() => {
-                core.finish(Operation::transfer(transfer, buffer, deliver), Ok(Value::Count(0)));
-                Ok(())
-            }
             Ok(transfer) => {
-                let started = core.start(Operation::transfer(transfer, buffer, deliver));
+                let is_empty = transfer.is_empty();
+                let operation = Operation::transfer(transfer, buffer, deliver);
+                let started =
+                    if is_empty { core.complete(operation, Value::Count(0)) } else { core.start(operation) };
                 started.map_err(|(operation, reason)| Refused { buffer: again(operation.buffer), reason })
             }
             Err(reason) => Err(Refused { buffer: again(buffer), reason }),

@@ -71,7 +71,12 @@ impl Group {
     /// Takes the completions that are there, without waiting. Callbacks run in here, and futures are woken. How many
     /// operations were completed, of all kinds.
     pub fn poll(&self, on_completion: impl FnMut(Completion)) -> usize {
-        self.core().pump(&mut Give(on_completion)).completed
+        self.poll_some(usize::MAX, on_completion)
+    }
+
+    /// As [`Group::poll`], with so many completions at most; others stay for whoever polls or waits next.
+    pub fn poll_some(&self, most: usize, on_completion: impl FnMut(Completion)) -> usize {
+        self.core().pump(&mut Give { room: most, to: on_completion }).completed
     }
 
     /// As [`Group::poll`], with the completions appended to a vector.
@@ -79,13 +84,22 @@ impl Group {
         self.poll(|completion| completions.push(completion))
     }
 
-    /// As [`Group::poll`], but sleeps while there is nothing, at most for `within`; 0 if the time was up.
-    pub fn wait(&self, within: Duration, mut on_completion: impl FnMut(Completion)) -> usize {
+    /// As [`Group::poll`], but sleeps while there is nothing, at most for `within`; 0 if the time was up, or the group is
+    /// closed and nothing is left.
+    pub fn wait(&self, within: Duration, on_completion: impl FnMut(Completion)) -> usize {
+        self.wait_some(usize::MAX, within, on_completion)
+    }
+
+    /// As [`Group::wait`], with so many completions at most; others stay for whoever polls or waits next.
+    pub fn wait_some(&self, most: usize, within: Duration, on_completion: impl FnMut(Completion)) -> usize {
         let deadline = Instant::now().checked_add(within);
         let core = self.core();
+        let mut sink = Give { room: most, to: on_completion };
         let completed = core.sleep_until(deadline, || {
-            let pumped = core.pump(&mut Give(&mut on_completion));
-            Look::new((pumped.completed > 0).then_some(pumped.completed), pumped)
+            // Asked first: what was completed before the end is found by the look that follows.
+            let has_ended = core.has_ended();
+            let pumped = core.pump(&mut sink);
+            Look::new((pumped.completed > 0 || has_ended).then_some(pumped.completed), pumped)
         });
         completed.unwrap_or(0)
     }
@@ -138,7 +152,7 @@ impl Group {
     }
 
     /// All entries of a directory, in the byte order of their names. What is renamed in the meantime may be there twice
-    /// or not at all.
+    /// or not at all. [`Error::TooLarge`] above four million: see [`Group::list_page`].
     pub fn list(&self, path: impl AsPath) -> Pending<Result<Vec<DirectoryEntry>>> {
         self.control(Control::list(&path), |_, outcome| match outcome.result? {
             Value::Entries(entries) => Ok(entries),
@@ -180,7 +194,8 @@ impl Group {
     }
 
     /// Closes the group now, whoever else has it: its rings are given back, what is out ends with [`Error::Closed`] (and may
-    /// have happened or not), and so does every later call.
+    /// have happened or not), and so does every later call. Each callback that is out is called once: by the group's
+    /// thread, or in here if it has none. Completions by tag stay to be taken.
     pub fn close(&self) {
         self.core().stop();
     }

@@ -1,6 +1,6 @@
 //! One pair of rings of a notification group, and what the card said about them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ob_core::RegionId;
 use ob_link::{HostGroup, HostLink, OpenGroupError, WaitError};
@@ -62,6 +62,7 @@ pub(crate) struct Life {
     /// Small transfers and everything else; transfers above [`LANE_LEN`].
     pub(crate) lanes: [Lane; 2],
     pub(crate) server: ServerInfo,
+    pub(crate) opened: Instant,
 }
 
 /// The index of the lane that a transfer of so many bytes takes.
@@ -77,7 +78,7 @@ impl Life {
     pub(crate) fn open(link: &HostLink, options: &GroupOptions, within: Duration) -> Result<Self> {
         let (small, server) = open_lane(link, options.small, within)?;
         let (bulk, _) = open_lane(link, options.bulk, within)?;
-        Ok(Self { lanes: [small, bulk], server })
+        Ok(Self { lanes: [small, bulk], server, opened: Instant::now() })
     }
 
     /// Whether one of the lanes is over.

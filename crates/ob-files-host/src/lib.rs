@@ -50,6 +50,7 @@ mod file;
 mod group;
 mod lane;
 mod options;
+mod pace;
 mod path;
 mod pending;
 mod request;

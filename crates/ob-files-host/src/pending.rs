@@ -48,7 +48,7 @@ impl<T> Pending<T> {
     }
 
     /// Waits, asleep, until it is done. Takes completions of other operations along; in a group without a thread of its
-    /// own ([`crate::Driver::Caller`]), callbacks run in here too.
+    /// own ([`crate::Driver::Caller`]), and inside of a callback, callbacks of others run in here too.
     pub fn wait(self) -> T {
         let mut this = self;
         loop {
@@ -66,7 +66,7 @@ impl<T> Pending<T> {
 
     fn wait_until(self, deadline: Option<Instant>) -> Result<T, Self> {
         let core = self.group.core();
-        let outcome = if core.is_driven() {
+        let outcome = if core.is_driven_elsewhere() {
             park(&self.cell, deadline)
         } else {
             core.sleep_until(deadline, || {
@@ -89,7 +89,12 @@ impl<T> Future for Pending<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
-        this.group.core().drive();
+        let core = this.group.core();
+        if let Err(error) = core.drive() {
+            // Nobody would ever wake this task.
+            core.pump(&mut Keep);
+            core.give_up(&this.cell, &error);
+        }
         match this.cell.take_or_wake(context.waker()) {
             Some(outcome) => Poll::Ready((this.convert)(&this.group, outcome)),
             None => Poll::Pending,

@@ -10,7 +10,6 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::Incarnation;
@@ -24,13 +23,10 @@ use crate::file::File;
 use crate::group::Group;
 use crate::lane::Life;
 use crate::options::{GroupOptions, OUTSTANDING_MAX, OpenOptions, SessionOptions};
+use crate::pace::Pace;
 use crate::path::AsPath;
 use crate::pending::Pending;
 use crate::request::DirectoryEntry;
-
-/// Pauses between attempts to attach, or to open lanes.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// One application attached to one card. Clones are the same session. It ends when the last clone, group, file and
 /// [`Pending`] of it is gone.
@@ -49,7 +45,6 @@ impl fmt::Debug for Session {
 /// Ends the session when it is dropped.
 pub(crate) struct SessionKeeper {
     core: Arc<SessionCore>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct SessionCore {
@@ -83,12 +78,11 @@ impl Session {
         let core = Arc::new(SessionCore { options, incarnation, state, changed: Condvar::new(), notice });
         let link = HostLink::attach(&core.link_config()).map_err(|error| attach_error(&error))?;
         core.attached(link);
-        let keeper = Arc::new(SessionKeeper { core: Arc::clone(&core), thread: Mutex::new(None) });
+        let keeper = Arc::new(SessionKeeper { core: Arc::clone(&core) });
         let own = open_group(&keeper, group)?;
         let spawned =
             std::thread::Builder::new().name("outboard-session".to_owned()).spawn(move || core.run());
-        let spawned = spawned.map_err(|_| Error::System)?;
-        *keeper.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
+        spawned.map_err(|_| Error::System)?;
         Ok(Self { keeper, own })
     }
 
@@ -225,14 +219,12 @@ fn attach_error(error: &AttachError) -> Error {
 
 impl Drop for SessionKeeper {
     fn drop(&mut self) {
-        self.core.lock().stopping = true;
+        let mut state = self.core.lock();
+        state.stopping = true;
+        let link = state.link.take();
+        drop(state);
+        // The keeper thread ends by itself. It may be attaching, and nobody is to wait for that.
         self.core.notice();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle may be dropped by the thread itself, with a callback that nobody ran.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _ = thread.join();
-        }
-        let link = self.core.lock().link.take();
         drop(link);
     }
 }
@@ -286,6 +278,9 @@ impl SessionCore {
 
     fn attached(&self, link: HostLink) {
         let mut state = self.lock();
+        if state.stopping {
+            return;
+        }
         state.attachments += 1;
         state.link = Some(Arc::new(link));
         drop(state);
@@ -300,33 +295,37 @@ impl SessionCore {
 
     /// The keeper thread: attaches again when the card is gone, and opens lanes for groups that have none.
     fn run(&self) {
-        let mut pause = PAUSE_MIN;
+        let (mut pace, mut attached) = (Pace::default(), Instant::now());
         while !self.lock().stopping {
+            let now = Instant::now();
             let Some(link) = self.link() else {
-                let next = self.groups().iter().filter_map(|group| group.expire(Instant::now())).min();
+                let next = self.groups().iter().filter_map(|group| group.expire(now)).min();
+                if let Some(left) = pace.left(now) {
+                    let until = next.map(|next| next.saturating_duration_since(now));
+                    self.sleep(None, Some(until.map_or(left, |until| until.min(left))));
+                    continue;
+                }
                 match HostLink::attach(&self.link_config()) {
                     Ok(link) => {
                         tracing::info!("attached to the card at {} again", self.options.endpoint);
                         self.attached(link);
-                        pause = PAUSE_MIN;
+                        attached = Instant::now();
                     }
                     Err(error) => {
                         self.lock().last_failure = Some(error.to_string());
-                        let until = next.map(|next| next.saturating_duration_since(Instant::now()));
-                        self.sleep(None, Some(pause.min(until.unwrap_or(pause))));
-                        pause = (pause * 2).min(PAUSE_MAX);
+                        pace.failed(Duration::ZERO);
                     }
                 }
                 continue;
             };
             if let Some(over) = link.over() {
                 tracing::warn!("the card is gone ({over}); attaching again");
+                pace.failed(attached.elapsed());
                 self.detach(over.to_string());
                 continue;
             }
-            let whole = self.look_after_groups(&link);
-            self.sleep(Some(&link), (!whole).then_some(pause));
-            pause = if whole { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            let next = self.look_after_groups(&link);
+            self.sleep(Some(&link), next);
         }
     }
 
@@ -343,9 +342,10 @@ impl SessionCore {
         drop(link);
     }
 
-    /// Opens lanes for groups that have none, and sends what waited for them. Whether every group has some.
-    fn look_after_groups(&self, link: &HostLink) -> bool {
-        let mut whole = true;
+    /// Opens lanes for groups that have none, and sends what waited for them. How soon to look again, if a group still
+    /// has none.
+    fn look_after_groups(&self, link: &HostLink) -> Option<Duration> {
+        let mut next = None;
         for group in self.groups() {
             if let Some(life) = group.current()
                 && life.is_closed()
@@ -353,19 +353,32 @@ impl SessionCore {
                 group.life_over(&life, &Error::CardGone);
             }
             if group.current().is_none() {
-                match Life::open(link, &group.options, self.options.attach_within) {
-                    Ok(life) => group.install(life),
-                    Err(error) => {
-                        self.lock().last_failure = Some(error.to_string());
-                        whole = false;
-                    }
-                }
+                self.open_lanes(link, &group);
             }
-            group.expire(Instant::now());
+            let now = Instant::now();
+            let patient = group.expire(now).map(|until| until.saturating_duration_since(now));
+            if group.current().is_none() {
+                let left = group.pace().left(now).unwrap_or_default();
+                next = next.into_iter().chain([left]).chain(patient).min();
+            }
             group.serve_queues();
         }
         self.changed.notify_all();
-        whole
+        next
+    }
+
+    /// Opens a group's lanes, unless that was tried a moment ago.
+    fn open_lanes(&self, link: &HostLink, group: &GroupCore) {
+        if group.pace().left(Instant::now()).is_some() {
+            return;
+        }
+        match Life::open(link, &group.options, self.options.attach_within) {
+            Ok(life) => group.install(life),
+            Err(error) => {
+                self.lock().last_failure = Some(error.to_string());
+                group.pace().failed(Duration::ZERO);
+            }
+        }
     }
 
     /// Sleeps until somebody wants something, the card is gone, or for so long.

@@ -73,10 +73,15 @@ impl Table {
     }
 
     /// Takes out every operation, one after the other.
-    pub(crate) fn take_all(&self, mut each: impl FnMut(Operation)) {
+    pub(crate) fn take_all(&self, each: impl FnMut(Operation)) {
+        self.take_those(|_| true, each);
+    }
+
+    /// Takes out the operations that are wanted, one after the other.
+    pub(crate) fn take_those(&self, wanted: impl Fn(&Operation) -> bool, mut each: impl FnMut(Operation)) {
         for index in 0..self.slots.len() as u32 {
             let state = self.lock(index);
-            if state.operation.is_some() {
+            if state.operation.as_ref().is_some_and(&wanted) {
                 Held { table: self, state, index }.take().map(&mut each);
             }
         }

@@ -341,6 +341,10 @@ fn lists_that_cannot_be_or_do_not_get_on_are_an_error() {
     assert_eq!(session.list("/").wait(), fault(Fault::Length), "another length than said");
     card.rule(page(1, None, entry(b"a")));
     assert_eq!(session.list("/").wait(), fault(Fault::List), "the same page again and again");
+    card.rule(page(0, None, [entry(b"b"), entry(b"a")].concat()));
+    assert_eq!(session.list("/").wait(), fault(Fault::List), "names that descend");
+    card.rule(page(0, None, [entry(b"a"), entry(b"a")].concat()));
+    assert_eq!(session.list("/").wait(), fault(Fault::List), "a name twice");
     card.rule(page(0, None, vec![0; 70_000]));
     assert_eq!(session.list("/").wait(), fault(Fault::Length), "more than was asked for");
 }

@@ -51,8 +51,7 @@ impl<S: CardService> CardLoop<S> {
     /// to `others`.
     pub fn turn(&mut self, until: Option<Instant>, others: &mut Vec<Event>) -> Turn {
         let now = MonotonicClock.now();
-        let due =
-            [self.link.next_due(), self.service.next_due(), until, self.reactor.handle().next_timer()];
+        let due = [self.link.next_due(), self.service.next_due(), until, self.reactor.handle().next_timer()];
         let due = due.into_iter().flatten().min();
         let (wait, slept) = match self.policy.decide(now, due) {
             Decision::Sleep { until } if self.armed => (Wait::Until(until), true),

@@ -28,6 +28,12 @@ pub const SCENARIOS: &[&dyn Scenario] = &[
         steps: 5_000,
         make: || Box::new(ob_sim::link::LinkScenario),
     },
+    &Simulated {
+        name: "files",
+        about: "hosts read, write, rename and remove files while the card dies and power is lost, beside a model",
+        steps: 1_000,
+        make: || Box::new(ob_scenarios::files::FilesScenario),
+    },
 ];
 
 /// A scenario of the simulator.

@@ -29,6 +29,9 @@ pub enum WorkerMessage {
     Failed {
         /// Why, for people.
         message: String,
+        /// Whether another start fails the same way until a person has changed something.
+        #[serde(default)]
+        lasting: bool,
     },
 }
 
@@ -53,7 +56,8 @@ pub fn run(half: HalfToRun, options: &HalfOptions) -> Result<(), CommandError> {
     let outcome = run_inner(half, &options.config, json);
     match outcome {
         Err(error) if json => {
-            tell(&WorkerMessage::Failed { message: error.to_string() })?;
+            let lasting = matches!(&error, CommandError::Half(error) if error.is_lasting());
+            tell(&WorkerMessage::Failed { message: error.to_string(), lasting })?;
             Err(CommandError::Told { exit_code: error.exit_code() })
         }
         outcome => outcome,

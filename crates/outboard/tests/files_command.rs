@@ -177,14 +177,27 @@ fn what_cannot_be_done_is_said_with_a_way_out() {
         (&["put", "file", "/a/b/c"], "hint: -p makes directories that are missing"),
         (&["put", "file", "/file/within"], "cannot store /file/within"),
         (&["put", "-", "/directory"], "what is read has no name"),
-        (&["put", "file", "/.."], "`.` and `..` cannot be names"),
-        (&["mkdir", "/directory"], "cannot make the directory /directory: the name is taken"),
+        (&["put", "file", "/.."], "`.` and `..` cannot be names\nhint: a path has the names of all"),
+        (&["mkdir", "/directory"], "the name is taken\nhint: it is a directory already; -p does not mind"),
+        (&["mkdir", "/file"], "the name is taken\nhint: a file has this name"),
+        (&["mkdir", "/"], "something within it is needed\nhint: name what is in it"),
+        (&["ls", ""], "the path is empty\nhint: the root directory is written as /"),
+        (&["put", "file", ""], "the path is empty"),
+        (&["get", "/file", "none/copy"], "cannot write none/copy: there is no such directory\nhint: make"),
+        (&["get", "/file", "none/"], "cannot write into none/: there is no such directory\nhint: make"),
+        (&["get", "/file", "file"], "cannot write file: the file is there already\nhint: --force"),
         (&["mkdir", "/x/y"], "hint: -p makes the directories that it is in as well"),
         (&["mkdir", "-p", "/file/x"], "cannot make the directory"),
         (&["rm", "/directory"], "hint: -r removes a directory with everything in it"),
         (&["rm", "-r", "/"], "the root directory cannot be removed"),
-        (&["mv", "/directory", "/directory/within"], "a directory cannot be moved into itself"),
-        (&["mv", "/none", "/other"], "cannot move /none"),
+        (&["rm", "/"], "the root directory cannot be removed\nhint: name what is in it"),
+        (
+            &["mv", "/directory", "/directory/within"],
+            "a directory cannot be moved into itself\nhint: give a path that is not within /directory",
+        ),
+        (&["mv", "/none", "/other"], "cannot move /none to /other: there is no such file or directory"),
+        (&["mv", "/none", "/other"], "hint: there is no /none; `outboard files ls /` shows what there is"),
+        (&["mv", "/file", "/a/b"], "hint: there is no directory /a; `outboard files mkdir -p /a` makes it"),
         (&["check"], "hint: stop the card that uses it first"),
     ] {
         let said = files_fail(&place, arguments);
@@ -238,6 +251,23 @@ fn a_put_survives_the_death_of_the_card() {
 }
 
 #[test]
+fn a_command_waits_for_a_card_that_died_before_it_began() {
+    let place = Place::new();
+    let mut card = start_card(&place);
+    files_ok(&place, &["mkdir", "/kept"]);
+    card.signal(Signal::KILL);
+    card.wait();
+    let mut list = place.start(&["files", "ls"]);
+    let mut card = start_card(&place);
+    list.wait_for("kept");
+    assert_eq!(list.wait().code(), Some(0), "{:#?}", list.seen());
+    // One that stopped in order is not waited for.
+    stop(&mut card);
+    let said = files_fail(&place, &["ls"]);
+    assert!(said.contains("no card answers at data/link.sock"), "{said}");
+}
+
+#[test]
 fn a_put_that_cannot_begin_again_says_so_and_harms_nothing() {
     let place = Place::new();
     let mut card = start_card(&place);
@@ -287,6 +317,10 @@ fn devices_that_are_not_ours_stay_as_they_are_until_format_is_said() {
     }
     let said = files_fail(&place, &["check"]);
     assert!(said.contains("the device is empty"), "{said}");
+    let output = files(&place, &["check", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["ok"], &report["hint"]), (&false.into(), &"--device PATH names another one".into()));
+    assert!(!report["error"].as_str().unwrap().contains("hint"), "{report}");
 
     write(&place, "disk.img", &noise(8 << 20, 9));
     let mut card = place.start(&["card", "--format"]);
@@ -339,6 +373,33 @@ fn devices_that_cannot_be_used_are_explained() {
     fails("device = \".\"\n", &["is neither a file nor a block device"]);
     fails("device = \"memory\"\nsize = \"1024TiB\"\n", &["is more than this machine has", "outboard.toml:5"]);
     fails("device = \"card/files.img\"\nsgment = \"4KiB\"\n", &["did you mean `segment`?"]);
+}
+
+#[test]
+fn a_device_that_is_too_small_and_was_there_is_not_explained_with_the_size_of_new_ones() {
+    let config = format!("{STATUS}[files]\ndevice = \"../disk.img\"\n");
+    let place = Place::with_config(&config);
+    for (len, complaint) in [(0, "has 0 bytes"), (64 << 10, "cannot format data/../disk.img")] {
+        write(&place, "disk.img", &vec![0; len]);
+        let mut card = place.start(&["card", "--format"]);
+        assert_eq!(card.wait().code(), Some(2), "{:#?}", card.seen());
+        let said = card.seen().join("\n");
+        for part in [complaint, "`truncate -s 16G data/../disk.img`", "outboard.toml:4"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+}
+
+#[test]
+fn up_does_not_try_again_with_a_device_that_a_person_must_look_at() {
+    let place = Place::with_config(&format!("{STATUS}[files]\ndevice = \"../disk.img\"\n"));
+    write(&place, "disk.img", &noise(8 << 20, 16));
+    let mut up = place.start(&["up"]);
+    assert_eq!(up.wait().code(), Some(2), "{:#?}", up.seen());
+    let said = up.seen().join("\n");
+    assert!(said.contains("error: the card cannot run: data/../disk.img holds data that is not"), "{said}");
+    assert!(!said.contains("starting it again"), "{said}");
+    assert_eq!(place.incarnation("card"), 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Dependencies point upwards only.
 //!
 //! ```text
-//!   memory ◀── words and bytes ◀── mechanisms ◀── services ◀── programs
+//!   memory ◀── words and bytes ◀── mechanisms ◀── services ◀── scenarios ◀── programs
 //! ```
 //!
 //! Within a block the order of the list is the order of dependence, so the whole rule is one sentence: a crate
@@ -35,6 +35,7 @@ pub const BLOCKS: &[Block] = &[
             "ob-object",
         ],
     },
+    Block { name: "scenarios", crates: &["ob-scenarios"] },
     Block { name: "programs", crates: &["outboard"] },
 ];
 

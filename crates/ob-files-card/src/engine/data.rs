@@ -76,7 +76,13 @@ impl CardFiles {
                 self.move_data(id);
             }
             Ok(false) => {}
-            Err(error) => self.answer_after(id, self.log.pending(), Err(error)),
+            Err(error) => {
+                // What others wait for must not be kept until the answer is given, and what was mapped must be logged.
+                self.space.forget_promise(self.promised(id));
+                self.set_promised(id, 0);
+                self.log_dirty(file);
+                self.answer_after(id, self.log.pending(), Err(error));
+            }
         }
     }
 
@@ -112,6 +118,8 @@ impl CardFiles {
                     for stretch in ghost.stretches {
                         self.space.release(ghost.sequence, stretch);
                     }
+                    // The frame may be durable already, and then no flush will come for it.
+                    self.space.durable(self.log.durable());
                 }
             }
         }
@@ -138,7 +146,8 @@ impl CardFiles {
         let wanted = self.count_holes(file, first, last);
         let grows = self.tree.file(file).is_ok_and(|file| end > file.size);
         if wanted > 0 || grows {
-            if self.tree.live_bytes() > self.log.live_max() {
+            // Who was let on once is not sent back: it may have segments already.
+            if self.log_promised(id) == 0 && self.tree.live_bytes() > self.log.live_max() {
                 return Err(FileError::NoSpace);
             }
             if !self.promise_log(id, file, wanted) {
@@ -199,6 +208,13 @@ impl CardFiles {
             transfer.log_promised = self.log.promise(len).unwrap_or(0);
         }
         transfer.log_promised > 0
+    }
+
+    fn log_promised(&self, id: FlightId) -> u64 {
+        match self.flights.get(id).map(|flight| &flight.kind) {
+            Some(Kind::Write(transfer)) => transfer.log_promised,
+            _ => 0,
+        }
     }
 
     fn promised(&self, id: FlightId) -> u32 {
@@ -541,13 +557,7 @@ impl CardFiles {
             found.size = end;
             grew = true;
         }
-        if found.map.is_dirty() {
-            let dirty = self.tree.change_map(file, crate::map::FileMap::take_dirty).unwrap_or_default();
-            for first in dirty {
-                self.log_parts(file, &[first]);
-            }
-        }
-        self.date_fresh(file);
+        self.log_dirty(file);
         if grew && !plant::is_planted(Bug::SizeNotLogged) {
             self.log_node(file);
         }
@@ -561,6 +571,17 @@ impl CardFiles {
             Some(error) => self.answer_after(id, sequence, Err(error)),
             None => self.answer_after(id, sequence, Ok(Outcome::Done)),
         }
+    }
+
+    /// Logs what changed of a file's map.
+    fn log_dirty(&mut self, file: NodeId) {
+        if self.tree.file(file).is_ok_and(|found| found.map.is_dirty()) {
+            let dirty = self.tree.change_map(file, crate::map::FileMap::take_dirty).unwrap_or_default();
+            for first in dirty {
+                self.log_parts(file, &[first]);
+            }
+        }
+        self.date_fresh(file);
     }
 
     /// Puts parts of a file's map into one frame.

@@ -29,7 +29,12 @@ impl CardFiles {
         let Some(Kind::Metadata(op)) = self.flights.get_mut(id).map(|flight| &mut flight.kind) else {
             return;
         };
-        if op.changes() && !self.frozen && !self.log.has_room() {
+        let room = if matches!(op, MetadataOp::Remove { .. }) {
+            self.log.has_room_to_remove()
+        } else {
+            self.log.has_room()
+        };
+        if op.changes() && !self.frozen && !room {
             self.waits.log.push_back(id);
             return;
         }
@@ -45,7 +50,8 @@ impl CardFiles {
         if op.changes() && self.frozen && !self.finds(op) {
             return Err(FileError::ReadOnly);
         }
-        if op.adds() && self.tree.live_bytes() > self.log.live_max() && !self.finds(op) {
+        let crowded = self.tree.live_bytes() > self.log.live_max();
+        if crowded && op.adds() && !self.finds(op) {
             return Err(FileError::NoSpace);
         }
         match op {
@@ -128,6 +134,10 @@ impl CardFiles {
         let Renaming { node, replaced } = self.tree.may_rename(node, directory, holder, replace)?;
         if holder == Some(node) {
             return Ok(Outcome::Done);
+        }
+        let longer = self.tree.node(node).is_some_and(|node| name.len() > node.name.len());
+        if longer && self.tree.live_bytes() > self.log.live_max() {
+            return Err(FileError::NoSpace);
         }
         self.log.reserve(REMOVE_LEN + node_record_len(name.len()));
         if let Some(replaced) = replaced {

@@ -87,11 +87,19 @@ impl CardFiles {
         if let Some(error) = flight.error {
             return self.fail(id, error);
         }
+        if self.frozen {
+            return self.fail(id, FileError::ReadOnly);
+        }
         if flight.stage != Stage::Draining {
             return;
         }
         let Ok(found) = self.tree.file(file) else { return self.fail(id, FileError::NotFound) };
         if found.in_flight > 1 {
+            return;
+        }
+        // There may have been room when it began to wait.
+        if !self.log.has_room() {
+            self.waits.log.push_back(id);
             return;
         }
         if let Kind::Resize { size, .. } = flight.kind

@@ -212,7 +212,12 @@ impl CardFiles {
         stopped.extend(self.waits.log.drain(..).chain(self.waits.segments.drain(..)));
         stopped.append(&mut self.waits.flush);
         for id in stopped {
-            self.fail(id, FileError::ReadOnly);
+            let Some(flight) = self.flights.get_mut(id) else { continue };
+            flight.error = Some(FileError::ReadOnly);
+            // Pieces at the device have its memory: it ends when they are back.
+            if flight.transfer_mut().is_none_or(|transfer| transfer.out == 0) {
+                self.answer(id);
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ struct Data {
     segments: BTreeMap<u32, Vec<Lineage>>,
     /// The step that made the file smaller within a segment, if nothing has been tidied up since.
     remains: Option<Step>,
+    /// The last step that changed something about the file besides its bytes.
+    changed: Step,
 }
 
 /// All moments of a run.
@@ -55,6 +57,8 @@ pub(crate) struct History {
     block_len: usize,
     states: Vec<Arc<Names>>,
     data: BTreeMap<Key, Data>,
+    /// By durable write, the step at which its file became what the write found or made it.
+    floors: BTreeMap<Step, Step>,
     next_key: Key,
 }
 
@@ -76,6 +80,7 @@ impl History {
             block_len: block_len as usize,
             states: vec![Arc::default()],
             data: BTreeMap::new(),
+            floors: BTreeMap::new(),
             next_key: 0,
         }
     }
@@ -84,7 +89,7 @@ impl History {
     pub(crate) fn adopt(&mut self, path: &[u8], kind: NodeKind, bytes: &[u8]) -> Key {
         let key = self.next_key;
         self.next_key += 1;
-        let mut data = Data { segments: BTreeMap::new(), remains: Some(0) };
+        let mut data = Data { segments: BTreeMap::new(), remains: Some(0), changed: 0 };
         for (segment, part) in bytes.chunks(self.segment_len).enumerate() {
             let mut lineage = Lineage::new(0, self.segment_len);
             lineage.push(0, 0..0, false, |bytes| bytes[..part.len()].copy_from_slice(part));
@@ -127,7 +132,7 @@ impl History {
         let key = self.next_key;
         self.next_key += 1;
         if kind == NodeKind::File {
-            self.data.insert(key, Data::default());
+            self.data.insert(key, Data { changed: self.last() + 1, ..Data::default() });
         }
         self.change(|names| {
             names.insert(path.to_vec(), Node { key, kind, size: 0 });
@@ -145,6 +150,10 @@ impl History {
 
     pub(crate) fn rename(&mut self, path: &[u8], to: &[u8]) -> Step {
         let replaced = self.names().get(to).filter(|_| path != to).cloned();
+        let (moved, last) = (self.names()[path].key, self.last());
+        if let Some(data) = self.data.get_mut(&moved) {
+            data.changed = last + 1;
+        }
         let step = self.change(|names| {
             names.remove(to).filter(|_| path == to).map(|same| names.insert(path.to_vec(), same));
             let below = |name: &Vec<u8>| name == path || name.starts_with(&[path, b"/"].concat());
@@ -188,6 +197,7 @@ impl History {
             let lineages = data.segments.entry(segment).or_default();
             if lineages.last().is_none_or(|lineage| lineage.until != Step::MAX) {
                 lineages.push(Lineage::new(step, segment_len));
+                data.changed = step;
             }
             if let Some(lineage) = lineages.last_mut() {
                 let touched = within..within + count;
@@ -196,6 +206,12 @@ impl History {
                 });
             }
             done += count;
+        }
+        if end > node.size && !bytes.is_empty() {
+            data.changed = step;
+        }
+        if durable {
+            self.floors.insert(step, data.changed);
         }
         self.change(|names| {
             if let Some(node) = names.get_mut(path).filter(|_| !bytes.is_empty()) {
@@ -211,10 +227,14 @@ impl History {
         if size < node.size {
             self.end(node.key, size.div_ceil(segment_len) as u32, step);
             if let Some(data) = self.data.get_mut(&node.key) {
+                data.changed = step;
                 data.remains = (!size.is_multiple_of(segment_len)).then_some(step);
             }
         } else if size > node.size {
             self.tidy(&node, step);
+            if let Some(data) = self.data.get_mut(&node.key) {
+                data.changed = step;
+            }
         }
         self.change(|names| {
             if let Some(node) = names.get_mut(path) {
@@ -236,6 +256,12 @@ impl History {
                 (version.needs, version.zeros_from) = (shrunk, Some(within));
             }
         }
+    }
+
+    /// Metadata cannot be older than this step after a loss of power at a moment.
+    pub(crate) fn oldest(&self, moment: &Moment) -> Step {
+        let floors = moment.durable.iter().filter_map(|step| self.floors.get(step)).copied();
+        floors.max().unwrap_or(0).max(moment.flushed)
     }
 
     /// What a file's bytes are now.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Refused, Token};
 
-use super::open::{OpenError, Opened, Space, create_new, open_existing};
+use super::open::{Access, OpenError, Opened, Space, create_new, open_existing};
 use crate::reactor::{DeviceFile, Handle};
 
 /// How a file device is run.
@@ -20,7 +20,7 @@ impl Default for FileDeviceOptions {
     }
 }
 
-/// A file or a raw disk, opened with `O_DIRECT` and for this process alone.
+/// A file or a raw disk, opened with `O_DIRECT` and, unless it is only read, for this process alone.
 ///
 /// - A durable write is `RWF_DSYNC`, a flush is `fdatasync`. After a flush has failed once, every later flush and
 ///   durable write fails too: the kernel tells of lost writes a single time, so only what is read back from
@@ -40,7 +40,18 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens an existing file or block device.
     pub fn open(handle: &Handle, path: &Path, options: &FileDeviceOptions) -> Result<Self, OpenError> {
-        Self::adopt(handle, path, open_existing(path)?, options)
+        Self::adopt(handle, path, open_existing(path, Access::ReadWrite)?, options)
+    }
+
+    /// Opens an existing file or block device to be read, which needs no right to write it. Others may do the same, but
+    /// nobody may have it open as [`FileDevice::open`] does. Every operation but a read completes as
+    /// [`ob_core::DeviceError::Unsupported`].
+    pub fn open_read_only(
+        handle: &Handle,
+        path: &Path,
+        options: &FileDeviceOptions,
+    ) -> Result<Self, OpenError> {
+        Self::adopt(handle, path, open_existing(path, Access::ReadOnly)?, options)
     }
 
     /// Creates a file of `len` bytes (rounded down to whole blocks) and opens it. Refuses a path that exists.
@@ -74,8 +85,9 @@ impl FileDevice {
         opened: Opened,
         options: &FileDeviceOptions,
     ) -> Result<Self, OpenError> {
-        let Opened { file, info, memory_align, direct } = opened;
-        let device = DeviceFile { file, info, memory_align, depth: options.depth.max(1) };
+        let Opened { file, info, memory_align, direct, access } = opened;
+        let read_only = access == Access::ReadOnly;
+        let device = DeviceFile { file, info, memory_align, read_only, depth: options.depth.max(1) };
         let index =
             handle.add_device(device).map_err(|reason| OpenError::Reactor { path: path.into(), reason })?;
         Ok(Self { handle: handle.clone(), index, info, memory_align, direct })
@@ -99,5 +111,55 @@ impl Device for FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         self.handle.remove_device(self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_core::DeviceError;
+    use ob_memory::Pool;
+
+    use super::*;
+    use crate::{Config, Reactor, Wait};
+
+    #[test]
+    fn a_device_that_is_only_read_changes_nothing_and_keeps_writers_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let contents = vec![7; 64 << 10];
+        std::fs::write(&path, &contents).unwrap();
+        let mut reactor = Reactor::new(&Config::default()).unwrap();
+        let (handle, options) = (reactor.handle(), FileDeviceOptions::default());
+        let mut device = FileDevice::open_read_only(&handle, &path, &options).unwrap();
+        assert!(FileDevice::open_read_only(&handle, &path, &options).is_ok(), "readers share");
+        let writer = FileDevice::open(&handle, &path, &options);
+        assert!(matches!(writer, Err(OpenError::InUse(_))));
+
+        let (len, pool) = (u64::from(device.info().block_len), Pool::new(64 << 10, 1));
+        let slice = || pool.take().unwrap();
+        for op in [
+            DeviceOp::Write { offset: 0, from: slice(), durable: false },
+            DeviceOp::Flush,
+            DeviceOp::WriteZeroes { offset: 0, len },
+            DeviceOp::Discard { offset: 0, len },
+        ] {
+            device.submit(Token(1), op).unwrap();
+            assert_eq!(device.poll().unwrap().result, Err(DeviceError::Unsupported));
+        }
+        device.submit(Token(2), DeviceOp::Read { offset: 0, into: slice() }).unwrap();
+        let completion = loop {
+            match device.poll() {
+                Some(completion) => break completion,
+                None => drop(reactor.turn(Wait::Until(None), &mut Vec::new())),
+            }
+        };
+        assert_eq!(completion.result, Ok(()));
+        let DeviceOp::Read { into, .. } = completion.op else { panic!("not the read") };
+        assert!(into[..] == contents[..]);
+        drop(device);
+        let writer = FileDevice::open(&handle, &path, &options).unwrap();
+        assert!(matches!(FileDevice::open_read_only(&handle, &path, &options), Err(OpenError::InUse(_))));
+        drop(writer);
+        assert!(std::fs::read(&path).unwrap() == contents);
     }
 }

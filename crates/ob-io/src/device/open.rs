@@ -1,4 +1,4 @@
-//! Opening what backs a device: exclusive, direct, and with the geometry that `O_DIRECT` demands.
+//! Opening what backs a device: locked, direct, and with the geometry that `O_DIRECT` demands.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,31 @@ pub enum Space {
     Preallocated,
 }
 
+/// What may be done with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everything; nobody else may have it open.
+    ReadWrite,
+    /// Only reads; others may read too, and nobody may write.
+    ReadOnly,
+}
+
+impl Access {
+    fn flags(self) -> OFlags {
+        match self {
+            Self::ReadWrite => OFlags::RDWR,
+            Self::ReadOnly => OFlags::RDONLY,
+        }
+    }
+
+    fn lock(self) -> FlockOperation {
+        match self {
+            Self::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+            Self::ReadOnly => FlockOperation::NonBlockingLockShared,
+        }
+    }
+}
+
 /// An open device, before a reactor has it.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -83,10 +108,11 @@ pub(super) struct Opened {
     pub(super) info: DeviceInfo,
     pub(super) memory_align: usize,
     pub(super) direct: bool,
+    pub(super) access: Access,
 }
 
 /// Opens an existing file or block device.
-pub(super) fn open_existing(path: &Path) -> Result<Opened, OpenError> {
+pub(super) fn open_existing(path: &Path, access: Access) -> Result<Opened, OpenError> {
     let kind = rustix::fs::stat(path).map_err(|errno| explain(path, "look at", errno))?.st_mode;
     // On a block device O_EXCL keeps others, mounts included, away for as long as it is open.
     let exclusive = match FileType::from_raw_mode(kind) {
@@ -94,16 +120,17 @@ pub(super) fn open_existing(path: &Path) -> Result<Opened, OpenError> {
         FileType::BlockDevice => OFlags::EXCL,
         _ => return Err(OpenError::WrongKind(path.into())),
     };
-    let (file, direct) = open_direct(path, exclusive)?;
-    lock(path, &file)?;
-    measure(path, file, direct)
+    let (file, direct) = open_direct(path, access.flags() | exclusive)?;
+    lock(path, &file, access)?;
+    measure(path, file, direct, access)
 }
 
 /// Creates a file of `len` bytes and opens it. Durable, name and all, when this returns.
 pub(super) fn create_new(path: &Path, len: u64, space: Space) -> Result<Opened, OpenError> {
-    let (file, direct) = open_direct(path, OFlags::CREATE | OFlags::EXCL)?;
+    let access = Access::ReadWrite;
+    let (file, direct) = open_direct(path, access.flags() | OFlags::CREATE | OFlags::EXCL)?;
     let finish = || -> Result<(), OpenError> {
-        lock(path, &file)?;
+        lock(path, &file, access)?;
         let sized = match space {
             Space::Sparse => ftruncate(&file, len),
             Space::Preallocated => fallocate(&file, FallocateFlags::empty(), 0, len),
@@ -115,7 +142,7 @@ pub(super) fn create_new(path: &Path, len: u64, space: Space) -> Result<Opened, 
         fsync(&file).map_err(|errno| explain(path, "sync", errno))?;
         sync_directory_of(path)
     };
-    let opened = finish().and_then(|()| measure(path, file, direct));
+    let opened = finish().and_then(|()| measure(path, file, direct, access));
     if opened.is_err() {
         // It did not exist before, so nothing is lost; half a device would only be in the way.
         let _ = rustix::fs::unlink(path);
@@ -131,8 +158,8 @@ fn sync_directory_of(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens with `O_DIRECT`, or without where the file system refuses it.
-fn open_direct(path: &Path, extra: OFlags) -> Result<(OwnedFd, bool), OpenError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | extra;
+fn open_direct(path: &Path, how: OFlags) -> Result<(OwnedFd, bool), OpenError> {
+    let flags = how | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
     match open(path, flags | OFlags::DIRECT, mode) {
         Ok(file) => Ok((file, true)),
@@ -148,16 +175,16 @@ fn open_direct(path: &Path, extra: OFlags) -> Result<(OwnedFd, bool), OpenError>
     }
 }
 
-/// Keeps every other process that opens devices away.
-fn lock(path: &Path, file: &OwnedFd) -> Result<(), OpenError> {
-    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+/// Keeps every other process that opens devices away, or those that would write.
+fn lock(path: &Path, file: &OwnedFd, access: Access) -> Result<(), OpenError> {
+    flock(file, access.lock()).map_err(|errno| match errno {
         Errno::WOULDBLOCK => OpenError::InUse(path.into()),
         _ => explain(path, "lock", errno),
     })
 }
 
 /// Finds out size, block and alignment.
-fn measure(path: &Path, file: OwnedFd, opened_direct: bool) -> Result<Opened, OpenError> {
+fn measure(path: &Path, file: OwnedFd, opened_direct: bool, access: Access) -> Result<Opened, OpenError> {
     let stat = fstat(&file).map_err(|errno| explain(path, "look at", errno))?;
     let is_disk = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => false,
@@ -181,7 +208,7 @@ fn measure(path: &Path, file: OwnedFd, opened_direct: bool) -> Result<Opened, Op
         return Err(OpenError::TooSmall { path: path.into(), len, block_len });
     }
     let info = DeviceInfo { capacity, block_len, volatile_cache: true };
-    Ok(Opened { file, info, memory_align: memory_align as usize, direct })
+    Ok(Opened { file, info, memory_align: memory_align as usize, direct, access })
 }
 
 /// Block length, alignment of buffers, and whether I/O really is direct.

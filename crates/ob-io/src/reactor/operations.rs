@@ -35,6 +35,8 @@ pub(crate) struct DeviceFile {
     pub(crate) info: DeviceInfo,
     /// What addresses of buffers must be multiples of.
     pub(crate) memory_align: usize,
+    /// Only reads are carried out.
+    pub(crate) read_only: bool,
     /// How many operations may be submitted and not yet polled.
     pub(crate) depth: usize,
 }
@@ -261,6 +263,9 @@ impl DeviceSlot {
     fn verdict(&self, op: &DeviceOp) -> Option<Result<(), DeviceError>> {
         if let Err(error) = self.device.info.check(op) {
             return Some(Err(error));
+        }
+        if self.device.read_only && !matches!(op, DeviceOp::Read { .. }) {
+            return Some(Err(DeviceError::Unsupported));
         }
         let misaligned = |slice: &Slice| !slice.as_ptr().addr().is_multiple_of(self.device.memory_align);
         match op {

@@ -13,7 +13,7 @@ pub(super) const MEMORY: &str = "memory";
 pub(super) const SEGMENT_AUTO: &str = "auto";
 /// The device where nothing else is said, in the data directory.
 pub(super) const DEVICE_DEFAULT: &str = "card/files.img";
-/// A file of this size takes no more of the disk than was written to it.
+/// A file of this size takes as much of the disk as was written to it, and a little that is kept ready.
 const SIZE_DEFAULT: ByteSize = ByteSize(16 << 30);
 /// Memory is taken as it is written too, but it is scarcer.
 pub(super) const MEMORY_SIZE_DEFAULT: ByteSize = ByteSize(256 << 20);

@@ -261,6 +261,10 @@ fn files_device(value: &DeValue<'_>) -> Parsed<FilesDevice> {
     match text(value, files::DEVICE_DEFAULT)? {
         "" => Err(Problem::new("the path is empty", "leave the line out to use the default")),
         files::MEMORY => Ok(FilesDevice::Memory),
+        other if other.eq_ignore_ascii_case(files::MEMORY) => Err(Problem::new(
+            format!("\"{other}\" could be memory or a file"),
+            format!("write \"{}\" for memory, or \"./{other}\" for a file", files::MEMORY),
+        )),
         path => Ok(FilesDevice::Path(PathBuf::from(path))),
     }
 }

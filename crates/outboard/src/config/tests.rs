@@ -34,6 +34,8 @@ fn memory_is_no_path_and_has_a_size_of_its_own() {
     assert_eq!(config.files.size, ByteSize(1 << 30));
     let config = parse("[files]\ndevice = \"./memory\"").unwrap();
     assert_eq!(config.card().files.device, FilesDevice::Path("outboard-data/./memory".into()));
+    let said = explained("[files]\ndevice = \"Memory\"");
+    assert!(said.contains("hint: write \"memory\" for memory, or \"./Memory\" for a file"), "{said}");
 }
 
 #[test]

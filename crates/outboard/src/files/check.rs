@@ -81,7 +81,12 @@ fn in_words(path: &Path, report: &CheckReport, sound: bool) -> String {
 }
 
 fn tell_failure(path: &Path, error: &FilesDeviceError) -> Result<(), FilesError> {
-    let value = json!({ "ok": false, "device": path, "error": error.to_string() });
+    let text = error.to_string();
+    let (problem, hint) = match text.split_once("\nhint: ") {
+        Some((problem, hint)) => (problem, Some(hint)),
+        None => (text.as_str(), None),
+    };
+    let value = json!({ "ok": false, "device": path, "error": problem, "hint": hint });
     say(&serde_json::to_string_pretty(&value).map_err(io::Error::from)?)?;
     Err(FilesError::Told)
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Subcommand};
 
 use super::error::FilesError;
@@ -92,7 +93,7 @@ The card must not run meanwhile. The exit code is 0 if nothing is wrong, and 1 i
 #[derive(Clone, Debug, Args)]
 pub struct ListOptions {
     /// The directory, or a file
-    #[arg(default_value = "/")]
+    #[arg(default_value = "/", value_parser = card_path())]
     pub path: OsString,
     /// Show kinds and sizes
     #[arg(short)]
@@ -111,6 +112,7 @@ pub struct PutOptions {
     /// The local file; `-` is standard input
     pub local: PathBuf,
     /// Its path on the card; a directory gets it under its own name
+    #[arg(value_parser = card_path())]
     pub remote: OsString,
     /// Make directories that are missing
     #[arg(short, long)]
@@ -124,6 +126,7 @@ pub struct PutOptions {
 #[derive(Clone, Debug, Args)]
 pub struct GetOptions {
     /// The file's path on the card
+    #[arg(value_parser = card_path())]
     pub remote: OsString,
     /// Where it goes; a directory gets it under its own name, and `-` is standard output
     #[arg(default_value = ".")]
@@ -140,7 +143,7 @@ pub struct GetOptions {
 #[derive(Clone, Debug, Args)]
 pub struct RemoveOptions {
     /// What to remove
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required = true, value_name = "PATH", value_parser = card_path())]
     pub paths: Vec<OsString>,
     /// Directories too, with everything in them
     #[arg(short, long)]
@@ -154,8 +157,10 @@ pub struct RemoveOptions {
 #[derive(Clone, Debug, Args)]
 pub struct MoveOptions {
     /// What it is called now
+    #[arg(value_parser = card_path())]
     pub from: OsString,
     /// What it will be called; a directory gets it under its own name
+    #[arg(value_parser = card_path())]
     pub to: OsString,
     /// Which card.
     #[command(flatten)]
@@ -166,7 +171,7 @@ pub struct MoveOptions {
 #[derive(Clone, Debug, Args)]
 pub struct MakeDirectoryOptions {
     /// The directories
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required = true, value_name = "PATH", value_parser = card_path())]
     pub paths: Vec<OsString>,
     /// Make those they are in too, and mind none that is there already
     #[arg(short, long)]
@@ -197,6 +202,7 @@ pub struct SpaceOptions {
 #[derive(Clone, Debug, Args)]
 pub struct StatOptions {
     /// The file or directory
+    #[arg(value_parser = card_path())]
     pub path: OsString,
     /// Show it as JSON
     #[arg(long)]
@@ -218,6 +224,17 @@ pub struct CheckOptions {
     /// Which card's device.
     #[command(flatten)]
     pub config: ConfigOptions,
+}
+
+/// A path on the card. None at all is more likely a variable that is not set than the root.
+fn card_path() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|text| {
+        if text.is_empty() {
+            Err("the path is empty\nhint: the root directory is written as /")
+        } else {
+            Ok(text)
+        }
+    })
 }
 
 /// Does what was typed.

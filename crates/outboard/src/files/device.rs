@@ -198,6 +198,22 @@ pub enum FilesDeviceError {
     },
 }
 
+impl FilesDeviceError {
+    /// Whether it stays so until a person has changed the configuration or the device.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::NotMade { .. } | Self::TooMuchMemory { .. } | Self::NotOurs { .. } => true,
+            Self::Open { source, .. } => {
+                matches!(source, OpenError::WrongKind(_) | OpenError::TooSmall { .. })
+            }
+            Self::Format { source, .. } => !matches!(source, FormatError::Device(_)),
+            Self::Mount { source, .. } => !matches!(source, MountError::Device(_)),
+            Self::System { .. } => false,
+        }
+    }
+}
+
 /// Opens the device that the configuration names, or makes it; formats it if it is new, or if that is asked for; and
 /// mounts it.
 pub(crate) fn mount(
@@ -206,12 +222,13 @@ pub(crate) fn mount(
     format: bool,
 ) -> Result<Mounted, FilesDeviceError> {
     let opening = Opening { config, name: config.files.device.to_string() };
+    let handle = reactor.handle();
     let (mut device, formatted) = match &config.files.device {
         FilesDevice::Memory => (opening.make_in_memory(reactor)?, None),
-        FilesDevice::Path(path) => match open(&reactor.handle(), path) {
+        FilesDevice::Path(path) => match open(path, |path| FileDevice::open(&handle, path, &options())) {
             Ok(device) => opening.recognise(reactor, CardDevice::File(device), format)?,
             Err(OpenError::Missing(_)) => (opening.make_file(reactor, path)?, None),
-            Err(source) => return Err(opening.open_error(source)),
+            Err(source) => return Err(opening.open_error(source, Age::Existing)),
         },
     };
     let mut drive = ReactorDrive::new(reactor, &mut device);
@@ -237,7 +254,9 @@ pub(crate) fn check(
     let system = |source| FilesDeviceError::System { action: "check", path: path.to_owned(), source };
     let mut reactor =
         Reactor::new(&ob_io::Config::default()).map_err(|error| system(io::Error::other(error)))?;
-    let device = open(&reactor.handle(), path).map_err(|source| {
+    let handle = reactor.handle();
+    let opened = open(path, |path| FileDevice::open_read_only(&handle, path, &options()));
+    let device = opened.map_err(|source| {
         let hint = match &source {
             OpenError::InUse(_) => "stop the card that uses it first: files that change cannot be checked",
             OpenError::Missing(_) => {
@@ -266,10 +285,13 @@ pub(crate) fn check(
 
 /// Opens a device, and gives the kernel a moment to take it from a card that was killed: what that card had in flight
 /// holds the device, lock and all, until it is finished. So nothing that it wrote can arrive after the device is opened.
-fn open(handle: &Handle, path: &Path) -> Result<FileDevice, OpenError> {
+fn open(
+    path: &Path,
+    open_once: impl Fn(&Path) -> Result<FileDevice, OpenError>,
+) -> Result<FileDevice, OpenError> {
     let started = std::time::Instant::now();
     loop {
-        match FileDevice::open(handle, path, &options()) {
+        match open_once(path) {
             Err(OpenError::InUse(_)) if started.elapsed() < IN_USE_AFTER => std::thread::sleep(IN_USE_PAUSE),
             opened => return opened,
         }
@@ -278,6 +300,13 @@ fn open(handle: &Handle, path: &Path) -> Result<FileDevice, OpenError> {
 
 fn options() -> FileDeviceOptions {
     FileDeviceOptions::default()
+}
+
+/// Whether a device was there before, with a size that the configuration does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    New,
+    Existing,
 }
 
 /// The work of opening one device.
@@ -298,7 +327,7 @@ impl Opening<'_> {
             return Err(FilesDeviceError::TooMuchMemory { size, memory, fix });
         };
         let mut device = CardDevice::Memory(MemoryDevice::new(capacity, MEMORY_BLOCK));
-        self.format(reactor, &mut device)?;
+        self.format(reactor, &mut device, Age::New)?;
         Ok(device)
     }
 
@@ -307,9 +336,10 @@ impl Opening<'_> {
         self.check_place(path)?;
         let unfinished = unfinished_path(path);
         let system = |action, source| FilesDeviceError::System { action, path: path.to_owned(), source };
-        let made = self.create(&reactor.handle(), &unfinished).map_err(|source| self.open_error(source))?;
+        let made = self.create(&reactor.handle(), &unfinished);
+        let made = made.map_err(|source| self.open_error(source, Age::New))?;
         let mut device = CardDevice::File(made);
-        let finished = self.format(reactor, &mut device).and_then(|()| {
+        let finished = self.format(reactor, &mut device, Age::New).and_then(|()| {
             put_in_place(&unfinished, path).map_err(|source| system("put in place the new file", source))
         });
         if finished.is_err() {
@@ -339,13 +369,15 @@ impl Opening<'_> {
             || FileDevice::create(handle, unfinished, self.config.files.size.0, Space::Sparse, &options());
         match create() {
             // A card died while it made one. Another that is at it right now holds the file's lock.
-            Err(OpenError::Exists(_)) => match open(handle, unfinished) {
-                Err(error @ OpenError::InUse(_)) => Err(error),
-                _ => {
-                    let _ = std::fs::remove_file(unfinished);
-                    create()
+            Err(OpenError::Exists(_)) => {
+                match open(unfinished, |path| FileDevice::open(handle, path, &options())) {
+                    Err(error @ OpenError::InUse(_)) => Err(error),
+                    _ => {
+                        let _ = std::fs::remove_file(unfinished);
+                        create()
+                    }
                 }
-            },
+            }
             made => made,
         }
     }
@@ -361,7 +393,7 @@ impl Opening<'_> {
         let contents = ob_files_card::identify(&mut drive).map_err(|error| self.mount_error(error.into()))?;
         if format {
             let destroyed = destroyed_in_words(&mut drive, &contents);
-            self.format(reactor, &mut device)?;
+            self.format(reactor, &mut device, Age::Existing)?;
             let formatted = Formatted { device: self.name.clone(), destroyed };
             tracing::warn!("{formatted}");
             return Ok((device, Some(formatted)));
@@ -397,7 +429,12 @@ impl Opening<'_> {
         FilesDeviceError::NotOurs { device: self.name.clone(), contents, hint }
     }
 
-    fn format(&self, reactor: &mut Reactor, device: &mut CardDevice) -> Result<(), FilesDeviceError> {
+    fn format(
+        &self,
+        reactor: &mut Reactor,
+        device: &mut CardDevice,
+        age: Age,
+    ) -> Result<(), FilesDeviceError> {
         let options =
             FormatOptions { segment_len: self.config.files.segment.bytes(), ..FormatOptions::default() };
         let uuid = random_uuid().map_err(|source| FilesDeviceError::System {
@@ -412,9 +449,9 @@ impl Opening<'_> {
                 let line = |key, example| self.config.source.line_to_change("files", key, example);
                 let fix = match source {
                     FormatError::Geometry(_) if options.segment_len.is_some() => {
-                        format!("{}, or {}", line("segment", "\"auto\""), line("size", "\"16GiB\""))
+                        format!("{}, or {}", line("segment", "\"auto\""), self.larger(age))
                     }
-                    FormatError::Geometry(_) => line("size", "\"16GiB\""),
+                    FormatError::Geometry(_) => self.larger(age),
                     FormatError::Device(_) => line("device", "\"card/files.img\""),
                 };
                 Err(FilesDeviceError::Format { device: self.name.clone(), source, fix })
@@ -422,13 +459,28 @@ impl Opening<'_> {
         }
     }
 
-    fn open_error(&self, source: OpenError) -> FilesDeviceError {
+    fn open_error(&self, source: OpenError, age: Age) -> FilesDeviceError {
         let line = |key, example| self.config.source.line_to_change("files", key, example);
         let hint = match source {
-            OpenError::NoSpace { .. } | OpenError::TooSmall { .. } => line("size", "\"16GiB\""),
+            OpenError::NoSpace { .. } => line("size", "\"16GiB\""),
+            OpenError::TooSmall { .. } => self.larger(age),
             _ => line("device", "\"card/files.img\""),
         };
         FilesDeviceError::Open { source, hint }
+    }
+
+    /// What to do about a device that is too small.
+    fn larger(&self, age: Age) -> String {
+        let line = |key, example| self.config.source.line_to_change("files", key, example);
+        match age {
+            Age::New => line("size", "\"16GiB\""),
+            Age::Existing => format!(
+                "`[files] size` is for files that are made, and this was there: a file becomes larger with \
+                 `truncate -s 16G {}`; for another device {}",
+                self.name,
+                line("device", "\"card/files.img\"")
+            ),
+        }
     }
 
     fn mount_error(&self, source: MountError) -> FilesDeviceError {

@@ -88,6 +88,26 @@ impl FilesError {
         matches!(self, Self::Config(_) | Self::Request { .. })
     }
 
+    /// The card said no, and there is more to say about it than it knows.
+    pub(super) fn remote(
+        action: &'static str,
+        path: &impl ToString,
+        source: Error,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self::Remote { action, path: path.to_string(), source, hint: Some(hint.into()) }
+    }
+
+    /// A local file cannot be used for a reason that this program found, in its own words.
+    pub(super) fn local_because(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        why: &'static str,
+        hint: &'static str,
+    ) -> Self {
+        Self::Local { action, path: path.into(), source: io::Error::other(why), hint: Some(hint) }
+    }
+
     pub(super) fn local(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -18,6 +18,8 @@ use super::remote::{
 };
 
 const TAKEN: &str = "--force replaces it";
+const NO_DIRECTORY: &str = "there is no such directory";
+const MAKE_DIRECTORY: &str = "make the directory first";
 
 /// Where the bytes go.
 enum Target {
@@ -69,19 +71,15 @@ fn target(path: &RemotePath, options: &GetOptions) -> Result<Target, FilesError>
     if kind(local).as_ref().is_some_and(FileType::is_dir) {
         target.push(OsStr::from_bytes(path.name().unwrap_or_default()));
     } else if local.as_os_str().as_bytes().ends_with(b"/") {
-        let source = io::ErrorKind::NotFound.into();
-        let hint = Some("make the directory first");
-        return Err(FilesError::Local { action: "write into", path: local.clone(), source, hint });
+        return Err(FilesError::local_because("write into", local, NO_DIRECTORY, MAKE_DIRECTORY));
     }
     match kind(&target) {
         Some(kind) if kind.is_dir() => {
-            let source = io::ErrorKind::IsADirectory.into();
-            Err(FilesError::Local { action: "write", path: target, source, hint: Some("give another name") })
+            Err(FilesError::local_because("write", target, "a directory has this name", "give another name"))
         }
         Some(kind) if !kind.is_file() => Ok(Target::Through(target)),
         Some(_) if !options.force => {
-            let source = io::ErrorKind::AlreadyExists.into();
-            Err(FilesError::Local { action: "write", path: target, source, hint: Some(TAKEN) })
+            Err(FilesError::local_because("write", target, "the file is there already", TAKEN))
         }
         _ => Ok(Target::File(target)),
     }
@@ -101,7 +99,12 @@ impl Fetch<'_> {
     fn to_file(&self, target: &Path, force: bool) -> Result<(), FilesError> {
         let unfinished = target.with_file_name(unfinished_name("get")?);
         let created = LocalFile::options().write(true).create_new(true).open(&unfinished);
-        let mut local = created.map_err(FilesError::local("write", &unfinished, None))?;
+        let mut local = created.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                FilesError::local_because("write", target, NO_DIRECTORY, MAKE_DIRECTORY)
+            }
+            _ => FilesError::local("write", target, None)(error),
+        })?;
         let fetched = self.copy_to(&mut local, Some(target)).and_then(|()| {
             local.sync_all().map_err(FilesError::local("write", target, None))?;
             put_in_place(&unfinished, target, force).map_err(FilesError::local("write", target, Some(TAKEN)))

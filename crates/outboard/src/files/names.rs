@@ -124,15 +124,15 @@ pub(super) fn make_directories(options: &MakeDirectoryOptions) -> Result<(), Fil
             remote.make_directories(&path)?;
             continue;
         }
-        remote.session.make_directory(&path).wait().map_err(|error| match error {
-            Error::NotFound => FilesError::Remote {
-                action: "make the directory",
-                path: path.to_string(),
-                source: Error::NotFound,
-                hint: Some("-p makes the directories that it is in as well".to_owned()),
-            },
-            error => remote.error("make the directory", &path, error),
-        })?;
+        if let Err(error) = remote.session.make_directory(&path).wait() {
+            let hint = match error {
+                Error::NotFound => "-p makes the directories that it is in as well",
+                Error::Exists if remote.is_directory(&path)? => "it is a directory already; -p does not mind",
+                Error::Exists => "a file has this name; give another, or move the file away",
+                error => return Err(remote.error("make the directory", &path, error)),
+            };
+            return Err(FilesError::remote("make the directory", &path, error, hint));
+        }
     }
     remote.flush()
 }
@@ -144,8 +144,29 @@ pub(super) fn rename(options: &MoveOptions) -> Result<(), FilesError> {
         Some(name) => remote.destination(RemotePath::new(&options.to), name)?,
         None => RemotePath::new(&options.to),
     };
-    remote.session.rename(&from, &to).wait().map_err(|error| remote.error("move", &from, error))?;
-    remote.flush()
+    match remote.session.rename(&from, &to).wait() {
+        Ok(()) => remote.flush(),
+        Err(error) => Err(move_error(&remote, &from, &to, error)),
+    }
+}
+
+fn move_error(remote: &Remote, from: &RemotePath, to: &RemotePath, error: Error) -> FilesError {
+    let paths = format!("{from} to {to}");
+    let hint = match error {
+        // Either of them may be what is not there.
+        Error::NotFound if matches!(remote.find(from), Ok(Some(_))) => {
+            let directory = to.parent();
+            format!("there is no directory {directory}; `outboard files mkdir -p {directory}` makes it")
+        }
+        Error::NotFound => {
+            format!("there is no {from}; `outboard files ls {}` shows what there is", from.parent())
+        }
+        Error::WithinItself => format!("give a path that is not within {from}"),
+        Error::NotADirectory => "a file stands where a directory is needed".to_owned(),
+        Error::IsADirectory => format!("{to} is a directory, which a file does not replace"),
+        error => return remote.error_about("move", paths, error),
+    };
+    FilesError::remote("move", &paths, error, hint)
 }
 
 /// Removes all that it can, and tells of each that it cannot.
@@ -154,8 +175,14 @@ pub(super) fn remove(options: &RemoveOptions) -> Result<(), FilesError> {
     let mut failed = false;
     for path in &options.paths {
         let path = RemotePath::new(path);
-        let removed =
-            if options.recursive { remove_tree(&remote, &path) } else { remove_file(&remote, &path) };
+        let removed = match (path.is_root(), options.recursive) {
+            (true, _) => Err(FilesError::Request {
+                problem: "the root directory cannot be removed".to_owned(),
+                hint: "name what is in it: `outboard files ls /` shows that",
+            }),
+            (false, true) => remove_tree(&remote, &path),
+            (false, false) => remove_file(&remote, &path),
+        };
         if let Err(error) = removed {
             warn(&format!("{} {error}", styled(BAD, "error:")));
             failed = true;
@@ -179,12 +206,6 @@ fn remove_file(remote: &Remote, path: &RemotePath) -> Result<(), FilesError> {
 
 /// Removes a directory with everything in it, the deepest first.
 fn remove_tree(remote: &Remote, path: &RemotePath) -> Result<(), FilesError> {
-    if path.is_root() {
-        return Err(FilesError::Request {
-            problem: "the root directory cannot be removed".to_owned(),
-            hint: "name what is in it: `outboard files ls /` shows that",
-        });
-    }
     let failed = |(path, error): (RemotePath, Error)| remote.error("remove", &path, error);
     let node = remote.session.stat(path).wait().map_err(|error| failed((path.clone(), error)))?;
     if node.kind == NodeKind::File {

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use ob_files_host::{Error, File, OpenOptions};
+use ob_files_host::{Error, Fault, File, OpenOptions};
 
 use super::command::PutOptions;
 use super::error::FilesError;
@@ -26,10 +26,17 @@ use super::remote::{
     unfinished_name,
 };
 
+const UNCHANGED: &str = "run the command again; nothing has changed under this name";
+const MAYBE_REPLACED: &str =
+    "run the command again; all was written, but whether it has this name for good is not known";
+
 /// Why storing ended early.
 enum Ended {
     /// The card went away; the same may work with its next life.
-    CardGone,
+    CardGone {
+        /// Whether the file may have its name already.
+        renamed: bool,
+    },
     Failed(FilesError),
 }
 
@@ -64,21 +71,21 @@ fn store_in_one_life(
     let interrupted = |why: String, hint| {
         Err(FilesError::Interrupted { action: "store", path: target.to_string(), why, hint })
     };
+    let mut may_have_name = false;
     for _ in 0..LIVES_MAX {
-        let life = remote.session.attachments();
         match store(remote, target, source, options, bar) {
             Ok(()) => return Ok(()),
             Err(Ended::Failed(error)) => return Err(error),
-            Err(Ended::CardGone) => {}
+            Err(Ended::CardGone { renamed }) => may_have_name |= renamed,
         }
         let Some(file) = &mut source.again else {
             let why = "the card died meanwhile, and standard input cannot be read twice".to_owned();
-            return interrupted(why, "run the command again; nothing has changed under this name");
+            return interrupted(why, if may_have_name { MAYBE_REPLACED } else { UNCHANGED });
         };
-        if !remote.session.wait_attached(life + 1, PATIENCE) {
+        if !remote.wait_for_card() {
             return Err(not_back(target));
         }
-        bar.println("the card died and came back: beginning again");
+        bar.println("the card went away and came back: beginning again");
         bar.set_position(0);
         let rewound = file.rewind().and_then(|()| file.try_clone());
         source.bytes = Box::new(rewound.map_err(FilesError::local("read again", &options.local, None))?);
@@ -103,10 +110,8 @@ fn open_source(path: &Path) -> Result<Source, FilesError> {
     let file = LocalFile::open(path).map_err(FilesError::local("read", path, hint))?;
     let metadata = file.metadata().map_err(FilesError::local("look at", path, None))?;
     if metadata.is_dir() {
-        let source = io::ErrorKind::IsADirectory.into();
-        let hint =
-            Some("put its files one by one, or as one: tar c DIRECTORY | outboard files put - /NAME.tar");
-        return Err(FilesError::Local { action: "read", path: path.to_owned(), source, hint });
+        let hint = "put its files one by one, or as one: tar c DIRECTORY | outboard files put - /NAME.tar";
+        return Err(FilesError::local_because("read", path, "this is a directory", hint));
     }
     let (again, len) = if metadata.is_file() {
         let clone = file.try_clone().map_err(FilesError::local("read", path, None))?;
@@ -143,26 +148,34 @@ fn store(
     let unfinished = target.parent().join(unfinished_name("put").map_err(Ended::Failed)?.as_bytes());
     let session = &remote.session;
     let failed = |error: Error| explain(remote, target, error);
+    let gone = |renamed| Err(Ended::CardGone { renamed });
     let open = session.open_file(&unfinished, OpenOptions::new().create_new(true));
     let file = open.wait().map_err(failed)?;
     let stored = write_all(&file, source, options, bar)
         .map_err(|error| error.unwrap_or_else(failed))
         .and_then(|()| session.flush().wait().map_err(failed))
-        .and_then(|()| if session.attachments() == life { Ok(()) } else { Err(Ended::CardGone) })
-        .and_then(|()| session.rename(&unfinished, target).wait().map_err(failed));
+        .and_then(|()| if session.attachments() == life { Ok(()) } else { gone(false) })
+        .and_then(|()| match session.rename(&unfinished, target).wait() {
+            // It was sent, and not answered.
+            Err(Error::CardGone) => gone(true),
+            renamed => renamed.map_err(failed),
+        });
     if let Err(ended) = stored {
         // This waits for a card that died. If it fails, a file with a telling name is left behind.
         let removed = session.remove_file(&unfinished).wait();
-        let is_lost = matches!((&ended, removed), (Ended::CardGone, Err(Error::Detached)));
+        let is_lost = matches!((&ended, removed), (Ended::CardGone { renamed: false }, Err(Error::Detached)));
         return Err(if is_lost { Ended::Failed(not_back(target)) } else { ended });
     }
-    session.flush().wait().map_err(failed)?;
-    if session.attachments() == life { Ok(()) } else { Err(Ended::CardGone) }
+    match session.flush().wait() {
+        Ok(()) if session.attachments() == life => Ok(()),
+        Err(error) if !is_gone(&error) => Err(failed(error)),
+        _ => gone(true),
+    }
 }
 
 fn explain(remote: &Remote, target: &RemotePath, error: Error) -> Ended {
     if is_gone(&error) {
-        return Ended::CardGone;
+        return Ended::CardGone { renamed: false };
     }
     let hint = match error {
         Error::NotFound => Some("-p makes directories that are missing"),
@@ -222,7 +235,11 @@ fn write_all(
         }
         let Some(first) = out.pop_front() else { return Ok(()) };
         let (written, buffer) = first.wait();
-        bar.inc(written.map_err(WriteError::Remote)? as u64);
+        let written = written.map_err(WriteError::Remote)?;
+        if written != buffer.len() {
+            return Err(WriteError::Remote(Error::Protocol(Fault::Length)));
+        }
+        bar.inc(written as u64);
         spare.push(buffer);
     }
 }

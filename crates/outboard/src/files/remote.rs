@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ob_files_host::{
-    AsPath, Endpoint, Error, GroupOptions, NodeInfo, NodeKind, Pending, RingSizes, Session, SessionOptions,
+    AsPath, Endpoint, Error, GroupOptions, NodeInfo, NodeKind, PathError, Pending, RingSizes, Session,
+    SessionOptions,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -18,6 +19,8 @@ use crate::config::{Config, LinkKind};
 
 /// How long a command waits for a card that died to come back: a supervisor starts it again in less.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a command looks whether a card is back.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How often a command begins again because the card died.
 pub(super) const LIVES_MAX: u64 = 5;
 /// Bytes of one transfer.
@@ -70,8 +73,22 @@ impl Remote {
         let mut session = SessionOptions::new(endpoint).patience(PATIENCE).group(traffic.group());
         session.name = "outboard files".to_owned();
         session.dead_after = host.link.dead_after.0;
-        let session = Session::open(session).map_err(|error| no_card(&config, &flags, &error))?;
+        let session = open_session(&session).map_err(|error| no_card(&config, &flags, &error))?;
         Ok(Self { session, options: flags })
+    }
+
+    /// Waits until the card answers: its next life, or the same one if it only closed the group.
+    pub(super) fn wait_for_card(&self) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            match self.session.space().wait() {
+                // The session may not have noticed yet.
+                Err(Error::CardGone) => std::thread::sleep(PAUSE),
+                Err(Error::Detached) => return false,
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// What stands behind a path; none if nothing does.
@@ -98,6 +115,10 @@ impl Remote {
             match self.session.make_directory(&directory).wait() {
                 Ok(_) => {}
                 Err(Error::Exists) if self.is_directory(&directory)? => {}
+                Err(error @ (Error::Exists | Error::NotADirectory)) => {
+                    let hint = "a file has this name; give another, or move the file away";
+                    return Err(FilesError::remote("make the directory", &directory, error, hint));
+                }
                 Err(error) => return Err(self.error("make the directory", &directory, error)),
             }
         }
@@ -115,7 +136,12 @@ impl Remote {
     }
 
     pub(super) fn error(&self, action: &'static str, path: &RemotePath, source: Error) -> FilesError {
-        FilesError::Remote { action, path: path.to_string(), hint: self.hint(&source), source }
+        self.error_about(action, path.to_string(), source)
+    }
+
+    /// The same about several paths.
+    pub(super) fn error_about(&self, action: &'static str, path: String, source: Error) -> FilesError {
+        FilesError::Remote { action, path, hint: self.hint(&source), source }
     }
 
     fn hint(&self, error: &Error) -> Option<String> {
@@ -126,7 +152,16 @@ impl Remote {
                 "`outboard files df -h{options}` shows the space, `outboard files rm` makes room"
             )),
             Error::ReadOnly | Error::Io => Some("`outboard status` and the card's log tell more".to_owned()),
-            Error::CardGone | Error::Detached => Some(format!(
+            Error::Path(PathError::Name(_)) => Some(
+                "a path has the names of all directories from the root on, such as /backups/2026".to_owned(),
+            ),
+            Error::Path(PathError::Root) => {
+                Some(format!("name what is in it: `outboard files ls /{options}` shows that"))
+            }
+            Error::CardGone => {
+                Some(format!("look with `outboard files ls{options}`, and run the command again if need be"))
+            }
+            Error::Detached => Some(format!(
                 "the card has not come back within {} s; start it with `outboard up{options}`, and try again",
                 PATIENCE.as_secs()
             )),
@@ -135,9 +170,40 @@ impl Remote {
     }
 }
 
+/// Attaches. A card that was there a moment ago is waited for: it may be on its way back.
+fn open_session(options: &SessionOptions) -> Result<Session, Error> {
+    // A card that stops in order takes its socket with it; one that died leaves it.
+    let may_come = match &options.endpoint {
+        Endpoint::Unix(socket) => socket.exists(),
+        Endpoint::Tcp(_) => true,
+    };
+    let started = Instant::now();
+    let bar = ProgressBar::new_spinner().with_message("waiting for the card");
+    let opened = loop {
+        match Session::open(options.clone()) {
+            Err(error) if may_come && nobody_answers(&error) && started.elapsed() < PATIENCE => {
+                bar.tick();
+                std::thread::sleep(PAUSE);
+            }
+            opened => break opened,
+        }
+    };
+    bar.finish_and_clear();
+    opened
+}
+
+/// Whether there was no card, rather than one that said no.
+fn nobody_answers(error: &Error) -> bool {
+    match error {
+        Error::Attach(reason) => !reason.starts_with("the card refused"),
+        error => is_gone(error),
+    }
+}
+
 fn no_card(config: &Config, options: &str, error: &Error) -> FilesError {
     let reason = match error {
         Error::Attach(reason) => reason.clone(),
+        Error::CardGone | Error::Detached => "the card died while this command attached to it".to_owned(),
         other => format!("cannot reach the card: {other}"),
     };
     let place = match config.link.kind {

@@ -167,6 +167,12 @@ impl HalfError {
         }
     }
 
+    /// Whether nothing but that change helps: what others hold now, such as a port, they may let go.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Files(error) if error.is_lasting())
+    }
+
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { action, source }
     }

@@ -22,7 +22,7 @@ use rustix::process::Signal;
 
 use self::child::{Child, Output, Recipe, end_in_words, own_executable, timespec};
 use self::notice::{Notice, Teller, now_in_words};
-use self::policy::{Action, Event, FAILURES_MAX, Supervision};
+use self::policy::{Action, Cause, Event, Supervision};
 use crate::cli::EXIT_CONFIGURATION;
 use crate::config::Config;
 use crate::halves::{Half, Readiness};
@@ -55,10 +55,12 @@ pub enum UpError {
         pid: Option<u32>,
     },
     /// A half cannot run as it is configured.
-    #[error("the {half} failed {FAILURES_MAX} times in a row: {message}")]
+    #[error("the {half} {}: {message}", failures_in_words(*.failures))]
     GaveUp {
         /// Which half.
         half: Half,
+        /// How often it failed.
+        failures: usize,
         /// What it said.
         message: String,
     },
@@ -138,6 +140,8 @@ struct Seat {
     readiness: Option<Readiness>,
     /// What the last process said about its failure.
     failure: Option<String>,
+    /// Whether it said that only a person can change that.
+    lasting: bool,
     /// What has been told of it already.
     told: Option<String>,
     /// How the last process ended.
@@ -160,6 +164,7 @@ impl Seat {
             child: None,
             readiness: None,
             failure: None,
+            lasting: false,
             told: None,
             last_end: LastEnd::default(),
         }
@@ -235,10 +240,10 @@ impl Supervisor {
                     self.verdict = Err(UpError::Killed { half });
                 }
             }
-            Action::GiveUp(half) => {
+            Action::GiveUp(half, failures) => {
                 let seat = self.seat(half);
                 let message = seat.failure.clone().unwrap_or_else(|| seat.last_end.words.clone());
-                self.verdict = Err(UpError::GaveUp { half, message });
+                self.verdict = Err(UpError::GaveUp { half, failures, message });
             }
             // The loop ends with it.
             Action::Finish => {}
@@ -257,9 +262,10 @@ impl Supervisor {
             }
             Err(error) => {
                 seat.failure = None;
+                seat.lasting = false;
                 seat.last_end =
                     LastEnd { words: format!("could not be started ({error})"), ..LastEnd::default() };
-                Some(Event::Exited { half, configuration: false })
+                Some(Event::Exited { half, cause: Cause::Crash })
             }
         }
     }
@@ -332,8 +338,12 @@ impl Seat {
             self.child = None;
             let by_kill = status.signal() == Some(Signal::KILL.as_raw());
             self.last_end = LastEnd { pid: Some(pid), lived, words: end_in_words(status), by_kill };
-            let configuration = status.code() == Some(i32::from(EXIT_CONFIGURATION));
-            events.push(Event::Exited { half: self.half, configuration });
+            let cause = match status.code() == Some(i32::from(EXIT_CONFIGURATION)) {
+                true if self.lasting => Cause::Lasting,
+                true => Cause::Configuration,
+                false => Cause::Crash,
+            };
+            events.push(Event::Exited { half: self.half, cause });
         }
         Ok(events)
     }
@@ -353,15 +363,23 @@ impl Seat {
                     self.format = false;
                     self.readiness = Some(readiness);
                     self.failure = None;
+                    self.lasting = false;
                     events.push(Event::Ready(self.half));
                 }
-                Ok(WorkerMessage::Failed { message }) => self.failure = Some(message),
+                Ok(WorkerMessage::Failed { message, lasting }) => {
+                    self.failure = Some(message);
+                    self.lasting = lasting;
+                }
                 // Something else printed to standard output; it may still help somebody.
                 Err(_) => teller.pass_on(self.half, &line),
             }
         }
         events
     }
+}
+
+fn failures_in_words(failures: usize) -> String {
+    if failures == 1 { "cannot run".to_owned() } else { format!("failed {failures} times in a row") }
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -4,7 +4,8 @@
 //!            ┌──────────── delay over ─────────────┐
 //!            ▼                                     │
 //!   Down ─ Start ─▶ Starting ─ Ready ─▶ Ready ─ Exited ─▶ Down (100 ms, doubling to 5 s; anew after 30 s of health)
-//!                      │                                   │ 5 configuration errors in 30 s
+//!                      │                                   │ 5 configuration errors in 30 s, or one that cannot pass
+//!                      │                                   │ before the half has ever served
 //!                      └───────────── Exited ──────────────┴──▶ GiveUp
 //!   StopRequested: Terminate both ─ 10 s, or a second request ─▶ Kill ─ both gone ─▶ Finish
 //! ```
@@ -18,7 +19,7 @@ use crate::halves::Half;
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// How many configuration errors within [`FAILURE_WINDOW`] end everything.
-pub(super) const FAILURES_MAX: usize = 5;
+const FAILURES_MAX: usize = 5;
 
 const FAILURE_WINDOW: Duration = Duration::from_secs(30);
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
@@ -35,13 +36,20 @@ pub(super) enum Event {
     /// A half said that it serves.
     Ready(Half),
     /// A half's process ended, or could not be started.
-    Exited {
-        half: Half,
-        /// Whether it said that a person must change something.
-        configuration: bool,
-    },
+    Exited { half: Half, cause: Cause },
     /// Somebody wants everything to stop.
     StopRequested,
+}
+
+/// Why a half ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It crashed, was killed, or failed in a way that the next start may not.
+    Crash,
+    /// It said that a person must change something; but a port or a lock may also become free by itself.
+    Configuration,
+    /// It said that a person must change something, and nothing else helps.
+    Lasting,
 }
 
 /// What to do.
@@ -63,8 +71,8 @@ pub(super) enum Action {
     Terminate(Half),
     /// End the half's process.
     Kill(Half),
-    /// The half's configuration errors end everything; it is remembered as the reason.
-    GiveUp(Half),
+    /// The half's configuration errors, so many of them, end everything; it is remembered as the reason.
+    GiveUp(Half, usize),
     /// Nothing runs any more, and nothing will.
     Finish,
 }
@@ -83,6 +91,8 @@ struct Record {
     state: State,
     delay: Duration,
     failures: VecDeque<Instant>,
+    /// Whether it was ready at any time.
+    served: bool,
 }
 
 /// Both halves, and whether they are to run or to stop.
@@ -107,6 +117,7 @@ impl Supervision {
             state: State::Down { start_at: now },
             delay: DELAY_MIN,
             failures: VecDeque::new(),
+            served: false,
         };
         Self { records: Half::ALL.map(record), announced: false, stop: None }
     }
@@ -116,7 +127,7 @@ impl Supervision {
         match event {
             Event::Tick => self.tick(now),
             Event::Ready(half) => self.ready(now, half),
-            Event::Exited { half, configuration } => self.exited(now, half, configuration),
+            Event::Exited { half, cause } => self.exited(now, half, cause),
             Event::StopRequested => self.stop_requested(now),
         }
     }
@@ -156,6 +167,7 @@ impl Supervision {
             return Vec::new();
         }
         record.state = State::Ready { since: now };
+        record.served = true;
         if self.stop.is_some() {
             return Vec::new();
         }
@@ -166,7 +178,7 @@ impl Supervision {
         if self.announced { vec![Action::AnnounceReady] } else { Vec::new() }
     }
 
-    fn exited(&mut self, now: Instant, half: Half, configuration: bool) -> Vec<Action> {
+    fn exited(&mut self, now: Instant, half: Half, cause: Cause) -> Vec<Action> {
         if self.stop.is_some() {
             self.record(half).state = State::Gone;
             let mut actions = vec![Action::AnnounceStopped(half)];
@@ -177,13 +189,20 @@ impl Supervision {
         if matches!(record.state, State::Ready { since } if now - since >= HEALTHY_AFTER) {
             record.delay = DELAY_MIN;
         }
-        if configuration {
+        if cause != Cause::Crash {
             record.failures.push_back(now);
         }
         record.failures.retain(|failure| now - *failure <= FAILURE_WINDOW);
-        if configuration && record.failures.len() >= FAILURES_MAX {
+        let failures = record.failures.len();
+        // Somebody is watching the first start, and had better know at once.
+        let is_hopeless = match cause {
+            Cause::Crash => false,
+            Cause::Configuration => failures >= FAILURES_MAX,
+            Cause::Lasting => failures >= FAILURES_MAX || !record.served,
+        };
+        if is_hopeless {
             record.state = State::Gone;
-            let mut actions = vec![Action::GiveUp(half)];
+            let mut actions = vec![Action::GiveUp(half, failures)];
             actions.extend(self.begin_stop(now));
             return actions;
         }
@@ -246,11 +265,11 @@ mod tests {
     const BOTH_START: [Action; 2] = [Action::Start(Half::Card), Action::Start(Half::Host)];
 
     fn crash(half: Half) -> Event {
-        Event::Exited { half, configuration: false }
+        Event::Exited { half, cause: Cause::Crash }
     }
 
     fn misconfigured(half: Half) -> Event {
-        Event::Exited { half, configuration: true }
+        Event::Exited { half, cause: Cause::Configuration }
     }
 
     fn running(now: Instant) -> Supervision {
@@ -294,9 +313,22 @@ mod tests {
             assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Half::Card)]);
         }
         let actions = supervision.apply(now, misconfigured(Half::Card));
-        assert_eq!(actions, [Action::GiveUp(Half::Card), Action::Terminate(Half::Host)]);
+        assert_eq!(actions, [Action::GiveUp(Half::Card, FAILURES_MAX), Action::Terminate(Half::Host)]);
         let actions = supervision.apply(now, crash(Half::Host));
         assert_eq!(actions, [Action::AnnounceStopped(Half::Host), Action::Finish]);
+    }
+
+    #[test]
+    fn what_cannot_pass_ends_the_first_start_at_once_and_no_later_one() {
+        let now = Instant::now();
+        let hopeless = Event::Exited { half: Half::Card, cause: Cause::Lasting };
+        let mut supervision = Supervision::new(now);
+        assert_eq!(supervision.apply(now, Event::Tick), BOTH_START);
+        let actions = supervision.apply(now, hopeless);
+        assert_eq!(actions, [Action::GiveUp(Half::Card, 1), Action::Terminate(Half::Host)]);
+
+        let actions = running(now).apply(now, hopeless);
+        assert_eq!(actions, [Action::AnnounceRestart(Half::Card, DELAY_MIN)]);
     }
 
     #[test]

@@ -94,11 +94,7 @@ fn serve<D: Device>(
     };
     let link = CardLink::new(&reactor.handle(), config)?;
     let waker = reactor.handle().waker();
-    let spin = std::env::var("OB_SPIN")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .map_or(SPIN_DEFAULT, Duration::from_micros); // TEMP
-    let mut card = CardLoop::new(reactor, link, FilesService::new(files, device), spin);
+    let mut card = CardLoop::new(reactor, link, FilesService::new(files, device), SPIN_DEFAULT);
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     std::thread::spawn(move || {

@@ -118,11 +118,6 @@ fn options(load: Load) -> GroupOptions {
     let sizes = RingSizes::both(u32::try_from(bytes).unwrap_or(1 << 30));
     let options = GroupOptions::polled().outstanding(load.depth);
     let default = options.small;
-    let mut options = options; // TEMP
-    options.spin = std::env::var("OB_HSPIN")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .map_or(Duration::ZERO, Duration::from_micros); // TEMP
     options.small(RingSizes::both(sizes.requests.max(default.requests)))
 }
 

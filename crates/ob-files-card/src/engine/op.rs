@@ -1,0 +1,199 @@
+//! What the engine is asked, and what it answers.
+
+use ob_core::{NodeId, NodeKind, Token};
+use ob_memory::Slice;
+use ob_wire_link::files::{FileError, NodeInfo, SpaceInfo};
+
+/// How the card's files are run.
+#[derive(Clone, Copy, Debug)]
+pub struct FilesOptions {
+    /// Requests in flight at once.
+    pub requests_max: usize,
+    /// Buffers for requests that are not aligned.
+    pub bounce_buffers: usize,
+    /// Bytes of each of them.
+    pub bounce_len: usize,
+    /// Bytes of free space that are kept zeroed, ready to be given to files.
+    pub clean_len: u64,
+    /// Bytes of one read or write at most.
+    pub transfer_max: u32,
+    /// Copies every read and write through a buffer: what the paper measures its zero-copy path against.
+    pub copy_everything: bool,
+}
+
+impl Default for FilesOptions {
+    fn default() -> Self {
+        Self {
+            requests_max: 4096,
+            bounce_buffers: 64,
+            bounce_len: 64 << 10,
+            clean_len: 128 << 20,
+            transfer_max: 1 << 20,
+            copy_everything: false,
+        }
+    }
+}
+
+/// A request.
+#[derive(Debug)]
+pub enum Op {
+    /// Reads up to `len` bytes into `into`, which has room for as many blocks as they lie in, or at least for them.
+    Read {
+        /// The file.
+        file: NodeId,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+        /// Where they go.
+        into: Slice,
+    },
+    /// Writes all of `from`.
+    Write {
+        /// The file.
+        file: NodeId,
+        /// Where in it.
+        offset: u64,
+        /// The bytes.
+        from: Slice,
+        /// Answer only when it will survive a loss of power.
+        durable: bool,
+    },
+    /// Makes everything that was answered before durable.
+    Flush,
+    /// Changes a file's size.
+    Resize {
+        /// The file.
+        file: NodeId,
+        /// Its new size.
+        size: u64,
+    },
+    /// Names and directories.
+    Metadata(MetadataOp),
+}
+
+/// A request about names.
+#[derive(Debug)]
+pub enum MetadataOp {
+    /// Finds a node, or creates a file.
+    Open {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+        /// Create it if it is missing.
+        create: bool,
+        /// With `create`: it must be missing.
+        exclusive: bool,
+    },
+    /// Creates a directory.
+    MakeDirectory {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+    },
+    /// Removes a file or an empty directory.
+    Remove {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path.
+        path: Vec<u8>,
+        /// Only if it is one of these.
+        only: Option<NodeKind>,
+    },
+    /// Gives a node another name.
+    Rename {
+        /// Where the old path starts.
+        base: NodeId,
+        /// The old path.
+        path: Vec<u8>,
+        /// Where the new path starts.
+        to_base: NodeId,
+        /// The new path.
+        to_path: Vec<u8>,
+        /// Whether what has that name is replaced.
+        replace: bool,
+    },
+    /// Lists a directory.
+    List {
+        /// The directory.
+        directory: NodeId,
+        /// The name after which to go on; empty to begin.
+        after: Vec<u8>,
+        /// Most bytes of entries.
+        most: u32,
+    },
+    /// Describes a node.
+    Stat {
+        /// Where the path starts.
+        base: NodeId,
+        /// The path; empty for the node it starts from.
+        path: Vec<u8>,
+    },
+    /// Tells the free space.
+    Space,
+}
+
+/// What a request that went well brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to tell.
+    Done,
+    /// Bytes read.
+    Read(u32),
+    /// Bytes written, and the file's size.
+    Written {
+        /// Bytes.
+        len: u32,
+        /// The size.
+        size: u64,
+    },
+    /// A node.
+    Node(NodeInfo),
+    /// Entries, as they go over the wire.
+    Entries {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// The free space.
+    Space(SpaceInfo),
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Completion {
+    /// As given.
+    pub token: Token,
+    /// How it went.
+    pub result: Result<Outcome, FileError>,
+    /// A read's buffer, whole again.
+    pub buffer: Option<Slice>,
+}
+
+/// What the engine has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesCounts {
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Pieces of reads and writes that were copied because they were not aligned.
+    pub unaligned: u64,
+    /// Metadata requests answered.
+    pub metadata: u64,
+    /// Flushes that requests asked for.
+    pub flushes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Frames of the log written.
+    pub frames: u64,
+    /// Flushes of the device.
+    pub device_flushes: u64,
+}

@@ -1,0 +1,176 @@
+//! Which segments a file must have, and which it may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::content::OpNumber;
+use super::{NEVER, Tick};
+
+#[derive(Clone, Copy, Debug)]
+struct Resize {
+    asked: Tick,
+    answered: Tick,
+    /// The first segment that it cuts off.
+    first_gone: u64,
+    /// The file may have this size already; then what lies beyond its end stays where it is.
+    idle: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    asked: Tick,
+    first: u64,
+    last: u64,
+}
+
+/// The segments of one file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments {
+    certain: BTreeSet<u64>,
+    /// Holds `certain`.
+    possible: BTreeSet<u64>,
+    /// Cut off, but a loss of power could bring them back: since when.
+    cut: Vec<(Tick, BTreeSet<u64>)>,
+    writes: BTreeMap<OpNumber, Write>,
+    /// Writes that were answered while a resize was on its way.
+    beside_resize: BTreeSet<u64>,
+    resizes: BTreeMap<OpNumber, Resize>,
+}
+
+impl Segments {
+    /// Most segments that it may have now, and that are promised to writes: two that fill the same hole are each promised
+    /// all of it. A file that is `gone` has none.
+    pub(crate) fn upper(&self, gone: bool) -> u64 {
+        // A resize that is on its way may have taken some already, and then writes beside it are promised them again.
+        let pending = self.resizes.values().filter(|resize| resize.answered == NEVER);
+        let kept = if gone { 0 } else { pending.map(|resize| resize.first_gone).min().unwrap_or(NEVER) };
+        let has = |segment: &u64| *segment < kept && self.certain.contains(segment);
+        let wanted = self.writes.values().flat_map(|write| write.first..=write.last);
+        let promised = wanted.filter(|segment| !has(segment)).count();
+        (if gone { 0 } else { self.possible.len() } + promised) as u64
+    }
+
+    pub(crate) fn write_asked(&mut self, op: OpNumber, first: u64, last: u64, now: Tick) {
+        self.writes.insert(op, Write { asked: now, first, last });
+    }
+
+    /// A write was answered; `certain` if it went well, `possible` if it may have got its segments.
+    pub(crate) fn write_answered(&mut self, op: OpNumber, certain: bool, possible: bool) {
+        let Some(write) = self.writes.remove(&op) else { return };
+        if !possible {
+            return;
+        }
+        let beside = self.resizes.values().filter(|resize| resize.answered > write.asked);
+        let limit = beside.map(|resize| resize.first_gone).min().unwrap_or(NEVER);
+        for segment in write.first..=write.last {
+            self.possible.insert(segment);
+            if certain && segment < limit {
+                self.certain.insert(segment);
+            }
+            if segment >= limit {
+                self.beside_resize.insert(segment);
+            }
+        }
+    }
+
+    pub(crate) fn resize_asked(&mut self, op: OpNumber, first_gone: u64, idle: bool, now: Tick) {
+        self.resizes.insert(op, Resize { asked: now, answered: NEVER, first_gone, idle });
+    }
+
+    pub(crate) fn resize_answered(&mut self, op: OpNumber, done: bool, now: Tick) {
+        let Some(resize) = self.resizes.get_mut(&op) else { return };
+        let (first_gone, idle) = (resize.first_gone, resize.idle);
+        if !done {
+            self.resizes.remove(&op);
+            return;
+        }
+        resize.answered = now;
+        self.certain.retain(|segment| *segment < first_gone);
+        let gone: BTreeSet<u64> = self
+            .possible
+            .range(first_gone..)
+            .filter(|segment| !self.beside_resize.contains(segment))
+            .copied()
+            .collect();
+        if !gone.is_empty() && !idle {
+            self.possible.retain(|segment| !gone.contains(segment));
+            self.cut.push((now, gone));
+        }
+        self.forget_resizes();
+    }
+
+    /// It is not known whether a resize took place.
+    pub(crate) fn resize_uncertain(&mut self, op: OpNumber) {
+        if let Some(resize) = self.resizes.remove(&op) {
+            self.certain.retain(|segment| *segment < resize.first_gone);
+        }
+    }
+
+    /// Resizes matter only to writes that were on their way beside them.
+    fn forget_resizes(&mut self) {
+        let oldest = self.writes.values().map(|write| write.asked).min().unwrap_or(NEVER);
+        self.resizes.retain(|_, resize| resize.answered == NEVER || resize.answered > oldest);
+        if self.resizes.is_empty() {
+            self.beside_resize.clear();
+        }
+    }
+
+    /// Everything that was answered before is durable.
+    pub(crate) fn flushed(&mut self, asked: Tick) {
+        self.cut.retain(|(answered, _)| *answered >= asked);
+        self.forget_resizes();
+    }
+
+    pub(crate) fn crashed(&mut self, power: bool) {
+        let coming: Vec<u64> = self.writes.values().flat_map(|write| write.first..=write.last).collect();
+        self.possible.extend(coming);
+        for resize in self.resizes.values().filter(|resize| resize.answered == NEVER) {
+            self.certain.retain(|segment| *segment < resize.first_gone);
+        }
+        if power {
+            self.certain.clear();
+            for (_, gone) in std::mem::take(&mut self.cut) {
+                self.possible.extend(gone);
+            }
+        }
+        self.cut.clear();
+        self.writes.clear();
+        self.resizes.clear();
+        self.beside_resize.clear();
+    }
+
+    /// Bytes other than zero were seen in this segment.
+    pub(crate) fn seen(&mut self, segment: u64) {
+        if self.possible.contains(&segment) {
+            self.certain.insert(segment);
+        }
+    }
+
+    /// The card says how many there are, of a file that ends before the segment `end`: `false` if that cannot be.
+    pub(crate) fn counted(&mut self, count: u64, end: u64, now: Tick) -> bool {
+        if count == self.possible.len() as u64 {
+            // What lies beyond the end goes when the file grows.
+            self.certain = self.possible.range(..end).copied().collect();
+        } else if count == self.certain.len() as u64 {
+            let gone = self.possible.difference(&self.certain).copied().collect();
+            self.cut.push((now, gone));
+            self.possible = self.certain.clone();
+        }
+        (self.certain.len() as u64..=self.possible.len() as u64).contains(&count)
+    }
+
+    /// How many there must be at least, and may be at most.
+    pub(crate) fn bounds(&self) -> (usize, usize) {
+        (self.certain.len(), self.possible.len())
+    }
+
+    /// Whether a resize was on its way at some moment since.
+    pub(crate) fn resized_since(&self, tick: Tick) -> bool {
+        self.resizes.values().any(|resize| resize.answered > tick)
+    }
+
+    /// When the oldest resize was sent that is on its way.
+    pub(crate) fn resizing_since(&self) -> Option<Tick> {
+        let pending = self.resizes.values().filter(|resize| resize.answered == NEVER);
+        pending.map(|resize| resize.asked).min()
+    }
+}
