@@ -213,6 +213,12 @@ impl Generator<'_> {
     fn remove(&mut self) -> Option<Draft> {
         let (base, node, path) = match self.rng.below(5) {
             0 => self.file().map(|(key, node)| (key, node, Vec::new()))?,
+            // Under the hands of those who are at its data.
+            1 | 2 => {
+                let busy: Vec<Key> = self.model.busy_files().collect();
+                let key = *self.rng.choose(&busy)?;
+                (key, self.model.id(key)?, Vec::new())
+            }
             _ => self.place()?,
         };
         let (only, flags) = match self.rng.below(4) {

@@ -66,6 +66,7 @@ impl From<Failure> for Stop {
 
 struct Run {
     steps: u64,
+    /// Requests of the work, without those that look at what came of it.
     sent: u64,
     rng: Rng,
     trace: Trace,
@@ -83,6 +84,8 @@ struct Run {
     still: u32,
     /// The card may die at any moment of this life: one chance in so many.
     dies_one_in: Option<u64>,
+    /// It dies after so many turns: often soon after something that is not durable yet.
+    dies_in: Option<u64>,
     /// The one answer that is waited for, by host and id, and the answer when it is there.
     wanted: Option<(usize, u64)>,
     wanted_answer: Option<Answer>,
@@ -114,6 +117,7 @@ impl Run {
             checked: CheckReport::default(),
             still: 0,
             dies_one_in: None,
+            dies_in: None,
             wanted: None,
             wanted_answer: None,
             report: Report::default(),
@@ -374,16 +378,16 @@ impl Run {
         };
         let (name, [first, second, third, fourth]) = asked.what.in_short();
         self.trace.note(name, &[index as u64, id, first, second, third, fourth]);
+        let what = asked.what.clone();
         host.waiting.insert(id, Waiting { asked, since: self.trace.clock().now() });
-        self.sent += 1;
+        self.maybe_die_soon(&what, 30);
         Ok(Ok(id))
     }
 
     /// Lets somebody take a turn: a host, or the card. Time goes on, to the disk's next event if nothing else moves.
     fn step(&mut self, sending: bool) -> Result<(), Stop> {
-        if let Some(chance) = self.dies_one_in
-            && self.rng.one_in(chance)
-        {
+        self.dies_in = self.dies_in.map(|turns| turns.saturating_sub(1));
+        if self.dies_in == Some(0) || self.dies_one_in.is_some_and(|chance| self.rng.one_in(chance)) {
             self.die()?;
             return Err(Stop::Died);
         }
@@ -443,7 +447,10 @@ impl Run {
             let draft = Generator { rng, model, plan, limits }.draw();
             if let Some(draft) = draft {
                 match self.send(index, draft)? {
-                    Ok(_) => moved = true,
+                    Ok(_) => {
+                        self.sent += 1;
+                        moved = true;
+                    }
                     Err(_) => self.report.count("rings full", 1),
                 }
             }
@@ -474,7 +481,22 @@ impl Run {
         Ok(taken)
     }
 
+    /// What is on its way, or was just answered, is what a death can do most harm to.
+    fn maybe_die_soon(&mut self, what: &What, within: u64) {
+        let changes = matches!(what, What::Name { .. } | What::Resize { .. });
+        if changes
+            && self.dies_one_in.is_some()
+            && self.dies_in.is_none()
+            && self.rng.one_in(self.plan.last_one_in)
+        {
+            self.dies_in = Some(1 + self.rng.below(within));
+        }
+    }
+
     fn count(&mut self, what: &What, answer: &Answer) {
+        if answer.status.is_ok() {
+            self.maybe_die_soon(what, 80);
+        }
         if let Err(error) = answer.status {
             self.report.count(error.name().unwrap_or("unknown errors"), 1);
             return;
@@ -490,7 +512,7 @@ impl Run {
         }
         self.collect();
         self.hosts.clear();
-        (self.wanted, self.wanted_answer) = (None, None);
+        (self.wanted, self.wanted_answer, self.dies_in) = (None, None, None);
         if let Some(card) = self.card.take() {
             self.disk = Some(card.into_disk());
         }

@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub(super) span: u64,
     /// One request in so many is one that cannot be.
     pub(super) hostile_one_in: u64,
+    /// One change in so many is the last that the card sees.
+    pub(super) last_one_in: u64,
     /// How often each kind of request is drawn, by [`Sort`].
     pub(super) weights: [u64; SORTS.len()],
     /// Names there are; few, so that they meet, or so many that the log cannot hold all of them.
@@ -69,7 +71,7 @@ impl Plan {
         let segment_len = 4096u64 << rng.below(5);
         // A small device is full soon, and everything is used again all the time.
         let segments = match segment_len {
-            _ if rng.one_in(3) => rng.range(8..24),
+            _ if rng.one_in(2) => rng.range(8..24),
             4096 => rng.range(60..400),
             8192 | 16384 => rng.range(40..200),
             _ => rng.range(16..80),
@@ -94,6 +96,7 @@ impl Plan {
             errors: rng.one_in(8),
             span: segment_len * (segments / rng.range(1..9)).max(2),
             hostile_one_in: rng.range(10..60),
+            last_one_in: *rng.choose(&[10, 40, 200]).unwrap_or(&40),
             weights: weights(rng, names > 8),
             names,
         }
@@ -132,8 +135,8 @@ fn disk_plan(rng: &mut Rng, block_len: u32, capacity: u64) -> DiskPlan {
         depth: *rng.choose(&[2, 8, 64]).unwrap_or(&8),
         latency: Duration::from_micros(1)..Duration::from_micros(latency_us_max),
         busy: if rng.one_in(3) { PerMillion::percent(20) } else { PerMillion::NEVER },
-        slow: if rng.one_in(2) { PerMillion::percent(3) } else { PerMillion::NEVER },
-        slow_factor: *rng.choose(&[10, 100]).unwrap_or(&10),
+        slow: if rng.one_in(2) { PerMillion::percent(5) } else { PerMillion::NEVER },
+        slow_factor: *rng.choose(&[10, 100, 1000]).unwrap_or(&10),
         ..DiskPlan::default()
     }
 }

@@ -30,7 +30,7 @@ impl Model {
             What::Write { .. } => self.answer_write(asked, answer, now),
             What::Resize { .. } => self.answer_resize(asked, answer, now),
             What::Flush => self.answer_flush(asked.at, answer),
-            What::Name { number, verdict } => self.answer_name(asked.at, *number, verdict, answer, now),
+            What::Name { .. } => self.answer_name(asked, answer, now),
             What::Look { base, path } => self.answer_look(asked.at, *base, path, answer),
             What::List { directory, after, most } => {
                 self.answer_list(asked.at, *directory, after, *most, answer)
@@ -42,6 +42,8 @@ impl Model {
             },
             What::Hostile { refusals } => match answer.status {
                 Err(error) if refusals.contains(&error) || self.is_trouble(error) => Ok(()),
+                // Which of two reasons is told is not said anywhere.
+                Err(FileError::NoSpace) if self.may_be_full_since(asked.at, false) => Ok(()),
                 status => {
                     wrong(format!("a request that cannot be was answered with {status:?}, not {refusals:?}"))
                 }
@@ -194,14 +196,9 @@ impl Model {
         }
     }
 
-    fn answer_name(
-        &mut self,
-        asked: Tick,
-        number: u64,
-        verdict: &Verdict,
-        answer: &Answer,
-        now: Tick,
-    ) -> Judged {
+    fn answer_name(&mut self, asked: &Asked, answer: &Answer, now: Tick) -> Judged {
+        let What::Name { number, verdict, adds } = &asked.what else { return Ok(()) };
+        let (number, asked) = (*number, asked.at);
         if answer.status.is_err_and(|error| self.is_trouble(error)) {
             // It may have happened: a change stays on its way until the card has been started again.
             if !matches!(verdict, Verdict::Change(_)) {
@@ -209,8 +206,7 @@ impl Model {
             }
             return Ok(());
         }
-        let adds = matches!(verdict, Verdict::Change(NameChange::Insert { .. } | NameChange::Move { .. }));
-        if answer.status == Err(FileError::NoSpace) && adds && self.may_be_full_since(asked, false) {
+        if answer.status == Err(FileError::NoSpace) && *adds && self.may_be_full_since(asked, false) {
             self.names.refused(number, now);
             if let Verdict::Change(change) = verdict
                 && let Some(file) = change.removes().and_then(|key| self.files.get_mut(&key))

@@ -91,9 +91,11 @@ pub(crate) enum What {
         slot: usize,
     },
     Flush,
+    /// `adds` if it may need room in the log.
     Name {
         number: u64,
         verdict: Verdict,
+        adds: bool,
     },
     /// `STAT`, or `OPEN` without creating.
     Look {
@@ -268,6 +270,12 @@ impl Model {
         self.files.keys().copied().filter(is_file).collect()
     }
 
+    /// Files whose data requests are at.
+    pub(crate) fn busy_files(&self) -> impl Iterator<Item = Key> + '_ {
+        let busy = self.files.iter().filter(|(_, file)| file.in_flight > 0 && file.removal.is_none());
+        busy.map(|(key, _)| *key)
+    }
+
     /// Whether a node, which may be gone, was a directory.
     pub(crate) fn was_directory(&self, key: Key) -> bool {
         key == ROOT_KEY || self.directories.contains(&key)
@@ -375,7 +383,8 @@ impl Model {
             }
         }
         let number = self.names.asked(verdict.clone(), locks, now);
-        Some(self.sent(What::Name { number, verdict }))
+        let adds = !matches!(op, NameOp::Remove { .. });
+        Some(self.sent(What::Name { number, verdict, adds }))
     }
 
     /// Whether a request about names can be sent: nothing is on its way that it could depend on.
@@ -483,14 +492,15 @@ impl Model {
             None => format!("no write ({op})"),
         };
         let skip = (wrong.offset.next_multiple_of(8) - wrong.offset) as usize;
-        let word = wrong.found.get(skip..).and_then(|rest| rest.first_chunk::<8>()).copied();
-        let found = match word.map(u64::from_le_bytes) {
-            Some(0) => "zeros".to_owned(),
+        let words = wrong.found.get(skip..).unwrap_or_default().as_chunks::<8>().0;
+        let told = words.iter().map(|word| u64::from_le_bytes(*word)).find(|word| *word != 0);
+        let found = match told {
             Some(word) => {
                 let (op, place) = content::origin(word);
                 format!("bytes of {}, from place {}", whose(op), u64::from(place) * 8)
             }
-            None => format!("{:?}", wrong.found),
+            None if wrong.found.len() < 16 => format!("{:?}", wrong.found),
+            None => "zeros".to_owned(),
         };
         let allowed: Vec<String> = wrong.allowed.iter().map(|op| whose(*op)).collect();
         Failure::new(format!(
