@@ -149,24 +149,23 @@ impl Replay {
         next_node: u64,
         findings: &mut Vec<Finding>,
     ) -> (Tree, Space) {
-        let mut tree = Tree::new();
         let mut space = Space::new(geometry.data_segments);
-        tree.reserve(self.nodes.len());
         let mut children: ById<Vec<(Arc<[u8]>, NodeId)>> = HashMap::default();
-        for (id, mut node) in self.nodes {
+        self.nodes.retain(|id, node| {
             if id.0 <= ROOT.0 || id.0 >= next_node {
-                findings.push(Finding::IdNotGiven { node: id, next: next_node });
-                continue;
+                findings.push(Finding::IdNotGiven { node: *id, next: next_node });
+                return false;
             }
             if let Body::File(file) = &mut node.body {
-                if let Some(map) = self.maps.remove(&id) {
+                if let Some(map) = self.maps.remove(id) {
                     file.map = map;
                 }
-                occupy(id, file, geometry, &mut space, findings);
+                occupy(*id, file, geometry, &mut space, findings);
             }
-            children.entry(node.parent).or_default().push((Arc::clone(&node.name), id));
-            tree.restore(id, node);
-        }
+            children.entry(node.parent).or_default().push((Arc::clone(&node.name), *id));
+            true
+        });
+        let mut tree = Tree::of(self.nodes);
         findings.extend(self.maps.into_keys().map(|node| Finding::MapWithoutFile { node }));
         for (directory, mut entries) in children {
             entries.sort_unstable();

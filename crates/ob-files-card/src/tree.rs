@@ -118,21 +118,19 @@ pub(crate) struct Renaming {
 }
 
 impl Tree {
-    /// An empty tree: the root.
-    pub(crate) fn new() -> Self {
+    /// A tree of the root and these nodes. Directories know nothing of what is in them until they [adopt](Self::adopt)
+    /// it.
+    pub(crate) fn of(mut nodes: ById<Node>) -> Self {
         let root = Node {
             parent: NO_NODE,
             name: Arc::from(&b""[..]),
             home: 0,
             body: Body::Directory(BTreeMap::new()),
         };
-        let mut nodes = HashMap::default();
         nodes.insert(ROOT, root);
-        Self { nodes, files: 0, live_bytes: 0 }
-    }
-
-    pub(crate) fn reserve(&mut self, nodes: usize) {
-        self.nodes.reserve(nodes);
+        let files = nodes.values().filter(|node| node.kind() == NodeKind::File).count() as u64;
+        let live_bytes = nodes.iter().filter(|(id, _)| **id != ROOT).map(|(_, node)| node.live_bytes()).sum();
+        Self { nodes, files, live_bytes }
     }
 
     pub(crate) fn files(&self) -> u64 {
@@ -241,11 +239,11 @@ impl Tree {
         if let Some(children) = self.children_mut(parent) {
             children.insert(Arc::clone(&name), id);
         }
-        self.restore(id, Node { parent, name, home: 0, body });
+        self.place(id, Node { parent, name, home: 0, body });
     }
 
-    /// Puts a node in place without its directory knowing: for mounting, which fills directories at its end.
-    pub(crate) fn restore(&mut self, id: NodeId, node: Node) {
+    /// Puts a node in place. Its directory knows already.
+    fn place(&mut self, id: NodeId, node: Node) {
         self.files += u64::from(node.kind() == NodeKind::File);
         self.live_bytes += node.live_bytes();
         self.nodes.insert(id, node);
@@ -324,7 +322,7 @@ impl Tree {
         if let Some(children) = self.children_mut(directory) {
             children.insert(Arc::clone(&node.name), id);
         }
-        self.restore(id, node);
+        self.place(id, node);
     }
 
     /// The entries of a directory behind a name, in order.
@@ -365,7 +363,7 @@ mod tests {
     use super::*;
 
     fn tree() -> Tree {
-        let mut tree = Tree::new();
+        let mut tree = Tree::of(ById::default());
         tree.insert(NodeId(2), ROOT, b"a", NodeKind::Directory);
         tree.insert(NodeId(3), NodeId(2), b"b", NodeKind::Directory);
         tree.insert(NodeId(4), NodeId(3), b"file", NodeKind::File);

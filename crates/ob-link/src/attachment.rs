@@ -1,7 +1,7 @@
 //! One host at the card: a pure core that takes frames and finished transfers and gives frames and transfers.
 
 use ob_core::{AttachmentId, Clock, Dma, DmaCounts, GroupId, Incarnation, Instant, RegionId};
-use ob_memory::Region;
+use ob_memory::{ArenaSpan, Region};
 use ob_ring::{Armed, CardService, GroupKey, RingError};
 use ob_wire_link::frame::{CHANNEL_MAX, Frame, GroupOpened, LinkKind, Resume, Welcome};
 use ob_wire_link::ring::RingSpec;
@@ -30,7 +30,7 @@ pub enum CardEvent {
         /// Bytes asked for.
         response_capacity: u32,
     },
-    /// A group was closed and its memory is free.
+    /// A group was closed, and its memory goes with the next poll.
     GroupClosed {
         /// Which.
         group: GroupId,
@@ -70,6 +70,8 @@ pub struct CardAttachment<C> {
     dma: CardDma<C>,
     sequencer: Sequencer,
     groups: Vec<CardGroup>,
+    /// Groups that were closed since the last poll. Their memory stays until the driver has heard of it.
+    closed: Vec<CardGroup>,
     next_group: u32,
     /// Frames to be sent.
     out: Vec<u8>,
@@ -87,6 +89,7 @@ impl<C: Clock> CardAttachment<C> {
             dma,
             sequencer: Sequencer::default(),
             groups: Vec::new(),
+            closed: Vec::new(),
             next_group: 1,
             out: Vec::new(),
             connected: true,
@@ -114,6 +117,11 @@ impl<C: Clock> CardAttachment<C> {
     /// Bytes of the regions of all groups.
     pub fn region_bytes(&self) -> u64 {
         self.groups.iter().map(|group| group.region_len).sum()
+    }
+
+    /// The memory of a group that devices fill and empty, for registration with them.
+    pub fn arenas(&self, group: GroupId) -> Option<[ArenaSpan; 2]> {
+        self.groups.iter().find(|open| open.id == group).map(CardGroup::arenas)
     }
 
     /// Takes a frame of the host.
@@ -223,6 +231,7 @@ impl<C: Clock> CardAttachment<C> {
     /// Groups that turned out corrupt are closed and reported.
     pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
         let mut worked = false;
+        self.closed.clear();
         while let Some(completion) = self.dma.poll() {
             let id = CardGroup::of_token(completion.token);
             let key = GroupKey { attachment: self.identity.attachment, group: id };
@@ -396,6 +405,8 @@ impl<C: Clock> CardAttachment<C> {
         self.dma.unregister(closed.region);
         service.closed(GroupKey { attachment: self.identity.attachment, group });
         self.send_sequenced(&Frame::GroupClosed { group, reason: reason as u32, text });
-        Some(CardEvent::GroupClosed { group, region_len: closed.region_len, reason })
+        let region_len = closed.region_len;
+        self.closed.push(closed);
+        Some(CardEvent::GroupClosed { group, region_len, reason })
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ob_core::{AttachmentId, DmaCounts, GroupId, Incarnation, Instant, RegionId};
 use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, doorbell};
+use ob_memory::ArenaSpan;
 use ob_ring::{Armed, CardService, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
 use rustix::io::Errno;
@@ -175,6 +176,8 @@ struct Host {
     process: Option<(OwnedFd, WatchId, i32)>,
     /// Memory files to hand over, by region.
     files: BTreeMap<RegionId, OwnedFd>,
+    /// Memory of groups that the reactor knows.
+    arenas: Vec<(GroupId, ArenaSpan)>,
     /// Bytes of groups that were closed without the host asking for it.
     lingering: u64,
     /// Groups that it asked for and has no answer to yet.
@@ -489,6 +492,7 @@ impl CardLink {
                 index += 1;
                 continue;
             }
+            self.unregister(index, None);
             let mut host = self.hosts.swap_remove(index);
             let reason = host.over.take().unwrap_or_default();
             tracing::info!(attachment = host.core.identity().attachment.0, "host detached: {reason}");
@@ -525,6 +529,9 @@ impl CardLink {
 
 impl Drop for CardLink {
     fn drop(&mut self) {
+        for index in 0..self.hosts.len() {
+            self.unregister(index, None);
+        }
         let wires = self.strangers.drain(..).map(|stranger| stranger.wire);
         for wire in wires.chain(self.hosts.drain(..).filter_map(|host| host.wire)).collect::<Vec<_>>() {
             self.drop_wire(wire);

@@ -1,6 +1,7 @@
 //! One group at the card: its two rings and what they belong to.
 
 use ob_core::{Dma, DmaCompletion, Doorbell, GroupId, RegionId, Token};
+use ob_memory::ArenaSpan;
 use ob_ring::{Armed, CardReceiver, CardSender, CardService, GroupKey, Received, RingError};
 use ob_wire_link::ring::RingSpec;
 
@@ -83,6 +84,11 @@ impl CardGroup {
             sender: CardSender::new(response, Token(base | TOKEN_SENDER)),
             arming: false,
         }
+    }
+
+    /// The memory that requests are fetched into, and the memory that responses are sent from.
+    pub(crate) fn arenas(&self) -> [ArenaSpan; 2] {
+        [self.receiver.arena(), self.sender.arena()]
     }
 
     /// Which group a completion belongs to.

@@ -13,34 +13,40 @@ use crate::plant::{self, Bug};
 use crate::single::{Armed, Role, Single, TOKEN_DATA, TOKEN_POINTERS, words_of};
 
 /// Writes in flight at once.
-const RUNS_MAX: usize = 64;
+const WRITES_MAX: usize = 64;
 
 /// The producing end of a response ring, after DDS §4.3 and Figure 10.
 ///
 /// ```text
-///    freed            TailC (bound)      TailB (buffered)         TailA (allocated)
-///  ───┬──────────────────┬──────────────────┬────────────────────────┬─────
-///     │ host reads these │ DMA in flight    │ committed, or reserved │ free
-///  ───┴──────────────────┴──────────────────┴────────────────────────┴─────
+///   staging    │ waits for older memory │ DMA │ committed │ reserved, in any order with those │ free │
+///                                          │        │
+///                                          ▼        ▼  in the order of commits
+///   ring       │ freed │ host reads these │ DMA in flight │ free, some of it promised │
+///                      ▲                  ▲               ▲
+///                  host's claim      TailC (bound)   TailB (buffered)
 /// ```
 ///
-/// A response's place is reserved before the operation behind it starts, so that a device fills it where the DMA
-/// will send it from. Reservations are committed in any order and delivered in the order they were made.
+/// A response's memory is reserved before the operation behind it starts, so that a device fills it where the DMA will
+/// send it from; together reservations promise no more than the ring has room for. The paper delivers them in the order
+/// they were made, so one slow read holds up every answer behind it. Here a response takes its place in the ring when it
+/// is committed, and only memory is used again in the order in which it was reserved.
 pub struct CardSender {
     single: Single,
     staging: Pool,
-    /// Staging memory that is free, in ring order.
+    /// Staging memory that is free, in the order in which it is used.
     free: VecDeque<Slice>,
-    /// TailA.
+    /// TailA: where the next reservation's memory begins, counted on like a ring's positions.
     allocated: u64,
-    /// Reserved or committed, not yet submitted, oldest first.
-    entries: VecDeque<Entry>,
-    /// Number of the first entry.
-    first_entry: u64,
+    /// What is reserved, in the order of its memory, until that memory is free again.
+    held: VecDeque<Held>,
+    /// Committed and not yet submitted, in the order of commits.
+    ready: VecDeque<Slice>,
+    /// Bytes of the ring that reserved and committed responses will take.
+    promised: u64,
     /// TailB: what has been submitted ends here.
     buffered: u64,
-    /// Writes submitted, oldest first; their memory is free again in this order.
-    runs: VecDeque<Run>,
+    /// Writes in flight.
+    writes: usize,
     /// What the host has given back ends here.
     freed: u64,
     look: Look,
@@ -68,21 +74,25 @@ enum Purpose {
     Arm,
 }
 
-struct Entry {
-    /// The message's bytes, once committed.
-    bytes: Option<Slice>,
+/// A piece of staging memory that is not free.
+struct Held {
+    start: usize,
+    memory: Memory,
 }
 
-struct Run {
-    start: usize,
-    bytes: Option<Slice>,
+enum Memory {
+    /// Reserved, committed or being sent.
+    Out,
+    /// Not needed any more, but memory before it is.
+    Back(Slice),
+    /// Being sent in one write with the piece before it, and comes back with that.
+    Joined,
 }
 
 /// A place for one response.
 #[derive(Debug)]
-#[must_use = "a reservation that is never committed holds up every response behind it"]
+#[must_use = "the memory of a reservation that is never committed, and all behind it, is never used again"]
 pub struct Reservation {
-    number: u64,
     front: Slice,
     rest: Slice,
     inline_len: u16,
@@ -118,10 +128,11 @@ impl CardSender {
             staging,
             free,
             allocated: 0,
-            entries: VecDeque::with_capacity(256),
-            first_entry: 0,
+            held: VecDeque::with_capacity(256),
+            ready: VecDeque::with_capacity(256),
+            promised: 0,
             buffered: 0,
-            runs: VecDeque::with_capacity(RUNS_MAX),
+            writes: 0,
             freed: 0,
             look: Look::default(),
             closed: false,
@@ -133,23 +144,23 @@ impl CardSender {
         let spec = self.single.spec;
         let placement = Placement::of(shape, self.allocated, &spec)
             .ok_or(ReserveError::TooLarge { limit: spec.message_max() })?;
-        let used = self.allocated - self.freed + placement.total();
+        let used = self.buffered - self.freed + self.promised + u64::from(placement.span);
         if used > u64::from(spec.progress_max()) || !self.has_staging(placement) {
             self.look.room_wanted = true;
             return Err(ReserveError::Full);
         }
         self.look.room_wanted = false;
         if placement.skip > 0 {
-            let mut skip = self.take_staging(placement.skip as usize).ok_or(ReserveError::Full)?;
-            skip[..HEADER_LEN].copy_from_slice(&Header::Skip { span: placement.skip }.encode().to_le_bytes());
-            self.entries.push_back(Entry { bytes: Some(skip) });
+            let skip = self.take_staging(placement.skip as usize).ok_or(ReserveError::Full)?;
+            self.held.push_back(Held { start: skip.start(), memory: Memory::Back(skip) });
         }
         let mut front = self.take_staging(placement.span as usize).ok_or(ReserveError::Full)?;
+        self.held.push_back(Held { start: front.start(), memory: Memory::Out });
+        self.promised += u64::from(placement.span);
+        self.release();
         let mut rest = front.split_off(placement.payload_offset as usize);
         let payload = shape.payload.map(|(len, _)| rest.split_to(len as usize));
-        self.entries.push_back(Entry { bytes: None });
         Ok(Reservation {
-            number: self.first_entry + self.entries.len() as u64 - 1,
             front,
             rest,
             inline_len: shape.inline_len,
@@ -184,8 +195,7 @@ impl CardSender {
             bytes = join(bytes, part);
         }
         assert_eq!(bytes.len(), span as usize, "a reservation is committed with the payload it was given");
-        let index = (reservation.number - self.first_entry) as usize;
-        self.entries[index].bytes = Some(bytes);
+        self.ready.push_back(bytes);
     }
 
     /// Reserves and commits a response that is known already.
@@ -204,7 +214,16 @@ impl CardSender {
 
     /// Whether committed responses wait for [`CardSender::step`].
     pub fn has_ready(&self) -> bool {
-        self.entries.front().is_some_and(|entry| entry.bytes.is_some())
+        !self.ready.is_empty() && !self.is_stuck()
+    }
+
+    /// Whether the next response has to wait until the host has taken some: the end of the ring may cost more than was
+    /// promised.
+    fn is_stuck(&self) -> bool {
+        let Some(next) = self.ready.front() else { return false };
+        let (len, to_wrap) = (next.len() as u64, self.single.spec.to_wrap(self.buffered));
+        let needed = if len > to_wrap { to_wrap + len } else { len };
+        self.buffered - self.freed + needed > u64::from(self.single.spec.progress_max())
     }
 
     /// Submits what can be submitted: committed responses, the bound, the read of the host's pointers. `true` if
@@ -220,7 +239,7 @@ impl CardSender {
 
     fn submit(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         let mut submitted = false;
-        while self.runs.len() < RUNS_MAX && self.has_ready() && self.submit_run(dma)? {
+        while self.writes < WRITES_MAX && self.has_ready() && self.submit_run(dma)? {
             submitted = true;
         }
         self.look.sleepers_unseen |= self.buffered != self.single.bound;
@@ -228,7 +247,7 @@ impl CardSender {
         if !self.single.write_bound(dma)? || self.look.in_flight.is_some() {
             return Ok(submitted);
         }
-        let arming = self.look.room_wanted && !self.look.armed;
+        let arming = (self.look.room_wanted || self.is_stuck()) && !self.look.armed;
         if arming && !self.look.ticketed {
             self.look.ticketed = self.single.write_ticket(dma)?;
         }
@@ -262,9 +281,9 @@ impl CardSender {
     /// Whether the card may sleep as far as this end is concerned: everything is delivered, sleepers were looked for
     /// after that, and whoever makes room that is wanted will ring. [`CardSender::step`] brings that about.
     pub fn arm(&self) -> Armed {
-        let delivered = self.runs.is_empty() && !self.has_ready() && self.single.is_bound_written();
+        let delivered = self.writes == 0 && !self.has_ready() && self.single.is_bound_written();
         let seen = !self.look.sleepers_unseen && self.look.in_flight.is_none();
-        let rings = !self.look.room_wanted || self.look.armed;
+        let rings = !(self.look.room_wanted || self.is_stuck()) || self.look.armed;
         if delivered && seen && rings { Armed::Yes } else { Armed::NotYet }
     }
 
@@ -313,50 +332,33 @@ impl CardSender {
         Some(taken)
     }
 
-    /// Joins committed entries from the front into one write, up to the end of the ring, a reservation still
-    /// open, or the link's largest transfer.
+    /// Sends committed responses from the front in one write: those that lie side by side, up to the end of the ring or
+    /// the link's largest transfer.
     fn submit_run(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
-        let limit = dma.largest_transfer();
-        let mut run: Option<Slice> = None;
-        let mut joined = 0u64;
-        while let Some(bytes) = self.entries.front_mut().and_then(|entry| entry.bytes.take()) {
-            match run.take() {
-                None => run = Some(bytes),
-                Some(sofar) if sofar.len() + bytes.len() <= limit => match sofar.join(bytes) {
-                    Ok(longer) => run = Some(longer),
-                    Err((sofar, bytes)) => {
-                        self.entries[0].bytes = Some(bytes);
-                        run = Some(sofar);
-                        break;
-                    }
-                },
-                Some(sofar) => {
-                    self.entries[0].bytes = Some(bytes);
-                    run = Some(sofar);
-                    break;
-                }
+        let to_wrap = self.single.spec.to_wrap(self.buffered);
+        if self.ready.front().is_some_and(|next| next.len() as u64 > to_wrap) {
+            let skip = Header::Skip { span: to_wrap as u32 }.encode();
+            if !self.single.write_at(dma, self.single.spec.at(self.buffered), skip)? {
+                return Ok(false);
             }
-            self.entries.pop_front();
-            joined += 1;
+            self.buffered += to_wrap;
         }
-        self.first_entry += joined;
-        let Some(from) = run else { return Ok(false) };
-        let (start, len) = (from.start(), from.len() as u64);
+        let Some(from) = self.next_run(dma.largest_transfer()) else { return Ok(false) };
+        let len = from.len() as u64;
         let to = self.single.address(self.single.spec.at(self.buffered));
         if plant::is_planted(Bug::TailBeforeData) {
             self.single.write_word(dma, control::BOUND, self.buffered + len)?;
         }
         match dma.submit(self.single.token(TOKEN_DATA), DmaOp::Write { from, to }) {
             Ok(()) => {
-                self.runs.push_back(Run { start, bytes: None });
+                self.writes += 1;
+                self.promised -= len;
                 self.buffered += len;
                 Ok(true)
             }
             Err(Refused { op, reason }) => {
                 if let DmaOp::Write { from, .. } = op {
-                    // One entry again: its parts are committed all the same.
-                    self.entries.push_front(Entry { bytes: Some(from) });
-                    self.first_entry -= 1;
+                    self.ready.push_front(from);
                 }
                 match reason {
                     RefusedReason::Busy => Ok(false),
@@ -364,6 +366,33 @@ impl CardSender {
                 }
             }
         }
+    }
+
+    /// Takes ready responses that can go in one write of at most so many bytes.
+    fn next_run(&mut self, transfer_max: usize) -> Option<Slice> {
+        let spec = self.single.spec;
+        let room = u64::from(spec.progress_max()) - (self.buffered - self.freed);
+        let limit = transfer_max.min(room.min(spec.to_wrap(self.buffered)) as usize);
+        let mut run = self.ready.pop_front()?;
+        while let Some(next) = self.ready.pop_front() {
+            if run.len() + next.len() > limit {
+                self.ready.push_front(next);
+                break;
+            }
+            let start = next.start();
+            match run.join(next) {
+                Ok(longer) => {
+                    run = longer;
+                    self.keep(start, Memory::Joined);
+                }
+                Err((sofar, next)) => {
+                    run = sofar;
+                    self.ready.push_front(next);
+                    break;
+                }
+            }
+        }
+        Some(run)
     }
 
     fn complete_pointers(&mut self, completion: &DmaCompletion) -> Result<(), RingError> {
@@ -383,16 +412,36 @@ impl CardSender {
         Ok(())
     }
 
-    /// Gives the memory of a finished write back, in ring order.
+    /// Gives the memory of a finished write back.
     fn recycle(&mut self, completion: DmaCompletion) {
         let DmaOp::Write { from, .. } = completion.op else { return };
-        let Some(run) = self.runs.iter_mut().find(|run| run.bytes.is_none() && run.start == from.start())
-        else {
-            return;
-        };
-        run.bytes = Some(from);
-        while let Some(bytes) = self.runs.front_mut().and_then(|run| run.bytes.take()) {
-            self.runs.pop_front();
+        self.writes -= 1;
+        self.keep(from.start(), Memory::Back(from));
+        self.release();
+    }
+
+    /// Says what became of the piece of memory that begins at `start`.
+    fn keep(&mut self, start: usize, memory: Memory) {
+        let Some(oldest) = self.held.front().map(|held| held.start) else { return };
+        let capacity = self.single.spec.capacity() as usize;
+        let age = |start: usize| (start + capacity - oldest) % capacity;
+        let index = self.held.partition_point(|held| age(held.start) < age(start));
+        if let Some(held) = self.held.get_mut(index).filter(|held| held.start == start) {
+            held.memory = memory;
+        }
+    }
+
+    /// Frees memory that nothing before it keeps.
+    fn release(&mut self) {
+        while let Some(held) = self.held.pop_front() {
+            let bytes = match held.memory {
+                Memory::Out => {
+                    self.held.push_front(held);
+                    return;
+                }
+                Memory::Joined => continue,
+                Memory::Back(bytes) => bytes,
+            };
             match self.free.pop_back() {
                 None => self.free.push_back(bytes),
                 Some(last) => match last.join(bytes) {

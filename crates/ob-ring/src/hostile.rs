@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use ob_core::{Dma, DmaCompletion, DmaCounts, DmaOp, Refused, RegionId, Token};
 use ob_memory::Region;
-use ob_wire_link::ring::{RingSpec, Shape, control};
+use ob_wire_link::ring::{Header, RingSpec, Shape, control};
 
 use crate::{
     Batch, CardBell, CardReceiver, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing,
@@ -109,7 +109,9 @@ struct HostileDma {
     transfers: usize,
     /// Completions to be polled.
     waiting: usize,
-    /// Bytes of responses submitted to the attacked group.
+    /// The attacked group's response ring.
+    response: RingSpec,
+    /// Bytes of responses submitted to it.
     responded: u64,
 }
 
@@ -138,6 +140,12 @@ impl Dma for HostileDma {
         assert!(self.transfers <= TRANSFERS_A_CALL_MAX, "one call of the card goes on and on");
         let data = match &op {
             DmaOp::Write { from, .. } if token.0 & !3 == ATTACKED + RESPONSE => from.len() as u64,
+            // The end of the ring is passed with one word, outside of the ring's own words.
+            DmaOp::WriteWord { to, value } if token.0 & !3 == ATTACKED + RESPONSE => {
+                let is_data = (self.response.at(0)..).contains(&to.offset);
+                let header = Header::decode(*value, u64::MAX).ok().filter(|_| is_data);
+                header.map_or(0, |header| u64::from(header.span()))
+            }
             _ => 0,
         };
         self.inner.submit(token, op)?;
@@ -187,7 +195,9 @@ impl World {
         inner.register(RegionId(0), good.region.clone());
         inner.register(RegionId(1), attacked.region.clone());
         let region = attacked.region.clone();
-        let dma = HostileDma { inner, region, planned: Vec::new(), transfers: 0, waiting: 0, responded: 0 };
+        let response = attacked.response;
+        let (planned, transfers, waiting, responded) = (Vec::new(), 0, 0, 0);
+        let dma = HostileDma { inner, region, planned, transfers, waiting, response, responded };
         Self { dma, good: Good::new(good), attacked: Attacked::new(attacked) }
     }
 

@@ -137,8 +137,13 @@ impl Single {
     }
 
     pub(crate) fn write_word(&self, dma: &mut dyn Dma, word: usize, value: u64) -> Result<bool, RingError> {
-        let to = self.address(self.spec.word(word));
-        submit(dma, self.token(TOKEN_WORD), DmaOp::WriteWord { to, value })
+        self.write_at(dma, self.spec.word(word), value)
+    }
+
+    /// Submits a word at an offset of the region. `false` if the link is busy.
+    pub(crate) fn write_at(&self, dma: &mut dyn Dma, offset: u64, value: u64) -> Result<bool, RingError> {
+        let op = DmaOp::WriteWord { to: self.address(offset), value };
+        submit(dma, self.token(TOKEN_WORD), op)
     }
 }
 

@@ -500,9 +500,9 @@ struct World<'a> {
     receiver: &'a HostReceiver,
     card: Card,
     requests: VecDeque<Content>,
-    responses: VecDeque<(u64, Option<Content>)>,
-    reserved: u64,
-    open: Vec<(u64, Reservation)>,
+    /// Committed, in that order.
+    responses: VecDeque<Content>,
+    open: Vec<Reservation>,
     claims: Vec<(Content, Claimed<'a>)>,
     messages: Vec<(Content, Message)>,
     seed: u64,
@@ -517,7 +517,6 @@ impl<'a> World<'a> {
             card: group.card(depth, transfer_max),
             requests: VecDeque::new(),
             responses: VecDeque::new(),
-            reserved: 0,
             open: Vec::new(),
             claims: Vec::new(),
             messages: Vec::new(),
@@ -605,9 +604,7 @@ impl<'a> World<'a> {
                     check_alignment(payload, align);
                     assert_eq!(payload.len(), len as usize);
                 }
-                self.open.push((self.reserved, reservation));
-                self.responses.push_back((self.reserved, None));
-                self.reserved += 1;
+                self.open.push(reservation);
                 true
             }
             Err(error) => {
@@ -621,7 +618,7 @@ impl<'a> World<'a> {
         if self.open.is_empty() {
             return;
         }
-        let (number, mut reservation) = self.open.swap_remove(index % self.open.len());
+        let mut reservation = self.open.swap_remove(index % self.open.len());
         let reserved = reservation.payload.as_ref().map(|payload| payload.len() as u32);
         let payload = reserved.map(|reserved| (reserved.min(payload_len), 0));
         let content = self.content((payload_len % 5) as u16, payload);
@@ -632,14 +629,12 @@ impl<'a> World<'a> {
         let before = self.card.sender.has_ready();
         self.card.sender.commit(reservation, &content.inline, payload_len);
         assert!(self.card.sender.has_ready() || !before);
-        let response = self.responses.iter_mut().find(|(other, _)| *other == number).unwrap();
-        response.1 = Some(content);
+        self.responses.push_back(content);
     }
 
     fn receive(&mut self) -> bool {
         let Some(claimed) = self.receiver.receive().unwrap() else { return false };
-        let (_, content) = self.responses.pop_front().unwrap();
-        let mut content = content.unwrap_or_else(|| panic!("delivered before it was committed"));
+        let mut content = self.responses.pop_front().expect("delivered before it was committed");
         content.inline.truncate(claimed.inline_len());
         content.check_claimed(&claimed);
         self.claims.push((content, claimed));
@@ -666,7 +661,7 @@ impl<'a> World<'a> {
             pushed += u32::from(pushed < 4 && self.push(largest.clone()));
             let shape = Shape { inline_len: response_limit, payload: None };
             reserved += u32::from(reserved < 4 && self.reserve(shape));
-            let idle = self.requests.is_empty() && self.responses.is_empty();
+            let idle = self.requests.is_empty() && self.responses.is_empty() && self.open.is_empty();
             if idle && pushed == 4 && reserved == 4 {
                 return;
             }

@@ -37,3 +37,34 @@ fn the_ring_is_measured_within_thirty_seconds() {
     }
     assert!(std::fs::read_to_string(place.path().join("ring.svg")).unwrap().contains("</svg>"));
 }
+
+#[test]
+fn files_are_measured_on_disk_and_in_memory() {
+    let place = Place::new();
+    let output = place.output(&["bench", "files", "--quick", "--json", "files.json", "--plot", "files.svg"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("files.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in [
+        "host_cpu_vs_os.read8k.d32",
+        "host_cpu_vs_os.write8k.d32",
+        "host_cpu_vs_os.read8k.d32.in_place",
+        "throughput_vs_os.read8k.d32",
+        "zero_copy_gain.read64k",
+    ] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases: Vec<&str> =
+        report["cases"].as_array().unwrap().iter().filter_map(|case| case["case"].as_str()).collect();
+    for case in ["os.disk.read1k.d32", "card.disk.write64k.d32", "copying.memory.read64k.d32"] {
+        assert!(cases.contains(&case), "{case} is not among {cases:?}");
+    }
+    assert!(std::fs::read_to_string(place.path().join("files.svg")).unwrap().contains("</svg>"));
+    let left: Vec<_> =
+        std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let is_known = |name: &std::ffi::OsString| {
+        ["files.json", "files.svg", "outboard.toml"].iter().any(|known| name == known)
+    };
+    assert!(left.iter().all(is_known), "it cleans up: {left:?}");
+}

@@ -34,6 +34,10 @@ use crate::space::Space;
 use crate::tree::{ById, Tree};
 use slots::Slots;
 
+/// Device operations that one call of [`CardFiles::poll`] takes back at most. Answers leave the card between calls, and
+/// the sooner the first of them is there, the sooner its host sends the next request.
+const COMPLETIONS_A_TURN: usize = 8;
+
 /// A device that is mounted.
 pub(crate) struct Mounted {
     pub(crate) superblock: Superblock,
@@ -348,12 +352,15 @@ impl CardFiles {
 
     /// Moves everything on that can move; `true` if something did.
     pub fn poll(&mut self, device: &mut dyn Device) -> bool {
-        let mut moved = false;
+        let (mut moved, mut taken) = (false, 0);
         loop {
             let mut moving = false;
-            while let Some(completion) = device.poll() {
+            while taken < COMPLETIONS_A_TURN
+                && let Some(completion) = device.poll()
+            {
                 self.completed(completion);
                 moving = true;
+                taken += 1;
             }
             while let Some(id) = self.ready.pop_front() {
                 self.step(id);

@@ -194,6 +194,7 @@ impl CardLink {
             wire: Some(wire),
             process,
             files: BTreeMap::new(),
+            arenas: Vec::new(),
             lingering: 0,
             wishes: VecDeque::new(),
             attached_at: self.reactor.now(),

@@ -15,6 +15,7 @@ impl CardLink {
         region_len: u64,
         reason: GroupClosedReason,
     ) {
+        self.unregister(index, Some(group));
         let host = &mut self.hosts[index];
         let region = RegionId(group.0);
         if reason != GroupClosedReason::Asked && host.files.contains_key(&region) {
@@ -25,6 +26,31 @@ impl CardLink {
         if let Some(file) = host.files.remove(&region) {
             self.release(&[file]);
         }
+    }
+
+    /// Lets devices of the card's reactor reach a group's memory without looking up its pages each time. Everything works
+    /// without: where the kernel has no room for it, or does not let this process pin so much.
+    fn register(&mut self, index: usize, group: GroupId) {
+        let host = &mut self.hosts[index];
+        for arena in host.core.arenas(group).into_iter().flatten() {
+            match self.reactor.register_arena(arena) {
+                Ok(()) => host.arenas.push((group, arena)),
+                Err(error) => tracing::debug!(group = group.0, "a group's memory is not registered: {error}"),
+            }
+        }
+    }
+
+    /// Undoes that for one group, or for all of them. Must come before the memory is gone: another arena could lie at
+    /// the same addresses next, and devices would go on using the old pages.
+    pub(super) fn unregister(&mut self, index: usize, group: Option<GroupId>) {
+        let reactor = &self.reactor;
+        self.hosts[index].arenas.retain(|(owner, arena)| {
+            let keep = group.is_some_and(|group| group != *owner);
+            if !keep {
+                reactor.unregister_arena(*arena);
+            }
+            keep
+        });
     }
 
     /// Gives memory back, at the expense of the time for making more.
@@ -100,7 +126,10 @@ impl CardLink {
         }
         let opened = host.core.open_group(wish.request, wish.service, plan, region, service);
         match opened {
-            Ok(_) => self.memory_used += len,
+            Ok(group) => {
+                self.memory_used += len;
+                self.register(index, group);
+            }
             Err(_) => drop(host.files.remove(&spec.region)),
         }
         opened.map(drop)

@@ -276,9 +276,22 @@ impl Run {
             return Err(Failure::new(format!("a check found {:?}", self.checked)));
         }
         let left = self.rng.one_in(6).then(|| self.rng.below(16) as u32);
+        let errors = self.plan.errors && self.rng.one_in(3);
+        if errors {
+            disk.change_plan(|plan| plan::add_errors(plan, &mut self.rng));
+        }
         let mounted = ob_files_card::mount(&mut SimDrive::new(&mut disk, clock, left), &self.plan.options);
         match mounted {
-            Ok(files) => Ok(Some(FilesService::new(files, disk))),
+            Ok(files) => {
+                disk.change_plan(plan::remove_errors);
+                Ok(Some(FilesService::new(files, disk)))
+            }
+            Err(MountError::Device(DeviceError::Io)) if errors => {
+                self.report.count("mounts failed", 1);
+                self.disk = Some(disk);
+                self.lose();
+                Ok(None)
+            }
             Err(MountError::Device(DeviceError::Gone)) if left.is_some() => {
                 self.report.count("deaths while mounting", 1);
                 self.disk = Some(disk);

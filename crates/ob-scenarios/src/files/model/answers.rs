@@ -142,6 +142,9 @@ impl Model {
                 }
             }
             file.bytes.answered(op, (offset, end), fate, now);
+            if answer.status.is_ok() {
+                file.recent.answered(op, now);
+            }
             file.segments.write_answered(op, fate == (Fate::Done { durable }), fate != Fate::Refused);
             if durable && answer.status.is_ok() && file.removal.is_none() {
                 let floor = if resized { 0 } else { end };
@@ -170,6 +173,9 @@ impl Model {
             return wrong("the answer to a resize contradicts the size");
         }
         file.bytes.answered(op, (size, NEVER), fate, now);
+        if answer.status.is_ok() {
+            file.recent.answered(op, now);
+        }
         match fate {
             Fate::Uncertain => file.segments.resize_uncertain(op),
             fate => file.segments.resize_answered(op, fate != Fate::Refused, now),

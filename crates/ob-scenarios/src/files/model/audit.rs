@@ -143,6 +143,10 @@ impl Model {
                 return Err(Failure::new(text));
             }
             if crashed {
+                for op in file.recent.taken_back(seen.size, self.durable_before) {
+                    file.bytes.taken_back(op);
+                }
+                file.recent.clear();
                 file.size.settle(seen.size, now);
                 file.bytes.ends_at(seen.size, now);
                 (file.removal, file.durable) = (None, Some(seen.size));

@@ -197,6 +197,11 @@ impl Bytes {
         self.prune(NEVER);
     }
 
+    /// A crash took a cut back: its zeros are nowhere.
+    pub(crate) fn taken_back(&mut self, op: OpNumber) {
+        self.cells.values_mut().for_each(|cell| cell.retain(|candidate| candidate.op != op));
+    }
+
     /// After a crash the file ends here: beyond are zeros when it grows.
     pub(crate) fn ends_at(&mut self, size: u64, now: Tick) {
         self.split(size);

@@ -15,6 +15,7 @@ mod audit;
 mod bytes;
 pub(crate) mod content;
 mod names;
+mod recent;
 mod segments;
 mod size;
 mod tree;
@@ -29,6 +30,7 @@ use ob_wire_link::files::{FileError, ROOT};
 use self::bytes::{Bytes, Fate, Wrong};
 use self::content::OpNumber;
 use self::names::Names;
+use self::recent::Recent;
 use self::segments::Segments;
 use self::size::{Change, Effect, Size};
 
@@ -162,6 +164,7 @@ struct File {
     size: Size,
     bytes: Bytes,
     segments: Segments,
+    recent: Recent,
     /// When its removal was asked for and answered.
     removal: Option<(Tick, Tick)>,
     /// Requests at its data.
@@ -176,6 +179,7 @@ impl File {
             size: Size::new(0, now),
             bytes: Bytes::new(now),
             segments: Segments::default(),
+            recent: Recent::default(),
             removal: None,
             in_flight: 0,
             durable: None,
@@ -340,6 +344,7 @@ impl Model {
             if len > 0 {
                 slot = Some(file.size.asked(Change::Reach(end), now));
                 file.bytes.asked(op, (offset, end), false, now);
+                file.recent.asked(op, Change::Reach(end), now);
                 file.segments.write_asked(op, offset / segment_len, (end - 1) / segment_len, now);
             }
         }
@@ -357,6 +362,7 @@ impl Model {
             let idle = file.size.changing() > 0 || file.size.now().contains(&size);
             slot = file.size.asked(Change::Set(size), now);
             file.bytes.asked(op, (size, NEVER), true, now);
+            file.recent.asked(op, Change::Set(size), now);
             file.segments.resize_asked(op, size.div_ceil(self.shape.segment_len), idle, now);
             file.durable = file.durable.map(|_| 0);
         }
@@ -427,6 +433,7 @@ impl Model {
         for file in self.files.values_mut() {
             file.bytes.prune(oldest);
             file.size.prune(horizon);
+            file.recent.prune(self.durable_before);
         }
         self.names.prune(horizon);
         let index = self.upper.partition_point(|(from, ..)| *from <= oldest).saturating_sub(1);

@@ -1,6 +1,7 @@
 //! The baseline: a file of the operating system, through io_uring.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,8 +16,12 @@ const FILL_LEN: usize = 1 << 20;
 /// How many such writes at a time.
 const FILL_DEPTH: usize = 8;
 
-/// A file that is there in full. Removed when dropped.
+/// A file that is there in full. It has no name in its directory any more, so that nothing is left of it, however the
+/// benchmark ends.
 pub(super) struct Baseline {
+    /// Keeps the file.
+    _file: File,
+    /// What it is called now.
     path: PathBuf,
     len: u64,
     is_direct: bool,
@@ -26,10 +31,10 @@ impl Baseline {
     /// Makes the file, all of it written and on the device, and nothing of it in the page cache.
     pub(super) fn create(path: &Path, len: u64) -> Result<Self, BenchFailure> {
         let file = File::create_new(path)?;
-        let mut baseline = Self { path: path.to_owned(), len, is_direct: false };
+        std::fs::remove_file(path)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         fallocate(&file, FallocateFlags::empty(), 0, len)?;
-        let mut direct = DirectFile::open(path, FILL_DEPTH, FILL_LEN)?;
-        baseline.is_direct = direct.is_direct();
+        let mut direct = DirectFile::open(&path, FILL_DEPTH, FILL_LEN)?;
         let mut idle: Vec<usize> = (0..FILL_DEPTH).collect();
         for offset in (0..len).step_by(FILL_LEN) {
             while idle.is_empty() {
@@ -43,7 +48,7 @@ impl Baseline {
             direct.wait(|slot| idle.push(slot))?;
         }
         file.sync_all()?;
-        Ok(baseline)
+        Ok(Self { _file: file, path, len, is_direct: direct.is_direct() })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -74,8 +79,11 @@ impl Contender for Baseline {
                 };
                 file.submit(slot, op, offset)?;
             }
-            file.wait(|slot| idle.push(slot))?;
-            if !measured.completed(&idle) {
+            file.wait(|slot| {
+                measured.completed(slot);
+                idle.push(slot);
+            })?;
+            if !measured.waited() {
                 return measured.end();
             }
         }
@@ -89,11 +97,5 @@ impl Contender for Baseline {
             file.wait(|_| done = true)?;
         }
         Ok(file.buffer(0).ok_or("a slot is taken")?.to_vec())
-    }
-}
-
-impl Drop for Baseline {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }

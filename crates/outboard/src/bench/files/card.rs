@@ -114,11 +114,10 @@ fn serve<D: Device>(
     Ok(())
 }
 
-/// The card's process. Ended when dropped, and its device removed.
+/// The card's process. Ended when dropped; it ends by itself when the benchmark does.
 pub(super) struct CardProcess {
     child: Child,
     socket: PathBuf,
-    device: Option<PathBuf>,
 }
 
 impl CardProcess {
@@ -139,12 +138,14 @@ impl CardProcess {
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take();
-        let card = Self { child, socket: socket.to_owned(), device: device.map(Path::to_owned) };
+        let card = Self { child, socket: socket.to_owned() };
         let mut line = String::new();
         BufReader::new(output.ok_or("the card has no output")?).read_line(&mut line)?;
         if line.trim() != "ready" {
             return Err("the benchmark's card did not start".into());
         }
+        // The card has it open, so that nothing is left of it, however the benchmark ends.
+        device.map(std::fs::remove_file).transpose()?;
         Ok(card)
     }
 
@@ -162,8 +163,5 @@ impl Drop for CardProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
-        if let Some(device) = &self.device {
-            let _ = std::fs::remove_file(device);
-        }
     }
 }

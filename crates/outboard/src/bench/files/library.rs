@@ -1,10 +1,10 @@
 //! The contender: a file on the card, through the library.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ob_files_host::{Completion, File, Group, GroupOptions, Payload, RingSizes, Session, SessionOptions};
+use ob_files_host::{Buffer, Completion, File, GroupOptions, Payload, RingSizes, Session, SessionOptions};
 
 use super::BenchFailure;
 use super::card::CardProcess;
@@ -62,48 +62,66 @@ impl Library {
     }
 }
 
-/// One load on its way.
-struct Run<'a> {
-    group: Group,
+/// One load on its way. A slot gets its next request as soon as its last one is complete, so that the card has work while
+/// the rest is looked at; a callback that looks into the ring does that too, hence the lock, which nobody else wants.
+struct Run {
     file: File,
     load: Load,
+    arrival: Arrival,
     places: Places,
+    /// Requests that do not count yet.
+    warm_up: usize,
+    time: Duration,
+    card: u32,
+    measured: Option<Round>,
     buffers: Vec<Vec<u8>>,
-    /// Slots whose reads were looked at in the ring.
-    looked_at: &'a Arc<Mutex<Vec<usize>>>,
+    /// Requests that are out.
+    out: usize,
+    failed: Option<BenchFailure>,
 }
+
+type Shared = Arc<Mutex<Run>>;
 
 impl Contender for Library {
     fn run(&mut self, load: Load, round: u64, time: Duration) -> Result<Measured, BenchFailure> {
-        let group = self.session.group(options(load))?;
-        let looked_at = Arc::new(Mutex::new(Vec::with_capacity(load.depth)));
-        let mut run = Run {
+        let options = options(load);
+        // Once around the ring: its pages are there then, as the baseline's buffers are.
+        let warm_up = options.small.responses as usize / load.len + load.depth;
+        let group = self.session.group(options)?;
+        let run = Arc::new(Mutex::new(Run {
             file: group.add(&self.file),
-            group,
             load,
+            arrival: self.arrival,
             places: Places::new(load, self.len, round),
+            warm_up,
+            time,
+            card: self.card.pid(),
+            measured: None,
             buffers: vec![vec![0; load.len]; load.depth],
-            looked_at: &looked_at,
-        };
-        let mut idle: Vec<usize> = (0..load.depth).collect();
-        let mut measured = Round::begin(load.depth, time, Some(self.card.pid()))?;
-        let measured = loop {
-            for slot in idle.drain(..) {
-                match self.arrival {
-                    Arrival::InPlace => run.look(slot)?,
-                    Arrival::Copied => run.submit(slot)?,
-                }
-            }
-            run.wait(&mut idle)?;
-            if !measured.completed(&idle) {
-                break measured.end()?;
-            }
-        };
-        // What is out holds the buffers; it ends before they do.
-        while idle.len() < load.depth {
-            run.wait(&mut idle)?;
+            out: 0,
+            failed: None,
+        }));
+        for slot in 0..load.depth {
+            submit(&run, &mut lock(&run), slot);
         }
-        Ok(measured)
+        let mut measured = None;
+        while lock(&run).out > 0 {
+            let completed = group.wait(PATIENCE, |Completion { tag, result, buffer }| {
+                complete(&run, tag as usize, &result, Some(buffer));
+            });
+            let mut run = lock(&run);
+            if let Some(failed) = run.failed.take() {
+                return Err(failed);
+            }
+            if completed == 0 {
+                return Err("no request was answered in time".into());
+            }
+            if run.measured.as_mut().is_some_and(|measured| !measured.waited()) {
+                // What is still out holds its buffers, so it is waited for, but it does not count.
+                measured = run.measured.take().map(Round::end).transpose()?;
+            }
+        }
+        measured.ok_or_else(|| "the round did not end".into())
     }
 
     fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, BenchFailure> {
@@ -112,59 +130,79 @@ impl Contender for Library {
     }
 }
 
-/// A group with room for everything that is out at once, twice: an application that wants a depth gives it a ring.
+/// A group with room for everything that is out at once: an application that wants a depth gives it a ring.
 fn options(load: Load) -> GroupOptions {
-    let bytes = (2 * load.depth * (load.len + 4096)).next_power_of_two();
-    let sizes = RingSizes::both(u32::try_from(bytes).unwrap_or(1 << 30));
+    let bytes = (load.depth * (load.len + 4096)).next_power_of_two();
     let options = GroupOptions::polled().outstanding(load.depth);
-    let default = options.small;
-    options.small(RingSizes::both(sizes.requests.max(default.requests)))
+    let bytes = u32::try_from(bytes).unwrap_or(1 << 30).max(options.small.requests);
+    options.small(RingSizes::both(bytes))
 }
 
-impl Run<'_> {
-    fn submit(&mut self, slot: usize) -> Result<(), BenchFailure> {
-        let offset = self.places.next();
-        let mut buffer = std::mem::take(&mut self.buffers[slot]);
-        let tag = slot as u64;
-        let refused = match self.load.direction {
-            Direction::Read => self.file.submit_read(buffer, offset, tag),
-            Direction::Write => {
-                stamp(&mut buffer, offset);
-                self.file.submit_write(buffer, offset, tag)
-            }
-        };
-        refused.map_err(|refused| refused.reason.into())
-    }
-
-    /// Reads without a buffer.
-    fn look(&mut self, slot: usize) -> Result<(), BenchFailure> {
-        let (offset, len) = (self.places.next(), self.load.len);
-        let looked_at = Arc::clone(self.looked_at);
-        let look = move |read: ob_files_host::Result<Payload<'_>>| {
-            // A read that failed leaves its slot out, and the wait for it ends with an error.
-            if read.is_ok_and(|payload| payload.len() == len) {
-                looked_at.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
-            }
-        };
-        self.file.read_with(len, offset, look).map_err(|refused| refused.reason.into())
-    }
-
-    /// Waits, asleep, until something is complete; what is, is idle.
-    fn wait(&mut self, idle: &mut Vec<usize>) -> Result<(), BenchFailure> {
-        let (buffers, mut failed) = (&mut self.buffers, None);
-        let (len, before) = (self.load.len, idle.len());
-        self.group.wait(PATIENCE, |Completion { tag, result, buffer }| {
-            if result.as_ref() != Ok(&len) {
-                failed = Some(format!("a request failed: {result:?}"));
-            }
-            buffers[tag as usize] = buffer.into_bytes();
-            idle.push(tag as usize);
-        });
-        idle.append(&mut self.looked_at.lock().unwrap_or_else(PoisonError::into_inner));
-        match failed {
-            Some(failed) => Err(failed.into()),
-            None if idle.len() == before => Err("no request was answered in time".into()),
-            None => Ok(()),
+impl Run {
+    /// Counts a completion, if it is time to count; whether another request is to take its slot.
+    fn counts(&mut self, slot: usize) -> bool {
+        if let Some(measured) = &mut self.measured {
+            return measured.completed(slot);
         }
+        match self.warm_up.checked_sub(1) {
+            Some(left) => {
+                self.warm_up = left;
+                if left == 0 {
+                    match Round::begin(self.load.depth, self.time, Some(self.card)) {
+                        Ok(round) => self.measured = Some(round),
+                        Err(error) => self.failed = Some(error),
+                    }
+                }
+                true
+            }
+            // The round is over, and what was still out comes in.
+            None => false,
+        }
+    }
+}
+
+fn lock(run: &Shared) -> MutexGuard<'_, Run> {
+    run.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends the next request of a slot.
+fn submit(shared: &Shared, run: &mut Run, slot: usize) {
+    let Run { file, load, arrival, places, buffers, .. } = run;
+    let (offset, tag) = (places.next(), slot as u64);
+    let refused = match (load.direction, arrival) {
+        (Direction::Read, Arrival::InPlace) => {
+            let shared = Arc::clone(shared);
+            let look = move |read: ob_files_host::Result<Payload<'_>>| {
+                complete(&shared, slot, &read.map(|payload| payload.len()), None);
+            };
+            file.read_with(load.len, offset, look).map_err(|refused| refused.reason)
+        }
+        (Direction::Read, Arrival::Copied) => {
+            let buffer = std::mem::take(&mut buffers[slot]);
+            file.submit_read(buffer, offset, tag).map_err(|refused| refused.reason)
+        }
+        (Direction::Write, _) => {
+            let mut buffer = std::mem::take(&mut buffers[slot]);
+            stamp(&mut buffer, offset);
+            file.submit_write(buffer, offset, tag).map_err(|refused| refused.reason)
+        }
+    };
+    match refused {
+        Ok(()) => run.out += 1,
+        Err(reason) => run.failed = Some(reason.into()),
+    }
+}
+
+/// A request is complete: its slot gets the next one.
+fn complete(shared: &Shared, slot: usize, result: &ob_files_host::Result<usize>, buffer: Option<Buffer>) {
+    let mut run = lock(shared);
+    run.out -= 1;
+    if let Some(buffer) = buffer {
+        run.buffers[slot] = buffer.into_bytes();
+    }
+    if *result != Ok(run.load.len) {
+        run.failed = Some(format!("a request failed: {result:?}").into());
+    } else if run.counts(slot) {
+        submit(shared, &mut run, slot);
     }
 }

@@ -44,17 +44,27 @@ pub struct FilesBench;
 struct Plan {
     disk_len: u64,
     memory_len: u64,
+    depths: &'static [usize],
     rounds: usize,
     time: Duration,
 }
 
-const FULL: Plan =
-    Plan { disk_len: 1 << 30, memory_len: 256 << 20, rounds: 5, time: Duration::from_millis(1000) };
-const QUICK: Plan =
-    Plan { disk_len: 16 << 20, memory_len: 16 << 20, rounds: 1, time: Duration::from_millis(50) };
+const FULL: Plan = Plan {
+    disk_len: 1 << 30,
+    memory_len: 256 << 20,
+    depths: &[1, DEPTH, 128],
+    rounds: 5,
+    time: Duration::from_millis(1000),
+};
+const QUICK: Plan = Plan {
+    disk_len: 16 << 20,
+    memory_len: 16 << 20,
+    depths: &[DEPTH],
+    rounds: 1,
+    time: Duration::from_millis(50),
+};
 
 const LENGTHS: [usize; 3] = [1 << 10, 8 << 10, 64 << 10];
-const DEPTHS: [usize; 3] = [1, 32, 128];
 /// The depth of what is measured at one depth only.
 const DEPTH: usize = 32;
 
@@ -99,7 +109,7 @@ struct Measuring<'run> {
 impl Measuring<'_> {
     /// How many rounds there will be, all contenders together.
     fn runs(&self) -> u64 {
-        let on_a_device: usize = loads().map(|load| self.contenders("", load).len()).sum();
+        let on_a_device: usize = self.plan.loads().map(|load| self.contenders("", load).len()).sum();
         ((2 * on_a_device + 2) * self.plan.rounds) as u64
     }
 
@@ -122,7 +132,7 @@ impl Measuring<'_> {
     ) -> Result<Library, BenchFailure> {
         let file_len = baseline.len();
         let device = if baseline.is_direct() { device.to_owned() } else { format!("{device}_cached") };
-        for load in loads() {
+        for load in self.plan.loads() {
             let contenders = self.contenders(&device, load);
             let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
             for round in 0..self.plan.rounds as u64 {
@@ -180,12 +190,15 @@ impl Measuring<'_> {
     }
 }
 
-fn loads() -> impl Iterator<Item = Load> {
-    [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
-        LENGTHS
-            .into_iter()
-            .flat_map(move |len| DEPTHS.into_iter().map(move |depth| Load { direction, len, depth }))
-    })
+impl Plan {
+    fn loads(&self) -> impl Iterator<Item = Load> {
+        let depths = self.depths;
+        [Direction::Read, Direction::Write].into_iter().flat_map(move |direction| {
+            LENGTHS
+                .into_iter()
+                .flat_map(move |len| depths.iter().map(move |depth| Load { direction, len, depth: *depth }))
+        })
+    }
 }
 
 fn median(name: &str, mut rounds: Vec<Measured>) -> Option<Case> {
@@ -256,7 +269,9 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
         if let (Some(card), Some(os)) = (case.cpu.host_cpu_us, os.cpu.host_cpu_us) {
             add("host_cpu_vs_os", card / os);
         }
-        if let (Some(card), Some(os)) = (case.cpu.machine_cpu_us, os.cpu.machine_cpu_us) {
+        if let (Some(card), Some(os)) = (case.cpu.machine_cpu_us, os.cpu.machine_cpu_us)
+            && load.ends_with("8k.d32")
+        {
             add("machine_cpu_vs_os", card / os);
         }
     }
@@ -265,4 +280,45 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
         ratios.insert("zero_copy_gain.read64k".to_owned(), without.ops_per_s / with.ops_per_s);
     }
     ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{CpuPerOperation, Latencies};
+
+    fn case(name: &str, ops_per_s: f64, host_cpu_us: f64) -> Case {
+        let cpu = CpuPerOperation {
+            host_cpu_us: Some(host_cpu_us),
+            machine_cpu_us: Some(8.0),
+            ..CpuPerOperation::default()
+        };
+        Case { ops_per_s, ..Case::new(name, 1.0, &Latencies::new(), cpu) }
+    }
+
+    #[test]
+    fn ratios_are_named_after_what_was_compared() {
+        let cases = [
+            case("os.disk.read8k.d32", 1000.0, 4.0),
+            case("card.disk.read8k.d32", 900.0, 1.0),
+            case("card_in_place.disk.read8k.d32", 950.0, 0.5),
+            case("os.memory.write1k.d1", 100.0, 2.0),
+            case("card.memory.write1k.d1", 50.0, 4.0),
+            case("zero_copy.memory.read64k.d32", 30.0, 1.0),
+            case("copying.memory.read64k.d32", 20.0, 1.0),
+        ];
+        let expected = [
+            ("host_cpu_vs_os.read8k.d32", 0.25),
+            ("host_cpu_vs_os.read8k.d32.in_place", 0.125),
+            ("host_cpu_vs_os.write1k.d1.memory", 2.0),
+            ("machine_cpu_vs_os.read8k.d32", 1.0),
+            ("machine_cpu_vs_os.read8k.d32.in_place", 1.0),
+            ("throughput_vs_os.read8k.d32", 0.9),
+            ("throughput_vs_os.read8k.d32.in_place", 0.95),
+            ("throughput_vs_os.write1k.d1.memory", 0.5),
+            ("zero_copy_gain.read64k", 1.5),
+        ];
+        let expected = expected.into_iter().map(|(name, ratio)| (name.to_owned(), ratio)).collect();
+        assert_eq!(ratios(&cases), expected);
+    }
 }
