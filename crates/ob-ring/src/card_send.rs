@@ -375,11 +375,13 @@ impl CardSender {
         let limit = transfer_max.min(room.min(spec.to_wrap(self.buffered)) as usize);
         let mut run = self.ready.pop_front()?;
         while let Some(next) = self.ready.pop_front() {
-            if run.len() + next.len() > limit {
+            let start = next.start();
+            // Where no memory is free, the oldest lies right behind the newest, and must not come back with it.
+            let is_oldest = self.held.front().is_some_and(|held| held.start == start);
+            if is_oldest || run.len() + next.len() > limit {
                 self.ready.push_front(next);
                 break;
             }
-            let start = next.start();
             match run.join(next) {
                 Ok(longer) => {
                     run = longer;

@@ -116,6 +116,46 @@ fn a_card_that_waits_for_room_is_woken_when_the_host_makes_some() {
     assert!(card.sender.reserve(shape).is_ok());
 }
 
+/// With no memory left the oldest response lies right behind the newest. They may be sent side by side, but their memory
+/// is used again in its own order.
+#[test]
+fn memory_is_used_again_in_order_when_all_of_it_was_out() {
+    let group = Group::new(4096, 4096, TRANSFER_MAX);
+    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
+    card.sender.push(&[0; 1016]).unwrap();
+    for lap in 1..20u8 {
+        card.run_until_armed();
+        while let Some(claimed) = receiver.receive().unwrap() {
+            drop(claimed);
+        }
+        // Every other lap takes all memory; the others end with a piece that does not fit before the end.
+        let lens = [if lap % 2 == 1 { 1528 } else { 1016 }, 1528, 1016];
+        let mut reserved = Vec::new();
+        for attempt in 0.. {
+            let Some(len) = lens.get(reserved.len()) else { break };
+            match card.sender.reserve(Shape { inline_len: *len, payload: None }) {
+                Ok(reservation) => reserved.push((reservation, *len)),
+                // How far the host is, the card learns when it wants room.
+                Err(ReserveError::Full) if attempt < 10 => _ = card.run_until_armed(),
+                Err(error) => panic!("lap {lap}: {error}"),
+            }
+        }
+        let mut sent = Vec::new();
+        for index in [2, 0, 0] {
+            let (reservation, len) = reserved.remove(index);
+            sent.push(vec![4 * lap + sent.len() as u8; len.into()]);
+            card.sender.commit(reservation, &sent[sent.len() - 1], 0);
+        }
+        card.run_until_armed();
+        for expected in sent {
+            let claimed = receiver.receive().unwrap().unwrap();
+            let mut inline = vec![0; expected.len()];
+            assert_eq!(claimed.inline(&mut inline), expected.len());
+            assert_eq!(inline, expected);
+        }
+    }
+}
+
 /// A link that takes one transfer at a time carries the ticket and the read of the pointers one after the other.
 #[test]
 fn a_link_of_depth_one_does_not_keep_the_card_awake() {

@@ -46,9 +46,10 @@ impl Recent {
             Change::Reach(end) => end == size,
             Change::Set(set) => set == size,
         };
-        let resizes = self.entries.iter().filter(|entry| {
-            matches!(entry.change, Change::Set(_)) && entry.answered >= durable_before
-        });
+        let resizes = self
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.change, Change::Set(_)) && entry.answered >= durable_before);
         let taken = resizes.filter(|resize| {
             let mut later = self.entries.iter().filter(|entry| entry.answered > resize.asked);
             !later.any(|entry| leaves(entry, size))
