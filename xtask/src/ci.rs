@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{arm, command, fuzz, loom, miri, planted, readme, tidy};
+use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -49,6 +49,11 @@ const STEPS: &[Step] = &[
     },
     Step { name: "loom", purpose: "every interleaving of the lock-free code", run: loom::run_with_defaults },
     Step { name: "planted", purpose: "bugs put in on purpose are found", run: planted::run_all },
+    Step {
+        name: "kernel",
+        purpose: "an unmodified Linux kernel uses the NVMe/TCP target",
+        run: kernel::run_with_defaults,
+    },
     Step { name: "miri", purpose: "no undefined behaviour in the homes of unsafe", run: miri::run },
     Step {
         name: "fuzz",

@@ -7,6 +7,7 @@
 //!                    ├─ miri                      undefined behaviour in the homes of unsafe
 //!                    └─ arm                       weak memory ordering, other alignment: aarch64 under qemu
 //!   cargo xtask fuzz                              parsers against hostile bytes, for as long as you like
+//!   cargo xtask kernel                            an unmodified Linux kernel as the client of our NVMe/TCP target
 //! ```
 //!
 //! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
@@ -18,6 +19,7 @@ pub mod arm;
 pub mod ci;
 pub mod command;
 pub mod fuzz;
+pub mod kernel;
 pub mod loom;
 pub mod miri;
 pub mod outcome;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, loom, miri, planted, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -29,6 +29,7 @@ enum Verb {
     Miri,
     Arm,
     Fuzz(fuzz::Arguments),
+    Kernel(kernel::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -51,6 +52,7 @@ fn run() -> Result<Outcome> {
         Verb::Miri => miri::run(&repository),
         Verb::Arm => arm::run(&repository),
         Verb::Fuzz(arguments) => fuzz::run(&repository, &arguments),
+        Verb::Kernel(arguments) => kernel::run(&repository, &arguments),
     }
 }
 

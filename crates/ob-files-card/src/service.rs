@@ -40,6 +40,8 @@ pub struct FilesService<D> {
     groups: BTreeMap<GroupKey, Group>,
     requests: Vec<Option<Pending>>,
     free: Vec<u32>,
+    /// The engine moved while one group was served, and others may have answers of it.
+    moved: bool,
 }
 
 #[derive(Default)]
@@ -52,6 +54,9 @@ struct Group {
     filled: Vec<(Reservation, ResponseHeader)>,
     /// Answers that have no place in the ring yet.
     answers: VecDeque<Answer>,
+    /// The first of them found no room. No read may take what becomes free before it: a long list would wait for ever
+    /// beside short reads.
+    waits_for_room: bool,
     in_flight: u32,
     /// Bytes of lists in `answers`, and the most that lists in flight can have.
     lists_len: usize,
@@ -119,7 +124,8 @@ enum Taken {
 impl<D: Device> FilesService<D> {
     /// Serves a mounted device.
     pub fn new(files: CardFiles, device: D) -> Self {
-        Self { files, device, groups: BTreeMap::new(), requests: Vec::new(), free: Vec::new() }
+        let (groups, requests, free) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { files, device, groups, requests, free, moved: false }
     }
 
     /// The files, for those who want to know about them.
@@ -176,7 +182,9 @@ impl<D: Device> FilesService<D> {
                     None => return,
                 },
             };
-            let waiting = group.answers.len() >= GROUP_ANSWERS_MAX || group.lists_len >= GROUP_LISTS_LEN_MAX;
+            let waiting = group.waits_for_room
+                || group.answers.len() >= GROUP_ANSWERS_MAX
+                || group.lists_len >= GROUP_LISTS_LEN_MAX;
             if waiting || group.in_flight >= share || !self.files.has_room() {
                 group.held = Some(message);
                 return;
@@ -352,6 +360,7 @@ impl<D: Device> FilesService<D> {
             let len = if header.status.is_ok() { header.length } else { 0 };
             responses.commit(reservation, &header.encode(), len);
         }
+        group.waits_for_room = false;
         while let Some(answer) = group.answers.pop_front() {
             let (inline, inline_len) = answer.inline();
             let payload = answer.payload.as_ref().map(|payload| (payload.len() as u32, 8));
@@ -365,6 +374,7 @@ impl<D: Device> FilesService<D> {
                 }
                 Err(ReserveError::Full) => {
                     group.lists_len += answer.payload_len();
+                    group.waits_for_room = true;
                     return group.answers.push_front(answer);
                 }
                 Err(ReserveError::TooLarge { .. }) => {
@@ -452,9 +462,10 @@ impl<D: Device> CardService for FilesService<D> {
         if let Some(group) = self.groups.get_mut(&key) {
             group.batches.push_back(batch);
         }
+        self.deliver(key, responses);
         self.take_requests(key, responses);
         // What was taken goes to the device now, not in the next turn.
-        self.move_on();
+        self.moved |= self.move_on();
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
@@ -463,7 +474,7 @@ impl<D: Device> CardService for FilesService<D> {
             self.groups.get(&key).is_some_and(|group| group.held.is_some() || !group.batches.is_empty());
         if waits {
             self.take_requests(key, responses);
-            self.move_on();
+            self.moved |= self.move_on();
             self.deliver(key, responses);
         }
     }
@@ -475,10 +486,12 @@ impl<D: Device> CardService for FilesService<D> {
     fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
 
     fn poll(&mut self, _now: Instant) -> bool {
-        self.move_on()
+        let moved = self.move_on();
+        std::mem::take(&mut self.moved) || moved
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.device.next_due()
+        // Nothing else tells of answers that came while another group was served.
+        if self.moved { Some(Instant::from_nanoseconds(0)) } else { self.device.next_due() }
     }
 }

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::VecDeque;
+
 use ob_core::{DeviceError, DeviceOp, NodeId, NodeKind};
 use ob_files_card::{FilesOptions, FilesService};
 use ob_ring::PushError;
@@ -498,6 +500,56 @@ fn what_hangs_at_the_device_holds_up_nothing_else() {
     for id in slow.into_iter().chain([flush, durable]) {
         assert_eq!(house.groups[group].take(id).unwrap().error(), None);
     }
+}
+
+#[test]
+fn a_read_that_hangs_holds_up_no_other_until_the_ring_is_full() {
+    let mut house = house();
+    let group = house.greeted(RING, RING);
+    let file = house.call(group, open(b"file")).node().id;
+    house.call(group, write(file, 0, &pattern(7, 0, 65_536)));
+    let hangs = |op: &DeviceOp| matches!(op, DeviceOp::Read { into, .. } if into.len() == 4096);
+    house.service.device().holds = Some(Box::new(hangs));
+    let hanging = house.push(group, read(file, 0, 4096));
+    // Their answers together have room behind it.
+    for round in 0..RING / (3 * 8192) {
+        let response = house.call(group, read(file, 8192, 8192));
+        assert!(response.payload == pattern(7, 8192, 8192), "round {round}");
+        assert_eq!(house.call(group, stat(b"file")).error(), None);
+    }
+    assert!(house.groups[group].take(hanging).is_none());
+    house.service.device().holds = None;
+    house.settle();
+    assert!(house.groups[group].take(hanging).unwrap().payload == pattern(7, 0, 4096));
+}
+
+#[test]
+fn a_long_list_finds_room_beside_short_reads() {
+    let mut house = house();
+    let group = house.greeted(RING, RING);
+    let file = house.call(group, open(b"file")).node().id;
+    house.call(group, write(file, 0, &pattern(7, 0, 65_536)));
+    for index in 0..200 {
+        house.call(group, open(format!("{index:0>200}").as_bytes())).node();
+    }
+    // As many reads as the ring has room for, and more behind them all the time; the host takes one after the other.
+    house.groups[group].takes_max = 1;
+    let mut waiting = VecDeque::new();
+    for _ in 0..2 * RING / 8192 {
+        waiting.push_back(house.push(group, read(file, 0, 8192)));
+    }
+    let listed = house.push(group, list(ROOT, b"", 32_768));
+    for _ in 0..20_000 {
+        house.turn();
+        while waiting.front().is_some_and(|id| house.groups[group].take(*id).is_some()) {
+            waiting.pop_front();
+            waiting.push_back(house.push(group, read(file, 0, 8192)));
+        }
+        if house.groups[group].take(listed).is_some() {
+            return;
+        }
+    }
+    panic!("the list is still not answered");
 }
 
 #[test]

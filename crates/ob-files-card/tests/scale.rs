@@ -111,8 +111,11 @@ fn the_millionth_file_costs_what_the_first_did() {
     let (started, computed) = (Instant::now(), processor_time());
     let mut rig = Rig::mount(MemoryDevice::with(rig.device.image().clone(), BLOCK), &options);
     let took = started.elapsed();
-    println!("mounted in {took:?}, of which the processor worked {:?}", processor_time() - computed);
+    let worked = processor_time() - computed;
+    println!("mounted in {took:?}, of which the processor worked {worked:?}");
     assert!(took.as_secs() < 30, "a mount takes {took:?}");
+    // What is promised holds for programs as they are shipped, on a machine that is not busy with others.
+    assert!(cfg!(debug_assertions) || worked.as_secs_f64() < 2.0, "a mount computes for {worked:?}");
     assert_eq!(rig.files.space_info().files, MILLION);
     assert_eq!(rig.files.space_info().log_live, info.log_live, "what is alive is counted the same");
     for index in [0, 1, 999, 500_000, MILLION - 1] {

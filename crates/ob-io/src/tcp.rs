@@ -7,9 +7,12 @@
 //! ```
 //!
 //! The kernel tells of changes, once. A connection remembers what its owner has been told and not yet used up:
-//! `Readable` is told again only after `receive` found nothing, `Writable` only after a short `send`.
+//! `Readable` is told again only after `receive` found nothing, `Writable` only after a short `send`. It remembers as
+//! well what a short call says about the kernel's buffers, so that nothing is asked whose answer is known: a request
+//! that arrives and is answered costs one receive and one send.
 
 use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -17,19 +20,22 @@ use std::time::Duration;
 use ob_core::{ConnectionId, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect,
-    getsockname, listen, recv, send, shutdown, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags,
+    SocketType, acceptfrom_with, bind, connect, getsockname, listen, recv, recvmsg, send, sendmsg, shutdown,
+    socket_with, sockopt,
 };
 
 use crate::reactor::{Event, Handle, Interest, Readiness, WatchId};
 use crate::timers::TimerId;
 
 /// Connections that wait to be accepted in the kernel.
-const BACKLOG: i32 = 1024;
+pub(crate) const BACKLOG: i32 = 1024;
 /// How long accepting pauses when this process is out of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many connections are accepted before the rest of the reactor gets its turn.
 const ACCEPT_BURST: usize = 64;
+/// How many slices the kernel takes in one call (`UIO_MAXIOV`).
+pub(crate) const SLICES_MAX: usize = 1024;
 
 /// Connected byte streams over TCP.
 ///
@@ -74,6 +80,14 @@ struct Connection {
     connecting: bool,
     /// The owner was told to read, and has not come to the end of it.
     readable_told: bool,
+    /// The last look left nothing in the kernel's buffer, and the kernel told of nothing since: looking again would
+    /// find nothing. (A peer that sends urgent data can make this wrong, and then waits until it sends again.)
+    drained: bool,
+    /// The peer has ended its half or the connection. The kernel tells of that once, maybe together with the last
+    /// bytes, so from here on only the socket itself knows what is left.
+    hung_up: bool,
+    /// The last send filled the kernel's buffer, and the kernel told of no room since.
+    full: bool,
     /// The owner waits for room to send.
     wants_room: bool,
     tell_connected: bool,
@@ -134,6 +148,16 @@ impl TcpNet {
             connection.queued = true;
             self.queue.push_back(index);
         }
+    }
+
+    /// After a call on a connection. One that failed has an event of its end to tell, which must not wait until
+    /// something else gets the reactor out of its sleep.
+    fn told_by_a_call<T>(&mut self, index: u32, result: Result<T, NetError>) -> Result<T, NetError> {
+        if result.is_err() {
+            self.enqueue(index);
+            self.accept_after(Duration::ZERO);
+        }
+        result
     }
 
     /// The next event of a connection that is queued.
@@ -215,6 +239,9 @@ impl TcpNet {
             watch,
             connecting,
             readable_told: false,
+            drained: false,
+            hung_up: false,
+            full: false,
             wants_room: false,
             tell_connected: false,
             tell_readable: false,
@@ -301,15 +328,29 @@ impl Net for TcpNet {
     fn receive(&mut self, connection: ConnectionId, into: &mut [u8]) -> Result<Received, NetError> {
         let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
         let result = connection.receive(into);
-        self.enqueue(index);
-        result
+        self.told_by_a_call(index, result)
     }
 
     fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
         let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
         let result = connection.send(bytes);
-        self.enqueue(index);
-        result
+        self.told_by_a_call(index, result)
+    }
+
+    fn receive_vectored(
+        &mut self,
+        connection: ConnectionId,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Received, NetError> {
+        let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
+        let result = connection.receive_vectored(into);
+        self.told_by_a_call(index, result)
+    }
+
+    fn send_vectored(&mut self, connection: ConnectionId, slices: &[IoSlice<'_>]) -> Result<Sent, NetError> {
+        let (index, connection) = self.find(connection).ok_or(NetError::Unknown)?;
+        let result = connection.send_vectored(slices);
+        self.told_by_a_call(index, result)
     }
 
     fn finish(&mut self, connection: ConnectionId) -> Result<(), NetError> {
@@ -375,13 +416,20 @@ impl Connection {
         if self.connecting || self.failed.is_some() {
             return;
         }
-        if readiness.is_readable() && !self.readable_told {
-            self.readable_told = true;
-            self.tell_readable = true;
+        self.hung_up |= readiness.is_hangup() || readiness.is_error();
+        if readiness.is_readable() {
+            self.drained = false;
+            if !self.readable_told {
+                self.readable_told = true;
+                self.tell_readable = true;
+            }
         }
-        if readiness.is_writable() && self.wants_room {
-            self.wants_room = false;
-            self.tell_writable = true;
+        if readiness.is_writable() {
+            self.full = false;
+            if self.wants_room {
+                self.wants_room = false;
+                self.tell_writable = true;
+            }
         }
     }
 
@@ -403,23 +451,51 @@ impl Connection {
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, NetError> {
-        if into.is_empty() {
+        let asked = into.len();
+        self.receive_with(asked, |socket| {
+            recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(count, _)| count)
+        })
+    }
+
+    fn receive_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<Received, NetError> {
+        // The kernel must see the first slice that takes a byte, or it would say that there are none.
+        let first = into.iter().position(|slice| !slice.is_empty()).unwrap_or(into.len());
+        let end = into.len().min(first + SLICES_MAX);
+        let into = match &mut into[first..end] {
+            [only] => return self.receive(only),
+            many => many,
+        };
+        let asked = into.iter().map(|slice| slice.len()).sum();
+        self.receive_with(asked, |socket| {
+            let mut control = RecvAncillaryBuffer::default();
+            recvmsg(socket, into, &mut control, RecvFlags::DONTWAIT).map(|message| message.bytes)
+        })
+    }
+
+    /// Receives at most `asked` bytes by one call that is repeated only when it was interrupted.
+    fn receive_with(
+        &mut self,
+        asked: usize,
+        mut call: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
+    ) -> Result<Received, NetError> {
+        if asked == 0 {
             return Ok(Received::Bytes(0));
         }
         loop {
             if let Some(error) = self.failed {
                 return Err(error);
             }
-            if self.connecting {
+            if self.connecting || self.drained {
+                self.readable_told = false;
                 return Ok(Received::Nothing);
             }
-            match recv(&self.socket, &mut *into, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Ok(Received::End),
-                Ok((count, _)) => return Ok(Received::Bytes(count)),
-                Err(Errno::AGAIN) => {
-                    self.readable_told = false;
-                    return Ok(Received::Nothing);
+            match call(&self.socket) {
+                Ok(0) => return Ok(Received::End),
+                Ok(count) => {
+                    self.drained = count < asked && !self.hung_up;
+                    return Ok(Received::Bytes(count));
                 }
+                Err(Errno::AGAIN) => self.drained = true,
                 Err(Errno::INTR) => {}
                 Err(errno) => self.failed = Some(net_error(errno)),
             }
@@ -427,39 +503,80 @@ impl Connection {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<Sent, NetError> {
-        let mut sent = 0;
-        while sent < bytes.len() {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.send_with(bytes.len(), |socket| send(socket, bytes, flags))
+    }
+
+    fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<Sent, NetError> {
+        if let [only] = slices {
+            return self.send(only);
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mut total = 0;
+        for part in slices.chunks(SLICES_MAX) {
+            let offered = part.iter().map(|slice| slice.len()).sum();
+            let sent = self.send_with(offered, |socket| {
+                sendmsg(socket, part, &mut SendAncillaryBuffer::default(), flags)
+            });
+            match sent {
+                Ok(Sent(count)) => {
+                    total += count;
+                    if count < offered {
+                        break;
+                    }
+                }
+                // What is wrong is told by the next call, and by the event that follows.
+                Err(_) if total > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Sent(total))
+    }
+
+    /// Sends at most `offered` bytes by one call that is repeated only when it was interrupted.
+    fn send_with(
+        &mut self,
+        offered: usize,
+        mut call: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
+    ) -> Result<Sent, NetError> {
+        loop {
             if let Some(error) = self.failed {
                 return Err(error);
             }
-            if self.connecting {
-                self.wants_room = true;
-                break;
+            if offered == 0 {
+                return Ok(Sent(0));
             }
-            match send(&self.socket, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => sent += count,
-                Err(Errno::AGAIN) => {
-                    self.wants_room = true;
-                    break;
+            if self.connecting || self.full {
+                // Told by the event that says that this is over.
+                self.wants_room = true;
+                return Ok(Sent(0));
+            }
+            match call(&self.socket) {
+                Ok(count) => {
+                    // Only a full buffer cuts a call short that does not wait, and the kernel remembers then that
+                    // somebody wants to hear of room. So asking again would find nothing.
+                    self.full = count < offered;
+                    self.wants_room = self.full;
+                    return Ok(Sent(count));
                 }
+                Err(Errno::AGAIN) => self.full = true,
                 Err(Errno::INTR) => {}
                 Err(errno) => self.failed = Some(net_error(errno)),
             }
         }
-        Ok(Sent(sent))
     }
 }
 
-fn connection_id(index: u32, generation: u32) -> ConnectionId {
+pub(crate) fn connection_id(index: u32, generation: u32) -> ConnectionId {
     ConnectionId(u64::from(generation) << 32 | u64::from(index))
 }
 
-fn stream_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+pub(crate) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
 }
 
-fn net_error(errno: Errno) -> NetError {
+pub(crate) fn net_error(errno: Errno) -> NetError {
     match errno {
         Errno::CONNREFUSED => NetError::Refused,
         Errno::TIMEDOUT => NetError::TimedOut,

@@ -1,20 +1,48 @@
-//! Two networks on one reactor, over loopback.
+//! Two networks on one reactor, over loopback: the same for each kind of network.
 
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
 use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use ob_core::{ConnectionId, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
-use ob_io::{Config, Reactor, TcpNet, Wait};
+use ob_io::{Config, Event, Handle, Reactor, ReactorError, TcpNet, UringNet, UringNetBuffers, Wait};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
+/// A network of the reactor's.
+trait Driven: Net + Sized {
+    fn make(handle: &Handle, connections_max: u32) -> Self;
+    fn handle(&mut self, event: &Event) -> bool;
+}
+
+impl Driven for TcpNet {
+    fn make(handle: &Handle, connections_max: u32) -> Self {
+        Self::new(handle, connections_max)
+    }
+
+    fn handle(&mut self, event: &Event) -> bool {
+        Self::handle(self, event)
+    }
+}
+
+impl Driven for UringNet {
+    fn make(handle: &Handle, connections_max: u32) -> Self {
+        // Few and small, so that running out of them is part of every test.
+        Self::new(handle, connections_max, UringNetBuffers { count: 4, len: 4096 }).unwrap()
+    }
+
+    fn handle(&mut self, event: &Event) -> bool {
+        Self::handle(self, event)
+    }
+}
+
 /// A server, a client, and what each has been told.
-struct Pair {
+struct Pair<N> {
     reactor: Reactor,
-    nets: [TcpNet; 2],
+    nets: [N; 2],
     told: [VecDeque<NetEvent>; 2],
     address: SocketAddr,
 }
@@ -22,10 +50,10 @@ struct Pair {
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
-impl Pair {
+impl<N: Driven> Pair<N> {
     fn new(connections_max: u32) -> Self {
         let reactor = Reactor::new(&Config::default()).unwrap();
-        let mut nets = [0; 2].map(|_| TcpNet::new(&reactor.handle(), connections_max));
+        let mut nets = [0; 2].map(|_| N::make(&reactor.handle(), connections_max));
         let listener = nets[SERVER].listen(LOOPBACK).unwrap();
         let address = nets[SERVER].listener_address(listener).unwrap();
         assert_ne!(address.port(), 0);
@@ -92,9 +120,8 @@ impl Pair {
     }
 }
 
-#[test]
-fn bytes_arrive_and_half_a_close_is_half_a_close() {
-    let mut pair = Pair::new(4);
+fn bytes_arrive_and_half_a_close_is_half_a_close<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let [server, client] = pair.connect();
     for round in 0..50u8 {
         assert_eq!(pair.nets[CLIENT].send(client, &[round; 100]), Ok(Sent(100)));
@@ -118,43 +145,41 @@ fn bytes_arrive_and_half_a_close_is_half_a_close() {
     pair.nets[CLIENT].close(client);
 }
 
-#[test]
-fn a_full_pipe_pushes_back_and_goes_on() {
-    let mut pair = Pair::new(4);
+fn a_full_pipe_pushes_back_and_goes_on<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let [server, client] = pair.connect();
     let total = 32 << 20;
     let pattern: Vec<u8> = (0..=250u8).cycle().take(64 * 251).collect();
     let (mut sent, mut received, mut pushed_back) = (0, 0, 0);
     let mut buffer = vec![0; 1 << 16];
+    let mut may_send = true;
     while received < total {
-        while sent < total {
+        while may_send && sent < total {
             let chunk = &pattern[sent % 251..][..(total - sent).min(pattern.len() - 251)];
             let Sent(count) = pair.nets[CLIENT].send(client, chunk).unwrap();
             sent += count;
-            if count < chunk.len() {
-                pushed_back += 1;
-                break;
-            }
+            may_send = count == chunk.len();
+            pushed_back += usize::from(!may_send);
         }
+        pair.step(Wait::Until(None));
+        may_send |= pair.told[CLIENT].drain(..).any(|event| event == NetEvent::Writable(client));
         // The reader only goes on when it is told to, and reads until there is nothing.
-        pair.wait(SERVER, |event| (event == NetEvent::Readable(server)).then_some(()));
+        if !pair.told[SERVER].drain(..).any(|event| event == NetEvent::Readable(server)) {
+            continue;
+        }
         while let Received::Bytes(count) = pair.nets[SERVER].receive(server, &mut buffer).unwrap() {
             for (index, byte) in buffer[..count].iter().enumerate() {
                 assert_eq!(*byte, ((received + index) % 251) as u8);
             }
             received += count;
         }
-        if sent < total {
-            pair.wait(CLIENT, |event| (event == NetEvent::Writable(client)).then_some(()));
-        }
     }
     assert!(pushed_back > 0, "32 MiB fit no socket buffer");
     assert_eq!((sent, received), (total, total));
 }
 
-#[test]
-fn nobody_listening_is_refused() {
-    let mut pair = Pair::new(4);
+fn nobody_listening_is_refused<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let free = TcpListener::bind(LOOPBACK).unwrap().local_addr().unwrap();
     match pair.nets[CLIENT].connect(free) {
         Ok(client) => assert_eq!(pair.closed(CLIENT, client), NetError::Refused),
@@ -162,9 +187,8 @@ fn nobody_listening_is_refused() {
     }
 }
 
-#[test]
-fn a_reset_is_told_and_ends_the_connection() {
-    let mut pair = Pair::new(4);
+fn a_reset_is_told_and_ends_the_connection<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let mut stream = TcpStream::connect(pair.address).unwrap();
     let server = pair.accepted();
     // Closing with bytes unread resets.
@@ -187,18 +211,16 @@ fn a_reset_is_told_and_ends_the_connection() {
     assert_eq!(pair.nets[SERVER].send(server, b"x"), Err(NetError::Unknown));
 }
 
-#[test]
-fn a_port_in_use_is_named() {
-    let mut pair = Pair::new(4);
+fn a_port_in_use_is_named<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let address = pair.address;
     assert_eq!(pair.nets[CLIENT].listen(address), Err(NetListenError::InUse(address)));
     let nowhere = SocketAddr::from(([192, 0, 2, 1], 1));
     assert!(matches!(pair.nets[CLIENT].listen(nowhere), Err(NetListenError::Unavailable(..))));
 }
 
-#[test]
-fn connections_beyond_the_bound_wait_for_their_turn() {
-    let mut pair = Pair::new(2);
+fn connections_beyond_the_bound_wait_for_their_turn<N: Driven>() {
+    let mut pair = Pair::<N>::new(2);
     let streams: Vec<_> = (0..6).map(|_| TcpStream::connect(pair.address).unwrap()).collect();
     let mut served = 0;
     let mut open = VecDeque::new();
@@ -222,9 +244,8 @@ fn connections_beyond_the_bound_wait_for_their_turn() {
     assert_eq!(pair.nets[CLIENT].connect(pair.address), Err(NetError::Exhausted));
 }
 
-#[test]
-fn many_short_connections_leave_nothing_behind() {
-    let mut pair = Pair::new(8);
+fn many_short_connections_leave_nothing_behind<N: Driven>() {
+    let mut pair = Pair::<N>::new(8);
     let mut ids = std::collections::HashSet::new();
     for round in 0..300 {
         let [server, client] = pair.connect();
@@ -238,22 +259,20 @@ fn many_short_connections_leave_nothing_behind() {
     }
 }
 
-#[test]
-fn a_network_that_goes_frees_its_port() {
-    let mut pair = Pair::new(4);
+fn a_network_that_goes_frees_its_port<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     let [_, client] = pair.connect();
     let handle = pair.reactor.handle();
     let address = pair.address;
-    pair.nets[SERVER] = TcpNet::new(&handle, 4);
+    pair.nets[SERVER] = N::make(&handle, 4);
     pair.told[SERVER].clear();
     assert_eq!(pair.receive(CLIENT, client, 1), [], "its connections end");
     pair.nets[SERVER].listen(address).unwrap();
     pair.connect();
 }
 
-#[test]
-fn an_idle_network_lets_the_reactor_sleep() {
-    let mut pair = Pair::new(4);
+fn an_idle_network_lets_the_reactor_sleep<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
     pair.connect();
     pair.step(Wait::Poll);
     let handle = pair.reactor.handle();
@@ -264,4 +283,168 @@ fn an_idle_network_lets_the_reactor_sleep() {
         turns += 1;
     }
     assert!(turns < 20, "{turns} turns with nothing to do");
+}
+
+fn slices_are_filled_and_emptied_in_order<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
+    let [server, client] = pair.connect();
+    let bytes: Vec<u8> = (0..=255).collect();
+    for cut in [0, 1, 100, 255, 256] {
+        let (front, back) = bytes.split_at(cut);
+        let slices = [&[][..], front, &[], back, &[]].map(IoSlice::new);
+        assert_eq!(pair.nets[CLIENT].send_vectored(client, &slices), Ok(Sent(256)));
+        let mut got = Vec::<u8>::new();
+        while got.len() < 256 {
+            let (mut small, mut rest) = ([0; 7], [0; 90]);
+            let mut slices = [&mut small[..], &mut [], &mut rest].map(IoSliceMut::new);
+            match pair.nets[SERVER].receive_vectored(server, &mut slices).unwrap() {
+                Received::Bytes(count) => got.extend(small.iter().chain(&rest).take(count)),
+                Received::Nothing => {
+                    pair.wait(SERVER, |event| (event == NetEvent::Readable(server)).then_some(()));
+                }
+                Received::End => panic!("nobody ended it"),
+            }
+        }
+        assert_eq!(got, bytes);
+    }
+    assert_eq!(pair.nets[SERVER].receive_vectored(server, &mut []), Ok(Received::Bytes(0)));
+    let mut none = [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
+    assert_eq!(pair.nets[SERVER].receive_vectored(server, &mut none), Ok(Received::Bytes(0)));
+    assert_eq!(pair.nets[SERVER].send_vectored(server, &[]), Ok(Sent(0)));
+    assert_eq!(pair.nets[SERVER].send_vectored(server, &[IoSlice::new(&[])]), Ok(Sent(0)));
+    pair.nets[CLIENT].close(client);
+    assert_eq!(pair.nets[CLIENT].receive_vectored(client, &mut []), Err(NetError::Unknown));
+    assert_eq!(pair.nets[CLIENT].send_vectored(client, &[]), Err(NetError::Unknown));
+    assert_eq!(pair.receive(SERVER, server, 1), []);
+}
+
+fn more_slices_than_the_kernel_takes_at_once<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
+    let [server, client] = pair.connect();
+    let bytes: Vec<u8> = (0..=250u8).cycle().take(3000).collect();
+    // Far beyond the limit of one call, most of them empty, with the bytes at the end.
+    let mut slices = vec![IoSlice::new(&[]); 1500];
+    slices.extend(bytes.chunks(1).map(IoSlice::new));
+    let Sent(sent) = pair.nets[CLIENT].send_vectored(client, &slices).unwrap();
+    assert_eq!(sent, bytes.len());
+    let mut got = vec![0; bytes.len()];
+    let mut filled = 0;
+    while filled < got.len() {
+        let mut empty = [[0u8; 0]; 1500];
+        let mut slices: Vec<_> = empty.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+        slices.extend(got[filled..].chunks_mut(1).map(IoSliceMut::new));
+        match pair.nets[SERVER].receive_vectored(server, &mut slices).unwrap() {
+            Received::Bytes(count) => filled += count,
+            Received::Nothing => {
+                pair.wait(SERVER, |event| (event == NetEvent::Readable(server)).then_some(()));
+            }
+            Received::End => panic!("nobody ended it"),
+        }
+    }
+    assert_eq!(got, bytes);
+}
+
+/// The last bytes and the end can be told of together, before or after somebody has looked.
+fn an_end_right_behind_the_last_bytes_is_not_missed<N: Driven>() {
+    let mut pair = Pair::<N>::new(4);
+    for round in 0..200 {
+        let mut stream = TcpStream::connect(pair.address).unwrap();
+        let server = pair.accepted();
+        stream.write_all(&[1; 10]).unwrap();
+        if round % 2 == 0 {
+            // Told of the bytes, and then of the end.
+            assert_eq!(pair.receive(SERVER, server, 10), [1; 10]);
+            stream.write_all(&[2; 10]).unwrap();
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        if round % 3 == 0 {
+            pair.step(Wait::Poll);
+        }
+        assert_eq!(pair.receive(SERVER, server, 11).len(), 10, "and then the end");
+        assert_eq!(pair.nets[SERVER].send(server, b"bye"), Ok(Sent(3)));
+        pair.nets[SERVER].close(server);
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"bye");
+    }
+}
+
+/// Connections whose owner does not read must not keep the others from being read.
+fn those_that_are_not_read_hold_nobody_up<N: Driven>() {
+    let mut pair = Pair::<N>::new(8);
+    let mut connect = || {
+        let stream = TcpStream::connect(pair.address).unwrap();
+        (stream, pair.accepted())
+    };
+    let mut ignored = [0; 6].map(|_| connect());
+    let (mut stream, server) = connect();
+    // More than all buffers of the tests' networks together, and less than what sockets hold.
+    for (stream, _) in &mut ignored {
+        stream.write_all(&[7; 60_000]).unwrap();
+    }
+    for round in 0..50u8 {
+        stream.write_all(&[round; 5000]).unwrap();
+        assert_eq!(pair.receive(SERVER, server, 5000), [round; 5000]);
+        assert_eq!(pair.nets[SERVER].send(server, &[round; 10]), Ok(Sent(10)));
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [round; 10]);
+    }
+    for (mut stream, id) in ignored {
+        stream.write_all(&[8]).unwrap();
+        let got = pair.receive(SERVER, id, 60_001);
+        assert!(got[..60_000].iter().all(|byte| *byte == 7) && got[60_000..] == [8], "nothing was lost");
+    }
+}
+
+#[test]
+fn a_kernel_without_it_is_named() {
+    let reactor = Reactor::new(&Config { newest_features: false, ..Config::default() }).unwrap();
+    let refused = UringNet::new(&reactor.handle(), 4, UringNetBuffers::default()).err().unwrap();
+    assert!(matches!(refused, ReactorError::Lacking(..)) && refused.to_string().contains("6.0"), "{refused}");
+}
+
+#[test]
+fn a_network_may_go_before_or_after_its_reactor_with_everything_in_flight() {
+    for reactor_first in [true, false] {
+        let mut pair = Pair::<UringNet>::new(4);
+        let [server, client] = pair.connect();
+        assert_eq!(pair.nets[CLIENT].send(client, &[1; 10_000]), Ok(Sent(10_000)));
+        pair.wait(SERVER, |event| (event == NetEvent::Readable(server)).then_some(()));
+        let Pair { reactor, nets, .. } = pair;
+        if reactor_first {
+            drop(reactor);
+            drop(nets);
+        } else {
+            drop(nets);
+            drop(reactor);
+        }
+    }
+}
+
+macro_rules! for_each_network {
+    ($($name:ident)*) => {
+        mod tcp_net {
+            $(#[test] fn $name() { super::$name::<ob_io::TcpNet>(); })*
+        }
+        mod uring_net {
+            $(#[test] fn $name() { super::$name::<ob_io::UringNet>(); })*
+        }
+    };
+}
+
+for_each_network! {
+    bytes_arrive_and_half_a_close_is_half_a_close
+    a_full_pipe_pushes_back_and_goes_on
+    nobody_listening_is_refused
+    a_reset_is_told_and_ends_the_connection
+    a_port_in_use_is_named
+    connections_beyond_the_bound_wait_for_their_turn
+    many_short_connections_leave_nothing_behind
+    a_network_that_goes_frees_its_port
+    an_idle_network_lets_the_reactor_sleep
+    slices_are_filled_and_emptied_in_order
+    more_slices_than_the_kernel_takes_at_once
+    an_end_right_behind_the_last_bytes_is_not_missed
+    those_that_are_not_read_hold_nobody_up
 }

@@ -47,6 +47,11 @@ impl<S: CardService> CardLoop<S> {
         Self { reactor, link, service, policy, events: Vec::with_capacity(256), armed: false }
     }
 
+    /// Something happened that is not the link's or the service's: the loop polls on for a while.
+    pub fn worked(&mut self, now: Instant) {
+        self.policy.on_event(now);
+    }
+
     /// One turn. Sleeps until something happens, but not beyond `until`. Events that are not the link's are appended
     /// to `others`.
     pub fn turn(&mut self, until: Option<Instant>, others: &mut Vec<Event>) -> Turn {

@@ -116,7 +116,8 @@ impl CardGroup {
         Ok(worked)
     }
 
-    /// Submits what can be submitted; `true` if the service had something to deliver.
+    /// Submits what can be submitted; `true` if responses went out. Those that wait for the link do not keep the card awake:
+    /// whatever they wait for wakes it.
     pub(crate) fn step<D: Dma + Doorbell>(
         &mut self,
         key: GroupKey,
@@ -129,9 +130,9 @@ impl CardGroup {
             self.receiver.step(dma)?;
         }
         service.responses(key, &mut self.sender);
-        let worked = self.sender.has_ready();
+        let before = self.sender.sent();
         self.sender.step(dma)?;
-        Ok(worked)
+        Ok(self.sender.sent() != before)
     }
 
     pub(crate) fn arm<D: Dma + Doorbell>(&mut self, dma: &mut D) -> Result<Armed, RingError> {

@@ -217,6 +217,11 @@ impl CardSender {
         !self.ready.is_empty() && !self.is_stuck()
     }
 
+    /// How far the ring was filled: it moves with every response that goes out.
+    pub fn sent(&self) -> u64 {
+        self.buffered
+    }
+
     /// Whether the next response has to wait until the host has taken some: the end of the ring may cost more than was
     /// promised.
     fn is_stuck(&self) -> bool {

@@ -12,6 +12,8 @@ use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::config::{Config, ConfigError};
 use crate::files::{self, FilesCommand, FilesError};
 use crate::halves::HalfError;
+use crate::nvme::admin::AdminError;
+use crate::nvme::{self, NamespaceCommand};
 use crate::sim::{self, SCENARIOS, SimError, SimOptions};
 use crate::status::{Health, StatusError, fetch, show};
 use crate::supervise::{self, UpError};
@@ -100,6 +102,19 @@ data: in ./outboard-data, or where --data DIR and --config FILE say.
 What a command has done is durable when it ends."
     )]
     Files(FilesCommand),
+    /// Add, remove, resize or list the namespaces that a running card serves over NVMe/TCP
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard namespace list
+  outboard namespace add --size 100GiB
+  outboard namespace resize 1 32GiB
+  outboard namespace rm 2
+
+Hosts that are connected see each change at once."
+    )]
+    Namespace(NamespaceCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -245,6 +260,9 @@ pub enum CommandError {
     /// A command about files.
     #[error(transparent)]
     Files(FilesError),
+    /// A command about namespaces.
+    #[error(transparent)]
+    Namespace(#[from] AdminError),
     /// The host's half of a benchmark.
     #[error("the host's half of the benchmark: {0}")]
     BenchHalf(BenchFailure),
@@ -290,7 +308,9 @@ impl CommandError {
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
-            Self::Status(_) | Self::BenchHalf(_) | Self::Failing | Self::Output(_) => false,
+            Self::Namespace(_) | Self::Status(_) | Self::BenchHalf(_) | Self::Failing | Self::Output(_) => {
+                false
+            }
         };
         if configuration { EXIT_CONFIGURATION } else { EXIT_FAILURE }
     }
@@ -321,6 +341,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Config(ConfigCommand::Show { config, json }) => show_config(&config, json),
         Command::Status(options) => status(&options),
         Command::Files(command) => Ok(files::run(&command)?),
+        Command::Namespace(command) => nvme::run(&command),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),

@@ -20,6 +20,7 @@ pub mod files;
 pub mod halves;
 pub mod lock;
 pub mod logging;
+pub mod nvme;
 pub mod probe;
 pub mod router;
 pub mod signals;

@@ -43,6 +43,8 @@ pub(crate) struct RingGroup {
     next_id: u64,
     /// Whether the host takes responses out of the ring.
     pub(crate) reads: bool,
+    /// Responses that it takes in one turn at most.
+    pub(crate) takes_max: usize,
     pub(crate) responses: Vec<Response>,
 }
 
@@ -134,6 +136,7 @@ impl RingGroup {
             sender: CardSender::new(response, Token(RESPONSE)),
             next_id: 1,
             reads: true,
+            takes_max: usize::MAX,
             responses: Vec::new(),
         }
     }
@@ -183,7 +186,8 @@ impl RingGroup {
 
     /// Takes what is in the response ring.
     fn receive(&mut self) {
-        while let Some(claimed) = self.host_receiver.receive().unwrap() {
+        for _ in 0..self.takes_max {
+            let Some(claimed) = self.host_receiver.receive().unwrap() else { break };
             let (mut inline, mut payload) = (vec![0; claimed.inline_len()], vec![0; claimed.payload_len()]);
             claimed.inline(&mut inline);
             claimed.payload(0, &mut payload);

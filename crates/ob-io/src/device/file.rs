@@ -79,6 +79,14 @@ impl FileDevice {
         self.memory_align
     }
 
+    /// Gives the file another length, rounded down to whole blocks. A block device has the length that it has.
+    ///
+    /// Operations in flight beyond a shorter end may make the file longer again; nobody reaches what they leave there.
+    pub fn resize(&mut self, len: u64) -> std::io::Result<()> {
+        self.info = self.handle.resize_device(self.index, len)?;
+        Ok(())
+    }
+
     fn adopt(
         handle: &Handle,
         path: &Path,
@@ -121,6 +129,32 @@ mod tests {
 
     use super::*;
     use crate::{Config, Reactor, Wait};
+
+    #[test]
+    fn a_file_grows_and_shrinks_and_its_bounds_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let mut reactor = Reactor::new(&Config::default()).unwrap();
+        let (handle, options) = (reactor.handle(), FileDeviceOptions::default());
+        let mut device = FileDevice::create(&handle, &path, 1 << 20, Space::Sparse, &options).unwrap();
+        let mut discard = |device: &mut FileDevice, offset: u64| {
+            device.submit(Token(1), DeviceOp::Discard { offset, len: 4096 }).unwrap();
+            loop {
+                match device.poll() {
+                    Some(completion) => break completion.result,
+                    None => drop(reactor.turn(Wait::Until(None), &mut Vec::new())),
+                }
+            }
+        };
+        assert_eq!(discard(&mut device, 1 << 20), Err(DeviceError::OutOfRange));
+        device.resize((2 << 20) + 100).unwrap();
+        assert_eq!(device.info().capacity, 2 << 20);
+        assert_eq!(discard(&mut device, 1 << 20), Ok(()));
+        device.resize(1 << 20).unwrap();
+        assert_eq!(discard(&mut device, 1 << 20), Err(DeviceError::OutOfRange));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+        assert!(device.resize(100).is_err(), "at least one block is left");
+    }
 
     #[test]
     fn a_device_that_is_only_read_changes_nothing_and_keeps_writers_away() {

@@ -121,6 +121,24 @@ impl Operations {
         Ok(index as u32)
     }
 
+    /// Gives a device's file another length.
+    pub(super) fn resize_device(&mut self, index: u32, len: u64) -> std::io::Result<DeviceInfo> {
+        let invalid = |text: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, text.to_owned());
+        let slot = self.devices[index as usize].as_mut().ok_or_else(|| invalid("the device is gone"))?;
+        let device = &mut slot.device;
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&device.file)?.st_mode);
+        if kind != rustix::fs::FileType::RegularFile || device.read_only {
+            return Err(invalid("only a file that may be written has a length that can be changed"));
+        }
+        let len = len - len % u64::from(device.info.block_len);
+        if len == 0 {
+            return Err(invalid("a device has at least one block"));
+        }
+        rustix::fs::ftruncate(&device.file, len)?;
+        device.info.capacity = len;
+        Ok(device.info)
+    }
+
     /// The device's owner is gone.
     pub(super) fn orphan_device(&mut self, ring: &mut Ring, index: u32) {
         if let Some(slot) = self.devices[index as usize].as_mut() {

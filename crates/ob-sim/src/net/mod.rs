@@ -19,6 +19,7 @@ mod plan;
 mod state;
 
 use std::cell::RefCell;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
@@ -142,11 +143,23 @@ impl Net for SimNet {
     }
 
     fn receive(&mut self, connection: ConnectionId, into: &mut [u8]) -> Result<Received, NetError> {
+        self.receive_vectored(connection, &mut [IoSliceMut::new(into)])
+    }
+
+    fn receive_vectored(
+        &mut self,
+        connection: ConnectionId,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Received, NetError> {
         self.with(Err(NetError::Unknown), |state, node| state.receive(node, connection, into))
     }
 
     fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
-        self.with(Err(NetError::Unknown), |state, node| state.send(node, connection, bytes))
+        self.send_vectored(connection, &[IoSlice::new(bytes)])
+    }
+
+    fn send_vectored(&mut self, connection: ConnectionId, slices: &[IoSlice<'_>]) -> Result<Sent, NetError> {
+        self.with(Err(NetError::Unknown), |state, node| state.send(node, connection, slices))
     }
 
     fn finish(&mut self, connection: ConnectionId) -> Result<(), NetError> {

@@ -1,6 +1,7 @@
 //! The network's one owner of state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -190,11 +191,15 @@ impl State {
         &mut self,
         node: NodeId,
         id: ConnectionId,
-        into: &mut [u8],
+        into: &mut [IoSliceMut<'_>],
     ) -> Result<Received, NetError> {
         let (short, cut) = (self.rng.chance(self.plan.short), self.rng.word());
+        let asked = into.iter().map(|slice| slice.len()).sum();
         let end = self.end(node, id)?;
-        let most = end.arrived.len().min(into.len());
+        let most = end.arrived.len().min(asked);
+        if asked == 0 {
+            return Ok(Received::Bytes(0));
+        }
         if most == 0 {
             if end.arrived.is_empty() && end.end_arrived {
                 return Ok(Received::End);
@@ -203,23 +208,34 @@ impl State {
             return Ok(Received::Nothing);
         }
         let len = if short { 1 + (cut % most as u64) as usize } else { most };
-        end.take(&mut into[..len]);
+        let mut left = len;
+        for slice in into {
+            let part = left.min(slice.len());
+            end.take(&mut slice[..part]);
+            left -= part;
+        }
         self.stats.short_receives += u64::from(len < most);
         self.trace.note("receive", &[id.0, len as u64]);
         self.push(id, Segment::Ack(len));
         Ok(Received::Bytes(len))
     }
 
-    pub(super) fn send(&mut self, node: NodeId, id: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+    pub(super) fn send(
+        &mut self,
+        node: NodeId,
+        id: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<Sent, NetError> {
         let (short, cut, window) = (self.rng.chance(self.plan.short), self.rng.word(), self.plan.window);
         let end = self.end(node, id)?;
         if end.finished {
             return Err(NetError::Unknown);
         }
+        let offered = slices.iter().map(|slice| slice.len()).sum();
         let room = if end.phase == Phase::Open { window.saturating_sub(end.unacknowledged) } else { 0 };
-        let most = bytes.len().min(room);
+        let most = room.min(offered);
         let len = if short && most > 0 { 1 + (cut % most as u64) as usize } else { most };
-        if len < bytes.len() {
+        if len < offered {
             end.wants_write = true;
             self.stats.short_sends += 1;
         }
@@ -228,9 +244,10 @@ impl State {
             end.unacknowledged += len;
             let has_room = end.unacknowledged < window;
             self.trace.note("send", &[id.0, len as u64]);
-            self.push(id, Segment::Bytes(bytes[..len].to_vec()));
+            let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).take(len).collect();
+            self.push(id, Segment::Bytes(bytes));
             // A send cut short for no reason is told of its room at once.
-            if has_room && len < bytes.len() {
+            if has_room && len < offered {
                 self.tell_writable(id);
             }
         }

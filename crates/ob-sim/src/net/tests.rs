@@ -81,7 +81,14 @@ impl Rig {
         loop {
             let len = 1 + self.rng.below(5000);
             let bytes: Vec<u8> = (stream.sent..stream.sent + len).map(byte).collect();
-            let Ok(Sent(taken)) = self.nets[1].send(id, &bytes) else { return };
+            // Every other piece goes as slices, one of them of no length.
+            let result = if len.is_multiple_of(2) {
+                let (front, back) = bytes.split_at(self.rng.below(len + 1) as usize);
+                self.nets[1].send_vectored(id, &[front, &[], back].map(IoSlice::new))
+            } else {
+                self.nets[1].send(id, &bytes)
+            };
+            let Ok(Sent(taken)) = result else { return };
             stream.sent += taken as u64;
             if taken < bytes.len() {
                 return;
@@ -92,7 +99,10 @@ impl Rig {
     /// The server takes what there is.
     fn serve(&mut self, id: ConnectionId) {
         let mut buffer = [0; 700];
-        while let Ok(received) = self.nets[0].receive(id, &mut buffer) {
+        loop {
+            let (front, back) = buffer.split_at_mut(self.rng.below(701) as usize);
+            let mut slices = [front, &mut [], back].map(IoSliceMut::new);
+            let Ok(received) = self.nets[0].receive_vectored(id, &mut slices) else { return };
             let bytes = match received {
                 Received::Bytes(len) => &buffer[..len],
                 Received::Nothing => return,
@@ -308,6 +318,8 @@ fn addresses_ports_and_ids_are_checked() {
     assert_eq!(net.connect("192.0.2.1:1".parse().unwrap()), Err(NetError::Unreachable));
     assert_eq!(net.connect(Network::address(CLIENT, 1)), Err(NetError::Exhausted));
     assert_eq!(net.receive(ConnectionId(77), &mut [0]), Err(NetError::Unknown));
+    assert_eq!(net.receive_vectored(ConnectionId(77), &mut []), Err(NetError::Unknown));
+    assert_eq!(net.send_vectored(ConnectionId(77), &[]), Err(NetError::Unknown));
     assert_eq!(net.finish(ConnectionId(77)), Err(NetError::Unknown));
     net.close(ConnectionId(77));
 }

@@ -13,6 +13,7 @@
 mod explain;
 mod files;
 mod network;
+mod nvme;
 mod quantity;
 mod read;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use serde::Serialize;
 pub use explain::{Explanation, Mistake, Place};
 pub use files::{FilesConfig, FilesDevice, SegmentSize};
 pub use network::Network;
+pub use nvme::NvmeConfig;
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
 /// The names that `[link] model` accepts.
@@ -51,6 +53,8 @@ pub struct Config {
     pub reactor: ReactorConfig,
     /// The card's files.
     pub files: FilesConfig,
+    /// What NVMe/TCP initiators reach.
+    pub nvme: NvmeConfig,
     /// The status endpoint.
     pub status: StatusConfig,
     /// What is logged.
@@ -177,6 +181,8 @@ pub struct CardConfig {
     pub reactor: ReactorConfig,
     /// Where its files are.
     pub files: FilesConfig,
+    /// What NVMe/TCP initiators reach.
+    pub nvme: NvmeConfig,
     /// Where its status is served.
     pub status: StatusConfig,
     /// Where the values came from, for errors that show only when they are used.
@@ -184,6 +190,12 @@ pub struct CardConfig {
 }
 
 impl CardConfig {
+    /// Where a running card is administered.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
     /// What a command about this card needs besides its name, with a blank before it: nothing, if the defaults do.
     #[must_use]
     pub fn command_options(&self) -> String {
@@ -297,6 +309,7 @@ impl Default for Config {
             },
             reactor: ReactorConfig { spin: TimeSpan(Duration::from_micros(50)) },
             files: FilesConfig::default(),
+            nvme: NvmeConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
             source: ConfigSource::default(),
@@ -343,6 +356,7 @@ impl Config {
             link: self.resolved_link(),
             reactor: self.reactor.clone(),
             files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
+            nvme: NvmeConfig { device: self.nvme.device.below(&self.data), ..self.nvme.clone() },
             status: self.status.clone(),
             source: self.source.clone(),
         }

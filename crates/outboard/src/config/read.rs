@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ob_nvme::auth::Secret;
+use ob_wire_nvme::text::Nqn;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::{
     ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
-    Mistake, Network, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan, files,
+    Mistake, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan, files, nvme,
 };
 use crate::spelling::nearest;
 
@@ -19,7 +21,7 @@ const TOP: &str = "";
 
 // Every section with its keys, in the order in which a message lists them.
 const SECTIONS: &[(&str, &[&str])] = &[
-    (TOP, &["data", "link", "reactor", "files", "status", "log"]),
+    (TOP, &["data", "link", "reactor", "files", "nvme", "status", "log"]),
     (
         "link",
         &[
@@ -37,6 +39,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ),
     ("reactor", &["spin"]),
     ("files", &["device", "size", "segment"]),
+    ("nvme", &["listen", "discovery", "nqn", "device", "size", "hosts", "key", "controller_key"]),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -59,6 +62,9 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
     reader.top(&mut config, document.get_ref());
     if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
         config.files.size = files::MEMORY_SIZE_DEFAULT;
+    }
+    if config.nvme.device == FilesDevice::Memory && !reader.places.contains_key("nvme.size") {
+        config.nvme.size = files::MEMORY_SIZE_DEFAULT;
     }
     if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
 }
@@ -105,6 +111,7 @@ impl Reader<'_> {
                 "link" => self.section(key, value, &mut config.link, Self::link),
                 "reactor" => self.section(key, value, &mut config.reactor, Self::reactor),
                 "files" => self.section(key, value, &mut config.files, Self::files),
+                "nvme" => self.section(key, value, &mut config.nvme, Self::nvme),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),
                 _ => self.unknown(TOP, key),
@@ -122,10 +129,32 @@ impl Reader<'_> {
     fn files(&mut self, files: &mut FilesConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
         let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
         match key.get_ref().as_ref() {
-            "device" => self.set("files", key, value, &mut files.device, files_device),
+            "device" => {
+                self.set("files", key, value, &mut files.device, |value| {
+                    device(value, files::DEVICE_DEFAULT)
+                });
+            }
             "size" => self.set("files", key, value, &mut files.size, size),
             "segment" => self.set("files", key, value, &mut files.segment, segment),
             _ => self.unknown("files", key),
+        }
+    }
+
+    fn nvme(&mut self, nvme: &mut NvmeConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
+        let device = |value: &DeValue<'_>| device(value, nvme::DEVICE_DEFAULT);
+        match key.get_ref().as_ref() {
+            "listen" => self.set("nvme", key, value, &mut nvme.listen, address),
+            "discovery" => self.set("nvme", key, value, &mut nvme.discovery, address),
+            "nqn" => self.set("nvme", key, value, &mut nvme.nqn, nqn),
+            "device" => self.set("nvme", key, value, &mut nvme.device, device),
+            "size" => self.set("nvme", key, value, &mut nvme.size, size),
+            "hosts" => self.set("nvme", key, value, &mut nvme.hosts, |value| list(value, nqn)),
+            "key" => self.set("nvme", key, value, &mut nvme.key, |value| secret(value).map(Some)),
+            "controller_key" => {
+                self.set("nvme", key, value, &mut nvme.controller_key, |value| secret(value).map(Some));
+            }
+            _ => self.unknown("nvme", key),
         }
     }
 
@@ -257,8 +286,8 @@ fn path(value: &DeValue<'_>) -> Parsed<PathBuf> {
     }
 }
 
-fn files_device(value: &DeValue<'_>) -> Parsed<FilesDevice> {
-    match text(value, files::DEVICE_DEFAULT)? {
+fn device(value: &DeValue<'_>, example: &str) -> Parsed<FilesDevice> {
+    match text(value, example)? {
         "" => Err(Problem::new("the path is empty", "leave the line out to use the default")),
         files::MEMORY => Ok(FilesDevice::Memory),
         other if other.eq_ignore_ascii_case(files::MEMORY) => Err(Problem::new(
@@ -368,6 +397,27 @@ fn user(value: &DeValue<'_>) -> Parsed<u32> {
             "expected a user's number",
             format!("`id -u NAME` tells it; it can be from 0 to {}", u32::MAX),
         )
+    })
+}
+
+fn nqn(value: &DeValue<'_>) -> Parsed<Nqn> {
+    let example = "nqn.2014-08.org.nvmexpress:uuid:…";
+    let written = text(value, example)?;
+    let form = written.starts_with("nqn.") && written.contains(':');
+    match Nqn::new(written) {
+        Ok(nqn) if form && !nqn.is_discovery() => Ok(nqn),
+        _ => Err(Problem::new(
+            format!("\"{written}\" is not the NVMe name of a host or subsystem"),
+            format!("such as \"{example}\"; a host's own is in /etc/nvme/hostnqn"),
+        )),
+    }
+}
+
+fn secret(value: &DeValue<'_>) -> Parsed<Secret> {
+    let written = text(value, "DHHC-1:01:…:")?;
+    // The text itself stays out of the message: it is a secret.
+    written.parse().map_err(|error| {
+        Problem::new(format!("this is not a key: {error}"), "`nvme gen-dhchap-key` makes one: DHHC-1:01:…:")
     })
 }
 

@@ -225,11 +225,13 @@ pub(crate) fn mount(
     let handle = reactor.handle();
     let (mut device, formatted) = match &config.files.device {
         FilesDevice::Memory => (opening.make_in_memory(reactor)?, None),
-        FilesDevice::Path(path) => match open(path, |path| FileDevice::open(&handle, path, &options())) {
-            Ok(device) => opening.recognise(reactor, CardDevice::File(device), format)?,
-            Err(OpenError::Missing(_)) => (opening.make_file(reactor, path)?, None),
-            Err(source) => return Err(opening.open_error(source, Age::Existing)),
-        },
+        FilesDevice::Path(path) => {
+            match open_patiently(path, |path| FileDevice::open(&handle, path, &options())) {
+                Ok(device) => opening.recognise(reactor, CardDevice::File(device), format)?,
+                Err(OpenError::Missing(_)) => (opening.make_file(reactor, path)?, None),
+                Err(source) => return Err(opening.open_error(source, Age::Existing)),
+            }
+        }
     };
     let mut drive = ReactorDrive::new(reactor, &mut device);
     let files = ob_files_card::mount(&mut drive, &FilesOptions::default())
@@ -255,7 +257,7 @@ pub(crate) fn check(
     let mut reactor =
         Reactor::new(&ob_io::Config::default()).map_err(|error| system(io::Error::other(error)))?;
     let handle = reactor.handle();
-    let opened = open(path, |path| FileDevice::open_read_only(&handle, path, &options()));
+    let opened = open_patiently(path, |path| FileDevice::open_read_only(&handle, path, &options()));
     let device = opened.map_err(|source| {
         let hint = match &source {
             OpenError::InUse(_) => "stop the card that uses it first: files that change cannot be checked",
@@ -285,7 +287,7 @@ pub(crate) fn check(
 
 /// Opens a device, and gives the kernel a moment to take it from a card that was killed: what that card had in flight
 /// holds the device, lock and all, until it is finished. So nothing that it wrote can arrive after the device is opened.
-fn open(
+pub(crate) fn open_patiently(
     path: &Path,
     open_once: impl Fn(&Path) -> Result<FileDevice, OpenError>,
 ) -> Result<FileDevice, OpenError> {
@@ -318,9 +320,7 @@ struct Opening<'config> {
 
 impl Opening<'_> {
     fn make_in_memory(&self, reactor: &mut Reactor) -> Result<CardDevice, FilesDeviceError> {
-        let size = self.config.files.size;
-        let system = rustix::system::sysinfo();
-        let memory = ByteSize(system.totalram.saturating_mul(u64::from(system.mem_unit)));
+        let (size, memory) = (self.config.files.size, machine_memory());
         let capacity = usize::try_from(size.0).ok().filter(|_| size <= memory);
         let Some(capacity) = capacity else {
             let fix = self.config.source.line_to_change("files", "size", "\"256MiB\"");
@@ -370,7 +370,7 @@ impl Opening<'_> {
         match create() {
             // A card died while it made one. Another that is at it right now holds the file's lock.
             Err(OpenError::Exists(_)) => {
-                match open(unfinished, |path| FileDevice::open(handle, path, &options())) {
+                match open_patiently(unfinished, |path| FileDevice::open(handle, path, &options())) {
                     Err(error @ OpenError::InUse(_)) => Err(error),
                     _ => {
                         let _ = std::fs::remove_file(unfinished);
@@ -517,6 +517,12 @@ fn destroyed_in_words(drive: &mut ReactorDrive<'_>, contents: &Contents) -> Opti
     }
 }
 
+/// All memory that this machine has.
+pub(crate) fn machine_memory() -> ByteSize {
+    let system = rustix::system::sysinfo();
+    ByteSize(system.totalram.saturating_mul(u64::from(system.mem_unit)))
+}
+
 fn random_uuid() -> io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
     getrandom(&mut uuid, GetRandomFlags::empty())?;
@@ -528,7 +534,7 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 /// The name of a file that is not finished: hidden, and beside where it is going to be.
-fn unfinished_path(path: &Path) -> PathBuf {
+pub(crate) fn unfinished_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".unfinished");
@@ -536,7 +542,7 @@ fn unfinished_path(path: &Path) -> PathBuf {
 }
 
 /// Gives a finished file its name, durably, and never takes that name from another.
-fn put_in_place(unfinished: &Path, path: &Path) -> io::Result<()> {
+pub(crate) fn put_in_place(unfinished: &Path, path: &Path) -> io::Result<()> {
     let here = rustix::fs::CWD;
     match renameat_with(here, unfinished, here, path, RenameFlags::NOREPLACE) {
         Ok(()) => {}

@@ -18,7 +18,7 @@ mod remote;
 
 pub use command::FilesCommand;
 pub use device::{CardDevice, FilesDeviceError, Formatted};
-pub(crate) use device::{Mounted, mount};
+pub(crate) use device::{Mounted, machine_memory, mount, open_patiently, put_in_place, unfinished_path};
 pub use error::FilesError;
 
 pub(crate) use command::run;

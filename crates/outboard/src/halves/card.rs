@@ -1,7 +1,7 @@
-//! The card: serves files and status, and carries the link's far end.
+//! The card: serves files, a namespace and status, and carries the link's far end.
 //!
 //! ```text
-//!   device mounted ─▶ link and status listen ─▶ ready ─▶ serve ─▶ SIGTERM ─▶ drain ─▶ goodbye ─▶ flush
+//!   device mounted ─▶ link, NVMe/TCP and status listen ─▶ ready ─▶ serve ─▶ SIGTERM ─▶ drain ─▶ goodbye ─▶ flush
 //! ```
 
 mod describe;
@@ -19,6 +19,7 @@ use ob_wire_link::files::FILES_SERVICE;
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind};
 use crate::files::{CardDevice, Mounted, mount};
+use crate::nvme::NvmeService;
 use crate::probe::{PROBE_SERVICE, ProbeService};
 use crate::router::{Router, Services};
 use crate::signals::StopSignal;
@@ -71,6 +72,8 @@ pub fn run_card(
     }
     let services = CardServices { probe: ProbeService::default(), files: FilesService::new(files, device) };
     let mut card = open_link(config, &life, reactor, services)?;
+    let mut nvme = NvmeService::start(config, &card.reactor.handle())
+        .map_err(|error| HalfError::Nvme(Box::new(error)))?;
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, waker) = (Arc::clone(&asked), card.reactor.handle().waker());
@@ -85,13 +88,21 @@ pub fn run_card(
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
         status: Some(server.address()),
-        services: vec![files_endpoint(config, &card)],
+        services: vec![files_endpoint(config, &card), nvme_endpoint(config, &nvme)],
     }));
     tracing::info!(incarnation = life.incarnation().0, status = %server.address(), "card ready");
-    serve(config, &mut card, &stop, &board, &asked)?;
+    serve(config, &mut card, &mut nvme, &stop, &board, &asked)?;
     tracing::info!("card stopping");
-    wind_down(card);
+    wind_down(card, nvme);
     Ok(())
+}
+
+fn nvme_endpoint(config: &CardConfig, nvme: &NvmeService) -> ServiceEndpoint {
+    ServiceEndpoint {
+        service: "nvme".to_owned(),
+        address: format!("{} ({}), discovery at {}", nvme.address(), config.nvme.device, nvme.discovery()),
+        next: nvme.connect_command(),
+    }
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
@@ -105,20 +116,29 @@ fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
 
 /// Takes nothing more, finishes what is on its way, says goodbye, and makes everything durable. What is answered is
 /// safe in the log without this; it only spares those who forgot to flush.
-fn wind_down(mut card: Card) {
+///
+/// Initiators are not asked: their commands are answered while the card drains, and what comes later they send again to
+/// the card's next life.
+fn wind_down(mut card: Card, mut nvme: NvmeService) {
     card.service.drain();
     let deadline = MonotonicClock.now() + DRAIN_WITHIN;
     let mut events = Vec::new();
     while MonotonicClock.now() < deadline {
         let turn = card.turn(Some(deadline), &mut events);
-        events.clear();
-        if card.service.services().files.is_idle() && turn != Turn::Worked {
+        for event in events.drain(..) {
+            nvme.handle(&event);
+        }
+        nvme.turn(MonotonicClock.now());
+        if card.service.services().files.is_idle() && nvme.is_idle() && turn != Turn::Worked {
             break;
         }
     }
     card.link.shut_down(&mut card.service);
     let CardLoop { mut reactor, link, service, .. } = card;
     drop(link);
+    for device in nvme.into_devices().iter_mut() {
+        flush(&mut reactor, device);
+    }
     let CardServices { files, .. } = service.into_services();
     if files.files().is_frozen() {
         return;
@@ -215,6 +235,7 @@ fn explain_listen(config: &CardConfig, error: CardLinkError) -> HalfError {
 fn serve(
     config: &CardConfig,
     card: &mut Card,
+    nvme: &mut NvmeService,
     stop: &StopSignal,
     board: &StatusBoard,
     asked: &AtomicBool,
@@ -224,19 +245,26 @@ fn serve(
     let mut events = Vec::new();
     let mut hosts = None;
     loop {
-        card.turn(None, &mut events);
+        card.turn(nvme.next_due(), &mut events);
         for event in events.drain(..) {
+            if nvme.handle(&event) {
+                continue;
+            }
             let stopping = matches!(event, Event::Ready { watch: ready, .. } if ready == watch);
             if stopping && stop.take().map_err(HalfError::system("read signals"))? {
                 return Ok(());
             }
         }
+        let now = MonotonicClock.now();
+        if nvme.turn(now) {
+            card.worked(now);
+        }
         // A host is known for one when it probes, a moment after it has attached.
-        let now = (card.link.host_count(), card.service.services().probe.group_count());
-        let changed = hosts.replace(now) != Some(now);
+        let known = (card.link.host_count(), card.service.services().probe.group_count());
+        let changed = hosts.replace(known) != Some(known);
         if asked.swap(false, Ordering::AcqRel) || changed {
             let endpoint = link_endpoint(config, &card.link);
-            board.publish(|snapshot| describe(snapshot, card, endpoint));
+            board.publish(|snapshot| describe(snapshot, card, nvme, endpoint));
         }
     }
 }

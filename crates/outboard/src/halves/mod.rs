@@ -22,6 +22,7 @@ pub use incarnation::{IncarnationError, next_incarnation};
 
 use crate::files::{FilesDeviceError, Formatted};
 use crate::lock::{LockError, PidLock, holder_in_words};
+use crate::nvme::NvmeError;
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -143,6 +144,9 @@ pub enum HalfError {
     /// The card's files cannot be used.
     #[error(transparent)]
     Files(Box<FilesDeviceError>),
+    /// Nothing can be served over NVMe/TCP.
+    #[error(transparent)]
+    Nvme(Box<NvmeError>),
     /// The link cannot be opened, or ended for good.
     #[error("the link failed: {0}")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -162,7 +166,7 @@ impl HalfError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) => true,
-            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) => true,
+            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) | Self::Nvme(_) => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }

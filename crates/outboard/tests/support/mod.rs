@@ -15,6 +15,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Longer than anything here takes on a busy machine; reached only when a test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Cards of several tests run at once, and clients of most of them do not come over NVMe.
+pub(crate) const FREE_NVME_PORTS: &str =
+    "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\nsize = \"64MiB\"\n";
+
 /// A directory with a configuration whose ports are any that are free.
 pub(crate) struct Place {
     directory: tempfile::TempDir,
@@ -27,6 +31,7 @@ impl Place {
 
     pub(crate) fn with_config(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let text = if text.contains("[nvme]") { text.to_owned() } else { format!("{text}{FREE_NVME_PORTS}") };
         std::fs::write(directory.path().join("outboard.toml"), text).unwrap();
         Self { directory }
     }

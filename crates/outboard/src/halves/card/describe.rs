@@ -7,11 +7,12 @@ use ob_link::{CardLink, HostReport};
 use super::{Card, CardServices};
 use crate::config::{CardConfig, LinkKind};
 use crate::halves::{Half, Life};
+use crate::nvme::NvmeService;
 use crate::probe::ProbeService;
 use crate::status::{CardFacts, FilesFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot};
 
 /// Brings a snapshot up to date.
-pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, endpoint: String) {
+pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService, endpoint: String) {
     let CardServices { probe, files } = card.service.services();
     let hosts = card.link.hosts();
     let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
@@ -36,6 +37,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, endpoint: String) {
     snapshot.requests = vec![
         always("probe", probe.answered()),
         always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
+        always("nvme", nvme.commands()),
     ];
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();

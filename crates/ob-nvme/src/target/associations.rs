@@ -1,0 +1,216 @@
+//! How connections become queues, and how they end.
+//!
+//! ```text
+//!   Connect ─▶ Control ─▶ superseded? ─▶ their connections close ─▶ their writes are done ─▶ answer
+//!   end ─▶ commands on devices become orphans: nobody is answered, and who overlaps an orphaned write waits
+//! ```
+
+use ob_core::Instant;
+use ob_wire_nvme::{CommandId, QueueId, Status, SubmissionEntry};
+
+use super::connection::{ConnectionKey, Queue, Stall};
+use super::control::{ControllerKey, NamespaceKey, QueueIdentity};
+use super::flight::{FlightKey, State, Work};
+use super::{ConnectionAction, Target};
+
+/// A Connect that is good, and waits for what earlier associations of the host left on devices.
+pub(super) struct PendingConnect {
+    connection: ConnectionKey,
+    command: CommandId,
+    result: u32,
+    superseded: Vec<ControllerKey>,
+}
+
+/// An answer that waits for reservations to be saved, or for commands of preempted hosts.
+pub(super) struct PendingAnswer {
+    pub(super) connection: ConnectionKey,
+    pub(super) command: CommandId,
+    pub(super) namespace: NamespaceKey,
+    pub(super) saved: Option<u64>,
+    pub(super) drain: Vec<ControllerKey>,
+    pub(super) result: u64,
+    pub(super) status: Status,
+}
+
+impl Target {
+    pub(super) fn connect(&mut self, now: Instant, key: ConnectionKey, entry: &SubmissionEntry, data: &[u8]) {
+        let command = entry.command();
+        let Some(port) = self.connection(key).map(|connection| connection.port) else { return };
+        let connected = match self.control.connect(now, port, entry, data) {
+            Ok(connected) => connected,
+            Err(error) => return self.answer(key, command, error.status, u64::from(error.result)),
+        };
+        let capsule_data_max = self.control.config().in_capsule_len;
+        let Some(connection) = self.connection_mut(key) else { return };
+        connection.queue = Some(Queue {
+            identity: connected.identity,
+            size: connected.sq_size.max(1),
+            head: 0,
+            flow_control_off: connected.flow_control_off,
+        });
+        connection.advance_head();
+        if connected.identity.queue != QueueId::ADMIN {
+            connection.stream.set_capsule_data_max(capsule_data_max);
+        }
+        connection.is_connecting = true;
+        for controller in &connected.superseded {
+            self.end_controller(now, *controller);
+        }
+        let superseded = connected.superseded;
+        let pending = PendingConnect { connection: key, command, result: connected.result, superseded };
+        if self.must_wait(&pending) {
+            self.counts.connects_delayed += 1;
+            self.connects.push(pending);
+        } else {
+            self.answer_connect(&pending);
+        }
+    }
+
+    fn must_wait(&self, pending: &PendingConnect) -> bool {
+        pending.superseded.iter().any(|controller| self.orphans.contains_key(controller))
+    }
+
+    fn answer_connect(&mut self, pending: &PendingConnect) {
+        let key = pending.connection;
+        let Some(connection) = self.connection_mut(key) else { return };
+        connection.is_connecting = false;
+        if connection.stall == Some(Stall::Connecting) {
+            self.relieved.push(key);
+        }
+        self.answer(key, pending.command, Status::SUCCESS, u64::from(pending.result));
+    }
+
+    /// One write less of an ended controller is on a device.
+    pub(super) fn orphan_ended(&mut self, controller: ControllerKey) {
+        if let Some(count) = self.orphans.get_mut(&controller) {
+            *count -= 1;
+            if *count == 0 {
+                self.orphans.remove(&controller);
+            }
+        }
+    }
+
+    pub(super) fn answer_later(&mut self, pending: PendingAnswer) {
+        self.answers.push(pending);
+    }
+
+    /// A namespace's reservations are saved, up to this version.
+    pub fn reservations_saved(&mut self, namespace: NamespaceKey, version: u64) {
+        for pending in self.answers.iter_mut().filter(|pending| pending.namespace == namespace) {
+            if pending.saved.is_some_and(|wanted| wanted <= version) {
+                pending.saved = None;
+            }
+        }
+    }
+
+    /// Answers what has waited long enough.
+    pub(super) fn settle_pending(&mut self, _now: Instant) {
+        if !self.connects.is_empty() {
+            for pending in std::mem::take(&mut self.connects) {
+                if self.must_wait(&pending) {
+                    self.connects.push(pending);
+                } else {
+                    self.answer_connect(&pending);
+                }
+            }
+        }
+        if !self.answers.is_empty() {
+            for pending in std::mem::take(&mut self.answers) {
+                let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
+                if pending.saved.is_none() && is_drained() {
+                    self.answer(pending.connection, pending.command, pending.status, pending.result);
+                } else {
+                    self.answers.push(pending);
+                }
+            }
+        }
+    }
+
+    /// The connection that is this queue.
+    pub(super) fn connection_of(&self, queue: QueueIdentity) -> Option<ConnectionKey> {
+        self.find_connections(|identity| identity == queue).first().copied()
+    }
+
+    fn find_connections(&self, is_wanted: impl Fn(QueueIdentity) -> bool) -> Vec<ConnectionKey> {
+        let slots = self.slots.iter().enumerate();
+        let found = slots.filter(|(_, slot)| {
+            let queue = slot.connection.as_deref().and_then(|connection| connection.queue);
+            queue.is_some_and(|queue| is_wanted(queue.identity))
+        });
+        found
+            .map(|(index, slot)| ConnectionKey { index: index as u32, generation: slot.generation })
+            .collect()
+    }
+
+    /// Ends all connections of a controller.
+    pub(super) fn end_controller(&mut self, now: Instant, controller: ControllerKey) {
+        for key in self.find_connections(|identity| identity.controller == controller) {
+            self.end(now, key);
+        }
+    }
+
+    /// Forgets a connection, and has the driver close it.
+    pub(super) fn end(&mut self, now: Instant, key: ConnectionKey) {
+        self.detach(now, key);
+        let Some(slot) = self.slots.get_mut(key.index as usize) else { return };
+        if slot.generation != key.generation {
+            return;
+        }
+        let Some(connection) = slot.connection.take() else { return };
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        self.actions.push_back(ConnectionAction::Close(connection.net));
+    }
+
+    /// Ends what a connection does, and lets it send what it has to say before it is closed.
+    pub(super) fn close_gently(&mut self, now: Instant, key: ConnectionKey) {
+        self.detach(now, key);
+        if let Some(connection) = self.connection_mut(key) {
+            connection.closing = Some(now);
+            connection.stall = None;
+            connection.within_since = None;
+            connection.held = Vec::new();
+            if connection.output.is_empty() {
+                self.all_sent(key);
+            }
+            self.touch(key);
+            self.arm(now);
+        }
+    }
+
+    /// Takes a connection's commands and its queue away from it.
+    fn detach(&mut self, now: Instant, key: ConnectionKey) {
+        let Some(connection) = self.connection_mut(key) else { return };
+        let queue = connection.queue.take();
+        connection.ids.clear();
+        connection.waiting.clear();
+        connection.fused = None;
+        let flights = std::mem::take(&mut connection.flights);
+        for flight in flights.into_iter().flatten() {
+            self.orphan(flight);
+        }
+        let Some(queue) = queue else { return };
+        for other in self.control.disconnected(queue.identity) {
+            if let Some(other) = self.connection_of(other) {
+                self.end(now, other);
+            }
+        }
+    }
+
+    /// A command's connection is gone.
+    fn orphan(&mut self, key: FlightKey) {
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        if flight.state != State::Device {
+            self.flights.remove(key);
+            self.ranges_freed |= self.ranges.release(key);
+            return;
+        }
+        flight.state = State::Orphan;
+        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller)
+            && io.changes_data()
+        {
+            *self.orphans.entry(controller).or_default() += 1;
+            self.ranges.hold(io.backend, io.offset, io.len, key);
+        }
+    }
+}

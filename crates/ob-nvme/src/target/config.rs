@@ -1,0 +1,61 @@
+//! What a target allows: sizes, counts and times, all of them bounds.
+
+use std::time::Duration;
+
+/// Bytes of the largest transfer of one command, as Identify's MDTS says it: 32 pages of 4 KiB.
+pub const TRANSFER_LEN_MAX: usize = 128 << 10;
+
+/// The bounds of a [`super::Target`].
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Connections at once; further ones are closed as soon as they are accepted. One that says nothing costs less than a
+    /// kibibyte here, besides what its socket has in the kernel.
+    pub connections_max: usize,
+    /// Buffers for the data of capsules, all connections together.
+    pub capsule_buffers: usize,
+    /// Bytes of buffers for reads and for writes that are asked for by R2T, all connections together.
+    pub transfer_memory: usize,
+    /// Bytes of those that one connection may have at once.
+    pub connection_transfer_max: usize,
+    /// Solicited transfers (R2T) that one connection may have under way.
+    pub transfers_max: usize,
+    /// Bytes of answers, besides payload, that wait to be sent on one connection before nothing more is read from it.
+    pub unsent_max: usize,
+    /// Bytes that are taken from a connection with one receive, besides a payload that goes to its own buffer.
+    pub receive_len: usize,
+    /// Compare commands (they need two buffers) at once, all connections together.
+    pub compares_max: usize,
+    /// How long a new connection has for its ICReq.
+    pub open_timeout: Duration,
+    /// How long it has until its Connect is there, from the begin.
+    pub connect_timeout: Duration,
+    /// How long a PDU may take from its first byte to its last.
+    pub pdu_timeout: Duration,
+    /// How long the data that an R2T asked for may take.
+    pub data_timeout: Duration,
+    /// How long a peer may take nothing of what is to be sent.
+    pub send_timeout: Duration,
+    /// How long a connection that is given up may take to hear of it.
+    pub close_timeout: Duration,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            capsule_buffers: 1024,
+            transfer_memory: 64 << 20,
+            connection_transfer_max: 4 << 20,
+            transfers_max: 64,
+            unsent_max: 256 << 10,
+            receive_len: 128 << 10,
+            compares_max: 16,
+            open_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(10),
+            pdu_timeout: Duration::from_secs(30),
+            data_timeout: Duration::from_secs(30),
+            send_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What a target knows of one connection.
+
+use std::collections::VecDeque;
+
+use ob_core::{ConnectionId, Instant};
+use ob_memory::Slice;
+use ob_wire_nvme::pdu::{DataTransfer, ReadyToTransfer, digest};
+use ob_wire_nvme::{CommandId, CompletionEntry, QueueId, Status, TransferTag};
+
+use super::control::{PortKey, QueueIdentity};
+use super::flight::FlightKey;
+use super::stream::{Output, Stream};
+
+/// A connection of a [`super::Target`]. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionKey {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// What holds a connection's bytes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stall {
+    /// A buffer for a capsule's data is wanted.
+    CapsuleBuffer,
+    /// The host has as many commands under way as its queue has entries.
+    QueueFull,
+    /// The host does not take its answers.
+    Unsent,
+    /// Its Connect waits for what an earlier association of the host left behind.
+    Connecting,
+}
+
+/// The queue that a connection became with its Connect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    pub(super) identity: QueueIdentity,
+    /// Entries.
+    pub(super) size: u16,
+    /// Entries taken from it, modulo its size.
+    pub(super) head: u16,
+    pub(super) flow_control_off: bool,
+}
+
+pub(super) struct Connection {
+    pub(super) net: ConnectionId,
+    pub(super) port: PortKey,
+    pub(super) stream: Stream,
+    pub(super) output: Output,
+    pub(super) queue: Option<Queue>,
+    /// Bytes that were received and are held up.
+    pub(super) held: Vec<u8>,
+    pub(super) stall: Option<Stall>,
+    /// Commands that were taken and not answered: their ids, and in the same order where they are. Asynchronous event
+    /// requests are nowhere.
+    pub(super) ids: Vec<u16>,
+    pub(super) flights: Vec<Option<FlightKey>>,
+    /// Solicited transfers under way. A tag is a place in this list and how often the place was used.
+    pub(super) transfers: Vec<Transfer>,
+    /// Commands that wait for a buffer.
+    pub(super) waiting: VecDeque<FlightKey>,
+    /// The first half of a fused pair whose second has not come.
+    pub(super) fused: Option<FlightKey>,
+    /// Bytes of transfer memory that its commands and its output have.
+    pub(super) memory: usize,
+    pub(super) accepted: Instant,
+    /// Since when a PDU is incomplete.
+    pub(super) within_since: Option<Instant>,
+    /// Since when the peer takes nothing of the output.
+    pub(super) unsent_since: Option<Instant>,
+    /// Since when nothing is read any more because the connection is given up; what is left is to say so.
+    pub(super) closing: Option<Instant>,
+    pub(super) is_dirty: bool,
+    pub(super) is_hungry: bool,
+    /// Its Connect is good and not yet answered.
+    pub(super) is_connecting: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transfer {
+    uses: u8,
+    flight: Option<FlightKey>,
+}
+
+impl Connection {
+    pub(super) fn new(net: ConnectionId, port: PortKey, now: Instant) -> Self {
+        Self {
+            net,
+            port,
+            stream: Stream::new(),
+            output: Output::default(),
+            queue: None,
+            held: Vec::new(),
+            stall: None,
+            ids: Vec::new(),
+            flights: Vec::new(),
+            transfers: Vec::new(),
+            waiting: VecDeque::new(),
+            fused: None,
+            memory: 0,
+            accepted: now,
+            within_since: None,
+            unsent_since: None,
+            closing: None,
+            is_dirty: false,
+            is_hungry: false,
+            is_connecting: false,
+        }
+    }
+
+    /// Whether a command of this id is under way.
+    pub(super) fn has_command(&self, command: CommandId) -> bool {
+        self.ids.contains(&command.0)
+    }
+
+    pub(super) fn add_command(&mut self, command: CommandId, flight: Option<FlightKey>) {
+        self.ids.push(command.0);
+        self.flights.push(flight);
+    }
+
+    pub(super) fn remove_command(&mut self, command: CommandId) {
+        if let Some(position) = self.ids.iter().position(|id| *id == command.0) {
+            self.ids.swap_remove(position);
+            self.flights.swap_remove(position);
+        }
+    }
+
+    /// The commands whose data was asked for.
+    pub(super) fn soliciting(&self) -> impl Iterator<Item = FlightKey> {
+        self.transfers.iter().filter_map(|transfer| transfer.flight)
+    }
+
+    /// Whether one more solicited transfer may be under way.
+    pub(super) fn has_room_for_transfer(&self, transfers_max: usize) -> bool {
+        self.transfers.len() < transfers_max.min(256)
+            || self.transfers.iter().any(|transfer| transfer.flight.is_none())
+    }
+
+    /// A tag for a solicited transfer, if one more may be under way.
+    pub(super) fn begin_transfer(&mut self, flight: FlightKey, transfers_max: usize) -> Option<TransferTag> {
+        let free = self.transfers.iter().position(|transfer| transfer.flight.is_none());
+        let index = match free {
+            Some(index) => index,
+            None if self.transfers.len() < transfers_max.min(256) => {
+                self.transfers.push(Transfer::default());
+                self.transfers.len() - 1
+            }
+            None => return None,
+        };
+        let transfer = self.transfers.get_mut(index)?;
+        transfer.uses = transfer.uses.wrapping_add(1);
+        transfer.flight = Some(flight);
+        Some(TransferTag(u16::from(transfer.uses) << 8 | index as u16))
+    }
+
+    /// The command that a tag was made for, if it still waits for data.
+    pub(super) fn transfer(&self, tag: TransferTag) -> Option<FlightKey> {
+        let transfer = self.transfers.get(usize::from(tag.0 & 0xFF))?;
+        if u16::from(transfer.uses) == tag.0 >> 8 { transfer.flight } else { None }
+    }
+
+    pub(super) fn end_transfer(&mut self, flight: FlightKey) {
+        for transfer in self.transfers.iter_mut().filter(|transfer| transfer.flight == Some(flight)) {
+            transfer.flight = None;
+        }
+    }
+
+    /// Counts a command that is taken from the queue.
+    pub(super) fn advance_head(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.head = if queue.head + 1 >= queue.size { 0 } else { queue.head + 1 };
+        }
+    }
+
+    /// Puts a response into the output.
+    pub(super) fn respond(&mut self, command: CommandId, status: Status, result: u64) {
+        let (queue, head) = match &self.queue {
+            // Without flow control the field says nothing (Base §3.3.3.2, SQHD).
+            Some(queue) if queue.flow_control_off => (queue.identity.queue, u16::MAX),
+            Some(queue) => (queue.identity.queue, queue.head),
+            None => (QueueId::ADMIN, 0),
+        };
+        let entry = CompletionEntry::new(command, queue, head, status, result);
+        let bytes = self.stream.framing().response(&entry);
+        self.output.push(&bytes);
+    }
+
+    /// Puts data and, unless the data says it all, a response into the output.
+    pub(super) fn respond_with_data(&mut self, command: CommandId, data: Data, result: u64) {
+        let is_success = result == 0 && self.queue.as_ref().is_some_and(|queue| queue.flow_control_off);
+        let bytes: &[u8] = match &data {
+            Data::Slice(slice) => slice,
+            Data::Owned(bytes) => bytes,
+        };
+        let framing = self.stream.framing();
+        let header = framing.data(&DataTransfer {
+            command,
+            tag: TransferTag(0),
+            offset: 0,
+            len: bytes.len() as u32,
+            is_last: true,
+            is_success,
+        });
+        let data_digest = framing.digests.data.then(|| digest(bytes));
+        self.output.push(&header);
+        match data {
+            Data::Slice(slice) => self.output.push_payload(slice),
+            Data::Owned(bytes) => self.output.push_owned(bytes),
+        }
+        if let Some(data_digest) = data_digest {
+            self.output.push(&data_digest);
+        }
+        if !is_success {
+            self.respond(command, Status::SUCCESS, result);
+        }
+    }
+
+    /// Asks for a command's data, all of it at once.
+    pub(super) fn solicit(&mut self, command: CommandId, tag: TransferTag, len: u32) {
+        let wanted = ReadyToTransfer { command, tag, offset: 0, len };
+        let bytes = self.stream.framing().ready_to_transfer(&wanted);
+        self.output.push(&bytes);
+    }
+}
+
+/// What a command gives back.
+pub(super) enum Data {
+    Slice(Slice),
+    Owned(Vec<u8>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_says_nothing_is_small() {
+        assert!(size_of::<Connection>() <= 768, "{} bytes", size_of::<Connection>());
+    }
+
+    #[test]
+    fn a_tag_of_an_earlier_use_finds_nothing() {
+        let mut connection = Connection::new(ConnectionId(1), PortKey(1), Instant::default());
+        let flight = FlightKey::from_token(ob_core::Token(5));
+        let tags: Vec<TransferTag> = (0..3)
+            .map(|_| {
+                let tag = connection.begin_transfer(flight, 1).expect("there is room");
+                assert!(connection.begin_transfer(flight, 1).is_none());
+                assert_eq!(connection.transfer(tag), Some(flight));
+                connection.end_transfer(flight);
+                tag
+            })
+            .collect();
+        assert!(tags.iter().all(|tag| connection.transfer(*tag).is_none()));
+        assert!(tags[0] != tags[1] && tags[1] != tags[2]);
+    }
+}

@@ -1,0 +1,233 @@
+//! A controller: one association of one host with one subsystem, or with the discovery service.
+//!
+//! ```text
+//!   Connect ─▶ disabled ── CC.EN=1 ──▶ ready ── CC.SHN ──▶ shut down ─┐
+//!                 ▲                      │                            ├─▶ lingers ─▶ closed
+//!                 └────── CC.EN=0 ───────┴────────────────────────────┘
+//! ```
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use ob_core::Instant;
+use ob_wire_nvme::fabrics::{ControllerConfiguration, ControllerStatus, ShutdownStatus};
+use ob_wire_nvme::text::Nqn;
+use ob_wire_nvme::{CommandId, ControllerId, QueueId, Status};
+
+use crate::auth::TargetAuthenticator;
+
+use super::async_event::AsyncEvents;
+use super::feature::Features;
+use super::reserve::ReservationNotice;
+use super::spec::{ControllerKey, PortKey, SubsystemKey};
+use super::{CloseReason, ControlConfig};
+
+/// What a controller is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The discovery service.
+    Discovery,
+    /// A subsystem's namespaces.
+    Io(SubsystemKey),
+}
+
+/// How a queue's host proves who it is.
+pub(super) struct Authentication {
+    pub(super) authenticator: TargetAuthenticator,
+    /// Without a proof by then, the controller ends. `None` once it has proved itself.
+    pub(super) until: Option<Instant>,
+}
+
+/// A queue pair of a controller.
+pub(super) struct Queue {
+    /// `None` where nothing is to be proved.
+    pub(super) authentication: Option<Box<Authentication>>,
+}
+
+impl Queue {
+    /// Whether the host is who it says it is, as far as anybody asked.
+    pub(super) fn is_authentic(&self) -> bool {
+        self.authentication.as_ref().is_none_or(|proof| proof.authenticator.is_authenticated())
+    }
+}
+
+/// A controller.
+pub(super) struct Controller {
+    pub(super) key: ControllerKey,
+    pub(super) cntlid: ControllerId,
+    pub(super) role: Role,
+    pub(super) port: PortKey,
+    pub(super) host: Nqn,
+    pub(super) host_id: [u8; 16],
+    /// `None` where the host asked for none.
+    pub(super) keep_alive: Option<Duration>,
+    heard: Instant,
+    /// After a reset or shutdown: when the association ends.
+    lingers_until: Option<(Instant, CloseReason)>,
+    pub(super) configuration: ControllerConfiguration,
+    pub(super) status: ControllerStatus,
+    /// By queue id; the admin queue is the first.
+    queues: Vec<Option<Queue>>,
+    /// I/O queues that Set Features granted.
+    pub(super) queues_granted: u16,
+    pub(super) features: Features,
+    pub(super) async_events: AsyncEvents,
+    pub(super) changed_namespaces: BTreeSet<u32>,
+    pub(super) reservation_notices: VecDeque<ReservationNotice>,
+    pub(super) reservation_notice_count: u64,
+    pub(super) errors: ErrorLog,
+}
+
+/// What is fixed about a controller when it is made.
+pub(super) struct Birth {
+    pub(super) key: ControllerKey,
+    pub(super) cntlid: ControllerId,
+    pub(super) role: Role,
+    pub(super) port: PortKey,
+    pub(super) host: Nqn,
+    pub(super) host_id: [u8; 16],
+    pub(super) authentication: Option<Box<Authentication>>,
+}
+
+impl Controller {
+    pub(super) fn new(
+        birth: Birth,
+        keep_alive: Option<Duration>,
+        now: Instant,
+        config: &ControlConfig,
+    ) -> Self {
+        let is_discovery = birth.role == Role::Discovery;
+        Self {
+            key: birth.key,
+            cntlid: birth.cntlid,
+            role: birth.role,
+            port: birth.port,
+            host: birth.host,
+            host_id: birth.host_id,
+            // A discovery controller without keep-alive ends after a while of silence (Base §3.1.2.3.2).
+            keep_alive: keep_alive.or(is_discovery.then_some(config.discovery_idle)),
+            heard: now,
+            lingers_until: None,
+            configuration: ControllerConfiguration::default(),
+            status: ControllerStatus {
+                is_ready: false,
+                is_fatal: false,
+                shutdown: ShutdownStatus::Running,
+                subsystem_was_reset: false,
+            },
+            queues: vec![Some(Queue { authentication: birth.authentication })],
+            queues_granted: if is_discovery { 0 } else { config.queues_max },
+            features: Features::new(now),
+            async_events: AsyncEvents::default(),
+            changed_namespaces: BTreeSet::new(),
+            reservation_notices: VecDeque::new(),
+            reservation_notice_count: 0,
+            errors: ErrorLog::default(),
+        }
+    }
+
+    /// Any command of the host shows that it lives.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard = self.heard.max(now);
+    }
+
+    /// When this controller ends if nothing more is heard, and why.
+    pub(super) fn ends_at(&self) -> Option<(Instant, CloseReason)> {
+        let silent = self.keep_alive.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
+        let proofs = self.queues.iter().flatten().filter_map(|queue| queue.authentication.as_ref()?.until);
+        let unproved = proofs.min().map(|until| (until, CloseReason::NotAuthentic));
+        [silent, self.lingers_until, unproved].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    pub(super) fn linger(&mut self, until: Option<(Instant, CloseReason)>) {
+        self.lingers_until = until;
+    }
+
+    /// CC.EN went to 0: what a reset forgets, and how long the association stays.
+    pub(super) fn reset(&mut self, now: Instant, until: Instant) {
+        self.status = ControllerStatus {
+            is_ready: false,
+            is_fatal: false,
+            shutdown: self.status.shutdown,
+            subsystem_was_reset: false,
+        };
+        self.features = Features::new(now);
+        self.changed_namespaces.clear();
+        self.linger(Some((until, CloseReason::Reset)));
+    }
+
+    /// Whether a command that is no fabrics command may run.
+    pub(super) fn may_command(&self, queue: QueueId) -> Result<(), Status> {
+        let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
+        let queue = self.queue(queue).ok_or(gone)?;
+        if !queue.is_authentic() {
+            return Err(Status::AUTHENTICATION_REQUIRED.with_do_not_retry());
+        }
+        if self.status.is_ready { Ok(()) } else { Err(gone) }
+    }
+
+    pub(super) fn queue(&self, queue: QueueId) -> Option<&Queue> {
+        self.queues.get(usize::from(queue.0))?.as_ref()
+    }
+
+    pub(super) fn queue_mut(&mut self, queue: QueueId) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(queue.0))?.as_mut()
+    }
+
+    /// The caller has checked that the id is granted and free.
+    pub(super) fn begin_queue(&mut self, queue: QueueId, authentication: Option<Box<Authentication>>) {
+        let index = usize::from(queue.0);
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        if let Some(slot) = self.queues.get_mut(index) {
+            *slot = Some(Queue { authentication });
+        }
+    }
+
+    pub(super) fn end_queue(&mut self, queue: QueueId) {
+        if let Some(slot) = self.queues.get_mut(usize::from(queue.0)) {
+            *slot = None;
+        }
+    }
+
+    /// The queues that exist, admin first.
+    pub(super) fn queues(&self) -> Vec<QueueId> {
+        let exist = self.queues.iter().zip(0_u16..).filter(|(queue, _)| queue.is_some());
+        exist.map(|(_, id)| QueueId(id)).collect()
+    }
+
+    /// Whether I/O queues exist.
+    pub(super) fn has_io_queues(&self) -> bool {
+        self.queues.iter().skip(1).any(Option::is_some)
+    }
+}
+
+/// Entries that the error log keeps: ELPE plus one.
+pub(super) const ERROR_ENTRIES: usize = 64;
+
+/// The error log (Base §5.16.1.2), newest first.
+#[derive(Debug, Default)]
+pub(super) struct ErrorLog {
+    pub(super) entries: VecDeque<ErrorRecord>,
+    count: u64,
+}
+
+/// An entry of it.
+#[derive(Debug)]
+pub(super) struct ErrorRecord {
+    pub(super) count: u64,
+    pub(super) queue: QueueId,
+    pub(super) command: CommandId,
+    pub(super) status: Status,
+    pub(super) nsid: u32,
+    pub(super) lba: u64,
+}
+
+impl ErrorLog {
+    pub(super) fn record(&mut self, queue: QueueId, command: CommandId, status: Status, nsid: u32, lba: u64) {
+        self.count = self.count.saturating_add(1);
+        self.entries.truncate(ERROR_ENTRIES - 1);
+        self.entries.push_front(ErrorRecord { count: self.count, queue, command, status, nsid, lba });
+    }
+}

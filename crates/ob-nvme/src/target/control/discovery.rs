@@ -1,0 +1,61 @@
+//! The discovery service: which subsystems a host may connect to, and where (Base §3.1.2.3, §5.16.1.23).
+
+use ob_wire_nvme::ControllerId;
+use ob_wire_nvme::log::{DiscoveryEntry, DiscoveryHeader, DiscoverySubtype, discovery_flag, requirement};
+use ob_wire_nvme::text::Nqn;
+use zerocopy::IntoBytes;
+
+use super::Control;
+use super::controller::Controller;
+use super::spec::{PortKey, TransportAddress};
+
+/// The log as one host sees it: an entry for each subsystem that lets it in, on each port, and one for each referral.
+pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
+    let mut entries = Vec::new();
+    for subsystem in &control.subsystems {
+        if subsystem.admits(&controller.host).is_none() {
+            continue;
+        }
+        for port in control.ports.iter().filter(|port| !port.discovery_only) {
+            entries.push(entry(
+                control,
+                port.port,
+                &port.address,
+                &subsystem.spec.nqn,
+                DiscoverySubtype::Nvm,
+            ));
+        }
+    }
+    for referral in &control.referrals {
+        let subtype = DiscoverySubtype::Referral;
+        entries.push(entry(control, referral.port, &referral.address, &referral.nqn, subtype));
+    }
+    let header = DiscoveryHeader::new(control.discovery_generation, entries.len() as u64);
+    let mut log = header.as_bytes().to_vec();
+    for entry in entries {
+        log.extend_from_slice(entry.encode().as_bytes());
+    }
+    log
+}
+
+fn entry(
+    control: &Control,
+    port: PortKey,
+    address: &TransportAddress,
+    nqn: &Nqn,
+    subtype: DiscoverySubtype,
+) -> DiscoveryEntry {
+    let is_referral = subtype == DiscoverySubtype::Referral;
+    DiscoveryEntry {
+        family: address.family,
+        subtype,
+        requirements: requirement::SECURE_NOT_REQUIRED | requirement::NO_FLOW_CONTROL,
+        port: port.0,
+        controller: ControllerId::DYNAMIC,
+        admin_queue: control.config.queue_depth_max.min(32),
+        flags: if is_referral { discovery_flag::PERSISTENT } else { 0 },
+        address: address.address.clone(),
+        service: address.service,
+        subsystem: nqn.clone(),
+    }
+}

@@ -1,0 +1,192 @@
+//! Log pages: what they say, and where they end.
+
+use ob_wire_nvme::log::parse_ana_log;
+
+use super::*;
+
+const IO_LOGS: [(u8, u64); 8] =
+    [(0, 1024), (1, 64 * 64), (2, 512), (3, 512), (4, 4096), (5, 4096), (0x0C, 16 + 32 + 8), (0x80, 64)];
+
+#[test]
+fn offsets_end_where_the_log_ends() {
+    let mut stage = Stage::new();
+    let io = stage.ready(1).identity;
+    let discovery = stage.discovery(1);
+    let logs = IO_LOGS.map(|(page, len)| (io, page, len)).into_iter();
+    for (queue, page, len) in logs.chain([(discovery, 0x70, 1024 * 3), (discovery, 0, 1024)]) {
+        let mut read = |offset: u64, wanted: u64| {
+            let entry = log_page(page, offset, wanted).encode(CommandId(1));
+            stage.command(queue, &entry, &[])
+        };
+        let whole = bytes_of(read(0, len));
+        assert_eq!(bytes_of(read(len - 4, 4)), whole[whole.len() - 4..], "log {page:#x}");
+        assert_eq!(bytes_of(read(len, 8)), [0; 8], "log {page:#x}");
+        let beyond = bytes_of(read(4, len));
+        assert_eq!(beyond[..whole.len() - 4], whole[4..]);
+        assert_eq!(beyond[whole.len() - 4..], [0; 4]);
+        for offset in [len + 4, 1 << 32, 1 << 63, u64::MAX - 3, u64::MAX - 7, u64::MAX - 1023, 2, len + 1] {
+            assert_eq!(read(offset, 4), refused(Status::INVALID_FIELD), "log {page:#x} at {offset:#x}");
+        }
+        assert_eq!(read(0, u64::from(LARGE) + 4), refused(Status::INVALID_FIELD), "more than MDTS");
+        assert_eq!(bytes_of(read(0, u64::from(LARGE))).len(), LARGE as usize);
+    }
+}
+
+#[test]
+fn a_length_beyond_the_transfer_is_refused() {
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let entry = log_page(2, 0, 512).encode(CommandId(1));
+    let verdict = stage.control.command(stage.now, queue, &entry, &[], 511);
+    assert_eq!(verdict, refused(Status::INVALID_SGL_LENGTH));
+    // NUMD at its largest is 16 GiB.
+    let mut entry = entry;
+    entry.dword10 = (entry.dword10.get() | 0xFFFF_0000).into();
+    entry.dword11 = 0xFFFF.into();
+    let verdict = stage.control.command(stage.now, queue, &entry, &[], u32::MAX);
+    assert_eq!(verdict, refused(Status::INVALID_FIELD));
+}
+
+#[test]
+fn logs_that_are_not_there_are_invalid_and_the_first_log_tells_which_are() {
+    let mut stage = Stage::new();
+    let io = stage.ready(1).identity;
+    let discovery = stage.discovery(1);
+    for queue in [io, discovery] {
+        let supported = bytes_of(stage.log(queue, 0, 1024, true));
+        for page in 0..=u8::MAX {
+            let verdict = stage.log(queue, page, 64, true);
+            if word(&supported, usize::from(page) * 4) & 1 == 1 {
+                bytes_of(verdict);
+            } else {
+                assert_eq!(verdict, refused(Status::INVALID_LOG_PAGE), "log {page:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn health_counts_what_was_done() {
+    let mut stage = Stage::new();
+    let (admin, io) = stage.with_queue(1);
+    let controller = admin.controller;
+    for _ in 0..3 {
+        stage.control.count_io(stage.now, controller, IoCount::Read(512_000));
+    }
+    stage.control.count_io(stage.now, controller, IoCount::Write(512));
+    stage.control.count_io(stage.now, controller, IoCount::Other);
+    stage.control.record_error(io, CommandId(77), Status::UNRECOVERED_READ_ERROR, 2, 1234);
+    stage.control.record_error(io, CommandId(78), Status::COMPARE_FAILURE, 1, 0);
+    let log = bytes_of(stage.log(admin, 2, 512, false));
+    assert_eq!(log[3], 100, "spare");
+    assert_eq!([long(&log, 32), long(&log, 48), long(&log, 64), long(&log, 80)], [3, 1, 3, 1]);
+    assert_eq!([long(&log, 160), long(&log, 176)], [1, 2], "media errors, all errors");
+    let errors = bytes_of(stage.log(admin, 1, 4096, false));
+    assert_eq!([long(&errors, 0), long(&errors, 64), long(&errors, 128)], [2, 1, 0], "newest first");
+    assert_eq!(errors[64 + 8..64 + 12], [1, 0, 77, 0]);
+    assert_eq!((long(&errors, 64 + 16), word(&errors, 64 + 24)), (1234, 2));
+    let mut one = log_page(2, 0, 512);
+    one.namespace = NamespaceId(1);
+    assert_eq!(stage.command(admin, &one.encode(CommandId(1)), &[]), refused(Status::INVALID_FIELD));
+}
+
+#[test]
+fn the_error_log_is_bounded() {
+    let mut stage = Stage::new();
+    let (admin, io) = stage.with_queue(1);
+    for command in 0..200 {
+        stage.control.record_error(io, CommandId(command), Status::WRITE_FAULT, 1, 0);
+    }
+    let errors = bytes_of(stage.log(admin, 1, 4096, false));
+    assert_eq!([long(&errors, 0), long(&errors, 63 * 64)], [200, 137]);
+}
+
+#[test]
+fn effects_tell_what_writes() {
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let log = bytes_of(stage.log(queue, 5, 4096, false));
+    assert_eq!(word(&log, 6 * 4), 1, "Identify");
+    assert_eq!(word(&log, 0x80 * 4), 0, "Format");
+    assert_eq!([word(&log, 1024 + 4), word(&log, 1024 + 8)], [3, 1], "Write and Read");
+}
+
+#[test]
+fn the_ana_log_has_a_state_for_each_port() {
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let spec = NamespaceSpec { ana_group: 3, ..namespace(4) };
+    stage.control.add_namespace(stage.subsystem, &spec).unwrap();
+    stage.control.set_ana_state(stage.subsystem, PORT, 3, AnaState::Inaccessible).unwrap();
+    stage.control.set_ana_state(stage.subsystem, SECOND_PORT, 1, AnaState::NonOptimized).unwrap();
+    let (changes, groups) = parse_ana_log(&bytes_of(stage.log(queue, 0x0C, 4096, false))).unwrap();
+    assert_eq!(changes, 5, "three namespaces, two states");
+    let seen: Vec<_> =
+        groups.iter().map(|group| (group.group, group.state, group.namespaces.len())).collect();
+    assert_eq!(seen, [(1, AnaState::Optimized, 2), (3, AnaState::Inaccessible, 1)]);
+    let groups_only = GetLogPage { specific: 1, ..log_page(0x0C, 0, 4096) }.encode(CommandId(1));
+    let (_, groups) = parse_ana_log(&bytes_of(stage.command(queue, &groups_only, &[]))).unwrap();
+    assert!(groups.iter().all(|group| group.namespaces.is_empty()));
+    assert_eq!(
+        stage.control.set_ana_state(stage.subsystem, PORT, 0, AnaState::Change),
+        Err(AdminError::BadAnaGroup { group: 0, max: 32 })
+    );
+}
+
+#[test]
+fn ana_states_decide_over_commands() {
+    let mut stage = Stage::new();
+    let (_, io) = stage.with_queue(1);
+    let cases = [
+        (AnaState::NonOptimized, Ok(())),
+        (AnaState::Inaccessible, Err(Status::ANA_INACCESSIBLE)),
+        (AnaState::PersistentLoss, Err(Status::ANA_PERSISTENT_LOSS)),
+        (AnaState::Change, Err(Status::ANA_TRANSITION)),
+        (AnaState::Optimized, Ok(())),
+    ];
+    for (state, expected) in cases {
+        stage.control.set_ana_state(stage.subsystem, PORT, 1, state).unwrap();
+        let namespace = stage.control.namespace(io.controller, 1).unwrap();
+        for access in [Access::Read, Access::Write, Access::Flush, Access::Other] {
+            assert_eq!(stage.control.admit(io, namespace, access), expected);
+        }
+    }
+}
+
+#[test]
+fn discovery_tells_each_host_what_it_may_reach() {
+    let mut stage = Stage::new();
+    let hosts = HostPolicy::Listed(vec![HostSpec { nqn: host_nqn(2), secrets: None }]);
+    let closed = SubsystemSpec { hosts, ..SubsystemSpec::open(host_nqn(77), "2") };
+    stage.control.add_subsystem(closed).unwrap();
+    let referral = ReferralSpec { port: PortKey(4), address: address(8010), nqn: Nqn::discovery() };
+    stage.control.add_referral(referral).unwrap();
+    let count = |stage: &mut Stage, host: u8| {
+        let queue = stage.discovery(host);
+        let log = bytes_of(stage.log(queue, 0x70, 1024 * 8, false));
+        let count = long(&log, 8) as usize;
+        let entry = |index: usize| log[1024 * (index + 1)..1024 * (index + 2)].to_vec();
+        (0..count).map(entry).collect::<Vec<_>>()
+    };
+    let stranger = count(&mut stage, 1);
+    assert_eq!(stranger.len(), 3, "two ports and the referral");
+    assert_eq!(count(&mut stage, 2).len(), 5);
+    let first = &stranger[0];
+    assert_eq!(first[..4], [3, 1, 2, 0b110], "TCP, IPv4, subsystem, no flow control");
+    assert_eq!(first[4..10], [1, 0, 0xFF, 0xFF, 32, 0], "port, any controller, admin queue");
+    assert_eq!(&first[32..37], b"4420 ");
+    assert_eq!(&first[256..256 + 25], b"nqn.2026-01.example:disks");
+    assert_eq!(&first[512..522], b"127.0.0.1 ");
+    assert_eq!(stranger[2][2], 1, "a referral");
+}
+
+#[test]
+fn the_generation_changes_with_what_discovery_tells() {
+    let mut stage = Stage::new();
+    let queue = stage.discovery(1);
+    let generation = |stage: &mut Stage| long(&bytes_of(stage.log(queue, 0x70, 1024, true)), 0);
+    let before = generation(&mut stage);
+    assert_eq!(generation(&mut stage), before);
+    stage.control.add_subsystem(SubsystemSpec::open(host_nqn(50), "5")).unwrap();
+    assert_eq!(generation(&mut stage), before + 1);
+}

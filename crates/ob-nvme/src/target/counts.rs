@@ -1,0 +1,75 @@
+//! What a target counts, for whoever wants to show it.
+
+use super::io::IoKind;
+
+/// Numbers since the start, and a few of the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// Connections now.
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections closed as soon as they came, because there were too many.
+    pub refused: u64,
+    /// Connections given up for what their peer sent.
+    pub protocol_errors: u64,
+    /// Connections given up because their peer was silent or slow.
+    pub timeouts: u64,
+    /// Fabrics, admin and reservation commands.
+    pub control_commands: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Write Zeroes.
+    pub write_zeroes: u64,
+    /// Dataset Management.
+    pub dataset: u64,
+    /// Compare, alone or in a pair.
+    pub compares: u64,
+    /// Verify.
+    pub verifies: u64,
+    /// Commands that were answered with an error.
+    pub failed: u64,
+    /// Bytes of data that went to hosts.
+    pub bytes_read: u64,
+    /// Bytes of data that came from hosts.
+    pub bytes_written: u64,
+    /// Bytes received from the network.
+    pub bytes_received: u64,
+    /// Bytes handed to the network.
+    pub bytes_sent: u64,
+    /// Payload whose digest was wrong.
+    pub digest_errors: u64,
+    /// Commands now under way, those of connections that are gone included.
+    pub in_flight: u64,
+    /// Of those: commands whose connection is gone.
+    pub orphans: u64,
+    /// Commands now waiting for a buffer.
+    pub waiting_for_buffer: u64,
+    /// Commands now waiting for others on the same range.
+    pub waiting_for_range: u64,
+    /// Connections now held up: nothing is read from them.
+    pub held_up: u64,
+    /// How often a connection was held up.
+    pub hold_ups: u64,
+    /// Connects that had to wait for what an earlier association left behind.
+    pub connects_delayed: u64,
+}
+
+impl TargetCounts {
+    pub(super) fn count_io(&mut self, kind: IoKind) {
+        let count = match kind {
+            IoKind::Read => &mut self.reads,
+            IoKind::Write => &mut self.writes,
+            IoKind::Flush => &mut self.flushes,
+            IoKind::WriteZeroes => &mut self.write_zeroes,
+            IoKind::Discard | IoKind::Hint => &mut self.dataset,
+            IoKind::Compare => &mut self.compares,
+            IoKind::Verify => &mut self.verifies,
+        };
+        *count += 1;
+    }
+}

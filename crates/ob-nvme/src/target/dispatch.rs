@@ -1,0 +1,355 @@
+//! What becomes of a command: answered by `Control`, or on its way to a device.
+
+use ob_core::Instant;
+use ob_memory::Slice;
+use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, IoOpcode};
+use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
+use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
+
+use super::Target;
+use super::connection::{ConnectionKey, Data};
+use super::control::{QueueIdentity, Verdict};
+use super::flight::{Flight, FlightKey, State, Work};
+use super::io::{Io, IoKind};
+use super::receive::CapsuleData;
+
+/// A command in the moment of its arrival.
+pub(super) struct Arrival<'a> {
+    pub(super) key: ConnectionKey,
+    pub(super) entry: &'a SubmissionEntry,
+    pub(super) data: CapsuleData,
+    pub(super) data_len: u32,
+}
+
+impl Target {
+    /// Takes a command with what its capsule brought.
+    pub(super) fn command(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        entry: &SubmissionEntry,
+        data: CapsuleData,
+        data_len: u32,
+    ) {
+        let Some(connection) = self.connection_mut(key) else { return };
+        connection.advance_head();
+        let command = entry.command();
+        if connection.has_command(command) {
+            connection.respond(command, Status::COMMAND_ID_CONFLICT.with_do_not_retry(), 0);
+            self.counts.failed += 1;
+            return self.touch(key);
+        }
+        let queue = connection.queue.map(|queue| queue.identity);
+        let is_io = entry.opcode != FABRICS_OPCODE
+            && queue.is_some_and(|queue| queue.queue != QueueId::ADMIN)
+            && !is_reservation(entry.opcode);
+        let arrival = Arrival { key, entry, data, data_len };
+        let result = match queue {
+            Some(queue) if is_io => self.io_command(now, queue, arrival),
+            _ => {
+                self.abandon_fused(key);
+                self.control_command(now, queue, arrival)
+            }
+        };
+        if let Err(status) = result {
+            self.refuse(key, command, status);
+        }
+    }
+
+    /// Answers a command that was never entered as under way.
+    fn refuse(&mut self, key: ConnectionKey, command: CommandId, status: Status) {
+        self.counts.failed += 1;
+        if let Some(connection) = self.connection_mut(key) {
+            connection.respond(command, status, 0);
+        }
+        self.touch(key);
+    }
+
+    fn control_command(
+        &mut self,
+        now: Instant,
+        queue: Option<QueueIdentity>,
+        arrival: Arrival<'_>,
+    ) -> Result<(), Status> {
+        self.counts.control_commands += 1;
+        let Arrival { key, entry, data, data_len } = arrival;
+        if queue.is_none() && !is_connect(entry) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry());
+        }
+        let direction = entry.direction();
+        // Where there is no data, the pointer is reserved.
+        let pointer = match direction {
+            DataDirection::None => DataPointer::None,
+            _ => entry.data_pointer(data_len)?,
+        };
+        let wants_data = direction == DataDirection::ToController;
+        let flight = |data: Option<Slice>, state: State| Flight {
+            connection: key,
+            controller: queue.map(|queue| queue.controller),
+            command: entry.command(),
+            state,
+            work: Work::Control(*entry),
+            transfer_len: pointer.len(),
+            received: 0,
+            failed: None,
+            data,
+            other: None,
+            is_counted: false,
+        };
+        match (wants_data, pointer) {
+            (true, DataPointer::Transport { len }) => {
+                if len > ADMIN_CAPSULE_DATA_MAX {
+                    return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
+                }
+                self.enter_waiting(now, flight(None, State::Buffer));
+            }
+            (true, DataPointer::InCapsule { offset, len }) => {
+                let slice = cut(data, offset, len as usize)?;
+                self.run_control(now, key, queue, entry, &slice, len);
+            }
+            (_, pointer) => self.run_control(now, key, queue, entry, &[], pointer.len()),
+        }
+        Ok(())
+    }
+
+    /// Has `Control` answer a command whose data is there.
+    fn run_control(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        queue: Option<QueueIdentity>,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        transfer_len: u32,
+    ) {
+        let command = entry.command();
+        let Some(queue) = queue else { return self.connect(now, key, entry, data) };
+        let verdict = self.control.command(now, queue, entry, data, transfer_len);
+        match verdict {
+            Verdict::Done { result, status } => self.answer(key, command, status, result),
+            Verdict::CloseAfter { result, status } => {
+                self.answer(key, command, status, result);
+                self.close_gently(now, key);
+            }
+            Verdict::Held => {
+                if let Some(connection) = self.connection_mut(key) {
+                    connection.remove_command(command);
+                    connection.add_command(command, None);
+                }
+            }
+            Verdict::Data { mut bytes, result } => {
+                bytes.truncate(transfer_len as usize);
+                if bytes.is_empty() {
+                    return self.answer(key, command, Status::SUCCESS, result);
+                }
+                if let Some(connection) = self.connection_mut(key) {
+                    connection.remove_command(command);
+                    connection.respond_with_data(command, Data::Owned(bytes), result);
+                }
+                self.relieve(key);
+                self.touch(key);
+            }
+            Verdict::DoneAfter { namespace, saved, drain, result, status } => {
+                if let Some(connection) = self.connection_mut(key) {
+                    connection.remove_command(command);
+                    connection.add_command(command, None);
+                }
+                self.answer_later(super::associations::PendingAnswer {
+                    connection: key,
+                    command,
+                    namespace,
+                    saved,
+                    drain,
+                    result,
+                    status,
+                });
+            }
+        }
+    }
+
+    fn io_command(&mut self, now: Instant, queue: QueueIdentity, arrival: Arrival<'_>) -> Result<(), Status> {
+        let first = self.take_fused(&arrival)?;
+        let result = self.begin_io(now, queue, arrival, first);
+        // The first half of a pair whose second could not even begin.
+        if result.is_err()
+            && let Some(first) = first
+        {
+            self.finish(first, Err(Status::ABORTED_FAILED_FUSED));
+        }
+        result
+    }
+
+    fn begin_io(
+        &mut self,
+        now: Instant,
+        queue: QueueIdentity,
+        arrival: Arrival<'_>,
+        first: Option<FlightKey>,
+    ) -> Result<(), Status> {
+        let (key, entry) = (arrival.key, arrival.entry);
+        let invalid_opcode = Status::INVALID_OPCODE.with_do_not_retry();
+        let opcode = IoOpcode::try_from(entry.opcode).map_err(|_| invalid_opcode)?;
+        let nsid = entry.namespace().0;
+        let namespace = self.control.namespace(queue.controller, nsid)?;
+        let mut io = Io::parse(opcode, entry, nsid, namespace)?;
+        self.control.admit(queue, namespace, io.access())?;
+        let zeroes_max = 4096_u64 << self.control.config().write_zeroes_shift.min(32);
+        if io.kind == IoKind::WriteZeroes && zeroes_max > 4096 && io.len > zeroes_max {
+            return Err(Status::INVALID_FIELD.with_do_not_retry());
+        }
+        // A host that switched the cache off is promised that every write is durable.
+        if namespace.volatile_cache
+            && io.changes_data()
+            && !self.control.volatile_cache_enabled(queue.controller)
+        {
+            io.is_durable = true;
+        }
+        self.counts.count_io(io.kind);
+        self.control.count_io(now, queue.controller, io.count());
+        let mut flight = Flight {
+            connection: key,
+            controller: Some(queue.controller),
+            command: entry.command(),
+            state: State::Buffer,
+            work: Work::Io(io),
+            transfer_len: 0,
+            received: 0,
+            failed: None,
+            data: None,
+            other: None,
+            is_counted: false,
+        };
+        match io.kind {
+            IoKind::Verify => {
+                flight.transfer_len = io.chunk_len() as u32;
+                self.enter_waiting(now, flight);
+                return Ok(());
+            }
+            IoKind::Flush | IoKind::WriteZeroes => {
+                let flight = self.enter(flight);
+                self.data_ready(now, flight);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.arrange_data(now, arrival, flight, first)
+    }
+
+    /// Takes a command's data out of its capsule, or has it asked for; a read gets its buffer.
+    fn arrange_data(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_>,
+        mut flight: Flight,
+        first: Option<FlightKey>,
+    ) -> Result<(), Status> {
+        let Arrival { key, entry, data, data_len } = arrival;
+        let Work::Io(io) = flight.work else { return Ok(()) };
+        let pointer = entry.data_pointer(data_len)?;
+        let transfer_len = io.transfer_len(pointer.len() as usize)?;
+        flight.transfer_len = transfer_len as u32;
+        match (pointer, io.kind) {
+            (DataPointer::InCapsule { .. }, IoKind::Read) => {
+                return Err(Status::INVALID_SGL_TYPE.with_do_not_retry());
+            }
+            (DataPointer::InCapsule { offset, .. }, _) => {
+                flight.data = Some(cut(data, offset, transfer_len)?);
+                let flight = self.enter_fused(flight, entry, first)?;
+                self.data_ready(now, flight);
+            }
+            (_, IoKind::Compare) => {
+                let slice = self.buffers.for_compare(transfer_len).ok_or(Status::COMMAND_INTERRUPTED)?;
+                flight.data = Some(slice);
+                let flight = self.enter_fused(flight, entry, first)?;
+                self.wait_for_buffer(now, key, flight);
+            }
+            _ => {
+                let flight = self.enter_fused(flight, entry, first)?;
+                self.wait_for_buffer(now, key, flight);
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters a command as under way.
+    pub(super) fn enter(&mut self, flight: Flight) -> FlightKey {
+        let (connection, command) = (flight.connection, flight.command);
+        let flight = self.flights.insert(flight);
+        if let Some(connection) = self.connection_mut(connection) {
+            connection.add_command(command, Some(flight));
+        }
+        flight
+    }
+
+    fn enter_waiting(&mut self, now: Instant, flight: Flight) {
+        let connection = flight.connection;
+        let flight = self.enter(flight);
+        self.wait_for_buffer(now, connection, flight);
+    }
+
+    /// A command has the data, or the buffer, that it needs.
+    pub(super) fn data_ready(&mut self, now: Instant, key: FlightKey) {
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        let has_waited = flight.state != State::Buffer;
+        if let Some(status) = flight.failed {
+            return self.finish(key, Err(status));
+        }
+        match &flight.work {
+            Work::Control(_) => self.control_ready(now, key),
+            Work::Io(_) => {
+                if has_waited && let Err(status) = self.check_again(key) {
+                    return self.finish(key, Err(status));
+                }
+                self.begin(key);
+            }
+        }
+    }
+
+    fn control_ready(&mut self, now: Instant, key: FlightKey) {
+        let Some(flight) = self.flights.remove(key) else { return };
+        let connection_key = flight.connection;
+        let Work::Control(entry) = flight.work else { return };
+        let Some(connection) = self.connection_mut(connection_key) else { return };
+        if flight.is_counted {
+            connection.memory -= (flight.transfer_len as usize).min(connection.memory);
+        }
+        let queue = connection.queue.map(|queue| queue.identity);
+        let data = flight.data.as_deref().unwrap_or_default();
+        self.run_control(now, connection_key, queue, &entry, data, flight.transfer_len);
+    }
+}
+
+/// The part of a capsule's data that a command names.
+fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Slice, Status> {
+    match data {
+        CapsuleData::Unusable(status) => Err(status),
+        CapsuleData::None => Err(Status::INVALID_SGL_LENGTH.with_do_not_retry()),
+        CapsuleData::Slice(mut slice) => {
+            let offset = offset as usize;
+            if offset.checked_add(len).is_none_or(|end| end > slice.len()) {
+                return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
+            }
+            if offset > 0 {
+                drop(slice.split_to(offset));
+            }
+            if len < slice.len() {
+                drop(slice.split_off(len));
+            }
+            Ok(slice)
+        }
+    }
+}
+
+fn is_connect(entry: &SubmissionEntry) -> bool {
+    entry.opcode == FABRICS_OPCODE && entry.fabrics_kind() == FabricsKind::Connect.code()
+}
+
+fn is_reservation(opcode: u8) -> bool {
+    matches!(
+        IoOpcode::try_from(opcode),
+        Ok(IoOpcode::ReservationRegister
+            | IoOpcode::ReservationReport
+            | IoOpcode::ReservationAcquire
+            | IoOpcode::ReservationRelease)
+    )
+}

@@ -1,0 +1,152 @@
+//! Commands on their way, each in a slot that is used again.
+
+use ob_core::{Instant, Token};
+use ob_memory::Slice;
+use ob_wire_nvme::{CommandId, Status, SubmissionEntry};
+
+use super::connection::ConnectionKey;
+use super::control::{ControllerKey, NamespaceKey};
+use super::io::Io;
+
+/// A command on its way. A key of an earlier use of a slot finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FlightKey {
+    index: u32,
+    generation: u32,
+}
+
+impl FlightKey {
+    pub(super) fn token(self) -> Token {
+        Token(u64::from(self.generation) << 32 | u64::from(self.index))
+    }
+
+    pub(super) fn from_token(token: Token) -> Self {
+        Self { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
+    }
+}
+
+/// What a command is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A buffer.
+    Buffer,
+    /// The data that an R2T asked for, since then.
+    Data(Instant),
+    /// The other half of a fused pair.
+    Partner,
+    /// Others on the same range of a device.
+    Range,
+    /// A device.
+    Device,
+    /// A device, and nobody waits for the answer: its connection is gone.
+    Orphan,
+}
+
+/// What a command is.
+pub(super) enum Work {
+    /// Fabrics, admin or reservations: answered at once when its data is there.
+    Control(SubmissionEntry),
+    /// Something that devices do.
+    Io(Io),
+}
+
+/// One command.
+pub(super) struct Flight {
+    pub(super) connection: ConnectionKey,
+    /// Whose it is; a Connect is nobody's yet.
+    pub(super) controller: Option<ControllerKey>,
+    pub(super) command: CommandId,
+    pub(super) state: State,
+    pub(super) work: Work,
+    /// Bytes of data that are moved over the network.
+    pub(super) transfer_len: u32,
+    /// How far a solicited transfer has come.
+    pub(super) received: u32,
+    /// What it failed with while its data was still coming.
+    pub(super) failed: Option<Status>,
+    /// The host's data, or what is read for it.
+    pub(super) data: Option<Slice>,
+    /// What a comparison reads.
+    pub(super) other: Option<Slice>,
+    /// Whether `data` counts against the connection's share of transfer memory.
+    pub(super) is_counted: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(super) struct Flights {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    generation: u32,
+    flight: Option<Flight>,
+}
+
+impl Flights {
+    pub(super) fn insert(&mut self, flight: Flight) -> FlightKey {
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            slot.flight = Some(flight);
+            return FlightKey { index, generation: slot.generation };
+        }
+        // Bounded: a connection has no more commands than its queue, and connections are counted.
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { generation: 1, flight: Some(flight) });
+        FlightKey { index, generation: 1 }
+    }
+
+    pub(super) fn get_mut(&mut self, key: FlightKey) -> Option<&mut Flight> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation == key.generation { slot.flight.as_mut() } else { None }
+    }
+
+    pub(super) fn get(&self, key: FlightKey) -> Option<&Flight> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.generation == key.generation { slot.flight.as_ref() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, key: FlightKey) -> Option<Flight> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let flight = slot.flight.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(flight)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether a command of one of these controllers may still do something to a namespace. Those that wait for data or
+    /// a buffer are asked again before they begin.
+    pub(super) fn has_io_of(&self, controllers: &[ControllerKey], namespace: NamespaceKey) -> bool {
+        self.slots.iter().filter_map(|slot| slot.flight.as_ref()).any(|flight| {
+            flight.controller.is_some_and(|controller| controllers.contains(&controller))
+                && !matches!(flight.state, State::Data(_) | State::Buffer)
+                && matches!(&flight.work, Work::Io(io) if io.namespace == namespace)
+        })
+    }
+
+    pub(super) fn orphans(&self) -> usize {
+        let flights = self.slots.iter().filter_map(|slot| slot.flight.as_ref());
+        flights.filter(|flight| flight.state == State::Orphan).count()
+    }
+
+    /// Those on devices, with what they do there.
+    pub(super) fn on_devices(&self) -> impl Iterator<Item = (FlightKey, &Io)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let flight = slot.flight.as_ref()?;
+            let key = FlightKey { index: index as u32, generation: slot.generation };
+            match (&flight.work, flight.state) {
+                (Work::Io(io), State::Device | State::Orphan) => Some((key, io)),
+                _ => None,
+            }
+        })
+    }
+}

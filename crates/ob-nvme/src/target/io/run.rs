@@ -1,0 +1,254 @@
+//! The life of an I/O command from its data to its answer.
+
+use ob_core::{DeviceCompletion, DeviceError, DeviceOp, Instant};
+use ob_wire_nvme::Status;
+
+use super::super::Target;
+use super::super::connection::Data;
+use super::super::flight::{FlightKey, State, Work};
+use super::{IoKind, dataset_range, extent};
+
+/// What is to be done next for a command.
+enum Step {
+    Submit(DeviceOp),
+    Finish(Result<(), Status>),
+}
+
+impl Target {
+    /// A device finished an operation that [`Target::next_device_op`] gave out.
+    pub fn completed(&mut self, _now: Instant, completion: DeviceCompletion) {
+        let key = FlightKey::from_token(completion.token);
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        let Work::Io(io) = &mut flight.work else { return };
+        let was_flush = matches!(completion.op, DeviceOp::Flush);
+        match completion.op {
+            DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
+            DeviceOp::Read { into, .. } => flight.data = Some(into),
+            DeviceOp::Write { from, .. } => flight.data = Some(from),
+            DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => {}
+        }
+        if flight.state == State::Orphan {
+            return self.orphan_done(key);
+        }
+        match completion.result {
+            // Deallocation is advice: a device that cannot do it has taken it.
+            Err(DeviceError::Unsupported) if io.kind == IoKind::Discard => {}
+            Err(error) => {
+                let status = io.status(error);
+                return self.device_failed(key, status);
+            }
+            Ok(()) => {}
+        }
+        let is_done = match io.kind {
+            IoKind::Read => !was_flush,
+            IoKind::Write => true,
+            IoKind::Flush | IoKind::Hint => true,
+            IoKind::WriteZeroes => was_flush || !io.is_durable,
+            IoKind::Discard => {
+                io.done += u64::from(!was_flush);
+                false
+            }
+            IoKind::Verify => {
+                io.done += io.chunk_len();
+                io.done >= io.len
+            }
+            IoKind::Compare => return self.compared(key),
+        };
+        if is_done {
+            self.finish_compared(key);
+            self.finish(key, Ok(()));
+        } else {
+            self.step(key);
+        }
+    }
+
+    /// Submits what a command needs next, unless others have its range.
+    pub(in crate::target) fn step(&mut self, key: FlightKey) {
+        match self.next_step(key) {
+            Some(Step::Finish(result)) => self.finish(key, result),
+            Some(Step::Submit(op)) => self.submit(key, op),
+            None => {}
+        }
+    }
+
+    fn submit(&mut self, key: FlightKey, op: DeviceOp) {
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        let Work::Io(io) = &flight.work else { return };
+        if !self.ranges.is_empty()
+            && let Some((offset, len)) = op.extent()
+            && self.ranges.blocks(io.backend, offset, len, &[key, io.partner.unwrap_or(key)])
+        {
+            match op {
+                DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
+                DeviceOp::Read { into, .. } => flight.data = Some(into),
+                DeviceOp::Write { from, .. } => flight.data = Some(from),
+                DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => {}
+            }
+            flight.state = State::Range;
+            self.blocked.push_back(key);
+            return;
+        }
+        flight.state = State::Device;
+        self.device_ops.push_back((io.backend, key.token(), op));
+    }
+
+    fn next_step(&mut self, key: FlightKey) -> Option<Step> {
+        let flight = self.flights.get_mut(key)?;
+        let controller = flight.controller;
+        let Work::Io(io) = &mut flight.work else { return None };
+        let offset = io.offset;
+        let op = match io.kind {
+            IoKind::Read if io.is_durable && !io.has_flushed => {
+                io.has_flushed = true;
+                DeviceOp::Flush
+            }
+            IoKind::Read => DeviceOp::Read { offset, into: flight.data.take()? },
+            IoKind::Write => DeviceOp::Write { offset, from: flight.data.take()?, durable: io.is_durable },
+            IoKind::Flush => DeviceOp::Flush,
+            IoKind::WriteZeroes if io.done == 0 => {
+                io.done = io.len;
+                DeviceOp::WriteZeroes { offset, len: io.len }
+            }
+            IoKind::WriteZeroes => DeviceOp::Flush,
+            IoKind::Hint => return Some(Step::Finish(Ok(()))),
+            IoKind::Verify => {
+                let mut into = flight.data.take()?;
+                let len = io.chunk_len() as usize;
+                if len < into.len() {
+                    drop(into.split_off(len));
+                }
+                DeviceOp::Read { offset: offset + io.done, into }
+            }
+            IoKind::Compare => {
+                let len = io.len as usize;
+                match flight.other.take().or_else(|| self.buffers.for_compare(len)) {
+                    Some(into) => DeviceOp::Read { offset, into },
+                    None => return Some(Step::Finish(Err(Status::COMMAND_INTERRUPTED))),
+                }
+            }
+            IoKind::Discard => {
+                let namespace = controller.map(|controller| self.control.namespace(controller, io.nsid))?;
+                let data = flight.data.as_deref().unwrap_or_default();
+                // Ranges without blocks are legal and say nothing.
+                while io.done < io.ranges
+                    && dataset_range(data, io.done).is_some_and(|(_, blocks)| blocks == 0)
+                {
+                    io.done += 1;
+                }
+                let range = if io.done < io.ranges { dataset_range(data, io.done) } else { None };
+                let extent = match (range, namespace) {
+                    (None, _) => None,
+                    (Some(_), Err(status)) => Some(Err(status)),
+                    (Some((block, blocks)), Ok(namespace)) => Some(extent(namespace, block, blocks)),
+                };
+                match extent {
+                    Some(Err(status)) => return Some(Step::Finish(Err(status))),
+                    Some(Ok((offset, len))) => {
+                        (io.offset, io.len) = (offset, len);
+                        DeviceOp::Discard { offset, len }
+                    }
+                    None if io.is_durable && !io.has_flushed => {
+                        io.has_flushed = true;
+                        DeviceOp::Flush
+                    }
+                    None => return Some(Step::Finish(Ok(()))),
+                }
+            }
+        };
+        Some(Step::Submit(op))
+    }
+
+    /// Answers a command and forgets it.
+    pub(in crate::target) fn finish(&mut self, key: FlightKey, result: Result<(), Status>) {
+        // A host that was asked for data may send it whatever becomes of the command: the answer comes after it.
+        if let (Err(status), Some(flight)) = (result, self.flights.get_mut(key))
+            && matches!(flight.state, State::Data(_))
+            && flight.received < flight.transfer_len
+        {
+            flight.failed.get_or_insert(status);
+            return;
+        }
+        let Some(mut flight) = self.flights.remove(key) else { return };
+        self.ranges_freed |= !self.ranges.is_empty() && self.ranges.release(key);
+        let command = flight.command;
+        let status = result.err().unwrap_or(Status::SUCCESS);
+        let len = flight.transfer_len as usize;
+        let is_read = matches!(&flight.work, Work::Io(io) if io.kind == IoKind::Read);
+        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller) {
+            if status.is_success() {
+                self.counts.bytes_written += if io.kind == IoKind::Write { io.len } else { 0 };
+            } else {
+                self.record_error(flight.connection, controller, command, io, status);
+            }
+        }
+        // What happens to one half of a pair happens to the other.
+        if let Work::Io(super::Io { partner: Some(partner), .. }) = flight.work
+            && !status.is_success()
+        {
+            self.finish(partner, Err(Status::ABORTED_FAILED_FUSED));
+        }
+        let data = flight.data.take().filter(|_| is_read && status.is_success());
+        self.counts.failed += u64::from(!status.is_success());
+        let Some(connection) = self.connection_mut(flight.connection) else { return };
+        connection.remove_command(command);
+        match data {
+            Some(data) => {
+                connection.respond_with_data(command, Data::Slice(data), 0);
+                self.counts.bytes_read += len as u64;
+            }
+            None => {
+                connection.end_transfer(key);
+                if flight.is_counted {
+                    connection.memory -= len.min(connection.memory);
+                }
+                connection.respond(command, status, 0);
+            }
+        }
+        self.relieve(flight.connection);
+        self.touch(flight.connection);
+    }
+
+    fn record_error(
+        &mut self,
+        connection: super::super::connection::ConnectionKey,
+        controller: super::super::control::ControllerKey,
+        command: ob_wire_nvme::CommandId,
+        io: &super::Io,
+        status: Status,
+    ) {
+        let queue = self.connection(connection).and_then(|connection| connection.queue);
+        if let Some(queue) = queue.filter(|queue| queue.identity.controller == controller) {
+            let block = io.offset / u64::from(io.block_len.max(1));
+            self.control.record_error(queue.identity, command, status, io.nsid, block);
+        }
+    }
+
+    /// Checks a command anew that has waited: what it was admitted to may have changed.
+    pub(in crate::target) fn check_again(&self, key: FlightKey) -> Result<(), Status> {
+        let gone = Status::INVALID_NAMESPACE.with_do_not_retry();
+        let flight = self.flights.get(key).ok_or(gone)?;
+        let Work::Io(io) = &flight.work else { return Ok(()) };
+        let queue = self.connection(flight.connection).and_then(|connection| connection.queue).ok_or(gone)?;
+        let namespace = self.control.namespace(queue.identity.controller, io.nsid)?;
+        if namespace.key != io.namespace {
+            return Err(gone);
+        }
+        self.control.admit(queue.identity, namespace, io.access())?;
+        if io.kind != IoKind::Discard && io.len > 0 {
+            let block_len = u64::from(namespace.block_len);
+            extent(namespace, io.offset / block_len, io.len / block_len)?;
+        }
+        Ok(())
+    }
+
+    /// An operation of a command whose connection is gone is done.
+    fn orphan_done(&mut self, key: FlightKey) {
+        let Some(flight) = self.flights.remove(key) else { return };
+        self.ranges_freed |= self.ranges.release(key);
+        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller)
+            && io.changes_data()
+        {
+            self.orphan_ended(controller);
+        }
+    }
+}

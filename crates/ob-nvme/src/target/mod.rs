@@ -1,0 +1,299 @@
+//! The target: connections, controllers, namespaces.
+//!
+//! ```text
+//!   received ─▶ receive ─▶ dispatch ─┬─▶ Control ──────────────────────────▶ answer ─▶ Output ─▶ transmit
+//!               (PDUs,               └─▶ io ─▶ next_device_op … completed ──▶   │
+//!                payload)                       (driver, device)                 │
+//!   pump: what waited for a buffer, a range, an event of Control ────────────────┘
+//! ```
+//!
+//! [`Target`] owns all state. Its driver moves bytes and device operations, calls [`Target::pump`] after each round of
+//! them, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
+//! payload, except what arrived in one receive together with its header.
+
+mod associations;
+mod buffers;
+mod config;
+mod connection;
+pub mod control;
+mod counts;
+mod dispatch;
+mod flight;
+mod io;
+mod receive;
+mod stream;
+mod timers;
+mod waiting;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+
+use ob_core::{ConnectionId, DeviceOp, Instant, Token};
+use ob_memory::ArenaSpan;
+use ob_wire_nvme::Status;
+
+pub use config::{TRANSFER_LEN_MAX, TargetConfig};
+pub use connection::ConnectionKey;
+pub use counts::TargetCounts;
+
+use associations::{PendingAnswer, PendingConnect};
+use buffers::Buffers;
+use connection::Connection;
+use control::{BackendId, Control, ControllerKey, NamespaceKey, PortKey, SubsystemKey};
+use flight::{FlightKey, Flights};
+use io::Ranges;
+
+/// Bytes offered for headers while large payload is on its way: what comes behind a header there is copied once.
+const RECEIVE_LEN_IN_TRANSFER: usize = 8 << 10;
+
+/// What a driver has to do to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionAction {
+    /// Read on: it is no longer held up.
+    Resume(ConnectionKey, ConnectionId),
+    /// Everything is sent and nothing more will be: end the sending half, and read until the peer ends too.
+    Finish(ConnectionId),
+    /// Close it. The target knows it no more.
+    Close(ConnectionId),
+}
+
+/// A namespace whose reservations are to be saved: see [`Control::reservations`] and [`Target::reservations_saved`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservationsChanged {
+    /// Its subsystem.
+    pub subsystem: SubsystemKey,
+    /// Which.
+    pub namespace: NamespaceKey,
+    /// Its NSID.
+    pub nsid: u32,
+}
+
+/// An NVMe/TCP target without its sockets and devices.
+pub struct Target {
+    config: TargetConfig,
+    control: Control,
+    buffers: Buffers,
+    scratch: Vec<u8>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    flights: Flights,
+    ranges: Ranges,
+    /// Commands that wait for a range.
+    blocked: VecDeque<FlightKey>,
+    /// Whether a range was given back since those were looked at.
+    ranges_freed: bool,
+    /// Fused pairs that have their range and wait for those who were on it before.
+    pairs: Vec<FlightKey>,
+    /// Connections with commands that wait for a buffer.
+    hungry: VecDeque<ConnectionKey>,
+    /// Connections that are held up for want of a buffer for a capsule's data.
+    starving: VecDeque<ConnectionKey>,
+    /// Connections whose reason to be held up may be gone.
+    relieved: Vec<ConnectionKey>,
+    /// How many writes of ended controllers are still on devices.
+    orphans: BTreeMap<ControllerKey, u32>,
+    connects: Vec<PendingConnect>,
+    answers: Vec<PendingAnswer>,
+    changed_reservations: VecDeque<ReservationsChanged>,
+    device_ops: VecDeque<(BackendId, Token, DeviceOp)>,
+    dirty: VecDeque<ConnectionKey>,
+    actions: VecDeque<ConnectionAction>,
+    sweep_at: Option<Instant>,
+    counts: TargetCounts,
+}
+
+struct Slot {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+}
+
+impl Target {
+    /// A target without connections. What it serves is in `control`.
+    pub fn new(config: TargetConfig, control: Control) -> Self {
+        Self {
+            buffers: Buffers::new(&config, control.config().in_capsule_len),
+            scratch: vec![0; config.receive_len.max(RECEIVE_LEN_IN_TRANSFER)],
+            config,
+            control,
+            slots: Vec::new(),
+            free: Vec::new(),
+            flights: Flights::default(),
+            ranges: Ranges::default(),
+            blocked: VecDeque::new(),
+            ranges_freed: false,
+            pairs: Vec::new(),
+            hungry: VecDeque::new(),
+            starving: VecDeque::new(),
+            relieved: Vec::new(),
+            orphans: BTreeMap::new(),
+            connects: Vec::new(),
+            answers: Vec::new(),
+            changed_reservations: VecDeque::new(),
+            device_ops: VecDeque::new(),
+            dirty: VecDeque::new(),
+            actions: VecDeque::new(),
+            sweep_at: None,
+            counts: TargetCounts::default(),
+        }
+    }
+
+    /// What is served.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// What is served, to be changed. [`Target::pump`] afterwards: hosts are told.
+    pub fn control_mut(&mut self) -> &mut Control {
+        &mut self.control
+    }
+
+    /// Where payload lies, for registration with a reactor.
+    pub fn arenas(&self) -> Vec<ArenaSpan> {
+        self.buffers.arenas().collect()
+    }
+
+    /// Bytes of payload memory.
+    pub fn memory(&self) -> usize {
+        self.buffers.memory()
+    }
+
+    /// The numbers.
+    pub fn counts(&self) -> TargetCounts {
+        let connections = || self.slots.iter().filter_map(|slot| slot.connection.as_deref());
+        TargetCounts {
+            connections: connections().count() as u64,
+            in_flight: self.flights.len() as u64,
+            orphans: self.flights.orphans() as u64,
+            waiting_for_buffer: connections().map(|connection| connection.waiting.len() as u64).sum(),
+            waiting_for_range: (self.blocked.len() + self.pairs.len()) as u64,
+            held_up: connections().filter(|connection| connection.stall.is_some()).count() as u64,
+            ..self.counts
+        }
+    }
+
+    /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed.
+    pub fn accept(&mut self, now: Instant, net: ConnectionId, port: PortKey) -> Option<ConnectionKey> {
+        if self.slots.len() - self.free.len() >= self.config.connections_max {
+            self.counts.refused += 1;
+            return None;
+        }
+        self.counts.accepted += 1;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 1, connection: None });
+            self.slots.len() as u32 - 1
+        });
+        self.arm(now);
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.connection = Some(Box::new(Connection::new(net, port, now)));
+        Some(ConnectionKey { index, generation: slot.generation })
+    }
+
+    /// The peer has ended the connection, or it broke.
+    pub fn ended(&mut self, now: Instant, key: ConnectionKey) {
+        self.end(now, key);
+    }
+
+    /// The next operation for a device.
+    pub fn next_device_op(&mut self) -> Option<(BackendId, Token, DeviceOp)> {
+        self.device_ops.pop_front()
+    }
+
+    /// The next namespace whose reservations are to be saved.
+    pub fn next_reservations_changed(&mut self) -> Option<ReservationsChanged> {
+        self.changed_reservations.pop_front()
+    }
+
+    /// The next thing to do to a connection.
+    pub fn next_action(&mut self) -> Option<ConnectionAction> {
+        self.actions.pop_front()
+    }
+
+    /// The next connection with something to send.
+    pub fn next_dirty(&mut self) -> Option<(ConnectionKey, ConnectionId)> {
+        while let Some(key) = self.dirty.pop_front() {
+            if let Some(connection) = self.connection_mut(key) {
+                connection.is_dirty = false;
+                return Some((key, connection.net));
+            }
+        }
+        None
+    }
+
+    /// Fills `into` with what is to be sent, as far as it reaches; says how many of them.
+    pub fn transmit<'a>(&'a self, key: ConnectionKey, into: &mut [IoSlice<'a>]) -> usize {
+        self.connection(key).map_or(0, |connection| connection.output.gather(into))
+    }
+
+    /// So many bytes were sent; fewer than were offered, when the network takes no more now. Whether there is more.
+    pub fn sent(&mut self, now: Instant, key: ConnectionKey, count: usize) -> bool {
+        self.counts.bytes_sent += count as u64;
+        let unsent_max = self.config.unsent_max;
+        let Some(connection) = self.connection_mut(key) else { return false };
+        let freed = connection.output.sent(count);
+        connection.memory -= freed.min(connection.memory);
+        let is_done = connection.output.is_empty();
+        if is_done {
+            connection.unsent_since = None;
+        } else if count > 0 || connection.unsent_since.is_none() {
+            connection.unsent_since = Some(now);
+        }
+        if connection.stall == Some(connection::Stall::Unsent) && connection.output.unsent() < unsent_max / 2
+        {
+            self.relieved.push(key);
+        }
+        if is_done {
+            self.all_sent(key);
+        } else {
+            self.arm(now);
+        }
+        !is_done
+    }
+
+    fn all_sent(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connection(key)
+            && connection.closing.is_some()
+        {
+            self.actions.push_back(ConnectionAction::Finish(connection.net));
+        }
+    }
+
+    fn connection(&self, key: ConnectionKey) -> Option<&Connection> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.generation == key.generation { slot.connection.as_deref() } else { None }
+    }
+
+    fn connection_mut(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation == key.generation { slot.connection.as_deref_mut() } else { None }
+    }
+
+    /// Notes that a connection has something to send.
+    fn touch(&mut self, key: ConnectionKey) {
+        if let Some(slot) = self.slots.get_mut(key.index as usize)
+            && let Some(connection) = slot.connection.as_deref_mut()
+            && !connection.is_dirty
+        {
+            connection.is_dirty = true;
+            self.dirty.push_back(key);
+        }
+    }
+
+    /// Answers a command that was entered as under way, without data.
+    fn answer(&mut self, key: ConnectionKey, command: ob_wire_nvme::CommandId, status: Status, result: u64) {
+        self.counts.failed += u64::from(!status.is_success());
+        let Some(connection) = self.connection_mut(key) else { return };
+        connection.remove_command(command);
+        connection.respond(command, status, result);
+        self.relieve(key);
+        self.touch(key);
+    }
+
+    /// A command of the connection is done: one that waits behind a full queue may go on.
+    fn relieve(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connection_mut(key)
+            && connection.stall == Some(connection::Stall::QueueFull)
+        {
+            self.relieved.push(key);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What waits to be sent on one connection: small bytes in one buffer, payload where the device put it.
+//!
+//! ```text
+//!   segments:  Small 24 │ Payload(Slice) │ Small 24+24 │ Payload(Slice) │ …      one vectored send takes them all
+//!   small:     [ header │ response, header │ … ]
+//! ```
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use ob_memory::Slice;
+
+/// Consumed small bytes before the rest is moved to the front of its buffer.
+const COMPACT_FROM: usize = 4096;
+/// A buffer that grew beyond this is not kept while there is nothing to send: idle connections stay small.
+const KEEP_MAX: usize = 64 << 10;
+
+/// The queue of bytes of one connection.
+#[derive(Default)]
+pub(in crate::target) struct Output {
+    small: Vec<u8>,
+    /// How many of `small` are sent.
+    small_sent: usize,
+    segments: VecDeque<Segment>,
+    /// How many bytes of the first segment are sent.
+    front_sent: usize,
+    /// Bytes of segments that the answers own, sent or not.
+    owned: usize,
+}
+
+enum Segment {
+    Small(usize),
+    Payload(Slice),
+    Owned(Vec<u8>),
+}
+
+impl Segment {
+    fn len(&self) -> usize {
+        match self {
+            Self::Small(len) => *len,
+            Self::Payload(slice) => slice.len(),
+            Self::Owned(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl Output {
+    pub(in crate::target) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Bytes besides payload.
+    pub(in crate::target) fn unsent(&self) -> usize {
+        self.small.len() - self.small_sent + self.owned
+    }
+
+    pub(in crate::target) fn push(&mut self, bytes: &[u8]) {
+        self.small.extend_from_slice(bytes);
+        match self.segments.back_mut() {
+            Some(Segment::Small(len)) => *len += bytes.len(),
+            _ => self.segments.push_back(Segment::Small(bytes.len())),
+        }
+    }
+
+    pub(in crate::target) fn push_payload(&mut self, payload: Slice) {
+        self.segments.push_back(Segment::Payload(payload));
+    }
+
+    pub(in crate::target) fn push_owned(&mut self, bytes: Vec<u8>) {
+        self.owned += bytes.len();
+        self.segments.push_back(Segment::Owned(bytes));
+    }
+
+    /// Fills `into` with what is to be sent, as far as it reaches; says how many of them.
+    pub(in crate::target) fn gather<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut small_at = self.small_sent;
+        let mut skip = self.front_sent;
+        let mut count = 0;
+        for (segment, slot) in self.segments.iter().zip(into) {
+            let bytes = match segment {
+                // What is sent of the first segment is counted in `small_sent` already.
+                Segment::Small(len) => {
+                    let start = small_at;
+                    small_at += len - skip;
+                    self.small.get(start..small_at).unwrap_or_default()
+                }
+                Segment::Payload(slice) => slice.get(skip..).unwrap_or_default(),
+                Segment::Owned(bytes) => bytes.get(skip..).unwrap_or_default(),
+            };
+            *slot = IoSlice::new(bytes);
+            skip = 0;
+            count += 1;
+        }
+        count
+    }
+
+    /// So many bytes are sent. Says how many bytes of payload buffers became free by that.
+    pub(in crate::target) fn sent(&mut self, mut count: usize) -> usize {
+        let mut freed = 0;
+        while let Some(front) = self.segments.front() {
+            let left = front.len() - self.front_sent;
+            let taken = left.min(count);
+            count -= taken;
+            if matches!(front, Segment::Small(_)) {
+                self.small_sent += taken;
+            }
+            if taken < left {
+                self.front_sent += taken;
+                break;
+            }
+            self.front_sent = 0;
+            match self.segments.pop_front() {
+                Some(Segment::Payload(slice)) => freed += slice.len(),
+                Some(Segment::Owned(bytes)) => self.owned -= bytes.len(),
+                _ => {}
+            }
+        }
+        self.compact();
+        freed
+    }
+
+    fn compact(&mut self) {
+        if self.small_sent == self.small.len() {
+            self.small.clear();
+            self.small_sent = 0;
+            if self.small.capacity() > KEEP_MAX {
+                self.small = Vec::new();
+            }
+        } else if self.small_sent >= COMPACT_FROM && self.small_sent >= self.small.len() / 2 {
+            self.small.drain(..self.small_sent);
+            self.small_sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ob_memory::Pool;
+
+    fn all(output: &Output) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let count = output.gather(&mut slices);
+        slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect()
+    }
+
+    #[test]
+    fn any_cut_of_what_is_sent_leaves_exactly_the_rest() {
+        let pool = Pool::new(4096, 8);
+        for step in 1..40 {
+            let mut output = Output::default();
+            let mut expected = Vec::new();
+            for round in 0..4u8 {
+                let mut payload = pool.take().unwrap();
+                drop(payload.split_off(10));
+                payload.fill(round);
+                expected.extend([round + 100; 3]);
+                output.push(&[round + 100; 3]);
+                expected.extend_from_slice(&payload);
+                output.push_payload(payload);
+                output.push(&[7; 2]);
+                output.push_owned(vec![8; 5]);
+                expected.extend([7, 7, 8, 8, 8, 8, 8]);
+            }
+            let mut freed = 0;
+            while !output.is_empty() {
+                assert_eq!(all(&output), expected, "step {step}");
+                let taken = step.min(expected.len());
+                freed += output.sent(taken);
+                expected.drain(..taken);
+            }
+            assert_eq!((expected.len(), freed, output.unsent()), (0, 40, 0));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What could not go on at once: for want of a buffer, of a range, or of an end of something else.
+
+use ob_core::Instant;
+
+use super::Target;
+use super::connection::{Connection, ConnectionKey};
+use super::control::ControlEvent;
+use super::flight::{FlightKey, State, Work};
+use super::io::IoKind;
+
+/// Why a command got no buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NotNow {
+    /// None of the size is left.
+    PoolEmpty,
+    /// Its connection has its share.
+    Share,
+}
+
+impl Target {
+    /// Goes on with everything that may go on. To be called after each round of receiving, completing and sending, and
+    /// after changes through [`Target::control_mut`].
+    pub fn pump(&mut self, now: Instant) {
+        loop {
+            self.handle_events(now);
+            self.settle_pending(now);
+            if std::mem::take(&mut self.ranges_freed) {
+                self.retry_blocked();
+            }
+            if !self.pairs.is_empty() {
+                self.start_pairs();
+            }
+            if !self.hungry.is_empty() {
+                self.feed_hungry(now);
+            }
+            while let Some(key) = self.relieved.pop() {
+                self.resume(now, key);
+            }
+            self.feed_starving(now);
+            if !self.ranges_freed && self.relieved.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Gets a command its buffer, or has it wait in the order of its connection.
+    pub(super) fn wait_for_buffer(&mut self, now: Instant, key: ConnectionKey, flight: FlightKey) {
+        let must_queue = self.connection(key).is_none_or(|connection| !connection.waiting.is_empty());
+        if !must_queue && self.acquire(now, flight).is_ok() {
+            return;
+        }
+        let Some(connection) = self.connection_mut(key) else { return };
+        connection.waiting.push_back(flight);
+        if !connection.is_hungry {
+            connection.is_hungry = true;
+            self.hungry.push_back(key);
+        }
+    }
+
+    /// Takes a buffer for a command, and asks for its data if the host has it.
+    fn acquire(&mut self, now: Instant, key: FlightKey) -> Result<(), NotNow> {
+        let Some(flight) = self.flights.get_mut(key) else { return Ok(()) };
+        let len = flight.transfer_len as usize;
+        let connection_key = flight.connection;
+        let is_solicited = match &flight.work {
+            Work::Control(_) => true,
+            Work::Io(io) => !matches!(io.kind, IoKind::Read | IoKind::Verify),
+        };
+        let command = flight.command;
+        let Some(slot) = self.slots.get_mut(connection_key.index as usize) else { return Ok(()) };
+        let Some(connection) = slot.connection.as_deref_mut() else { return Ok(()) };
+        // A comparison brings its buffer along, from a pool of its own.
+        let wants_memory = flight.data.is_none();
+        let share = self.config.connection_transfer_max;
+        if wants_memory && connection.memory > 0 && connection.memory + len > share {
+            return Err(NotNow::Share);
+        }
+        if is_solicited && !connection.has_room_for_transfer(self.config.transfers_max) {
+            return Err(NotNow::Share);
+        }
+        if wants_memory {
+            flight.data = Some(self.buffers.for_transfer(len).ok_or(NotNow::PoolEmpty)?);
+            flight.is_counted = true;
+            connection.memory += len;
+        }
+        if !is_solicited {
+            self.data_ready(now, key);
+            return Ok(());
+        }
+        if let Some(tag) = connection.begin_transfer(key, self.config.transfers_max) {
+            flight.state = State::Data(now);
+            connection.solicit(command, tag, len as u32);
+            self.touch(connection_key);
+            self.arm(now);
+        }
+        Ok(())
+    }
+
+    /// Gives buffers to the connections that wait for them, one command each in turn.
+    fn feed_hungry(&mut self, now: Instant) {
+        let mut idle = 0;
+        while idle < self.hungry.len()
+            && let Some(key) = self.hungry.pop_front()
+        {
+            let Some(connection) = self.connection_mut(key) else { continue };
+            let Some(flight) = connection.waiting.front().copied() else {
+                connection.is_hungry = false;
+                continue;
+            };
+            if let Err(status) = self.check_again(flight) {
+                connection_pop(self.connection_mut(key));
+                self.hungry.push_back(key);
+                self.finish(flight, Err(status));
+                continue;
+            }
+            match self.acquire(now, flight) {
+                Ok(()) => {
+                    idle = 0;
+                    connection_pop(self.connection_mut(key));
+                    self.hungry.push_back(key);
+                }
+                Err(NotNow::Share) => {
+                    idle += 1;
+                    self.hungry.push_back(key);
+                }
+                Err(NotNow::PoolEmpty) => {
+                    // It stays the first, so that smaller ones of others cannot starve it.
+                    self.hungry.push_front(key);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Goes on with connections that wait for a buffer for a capsule's data.
+    fn feed_starving(&mut self, now: Instant) {
+        for _ in 0..self.starving.len() {
+            let Some(key) = self.starving.pop_front() else { return };
+            let before = self.starving.len();
+            self.resume(now, key);
+            if self.starving.len() > before {
+                // It came back as the last; it should be the first the next time.
+                if let Some(key) = self.starving.pop_back() {
+                    self.starving.push_front(key);
+                }
+                return;
+            }
+        }
+    }
+
+    fn retry_blocked(&mut self) {
+        for _ in 0..self.blocked.len() {
+            let Some(key) = self.blocked.pop_front() else { return };
+            let Some(io) = self.io(key).copied() else { continue };
+            if let Err(status) = self.check_again(key) {
+                self.finish(key, Err(status));
+            } else if io.is_fused && io.kind == IoKind::Compare {
+                self.begin_pair(key);
+            } else {
+                self.step(key);
+            }
+        }
+    }
+
+    fn handle_events(&mut self, now: Instant) {
+        while let Some(event) = self.control.events() {
+            match event {
+                ControlEvent::CompleteAsync { queue, command, result, status } => {
+                    if let Some(key) = self.connection_of(queue) {
+                        self.answer(key, command, status, u64::from(result));
+                    }
+                }
+                ControlEvent::CloseQueue { queue, reason } => {
+                    tracing::debug!(?queue, ?reason, "a queue is closed");
+                    // The host may still have to hear why.
+                    if let Some(key) = self.connection_of(queue) {
+                        self.close_gently(now, key);
+                    }
+                }
+                ControlEvent::CloseController { controller, reason, .. } => {
+                    tracing::debug!(?controller, ?reason, "a controller is closed");
+                    self.end_controller(now, controller);
+                }
+                ControlEvent::ReservationsChanged { subsystem, namespace, nsid } => {
+                    self.changed_reservations.push_back(super::ReservationsChanged {
+                        subsystem,
+                        namespace,
+                        nsid,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The command that waited longest waits no more.
+fn connection_pop(connection: Option<&mut Connection>) {
+    if let Some(connection) = connection {
+        connection.waiting.pop_front();
+    }
+}

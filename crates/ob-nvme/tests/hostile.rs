@@ -1,0 +1,475 @@
+//! What no honest host sends, and what a slow or silent one does not send.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use ob_nvme::target::TargetConfig;
+use ob_wire_nvme::command::{Fuse, IoOpcode};
+use ob_wire_nvme::pdu::{
+    DataAlignment, DataTransfer, Digests, FatalStatus, IcRequest, Pdu, ReadyToTransfer, digest,
+};
+use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry, TransferTag};
+use support::{BLOCK, Client, Rig, Wish, pattern};
+
+const LEN: u32 = 16 << 10;
+
+/// A rig with a write whose data was asked for.
+fn soliciting(digests: Digests) -> (Rig, Client, ReadyToTransfer) {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(digests, false);
+    let entry = rig.entry(io, IoOpcode::Write, 0, LEN / 512, DataPointer::Transport { len: LEN });
+    rig.submit(io, &entry, &[]);
+    let wanted = rig.solicitation(io);
+    (rig, io, wanted)
+}
+
+fn transfer(wanted: &ReadyToTransfer, offset: u32, len: u32) -> DataTransfer {
+    DataTransfer {
+        command: wanted.command,
+        tag: wanted.tag,
+        offset,
+        len,
+        is_last: offset.wrapping_add(len) == LEN,
+        is_success: false,
+    }
+}
+
+fn send(rig: &mut Rig, io: Client, transfer: &DataTransfer) {
+    let bytes = rig.data_pdu(io, transfer, &vec![0xEE; transfer.len as usize]);
+    rig.send(io, &bytes);
+}
+
+fn assert_given_up(rig: &mut Rig, client: Client, expected: FatalStatus, what: &str) {
+    let reason = rig.termination(client);
+    assert_eq!(reason.known_status(), Some(expected), "{what}");
+    // Whatever it says now, nobody listens, and nothing of it is left when it is gone.
+    rig.send(client, &[0xFF; 1000]);
+    assert!(rig.messages(client).is_empty(), "{what}");
+    rig.hang_up(client);
+    let counts = rig.target.counts();
+    assert_eq!((counts.in_flight, counts.waiting_for_buffer), (0, 0), "{what}");
+    assert!(rig.disk.bytes.iter().all(|byte| *byte == 0), "{what}: nothing was written");
+}
+
+#[test]
+fn data_that_was_not_asked_for_ends_the_connection() {
+    type Change = fn(&mut DataTransfer);
+    let cases: [(&str, FatalStatus, Change); 8] = [
+        ("longer than asked for", FatalStatus::OutOfRange, |t| t.len = LEN + 4),
+        ("beyond the end", FatalStatus::OutOfRange, |t| (t.offset, t.len) = (LEN, 4)),
+        ("a hole", FatalStatus::OutOfRange, |t| (t.offset, t.len) = (512, 512)),
+        ("far beyond", FatalStatus::OutOfRange, |t| (t.offset, t.len) = (u32::MAX - 512, 512)),
+        ("an offset that wraps", FatalStatus::OutOfRange, |t| (t.offset, t.len) = (u32::MAX, 512)),
+        ("an unknown tag", FatalStatus::InvalidHeader, |t| t.tag = TransferTag(t.tag.0 ^ 1)),
+        ("an older use of the tag", FatalStatus::InvalidHeader, |t| t.tag = TransferTag(t.tag.0 ^ 0x100)),
+        ("another command", FatalStatus::InvalidHeader, |t| t.command = CommandId(t.command.0 + 1)),
+    ];
+    for digests in [Digests::NONE, Digests::BOTH] {
+        for (what, expected, change) in cases {
+            let (mut rig, io, wanted) = soliciting(digests);
+            let mut wrong = transfer(&wanted, 0, LEN);
+            change(&mut wrong);
+            send(&mut rig, io, &wrong);
+            assert_given_up(&mut rig, io, expected, what);
+        }
+    }
+}
+
+#[test]
+fn data_twice_or_too_much_or_too_little_ends_the_connection() {
+    type Second = fn(&ReadyToTransfer) -> DataTransfer;
+    let cases: [(&str, FatalStatus, Second); 4] = [
+        ("the same again", FatalStatus::OutOfRange, |wanted| transfer(wanted, 0, LEN / 2)),
+        ("overlapping", FatalStatus::OutOfRange, |wanted| transfer(wanted, LEN / 2 - 512, 512)),
+        ("more than is left", FatalStatus::OutOfRange, |wanted| transfer(wanted, LEN / 2, LEN / 2 + 512)),
+        ("the last, too early", FatalStatus::InvalidHeader, |wanted| DataTransfer {
+            is_last: true,
+            ..transfer(wanted, LEN / 2, 512)
+        }),
+    ];
+    for (what, expected, second) in cases {
+        let (mut rig, io, wanted) = soliciting(Digests::NONE);
+        send(&mut rig, io, &transfer(&wanted, 0, LEN / 2));
+        send(&mut rig, io, &second(&wanted));
+        assert_given_up(&mut rig, io, expected, what);
+    }
+    // A tag is good once.
+    let (mut rig, io, wanted) = soliciting(Digests::NONE);
+    rig.send_wanted(io, &wanted, &vec![0; LEN as usize], LEN as usize);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    send(&mut rig, io, &transfer(&wanted, 0, LEN));
+    assert_given_up(&mut rig, io, FatalStatus::InvalidHeader, "a tag that is used up");
+}
+
+#[test]
+fn a_data_pdu_longer_than_the_limit_ends_the_connection() {
+    let (mut rig, io, wanted) = soliciting(Digests::NONE);
+    send(&mut rig, io, &transfer(&wanted, 0, (128 << 10) + 4));
+    assert_given_up(&mut rig, io, FatalStatus::LimitExceeded, "beyond MAXH2CDATA");
+}
+
+#[test]
+fn a_wrong_data_digest_fails_the_command_and_nothing_else() {
+    for wrong_piece in 0..4 {
+        let (mut rig, io, wanted) = soliciting(Digests::BOTH);
+        for piece in 0..4 {
+            let data = vec![0xEE; LEN as usize / 4];
+            let mut bytes = rig.data_pdu(io, &transfer(&wanted, piece * LEN / 4, LEN / 4), &data);
+            if piece == wrong_piece {
+                *bytes.last_mut().unwrap() ^= 1;
+            }
+            assert!(rig.messages(io).is_empty(), "the answer comes after the data");
+            rig.send(io, &bytes);
+        }
+        assert_eq!(rig.response(io).status(), Status::TRANSIENT_TRANSPORT_ERROR, "piece {wrong_piece}");
+        assert!(rig.disk.log.is_empty());
+        assert_eq!(rig.read(io, 0, 1), [0; BLOCK], "the connection goes on");
+        assert_eq!(rig.target.counts().digest_errors, 1);
+    }
+    // In a capsule, of a command that would succeed and of one that fails anyway.
+    for (block, expected) in [(0, Status::TRANSIENT_TRANSPORT_ERROR), (u64::MAX, Status::LBA_OUT_OF_RANGE)] {
+        let mut rig = Rig::new();
+        let (_, io) = rig.queues(Digests::BOTH, false);
+        let entry = rig.entry(io, IoOpcode::Write, block, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+        let mut bytes = rig.capsule(io, &entry, &[0xEE; BLOCK]);
+        *bytes.last_mut().unwrap() ^= 1;
+        rig.send(io, &bytes);
+        assert!(rig.response(io).status().is(expected));
+        assert_eq!(rig.read(io, 0, 1), [0; BLOCK]);
+        assert_eq!(rig.target.counts().in_flight, 0);
+    }
+}
+
+#[test]
+fn a_wrong_header_digest_ends_the_connection() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::BOTH, false);
+    let entry = rig.entry(io, IoOpcode::Flush, 0, 1, DataPointer::None);
+    let mut bytes = rig.capsule(io, &entry, &[]);
+    bytes[20] ^= 1;
+    rig.send(io, &bytes);
+    assert_given_up(&mut rig, io, FatalStatus::HeaderDigest, "a flipped bit in a header");
+}
+
+#[test]
+fn a_second_icreq_ends_the_connection_in_every_state() {
+    for digests in [Digests::NONE, Digests::BOTH] {
+        for state in 0..3 {
+            let mut rig = Rig::new();
+            let client = match state {
+                0 => rig.open(digests),
+                1 => rig.admin(digests).0,
+                _ => rig.queues(digests, true).1,
+            };
+            let request = IcRequest { alignment: DataAlignment::DWORD, digests, r2t_max: 1 };
+            rig.send(client, &request.encode());
+            let reason = rig.termination(client);
+            assert_eq!(reason.known_status(), Some(FatalStatus::Sequence));
+            rig.advance(Duration::from_secs(3));
+            assert!(rig.state(client).is_closed, "a peer that does not close is closed");
+        }
+    }
+    // One that closes at once.
+    let mut rig = Rig::new();
+    let client = rig.open(Digests::BOTH);
+    rig.hang_up(client);
+    assert_eq!(rig.target.counts().connections, 0);
+}
+
+#[test]
+fn nothing_is_served_before_icreq_and_connect() {
+    let mut rig = Rig::new();
+    let client = rig.client();
+    let entry = SubmissionEntry::new(IoOpcode::Read.code(), CommandId(1), NamespaceId(1));
+    rig.submit(client, &entry, &[]);
+    assert_given_up(&mut rig, client, FatalStatus::Sequence, "a command before ICReq");
+    let client = rig.client();
+    let wanted = ReadyToTransfer { command: CommandId(1), tag: TransferTag(1), offset: 0, len: LEN };
+    send(&mut rig, client, &transfer(&wanted, 0, 512));
+    assert_given_up(&mut rig, client, FatalStatus::Sequence, "data before ICReq");
+    let client = rig.open(Digests::NONE);
+    for opcode in [0x00, 0x01, 0x02, 0x06, 0x0C, 0x18] {
+        let entry = SubmissionEntry::new(opcode, CommandId(7), NamespaceId(1))
+            .with_data(DataPointer::Transport { len: 4096 });
+        rig.submit(client, &entry, &[]);
+        assert!(rig.response(client).status().is(Status::COMMAND_SEQUENCE_ERROR), "{opcode:#x}");
+    }
+    // A Connect twice.
+    assert_eq!(rig.connect_as(client, 0, &Wish::default()).status(), Status::SUCCESS);
+    assert!(!rig.connect_as(client, 0, &Wish::default()).status().is_success());
+    // An I/O queue of a controller that is not enabled.
+    let (_, io) = {
+        let admin = rig.open(Digests::NONE);
+        let controller =
+            rig.connect_as(admin, 0, &Wish { host_id: [3; 16], ..Wish::default() }).result() as u16;
+        let io = rig.open(Digests::NONE);
+        let wish =
+            Wish { controller: ob_wire_nvme::ControllerId(controller), host_id: [3; 16], ..Wish::default() };
+        (admin, (io, rig.connect_as(io, 1, &wish)))
+    };
+    if io.1.status().is_success() {
+        rig.submit_read(io.0, 0, 1);
+        assert!(!rig.response(io.0).status().is_success());
+    }
+    assert!(rig.disk.log.is_empty());
+}
+
+#[test]
+fn lengths_and_offsets_at_their_extremes_end_the_connection() {
+    // HLEN, PDO and PLEN of a capsule with data, each at values that cannot be.
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change); 12] = [
+        ("HLEN 0", |bytes| bytes[2] = 0),
+        ("HLEN 71", |bytes| bytes[2] = 71),
+        ("HLEN 255", |bytes| bytes[2] = 255),
+        ("PDO 0", |bytes| bytes[3] = 0),
+        ("PDO before the header's end", |bytes| bytes[3] = 68),
+        ("PDO not aligned", |bytes| bytes[3] = 73),
+        ("PDO 255", |bytes| bytes[3] = 255),
+        ("PLEN 0", |bytes| bytes[4..8].fill(0)),
+        ("PLEN 7", |bytes| bytes[4..8].copy_from_slice(&7u32.to_le_bytes())),
+        ("PLEN less than the header", |bytes| bytes[4..8].copy_from_slice(&71u32.to_le_bytes())),
+        ("PLEN beyond the capsule", |bytes| bytes[4..8].copy_from_slice(&(72 + 8196u32).to_le_bytes())),
+        ("PLEN at its largest", |bytes| bytes[4..8].fill(0xFF)),
+    ];
+    for (what, change) in cases {
+        let mut rig = Rig::new();
+        let (_, io) = rig.queues(Digests::NONE, false);
+        let entry = rig.entry(io, IoOpcode::Write, 0, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+        let mut bytes = rig.capsule(io, &entry, &[0xEE; BLOCK]);
+        change(&mut bytes);
+        rig.send(io, &bytes);
+        assert_given_up(&mut rig, io, FatalStatus::InvalidHeader, what);
+    }
+    // Every type, known and unknown, in every state, with lengths at their extremes: nothing panics or is written.
+    for kind in (0..=0x0A).chain([0x7F, 0xFF]) {
+        for header_len in [0, 8, 24, 72, 128, 255] {
+            for total_len in [0, 8, 24, 72, 128, 136, 8192, u32::MAX] {
+                for state in 0..3 {
+                    let mut rig = Rig::with(small());
+                    let client = match state {
+                        0 => rig.client(),
+                        1 => rig.open(Digests::NONE),
+                        _ => rig.queues(Digests::NONE, false).1,
+                    };
+                    let mut bytes = vec![0xFF; 200];
+                    bytes[..4].copy_from_slice(&[kind, 0, header_len, header_len]);
+                    bytes[4..8].copy_from_slice(&total_len.to_le_bytes());
+                    rig.send(client, &bytes);
+                    rig.hang_up(client);
+                    assert!(rig.disk.log.is_empty());
+                }
+            }
+        }
+    }
+}
+
+/// Little memory, so that many targets can be made.
+fn small() -> TargetConfig {
+    TargetConfig {
+        transfer_memory: 1 << 20,
+        capsule_buffers: 4,
+        compares_max: 1,
+        receive_len: 16 << 10,
+        ..TargetConfig::default()
+    }
+}
+
+#[test]
+fn data_pointers_that_lie_fail_their_command() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    type Change = fn(&mut SubmissionEntry);
+    let cases: [(&str, Change); 8] = [
+        ("more than came", |entry| entry.sgl.length = 1024.into()),
+        ("a length at its largest", |entry| entry.sgl.length = u32::MAX.into()),
+        ("an offset behind the data", |entry| entry.sgl.address = 513.into()),
+        ("an offset at the end", |entry| entry.sgl.address = 512.into()),
+        ("an offset at its largest", |entry| entry.sgl.address = u64::MAX.into()),
+        ("an address in host memory", |entry| entry.sgl.identifier = 0),
+        ("a segment", |entry| entry.sgl.identifier = 0x20),
+        ("PRPs", |entry| entry.flags &= 0x3F),
+    ];
+    for (what, change) in cases {
+        let pointer = DataPointer::InCapsule { offset: 0, len: 512 };
+        let mut entry = rig.entry(io, IoOpcode::Write, 0, 1, pointer);
+        change(&mut entry);
+        rig.submit(io, &entry, &[0xEE; BLOCK]);
+        assert!(!rig.response(io).status().is_success(), "{what}");
+    }
+    // A read with data in its capsule.
+    let entry = rig.entry(io, IoOpcode::Read, 0, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+    rig.submit(io, &entry, &[0xEE; BLOCK]);
+    assert!(rig.response(io).status().is(Status::INVALID_SGL_TYPE));
+    // A part of what came is fine.
+    let entry = rig.entry(io, IoOpcode::Write, 9, 1, DataPointer::InCapsule { offset: 512, len: 512 });
+    let data = pattern(4, 1536);
+    rig.submit(io, &entry, &data);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.bytes[9 * BLOCK..10 * BLOCK], data[512..1024]);
+    assert!(rig.disk.bytes[..9 * BLOCK].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_command_id_in_use_is_a_conflict() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    let entry = rig.entry(io, IoOpcode::Write, 0, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+    rig.submit(io, &entry, &[1; BLOCK]);
+    rig.submit(io, &entry, &[2; BLOCK]);
+    let conflict = rig.response(io);
+    assert!(conflict.status().is(Status::COMMAND_ID_CONFLICT));
+    rig.release_disk();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!((rig.disk.bytes[0], rig.disk.log.len()), (1, 1));
+    rig.submit(io, &entry, &[3; BLOCK]);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS, "the id is free again");
+}
+
+#[test]
+fn more_commands_than_the_queue_has_entries_wait() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    for index in 0..100 {
+        rig.write_fused(io, index, &[index as u8 + 1; BLOCK], IoOpcode::Write, Fuse::None);
+    }
+    let counts = rig.target.counts();
+    assert_eq!((counts.in_flight, counts.held_up, rig.disk.queue.len()), (32, 1, 32));
+    rig.release_disk();
+    assert_eq!(rig.messages(io).len(), 100);
+    assert_eq!(rig.disk.bytes[99 * BLOCK], 100);
+}
+
+#[test]
+fn a_host_that_does_not_take_its_answers_is_read_no_more_and_closed_in_the_end() {
+    let mut rig = Rig::with(TargetConfig { unsent_max: 1024, ..small() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.state(io).is_deaf = true;
+    for _ in 0..1000 {
+        let entry = rig.entry(io, IoOpcode::Flush, 0, 1, DataPointer::None);
+        rig.submit(io, &entry, &[]);
+    }
+    let flushes = rig.target.counts().flushes;
+    assert!((40..80).contains(&flushes), "{flushes} answers wait");
+    rig.listen_again(io);
+    assert_eq!(rig.messages(io).len(), 1000, "none is lost");
+    rig.state(io).is_deaf = true;
+    for _ in 0..1000 {
+        rig.submit_read(io, 0, 16);
+    }
+    rig.advance(Duration::from_secs(29));
+    assert!(!rig.state(io).is_closed);
+    rig.advance(Duration::from_secs(2));
+    assert!(rig.state(io).is_closed);
+    assert_eq!((rig.target.counts().timeouts, rig.target.counts().in_flight), (1, 0));
+}
+
+#[test]
+fn silent_and_slow_peers_are_closed_and_idle_ones_are_not() {
+    let mut rig = Rig::new();
+    let silent = rig.client();
+    let no_connect = rig.open(Digests::NONE);
+    let half_header = rig.client();
+    rig.send(half_header, &[0]);
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    let (_, half_capsule) = {
+        let (admin, controller) = rig.admin_as(Digests::NONE, &Wish { host_id: [4; 16], ..Wish::default() });
+        let half = rig.open(Digests::NONE);
+        let wish = Wish { controller, host_id: [4; 16], ..Wish::default() };
+        assert_eq!(rig.connect_as(half, 1, &wish).status(), Status::SUCCESS);
+        let entry = rig.entry(half, IoOpcode::Write, 0, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+        let bytes = rig.capsule(half, &entry, &[0xEE; BLOCK]);
+        rig.send(half, &bytes[..100]);
+        (admin, half)
+    };
+    let no_data = {
+        let entry = rig.entry(io, IoOpcode::Write, 0, 32, DataPointer::Transport { len: LEN });
+        rig.submit(io, &entry, &[]);
+        io
+    };
+    rig.advance(Duration::from_secs(4));
+    assert_eq!(rig.target.counts().timeouts, 0);
+    rig.advance(Duration::from_secs(2));
+    assert!(rig.state(silent).is_closed && rig.state(half_header).is_closed);
+    assert!(!rig.state(no_connect).is_closed);
+    rig.advance(Duration::from_secs(5));
+    assert!(rig.state(no_connect).is_closed && !rig.state(half_capsule).is_closed);
+    // A byte now and then does not help.
+    rig.send(half_capsule, &[0xEE]);
+    rig.advance(Duration::from_secs(20));
+    assert!(rig.state(half_capsule).is_closed && rig.state(no_data).is_closed);
+    rig.advance(Duration::from_secs(60));
+    assert!(!rig.state(admin).is_closed, "an association may be idle");
+    assert!(rig.disk.log.is_empty());
+}
+
+#[test]
+fn a_thousand_silent_connections_are_bounded_and_the_others_do_not_notice() {
+    let mut rig = Rig::with(TargetConfig { connections_max: 1000, ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let memory = rig.target.memory();
+    let silent: Vec<Client> = (0..1000).map(|_| rig.client()).collect();
+    let counts = rig.target.counts();
+    assert_eq!((counts.connections, counts.refused), (1000, 2));
+    assert!(rig.state(silent[999]).is_closed);
+    for client in &silent {
+        rig.send(*client, &[0, 0]);
+    }
+    assert_eq!(rig.write(io, 1, &[5; BLOCK]).status(), Status::SUCCESS);
+    assert_eq!(rig.read(io, 1, 1), [5; BLOCK]);
+    assert_eq!(rig.target.memory(), memory, "silent connections take no payload memory");
+    rig.advance(Duration::from_secs(6));
+    assert_eq!(rig.target.counts().connections, 2);
+    assert!(rig.client().0 > 0 && rig.target.counts().connections == 3, "there is room again");
+}
+
+#[test]
+fn random_bytes_behind_an_honest_begin_leave_nothing_behind() {
+    let mut word = 0x2545_F491_4F6C_DD1D_u64;
+    let mut next = move || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    for round in 0..300 {
+        let mut rig = Rig::with(small());
+        let digests = Digests::from_bits(round as u8);
+        let (_, io) = rig.queues(digests, round % 2 == 0);
+        let entry = rig.entry(io, IoOpcode::Write, 0, 1, DataPointer::Transport { len: 512 });
+        let mut bytes = rig.capsule(io, &entry, &[]);
+        if next() % 2 == 0 {
+            bytes.extend((0..next() % 600).map(|_| next() as u8));
+        } else {
+            // A good capsule with some bits flipped, and its digest made good again.
+            for _ in 0..1 + next() % 3 {
+                let at = (next() % 72) as usize;
+                bytes[at] ^= 1 << (next() % 8);
+            }
+            if digests.header {
+                let good = digest(&bytes[..72]);
+                bytes[72..76].copy_from_slice(&good);
+            }
+        }
+        rig.send(io, &bytes);
+        let _ = rig.state(io).inbox.len();
+        rig.hang_up(io);
+        assert_eq!(rig.target.counts().in_flight, 0);
+    }
+}
+
+#[test]
+fn a_host_that_gives_up_is_let_go() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let error = ob_wire_nvme::pdu::PduError::sequence();
+    rig.send(io, &error.encode(ob_wire_nvme::pdu::Role::Initiator, &[1, 2, 3]));
+    assert!(rig.state(io).is_closed);
+    assert!(rig.messages(io).iter().all(|message| !matches!(message.pdu, Pdu::Termination(_))));
+}

@@ -1,0 +1,426 @@
+//! Random commands from several queues, over a network and a disk that are simulated, beside a model of each block.
+//!
+//! The card is killed, loses its power, or loses its connections, again and again. After each of it the host comes back
+//! and reads everything: what was flushed, or written with FUA, is there; a block is old or new and never torn; and what
+//! was read once stays so until it is written again.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod host;
+mod support;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use host::{Event, Session};
+use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
+use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::target::control::{BackendId, PortKey};
+use ob_nvme::target::{Target, TargetConfig};
+use ob_sim::{Death, DiskPlan, NetPlan, Network, NodeId, PerMillion, Rng, SimClock, SimDisk, SimNet, Trace};
+use ob_wire_nvme::Status;
+use ob_wire_nvme::command::IoOpcode;
+
+const BLOCK: usize = support::BLOCK;
+const BLOCKS: usize = 96;
+const CARD: NodeId = NodeId(0);
+const HOST: NodeId = NodeId(1);
+const PORT: u16 = 4420;
+const QUEUES: u16 = 3;
+
+struct SimStore(Rc<RefCell<SimDisk>>);
+
+impl Store for SimStore {
+    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
+        Some(self.0.borrow().info())
+    }
+
+    fn submit(&mut self, _: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        self.0.borrow_mut().submit(token, op)
+    }
+
+    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
+        self.0.borrow_mut().poll().map(|completion| (BackendId(0), completion))
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.0.borrow().next_due()
+    }
+}
+
+/// What a block may hold.
+#[derive(Clone, Default)]
+struct Block {
+    /// What a read may find; one, unless a write was lost or failed.
+    current: Vec<u64>,
+    /// What may be found after a loss of power: what is surely durable, and everything since. Whether each was completed.
+    versions: Vec<(u64, bool)>,
+    /// How many versions came before the first of these.
+    forgotten: usize,
+    readers: usize,
+    is_written: bool,
+    /// Power was lost: what is found next is what survived.
+    is_unknown: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Read,
+    Write {
+        stamp: u64,
+        is_durable: bool,
+    },
+    Discard,
+    /// Which version of each block it covers.
+    Flush(Vec<usize>),
+    Compare {
+        is_right: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    kind: Kind,
+    block: usize,
+    blocks: usize,
+}
+
+struct World {
+    seed: u64,
+    rng: Rng,
+    clock: SimClock,
+    network: Network,
+    disk: Rc<RefCell<SimDisk>>,
+    card: TargetDriver<SimNet, SimStore>,
+    session: Session<Op>,
+    blocks: Vec<Block>,
+    stamps: u64,
+    answered: u64,
+    failed: u64,
+}
+
+fn card(network: &Network, disk: &Rc<RefCell<SimDisk>>) -> TargetDriver<SimNet, SimStore> {
+    let (mut control, subsystem) = support::control();
+    control.resize_namespace(subsystem, 1, BLOCKS as u64).unwrap();
+    // Little of everything, so that running out of it is part of every run.
+    let config = TargetConfig {
+        capsule_buffers: 4,
+        transfer_memory: 2 << 20,
+        connection_transfer_max: 32 << 10,
+        transfers_max: 2,
+        unsent_max: 4096,
+        receive_len: 8 << 10,
+        compares_max: 2,
+        ..TargetConfig::default()
+    };
+    let target = Target::new(config, control);
+    let mut card = TargetDriver::new(network.attach(CARD), SimStore(Rc::clone(disk)), target);
+    card.listen(Network::address(CARD, PORT), PortKey(1)).unwrap();
+    card
+}
+
+impl World {
+    fn new(seed: u64, flush_lies: PerMillion) -> Self {
+        let rng = Rng::new(seed);
+        let clock = SimClock::new();
+        let trace = Trace::new(clock.clone());
+        let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
+        let plan = DiskPlan {
+            capacity: (BLOCKS * BLOCK) as u64,
+            depth: 6,
+            busy: PerMillion::percent(5),
+            read_error: PerMillion::percent(1),
+            write_error: PerMillion::percent(2),
+            flush_error: PerMillion::percent(5),
+            flush_lies,
+            // Some writes outlast the host's coming back.
+            slow: PerMillion::percent(5),
+            slow_factor: 2000,
+            ..DiskPlan::default()
+        };
+        let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace)));
+        let card = card(&network, &disk);
+        let session = Session::new(network.attach(HOST), Network::address(CARD, PORT), seed, QUEUES);
+        let block = Block { current: vec![0], versions: vec![(0, true)], ..Block::default() };
+        Self {
+            seed,
+            rng: rng.fork("host"),
+            clock,
+            network,
+            disk,
+            card,
+            session,
+            blocks: vec![block; BLOCKS],
+            stamps: 0,
+            answered: 0,
+            failed: 0,
+        }
+    }
+
+    /// Lets both sides do what they can, and time go on to when something is due.
+    fn step(&mut self) {
+        let now = self.clock.now();
+        let turn = self.card.turn(now);
+        self.session.turn();
+        while let Some(event) = self.session.next_event() {
+            self.apply(event);
+        }
+        if turn.has_more || self.network.has_events(HOST) || self.network.has_events(CARD) {
+            return;
+        }
+        let due = [self.network.next_due(), self.card.next_due()].into_iter().flatten().min();
+        let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
+        // A little beyond, so that time goes on whatever is due now.
+        self.clock.advance_to(at + Duration::from_nanos(1));
+    }
+
+    fn issue(&mut self, reads_only: bool) {
+        let queue = self.rng.index(usize::from(QUEUES));
+        if self.session.in_flight(queue) >= 8 || !self.session.is_ready() {
+            return;
+        }
+        let block = self.rng.index(BLOCKS);
+        let blocks = (1 + self.rng.index(24)).min(BLOCKS - block);
+        let choice = if reads_only { 0 } else { self.rng.below(20) };
+        let range = block..block + blocks;
+        let is_free = !self.blocks[range.clone()].iter().any(|block| block.is_written);
+        let is_untouched = is_free && !self.blocks[range.clone()].iter().any(|block| block.readers > 0);
+        match choice {
+            0..=7 if is_free => self.begin(queue, Op { kind: Kind::Read, block, blocks }),
+            8..=14 if is_untouched => {
+                let is_zero = self.rng.one_in(6);
+                self.stamps += 1;
+                let stamp = if is_zero { 0 } else { self.stamps };
+                let is_durable = self.rng.one_in(4);
+                self.begin(queue, Op { kind: Kind::Write { stamp, is_durable }, block, blocks });
+            }
+            15 if is_untouched => self.begin(queue, Op { kind: Kind::Discard, block, blocks }),
+            16 | 17 => {
+                let covers = self.blocks.iter().map(Block::completed).collect();
+                self.begin(queue, Op { kind: Kind::Flush(covers), block: 0, blocks: 0 });
+            }
+            18 if is_untouched && self.blocks[block].current.len() == 1 => {
+                let is_right = self.rng.one_in(2);
+                self.begin(queue, Op { kind: Kind::Compare { is_right }, block, blocks: 1 });
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, queue: usize, op: Op) {
+        for block in &mut self.blocks[op.block..op.block + op.blocks] {
+            match op.kind {
+                Kind::Read => block.readers += 1,
+                Kind::Write { stamp, .. } => {
+                    block.is_written = true;
+                    block.versions.push((stamp, false));
+                }
+                Kind::Discard => {
+                    block.is_written = true;
+                    block.versions.push((0, false));
+                }
+                Kind::Compare { .. } => block.is_written = true,
+                Kind::Flush(_) => {}
+            }
+        }
+        let solicited = self.rng.one_in(3);
+        let (block, blocks) = (op.block as u64, op.blocks as u32);
+        match op.kind.clone() {
+            Kind::Read => self.session.read(queue, block, blocks, op),
+            Kind::Flush(_) => self.session.plain(queue, IoOpcode::Flush, 0, 1, false, op),
+            Kind::Write { stamp: 0, is_durable } => {
+                self.session.plain(queue, IoOpcode::WriteZeroes, block, blocks, is_durable, op);
+            }
+            Kind::Write { stamp, is_durable } => {
+                let data = content(stamp, op.block, op.blocks);
+                self.session.write(queue, block, &data, is_durable, solicited, op);
+            }
+            Kind::Discard => self.session.discard(queue, block, blocks, op),
+            Kind::Compare { is_right } => {
+                // The block is rewritten with what it has, if it still has that.
+                let stamp = self.blocks[op.block].current[0];
+                let expected = if is_right { stamp } else { stamp + (1 << 40) };
+                let (old, new) = (content(expected, op.block, 1), content(stamp, op.block, 1));
+                self.session.pair(queue, block, &old, &new, op);
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event<Op>) {
+        let Event { op, status, data } = event;
+        let (seed, is_good) = (self.seed, status.is_some_and(Status::is_success));
+        self.answered += u64::from(status.is_some());
+        self.failed += u64::from(status.is_some() && !is_good);
+        if let Kind::Flush(covers) = &op.kind {
+            for (block, covered) in self.blocks.iter_mut().zip(covers).filter(|_| is_good) {
+                block.settle(*covered);
+            }
+            return;
+        }
+        for index in op.block..op.block + op.blocks {
+            let block = &mut self.blocks[index];
+            match &op.kind {
+                Kind::Read => {
+                    block.readers -= 1;
+                    if is_good {
+                        let bytes = &data[(index - op.block) * BLOCK..][..BLOCK];
+                        block.found(seed, index, bytes);
+                    }
+                }
+                Kind::Write { stamp, is_durable } => block.written(*stamp, is_good, *is_durable),
+                Kind::Discard => {
+                    block.is_written = false;
+                    block.current.push(0);
+                }
+                Kind::Compare { is_right } => {
+                    block.is_written = false;
+                    let failed_to_match = status.is_some_and(|status| status.is(Status::COMPARE_FAILURE));
+                    assert!(!failed_to_match || !is_right, "seed {seed}: block {index} did not match");
+                    assert!(!is_good || *is_right, "seed {seed}: block {index} matched what it never had");
+                }
+                Kind::Flush(_) => {}
+            }
+        }
+    }
+
+    /// The connections are gone; the card may be gone too.
+    fn disturb(&mut self) {
+        match self.rng.below(3) {
+            0 => self.network.reset_between(HOST, CARD),
+            which => {
+                let how = if which == 1 { Death::Process } else { Death::Power };
+                // The peers are told in both cases: how they find out is not what this is about.
+                self.network.kill(CARD, Death::Process);
+                match how {
+                    Death::Process => self.disk.borrow_mut().lose_process(),
+                    Death::Power => {
+                        self.disk.borrow_mut().lose_power();
+                        self.blocks.iter_mut().for_each(Block::lose_power);
+                    }
+                }
+                self.card = card(&self.network, &self.disk);
+            }
+        }
+        for op in self.session.restart() {
+            self.apply(Event { op, status: None, data: Vec::new() });
+        }
+    }
+
+    /// Reads everything until each block has been seen.
+    fn read_all(&mut self) {
+        for index in 0..BLOCKS {
+            let before = self.answered;
+            let mut attempts = 0;
+            loop {
+                if self.session.is_idle() && self.session.is_ready() {
+                    attempts += 1;
+                    let failed = self.failed;
+                    self.begin(index % usize::from(QUEUES), Op { kind: Kind::Read, block: index, blocks: 1 });
+                    while !self.session.is_idle() {
+                        self.step();
+                    }
+                    if self.failed == failed && self.answered > before {
+                        break;
+                    }
+                }
+                self.step();
+                assert!(attempts < 100, "seed {}: block {index} cannot be read", self.seed);
+            }
+        }
+    }
+}
+
+impl Block {
+    /// The newest version that was completed.
+    fn completed(&self) -> usize {
+        let at = self.versions.iter().rposition(|(_, completed)| *completed).unwrap_or(0);
+        self.forgotten + at
+    }
+
+    /// This version, or a newer one, survives a loss of power.
+    fn settle(&mut self, version: usize) {
+        let gone = version.saturating_sub(self.forgotten).min(self.versions.len());
+        self.versions.drain(..gone);
+        self.forgotten += gone;
+    }
+
+    fn written(&mut self, stamp: u64, is_good: bool, is_durable: bool) {
+        self.is_written = false;
+        if !is_good {
+            self.current.push(stamp);
+            return;
+        }
+        self.current = vec![stamp];
+        let at = self.versions.len() - 1;
+        // A loss of power may have forgotten it since.
+        if let Some(version) = self.versions.get_mut(at) {
+            version.1 = true;
+        }
+        if is_durable {
+            self.settle(self.forgotten + at);
+        }
+    }
+
+    fn found(&mut self, seed: u64, index: usize, bytes: &[u8]) {
+        let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        assert_eq!(bytes, content(stamp, index, 1), "seed {seed}: block {index} is torn");
+        assert!(
+            self.current.contains(&stamp),
+            "seed {seed}: block {index} holds {stamp}, not one of {:?}",
+            self.current
+        );
+        self.current = vec![stamp];
+        if std::mem::take(&mut self.is_unknown) {
+            self.forgotten += self.versions.len() - 1;
+            self.versions = vec![(stamp, true)];
+        }
+    }
+
+    fn lose_power(&mut self) {
+        self.current = self.versions.iter().map(|(stamp, _)| *stamp).collect();
+        self.is_unknown = true;
+    }
+}
+
+fn content(stamp: u64, block: usize, blocks: usize) -> Vec<u8> {
+    let words = |block: usize| {
+        let second = if stamp == 0 { 0 } else { block as u64 };
+        [stamp, second].map(u64::to_le_bytes).concat().repeat(BLOCK / 16)
+    };
+    (block..block + blocks).flat_map(words).collect()
+}
+
+fn run(seed: u64, rounds: usize, flush_lies: PerMillion) -> (u64, u64) {
+    let mut world = World::new(seed, flush_lies);
+    for _ in 0..rounds {
+        let steps = 200 + world.rng.below(1500);
+        for _ in 0..steps {
+            world.issue(false);
+            world.step();
+        }
+        world.disturb();
+        world.read_all();
+    }
+    (world.answered, world.failed)
+}
+
+#[test]
+fn what_was_promised_is_kept_through_losses_of_connections_processes_and_power() {
+    let mut total = (0, 0);
+    for seed in 0..12 {
+        let (answered, failed) = run(seed, 8, PerMillion::NEVER);
+        total = (total.0 + answered, total.1 + failed);
+    }
+    assert!(total.0 > 10_000, "{total:?}: the host got its answers");
+    assert!(total.1 > 100, "{total:?}: the disk failed now and then");
+}
+
+#[test]
+#[should_panic(expected = "not one of")]
+fn a_disk_that_lies_about_flushes_is_found() {
+    for seed in 0..12 {
+        run(seed, 8, PerMillion::ALWAYS);
+    }
+}

@@ -1,0 +1,157 @@
+//! What can be typed after `outboard namespace`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::admin::{self, AdminError, AdminRequest, NamespaceFacts};
+use crate::cli::{CommandError, ConfigOptions};
+use crate::config::ByteSize;
+use crate::terminal::{bytes, say, table};
+
+/// The commands about namespaces.
+#[derive(Debug, Subcommand)]
+pub enum NamespaceCommand {
+    /// List the namespaces that a card serves
+    #[command(after_help = "\
+Examples:
+  outboard namespace list
+  outboard namespace list --json | jq '.[].uuid'")]
+    List(ListOptions),
+    /// Serve another namespace
+    #[command(after_help = "\
+Examples:
+  outboard namespace add --size 100GiB                 a file in the card's directory
+  outboard namespace add --device /dev/sdb             a disk, as it is
+  outboard namespace add --size 1GiB --device memory   gone when the card ends
+
+Hosts that are connected see it at once.")]
+    Add(AddOptions),
+    /// Serve a namespace no more; what it lies on stays as it is
+    #[command(after_help = "\
+Example:
+  outboard namespace rm 2
+
+Hosts that use it get errors from then on: unmount it there first.")]
+    Rm(RemoveOptions),
+    /// Make a namespace larger or smaller
+    #[command(after_help = "\
+Example:
+  outboard namespace resize 1 200GiB
+
+Hosts that are connected see it at once; a file system in it is another matter (resize2fs, xfs_growfs).
+Shrinking destroys what lies beyond the new end, and needs --shrink.")]
+    Resize(ResizeOptions),
+}
+
+/// `outboard namespace list`.
+#[derive(Clone, Debug, Args)]
+pub struct ListOptions {
+    /// Show everything as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Which card.
+    #[command(flatten)]
+    pub config: ConfigOptions,
+}
+
+/// `outboard namespace add`.
+#[derive(Clone, Debug, Args)]
+pub struct AddOptions {
+    /// How large a file or memory is made; what exists keeps its size
+    #[arg(long, value_parser = ByteSize::parse, default_value = "16GiB")]
+    pub size: ByteSize,
+    /// A file (made if missing), a block device, or `memory`
+    #[arg(long, value_name = "PATH")]
+    pub device: Option<PathBuf>,
+    /// Its id [default: the lowest that is free]
+    #[arg(long)]
+    pub nsid: Option<u32>,
+    /// What both show.
+    #[command(flatten)]
+    pub list: ListOptions,
+}
+
+/// `outboard namespace rm`.
+#[derive(Clone, Debug, Args)]
+pub struct RemoveOptions {
+    /// Which
+    pub nsid: u32,
+    /// What both show.
+    #[command(flatten)]
+    pub list: ListOptions,
+}
+
+/// `outboard namespace resize`.
+#[derive(Clone, Debug, Args)]
+pub struct ResizeOptions {
+    /// Which
+    pub nsid: u32,
+    /// Its new size
+    #[arg(value_parser = ByteSize::parse)]
+    pub size: ByteSize,
+    /// Make it smaller, which destroys what lies beyond the new end
+    #[arg(long)]
+    pub shrink: bool,
+    /// What both show.
+    #[command(flatten)]
+    pub list: ListOptions,
+}
+
+/// Does what was typed.
+pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
+    let (list, request) = match command {
+        NamespaceCommand::List(list) => (list, AdminRequest::ListNamespaces),
+        NamespaceCommand::Add(AddOptions { size, device, nsid, list }) => {
+            // The card has another working directory, maybe.
+            let device = match device {
+                Some(path) if path.as_os_str() != "memory" => Some(std::path::absolute(path)?),
+                other => other.clone(),
+            };
+            (list, AdminRequest::AddNamespace { nsid: *nsid, device, size: size.0 })
+        }
+        NamespaceCommand::Rm(RemoveOptions { nsid, list }) => {
+            (list, AdminRequest::RemoveNamespace { nsid: *nsid })
+        }
+        NamespaceCommand::Resize(ResizeOptions { nsid, size, shrink, list }) => {
+            let known = ask(list, &AdminRequest::ListNamespaces)?;
+            let shrinks = known.iter().any(|one| one.nsid == *nsid && one.size > size.0);
+            if shrinks && !shrink {
+                let text = format!(
+                    "namespace {nsid} would become smaller, which destroys what lies beyond its new end\n\
+                     hint: say --shrink if that is meant"
+                );
+                return Err(AdminError::Refused(text).into());
+            }
+            (list, AdminRequest::ResizeNamespace { nsid: *nsid, size: size.0 })
+        }
+    };
+    let namespaces = ask(list, &request)?;
+    if list.json {
+        say(&serde_json::to_string_pretty(&namespaces).map_err(std::io::Error::from)?)?;
+    } else {
+        say(&show(&namespaces))?;
+    }
+    Ok(())
+}
+
+fn ask(list: &ListOptions, request: &AdminRequest) -> Result<Vec<NamespaceFacts>, CommandError> {
+    let card = list.config.load()?.card();
+    Ok(admin::ask(&card.control_socket(), request)?)
+}
+
+fn show(namespaces: &[NamespaceFacts]) -> String {
+    if namespaces.is_empty() {
+        return "No namespaces are served; `outboard namespace add` makes one.".to_owned();
+    }
+    let row = |one: &NamespaceFacts| {
+        vec![
+            one.nsid.to_string(),
+            bytes(one.size),
+            one.block_len.to_string(),
+            one.uuid.clone(),
+            one.device.clone(),
+        ]
+    };
+    table(&["nsid", "size", "block", "uuid", "device"], &namespaces.iter().map(row).collect::<Vec<_>>())
+}

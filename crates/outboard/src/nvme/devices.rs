@@ -1,0 +1,181 @@
+//! The devices behind namespaces.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token};
+use ob_io::{FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Space};
+use ob_nvme::driver::Store;
+use ob_nvme::target::control::BackendId;
+
+use crate::config::{ByteSize, CardConfig, FilesDevice};
+use crate::files::{CardDevice, machine_memory, open_patiently, put_in_place, unfinished_path};
+
+/// The block of a namespace in memory.
+const MEMORY_BLOCK: u32 = 512;
+
+/// Why a namespace has no device.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceDeviceError {
+    /// It cannot be opened or made.
+    #[error("cannot open the device of the namespace: {source}\nhint: {fix}")]
+    Open {
+        /// Why not.
+        source: OpenError,
+        /// The line to change.
+        fix: String,
+    },
+    /// A new file cannot get its name.
+    #[error("cannot put {} in place: {source}", path.display())]
+    Place {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The machine has less memory than the device would take.
+    #[error("a namespace of {size} in memory is more than this machine has, which is {memory}\nhint: {fix}")]
+    TooMuchMemory {
+        /// What was asked for.
+        size: ByteSize,
+        /// What there is.
+        memory: ByteSize,
+        /// The line to change.
+        fix: String,
+    },
+}
+
+/// The devices behind namespaces, by number.
+#[derive(Default)]
+pub(crate) struct Devices {
+    slots: BTreeMap<u32, Slot>,
+    /// Numbers are not used again: an operation that comes late must not find another device.
+    opened: u32,
+}
+
+struct Slot {
+    device: CardDevice,
+    in_flight: usize,
+    /// No namespace lies on it any more; it goes with its last operation.
+    leaving: bool,
+}
+
+impl Devices {
+    /// Opens a device, or makes it.
+    pub(super) fn open(
+        &mut self,
+        config: &CardConfig,
+        handle: &Handle,
+        device: &FilesDevice,
+        size: ByteSize,
+    ) -> Result<BackendId, NamespaceDeviceError> {
+        let device = match device {
+            FilesDevice::Memory => in_memory(config, size)?,
+            FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, size)?),
+        };
+        let backend = self.opened;
+        self.opened += 1;
+        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false });
+        Ok(BackendId(backend))
+    }
+
+    /// Lets a device go as soon as nothing is on its way there.
+    pub(super) fn close(&mut self, backend: BackendId) {
+        let Some(slot) = self.slots.get_mut(&backend.0) else { return };
+        slot.leaving = true;
+        if slot.in_flight == 0 {
+            self.slots.remove(&backend.0);
+        }
+    }
+
+    /// Gives a file another length.
+    pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
+        match self.slots.get_mut(&backend.0) {
+            Some(Slot { device: CardDevice::File(file), .. }) => file.resize(size),
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
+        }
+    }
+
+    /// All of them, to be flushed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CardDevice> {
+        self.slots.values_mut().map(|slot| &mut slot.device)
+    }
+}
+
+fn in_memory(config: &CardConfig, size: ByteSize) -> Result<CardDevice, NamespaceDeviceError> {
+    let memory = machine_memory();
+    match usize::try_from(size.0).ok().filter(|_| size <= memory) {
+        Some(capacity) => Ok(CardDevice::Memory(MemoryDevice::new(capacity, MEMORY_BLOCK))),
+        None => {
+            let fix = config.source.line_to_change("nvme", "size", "\"256MiB\"");
+            Err(NamespaceDeviceError::TooMuchMemory { size, memory, fix })
+        }
+    }
+}
+
+/// A device that is there is used as it is; a file that is not is made, whole before it has its name.
+fn on_path(
+    config: &CardConfig,
+    handle: &Handle,
+    path: &Path,
+    size: ByteSize,
+) -> Result<FileDevice, NamespaceDeviceError> {
+    let options = FileDeviceOptions::default();
+    let cannot = |source: OpenError| {
+        let (key, example) = match source {
+            OpenError::NoSpace { .. } | OpenError::TooSmall { .. } => ("size", "\"16GiB\""),
+            _ => ("device", "\"card/nvme.img\""),
+        };
+        NamespaceDeviceError::Open { source, fix: config.source.line_to_change("nvme", key, example) }
+    };
+    match open_patiently(path, |path| FileDevice::open(handle, path, &options)) {
+        Err(OpenError::Missing(_)) if !path.starts_with("/dev") => {}
+        opened => return opened.map_err(cannot),
+    }
+    let unfinished = unfinished_path(path);
+    // What a card that died while it made one has left is nobody's.
+    let _ = std::fs::remove_file(&unfinished);
+    let made = FileDevice::create(handle, &unfinished, size.0, Space::Sparse, &options).map_err(cannot)?;
+    match put_in_place(&unfinished, path) {
+        Ok(()) => Ok(made),
+        Err(source) => {
+            let _ = std::fs::remove_file(&unfinished);
+            Err(NamespaceDeviceError::Place { path: path.to_owned(), source })
+        }
+    }
+}
+
+impl Store for Devices {
+    fn info(&self, backend: BackendId) -> Option<DeviceInfo> {
+        self.slots.get(&backend.0).map(|slot| slot.device.info())
+    }
+
+    fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        match self.slots.get_mut(&backend.0) {
+            Some(slot) => {
+                slot.device.submit(token, op)?;
+                slot.in_flight += 1;
+                Ok(())
+            }
+            None => Err(Refused { op, reason: RefusedReason::Gone }),
+        }
+    }
+
+    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
+        let mut polled = self.slots.iter_mut();
+        let (index, completion, is_over) = polled.find_map(|(index, slot)| {
+            let completion = slot.device.poll()?;
+            slot.in_flight -= 1;
+            Some((*index, completion, slot.leaving && slot.in_flight == 0))
+        })?;
+        if is_over {
+            self.slots.remove(&index);
+        }
+        Some((BackendId(index), completion))
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.slots.values().filter_map(|slot| slot.device.next_due()).min()
+    }
+}
