@@ -163,3 +163,83 @@ impl CardGroup {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ob_core::{AttachmentId, Bell, DmaCounts, DmaError, DmaOp, Refused, RefusedReason};
+    use ob_memory::Region;
+    use ob_ring::{Batch, LocalDma};
+
+    use super::*;
+
+    /// A link that takes nothing while it is busy.
+    struct Link {
+        inner: LocalDma,
+        is_busy: bool,
+    }
+
+    impl Dma for Link {
+        fn largest_transfer(&self) -> usize {
+            self.inner.largest_transfer()
+        }
+
+        fn submit(&mut self, token: Token, op: DmaOp) -> Result<(), Refused<DmaOp>> {
+            if self.is_busy {
+                return Err(Refused { op, reason: RefusedReason::Busy });
+            }
+            self.inner.submit(token, op)
+        }
+
+        fn poll(&mut self) -> Option<DmaCompletion> {
+            self.inner.poll()
+        }
+
+        fn counts(&self) -> DmaCounts {
+            self.inner.counts()
+        }
+    }
+
+    impl Doorbell for Link {
+        fn ring(&mut self, _: Bell) -> Result<(), DmaError> {
+            Ok(())
+        }
+    }
+
+    /// Has one response to deliver.
+    struct Once(bool);
+
+    impl CardService for Once {
+        fn open(&mut self, _: GroupKey, _: u32) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn requests(&mut self, _: GroupKey, _: Batch, _: &mut CardSender) {}
+
+        fn responses(&mut self, _: GroupKey, responses: &mut CardSender) {
+            if std::mem::take(&mut self.0) {
+                responses.push(b"done").unwrap();
+            }
+        }
+
+        fn closed(&mut self, _: GroupKey) {}
+
+        fn channel(&mut self, _: AttachmentId, _: &[u8]) {}
+    }
+
+    #[test]
+    fn a_response_that_waits_for_the_link_does_not_keep_the_card_awake() {
+        let (request, response, len) = RingSpec::group(RegionId(1), 4096, 4096, 1 << 20).unwrap();
+        let mut inner = LocalDma::new(8, 1 << 20);
+        inner.register(RegionId(1), Region::on_heap(len as usize));
+        let mut link = Link { inner, is_busy: true };
+        let mut group = CardGroup::new(GroupId(1), len, request, response);
+        let key = GroupKey { attachment: AttachmentId(1), group: GroupId(1) };
+        let mut service = Once(true);
+        for _ in 0..3 {
+            assert_eq!(group.step(key, &mut link, &mut service), Ok(false), "nothing moves");
+        }
+        link.is_busy = false;
+        assert_eq!(group.step(key, &mut link, &mut service), Ok(true));
+        assert_eq!(group.step(key, &mut link, &mut service), Ok(false));
+    }
+}
