@@ -634,7 +634,8 @@ impl<'a> World<'a> {
 
     fn receive(&mut self) -> bool {
         let Some(claimed) = self.receiver.receive().unwrap() else { return false };
-        let mut content = self.responses.pop_front().expect("delivered before it was committed");
+        let mut content =
+            self.responses.pop_front().unwrap_or_else(|| panic!("delivered before it was committed"));
         content.inline.truncate(claimed.inline_len());
         content.check_claimed(&claimed);
         self.claims.push((content, claimed));
