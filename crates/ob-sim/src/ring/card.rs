@@ -43,7 +43,7 @@ pub(super) struct Card {
     /// Answered, memory not given back yet.
     held: Vec<(Instant, Message)>,
     /// Reserved, not committed yet.
-    open: Vec<(Instant, Reservation, Response, u32)>,
+    open: Vec<(Instant, Reservation, Name, u32)>,
     /// When the run was last told to wake it, if that is still to come.
     pub(super) wake_at: Option<Instant>,
 }
@@ -128,15 +128,15 @@ impl Card {
         for job in jobs {
             match job {
                 0 => busy |= self.take_completions(ledger)?,
-                1 => busy |= self.answer(ledger)?,
-                2 => busy |= self.commit_due(),
+                1 => busy |= self.answer()?,
+                2 => busy |= self.commit_due(ledger),
                 3 => busy |= self.release_due(),
                 4 => self.look()?,
                 _ => drop(self.sender.step(&mut self.dma)?),
             }
             self.ring_bells()?;
         }
-        if busy { Ok(Next::Soon) } else { self.rest(ledger) }
+        if busy { Ok(Next::Soon) } else { self.rest() }
     }
 
     /// Looks at the request ring; after some looks in vain, gets ready to sleep instead.
@@ -159,12 +159,12 @@ impl Card {
     }
 
     /// Nothing moved: wait for what has a time, or sleep if both ends are ready for it.
-    fn rest(&mut self, ledger: &mut Ledger) -> Result<Next, Trouble> {
+    fn rest(&mut self) -> Result<Next, Trouble> {
         let held = self.held.iter().map(|held| held.0);
         let service_due = held.chain(self.open.iter().map(|open| open.0)).min();
         if self.dma.is_idle() {
             // A refused reservation says that space is wanted, and that must be said before the card sleeps.
-            let answered = self.answer(ledger)?;
+            let answered = self.answer()?;
             let armed = self.looks == self.plan.looks_max
                 && self.receiver.arm(&mut self.dma)? == Armed::Yes
                 && self.sender.arm() == Armed::Yes;
@@ -211,7 +211,7 @@ impl Card {
     }
 
     /// Reserves the responses of waiting requests, in their order, as far as there is room.
-    fn answer(&mut self, ledger: &mut Ledger) -> Result<bool, Trouble> {
+    fn answer(&mut self) -> Result<bool, Trouble> {
         let mut any = false;
         while let Some((name, message)) = self.waiting.front() {
             let payload = message.payload.as_ref().map(|bytes| {
@@ -228,10 +228,9 @@ impl Card {
             if let (Some(to), Some(from)) = (&mut reservation.payload, &message.payload) {
                 to.copy_from_slice(from);
             }
-            let response = Response { number: ledger.answered(name), name };
             let payload_len = payload.map_or(0, |(len, _)| len);
             let (commit_at, release_at) = (self.later(), self.later());
-            self.open.push((commit_at, reservation, response, payload_len));
+            self.open.push((commit_at, reservation, name, payload_len));
             self.held.push((release_at, message));
             any = true;
         }
@@ -242,14 +241,16 @@ impl Card {
         self.clock.now() + self.rng.skewed(Duration::ZERO..self.plan.held_max)
     }
 
-    fn commit_due(&mut self) -> bool {
+    /// Commits what is due, in any order: responses are to be taken in this order.
+    fn commit_due(&mut self, ledger: &mut Ledger) -> bool {
         let now = self.clock.now();
         let (due, open): (Vec<_>, Vec<_>) = self.open.drain(..).partition(|open| open.0 <= now);
         self.open = open;
         let mut due = due;
         self.rng.shuffle(&mut due);
         let any = !due.is_empty();
-        for (_, reservation, response, payload_len) in due {
+        for (_, reservation, name, payload_len) in due {
+            let response = Response { number: ledger.answered(name), name };
             self.sender.commit(reservation, &response.encode(), payload_len);
         }
         any
