@@ -130,7 +130,7 @@ unknown key `listen` at the top level
   |
 1 | listen = \"127.0.0.1:1\"
   | ^^^^^^
-  = hint: `listen` is a key of [link] and of [status]"
+  = hint: `listen` is a key of [link] and of [nvme] and of [status]"
     );
 }
 
