@@ -81,6 +81,22 @@ fn namespaces_come_and_go_and_are_the_same_after_a_restart() {
     stop(&mut card);
     refused(&place, &["list"], "no card answers");
     let mut card = start(&place);
-    assert_eq!(listed(&place, &["list"])[0], shrunk[1], "size and id are the same; 1 stays away");
+    assert_eq!(
+        listed(&place, &["list"]),
+        [shrunk[1].clone(), memory[2].clone()],
+        "sizes and ids; 1 stays away"
+    );
+    listed(&place, &["rm", "2"]);
+    let image = place.data().join("card/namespace-2.img");
+    refused(&place, &["add", "--nsid", "2"], "of a namespace that was removed");
+    let again = listed(&place, &["add", "--nsid", "2", "--device", image.to_str().unwrap()]);
+    assert_eq!((again[0].1, again[0].2 == shrunk[1].2), (4 * MIB, false), "it may hold other data by now");
+    refused(&place, &["add", "--device", "/dev/no-such-disk"], "--device");
     stop(&mut card);
+
+    // Data that is missing is not replaced by an empty disk of the same name.
+    std::fs::remove_file(&image).unwrap();
+    let output = place.output(&["card", "--config", "outboard.toml", "--data", "data"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("namespace-2.img is missing"), "{text}");
 }

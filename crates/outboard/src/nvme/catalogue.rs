@@ -29,6 +29,9 @@ struct Row {
     /// What it lies on; nothing for the namespace that the configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device: Option<PathBuf>,
+    /// Bytes of memory, which has no other place to say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
     /// Removed by hand, and not to come back with the next start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
@@ -43,7 +46,20 @@ pub(super) struct Entry {
     pub(super) uuid: [u8; 16],
     /// What it lies on, unless the configuration says that.
     pub(super) device: Option<PathBuf>,
+    /// How large it was made, where the configuration does not say that.
+    pub(super) size: Option<u64>,
     pub(super) reservations: Option<ReservationState>,
+}
+
+/// The namespace that the configuration names.
+#[derive(Debug)]
+pub(super) enum Configured {
+    /// It was never served.
+    New,
+    /// It was.
+    Known(Entry),
+    /// Somebody removed it, and it stays away.
+    Removed,
 }
 
 /// What is known of all namespaces, in a file.
@@ -82,14 +98,13 @@ impl Catalogue {
         self.contents.serial.clone()
     }
 
-    /// The namespace that the configuration names, which gets its ids when it is asked for first; none if it was removed.
-    pub(super) fn configured(&mut self, nsid: u32) -> Result<Option<Entry>, NvmeError> {
+    /// What is known of the namespace that the configuration names.
+    pub(super) fn configured(&self, nsid: u32) -> Result<Configured, NvmeError> {
         match self.contents.namespaces.iter().find(|row| row.nsid == nsid) {
-            Some(row) if row.removed => Ok(None),
-            Some(row) if row.device.is_none() => self.entry(row).map(Some),
-            // The id was given to another one after the configured one was removed.
-            Some(_) => Ok(None),
-            None => self.add(nsid, None).map(Some),
+            None => Ok(Configured::New),
+            Some(row) if row.device.is_none() && !row.removed => self.entry(row).map(Configured::Known),
+            // Its id may have been given to another one since.
+            Some(_) => Ok(Configured::Removed),
         }
     }
 
@@ -100,8 +115,13 @@ impl Catalogue {
     }
 
     /// Writes down a new namespace, with ids of its own.
-    pub(super) fn add(&mut self, nsid: u32, device: Option<PathBuf>) -> Result<Entry, NvmeError> {
-        let row = Row { nsid, uuid: hex(&random_uuid()), device, removed: false, reservations: None };
+    pub(super) fn add(
+        &mut self,
+        nsid: u32,
+        device: Option<PathBuf>,
+        size: Option<u64>,
+    ) -> Result<Entry, NvmeError> {
+        let row = Row { nsid, uuid: hex(&random_uuid()), device, size, removed: false, reservations: None };
         let before = self.contents.clone();
         self.contents.namespaces.retain(|row| row.nsid != nsid);
         self.contents.namespaces.push(row.clone());
@@ -125,6 +145,12 @@ impl Catalogue {
         saved
     }
 
+    /// Forgets a namespace that was written down and never served.
+    pub(super) fn forget(&mut self, nsid: u32) -> Result<(), NvmeError> {
+        self.contents.namespaces.retain(|row| row.nsid != nsid);
+        self.save()
+    }
+
     fn entry(&self, row: &Row) -> Result<Entry, NvmeError> {
         let read = || {
             let uuid = unhex(&row.uuid)?.try_into().ok()?;
@@ -132,7 +158,8 @@ impl Catalogue {
                 None => None,
                 Some(text) => Some(ReservationState::decode(&unhex(text)?).ok()?),
             };
-            Some(Entry { nsid: row.nsid, uuid, device: row.device.clone(), reservations })
+            let (device, size) = (row.device.clone(), row.size);
+            Some(Entry { nsid: row.nsid, uuid, device, size, reservations })
         };
         read().ok_or_else(|| {
             let text = format!("namespace {} cannot be read", row.nsid);
@@ -204,7 +231,13 @@ fn random_uuid() -> [u8; 16] {
     bytes
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+/// A UUID as everybody writes it.
+pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let digits = hex(uuid);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -224,18 +257,24 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
         let mut first = Catalogue::load(&path).unwrap();
-        let (serial, one) = (first.serial(), first.configured(1).unwrap().unwrap());
-        let two = first.add(2, Some(PathBuf::from("/dev/two"))).unwrap();
+        let (serial, one) = (first.serial(), first.add(1, None, None).unwrap());
+        let known = |catalogue: &Catalogue| match catalogue.configured(1).unwrap() {
+            Configured::Known(entry) => entry.uuid,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(known(&first), one.uuid);
+        let two = first.add(2, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
         assert_ne!(one.uuid, two.uuid);
         let mut second = Catalogue::load(&path).unwrap();
-        assert_eq!((second.serial(), second.configured(1).unwrap().unwrap().uuid), (serial, one.uuid));
+        assert_eq!((second.serial(), known(&second)), (serial, one.uuid));
         let added = second.added().unwrap();
         assert_eq!(added.iter().map(|entry| (entry.nsid, entry.uuid)).collect::<Vec<_>>(), [(2, two.uuid)]);
         second.remove(1).unwrap();
         second.remove(2).unwrap();
         let mut third = Catalogue::load(&path).unwrap();
-        assert!(third.configured(1).unwrap().is_none() && third.added().unwrap().is_empty());
-        let again = third.add(2, Some(PathBuf::from("/dev/two"))).unwrap();
+        assert!(matches!(third.configured(1).unwrap(), Configured::Removed));
+        assert!(third.added().unwrap().is_empty());
+        let again = third.add(2, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
         assert_ne!(again.uuid, two.uuid, "it may hold other data by now");
     }
 
@@ -244,15 +283,19 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
         let mut catalogue = Catalogue::load(&path).unwrap();
-        catalogue.configured(1).unwrap();
+        assert!(matches!(catalogue.configured(1).unwrap(), Configured::New));
+        catalogue.add(1, None, None).unwrap();
         catalogue.save_reservations(1, Some(&ReservationState::default())).unwrap();
-        let restored = Catalogue::load(&path).unwrap().configured(1).unwrap().unwrap().reservations;
-        assert_eq!(restored.map(|state| state.encode()), Some(ReservationState::default().encode()));
+        let Configured::Known(entry) = Catalogue::load(&path).unwrap().configured(1).unwrap() else {
+            panic!("it was served");
+        };
+        let restored = entry.reservations.map(|state| state.encode());
+        assert_eq!(restored, Some(ReservationState::default().encode()));
         let text = std::fs::read_to_string(&path).unwrap();
         let damaged = text.replace("\"uuid\": \"", "\"uuid\": \"zz");
         for (damage, told) in [(damaged, "namespace 1"), ("{".to_owned(), "EOF")] {
             std::fs::write(&path, damage).unwrap();
-            let error = Catalogue::load(&path).and_then(|mut catalogue| catalogue.configured(1)).unwrap_err();
+            let error = Catalogue::load(&path).and_then(|catalogue| catalogue.configured(1)).unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
         std::fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();

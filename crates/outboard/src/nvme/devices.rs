@@ -26,6 +26,16 @@ pub enum NamespaceDeviceError {
         /// The line to change.
         fix: String,
     },
+    /// It was served before, and is not there.
+    #[error(
+        "{} is missing, and has the data of a namespace that this card served before\n\
+         hint: put it back; or take its entry out of nvme.json in the card's directory, and begin anew",
+        path.display()
+    )]
+    Lost {
+        /// The device.
+        path: PathBuf,
+    },
     /// A new file cannot get its name.
     #[error("cannot put {} in place: {source}", path.display())]
     Place {
@@ -44,6 +54,27 @@ pub enum NamespaceDeviceError {
         /// The line to change.
         fix: String,
     },
+}
+
+/// A device that is to be opened.
+pub(super) struct Wanted<'a> {
+    pub(super) device: &'a FilesDevice,
+    /// Bytes of a file or memory that is made.
+    pub(super) size: ByteSize,
+    /// Whether a file that is missing is made: not if it held data before.
+    pub(super) may_make: bool,
+    /// Who asked for it: the configuration, or somebody who typed it.
+    pub(super) is_configured: bool,
+}
+
+impl Wanted<'_> {
+    /// What to change.
+    fn fix(&self, config: &CardConfig, key: &str, example: &str) -> String {
+        match self.is_configured {
+            true => config.source.line_to_change("nvme", key, &format!("\"{example}\"")),
+            false => format!("give another one, such as --{key} {example}"),
+        }
+    }
 }
 
 /// The devices behind namespaces, by number.
@@ -67,12 +98,11 @@ impl Devices {
         &mut self,
         config: &CardConfig,
         handle: &Handle,
-        device: &FilesDevice,
-        size: ByteSize,
+        wanted: &Wanted<'_>,
     ) -> Result<BackendId, NamespaceDeviceError> {
-        let device = match device {
-            FilesDevice::Memory => in_memory(config, size)?,
-            FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, size)?),
+        let device = match wanted.device {
+            FilesDevice::Memory => in_memory(config, wanted)?,
+            FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, wanted)?),
         };
         let backend = self.opened;
         self.opened += 1;
@@ -103,12 +133,12 @@ impl Devices {
     }
 }
 
-fn in_memory(config: &CardConfig, size: ByteSize) -> Result<CardDevice, NamespaceDeviceError> {
-    let memory = machine_memory();
+fn in_memory(config: &CardConfig, wanted: &Wanted<'_>) -> Result<CardDevice, NamespaceDeviceError> {
+    let (size, memory) = (wanted.size, machine_memory());
     match usize::try_from(size.0).ok().filter(|_| size <= memory) {
         Some(capacity) => Ok(CardDevice::Memory(MemoryDevice::new(capacity, MEMORY_BLOCK))),
         None => {
-            let fix = config.source.line_to_change("nvme", "size", "\"256MiB\"");
+            let fix = wanted.fix(config, "size", "256MiB");
             Err(NamespaceDeviceError::TooMuchMemory { size, memory, fix })
         }
     }
@@ -119,24 +149,28 @@ fn on_path(
     config: &CardConfig,
     handle: &Handle,
     path: &Path,
-    size: ByteSize,
+    wanted: &Wanted<'_>,
 ) -> Result<FileDevice, NamespaceDeviceError> {
     let options = FileDeviceOptions::default();
     let cannot = |source: OpenError| {
         let (key, example) = match source {
-            OpenError::NoSpace { .. } | OpenError::TooSmall { .. } => ("size", "\"16GiB\""),
-            _ => ("device", "\"card/nvme.img\""),
+            OpenError::NoSpace { .. } | OpenError::TooSmall { .. } => ("size", "16GiB"),
+            _ => ("device", "card/nvme.img"),
         };
-        NamespaceDeviceError::Open { source, fix: config.source.line_to_change("nvme", key, example) }
+        NamespaceDeviceError::Open { source, fix: wanted.fix(config, key, example) }
     };
     match open_patiently(path, |path| FileDevice::open(handle, path, &options)) {
+        Err(OpenError::Missing(_)) if !wanted.may_make => {
+            return Err(NamespaceDeviceError::Lost { path: path.to_owned() });
+        }
         Err(OpenError::Missing(_)) if !path.starts_with("/dev") => {}
         opened => return opened.map_err(cannot),
     }
     let unfinished = unfinished_path(path);
     // What a card that died while it made one has left is nobody's.
     let _ = std::fs::remove_file(&unfinished);
-    let made = FileDevice::create(handle, &unfinished, size.0, Space::Sparse, &options).map_err(cannot)?;
+    let made =
+        FileDevice::create(handle, &unfinished, wanted.size.0, Space::Sparse, &options).map_err(cannot)?;
     match put_in_place(&unfinished, path) {
         Ok(()) => Ok(made),
         Err(source) => {

@@ -28,11 +28,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{ByteSize, CardConfig, FilesDevice, NvmeConfig};
 use admin::{AdminAnswer, AdminCall, AdminRequest, AdminServer, NamespaceFacts};
-use catalogue::{Catalogue, Entry};
+use catalogue::{Catalogue, Configured, Entry};
 pub use command::NamespaceCommand;
 pub(crate) use command::run;
-use devices::Devices;
 pub use devices::NamespaceDeviceError;
+use devices::{Devices, Wanted};
 
 /// Connections at once, admin and I/O queues together.
 const CONNECTIONS_MAX: u32 = 1024;
@@ -83,6 +83,12 @@ pub enum NvmeError {
     /// There is no such namespace.
     #[error("there is no namespace {0}\nhint: `outboard namespace list` shows those that there are")]
     Unknown(u32),
+    /// A removed namespace has left its file.
+    #[error(
+        "{} is there already, of a namespace that was removed\n\
+         hint: `--device {}` serves it again, with what it holds; or move it away first", .0.display(), .0.display()
+    )]
+    LeftOver(PathBuf),
     /// A namespace cannot get another size.
     #[error("cannot resize namespace {nsid}: {source}")]
     Resize {
@@ -140,12 +146,15 @@ impl NvmeService {
         }
         let mut driver = TargetDriver::new(TcpNet::new(handle, CONNECTIONS_MAX), Devices::default(), target);
         let mut served = Vec::new();
-        for entry in configured.into_iter().chain(added) {
-            let device = match &entry.device {
-                None => nvme.device.clone(),
-                Some(path) => device_of(path),
-            };
-            served.push(serve(config, handle, &mut driver, subsystem, &entry, device, nvme.size)?);
+        let mut serving =
+            Serving { config, handle, driver: &mut driver, catalogue: &mut catalogue, subsystem };
+        match configured {
+            Configured::Removed => {}
+            Configured::New => served.push(serving.serve_new(CONFIGURED, None, nvme.size)?),
+            Configured::Known(entry) => served.push(serving.serve_known(&entry)?),
+        }
+        for entry in &added {
+            served.push(serving.serve_known(entry)?);
         }
         let address = listen(config, &mut driver, SUBSYSTEM_PORT)?;
         let discovery = listen(config, &mut driver, DISCOVERY_PORT)?;
@@ -226,7 +235,7 @@ impl NvmeService {
             let served = self.served.iter().find(|served| served.nsid == namespace.nsid)?;
             Some(NamespaceFacts {
                 nsid: namespace.nsid,
-                uuid: catalogue::hex(&namespace.uuid),
+                uuid: catalogue::uuid_text(&namespace.uuid),
                 device: served.device.to_string(),
                 size: namespace.blocks * u64::from(namespace.block_len),
                 block_len: namespace.block_len,
@@ -254,18 +263,18 @@ impl NvmeService {
             Some(path) => path.to_owned(),
             None => self.config.directory.join(format!("namespace-{nsid}.img")),
         };
-        let entry = self.catalogue.add(nsid, Some(path.clone()))?;
-        let device = device_of(&path);
-        match serve(&self.config, &self.handle, &mut self.driver, self.subsystem, &entry, device, size) {
-            Ok(served) => {
-                self.served.push(served);
-                Ok(())
-            }
-            Err(error) => {
-                self.catalogue.remove(nsid)?;
-                Err(error)
-            }
+        if device.is_none() && path.exists() {
+            return Err(NvmeError::LeftOver(path));
         }
+        let mut serving = Serving {
+            config: &self.config,
+            handle: &self.handle,
+            driver: &mut self.driver,
+            catalogue: &mut self.catalogue,
+            subsystem: self.subsystem,
+        };
+        self.served.push(serving.serve_new(nsid, Some(&path), size)?);
+        Ok(())
     }
 
     fn remove_namespace(&mut self, nsid: u32) -> Result<(), NvmeError> {
@@ -374,42 +383,66 @@ fn block_len(info: &DeviceInfo) -> u32 {
     if info.block_len <= 512 { 512 } else { 4096 }
 }
 
-/// Opens a namespace's device and serves it.
-fn serve(
-    config: &CardConfig,
-    handle: &Handle,
-    driver: &mut TargetDriver<TcpNet, Devices>,
+/// What it takes to serve a namespace.
+struct Serving<'a> {
+    config: &'a CardConfig,
+    handle: &'a Handle,
+    driver: &'a mut TargetDriver<TcpNet, Devices>,
+    catalogue: &'a mut Catalogue,
     subsystem: SubsystemKey,
-    entry: &Entry,
-    device: FilesDevice,
-    size: ByteSize,
-) -> Result<Served, NvmeError> {
-    let Entry { nsid, uuid, reservations, .. } = entry;
-    let backend = driver.store_mut().open(config, handle, &device, size)?;
-    let info = driver.store().info(backend).ok_or(NvmeError::Unknown(*nsid))?;
-    let block_len = block_len(&info);
-    let spec = NamespaceSpec {
-        nsid: Some(*nsid),
-        backend,
-        blocks: info.capacity / u64::from(block_len),
-        block_len,
-        uuid: *uuid,
-        nguid: *uuid,
-        volatile_cache: info.volatile_cache,
-        deallocated_reads_zero: false,
-        ana_group: 1,
-        read_only: false,
-    };
-    let control = driver.target_mut().control_mut();
-    let restored = control.add_namespace(subsystem, &spec).and_then(|_| match reservations {
-        Some(saved) => control.restore_reservations(subsystem, *nsid, saved.clone()),
-        None => Ok(()),
-    });
-    if let Err(error) = restored {
-        driver.store_mut().close(backend);
-        return Err(error.into());
+}
+
+impl Serving<'_> {
+    /// One that was never served before. Its device is there before it is written down, so that a card that dies in
+    /// between finds one that it may use, and none that it misses.
+    fn serve_new(&mut self, nsid: u32, path: Option<&Path>, size: ByteSize) -> Result<Served, NvmeError> {
+        let device = path.map_or_else(|| self.config.nvme.device.clone(), device_of);
+        let wanted = Wanted { device: &device, size, may_make: true, is_configured: path.is_none() };
+        let backend = self.driver.store_mut().open(self.config, self.handle, &wanted)?;
+        let size = path.map(|_| size.0);
+        let entry = self.catalogue.add(nsid, path.map(Path::to_owned), size);
+        let served = entry.and_then(|entry| self.serve(&entry, backend, device));
+        if served.is_err() {
+            self.driver.store_mut().close(backend);
+            self.catalogue.forget(nsid)?;
+        }
+        served
     }
-    Ok(Served { nsid: *nsid, backend, device })
+
+    /// One of an earlier life.
+    fn serve_known(&mut self, entry: &Entry) -> Result<Served, NvmeError> {
+        let nvme = &self.config.nvme;
+        let device = entry.device.as_deref().map_or_else(|| nvme.device.clone(), device_of);
+        let size = entry.size.map_or(nvme.size, ByteSize);
+        let is_configured = entry.device.is_none();
+        let wanted = Wanted { device: &device, size, may_make: false, is_configured };
+        let backend = self.driver.store_mut().open(self.config, self.handle, &wanted)?;
+        self.serve(entry, backend, device).inspect_err(|_| self.driver.store_mut().close(backend))
+    }
+
+    fn serve(&mut self, entry: &Entry, backend: BackendId, device: FilesDevice) -> Result<Served, NvmeError> {
+        let Entry { nsid, uuid, reservations, .. } = entry;
+        let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(*nsid))?;
+        let block_len = block_len(&info);
+        let spec = NamespaceSpec {
+            nsid: Some(*nsid),
+            backend,
+            blocks: info.capacity / u64::from(block_len),
+            block_len,
+            uuid: *uuid,
+            nguid: *uuid,
+            volatile_cache: info.volatile_cache,
+            deallocated_reads_zero: false,
+            ana_group: 1,
+            read_only: false,
+        };
+        let control = self.driver.target_mut().control_mut();
+        control.add_namespace(self.subsystem, &spec)?;
+        if let Some(saved) = reservations {
+            control.restore_reservations(self.subsystem, *nsid, saved.clone())?;
+        }
+        Ok(Served { nsid: *nsid, backend, device })
+    }
 }
 
 fn listen(
