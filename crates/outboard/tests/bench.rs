@@ -68,3 +68,24 @@ fn files_are_measured_on_disk_and_in_memory() {
     };
     assert!(left.iter().all(is_known), "it cleans up: {left:?}");
 }
+
+#[test]
+fn a_namespace_is_measured_in_memory_and_on_a_file() {
+    let place = Place::new();
+    let output = place.output(&["bench", "nvme", "--quick", "--json", "nvme.json", "--plot", "nvme.svg"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("nvme.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let cases = report["cases"].as_array().unwrap();
+    for name in [
+        "card.memory.read4k.d32",
+        "card.memory.write4k.d32.c4",
+        "card.memory.read4k.d32.digests",
+        "card.file.write128k.d32",
+    ] {
+        let case = cases.iter().find(|case| case["case"] == name);
+        assert!(case.is_some_and(|case| case["ops_per_s"].as_f64().is_some_and(|rate| rate > 0.0)), "{name}");
+    }
+    assert!(cases.iter().any(|case| case["case"] == "card.memory.idle" && case["cpu_percent"].is_number()));
+    assert!(std::fs::read_to_string(place.path().join("nvme.svg")).unwrap().contains("</svg>"));
+}

@@ -8,9 +8,12 @@
 //!
 //! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`].
 
+mod cores;
 pub mod files;
 mod latency;
+mod load;
 mod meter;
+pub mod nvme;
 mod plot;
 mod report;
 pub mod ring;
@@ -30,7 +33,7 @@ use crate::spelling::nearest;
 use crate::terminal::{say, table};
 
 /// All benchmarks, in the order in which they are listed.
-pub const BENCHES: &[&dyn Bench] = &[&ring::RingBench, &files::FilesBench];
+pub const BENCHES: &[&dyn Bench] = &[&ring::RingBench, &files::FilesBench, &nvme::NvmeBench];
 
 /// One benchmark.
 pub trait Bench: Sync {

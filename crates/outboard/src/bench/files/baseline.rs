@@ -9,7 +9,7 @@ use ob_io::{DirectFile, DirectOp};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::BenchFailure;
-use super::load::{Contender, Direction, Load, Measured, Places, Round, stamp};
+use crate::bench::load::{Contender, Direction, Load, Measured, Places, Round, stamp};
 
 /// Bytes written at once while the file is made.
 const FILL_LEN: usize = 1 << 20;

@@ -8,7 +8,7 @@ use ob_files_host::{Buffer, Completion, File, GroupOptions, Payload, RingSizes, 
 
 use super::BenchFailure;
 use super::card::CardProcess;
-use super::load::{Contender, Direction, Load, Measured, Places, Round, stamp};
+use crate::bench::load::{Contender, Direction, Load, Measured, Places, Round, stamp};
 
 /// Bytes written at once while the file is made.
 const FILL_LEN: usize = 1 << 20;

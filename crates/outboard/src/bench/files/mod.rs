@@ -15,7 +15,6 @@
 mod baseline;
 mod card;
 mod library;
-mod load;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,11 +22,11 @@ use std::time::Duration;
 
 pub use card::{FilesCardOptions, run_files_card};
 
+use super::load::{Contender, Direction, Load, Measured, Order, Role, check_some, median};
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use baseline::Baseline;
 use card::CardProcess;
 use library::{Arrival, Library};
-use load::{Contender, Direction, Load, Measured, check_some};
 
 /// Where the files are put; the current directory without it.
 const DIRECTORY_VARIABLE: &str = "OUTBOARD_BENCH_DIR";
@@ -147,8 +146,8 @@ impl Measuring<'_> {
                     rounds.extend(self.round(name, contender, load, file_len, round)?);
                 }
             }
-            self.cases
-                .extend(contenders.iter().zip(rounds).filter_map(|((name, _), rounds)| median(name, rounds)));
+            let cases = contenders.iter().zip(rounds);
+            self.cases.extend(cases.filter_map(|((name, _), rounds)| median(name, Role::Host, rounds)));
         }
         library.arrival = Arrival::Copied;
         Ok(library)
@@ -176,7 +175,7 @@ impl Measuring<'_> {
 
     /// The card as it is, and with the copies put back that it does without (DDS §4.3).
     fn copies(&mut self, mut without: Library, mut with: Library) -> Result<(), BenchFailure> {
-        let load = Load { direction: Direction::Read, len: 64 << 10, depth: DEPTH };
+        let load = Load { direction: Direction::Read, len: 64 << 10, depth: DEPTH, order: Order::Random };
         let file_len = self.plan.memory_len;
         let names = ["zero_copy", "copying"].map(|who| format!("{who}.memory.{}", load.name()));
         let mut rounds = [Vec::new(), Vec::new()];
@@ -185,7 +184,8 @@ impl Measuring<'_> {
                 rounds.extend(self.round(name, library, load, file_len, round)?);
             }
         }
-        self.cases.extend(names.iter().zip(rounds).filter_map(|(name, rounds)| median(name, rounds)));
+        self.cases
+            .extend(names.iter().zip(rounds).filter_map(|(name, rounds)| median(name, Role::Host, rounds)));
         Ok(())
     }
 }
@@ -194,17 +194,12 @@ impl Plan {
     fn loads(&self) -> impl Iterator<Item = Load> {
         let depths = self.depths;
         [Direction::Read, Direction::Write].into_iter().flat_map(move |direction| {
-            LENGTHS
-                .into_iter()
-                .flat_map(move |len| depths.iter().map(move |depth| Load { direction, len, depth: *depth }))
+            LENGTHS.into_iter().flat_map(move |len| {
+                let order = Order::Random;
+                depths.iter().map(move |depth| Load { direction, len, depth: *depth, order })
+            })
         })
     }
-}
-
-fn median(name: &str, mut rounds: Vec<Measured>) -> Option<Case> {
-    rounds.sort_by(|left, right| left.rate().total_cmp(&right.rate()));
-    let middle = rounds.len() / 2;
-    rounds.get(middle).map(|round| round.case(name))
 }
 
 /// Where files and sockets are put. Removed when dropped.

@@ -12,12 +12,13 @@ use ob_io::MonotonicClock;
 use ob_link::ModelDma;
 use ob_ring::baseline::farm::FarmReceiver;
 use ob_ring::{CardReceiver, LocalDma, Received};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::sched_setaffinity;
 
-use super::producers::{Sent, card_core, spec};
+use super::producers::{Sent, spec};
 use super::{BenchFailure, LinkCase, RingKind};
 use crate::accounting;
 use crate::bench::Latencies;
+use crate::bench::cores::{card_core, pin};
 
 /// How long a card that reaches host memory by itself leaves a ring alone after it has taken a batch: about as long as a
 /// transfer over PCIe would take. Each look takes the pointers' cache lines away from the producers, and a card that
@@ -62,17 +63,6 @@ pub(super) fn measure(
     let outcome = Card { dma, end, rest, messages: 0, latencies: Latencies::new() }.run(&mut host);
     sched_setaffinity(None, &everywhere)?;
     outcome
-}
-
-/// Keeps this thread on the card's core; the cores it had before.
-fn pin(core: Option<usize>) -> Result<CpuSet, BenchFailure> {
-    let before = sched_getaffinity(None)?;
-    if let Some(core) = core {
-        let mut own = CpuSet::new();
-        own.set(core);
-        sched_setaffinity(None, &own)?;
-    }
-    Ok(before)
 }
 
 enum End {

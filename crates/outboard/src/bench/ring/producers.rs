@@ -13,11 +13,11 @@ use ob_ring::baseline::farm::FarmSender;
 use ob_ring::baseline::lock::LockSender;
 use ob_ring::{CardBell, Closed, HostSender, Outgoing, PushError};
 use ob_wire_link::ring::RingSpec;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::{BenchFailure, CAPACITY, RingKind};
 use crate::accounting;
+use crate::bench::cores::leave;
 
 /// One message in so many carries the time it was sent at.
 pub(super) const STAMP_EVERY: u64 = 64;
@@ -91,7 +91,7 @@ impl Sender {
 
 /// Runs the host's half: says `ready`, waits for a line, sends for its time, reports.
 pub fn run_producers(options: &ProducerOptions) -> Result<(), BenchFailure> {
-    leave_core(options.card_core)?;
+    leave(options.card_core)?;
     let file = std::fs::File::options().read(true).write(true).open(&options.region)?;
     let (spec, _) = spec()?;
     let sender = Sender::new(options.ring, ob_link::memory_file::open(&file.into())?, spec);
@@ -141,24 +141,4 @@ fn produce(sender: &Sender, stop: &AtomicBool) -> (u64, u64) {
         sent += 1;
     }
     (sent, refused)
-}
-
-/// Keeps this process off the card's core, as the host's threads are kept off a card's.
-fn leave_core(core: Option<usize>) -> Result<(), BenchFailure> {
-    let Some(core) = core else { return Ok(()) };
-    let mut cores = rustix::thread::sched_getaffinity(None)?;
-    cores.unset(core);
-    if cores.count() > 0 {
-        sched_setaffinity(None, &cores)?;
-    }
-    Ok(())
-}
-
-/// The core to set aside for the card: the last one, if there is more than one.
-pub(super) fn card_core() -> Result<Option<usize>, BenchFailure> {
-    let cores = rustix::thread::sched_getaffinity(None)?;
-    if cores.count() < 2 {
-        return Ok(None);
-    }
-    Ok((0..CpuSet::MAX_CPU).rev().find(|core| cores.is_set(*core)))
 }

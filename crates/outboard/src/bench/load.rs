@@ -1,36 +1,54 @@
-//! What is asked of a file, at random places, and what came of it.
+//! What is asked of a file or a namespace, place after place, and what came of it.
 
 use std::time::{Duration, Instant};
 
 use ob_sim::Rng;
 
-use super::BenchFailure;
+use super::{BenchFailure, Case, CpuPerOperation, Latencies};
 use crate::accounting;
-use crate::bench::{Case, CpuPerOperation, Latencies};
 
 /// Every unit of this length begins with its own offset in the file, whoever wrote it.
 const STAMP_EVERY: usize = 512;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in crate::bench) enum Direction {
     Read,
     Write,
 }
 
+/// Which place comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bench) enum Order {
+    /// Any.
+    Random,
+    /// The one behind the last, and after the end the first.
+    Sequential,
+}
+
+/// Whose processor time it is that the measuring process spends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bench) enum Role {
+    /// It has an application's half of a service.
+    Host,
+    /// It reaches the card over the network.
+    Client,
+}
+
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Load {
-    pub(super) direction: Direction,
+pub(in crate::bench) struct Load {
+    pub(in crate::bench) direction: Direction,
     /// Bytes of a request.
-    pub(super) len: usize,
+    pub(in crate::bench) len: usize,
     /// Requests that are out at any time.
-    pub(super) depth: usize,
+    pub(in crate::bench) depth: usize,
+    pub(in crate::bench) order: Order,
 }
 
 impl Load {
     /// Such as `read8k.d32`.
-    pub(super) fn name(self) -> String {
+    pub(in crate::bench) fn name(self) -> String {
         let direction = match self.direction {
             Direction::Read => "read",
             Direction::Write => "write",
@@ -39,26 +57,36 @@ impl Load {
     }
 }
 
-/// Random places in a file, the same for every contender.
-pub(super) struct Places {
+/// Places, the same for every contender.
+pub(in crate::bench) struct Places {
     rng: Rng,
+    order: Order,
+    next: u64,
     len: u64,
     count: u64,
 }
 
 impl Places {
-    pub(super) fn new(load: Load, file_len: u64, round: u64) -> Self {
+    pub(in crate::bench) fn new(load: Load, file_len: u64, round: u64) -> Self {
         let len = load.len as u64;
-        Self { rng: Rng::new(1).fork_numbered(&load.name(), round), len, count: file_len / len }
+        let mut rng = Rng::new(1).fork_numbered(&load.name(), round);
+        let count = file_len / len;
+        let next = rng.below(count);
+        Self { rng, order: load.order, next, len, count }
     }
 
-    pub(super) fn next(&mut self) -> u64 {
-        self.rng.below(self.count) * self.len
+    pub(in crate::bench) fn next(&mut self) -> u64 {
+        let place = self.next;
+        self.next = match self.order {
+            Order::Random => self.rng.below(self.count),
+            Order::Sequential => (place + 1) % self.count,
+        };
+        place * self.len
     }
 }
 
 /// Marks a buffer as what belongs at `offset`.
-pub(super) fn stamp(buffer: &mut [u8], offset: u64) {
+pub(in crate::bench) fn stamp(buffer: &mut [u8], offset: u64) {
     for (index, unit) in buffer.chunks_mut(STAMP_EVERY).enumerate() {
         let place = offset + (index * STAMP_EVERY) as u64;
         if let Some(stamp) = unit.first_chunk_mut() {
@@ -68,7 +96,7 @@ pub(super) fn stamp(buffer: &mut [u8], offset: u64) {
 }
 
 /// Whether a buffer has what belongs at `offset`.
-pub(super) fn check(buffer: &[u8], offset: u64) -> Result<(), BenchFailure> {
+pub(in crate::bench) fn check(buffer: &[u8], offset: u64) -> Result<(), BenchFailure> {
     for (index, unit) in buffer.chunks(STAMP_EVERY).enumerate() {
         let place = offset + (index * STAMP_EVERY) as u64;
         if unit.first_chunk() != Some(&place.to_le_bytes()) {
@@ -79,21 +107,21 @@ pub(super) fn check(buffer: &[u8], offset: u64) -> Result<(), BenchFailure> {
 }
 
 /// What one round measured.
-pub(super) struct Measured {
+pub(in crate::bench) struct Measured {
     latencies: Latencies,
     seconds: f64,
     waits: u64,
-    host_cpu: Duration,
+    own_cpu: Duration,
     card_cpu: Option<Duration>,
     machine_busy: Duration,
 }
 
 /// The accounts of one round: what is out at its end does not count.
-pub(super) struct Round {
+pub(in crate::bench) struct Round {
     card: Option<u32>,
     started: Instant,
     until: Instant,
-    host_cpu: Duration,
+    own_cpu: Duration,
     card_cpu: Option<Duration>,
     machine_busy: Duration,
     latencies: Latencies,
@@ -106,17 +134,21 @@ pub(super) struct Round {
 
 impl Round {
     /// Begins a round of so many slots; `card` is the card's process.
-    pub(super) fn begin(slots: usize, time: Duration, card: Option<u32>) -> Result<Self, BenchFailure> {
+    pub(in crate::bench) fn begin(
+        slots: usize,
+        time: Duration,
+        card: Option<u32>,
+    ) -> Result<Self, BenchFailure> {
         let card_cpu = card.map(accounting::process_cpu).transpose()?;
         let machine_busy = accounting::machine_busy()?;
         let latencies = Latencies::new();
-        let host_cpu = accounting::own_cpu();
+        let own_cpu = accounting::own_cpu();
         let started = Instant::now();
         Ok(Self {
             card,
             started,
             until: started + time,
-            host_cpu,
+            own_cpu,
             card_cpu,
             machine_busy,
             latencies,
@@ -130,7 +162,7 @@ impl Round {
     ///
     /// The clock is read once for everything that a wait brought, as a thrifty application would. The first of a batch
     /// seem a little slow for that and the last a little fast, for both contenders.
-    pub(super) fn completed(&mut self, slot: usize) -> bool {
+    pub(in crate::bench) fn completed(&mut self, slot: usize) -> bool {
         let now = *self.now.get_or_insert_with(Instant::now);
         if now >= self.until {
             return false;
@@ -141,15 +173,15 @@ impl Round {
     }
 
     /// A wait is over; whether the round goes on.
-    pub(super) fn waited(&mut self) -> bool {
+    pub(in crate::bench) fn waited(&mut self) -> bool {
         self.waits += 1;
         let now = self.now.take().unwrap_or_else(Instant::now);
         now < self.until
     }
 
     /// Ends the round.
-    pub(super) fn end(self) -> Result<Measured, BenchFailure> {
-        let host_cpu = accounting::own_cpu().saturating_sub(self.host_cpu);
+    pub(in crate::bench) fn end(self) -> Result<Measured, BenchFailure> {
+        let own_cpu = accounting::own_cpu().saturating_sub(self.own_cpu);
         let seconds = self.started.elapsed().as_secs_f64();
         let machine_busy = accounting::machine_busy()?.saturating_sub(self.machine_busy);
         let card_cpu = match (self.card, self.card_cpu) {
@@ -160,7 +192,7 @@ impl Round {
             latencies: self.latencies,
             seconds,
             waits: self.waits,
-            host_cpu,
+            own_cpu,
             card_cpu,
             machine_busy,
         })
@@ -168,16 +200,17 @@ impl Round {
 }
 
 impl Measured {
-    pub(super) fn rate(&self) -> f64 {
+    pub(in crate::bench) fn rate(&self) -> f64 {
         self.latencies.count() as f64 / self.seconds
     }
 
-    pub(super) fn case(&self, name: &str) -> Case {
+    pub(in crate::bench) fn case(&self, name: &str, role: Role) -> Case {
         let each = |time: Duration| time.as_secs_f64() * 1e6 / self.latencies.count().max(1) as f64;
+        let own = Some(each(self.own_cpu));
         let cpu = CpuPerOperation {
-            client_cpu_us: None,
+            client_cpu_us: own.filter(|_| role == Role::Client),
             card_cpu_us: self.card_cpu.map(each),
-            host_cpu_us: Some(each(self.host_cpu)),
+            host_cpu_us: own.filter(|_| role == Role::Host),
             machine_cpu_us: Some(each(self.machine_busy)),
         };
         let mut case = Case::new(name, self.seconds, &self.latencies, cpu);
@@ -188,8 +221,15 @@ impl Measured {
     }
 }
 
+/// The round in the middle, as a case.
+pub(in crate::bench) fn median(name: &str, role: Role, mut rounds: Vec<Measured>) -> Option<Case> {
+    rounds.sort_by(|left, right| left.rate().total_cmp(&right.rate()));
+    let middle = rounds.len() / 2;
+    rounds.get(middle).map(|round| round.case(name, role))
+}
+
 /// Somebody who can run a load on a file.
-pub(super) trait Contender {
+pub(in crate::bench) trait Contender {
     /// Runs it for so long. `round` says which places.
     fn run(&mut self, load: Load, round: u64, time: Duration) -> Result<Measured, BenchFailure>;
 
@@ -198,7 +238,7 @@ pub(super) trait Contender {
 }
 
 /// Looks at a few places whether what is there is what belongs there.
-pub(super) fn check_some(
+pub(in crate::bench) fn check_some(
     contender: &mut dyn Contender,
     load: Load,
     file_len: u64,
@@ -229,13 +269,15 @@ mod tests {
 
     #[test]
     fn places_are_whole_requests_and_the_same_for_everyone() {
-        let load = Load { direction: Direction::Read, len: 8192, depth: 32 };
-        let places = |round| {
+        let mut load = Load { direction: Direction::Read, len: 8192, depth: 32, order: Order::Random };
+        let places = |load, round| {
             let mut places = Places::new(load, 10 * 8192 + 4096, round);
             std::iter::from_fn(move || Some(places.next())).take(100).collect::<Vec<_>>()
         };
-        assert_eq!(places(1), places(1));
-        assert_ne!(places(1), places(2));
-        assert!(places(3).iter().all(|place| place.is_multiple_of(8192) && *place < 10 * 8192));
+        assert_eq!(places(load, 1), places(load, 1));
+        assert_ne!(places(load, 1), places(load, 2));
+        assert!(places(load, 3).iter().all(|place| place.is_multiple_of(8192) && *place < 10 * 8192));
+        load.order = Order::Sequential;
+        assert!(places(load, 1).windows(2).all(|pair| pair[1] == (pair[0] + 8192) % (10 * 8192)));
     }
 }

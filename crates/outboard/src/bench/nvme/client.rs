@@ -1,0 +1,386 @@
+//! One client thread with a core of its own: several queues, each a connection that is polled, as SPDK's own tool does it.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ob_nvme::initiator::{Completion, Connection, ConnectionConfig, DEPTH_MAX, Data, Payload, Submission};
+use ob_wire_nvme::command::IoOpcode;
+use ob_wire_nvme::fabrics::{
+    Capabilities, Connect, ConnectParties, ConnectResult, ControllerConfiguration, ControllerStatus,
+    Property, PropertyAccess,
+};
+use ob_wire_nvme::feature::{FeatureId, QueueCounts, SetFeatures};
+use ob_wire_nvme::identify::{Cns, Controller, IDENTIFY_LEN, Identify, Namespace};
+use ob_wire_nvme::io::BlockCommand;
+use ob_wire_nvme::pdu::Digests;
+use ob_wire_nvme::text::Nqn;
+use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, QueueId, SubmissionEntry};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::target::SUBSYSTEM;
+use crate::bench::BenchFailure;
+use crate::bench::load::{Direction, Load, Measured, Places, Round, check};
+
+/// Longer than any command takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Receives that one queue gets before the others have their turn.
+const RECEIVES_A_TURN: usize = 8;
+/// Slices that one send takes at most.
+const SEND_SLICES: usize = 256;
+/// Placeholder: the connection gives identifiers.
+const COMMAND: CommandId = CommandId(0);
+const NAMESPACE: NamespaceId = NamespaceId(1);
+/// Bytes of a command while the namespace is filled.
+const FILL_LEN: usize = 64 << 10;
+
+/// How a client connects.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) connections: usize,
+    pub(super) digests: bool,
+}
+
+/// One queue. Keys are numbers of slots.
+struct Queue {
+    stream: TcpStream,
+    connection: Connection<usize>,
+}
+
+/// A host with a controller, its queues, and one namespace.
+pub(super) struct Client {
+    admin: Queue,
+    queues: Vec<Queue>,
+    block_len: u64,
+    bytes: u64,
+    /// What belongs everywhere in the namespace, so that writes need no buffers of their own.
+    image: Payload,
+}
+
+fn now() -> ob_core::Instant {
+    ob_core::Clock::now(&ob_io::MonotonicClock)
+}
+
+impl Queue {
+    fn open(address: SocketAddr, depth: usize, shape: Shape) -> Result<Self, BenchFailure> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let config = ConnectionConfig {
+            digests: Digests { header: shape.digests, data: shape.digests },
+            depth: u16::try_from(depth).unwrap_or(DEPTH_MAX),
+            receive_len: 256 << 10,
+            command_timeout: PATIENCE,
+        };
+        let mut queue = Self { stream, connection: Connection::new(config, now()) };
+        let deadline = Instant::now() + PATIENCE;
+        while !queue.connection.is_open() {
+            queue.send()?;
+            queue.receive()?;
+            if Instant::now() > deadline {
+                return Err("a connection was not answered".into());
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Takes what there is; whether there was anything.
+    fn receive(&mut self) -> Result<bool, BenchFailure> {
+        for attempt in 0..RECEIVES_A_TURN {
+            let [direct, scratch] = self.connection.receive_into();
+            let offered = direct.len() + scratch.len();
+            let mut slices = [IoSliceMut::new(direct), IoSliceMut::new(scratch)];
+            match self.stream.read_vectored(&mut slices) {
+                Ok(0) => return Err("the target has closed a connection".into()),
+                Ok(count) => {
+                    self.connection.received(count);
+                    if let Some(cause) = self.connection.ended() {
+                        return Err(format!("a connection ended: {cause:?}").into());
+                    }
+                    if count < offered {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(attempt > 0),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what there is, as far as the network takes it.
+    fn send(&mut self) -> Result<(), BenchFailure> {
+        while self.connection.has_output() {
+            let mut slices = [IoSlice::new(&[]); SEND_SLICES];
+            let count = self.connection.transmit(&mut slices);
+            match self.stream.write_vectored(&slices[..count]) {
+                Ok(count) => self.connection.sent(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, slot: usize, entry: SubmissionEntry, data: Data) -> Result<(), BenchFailure> {
+        let submission = Submission { key: slot, entry, data, may_be_short: false, is_patient: false };
+        self.connection.submit(now(), submission).map_err(|_| "a queue has no room".into())
+    }
+
+    /// One command, waited for.
+    fn call(&mut self, entry: SubmissionEntry, data: Data) -> Result<Completion<usize>, BenchFailure> {
+        self.submit(0, entry, data)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.send()?;
+            self.receive()?;
+            if let Some(completion) = self.connection.next_completion() {
+                return succeeded(completion);
+            }
+            if Instant::now() > deadline {
+                return Err("a command was not answered".into());
+            }
+        }
+    }
+
+    fn property(&mut self, property: Property, value: Option<u64>) -> Result<u64, BenchFailure> {
+        let entry = PropertyAccess { property, value }.encode(COMMAND);
+        Ok(self.call(entry, Data::None)?.result)
+    }
+
+    fn identify(&mut self, structure: Cns, namespace: NamespaceId) -> Result<Vec<u8>, BenchFailure> {
+        let entry = Identify::new(structure, namespace).encode(COMMAND);
+        Ok(self.call(entry, Data::ToHost(IDENTIFY_LEN as u32))?.data)
+    }
+
+    fn connect(
+        &mut self,
+        queue: u16,
+        entries: u32,
+        controller: ControllerId,
+    ) -> Result<ControllerId, BenchFailure> {
+        let parties = ConnectParties {
+            host_id: [7; 16],
+            controller,
+            subsystem: Nqn::new(SUBSYSTEM)?,
+            host: Nqn::new("nqn.2026-11.io.outboard:bench-client")?,
+        };
+        let connect = Connect {
+            queue: QueueId(queue),
+            queue_entries: entries,
+            no_flow_control: queue != 0,
+            keep_alive_ms: 0,
+        };
+        let payload = Payload::from(parties.encode().as_bytes());
+        let len = payload.len() as u32;
+        let entry = connect.encode(COMMAND, DataPointer::InCapsule { offset: 0, len });
+        let completion = self.call(entry, Data::ToController(payload))?;
+        Ok(ConnectResult::from_bits(completion.result as u32).controller)
+    }
+}
+
+fn succeeded(completion: Completion<usize>) -> Result<Completion<usize>, BenchFailure> {
+    if completion.status.is_success() {
+        Ok(completion)
+    } else {
+        Err(format!("a command failed: {}", completion.status).into())
+    }
+}
+
+impl Client {
+    /// Connects, with room for `depth` commands in each queue if the target has it. `image` is what the namespace holds,
+    /// or will after [`Client::fill`].
+    pub(super) fn connect(
+        address: SocketAddr,
+        shape: Shape,
+        depth: usize,
+        image: &Payload,
+    ) -> Result<Self, BenchFailure> {
+        let mut admin = Queue::open(address, 4, shape)?;
+        let controller = admin.connect(0, 32, ControllerId::DYNAMIC)?;
+        let capabilities = Capabilities::from_bits(admin.property(Property::Capabilities, None)?);
+        let enabled = ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM);
+        admin.property(Property::Configuration, Some(u64::from(enabled.0)))?;
+        let deadline = Instant::now() + PATIENCE;
+        while !ControllerStatus::from_bits(admin.property(Property::Status, None)? as u32).is_ready {
+            if Instant::now() > deadline {
+                return Err("the controller does not become ready".into());
+            }
+        }
+        let identity = admin.identify(Cns::Controller, NamespaceId::NONE)?;
+        let identity = Controller::ref_from_bytes(&identity).map_err(|_| "no identity")?;
+        let count = u16::try_from(shape.connections)?;
+        let counts = QueueCounts { submission: count, completion: count };
+        let set = SetFeatures {
+            feature: FeatureId::NumberOfQueues.code(),
+            is_saved: false,
+            dword11: counts.bits(),
+            dword12: 0,
+            dword13: 0,
+            namespace: NamespaceId::NONE,
+        };
+        admin.call(set.encode(COMMAND), Data::None)?;
+        let namespace = admin.identify(Cns::Namespace, NAMESPACE)?;
+        let namespace = Namespace::ref_from_bytes(&namespace).map_err(|_| "no identity of the namespace")?;
+        let geometry = namespace.geometry().ok_or("the namespace is not there")?;
+        let depth = depth.min(capabilities.queue_entries_max as usize - 1);
+        let mut queues = Vec::new();
+        for index in 1..=count {
+            let mut queue = Queue::open(address, depth, shape)?;
+            queue.connect(index, depth as u32 + 1, controller)?;
+            queue.connection.set_capsule_data_max(identity.capsule_data_max());
+            queues.push(queue);
+        }
+        let (block_len, bytes) = (u64::from(geometry.block_len()), geometry.bytes());
+        let bytes = bytes.min(image.len() as u64);
+        Ok(Self { admin, queues, block_len, bytes, image: image.clone() })
+    }
+
+    /// Writes the whole image.
+    pub(super) fn fill(&mut self) -> Result<(), BenchFailure> {
+        let mut offset = 0;
+        let mut out = 0;
+        let deadline = Instant::now() + PATIENCE;
+        while offset < self.bytes || out > 0 {
+            let queue = self.queues.first_mut().ok_or("there is no queue")?;
+            while offset < self.bytes && queue.connection.room() > 0 {
+                let len = FILL_LEN.min((self.bytes - offset) as usize);
+                let payload = self.image.part(offset as usize..offset as usize + len);
+                let entry = block_command(IoOpcode::Write, offset, len, self.block_len);
+                queue.submit(0, entry, Data::ToController(payload))?;
+                offset += len as u64;
+                out += 1;
+            }
+            queue.send()?;
+            queue.receive()?;
+            while let Some(completion) = queue.connection.next_completion() {
+                succeeded(completion)?;
+                out -= 1;
+            }
+            if Instant::now() > deadline {
+                return Err("the namespace is not filled in time".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a load for so long, and checks everything that was read. `target` is the target's process.
+    pub(super) fn run(
+        &mut self,
+        load: Load,
+        round: u64,
+        time: Duration,
+        target: u32,
+    ) -> Result<Measured, BenchFailure> {
+        let depth = self.queues.iter().map(|queue| queue.connection.room()).min().unwrap_or(0);
+        let depth = depth.min(load.depth);
+        let mut run = Run {
+            load,
+            block_len: self.block_len,
+            image: self.image.clone(),
+            places: Places::new(load, self.bytes, round),
+            offsets: vec![0; depth * self.queues.len()],
+        };
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            for slot in index * depth..(index + 1) * depth {
+                run.submit(queue, slot)?;
+            }
+        }
+        // Once around before it counts.
+        for queue in &mut self.queues {
+            run.turn(queue, &mut |_| true)?;
+        }
+        let mut measured = Round::begin(run.offsets.len(), time, Some(target))?;
+        let mut last = Instant::now();
+        loop {
+            let mut completed = 0;
+            for queue in &mut self.queues {
+                completed += run.turn(queue, &mut |slot| measured.completed(slot))?;
+            }
+            if completed > 0 {
+                last = Instant::now();
+                if !measured.waited() {
+                    break;
+                }
+            } else if last.elapsed() > PATIENCE {
+                return Err("no command was answered in time".into());
+            }
+        }
+        let measured = measured.end()?;
+        while self.queues.iter().any(|queue| queue.connection.in_flight() > 0) {
+            for queue in &mut self.queues {
+                run.turn(queue, &mut |_| false)?;
+            }
+            if last.elapsed() > PATIENCE {
+                return Err("no command was answered in time".into());
+            }
+        }
+        Ok(measured)
+    }
+
+    /// A flush, waited for.
+    pub(super) fn flush(&mut self) -> Result<(), BenchFailure> {
+        let queue = self.queues.first_mut().ok_or("there is no queue")?;
+        let entry = SubmissionEntry::new(IoOpcode::Flush.code(), COMMAND, NAMESPACE);
+        queue.call(entry, Data::None).map(|_| ())
+    }
+
+    /// Something is asked on the admin queue, so that nobody takes the client for dead.
+    pub(super) fn ping(&mut self) -> Result<(), BenchFailure> {
+        self.admin.property(Property::Status, None).map(|_| ())
+    }
+}
+
+fn block_command(opcode: IoOpcode, offset: u64, len: usize, block_len: u64) -> SubmissionEntry {
+    let blocks = (len as u64 / block_len) as u32;
+    let command = BlockCommand::new(NAMESPACE, offset / block_len, blocks);
+    command.encode(opcode, COMMAND, DataPointer::Transport { len: len as u32 })
+}
+
+/// A load on its way.
+struct Run {
+    load: Load,
+    block_len: u64,
+    image: Payload,
+    places: Places,
+    /// Where each slot's command is.
+    offsets: Vec<u64>,
+}
+
+impl Run {
+    fn submit(&mut self, queue: &mut Queue, slot: usize) -> Result<(), BenchFailure> {
+        let (offset, len) = (self.places.next(), self.load.len);
+        self.offsets[slot] = offset;
+        let (opcode, data) = match self.load.direction {
+            Direction::Read => (IoOpcode::Read, Data::ToHost(len as u32)),
+            Direction::Write => {
+                let at = offset as usize;
+                (IoOpcode::Write, Data::ToController(self.image.part(at..at + len)))
+            }
+        };
+        queue.submit(slot, block_command(opcode, offset, len, self.block_len), data)
+    }
+
+    /// Takes what one queue has, and asks for as much again where `goes_on` says so. How many were complete.
+    fn turn(
+        &mut self,
+        queue: &mut Queue,
+        goes_on: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<usize, BenchFailure> {
+        let mut completed = 0;
+        if queue.receive()? {
+            while let Some(completion) = queue.connection.next_completion() {
+                let Completion { key: slot, data, .. } = succeeded(completion)?;
+                completed += 1;
+                if self.load.direction == Direction::Read {
+                    check(&data, self.offsets[slot])?;
+                }
+                if goes_on(slot) {
+                    self.submit(queue, slot)?;
+                }
+            }
+        }
+        queue.send()?;
+        Ok(completed)
+    }
+}

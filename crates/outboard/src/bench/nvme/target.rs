@@ -1,0 +1,208 @@
+//! The targets: a card as users run it, and SPDK's where somebody has built it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::sched_setaffinity;
+
+use crate::bench::BenchFailure;
+use crate::bench::cores::pin;
+
+/// The subsystem, whoever serves it.
+pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.outboard:bench";
+/// SPDK's directory, with its programs in `build/bin`.
+const SPDK_VARIABLE: &str = "SPDK_DIR";
+/// How long a target may take until it listens.
+const START_WITHIN: Duration = Duration::from_secs(60);
+/// How long it may take to end when it is asked to.
+const END_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of a block of SPDK's memory device, as ours has.
+const BLOCK: u64 = 512;
+
+/// Who serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Card,
+    /// A bare target on plain sockets.
+    Sockets,
+    /// The same where the kernel receives by itself.
+    Multishot,
+    Spdk,
+}
+
+impl Who {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Card => "card",
+            Self::Sockets => "sockets",
+            Self::Multishot => "multishot",
+            Self::Spdk => "spdk",
+        }
+    }
+}
+
+/// SPDK's target, if the environment names its directory.
+pub(super) fn spdk_program() -> Option<PathBuf> {
+    let directory = std::env::var_os(SPDK_VARIABLE)?;
+    Some(Path::new(&directory).join("build/bin/nvmf_tgt"))
+}
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub(super) enum Backend {
+    Memory(u64),
+    /// A file that is made, of so many bytes.
+    File(PathBuf, u64),
+    /// A disk, whatever it holds.
+    Disk(PathBuf),
+}
+
+/// A target's process. Ended when dropped.
+pub(super) struct TargetProcess {
+    child: Child,
+    address: SocketAddr,
+    place: PathBuf,
+}
+
+impl TargetProcess {
+    /// Starts a target on a core, and waits until it can be reached. `place` is a directory of its own.
+    pub(super) fn start(
+        who: Who,
+        backend: &Backend,
+        place: &Path,
+        core: Option<usize>,
+    ) -> Result<Self, BenchFailure> {
+        std::fs::create_dir_all(place)?;
+        let address = free_address()?;
+        let mut command = match who {
+            Who::Card => card_command(backend, place, address)?,
+            Who::Sockets | Who::Multishot => bare_command(who, backend, address)?,
+            Who::Spdk => spdk_command(backend, place, address, core)?,
+        };
+        let log = std::fs::File::create(place.join("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let before = pin(core)?;
+        let child = command.spawn();
+        sched_setaffinity(None, &before)?;
+        let mut target = Self { child: child?, address, place: place.to_owned() };
+        target.wait()?;
+        Ok(target)
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it listens.
+    fn wait(&mut self) -> Result<(), BenchFailure> {
+        let deadline = Instant::now() + START_WITHIN;
+        while TcpStream::connect(self.address).is_err() {
+            let ended = self.child.try_wait()?;
+            if ended.is_some() || Instant::now() > deadline {
+                let log = std::fs::read_to_string(self.place.join("log")).unwrap_or_default();
+                return Err(format!("a target did not start: {}", log.trim()).into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TargetProcess {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + END_WITHIN;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.place);
+    }
+}
+
+/// An address that nobody listens on, for now.
+fn free_address() -> Result<SocketAddr, BenchFailure> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+}
+
+fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<Command, BenchFailure> {
+    let (device, size) = match backend {
+        Backend::Memory(size) => ("memory".to_owned(), *size),
+        Backend::File(path, size) => (std::path::absolute(path)?.display().to_string(), *size),
+        Backend::Disk(path) => (path.display().to_string(), 0),
+    };
+    let size = if size == 0 { String::new() } else { format!("size = \"{}MiB\"\n", size >> 20) };
+    let text = format!(
+        "[nvme]\nlisten = \"{address}\"\ndiscovery = \"127.0.0.1:0\"\nnqn = \"{SUBSYSTEM}\"\ndevice = \"{device}\"\n{size}\
+         [files]\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    let config = place.join("outboard.toml");
+    std::fs::write(&config, text)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("card").arg("--config").arg(config).arg("--data").arg(place.join("data"));
+    Ok(command)
+}
+
+fn bare_command(who: Who, backend: &Backend, address: SocketAddr) -> Result<Command, BenchFailure> {
+    let Backend::Memory(size) = backend else { return Err("sockets are compared in memory".into()) };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench-nvme-card").arg("--listen").arg(address.to_string());
+    command.args(["--bytes", &size.to_string()]);
+    if who == Who::Multishot {
+        command.arg("--multishot");
+    }
+    Ok(command)
+}
+
+fn spdk_command(
+    backend: &Backend,
+    place: &Path,
+    address: SocketAddr,
+    core: Option<usize>,
+) -> Result<Command, BenchFailure> {
+    let program = spdk_program().ok_or("SPDK_DIR is not set")?;
+    let Backend::Memory(size) = backend else { return Err("SPDK is measured in memory only".into()) };
+    let call =
+        |method: &str, params: serde_json::Value| serde_json::json!({"method": method, "params": params});
+    let config = serde_json::json!({"subsystems": [
+        {"subsystem": "bdev", "config": [
+            call("bdev_malloc_create", serde_json::json!({
+                "name": "Memory", "num_blocks": size / BLOCK, "block_size": BLOCK,
+            })),
+        ]},
+        {"subsystem": "nvmf", "config": [
+            call("nvmf_create_transport", serde_json::json!({"trtype": "TCP", "in_capsule_data_size": 8192})),
+            call("nvmf_create_subsystem", serde_json::json!({
+                "nqn": SUBSYSTEM, "allow_any_host": true, "serial_number": "BENCH",
+            })),
+            call("nvmf_subsystem_add_ns", serde_json::json!({
+                "nqn": SUBSYSTEM, "namespace": {"bdev_name": "Memory", "nsid": 1},
+            })),
+            call("nvmf_subsystem_add_listener", serde_json::json!({
+                "nqn": SUBSYSTEM,
+                "listen_address": {
+                    "trtype": "TCP", "adrfam": "IPv4", "traddr": address.ip().to_string(),
+                    "trsvcid": address.port().to_string(),
+                },
+            })),
+        ]},
+    ]});
+    let path = place.join("spdk.json");
+    std::fs::write(&path, serde_json::to_string(&config)?)?;
+    let mut command = Command::new(program);
+    // Memory as every machine has it, so that nothing has to be set up; no PCI devices are taken.
+    command.args(["--no-huge", "-u", "-s", &(2 * (size >> 20) + 512).to_string()]);
+    command.arg("-r").arg(place.join("rpc.sock")).arg("-c").arg(path);
+    command.arg("-m").arg(format!("0x{:x}", 1_u64 << core.unwrap_or(0)));
+    Ok(command)
+}
