@@ -33,6 +33,12 @@ const COMMAND: CommandId = CommandId(0);
 const NAMESPACE: NamespaceId = NamespaceId(1);
 /// Bytes of a command while the namespace is filled.
 const FILL_LEN: usize = 64 << 10;
+/// Bytes that a queue receives at once, besides data: all that a deep queue may have.
+const RECEIVE_LEN: usize = 256 << 10;
+/// The same for a queue that only sits there.
+const IDLE_RECEIVE_LEN: usize = 4 << 10;
+/// The host that measures; those of a crowd count up from the next.
+const HOST: u16 = 1;
 
 /// How a client connects.
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +68,19 @@ fn now() -> ob_core::Instant {
 }
 
 impl Queue {
-    fn open(address: SocketAddr, depth: usize, shape: Shape) -> Result<Self, BenchFailure> {
+    fn open(
+        address: SocketAddr,
+        depth: usize,
+        receive_len: usize,
+        digests: bool,
+    ) -> Result<Self, BenchFailure> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let config = ConnectionConfig {
-            digests: Digests { header: shape.digests, data: shape.digests },
+            digests: Digests { header: digests, data: digests },
             depth: u16::try_from(depth).unwrap_or(DEPTH_MAX),
-            receive_len: 256 << 10,
+            receive_len,
             command_timeout: PATIENCE,
         };
         let mut queue = Self { stream, connection: Connection::new(config, now()) };
@@ -155,15 +166,18 @@ impl Queue {
 
     fn connect(
         &mut self,
+        host: u16,
         queue: u16,
         entries: u32,
         controller: ControllerId,
     ) -> Result<ControllerId, BenchFailure> {
+        let mut host_id = [7; 16];
+        host_id[..2].copy_from_slice(&host.to_le_bytes());
         let parties = ConnectParties {
-            host_id: [7; 16],
+            host_id,
             controller,
             subsystem: Nqn::new(SUBSYSTEM)?,
-            host: Nqn::new("nqn.2026-11.io.outboard:bench-client")?,
+            host: Nqn::new(&format!("nqn.2026-11.io.outboard:bench-client-{host}"))?,
         };
         let connect = Connect {
             queue: QueueId(queue),
@@ -176,6 +190,60 @@ impl Queue {
         let entry = connect.encode(COMMAND, DataPointer::InCapsule { offset: 0, len });
         let completion = self.call(entry, Data::ToController(payload))?;
         Ok(ConnectResult::from_bits(completion.result as u32).controller)
+    }
+}
+
+/// The admin queue's own.
+impl Queue {
+    /// Connects, and has the controller start.
+    fn start(&mut self, host: u16) -> Result<ControllerId, BenchFailure> {
+        let controller = self.connect(host, 0, 32, ControllerId::DYNAMIC)?;
+        let enabled = ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM);
+        self.property(Property::Configuration, Some(u64::from(enabled.0)))?;
+        let deadline = Instant::now() + PATIENCE;
+        while !ControllerStatus::from_bits(self.property(Property::Status, None)? as u32).is_ready {
+            if Instant::now() > deadline {
+                return Err("the controller does not become ready".into());
+            }
+        }
+        Ok(controller)
+    }
+
+    fn ask_for_queues(&mut self, count: u16) -> Result<(), BenchFailure> {
+        let counts = QueueCounts { submission: count, completion: count };
+        let set = SetFeatures {
+            feature: FeatureId::NumberOfQueues.code(),
+            is_saved: false,
+            dword11: counts.bits(),
+            dword12: 0,
+            dword13: 0,
+            namespace: NamespaceId::NONE,
+        };
+        self.call(set.encode(COMMAND), Data::None).map(|_| ())
+    }
+}
+
+/// Hosts that are connected, and ask for nothing.
+pub(super) struct Crowd {
+    _queues: Vec<Queue>,
+}
+
+impl Crowd {
+    /// So many hosts with so many I/O queues each.
+    pub(super) fn connect(address: SocketAddr, hosts: u16, queues: u16) -> Result<Self, BenchFailure> {
+        let mut all = Vec::new();
+        for host in HOST + 1..=HOST + hosts {
+            let mut admin = Queue::open(address, 1, IDLE_RECEIVE_LEN, false)?;
+            let controller = admin.start(host)?;
+            admin.ask_for_queues(queues)?;
+            all.push(admin);
+            for index in 1..=queues {
+                let mut queue = Queue::open(address, 1, IDLE_RECEIVE_LEN, false)?;
+                queue.connect(host, index, 32, controller)?;
+                all.push(queue);
+            }
+        }
+        Ok(Self { _queues: all })
     }
 }
 
@@ -196,38 +264,21 @@ impl Client {
         depth: usize,
         image: &Payload,
     ) -> Result<Self, BenchFailure> {
-        let mut admin = Queue::open(address, 4, shape)?;
-        let controller = admin.connect(0, 32, ControllerId::DYNAMIC)?;
+        let mut admin = Queue::open(address, 4, RECEIVE_LEN, shape.digests)?;
+        let controller = admin.start(HOST)?;
         let capabilities = Capabilities::from_bits(admin.property(Property::Capabilities, None)?);
-        let enabled = ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM);
-        admin.property(Property::Configuration, Some(u64::from(enabled.0)))?;
-        let deadline = Instant::now() + PATIENCE;
-        while !ControllerStatus::from_bits(admin.property(Property::Status, None)? as u32).is_ready {
-            if Instant::now() > deadline {
-                return Err("the controller does not become ready".into());
-            }
-        }
         let identity = admin.identify(Cns::Controller, NamespaceId::NONE)?;
         let identity = Controller::ref_from_bytes(&identity).map_err(|_| "no identity")?;
         let count = u16::try_from(shape.connections)?;
-        let counts = QueueCounts { submission: count, completion: count };
-        let set = SetFeatures {
-            feature: FeatureId::NumberOfQueues.code(),
-            is_saved: false,
-            dword11: counts.bits(),
-            dword12: 0,
-            dword13: 0,
-            namespace: NamespaceId::NONE,
-        };
-        admin.call(set.encode(COMMAND), Data::None)?;
+        admin.ask_for_queues(count)?;
         let namespace = admin.identify(Cns::Namespace, NAMESPACE)?;
         let namespace = Namespace::ref_from_bytes(&namespace).map_err(|_| "no identity of the namespace")?;
         let geometry = namespace.geometry().ok_or("the namespace is not there")?;
         let depth = depth.min(capabilities.queue_entries_max as usize - 1);
         let mut queues = Vec::new();
         for index in 1..=count {
-            let mut queue = Queue::open(address, depth, shape)?;
-            queue.connect(index, depth as u32 + 1, controller)?;
+            let mut queue = Queue::open(address, depth, RECEIVE_LEN, shape.digests)?;
+            queue.connect(HOST, index, depth as u32 + 1, controller)?;
             queue.connection.set_capsule_data_max(identity.capsule_data_max());
             queues.push(queue);
         }

@@ -27,7 +27,7 @@ use super::load::{Direction, Load, Measured, Order, Role, median, stamp};
 use super::{Bench, BenchFailure, Case, Latencies, Report, Setting};
 use crate::accounting;
 pub use card::{NvmeCardOptions, run_nvme_card};
-use client::{Client, Shape};
+use client::{Client, Crowd, Shape};
 use target::{Backend, TargetProcess, Who, spdk_program};
 
 /// Where files are put; the current directory without it.
@@ -48,6 +48,8 @@ struct Plan {
     time: Duration,
     idle: Duration,
     depths: &'static [usize],
+    /// Hosts of a crowd, and the I/O queues of each.
+    crowd: (u16, u16),
 }
 
 const FULL: Plan = Plan {
@@ -56,6 +58,7 @@ const FULL: Plan = Plan {
     time: Duration::from_millis(700),
     idle: Duration::from_secs(3),
     depths: &[1, 32, 128],
+    crowd: (58, 16),
 };
 const QUICK: Plan = Plan {
     bytes: 16 << 20,
@@ -63,6 +66,7 @@ const QUICK: Plan = Plan {
     time: Duration::from_millis(30),
     idle: Duration::from_millis(100),
     depths: &[32],
+    crowd: (2, 4),
 };
 
 /// A load, and how the client is connected for it.
@@ -70,6 +74,8 @@ const QUICK: Plan = Plan {
 struct Job {
     load: Load,
     shape: Shape,
+    /// Whether many others are connected and ask for nothing.
+    has_crowd: bool,
 }
 
 impl Job {
@@ -80,21 +86,26 @@ impl Job {
             several => format!(".c{several}"),
         };
         let digests = if self.shape.digests { ".digests" } else { "" };
-        format!("{}{connections}{digests}", self.load.name())
+        let crowd = if self.has_crowd { ".crowd" } else { "" };
+        format!("{}{connections}{digests}{crowd}", self.load.name())
     }
 }
 
 impl Plan {
     fn jobs(&self) -> Vec<Job> {
         let plain = Shape { connections: 1, digests: false };
+        let job = |load, shape| Job { load, shape, has_crowd: false };
         let mut jobs = Vec::new();
         for direction in [Direction::Read, Direction::Write] {
             let small = |depth| Load { direction, len: 4 << 10, depth, order: Order::Random };
-            jobs.extend(self.depths.iter().map(|depth| Job { load: small(*depth), shape: plain }));
-            jobs.push(Job { load: small(32), shape: Shape { connections: 4, ..plain } });
-            jobs.push(Job { load: small(32), shape: Shape { digests: true, ..plain } });
+            jobs.extend(self.depths.iter().map(|depth| job(small(*depth), plain)));
+            jobs.push(job(small(32), Shape { connections: 4, ..plain }));
+            jobs.push(job(small(32), Shape { digests: true, ..plain }));
             let large = Load { direction, len: 128 << 10, depth: 32, order: Order::Sequential };
-            jobs.push(Job { load: large, shape: plain });
+            jobs.push(job(large, plain));
+            jobs.extend(
+                (direction == Direction::Read).then(|| Job { has_crowd: true, ..job(small(32), plain) }),
+            );
         }
         jobs
     }
@@ -187,7 +198,8 @@ impl<'run> Measuring<'run> {
         let jobs: Vec<(Job, String)> = jobs
             .iter()
             .map(|job| (*job, format!("{}.{device}.{}", who.name(), job.name())))
-            .filter(|(_, name)| wanted(name))
+            // Others need not be made for so many.
+            .filter(|(job, name)| wanted(name) && (who == Who::Card || !job.has_crowd))
             .collect();
         let idle = format!("{}.{device}.idle", who.name());
         if jobs.is_empty() && !wanted(&idle) {
@@ -205,6 +217,9 @@ impl<'run> Measuring<'run> {
             self.setting.progress.inc(1);
             self.setting.progress.set_message(name.clone());
             let failed = |error: BenchFailure| -> BenchFailure { format!("{name}: {error}").into() };
+            let (hosts, queues) = self.plan.crowd;
+            let connect = || Crowd::connect(target.address(), hosts, queues);
+            let _crowd = job.has_crowd.then(connect).transpose().map_err(failed)?;
             let mut client = Client::connect(target.address(), job.shape, job.load.depth, &self.image)?;
             let measured = client.run(job.load, round, self.plan.time, target.pid()).map_err(failed)?;
             self.rounds.entry(name.clone()).or_default().push(measured);
@@ -273,11 +288,14 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
             add("p50", "spdk", case.p50_us / spdk.p50_us);
             add("p99", "spdk", case.p99_us / spdk.p99_us);
         }
-        // Without SPDK there is still something to compare: digests with none, four connections with one.
-        if let Some(plain) = job.strip_suffix(".digests").or_else(|| job.strip_suffix(".c4"))
+        // Without SPDK there is still something to compare: digests with none, four connections with one, a crowd with
+        // nobody.
+        let suffixes = [".digests", ".c4", ".crowd"];
+        if let Some(plain) = suffixes.iter().find_map(|suffix| job.strip_suffix(suffix))
             && let Some(plain) = cases.iter().find(|other| other.case == format!("card.memory.{plain}"))
         {
             add("throughput", "plain", case.ops_per_s / plain.ops_per_s);
+            add("p99", "plain", case.p99_us / plain.p99_us);
         }
     }
     ratios
@@ -306,6 +324,7 @@ mod tests {
             ("p50_vs_spdk.read4k.d32", 0.8),
             ("p99_vs_spdk.read4k.d32", 0.8),
             ("throughput_vs_plain.read4k.d32.digests", 0.8),
+            ("p99_vs_plain.read4k.d32.digests", 1.5),
         ];
         let expected = expected.into_iter().map(|(name, ratio)| (name.to_owned(), ratio)).collect();
         assert_eq!(ratios(&cases), expected);
