@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, tidy};
+use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, spdk, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -53,6 +53,11 @@ const STEPS: &[Step] = &[
         name: "kernel",
         purpose: "an unmodified Linux kernel uses the NVMe/TCP target",
         run: kernel::run_with_defaults,
+    },
+    Step {
+        name: "spdk",
+        purpose: "SPDK's initiator uses the NVMe/TCP target, where SPDK is there",
+        run: spdk::run_with_defaults,
     },
     Step { name: "miri", purpose: "no undefined behaviour in the homes of unsafe", run: miri::run },
     Step {

@@ -8,6 +8,7 @@
 //!                    └─ arm                       weak memory ordering, other alignment: aarch64 under qemu
 //!   cargo xtask fuzz                              parsers against hostile bytes, for as long as you like
 //!   cargo xtask kernel                            an unmodified Linux kernel as the client of our NVMe/TCP target
+//!   cargo xtask spdk                              SPDK's initiator as its client
 //! ```
 //!
 //! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
@@ -26,4 +27,5 @@ pub mod outcome;
 pub mod planted;
 pub mod readme;
 pub mod repository;
+pub mod spdk;
 pub mod tidy;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -30,6 +30,7 @@ enum Verb {
     Arm,
     Fuzz(fuzz::Arguments),
     Kernel(kernel::Arguments),
+    Spdk(spdk::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -53,6 +54,7 @@ fn run() -> Result<Outcome> {
         Verb::Arm => arm::run(&repository),
         Verb::Fuzz(arguments) => fuzz::run(&repository, &arguments),
         Verb::Kernel(arguments) => kernel::run(&repository, &arguments),
+        Verb::Spdk(arguments) => spdk::run(&repository, &arguments),
     }
 }
 

@@ -79,24 +79,40 @@ pub struct Arguments {
 }
 
 const OWN_TARGET: &str = "{outboard} up --config {config}";
-const OWN_RESIZE: &str = "{outboard} namespace resize --config {config} --shrink {nsid} {size}B";
-const OWN_REMOVE: &str = "{outboard} namespace rm --config {config} {nsid}";
+pub(crate) const OWN_RESIZE: &str = "{outboard} namespace resize --config {config} --shrink {nsid} {size}B";
+pub(crate) const OWN_REMOVE: &str = "{outboard} namespace rm --config {config} {nsid}";
 
-const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000a1";
-const AUTH_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000a2";
+pub(crate) const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000a1";
+pub(crate) const AUTH_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000a2";
 const GOLDEN_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000a3";
 const HOST_ID: &str = "6f757462-6f61-7264-0000-0000000000f1";
-const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000f1";
+pub(crate) const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6f757462-6f61-7264-0000-0000000000f1";
 // Rightly formed (they end in a checksum) and known to everybody.
-const HOST_KEY: &str = "DHHC-1:01:b3V0Ym9hcmQgaG9zdCBrZXksIGZvciB0ZXN0cyBvbmxaAIdt:";
-const CONTROLLER_KEY: &str =
+pub(crate) const HOST_KEY: &str = "DHHC-1:01:b3V0Ym9hcmQgaG9zdCBrZXksIGZvciB0ZXN0cyBvbmxaAIdt:";
+pub(crate) const CONTROLLER_KEY: &str =
     "DHHC-1:02:b3V0Ym9hcmQgY29udHJvbGxlciBrZXksIGZvciB0ZXN0cyBvbmx5LCBub3Qgc2VjDUVt0A==:";
 
 // mkfs.xfs refuses less than 300 MiB.
-const NAMESPACE_BYTES: u64 = 512 << 20;
+pub(crate) const NAMESPACE_BYTES: u64 = 512 << 20;
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What commands and configurations of a target may use: our own program, where it keeps its data, where it serves.
+pub(crate) fn words(outboard: &Path, data: &Path, port: u16) -> Vec<(&'static str, String)> {
+    vec![
+        ("outboard", outboard.display().to_string()),
+        ("folder", data.display().to_string()),
+        ("config", data.join("target.toml").display().to_string()),
+        ("port", port.to_string()),
+        ("bytes", NAMESPACE_BYTES.to_string()),
+        ("nqn", NQN.to_owned()),
+        ("auth_nqn", AUTH_NQN.to_owned()),
+        ("host_nqn", HOST_NQN.to_owned()),
+        ("host_key", HOST_KEY.to_owned()),
+        ("controller_key", CONTROLLER_KEY.to_owned()),
+    ]
+}
 
 /// Runs every scenario against our own target.
 ///
@@ -235,18 +251,7 @@ impl Run {
             remove: arguments.remove.clone(),
         };
         let data = folder.join("target");
-        let words = vec![
-            ("outboard", repository.target_folder("debug/outboard").display().to_string()),
-            ("folder", data.display().to_string()),
-            ("config", data.join("target.toml").display().to_string()),
-            ("port", port.to_string()),
-            ("bytes", NAMESPACE_BYTES.to_string()),
-            ("nqn", NQN.to_owned()),
-            ("auth_nqn", AUTH_NQN.to_owned()),
-            ("host_nqn", HOST_NQN.to_owned()),
-            ("host_key", HOST_KEY.to_owned()),
-            ("controller_key", CONTROLLER_KEY.to_owned()),
-        ];
+        let words = words(&repository.target_folder("debug/outboard"), &data, port);
         let peer = Peer::Process(Target::new(commands, &data, port, words));
         Ok(Self { image, folder, port, peer, machine: None })
     }
