@@ -8,7 +8,8 @@ mod support;
 use std::time::Duration;
 
 use ob_nvme::target::TargetConfig;
-use ob_wire_nvme::command::{Fuse, IoOpcode};
+use ob_wire_nvme::command::{AdminOpcode, Fuse, IoOpcode};
+use ob_wire_nvme::fabrics::{Property, PropertyAccess};
 use ob_wire_nvme::pdu::{
     DataAlignment, DataTransfer, Digests, FatalStatus, IcRequest, Pdu, ReadyToTransfer, digest,
 };
@@ -329,6 +330,29 @@ fn a_command_id_in_use_is_a_conflict() {
     assert_eq!((rig.disk.bytes[0], rig.disk.log.len()), (1, 1));
     rig.submit(io, &entry, &[3; BLOCK]);
     assert_eq!(rig.response(io).status(), Status::SUCCESS, "the id is free again");
+}
+
+#[test]
+fn the_id_of_a_held_event_request_may_be_used_again_and_nothing_else_ends_with_it() {
+    let mut rig = Rig::new();
+    let (admin, _) = rig.queues(Digests::NONE, false);
+    let request = |command| {
+        SubmissionEntry::new(AdminOpcode::AsyncEventRequest.code(), CommandId(command), NamespaceId::NONE)
+    };
+    for command in 100..104 {
+        rig.submit(admin, &request(command), &[]);
+    }
+    let configuration = PropertyAccess { property: Property::Configuration, value: None };
+    rig.submit(admin, &configuration.encode(CommandId(103)), &[]);
+    let answer = rig.response(admin);
+    assert_eq!((answer.status(), answer.command()), (Status::SUCCESS, CommandId(103)));
+    // Its place is free again, and the others are held as before.
+    rig.submit(admin, &request(104), &[]);
+    assert!(rig.messages(admin).is_empty());
+    rig.submit(admin, &request(105), &[]);
+    let answer = rig.response(admin);
+    assert!(answer.status().is(Status::ASYNC_EVENT_LIMIT_EXCEEDED), "{answer:?}");
+    rig.hang_up(admin);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, transmute};
 use crate::command::{DataPointer, FABRICS_OPCODE, FabricsKind, SglDescriptor, SubmissionEntry};
 use crate::id::{CommandId, ControllerId, NamespaceId, QueueId};
 use crate::status::Status;
-use crate::text::{NQN_FIELD_LEN, Nqn};
+use crate::text::{NQN_FIELD_LEN, Nqn, NqnError};
 
 mod property;
 
@@ -264,7 +264,7 @@ pub struct ConnectParties {
     pub controller: ControllerId,
     /// SUBNQN.
     pub subsystem: Nqn,
-    /// HOSTNQN.
+    /// HOSTNQN; where it is empty, [`Nqn::of_host_id`].
     pub host: Nqn,
 }
 
@@ -277,7 +277,12 @@ impl ConnectParties {
             host_id: data.host_id,
             controller: ControllerId(data.controller.get()),
             subsystem: Nqn::parse(&data.subsystem).map_err(|_| ConnectError::subsystem())?,
-            host: Nqn::parse(&data.host).map_err(|_| ConnectError::host())?,
+            host: match Nqn::parse(&data.host) {
+                // SPDK's programs connect without a name unless they are given one, and other targets let them. Such a
+                // host goes by its number; it gets no further than with that name.
+                Err(NqnError::Empty) => Nqn::of_host_id(&data.host_id),
+                name => name.map_err(|_| ConnectError::host())?,
+            },
         })
     }
 

@@ -1,6 +1,7 @@
 //! Text in fixed fields: ASCII padded with spaces, and qualified names ended by a zero.
 
 use std::fmt;
+use std::fmt::Write as _;
 
 /// Longest NVMe qualified name in bytes, without the zero that ends it (Base §4.5).
 pub const NQN_LEN_MAX: usize = 223;
@@ -72,6 +73,18 @@ impl Nqn {
         let end = field.iter().position(|byte| *byte == 0).ok_or(NqnError::TooLong)?;
         let bytes = field.get(..end).unwrap_or_default();
         Self::new(std::str::from_utf8(bytes).map_err(|_| NqnError::NotText)?)
+    }
+
+    /// The name of a host that has a number and nothing else: the form for UUIDs (Base §4.5).
+    #[must_use]
+    pub fn of_host_id(host_id: &[u8; 16]) -> Self {
+        let mut name = String::from("nqn.2014-08.org.nvmexpress:uuid:");
+        for (index, byte) in host_id.iter().enumerate() {
+            let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+            // Writing to a string cannot fail.
+            let _ = write!(name, "{dash}{byte:02x}");
+        }
+        Self(name.into())
     }
 
     /// The discovery service's name.

@@ -111,13 +111,10 @@ impl RetryPolicy {
 impl Options {
     /// The usual, for a subsystem at an address. The host's name follows from its number.
     pub fn new(address: SocketAddr, subsystem: &str, host_id: [u8; 16]) -> Result<Self, NqnError> {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let [a, b, c, d] = [&host_id[..4], &host_id[4..6], &host_id[6..8], &host_id[8..10]].map(hex);
-        let name = format!("nqn.2014-08.org.nvmexpress:uuid:{a}-{b}-{c}-{d}-{}", hex(&host_id[10..]));
         Ok(Self {
             address,
             subsystem: Nqn::new(subsystem)?,
-            host: Nqn::new(&name)?,
+            host: Nqn::of_host_id(&host_id),
             host_id,
             digests: Digests::NONE,
             queues: 1,

@@ -34,12 +34,14 @@ impl Target {
         let Some(connection) = self.connection_mut(key) else { return };
         connection.advance_head();
         let command = entry.command();
-        if connection.has_command(command) {
+        let queue = connection.queue.map(|queue| queue.identity);
+        let is_conflict = connection.has_command(command) && !self.forget_event_request(key, command);
+        let Some(connection) = self.connection_mut(key) else { return };
+        if is_conflict {
             connection.respond(command, Status::COMMAND_ID_CONFLICT.with_do_not_retry(), 0);
             self.counts.failed += 1;
             return self.touch(key);
         }
-        let queue = connection.queue.map(|queue| queue.identity);
         let is_io = entry.opcode != FABRICS_OPCODE
             && queue.is_some_and(|queue| queue.queue != QueueId::ADMIN)
             && !is_reservation(entry.opcode);
@@ -54,6 +56,18 @@ impl Target {
         if let Err(status) = result {
             self.refuse(key, command, status);
         }
+    }
+
+    /// Lets a command have the id of an Asynchronous Event Request, whose host has plainly given it up: SPDK's does so
+    /// before it shuts a controller down, and uses the ids again.
+    fn forget_event_request(&mut self, key: ConnectionKey, command: CommandId) -> bool {
+        let queue =
+            self.connection_mut(key).and_then(|connection| connection.queue).map(|queue| queue.identity);
+        let is_forgotten = queue.is_some_and(|queue| self.control.forget_event_request(queue, command));
+        if is_forgotten && let Some(connection) = self.connection_mut(key) {
+            connection.remove_command(command);
+        }
+        is_forgotten
     }
 
     /// Answers a command that was never entered as under way.

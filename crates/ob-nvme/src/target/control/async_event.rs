@@ -121,6 +121,18 @@ impl Controller {
 }
 
 impl Control {
+    /// Drops a held request without an answer; whether there was one.
+    pub(in crate::target) fn forget_event_request(
+        &mut self,
+        queue: QueueIdentity,
+        command: CommandId,
+    ) -> bool {
+        queue.queue == QueueId::ADMIN
+            && self
+                .controller_mut(queue.controller)
+                .is_some_and(|controller| controller.async_events.release(command))
+    }
+
     /// Answers held requests of a controller as far as there are events.
     pub(super) fn deliver(&mut self, key: ControllerKey) {
         while let Some((command, event)) =
