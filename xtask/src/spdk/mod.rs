@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   spdk_nvme_identify, spdk_nvme_perf,
-//!   bdevperf, reconnect, abort ──▶ 127.0.0.1:PORT ──▶ outboard card
-//!        │                                               ▲
-//!        ▼ what they print                               │ kill, restart
-//!   this verb ───────────────────────────────────────────┘
+//!   bdevperf, abort ──▶ 127.0.0.1:PORT ──▶ outboard card
+//!        │                                    ▲
+//!        ▼ what they print                    │ kill, restart
+//!   this verb ────────────────────────────────┘
 //! ```
 //!
 //! SPDK is somebody else's build: the verb looks for its programs in a folder that it is told, and builds nothing of it.

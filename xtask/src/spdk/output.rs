@@ -35,6 +35,21 @@ pub fn sound(finished: &Finished) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a program that failed, or whose driver complains of anything.
+///
+/// # Errors
+/// When it did.
+pub fn quiet(finished: &Finished) -> Result<()> {
+    sound(finished)?;
+    // The driver says this of queues that it has closed itself, whoever the target is.
+    let is_farewell = |line: &str| line.contains("DISCONNECTED] CQ transport error -6");
+    let complaint = finished.text.lines().find(|line| line.contains("*ERROR*") && !is_farewell(line));
+    if let Some(line) = complaint {
+        bail!("`{}` says `{}`:\n{}", finished.shown, line.trim(), tail(&finished.text));
+    }
+    Ok(())
+}
+
 /// Figures of `spdk_nvme_perf`: rate, MiB a second, then mean, least and most latency.
 ///
 /// # Errors
@@ -132,6 +147,13 @@ Job: Nvme0n1 (Core Mask 0x1, workload: verify, depth: 32, IO size: 4096)
         let failing = BDEVPERF.replace("1.95       0.00", "1.95       3.00");
         assert!(bdevperf(&ended(0, &failing)).is_err(), "operations failed");
         assert!(sound(&ended(0, "get log page failed\nthen it goes on\n")).is_err());
+        assert!(
+            quiet(&ended(0, "nvme_ctrlr.c:1193: *ERROR*: [x,ENABLED] Failed to read the CC register\n"))
+                .is_err()
+        );
+        assert!(
+            quiet(&ended(0, "*ERROR*: [x,DISCONNECTED] CQ transport error -6 (No such device)\n")).is_ok()
+        );
     }
 
     #[test]
