@@ -39,6 +39,11 @@ impl Pool {
         self.blocks
     }
 
+    /// How many blocks are out: some part of each is in somebody's hands. It looks at every block.
+    pub fn blocks_out(&self) -> usize {
+        (0..self.blocks).filter(|lot| !self.arena.is_idle(*lot as u32)).count()
+    }
+
     /// Where the pool's memory lies, for registration.
     pub fn arena(&self) -> ArenaSpan {
         self.arena.span()
@@ -75,8 +80,9 @@ mod tests {
         whole[0] = 8;
         drop(whole);
         assert!(pool.take().is_none());
-        assert_eq!(front[0], 7);
+        assert_eq!((front[0], pool.blocks_out()), (7, 1));
         drop(front);
+        assert_eq!(pool.blocks_out(), 0);
         assert!(pool.take().is_some());
     }
 

@@ -100,6 +100,20 @@ fn a_connection_that_ends_while_its_connect_waits_leaves_nothing() {
 }
 
 #[test]
+fn a_connection_that_is_given_up_while_its_connect_waits_hears_nothing_more() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    rig.write_fused(io, 10, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+    let again = rig.open(Digests::NONE);
+    begin_connect(&mut rig, again);
+    rig.send(again, &[0xFF; 8]);
+    rig.termination(again);
+    rig.release_disk();
+    assert!(rig.messages(again).is_empty(), "a terminate request is the last that is said");
+}
+
+#[test]
 fn another_host_is_not_disturbed_and_waits_only_where_it_overlaps() {
     let mut rig = Rig::new();
     let (admin, io) = rig.queues(Digests::NONE, false);
@@ -262,6 +276,33 @@ fn a_host_that_is_preempted_with_abort_is_done_before_the_answer() {
     rig.send_wanted(two, &wanted, &[2; BLOCK], BLOCK);
     assert!(rig.response(two).status().is(Status::RESERVATION_CONFLICT), "what had not begun never does");
     assert_eq!((rig.disk.bytes[10 * BLOCK], rig.disk.bytes[20 * BLOCK]), (2, 0));
+}
+
+#[test]
+fn half_a_pair_of_a_host_that_is_preempted_holds_nobody_up() {
+    let mut rig = Rig::new();
+    let (_, one) = rig.queues(Digests::NONE, false);
+    let other = Wish { host_id: [77; 16], ..Wish::default() };
+    let (_, controller) = rig.admin_as(Digests::NONE, &other);
+    let two = rig.open(Digests::NONE);
+    assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
+    for (io, key) in [(one, 1), (two, 2)] {
+        register(&mut rig, io, key, PersistChange::Keep);
+        assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    }
+    acquire(&mut rig, two, ReservationAcquireAction::Acquire, [2, 0]);
+    assert_eq!(rig.response(two).status(), Status::SUCCESS);
+    rig.write_fused(two, 10, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    acquire(&mut rig, one, ReservationAcquireAction::PreemptAndAbort, [1, 2]);
+    assert_eq!(rig.response(one).status(), Status::SUCCESS, "the other half may never come");
+    rig.write_fused(two, 10, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+    let answers = rig.messages(two);
+    assert_eq!(answers.len(), 2);
+    for answer in answers {
+        let Pdu::Response(entry) = answer.pdu else { panic!("not a response") };
+        assert!(!entry.status().is_success(), "and when it comes it is too late");
+    }
+    assert_eq!(rig.disk.bytes[10 * BLOCK], 0);
 }
 
 #[test]

@@ -56,6 +56,7 @@ fn assert_given_up(rig: &mut Rig, client: Client, expected: FatalStatus, what: &
     assert!(rig.disk.bytes.iter().all(|byte| *byte == 0), "{what}: nothing was written");
 }
 
+/// CVE-2023-6356, CVE-2023-6535, CVE-2023-6536, CVE-2026-23112: a host's word for where its data goes.
 #[test]
 fn data_that_was_not_asked_for_ends_the_connection() {
     type Change = fn(&mut DataTransfer);
@@ -80,6 +81,7 @@ fn data_that_was_not_asked_for_ends_the_connection() {
     }
 }
 
+/// CVE-2023-6536, CVE-2026-23112: data that overlaps, or more of it than was asked for.
 #[test]
 fn data_twice_or_too_much_or_too_little_ends_the_connection() {
     type Second = fn(&ReadyToTransfer) -> DataTransfer;
@@ -106,6 +108,50 @@ fn data_twice_or_too_much_or_too_little_ends_the_connection() {
     assert_given_up(&mut rig, io, FatalStatus::InvalidHeader, "a tag that is used up");
 }
 
+/// CVE-2023-6535: a tag means something on its own connection alone, and only while its command waits for data.
+#[test]
+fn a_tag_of_another_connection_or_of_no_request_ends_the_connection() {
+    let mut rig = Rig::new();
+    let (_, controller) = rig.admin(Digests::NONE);
+    let [one, two] = [1, 2].map(|queue| rig.io_queue(Digests::NONE, controller, queue, false));
+    let entry = rig.entry(one, IoOpcode::Write, 0, LEN / 512, DataPointer::Transport { len: LEN });
+    rig.submit(one, &entry, &[]);
+    let wanted = rig.solicitation(one);
+    send(&mut rig, two, &transfer(&wanted, 0, LEN));
+    let reason = rig.termination(two);
+    assert_eq!(reason.known_status(), Some(FatalStatus::InvalidHeader));
+    // The owner of the tag is not disturbed.
+    rig.send_wanted(one, &wanted, &vec![0; LEN as usize], LEN as usize);
+    assert_eq!(rig.response(one).status(), Status::SUCCESS);
+    // Data for a command that is on the device already, and that nobody asked any data of.
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    let command = rig.write_fused(io, 0, &[0; BLOCK], IoOpcode::Write, Fuse::None);
+    let wanted = ReadyToTransfer { command, tag: TransferTag(0), offset: 0, len: LEN };
+    send(&mut rig, io, &transfer(&wanted, 0, 512));
+    let reason = rig.termination(io);
+    assert_eq!(reason.known_status(), Some(FatalStatus::InvalidHeader));
+    rig.release_disk();
+    assert_eq!(rig.target.counts().in_flight, 0);
+}
+
+/// CVE-2023-6356: data PDUs without data.
+#[test]
+fn data_pdus_without_data_complete_nothing() {
+    for is_last in [false, true] {
+        let (mut rig, io, wanted) = soliciting(Digests::NONE);
+        for _ in 0..3 {
+            send(&mut rig, io, &DataTransfer { is_last, ..transfer(&wanted, 0, 0) });
+        }
+        let said = rig.messages(io);
+        assert!(!said.iter().any(|message| matches!(message.pdu, Pdu::Response(_))), "{said:?}");
+        assert!(rig.disk.log.is_empty());
+        rig.hang_up(io);
+        assert_eq!((rig.target.counts().in_flight, rig.target.buffers_out()), (0, 0));
+    }
+}
+
 #[test]
 fn a_data_pdu_longer_than_the_limit_ends_the_connection() {
     let (mut rig, io, wanted) = soliciting(Digests::NONE);
@@ -113,6 +159,7 @@ fn a_data_pdu_longer_than_the_limit_ends_the_connection() {
     assert_given_up(&mut rig, io, FatalStatus::LimitExceeded, "beyond MAXH2CDATA");
 }
 
+/// CVE-2026-64534: on a data PDU that is not the last, and on a command that fails anyway.
 #[test]
 fn a_wrong_data_digest_fails_the_command_and_nothing_else() {
     for wrong_piece in 0..4 {
@@ -145,6 +192,31 @@ fn a_wrong_data_digest_fails_the_command_and_nothing_else() {
     }
 }
 
+/// CVE-2026-64534: a command fails while its data is coming, and then the data's digest is wrong too.
+#[test]
+fn a_wrong_data_digest_on_a_command_that_failed_meanwhile_is_answered_once() {
+    for wrong_piece in 0..2 {
+        let (mut rig, io, wanted) = soliciting(Digests::BOTH);
+        for piece in 0..2 {
+            let data = vec![0xEE; LEN as usize / 2];
+            let mut bytes = rig.data_pdu(io, &transfer(&wanted, piece * LEN / 2, LEN / 2), &data);
+            if piece == wrong_piece {
+                *bytes.last_mut().unwrap() ^= 1;
+            }
+            rig.send(io, &bytes);
+            assert_eq!(rig.target.counts().in_flight, 1 - u64::from(piece));
+            if piece == 0 {
+                let subsystem = rig.subsystem;
+                rig.target.control_mut().remove_namespace(subsystem, 1).unwrap();
+                rig.run();
+            }
+        }
+        assert!(!rig.response(io).status().is_success());
+        assert!(rig.messages(io).is_empty() && rig.disk.log.is_empty());
+        assert_eq!(rig.target.buffers_out(), 0);
+    }
+}
+
 #[test]
 fn a_wrong_header_digest_ends_the_connection() {
     let mut rig = Rig::new();
@@ -156,6 +228,29 @@ fn a_wrong_header_digest_ends_the_connection() {
     assert_given_up(&mut rig, io, FatalStatus::HeaderDigest, "a flipped bit in a header");
 }
 
+/// CVE-2026-46135: the connection is gone before anybody could answer, whatever of an ICReq has come.
+#[test]
+fn an_icreq_followed_by_the_end_at_once_leaves_nothing() {
+    let request =
+        IcRequest { alignment: DataAlignment::DWORD, digests: Digests::BOTH, r2t_max: 1 }.encode().to_vec();
+    let mut rig = Rig::new();
+    for len in 1..=request.len() {
+        for takes_answer in [false, true] {
+            let client = rig.client();
+            rig.state(client).outbox.extend(&request[..len]);
+            assert_eq!(rig.deliver_some(client, usize::MAX), len);
+            if takes_answer {
+                rig.take_some(client, 7);
+            }
+            let key = rig.state(client).key.take().unwrap();
+            rig.target.ended(rig.now, key);
+            rig.settle();
+            assert_eq!((rig.target.counts().connections, rig.state(client).is_closed), (0, true));
+        }
+    }
+}
+
+/// CVE-2026-89969: above all after digests were agreed on, which a second ICReq would change.
 #[test]
 fn a_second_icreq_ends_the_connection_in_every_state() {
     for digests in [Digests::NONE, Digests::BOTH] {
@@ -212,13 +307,13 @@ fn nothing_is_served_before_icreq_and_connect() {
             Wish { controller: ob_wire_nvme::ControllerId(controller), host_id: [3; 16], ..Wish::default() };
         (admin, (io, rig.connect_as(io, 1, &wish)))
     };
-    if io.1.status().is_success() {
-        rig.submit_read(io.0, 0, 1);
-        assert!(!rig.response(io.0).status().is_success());
-    }
+    assert!(io.1.status().is(Status::COMMAND_SEQUENCE_ERROR), "a queue before CC.EN");
+    rig.submit_read(io.0, 0, 1);
+    assert!(rig.response(io.0).status().is(Status::COMMAND_SEQUENCE_ERROR));
     assert!(rig.disk.log.is_empty());
 }
 
+/// CVE-2025-21927, whose like a target has too: HLEN, PDO and PLEN are believed only as far as they can be true.
 #[test]
 fn lengths_and_offsets_at_their_extremes_end_the_connection() {
     // HLEN, PDO and PLEN of a capsule with data, each at values that cannot be.
@@ -250,19 +345,28 @@ fn lengths_and_offsets_at_their_extremes_end_the_connection() {
     for kind in (0..=0x0A).chain([0x7F, 0xFF]) {
         for header_len in [0, 8, 24, 72, 128, 255] {
             for total_len in [0, 8, 24, 72, 128, 136, 8192, u32::MAX] {
-                for state in 0..3 {
+                for state in 0..5 {
                     let mut rig = Rig::with(small());
                     let client = match state {
                         0 => rig.client(),
                         1 => rig.open(Digests::NONE),
-                        _ => rig.queues(Digests::NONE, false).1,
+                        2 => rig.open(Digests::BOTH),
+                        3 => rig.queues(Digests::NONE, false).1,
+                        _ => rig.queues(Digests::BOTH, false).1,
                     };
-                    let mut bytes = vec![0xFF; 200];
-                    bytes[..4].copy_from_slice(&[kind, 0, header_len, header_len]);
-                    bytes[4..8].copy_from_slice(&total_len.to_le_bytes());
-                    rig.send(client, &bytes);
+                    for data_at in [0, header_len, 76, 255] {
+                        let mut bytes = vec![0xFF; 264];
+                        bytes[..4].copy_from_slice(&[kind, 3, header_len, data_at]);
+                        bytes[4..8].copy_from_slice(&total_len.to_le_bytes());
+                        // A digest that is right, so that it is not all that is wrong.
+                        let head = usize::from(header_len).clamp(8, 200);
+                        let good = digest(&bytes[..head]);
+                        bytes[head..head + 4].copy_from_slice(&good);
+                        rig.send(client, &bytes);
+                    }
                     rig.hang_up(client);
                     assert!(rig.disk.log.is_empty());
+                    assert_eq!(rig.target.buffers_out(), 0);
                 }
             }
         }
@@ -451,6 +555,33 @@ fn a_thousand_silent_connections_are_bounded_and_the_others_do_not_notice() {
     rig.advance(Duration::from_secs(6));
     assert_eq!(rig.target.counts().connections, 2);
     assert!(rig.client().0 > 0 && rig.target.counts().connections == 3, "there is room again");
+}
+
+#[test]
+fn hosts_that_come_and_go_while_a_device_hangs_leave_nothing_in_what_waits() {
+    let mut rig = Rig::with(small());
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    rig.write_fused(io, 0, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+    rig.hang_up(admin);
+    for host in 0..200_u8 {
+        let wish = Wish { host_id: [host; 16], ..Wish::default() };
+        let (admin, controller) = rig.admin_as(Digests::NONE, &wish);
+        let io = rig.open(Digests::NONE);
+        assert_eq!(rig.connect_as(io, 1, &Wish { controller, ..wish }).status(), Status::SUCCESS);
+        for _ in 0..8 {
+            rig.submit_read(io, 0, 1);
+        }
+        rig.write_fused(io, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+        rig.write_fused(io, 0, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+        assert_eq!(rig.target.counts().waiting_for_range, 9);
+        rig.hang_up(admin);
+        let counts = rig.target.counts();
+        assert_eq!((counts.waiting_for_range, counts.in_flight), (0, 1), "{counts:?}");
+    }
+    rig.release_disk();
+    assert_eq!((rig.target.counts().in_flight, rig.target.buffers_out()), (0, 0));
+    assert_eq!(rig.disk.log, ["write"], "nobody else's command ever ran");
 }
 
 #[test]

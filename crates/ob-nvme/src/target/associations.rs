@@ -186,6 +186,11 @@ impl Target {
         connection.waiting.clear();
         connection.fused = None;
         let flights = std::mem::take(&mut connection.flights);
+        // Hosts that come and go while a device hangs must not leave a line each in what waits for it.
+        self.connects.retain(|pending| pending.connection != key);
+        self.answers.retain(|pending| pending.connection != key);
+        self.hungry.retain(|hungry| *hungry != key);
+        self.starving.retain(|starving| *starving != key);
         for flight in flights.into_iter().flatten() {
             self.orphan(flight);
         }
@@ -203,6 +208,8 @@ impl Target {
         if flight.state != State::Device {
             self.flights.remove(key);
             self.ranges_freed |= self.ranges.release(key);
+            self.blocked.retain(|blocked| *blocked != key);
+            self.pairs.retain(|first| *first != key);
             return;
         }
         flight.state = State::Orphan;

@@ -58,6 +58,11 @@ impl Buffers {
         [&self.capsules, &self.compares].into_iter().chain(&self.transfers).map(Pool::arena)
     }
 
+    /// How many buffers something holds.
+    pub(super) fn out(&self) -> usize {
+        [&self.capsules, &self.compares].into_iter().chain(&self.transfers).map(Pool::blocks_out).sum()
+    }
+
     /// Bytes of all of them.
     pub(super) fn memory(&self) -> usize {
         self.arenas().map(|arena| arena.len).sum()

@@ -124,12 +124,13 @@ impl Flights {
     }
 
     /// Whether a command of one of these controllers may still do something to a namespace. Those that wait for data or
-    /// a buffer are asked again before they begin.
+    /// a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
     pub(super) fn has_io_of(&self, controllers: &[ControllerKey], namespace: NamespaceKey) -> bool {
         self.slots.iter().filter_map(|slot| slot.flight.as_ref()).any(|flight| {
             flight.controller.is_some_and(|controller| controllers.contains(&controller))
                 && !matches!(flight.state, State::Data(_) | State::Buffer)
-                && matches!(&flight.work, Work::Io(io) if io.namespace == namespace)
+                && matches!(&flight.work, Work::Io(io) if io.namespace == namespace
+                    && (flight.state != State::Partner || io.partner.is_some()))
         })
     }
 

@@ -157,6 +157,11 @@ impl Target {
         self.buffers.memory()
     }
 
+    /// How many buffers commands and unsent answers hold. It looks at every buffer, so it is for tests and for people.
+    pub fn buffers_out(&self) -> usize {
+        self.buffers.out()
+    }
+
     /// The numbers.
     pub fn counts(&self) -> TargetCounts {
         let connections = || self.slots.iter().filter_map(|slot| slot.connection.as_deref());

@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{IoSlice, Read};
 use std::time::Duration;
 
 use ob_core::{ConnectionId, DeviceCompletion, DeviceError, DeviceOp, Instant, Token};
@@ -100,6 +100,8 @@ pub struct ClientState {
     pub outbox: VecDeque<u8>,
     /// Received from the target.
     pub inbox: Vec<u8>,
+    /// Everything that the target has taken, if somebody wants to know.
+    pub taken: Option<Vec<u8>>,
     /// Takes nothing from the target.
     pub is_deaf: bool,
     pub is_finished: bool,
@@ -168,6 +170,7 @@ impl Rig {
             },
             outbox: VecDeque::new(),
             inbox: Vec::new(),
+            taken: None,
             is_deaf: false,
             is_finished: false,
             is_closed: key.is_none(),
@@ -202,23 +205,25 @@ impl Rig {
 
     /// Does everything that can be done.
     pub fn run(&mut self) {
-        loop {
-            let mut did = self.deliver();
-            self.target.pump(self.now);
-            while let Some((_, token, op)) = self.target.next_device_op() {
-                did = true;
-                self.disk.queue.push_back((token, op));
-            }
-            while !self.disk.is_held && !self.disk.queue.is_empty() {
-                self.complete(0);
-                did = true;
-            }
-            did |= self.collect();
-            self.act();
-            if !did {
-                return;
-            }
+        while self.deliver() | self.settle() {}
+    }
+
+    /// Does what can be done without another byte from a client; whether there was anything.
+    pub fn settle(&mut self) -> bool {
+        let mut did = false;
+        self.target.pump(self.now);
+        while let Some((backend, token, op)) = self.target.next_device_op() {
+            assert_eq!(backend, BackendId(0), "nobody may reach another device");
+            did = true;
+            self.disk.queue.push_back((token, op));
         }
+        while !self.disk.is_held && !self.disk.queue.is_empty() {
+            self.complete(0);
+            did = true;
+        }
+        did |= self.collect();
+        self.act();
+        did
     }
 
     /// Lets one of the operations that are held go.
@@ -236,24 +241,50 @@ impl Rig {
 
     fn deliver(&mut self) -> bool {
         let mut did = false;
-        for client in &mut self.clients {
-            while let (Some(key), false) = (client.key, client.outbox.is_empty()) {
-                let Some(parts) = self.target.receive_into(key) else { break };
-                let mut count = 0;
-                for part in parts {
-                    let len = part.len().min(client.outbox.len());
-                    client.outbox.drain(..len).zip(part.iter_mut()).for_each(|(byte, to)| *to = byte);
-                    count += len;
-                    if len < part.len() {
-                        break;
-                    }
-                }
-                self.target.received(self.now, key, count);
+        for client in 0..self.clients.len() {
+            while self.deliver_some(Client(client), usize::MAX) > 0 {
                 self.target.pump(self.now);
                 did = true;
             }
         }
         did
+    }
+
+    /// Has the target receive once, at most so many bytes; how many it took.
+    pub fn deliver_some(&mut self, client: Client, count_max: usize) -> usize {
+        let state = &mut self.clients[client.0];
+        let (Some(key), false) = (state.key, state.outbox.is_empty()) else { return 0 };
+        let Some(parts) = self.target.receive_into(key) else { return 0 };
+        let mut count = 0;
+        for part in parts {
+            let len = part.len().min(state.outbox.len()).min(count_max - count);
+            state.outbox.read_exact(&mut part[..len]).unwrap();
+            if let Some(taken) = &mut state.taken {
+                taken.extend_from_slice(&part[..len]);
+            }
+            count += len;
+            if len < part.len() {
+                break;
+            }
+        }
+        self.target.received(self.now, key, count);
+        count
+    }
+
+    /// Takes at most so many bytes of what the target has to send to a client; how many there were.
+    pub fn take_some(&mut self, client: Client, count_max: usize) -> usize {
+        let state = &mut self.clients[client.0];
+        let Some(key) = state.key else { return 0 };
+        let mut slices = [IoSlice::new(&[]); 4];
+        let count = self.target.transmit(key, &mut slices);
+        let bytes = slices[..count].iter().flat_map(|slice| slice.iter().copied());
+        let before = state.inbox.len();
+        state.inbox.extend(bytes.take(count_max));
+        let count = state.inbox.len() - before;
+        if count > 0 {
+            self.target.sent(self.now, key, count);
+        }
+        count
     }
 
     fn collect(&mut self) -> bool {

@@ -80,7 +80,7 @@ fn what_follows_a_message_does_no_harm() {
     assert!(carry(&mut host, &mut target, |_, bytes| bytes.resize(4096, 0)).is_success());
 }
 
-/// Inner lengths that reach beyond the transfer, up to their largest.
+/// Inner lengths that reach beyond the transfer, up to their largest (CVE-2026-90230, CVE-2026-64319).
 #[test]
 fn inner_lengths_beyond_the_transfer_are_refused() {
     let setting = Setting::small(true);
@@ -112,6 +112,7 @@ fn inner_lengths_beyond_the_transfer_are_refused() {
     }
 }
 
+/// CVE-2026-72130: a byte of room for a message.
 #[test]
 fn an_allocation_that_is_too_small_changes_nothing() {
     let setting = Setting::new(&only(HashId::Sha512, GroupId::Ffdhe2048), true);
@@ -147,6 +148,23 @@ fn negotiation_begins_anew_in_every_state() {
         for at in 0..=messages(&setting).len() {
             let (_, mut target) = advanced(&setting, at);
             let mut host = HostAuthenticator::new(setting.host.clone(), 0x4321);
+            assert!(carry(&mut host, &mut target, |_, _| {}).is_success(), "after {at} messages");
+        }
+    }
+}
+
+/// CVE-2024-50215: what belonged to the group before is gone when a negotiation begins anew with another.
+#[test]
+fn negotiation_begins_anew_with_another_group_and_hash() {
+    let large = only(HashId::Sha512, GroupId::Ffdhe2048);
+    let small = only(HashId::Sha256, GroupId::Null);
+    for (first, second) in [(&large, &small), (&small, &large)] {
+        for at in 0..=5 {
+            let mut setting = Setting::new(first, true);
+            setting.target.policy = Policy::default();
+            let (_, mut target) = advanced(&setting, at);
+            let config = HostConfig { policy: second.clone(), ..setting.host.clone() };
+            let mut host = HostAuthenticator::new(config, 0x4321);
             assert!(carry(&mut host, &mut target, |_, _| {}).is_success(), "after {at} messages");
         }
     }

@@ -431,22 +431,33 @@ fn only_an_icresp_with_the_same_digests_opens_and_only_once() {
     peer.ends_with(PduError::invalid(12).into());
 }
 
+/// CVE-2025-21927: a header's length as the target says it, above all where a digest follows the header.
 #[test]
 fn lengths_at_their_extremes_end_the_connection() {
+    let lengths =
+        [(0, 0, 0), (255, 255, u32::MAX), (24, 0, 24), (24, 24, u32::MAX), (24, 255, 256), (24, 24, 23)];
     for kind in PduType::ALL {
-        for (header_len, data_at, total_len) in
-            [(0, 0, 0), (255, 255, u32::MAX), (24, 0, 24), (24, 24, u32::MAX), (24, 255, 256), (24, 24, 23)]
-        {
-            let mut peer = Peer::open(Digests::NONE);
-            peer.read(1, 512);
-            let mut bytes = [0; 256];
-            bytes[..4].copy_from_slice(&[kind.code(), 0, header_len, data_at]);
-            bytes[4..8].copy_from_slice(&total_len.to_le_bytes());
-            // The command that is under way, so that nothing but the lengths is wrong.
-            bytes[9] = 4;
-            peer.feed(&bytes);
-            assert!(peer.connection.ended().is_some(), "{kind:?} {header_len} {data_at} {total_len}");
-            assert!(peer.completions().is_empty());
+        for digests in DIGESTS {
+            for (is_open, (header_len, data_at, total_len)) in
+                [false, true].into_iter().flat_map(|is_open| lengths.map(|lengths| (is_open, lengths)))
+            {
+                let mut peer = if is_open { Peer::open(digests) } else { Peer::closed(digests) };
+                if is_open {
+                    peer.read(1, 512);
+                }
+                let mut bytes = [0; 260];
+                bytes[..4].copy_from_slice(&[kind.code(), digests.bits(), header_len, data_at]);
+                bytes[4..8].copy_from_slice(&total_len.to_le_bytes());
+                // The command that is under way, so that nothing but the lengths is wrong; the digest is right too.
+                bytes[9] = 4;
+                let head = usize::from(header_len).max(8);
+                let good = digest(&bytes[..head]);
+                bytes[head..head + 4].copy_from_slice(&good);
+                peer.feed(&bytes);
+                let case = (kind, digests, header_len, data_at, total_len);
+                assert!(peer.connection.ended().is_some(), "{case:?}");
+                assert!(peer.completions().is_empty(), "{case:?}");
+            }
         }
     }
 }

@@ -124,6 +124,7 @@ fn who_does_not_authenticate_in_time_is_closed() {
     ));
 }
 
+/// CVE-2026-64319, CVE-2026-72130: lengths of transfers that do not fit, and a byte of room for a message.
 #[test]
 fn lengths_that_do_not_fit_are_refused() {
     let mut stage = stage();
@@ -136,6 +137,17 @@ fn lengths_that_do_not_fit_are_refused() {
     assert_eq!(stage.command(admin, &entry, &[]), refused(Status::INVALID_FIELD), "one byte for a message");
     let verdict = stage.control.command(stage.now, admin, &entry, &[], 0);
     assert_eq!(verdict, refused(Status::INVALID_SGL_LENGTH));
+    // At their largest: nothing is made that large, and nothing is read beyond what came.
+    let transfer = AuthenticationTransfer { to_host: false, len: u32::MAX };
+    let entry = transfer.encode(CommandId(1), DataPointer::InCapsule { offset: 0, len: 64 });
+    let verdict = stage.control.command(stage.now, admin, &entry, &[0; 64], 64);
+    assert!(!status_of(&verdict).is_success());
+    let transfer = AuthenticationTransfer { to_host: true, len: u32::MAX };
+    let entry = transfer.encode(CommandId(1), DataPointer::Transport { len: u32::MAX });
+    match stage.control.command(stage.now, admin, &entry, &[], u32::MAX) {
+        Verdict::Data { bytes, .. } => assert!(bytes.len() <= 8192, "{} bytes", bytes.len()),
+        verdict => assert!(!status_of(&verdict).is_success()),
+    }
 }
 
 #[test]

@@ -7,13 +7,16 @@ use super::*;
 const IO_LOGS: [(u8, u64); 8] =
     [(0, 1024), (1, 64 * 64), (2, 512), (3, 512), (4, 4096), (5, 4096), (0x0C, 16 + 32 + 8), (0x80, 64)];
 
+/// CVE-2026-64320: an offset far behind the log, and one that wraps with the length; of every log, discovery's too, which
+/// anybody may read.
 #[test]
 fn offsets_end_where_the_log_ends() {
     let mut stage = Stage::new();
     let io = stage.ready(1).identity;
     let discovery = stage.discovery(1);
     let logs = IO_LOGS.map(|(page, len)| (io, page, len)).into_iter();
-    for (queue, page, len) in logs.chain([(discovery, 0x70, 1024 * 3), (discovery, 0, 1024)]) {
+    let discovery_logs = [(0, 1024), (1, 64 * 64), (2, 512), (0x70, 1024 * 3)];
+    for (queue, page, len) in logs.chain(discovery_logs.map(|(page, len)| (discovery, page, len))) {
         let mut read = |offset: u64, wanted: u64| {
             let entry = log_page(page, offset, wanted).encode(CommandId(1));
             stage.command(queue, &entry, &[])
