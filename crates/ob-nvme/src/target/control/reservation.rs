@@ -336,14 +336,7 @@ impl ReservationState {
     }
 }
 
-/// The saved form, all numbers little-endian:
-///
-/// ```text
-///   0        4         8         16    20     21      22            24       28
-///   │ "OBRS" │ format  │ version │ GEN │ PTPL │ RTYPE │ registrants │ holder │ HOSTID, key of each │ CRC32C │
-/// ```
-///
-/// `holder` is the index of the registrant that holds, `FFFFFFFFh` where all or none do.
+/// The saved form, as `docs/format/reservations.md` has it.
 mod saved {
     pub(super) const MAGIC: [u8; 4] = *b"OBRS";
     pub(super) const VERSION: u32 = 1;
@@ -397,11 +390,20 @@ impl ReservationState {
         if header.get(..4) != Some(&saved::MAGIC) || word(4) != saved::VERSION {
             return Err(damaged("not of this version"));
         }
-        let (persists, kind) = (header[20] != 0, header[21]);
+        let (persists, kind) = (header[20] == 1, header[21]);
+        if header[20] > 1 {
+            return Err(damaged("neither to survive nor not"));
+        }
         let registrants = decode_registrants(entries).ok_or(damaged("a registrant is cut off"))?;
         let is_count_right = registrants.len() == usize::from(u16::from_le_bytes([header[22], header[23]]));
         if !is_count_right || registrants.len() > REGISTRANTS_MAX {
             return Err(damaged("the number of registrants does not fit"));
+        }
+        let is_unique = |(at, one): (usize, &RegisteredHost)| {
+            one.key != 0 && !registrants[..at].iter().any(|before| before.host_id == one.host_id)
+        };
+        if !registrants.iter().enumerate().all(is_unique) {
+            return Err(damaged("a host has registered twice, or without a key"));
         }
         let version = u64::from(word(8)) | u64::from(word(12)) << 32;
         if !persists {

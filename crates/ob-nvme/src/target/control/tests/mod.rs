@@ -11,6 +11,7 @@ mod hostile;
 mod log;
 mod reservation;
 mod reserve;
+mod saved_document;
 
 use std::time::Duration;
 
