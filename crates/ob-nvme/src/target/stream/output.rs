@@ -12,8 +12,11 @@ use ob_memory::Slice;
 
 /// Consumed small bytes before the rest is moved to the front of its buffer.
 const COMPACT_FROM: usize = 4096;
-/// A buffer that grew beyond this is not kept while there is nothing to send: idle connections stay small.
-const KEEP_MAX: usize = 64 << 10;
+/// A buffer that grew beyond this is not kept while there is nothing to send: idle connections stay small. It is what a
+/// full queue of reads needs.
+const KEEP_MAX: usize = 16 << 10;
+/// The same of the list of segments.
+const KEEP_SEGMENTS: usize = 512;
 
 /// The queue of bytes of one connection.
 #[derive(Default)]
@@ -126,6 +129,9 @@ impl Output {
             if self.small.capacity() > KEEP_MAX {
                 self.small = Vec::new();
             }
+            if self.segments.is_empty() && self.segments.capacity() > KEEP_SEGMENTS {
+                self.segments = VecDeque::new();
+            }
         } else if self.small_sent >= COMPACT_FROM && self.small_sent >= self.small.len() / 2 {
             self.small.drain(..self.small_sent);
             self.small_sent = 0;
@@ -142,6 +148,25 @@ mod tests {
         let mut slices = [IoSlice::new(&[]); 16];
         let count = output.gather(&mut slices);
         slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect()
+    }
+
+    #[test]
+    fn what_a_burst_needed_is_not_kept() {
+        let pool = Pool::new(4096, 1);
+        let mut output = Output::default();
+        for _ in 0..4 {
+            for _ in 0..10_000 {
+                output.push(&[1; 24]);
+                output.push_owned(vec![2; 5]);
+            }
+            output.push_payload(pool.take().unwrap());
+            while !output.is_empty() {
+                output.sent(1000);
+            }
+            let kept = output.small.capacity() + output.segments.capacity() * size_of::<Segment>();
+            assert!(kept <= 40 << 10, "{kept} bytes");
+            assert_eq!(pool.blocks_out(), 0);
+        }
     }
 
     #[test]
