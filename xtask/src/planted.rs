@@ -54,6 +54,22 @@ pub const HARNESSES: &[Harness] = &[
             "tail-kept",
         ],
     },
+    Harness {
+        package: "ob-nvme",
+        test: "model",
+        build: Build::Plain,
+        plants: &[
+            "orphans-forgotten",
+            "fua-ignored",
+            "zeroes-not-forced",
+            "flush-at-once",
+            "compare-always-equal",
+            "pair-writes-anyway",
+        ],
+    },
+    Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
+    Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
+    Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
 ];
 
 const FEATURE: &str = "planted-bugs";

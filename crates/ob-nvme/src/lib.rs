@@ -14,4 +14,5 @@
 pub mod auth;
 pub mod driver;
 pub mod initiator;
+mod plant;
 pub mod target;

@@ -78,6 +78,15 @@ enum Kind {
     Compare {
         is_right: bool,
     },
+    Verify,
+    /// The comparison of a fused pair; the write is a command of its own.
+    PairCompare {
+        is_right: bool,
+    },
+    PairWrite {
+        stamp: u64,
+        is_right: bool,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -183,9 +192,10 @@ impl World {
         }
         let block = self.rng.index(BLOCKS);
         let blocks = (1 + self.rng.index(24)).min(BLOCKS - block);
-        let choice = if reads_only { 0 } else { self.rng.below(20) };
+        let choice = if reads_only { 0 } else { self.rng.below(23) };
         let range = block..block + blocks;
         let is_free = !self.blocks[range.clone()].iter().any(|block| block.is_written);
+        let is_known = self.blocks[range.clone()].iter().all(|block| block.current.len() == 1);
         let is_untouched = is_free && !self.blocks[range.clone()].iter().any(|block| block.readers > 0);
         match choice {
             0..=7 if is_free => self.begin(queue, Op { kind: Kind::Read, block, blocks }),
@@ -201,9 +211,14 @@ impl World {
                 let covers = self.blocks.iter().map(Block::completed).collect();
                 self.begin(queue, Op { kind: Kind::Flush(covers), block: 0, blocks: 0 });
             }
-            18 if is_untouched && self.blocks[block].current.len() == 1 => {
+            18 if is_free && is_known => {
                 let is_right = self.rng.one_in(2);
-                self.begin(queue, Op { kind: Kind::Compare { is_right }, block, blocks: 1 });
+                self.begin(queue, Op { kind: Kind::Compare { is_right }, block, blocks });
+            }
+            19 if is_free => self.begin(queue, Op { kind: Kind::Verify, block, blocks }),
+            20..=22 if is_untouched && is_known => {
+                let is_right = !self.rng.one_in(3);
+                self.begin_pair(queue, block, blocks.min(16), is_right);
             }
             _ => {}
         }
@@ -212,8 +227,8 @@ impl World {
     fn begin(&mut self, queue: usize, op: Op) {
         for block in &mut self.blocks[op.block..op.block + op.blocks] {
             match op.kind {
-                Kind::Read => block.readers += 1,
-                Kind::Write { stamp, .. } => {
+                Kind::Read | Kind::Compare { .. } | Kind::Verify => block.readers += 1,
+                Kind::Write { stamp, .. } | Kind::PairWrite { stamp, .. } => {
                     block.is_written = true;
                     block.versions.push((stamp, false));
                 }
@@ -221,8 +236,7 @@ impl World {
                     block.is_written = true;
                     block.versions.push((0, false));
                 }
-                Kind::Compare { .. } => block.is_written = true,
-                Kind::Flush(_) => {}
+                Kind::PairCompare { .. } | Kind::Flush(_) => {}
             }
         }
         let solicited = self.rng.one_in(3);
@@ -237,15 +251,40 @@ impl World {
                 let data = content(stamp, op.block, op.blocks);
                 self.session.write(queue, block, &data, is_durable, solicited, op);
             }
-            Kind::Discard => self.session.discard(queue, block, blocks, op),
-            Kind::Compare { is_right } => {
-                // The block is rewritten with what it has, if it still has that.
-                let stamp = self.blocks[op.block].current[0];
-                let expected = if is_right { stamp } else { stamp + (1 << 40) };
-                let (old, new) = (content(expected, op.block, 1), content(stamp, op.block, 1));
-                self.session.pair(queue, block, &old, &new, op);
+            Kind::Discard => {
+                let first = 1 + self.rng.below(u64::from(blocks)) as u32;
+                let ranges = [(block, first), (block + u64::from(first), blocks - first)];
+                self.session.discard(queue, &ranges, op);
             }
+            Kind::Verify => self.session.plain(queue, IoOpcode::Verify, block, blocks, false, op),
+            Kind::Compare { is_right } => {
+                let data = self.expected(op.block, op.blocks, is_right);
+                self.session.compare(queue, block, &data, solicited, op);
+            }
+            // These begin together.
+            Kind::PairCompare { .. } | Kind::PairWrite { .. } => {}
         }
+    }
+
+    /// Blocks get new contents in one, if they have what they should; or what they cannot have.
+    fn begin_pair(&mut self, queue: usize, block: usize, blocks: usize, is_right: bool) {
+        self.stamps += 1;
+        let stamp = self.stamps;
+        let kinds = [Kind::PairCompare { is_right }, Kind::PairWrite { stamp, is_right }];
+        let ops = kinds.map(|kind| Op { kind, block, blocks });
+        let old = self.expected(block, blocks, is_right);
+        ops.iter().for_each(|op| self.begin(queue, op.clone()));
+        self.session.pair(queue, block as u64, &old, &content(stamp, block, blocks), ops);
+    }
+
+    /// What blocks hold, or the same with one of them wrong.
+    fn expected(&mut self, block: usize, blocks: usize, is_right: bool) -> Vec<u8> {
+        let wrong = (!is_right).then(|| block + self.rng.index(blocks));
+        let held = |index: usize| {
+            let stamp = self.blocks[index].current[0];
+            content(if wrong == Some(index) { stamp + (1 << 40) } else { stamp }, index, 1)
+        };
+        (block..block + blocks).flat_map(held).collect()
     }
 
     fn apply(&mut self, event: Event<Op>) {
@@ -274,11 +313,22 @@ impl World {
                     block.is_written = false;
                     block.current.push(0);
                 }
+                Kind::Verify => block.readers -= 1,
                 Kind::Compare { is_right } => {
+                    block.readers -= 1;
+                    compared(seed, index, status, *is_right);
+                }
+                Kind::PairCompare { is_right } => compared(seed, index, status, *is_right),
+                // The comparison failed, or could not be made: then nothing was written.
+                Kind::PairWrite { stamp, .. }
+                    if status.is_some_and(|status| status.is(Status::ABORTED_FAILED_FUSED)) =>
+                {
                     block.is_written = false;
-                    let failed_to_match = status.is_some_and(|status| status.is(Status::COMPARE_FAILURE));
-                    assert!(!failed_to_match || !is_right, "seed {seed}: block {index} did not match");
-                    assert!(!is_good || *is_right, "seed {seed}: block {index} matched what it never had");
+                    assert_eq!(block.versions.pop(), Some((*stamp, false)), "seed {seed}: block {index}");
+                }
+                Kind::PairWrite { stamp, is_right } => {
+                    assert!(!is_good || *is_right, "seed {seed}: block {index} was written unlike it was");
+                    block.written(*stamp, is_good, false);
                 }
                 Kind::Flush(_) => {}
             }
@@ -382,6 +432,14 @@ impl Block {
         self.current = self.versions.iter().map(|(stamp, _)| *stamp).collect();
         self.is_unknown = true;
     }
+}
+
+/// A comparison tells equal from different, if it tells anything.
+fn compared(seed: u64, index: usize, status: Option<Status>, is_right: bool) {
+    let is_good = status.is_some_and(Status::is_success);
+    let failed_to_match = status.is_some_and(|status| status.is(Status::COMPARE_FAILURE));
+    assert!(!failed_to_match || !is_right, "seed {seed}: block {index} did not match");
+    assert!(!is_good || is_right, "seed {seed}: block {index} matched what it never had");
 }
 
 fn content(stamp: u64, block: usize, blocks: usize) -> Vec<u8> {

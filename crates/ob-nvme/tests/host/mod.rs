@@ -29,7 +29,6 @@ pub(crate) struct Event<Op> {
 }
 
 struct Pending<Op> {
-    /// The second half of a pair has none: the first is answered for both.
     op: Option<Op>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -284,28 +283,47 @@ impl<Op: Clone> Session<Op> {
         }
     }
 
-    pub(crate) fn discard(&mut self, queue: usize, block: u64, blocks: u32, op: Op) {
+    /// Deallocates a run of blocks, told as several ranges.
+    pub(crate) fn discard(&mut self, queue: usize, ranges: &[(u64, u32)], op: Op) {
         let command = self.command_id(queue);
-        let data = BlockRange { start: block, blocks }.encode();
+        let data: Vec<u8> = ranges
+            .iter()
+            .flat_map(|(start, blocks)| {
+                BlockRange { start: *start, blocks: *blocks }.encode().as_bytes().to_vec()
+            })
+            .collect();
         let entry = DatasetManagement {
             namespace: NamespaceId(1),
-            ranges: 1,
+            ranges: ranges.len(),
             deallocate: true,
             integral_write: false,
             integral_read: false,
         }
-        .encode(command, DataPointer::InCapsule { offset: 0, len: 16 });
-        self.begin(queue, &entry, data.as_bytes(), Some(op), &[]);
+        .encode(command, DataPointer::InCapsule { offset: 0, len: data.len() as u32 });
+        self.begin(queue, &entry, &data, Some(op), &[]);
     }
 
-    /// Writes `new` if the block holds `old`, in one.
-    pub(crate) fn pair(&mut self, queue: usize, block: u64, old: &[u8], new: &[u8], op: Op) {
-        let fields = BlockCommand::new(NamespaceId(1), block, 1);
+    pub(crate) fn compare(&mut self, queue: usize, block: u64, data: &[u8], solicited: bool, op: Op) {
+        let (command, len) = (self.command_id(queue), data.len() as u32);
+        let fields = BlockCommand::new(NamespaceId(1), block, len / support::BLOCK as u32);
+        if solicited || len > 8192 {
+            let entry = fields.encode(IoOpcode::Compare, command, DataPointer::Transport { len });
+            self.begin(queue, &entry, &[], Some(op), data);
+        } else {
+            let entry = fields.encode(IoOpcode::Compare, command, DataPointer::InCapsule { offset: 0, len });
+            self.begin(queue, &entry, data, Some(op), &[]);
+        }
+    }
+
+    /// Writes `new` if the blocks hold `old`, in one: the comparison and the write are answered each.
+    pub(crate) fn pair(&mut self, queue: usize, block: u64, old: &[u8], new: &[u8], ops: [Op; 2]) {
+        let fields = BlockCommand::new(NamespaceId(1), block, (old.len() / support::BLOCK) as u32);
         let pointer = DataPointer::InCapsule { offset: 0, len: old.len() as u32 };
+        let [first_op, second_op] = ops;
         let first = fields.encode(IoOpcode::Compare, self.command_id(queue), pointer).with_fuse(Fuse::First);
-        self.begin(queue, &first, old, Some(op), &[]);
+        self.begin(queue, &first, old, Some(first_op), &[]);
         let second = fields.encode(IoOpcode::Write, self.command_id(queue), pointer).with_fuse(Fuse::Second);
-        self.begin(queue, &second, new, None, &[]);
+        self.begin(queue, &second, new, Some(second_op), &[]);
     }
 }
 

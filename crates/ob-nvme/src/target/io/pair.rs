@@ -13,6 +13,7 @@ use super::super::connection::ConnectionKey;
 use super::super::dispatch::Arrival;
 use super::super::flight::{Flight, FlightKey, State, Work};
 use super::{Io, IoKind};
+use crate::plant::{self, Bug};
 
 impl Target {
     /// Looks at the fused bits of a command that arrives: the first half that it completes, if it is a second.
@@ -97,6 +98,9 @@ impl Target {
             }
             return self.blocked.push_back(first);
         }
+        if plant::is_planted(Bug::PairUnlocked) {
+            return self.step(first);
+        }
         self.ranges.hold(io.backend, io.offset, io.len, first);
         if self.is_range_busy(first) { self.pairs.push(first) } else { self.step(first) }
     }
@@ -127,7 +131,15 @@ impl Target {
     pub(super) fn compared(&mut self, key: FlightKey) {
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &flight.work else { return };
-        if flight.data.as_deref() != flight.other.as_deref() {
+        let is_equal = flight.data.as_deref() == flight.other.as_deref();
+        if !is_equal
+            && plant::is_planted(Bug::PairWritesAnyway)
+            && let Some(second) = io.partner
+        {
+            flight.state = State::Partner;
+            return self.step(second);
+        }
+        if !is_equal && !plant::is_planted(Bug::CompareAlwaysEqual) {
             return self.finish(key, Err(Status::COMPARE_FAILURE.with_do_not_retry()));
         }
         match io.partner {

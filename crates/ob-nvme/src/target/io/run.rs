@@ -7,6 +7,7 @@ use super::super::Target;
 use super::super::connection::Data;
 use super::super::flight::{FlightKey, State, Work};
 use super::{IoKind, dataset_range, extent};
+use crate::plant::{self, Bug};
 
 /// What is to be done next for a command.
 enum Step {
@@ -43,7 +44,7 @@ impl Target {
             IoKind::Read => !was_flush,
             IoKind::Write => true,
             IoKind::Flush | IoKind::Hint => true,
-            IoKind::WriteZeroes => was_flush || !io.is_durable,
+            IoKind::WriteZeroes => was_flush || !io.is_durable || plant::is_planted(Bug::ZeroesNotForced),
             IoKind::Discard => {
                 io.done += u64::from(!was_flush);
                 false
@@ -103,7 +104,11 @@ impl Target {
                 DeviceOp::Flush
             }
             IoKind::Read => DeviceOp::Read { offset, into: flight.data.take()? },
-            IoKind::Write => DeviceOp::Write { offset, from: flight.data.take()?, durable: io.is_durable },
+            IoKind::Write => {
+                let durable = io.is_durable && !plant::is_planted(Bug::ForceUnitAccessIgnored);
+                DeviceOp::Write { offset, from: flight.data.take()?, durable }
+            }
+            IoKind::Flush if plant::is_planted(Bug::FlushAtOnce) => return Some(Step::Finish(Ok(()))),
             IoKind::Flush => DeviceOp::Flush,
             IoKind::WriteZeroes if io.done == 0 => {
                 io.done = io.len;
@@ -225,6 +230,9 @@ impl Target {
 
     /// Checks a command anew that has waited: what it was admitted to may have changed.
     pub(in crate::target) fn check_again(&self, key: FlightKey) -> Result<(), Status> {
+        if plant::is_planted(Bug::AdmittedForEver) {
+            return Ok(());
+        }
         let gone = Status::INVALID_NAMESPACE.with_do_not_retry();
         let flight = self.flights.get(key).ok_or(gone)?;
         let Work::Io(io) = &flight.work else { return Ok(()) };

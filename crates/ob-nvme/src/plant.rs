@@ -1,0 +1,53 @@
+//! Bugs that can be put in on purpose, so that it is seen that the tests find them (`cargo xtask planted`).
+//!
+//! With the feature `planted-bugs` the environment variable `OB_PLANT` names the one that is on; without the
+//! feature, in every build that people run, none can be.
+
+/// The bugs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// What a lost association left on devices is not waited for.
+    OrphansForgotten,
+    /// Writes with FUA are answered when they are written, durable or not.
+    ForceUnitAccessIgnored,
+    /// Write Zeroes with FUA likewise.
+    ZeroesNotForced,
+    /// A flush is answered without one.
+    FlushAtOnce,
+    /// Every comparison finds what it was given.
+    CompareAlwaysEqual,
+    /// The write of a fused pair goes on though the comparison failed.
+    PairWritesAnyway,
+    /// Others come between the halves of a fused pair.
+    PairUnlocked,
+    /// Data that was asked for is taken in any order.
+    OffsetUnchecked,
+    /// A namespace's reservations hold for nobody who has waited.
+    AdmittedForEver,
+}
+
+/// Whether this bug is on.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    use std::sync::OnceLock;
+    static PLANTED: OnceLock<Option<Bug>> = OnceLock::new();
+    let planted = PLANTED.get_or_init(|| match std::env::var("OB_PLANT").ok()?.as_str() {
+        "orphans-forgotten" => Some(Bug::OrphansForgotten),
+        "fua-ignored" => Some(Bug::ForceUnitAccessIgnored),
+        "zeroes-not-forced" => Some(Bug::ZeroesNotForced),
+        "flush-at-once" => Some(Bug::FlushAtOnce),
+        "compare-always-equal" => Some(Bug::CompareAlwaysEqual),
+        "pair-writes-anyway" => Some(Bug::PairWritesAnyway),
+        "pair-unlocked" => Some(Bug::PairUnlocked),
+        "offset-unchecked" => Some(Bug::OffsetUnchecked),
+        "admitted-for-ever" => Some(Bug::AdmittedForEver),
+        _ => None,
+    });
+    *planted == Some(bug)
+}
+
+/// Whether this bug is on: it cannot be.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is_planted(_bug: Bug) -> bool {
+    false
+}
