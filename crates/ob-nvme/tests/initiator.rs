@@ -19,6 +19,7 @@ use ob_nvme::target::control::{HostPolicy, HostSecrets, HostSpec, NamespaceSpec}
 use ob_wire_nvme::command::{AdminOpcode, IoOpcode};
 use ob_wire_nvme::log::DiscoverySubtype;
 use ob_wire_nvme::pdu::{DataAlignment, Digests, IcResponse, PduError, Role};
+use ob_wire_nvme::text::unpadded;
 use ob_wire_nvme::{CommandId, NamespaceId, Status, SubmissionEntry};
 
 const DIGESTS: [Digests; 4] = [
@@ -53,6 +54,25 @@ fn what_was_written_is_read_with_every_combination_of_digests_and_several_queues
         });
         assert_eq!(served.ask(|driver| driver.target().counts().in_flight), 0);
     }
+}
+
+#[test]
+fn a_controller_and_its_namespaces_describe_themselves_without_io_queues() {
+    let served = Served::new();
+    block_on(async {
+        let initiator = Initiator::connect(Options { queues: 0, ..served.options() }).await.unwrap();
+        let controller = initiator.controller().await.unwrap();
+        assert_eq!(unpadded(&controller.subsystem), NQN);
+        assert_eq!(controller.controller_id.get(), initiator.facts().unwrap().controller.0);
+        let id = NamespaceId(1);
+        let (layout, ids) = initiator.describe(id).await.unwrap();
+        assert_eq!((layout.blocks.get(), ids.uuid), (BLOCKS, Some([1; 16])));
+        let namespace = initiator.namespace(id).await.unwrap();
+        assert_eq!((namespace.used(), namespace.blocks()), (layout.used.get(), BLOCKS));
+        let missing = NamespaceId(9);
+        assert_eq!(initiator.describe(missing).await.err(), Some(Error::NoSuchNamespace(missing)));
+        initiator.disconnect().await;
+    });
 }
 
 #[test]

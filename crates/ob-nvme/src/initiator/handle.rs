@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use ob_wire_nvme::identify::{Cns, Geometry, IDENTIFY_LEN, Identify, Namespace as NamespaceLayout};
+use ob_wire_nvme::identify::{
+    Cns, Controller, Geometry, IDENTIFY_LEN, Identify, Namespace as NamespaceLayout,
+};
 use ob_wire_nvme::identify::{NamespaceIds, NamespaceList};
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 use zerocopy::FromBytes;
@@ -123,19 +125,34 @@ impl Initiator {
 
     /// One namespace.
     pub async fn namespace(&self, id: NamespaceId) -> Result<Namespace, Error> {
+        let (layout, ids) = self.describe(id).await?;
+        let geometry: Geometry = layout.geometry().ok_or(Error::NoSuchNamespace(id))?;
+        Namespace::new(self.clone(), id, geometry, layout.used.get(), ids)
+    }
+
+    /// What the controller says of a namespace, whether it can be used here or not, and its ids.
+    pub async fn describe(&self, id: NamespaceId) -> Result<(Box<NamespaceLayout>, NamespaceIds), Error> {
         let data = self.identify(Cns::Namespace, id).await.map_err(|error| match error {
             Error::Command(_) => Error::NoSuchNamespace(id),
             other => other,
         })?;
-        let layout = NamespaceLayout::ref_from_bytes(&data).map_err(|_| Error::NoSuchNamespace(id))?;
-        let geometry: Geometry = layout.geometry().ok_or(Error::NoSuchNamespace(id))?;
+        let layout = NamespaceLayout::read_from_bytes(&data).ok();
+        // Zeros are what a controller says of one that it does not have.
+        let layout = layout.filter(|layout| layout.blocks.get() != 0).ok_or(Error::NoSuchNamespace(id))?;
         // Old controllers do not have this list.
         let ids = match self.identify(Cns::NamespaceIds, id).await {
             Ok(data) => NamespaceIds::parse(&data).unwrap_or_default(),
             Err(Error::Command(_)) => NamespaceIds::default(),
             Err(error) => return Err(error),
         };
-        Namespace::new(self.clone(), id, geometry, ids)
+        Ok((Box::new(layout), ids))
+    }
+
+    /// What the controller says of itself.
+    pub async fn controller(&self) -> Result<Box<Controller>, Error> {
+        let data = self.identify(Cns::Controller, NamespaceId::NONE).await?;
+        let identity = Controller::read_from_bytes(&data);
+        identity.map(Box::new).map_err(|_| Error::Unsuitable("its identity has the wrong length"))
     }
 
     /// An Identify structure, as it came.

@@ -27,6 +27,7 @@ pub struct Namespace {
     initiator: Initiator,
     id: NamespaceId,
     geometry: Geometry,
+    used: u64,
     ids: NamespaceIds,
     facts: Facts,
 }
@@ -36,13 +37,14 @@ impl Namespace {
         initiator: Initiator,
         id: NamespaceId,
         geometry: Geometry,
+        used: u64,
         ids: NamespaceIds,
     ) -> Result<Self, Error> {
         let facts = initiator.facts().ok_or(Error::Closed)?;
         if facts.transfer_max < geometry.block_len() {
             return Err(Error::NoSuchNamespace(id));
         }
-        Ok(Self { initiator, id, geometry, ids, facts })
+        Ok(Self { initiator, id, geometry, used: used.min(geometry.blocks), ids, facts })
     }
 
     /// NSID.
@@ -55,6 +57,12 @@ impl Namespace {
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.geometry.blocks
+    }
+
+    /// Blocks that have content (NUSE); all of them, if the controller does not keep count.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
     }
 
     /// Bytes of a block.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ob_wire_nvme::pdu::Digests;
 use ob_wire_nvme::text::{Nqn, NqnError};
 
+use super::driver::fill_random;
 use crate::auth::{Policy, Secret};
 
 /// Where to connect to, as whom, and how.
@@ -108,6 +109,16 @@ impl RetryPolicy {
     }
 }
 
+/// An id for a host that has none: no other host has the same, and neither has this one next time. A random UUID.
+#[must_use]
+pub fn random_host_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    fill_random(&mut id);
+    id[6] = id[6] & 0x0F | 0x40;
+    id[8] = id[8] & 0x3F | 0x80;
+    id
+}
+
 impl Options {
     /// The usual, for a subsystem at an address. The host's name follows from its number.
     pub fn new(address: SocketAddr, subsystem: &str, host_id: [u8; 16]) -> Result<Self, NqnError> {
@@ -147,5 +158,12 @@ mod tests {
         let options = Options::new(([127, 0, 0, 1], 4420).into(), "nqn.2026-01.example:one", id).unwrap();
         let name = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
         assert_eq!(options.host.as_str(), name);
+    }
+
+    #[test]
+    fn drawn_ids_are_random_uuids() {
+        let [one, two] = [random_host_id(), random_host_id()];
+        assert_ne!(one, two);
+        assert_eq!((one[6] >> 4, two[8] >> 6), (4, 2), "version and variant");
     }
 }

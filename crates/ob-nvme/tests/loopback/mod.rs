@@ -1,4 +1,4 @@
-//! Our own target on loopback sockets, in a thread of its own, with disks in memory; and a small executor.
+//! Our own target on loopback sockets, in a thread of its own, with disks in memory.
 
 // Each test crate uses its own part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
@@ -8,18 +8,16 @@ use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{JoinHandle, Thread};
+use std::task::Poll;
+use std::thread::JoinHandle;
 
 use ob_core::{
     ConnectionId, DeviceCompletion, DeviceInfo, DeviceOp, Instant, ListenerId, Net, NetError, NetEvent,
     NetListenError, Received, Refused, Sent, Token,
 };
 use ob_nvme::driver::{Store, TargetDriver};
+pub use ob_nvme::initiator::block_on;
 use ob_nvme::initiator::{Initiator, Options};
 use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, HostPolicy, NamespaceSpec, PortKey, PortSpec,
@@ -318,28 +316,6 @@ fn serve(mut driver: Driver, todo: &Receiver<Job>) {
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) if has_more => {}
             Err(TryRecvError::Empty) => driver.net_mut().wait(),
-        }
-    }
-}
-
-struct Unpark(Thread, AtomicU64);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.unpark();
-    }
-}
-
-/// The smallest executor there is.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current(), AtomicU64::new(0))));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
         }
     }
 }
