@@ -13,6 +13,7 @@ use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::config::{Config, ConfigError};
 use crate::files::{self, FilesCommand, FilesError};
 use crate::halves::HalfError;
+use crate::initiator::{self, InitiatorError, NvmeCommand};
 use crate::nvme::admin::AdminError;
 use crate::nvme::{self, NamespaceCommand};
 use crate::sim::{self, SCENARIOS, SimError, SimOptions};
@@ -116,6 +117,20 @@ Examples:
 Hosts that are connected see each change at once."
     )]
     Namespace(NamespaceCommand),
+    /// Use an NVMe/TCP target, ours or another: find it, look at it, read and write its namespaces
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard nvme discover
+  outboard nvme list
+  outboard nvme id --nsid 1
+  outboard nvme read --length 4KiB | xxd | head
+  outboard nvme write --input disk.img --flush
+
+Without options this is the card that `outboard up` starts on this machine, as any host finds it."
+    )]
+    Nvme(NvmeCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -267,6 +282,9 @@ pub enum CommandError {
     /// A command about namespaces.
     #[error(transparent)]
     Namespace(#[from] AdminError),
+    /// A command about a target.
+    #[error(transparent)]
+    Initiator(InitiatorError),
     /// The host's half of a benchmark.
     #[error("the host's half of the benchmark: {0}")]
     BenchHalf(BenchFailure),
@@ -300,6 +318,16 @@ impl From<FilesError> for CommandError {
     }
 }
 
+impl From<InitiatorError> for CommandError {
+    fn from(error: InitiatorError) -> Self {
+        match error {
+            InitiatorError::Told => Self::Told { exit_code: EXIT_FAILURE },
+            InitiatorError::Output(error) => Self::Output(error),
+            error => Self::Initiator(error),
+        }
+    }
+}
+
 impl CommandError {
     /// What the process ends with.
     #[must_use]
@@ -309,6 +337,7 @@ impl CommandError {
             Self::Half(error) => error.is_configuration(),
             Self::Up(error) => error.is_configuration(),
             Self::Files(error) => error.is_configuration(),
+            Self::Initiator(error) => error.is_configuration(),
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
@@ -346,6 +375,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Status(options) => status(&options),
         Command::Files(command) => Ok(files::run(&command)?),
         Command::Namespace(command) => nvme::run(&command),
+        Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),

@@ -4,6 +4,7 @@
 //!   outboard up ── supervise ──┬─ outboard card ── halves::run_card ── status endpoint ◀── outboard status
 //!                              └─ outboard host ── halves::run_host
 //!   outboard files ── files ── ob_files_host::Session ── rings ──▶ the card's FilesService
+//!   outboard nvme ─── initiator ── ob_nvme::initiator ── TCP ──▶ the card's NvmeService, or any target
 //!   outboard bench ── bench ── Report (table, JSON, SVG)
 //!   outboard sim ──── sim ──── scenarios, seed by seed
 //! ```
@@ -18,6 +19,7 @@ pub mod cli;
 pub mod config;
 pub mod files;
 pub mod halves;
+pub mod initiator;
 pub mod lock;
 pub mod logging;
 pub mod nvme;

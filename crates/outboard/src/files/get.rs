@@ -164,7 +164,8 @@ impl Fetch<'_> {
     }
 }
 
-fn put_in_place(unfinished: &Path, target: &Path, force: bool) -> io::Result<()> {
+/// Gives a finished file its name; one that has it already is replaced only with `force`.
+pub(crate) fn put_in_place(unfinished: &Path, target: &Path, force: bool) -> io::Result<()> {
     if force {
         return std::fs::rename(unfinished, target);
     }

@@ -145,7 +145,8 @@ fn store(
     bar: &ProgressBar,
 ) -> Result<(), Ended> {
     let life = remote.session.attachments();
-    let unfinished = target.parent().join(unfinished_name("put").map_err(Ended::Failed)?.as_bytes());
+    let unfinished =
+        target.parent().join(unfinished_name("put").map_err(|error| Ended::Failed(error.into()))?.as_bytes());
     let session = &remote.session;
     let failed = |error: Error| explain(remote, target, error);
     let gone = |renamed| Err(Ended::CardGone { renamed });

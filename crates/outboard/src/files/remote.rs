@@ -296,14 +296,14 @@ pub(super) fn readable(name: &[u8]) -> String {
 }
 
 /// A name that nobody else has: for a file that is not finished yet.
-pub(super) fn unfinished_name(purpose: &str) -> Result<String, FilesError> {
+pub(crate) fn unfinished_name(purpose: &str) -> std::io::Result<String> {
     let mut random = [0; 8];
-    getrandom(&mut random, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+    getrandom(&mut random, GetRandomFlags::empty())?;
     Ok(format!(".outboard-{purpose}-{:016x}", u64::from_ne_bytes(random)))
 }
 
 /// A bar for so many bytes, if that is known. Only a terminal shows it.
-pub(super) fn transfer_bar(bytes: Option<u64>, what: &str) -> ProgressBar {
+pub(crate) fn transfer_bar(bytes: Option<u64>, what: &str) -> ProgressBar {
     let bar = bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
     let template = match bytes {
         Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",

@@ -29,6 +29,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::config::{ByteSize, CardConfig, FilesDevice, NvmeConfig};
 use admin::{AdminAnswer, AdminCall, AdminRequest, AdminServer, NamespaceFacts};
 use catalogue::{Catalogue, Configured, Entry};
+pub(crate) use catalogue::{hex, uuid_text};
 pub use command::NamespaceCommand;
 pub(crate) use command::run;
 pub use devices::NamespaceDeviceError;
