@@ -424,7 +424,7 @@ impl World {
         let left = [counts.connections, counts.in_flight, counts.orphans, counts.held_up];
         assert_eq!(left, [0; 4], "{counts:?}");
         assert_eq!((counts.waiting_for_buffer, counts.waiting_for_range), (0, 0), "{counts:?}");
-        assert_eq!(self.rig.target.buffers_out(), 0, "buffers came back");
+        assert_eq!(self.rig.target.memory_used(), 0, "buffers came back");
         assert_eq!(self.rig.target.control().controllers(), 0, "associations ended");
         assert_eq!(self.rig.target.control().namespaces(self.guarded).count(), 1);
         let control = self.rig.target.control_mut();

@@ -148,7 +148,7 @@ fn data_pdus_without_data_complete_nothing() {
         assert!(!said.iter().any(|message| matches!(message.pdu, Pdu::Response(_))), "{said:?}");
         assert!(rig.disk.log.is_empty());
         rig.hang_up(io);
-        assert_eq!((rig.target.counts().in_flight, rig.target.buffers_out()), (0, 0));
+        assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
     }
 }
 
@@ -213,7 +213,7 @@ fn a_wrong_data_digest_on_a_command_that_failed_meanwhile_is_answered_once() {
         }
         assert!(!rig.response(io).status().is_success());
         assert!(rig.messages(io).is_empty() && rig.disk.log.is_empty());
-        assert_eq!(rig.target.buffers_out(), 0);
+        assert_eq!(rig.target.memory_used(), 0);
     }
 }
 
@@ -366,7 +366,7 @@ fn lengths_and_offsets_at_their_extremes_end_the_connection() {
                     }
                     rig.hang_up(client);
                     assert!(rig.disk.log.is_empty());
-                    assert_eq!(rig.target.buffers_out(), 0);
+                    assert_eq!(rig.target.memory_used(), 0);
                 }
             }
         }
@@ -469,6 +469,8 @@ fn more_commands_than_the_queue_has_entries_wait() {
     }
     let counts = rig.target.counts();
     assert_eq!((counts.in_flight, counts.held_up, rig.disk.queue.len()), (32, 1, 32));
+    assert!(counts.hold_ups_for_queue > 0, "{counts:?}");
+    assert_eq!((counts.hold_ups_for_buffer, counts.hold_ups_for_unsent, counts.buffers_exhausted), (0, 0, 0));
     rig.release_disk();
     assert_eq!(rig.messages(io).len(), 100);
     assert_eq!(rig.disk.bytes[99 * BLOCK], 100);
@@ -485,6 +487,7 @@ fn a_host_that_does_not_take_its_answers_is_read_no_more_and_closed_in_the_end()
     }
     let flushes = rig.target.counts().flushes;
     assert!((40..80).contains(&flushes), "{flushes} answers wait");
+    assert!(rig.target.counts().hold_ups_for_unsent > 0);
     rig.listen_again(io);
     assert_eq!(rig.messages(io).len(), 1000, "none is lost");
     rig.state(io).is_deaf = true;
@@ -580,7 +583,7 @@ fn hosts_that_come_and_go_while_a_device_hangs_leave_nothing_in_what_waits() {
         assert_eq!((counts.waiting_for_range, counts.in_flight), (0, 1), "{counts:?}");
     }
     rig.release_disk();
-    assert_eq!((rig.target.counts().in_flight, rig.target.buffers_out()), (0, 0));
+    assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
     assert_eq!(rig.disk.log, ["write"], "nobody else's command ever ran");
 }
 

@@ -53,7 +53,7 @@ fn cost(bytes: &[u8]) -> usize {
     }
     let cost = resident().saturating_sub(before) / connections_max;
     assert_eq!(rig.target.counts().connections, connections_max as u64);
-    assert_eq!(rig.target.buffers_out(), 0, "they take no payload memory");
+    assert_eq!(rig.target.memory_used(), 0, "they take no payload memory");
     // All of them are too late at the latest after ten seconds, and then nothing is left.
     rig.now = rig.now + Duration::from_secs(11);
     rig.target.tick(rig.now);

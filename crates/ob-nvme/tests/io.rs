@@ -338,7 +338,12 @@ fn nobody_comes_between_the_halves_of_a_pair() {
     rig.complete(at);
     rig.run();
     assert_eq!(rig.messages(two).len(), 2);
-    assert_eq!(rig.target.counts().waiting_for_range, 0);
+    let counts = rig.target.counts();
+    assert_eq!(
+        (counts.waiting_for_range, counts.waits_for_range),
+        (0, 3),
+        "the pair, the write and the read"
+    );
     rig.release_disk();
     assert_eq!(rig.disk.bytes[3 * BLOCK], 3);
 }
@@ -363,6 +368,13 @@ fn a_command_waits_for_a_buffer_and_none_is_lost() {
     }
     let counts = rig.target.counts();
     assert!(counts.waiting_for_buffer > 0 && counts.held_up > 0, "{counts:?}");
+    assert!(
+        counts.waits_for_buffer >= counts.waiting_for_buffer && counts.buffers_exhausted > 0,
+        "{counts:?}"
+    );
+    assert!(counts.hold_ups_for_buffer >= counts.held_up, "{counts:?}");
+    assert!((1..=counts.buffer_memory).contains(&counts.buffer_memory_used), "{counts:?}");
+    assert_eq!((counts.controllers, counts.hosts), (1, 1), "however many queues it has");
     while !rig.disk.queue.is_empty() {
         rig.complete(rig.disk.queue.len() - 1);
         rig.run();
@@ -374,6 +386,7 @@ fn a_command_waits_for_a_buffer_and_none_is_lost() {
     }
     let counts = rig.target.counts();
     assert_eq!((counts.in_flight, counts.waiting_for_buffer, counts.held_up), (0, 0, 0));
+    assert_eq!(counts.buffer_memory_used, 0);
     // Solicited writes, more than may be under way at once, and their data behind capsules that wait.
     let client = clients[0];
     rig.disk.is_held = false;

@@ -382,3 +382,54 @@ fn a_flush_does_not_speak_for_what_an_earlier_life_of_the_card_took() {
     let output = writer.wait_with_output().unwrap();
     failed("write", &output, 1, &["run the command again"]);
 }
+
+#[test]
+fn the_status_tells_who_uses_the_target_and_what_was_done() {
+    let card = Card::start(Place::new());
+    let status = || {
+        let output = card.place.output(&["status", "--json", "--endpoint", &card.status]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["nvme"].clone()
+    };
+    let before = status();
+    assert_eq!(
+        (&before["address"], &before["discovery"]),
+        (&(*card.address).into(), &(*card.discovery).into())
+    );
+    assert_eq!(
+        (&before["connections"], &before["reads"], &before["namespaces"]),
+        (&0.into(), &0.into(), &1.into())
+    );
+
+    card.write_file("in", &pattern(1, MIB));
+    card.succeeds("write --input in --flush");
+    card.succeeds("read --length 512KiB --out out");
+    card.fails("id --nsid 4000", 1, &["no namespace 4000"]);
+    let address: SocketAddr = card.address.parse().unwrap();
+    let options = Options::new(address, NQN, random_host_id()).unwrap();
+    let guest = block_on(Initiator::connect(Options { queues: 2, ..options })).unwrap();
+    // A snapshot may be a little old; what the card has done shows in the end.
+    let deadline = std::time::Instant::now() + support::DEADLINE;
+    let after = loop {
+        let after = status();
+        if after["connections"] == 3 && after["in_flight"] == 0 {
+            break after;
+        }
+        assert!(std::time::Instant::now() < deadline, "{after}");
+    };
+    assert_eq!((&after["hosts"], &after["controllers"]), (&1.into(), &1.into()), "{after}");
+    assert_eq!((&after["writes"], &after["written_bytes"]), (&8.into(), &MIB.into()));
+    assert_eq!((&after["reads"], &after["read_bytes"]), (&4.into(), &(MIB / 2).into()));
+    assert_eq!((&after["flushes"], &after["buffer_used_bytes"]), (&1.into(), &0.into()));
+    assert!(after["failed"].as_u64() > Some(0) && after["buffer_bytes"].as_u64() > Some(1 << 26), "{after}");
+    assert!(after["received_bytes"].as_u64() > Some(MIB as u64), "{after}");
+    let output = card.place.output(&["status", "--endpoint", &card.status]);
+    let shown = text(&output.stdout);
+    for part in
+        ["1 host, 1 controller, 3 connections of 1024", "writes     8 (1.0 MiB)", "buffers    0 B in use of"]
+    {
+        assert!(shown.contains(part), "no `{part}` in {shown}");
+    }
+    block_on(guest.disconnect());
+}

@@ -58,9 +58,10 @@ impl Buffers {
         [&self.capsules, &self.compares].into_iter().chain(&self.transfers).map(Pool::arena)
     }
 
-    /// How many buffers something holds.
-    pub(super) fn out(&self) -> usize {
-        [&self.capsules, &self.compares].into_iter().chain(&self.transfers).map(Pool::blocks_out).sum()
+    /// Bytes of the blocks that are in use.
+    pub(super) fn memory_used(&self) -> usize {
+        let pools = [&self.capsules, &self.compares].into_iter().chain(&self.transfers);
+        pools.map(|pool| pool.blocks_out() * pool.block_len()).sum()
     }
 
     /// Bytes of all of them.
@@ -91,8 +92,10 @@ mod tests {
         let buffers = Buffers::new(&config, 8192);
         let small: Vec<Slice> = std::iter::from_fn(|| buffers.for_transfer(512)).collect();
         assert_eq!(small.len(), 64 + 16 + 4, "every block of every size");
+        assert_eq!(buffers.memory_used(), 64 * SMALL_LEN + 16 * MIDDLE_LEN + 4 * TRANSFER_LEN_MAX);
         assert!(small.iter().all(|slice| slice.len() == 512));
         drop(small);
+        assert_eq!(buffers.memory_used(), 0);
         let large: Vec<Slice> = std::iter::from_fn(|| buffers.for_transfer(TRANSFER_LEN_MAX)).collect();
         assert_eq!(large.len(), 4);
         assert!(buffers.for_transfer(4096).is_some(), "the large ones leave the small ones alone");

@@ -1,5 +1,6 @@
 //! What a target counts, for whoever wants to show it.
 
+use super::connection::Stall;
 use super::io::IoKind;
 
 /// Numbers since the start, and a few of the moment.
@@ -7,6 +8,10 @@ use super::io::IoKind;
 pub struct TargetCounts {
     /// Connections now.
     pub connections: u64,
+    /// Controllers now, those of the discovery service included.
+    pub controllers: u64,
+    /// Hosts that they belong to.
+    pub hosts: u64,
     /// Connections accepted.
     pub accepted: u64,
     /// Connections closed as soon as they came, because there were too many.
@@ -53,13 +58,47 @@ pub struct TargetCounts {
     pub waiting_for_range: u64,
     /// Connections now held up: nothing is read from them.
     pub held_up: u64,
-    /// How often a connection was held up.
-    pub hold_ups: u64,
+    /// How often a connection was held up for want of a buffer for a capsule's data.
+    pub hold_ups_for_buffer: u64,
+    /// How often because its host had as many commands under way as the queue has entries.
+    pub hold_ups_for_queue: u64,
+    /// How often because its host did not take its answers.
+    pub hold_ups_for_unsent: u64,
+    /// How often because its Connect waited for what an earlier association left behind.
+    pub hold_ups_for_connect: u64,
+    /// Commands that had to wait for a buffer, because there was none or because their connection had its share.
+    pub waits_for_buffer: u64,
+    /// Commands that had to wait for others on the same range.
+    pub waits_for_range: u64,
+    /// How often somebody asked for a buffer and none was left.
+    pub buffers_exhausted: u64,
+    /// Bytes of buffers.
+    pub buffer_memory: u64,
+    /// Bytes of buffers that are now in use.
+    pub buffer_memory_used: u64,
     /// Connects that had to wait for what an earlier association left behind.
     pub connects_delayed: u64,
 }
 
 impl TargetCounts {
+    /// I/O commands, reservations aside.
+    #[must_use]
+    pub fn io_commands(&self) -> u64 {
+        let Self { reads, writes, flushes, write_zeroes, dataset, compares, verifies, .. } = self;
+        reads + writes + flushes + write_zeroes + dataset + compares + verifies
+    }
+
+    pub(super) fn count_hold_up(&mut self, stall: Stall) {
+        let count = match stall {
+            Stall::CapsuleBuffer => &mut self.hold_ups_for_buffer,
+            Stall::QueueFull => &mut self.hold_ups_for_queue,
+            Stall::Unsent => &mut self.hold_ups_for_unsent,
+            Stall::Connecting => &mut self.hold_ups_for_connect,
+        };
+        *count += 1;
+        self.buffers_exhausted += u64::from(stall == Stall::CapsuleBuffer);
+    }
+
     pub(super) fn count_io(&mut self, kind: IoKind) {
         let count = match kind {
             IoKind::Read => &mut self.reads,

@@ -157,15 +157,20 @@ impl Target {
         self.buffers.memory()
     }
 
-    /// How many buffers commands and unsent answers hold. It looks at every buffer, so it is for tests and for people.
-    pub fn buffers_out(&self) -> usize {
-        self.buffers.out()
+    /// Bytes of buffers that commands and unsent answers hold. It looks at every buffer, so it is for tests and for people.
+    pub fn memory_used(&self) -> usize {
+        self.buffers.memory_used()
     }
 
     /// The numbers.
     pub fn counts(&self) -> TargetCounts {
         let connections = || self.slots.iter().filter_map(|slot| slot.connection.as_deref());
+        let (controllers, hosts) = self.control.population();
         TargetCounts {
+            controllers: controllers as u64,
+            hosts: hosts as u64,
+            buffer_memory: self.buffers.memory() as u64,
+            buffer_memory_used: self.memory_used() as u64,
             connections: connections().count() as u64,
             in_flight: self.flights.len() as u64,
             orphans: self.flights.orphans() as u64,

@@ -209,7 +209,7 @@ impl Target {
     }
 
     fn hold_up(&mut self, key: ConnectionKey, stall: Stall) {
-        self.counts.hold_ups += 1;
+        self.counts.count_hold_up(stall);
         let Some(connection) = self.connection_mut(key) else { return };
         connection.stall = Some(stall);
         connection.within_since = None;

@@ -46,9 +46,14 @@ impl Target {
     /// Gets a command its buffer, or has it wait in the order of its connection.
     pub(super) fn wait_for_buffer(&mut self, now: Instant, key: ConnectionKey, flight: FlightKey) {
         let must_queue = self.connection(key).is_none_or(|connection| !connection.waiting.is_empty());
-        if !must_queue && self.acquire(now, flight).is_ok() {
-            return;
+        if !must_queue {
+            match self.acquire(now, flight) {
+                Ok(()) => return,
+                Err(NotNow::PoolEmpty) => self.counts.buffers_exhausted += 1,
+                Err(NotNow::Share) => {}
+            }
         }
+        self.counts.waits_for_buffer += 1;
         let Some(connection) = self.connection_mut(key) else { return };
         connection.waiting.push_back(flight);
         if !connection.is_hungry {

@@ -27,6 +27,7 @@ use ob_wire_nvme::log::AddressFamily;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{ByteSize, CardConfig, FilesDevice, NvmeConfig};
+use crate::status::NvmeFacts;
 use admin::{AdminAnswer, AdminCall, AdminRequest, AdminServer, NamespaceFacts};
 use catalogue::{Catalogue, Configured, Entry};
 pub(crate) use catalogue::{hex, uuid_text};
@@ -182,11 +183,15 @@ impl NvmeService {
         connect_command(&self.config.nvme, self.address)
     }
 
-    /// Commands taken so far.
-    pub(crate) fn commands(&self) -> u64 {
-        let counts = self.driver.target().counts();
-        let io = counts.reads + counts.writes + counts.flushes + counts.write_zeroes + counts.dataset;
-        io + counts.compares + counts.verifies + counts.control_commands
+    /// What there is to know, for the status.
+    pub(crate) fn facts(&self) -> NvmeFacts {
+        NvmeFacts {
+            address: self.address,
+            discovery: self.discovery,
+            namespaces: self.served.len(),
+            connections_max: u64::from(CONNECTIONS_MAX),
+            counts: self.driver.target().counts(),
+        }
     }
 
     /// Takes an event of the reactor, if it is for this service.

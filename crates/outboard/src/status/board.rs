@@ -1,15 +1,17 @@
 //! What the reactor tells, and the server reads.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ob_core::{DmaCounts, Incarnation};
 use ob_files_card::FilesCounts;
+use ob_nvme::target::TargetCounts;
 use ob_wire_link::files::{ServerInfo, SpaceInfo};
 use tokio::sync::watch;
 
 use super::checks::{checks, health};
-use super::{FilesStatus, HalfState, HalfStatus, LinkStatus, RequestCount, Status};
+use super::{FilesStatus, HalfState, HalfStatus, LinkStatus, NvmeHoldUps, NvmeStatus, RequestCount, Status};
 use crate::accounting;
 use crate::config::LinkKind;
 
@@ -34,6 +36,8 @@ pub struct Snapshot {
     pub requests: Vec<RequestCount>,
     /// The files, on a card that has some.
     pub files: Option<FilesFacts>,
+    /// What is served over NVMe/TCP; none until the first snapshot.
+    pub nvme: Option<NvmeFacts>,
 }
 
 /// What a card knows of itself.
@@ -101,6 +105,21 @@ pub struct FilesFacts {
     pub frozen: bool,
     /// What was done.
     pub counts: FilesCounts,
+}
+
+/// What a card knows of its NVMe/TCP target.
+#[derive(Clone, Copy, Debug)]
+pub struct NvmeFacts {
+    /// Where subsystems are served.
+    pub address: SocketAddr,
+    /// Where discovery is.
+    pub discovery: SocketAddr,
+    /// Namespaces.
+    pub namespaces: usize,
+    /// Connections that there can be.
+    pub connections_max: u64,
+    /// What was done, and what is under way.
+    pub counts: TargetCounts,
 }
 
 /// Whether a snapshot can be trusted to be of now.
@@ -193,6 +212,7 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
         },
         requests: snapshot.requests.clone(),
         files: snapshot.files.as_ref().map(describe_files),
+        nvme: snapshot.nvme.as_ref().map(describe_nvme),
         checks,
     }
 }
@@ -224,6 +244,54 @@ fn describe_files(facts: &FilesFacts) -> FilesStatus {
         errors: counts.errors,
         log_frames: counts.frames,
         device_flushes: counts.device_flushes,
+    }
+}
+
+fn describe_nvme(facts: &NvmeFacts) -> NvmeStatus {
+    let NvmeFacts { address, discovery, namespaces, connections_max, counts } = *facts;
+    NvmeStatus {
+        address: address.to_string(),
+        discovery: discovery.to_string(),
+        namespaces,
+        hosts: counts.hosts,
+        controllers: counts.controllers,
+        connections: counts.connections,
+        connections_max,
+        accepted: counts.accepted,
+        refused: counts.refused,
+        protocol_errors: counts.protocol_errors,
+        timeouts: counts.timeouts,
+        digest_errors: counts.digest_errors,
+        control_commands: counts.control_commands,
+        reads: counts.reads,
+        read_bytes: counts.bytes_read,
+        writes: counts.writes,
+        written_bytes: counts.bytes_written,
+        flushes: counts.flushes,
+        write_zeroes: counts.write_zeroes,
+        dataset_managements: counts.dataset,
+        compares: counts.compares,
+        verifies: counts.verifies,
+        failed: counts.failed,
+        received_bytes: counts.bytes_received,
+        sent_bytes: counts.bytes_sent,
+        in_flight: counts.in_flight,
+        orphans: counts.orphans,
+        waiting_for_buffer: counts.waiting_for_buffer,
+        waiting_for_range: counts.waiting_for_range,
+        waits_for_buffer: counts.waits_for_buffer,
+        waits_for_range: counts.waits_for_range,
+        held_up: counts.held_up,
+        hold_ups: NvmeHoldUps {
+            buffer: counts.hold_ups_for_buffer,
+            queue_full: counts.hold_ups_for_queue,
+            unsent: counts.hold_ups_for_unsent,
+            connect: counts.hold_ups_for_connect,
+        },
+        connects_delayed: counts.connects_delayed,
+        buffer_bytes: counts.buffer_memory,
+        buffer_used_bytes: counts.buffer_memory_used,
+        buffers_exhausted: counts.buffers_exhausted,
     }
 }
 
@@ -276,6 +344,18 @@ pub(super) mod tests {
             },
             requests: Vec::new(),
             files: None,
+            nvme: None,
+        }
+    }
+
+    /// A target that has nothing to do.
+    pub(in crate::status) fn nvme_facts() -> NvmeFacts {
+        NvmeFacts {
+            address: ([127, 0, 0, 1], 4420).into(),
+            discovery: ([127, 0, 0, 1], 8009).into(),
+            namespaces: 1,
+            connections_max: 100,
+            counts: TargetCounts::default(),
         }
     }
 
@@ -305,6 +385,32 @@ pub(super) mod tests {
         assert_eq!(codes(roomy, true), ["OB001", "OB003"]);
         assert_eq!(codes(SpaceInfo { free: 49, ..roomy }, false), ["OB001", "OB004"]);
         assert_eq!(codes(SpaceInfo { log_live: 801, ..roomy }, false), ["OB001", "OB005"]);
+    }
+
+    #[test]
+    fn a_target_without_buffers_or_room_for_connections_wants_attention() {
+        let codes = |counts: TargetCounts| -> Vec<String> {
+            let nvme = Some(NvmeFacts { counts, ..nvme_facts() });
+            let status = status_of(&StatusBoard::new(Snapshot { nvme, ..snapshot() }));
+            status.checks.into_iter().map(|check| check.code).collect()
+        };
+        let busy = TargetCounts {
+            reads: 50_000,
+            writes: 49_999,
+            buffers_exhausted: 1000,
+            ..TargetCounts::default()
+        };
+        assert_eq!(
+            codes(TargetCounts { writes: 50_000, ..busy }),
+            ["OB001"],
+            "one in a hundred is no reason"
+        );
+        assert_eq!(codes(busy), ["OB001", "OB006"]);
+        let young = TargetCounts { reads: 10, buffers_exhausted: 9, ..TargetCounts::default() };
+        assert_eq!(codes(young), ["OB001"], "a few prove nothing");
+        let full = TargetCounts { connections: 90, ..TargetCounts::default() };
+        assert_eq!(codes(full), ["OB001"]);
+        assert_eq!(codes(TargetCounts { connections: 91, ..full }), ["OB001", "OB007"]);
     }
 
     #[test]

@@ -2,13 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FilesFacts, Freshness, Health, Snapshot};
+use super::{FilesFacts, Freshness, Health, NvmeFacts, Snapshot};
 use crate::terminal::bytes;
 
 // Less than one part in so many of the space for files is nearly nothing.
 const FREE_PART_MIN: u64 = 20;
 // More than this share of the log, in percent, leaves too little room to clean it.
 const LOG_LIVE_PERCENT_MAX: u64 = 80;
+// Of so many I/O commands one may find no buffer; and so many must have found none before it means something.
+const BUFFERS_EXHAUSTED_PART_MAX: u64 = 100;
+const BUFFERS_EXHAUSTED_MIN: u64 = 100;
+// More than this share of the connections, in percent, leaves too few for another host.
+const CONNECTIONS_PERCENT_MAX: u64 = 90;
 
 /// One thing that wants attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +58,7 @@ pub(super) fn checks(snapshot: &Snapshot, freshness: Freshness) -> Vec<Check> {
         });
     }
     checks.extend(snapshot.files.iter().flat_map(files_checks));
+    checks.extend(snapshot.nvme.iter().flat_map(nvme_checks));
     checks
 }
 
@@ -89,6 +95,37 @@ fn files_checks(files: &FilesFacts) -> Vec<Check> {
                 bytes(space.log_total)
             ),
             hint: "remove files, or move them to a larger device: its log is larger too".to_owned(),
+        });
+    }
+    checks
+}
+
+fn nvme_checks(nvme: &NvmeFacts) -> Vec<Check> {
+    let counts = &nvme.counts;
+    let mut checks = Vec::new();
+    let exhausted = counts.buffers_exhausted;
+    if exhausted >= BUFFERS_EXHAUSTED_MIN && exhausted > counts.io_commands() / BUFFERS_EXHAUSTED_PART_MAX {
+        checks.push(Check {
+            code: "OB006".to_owned(),
+            severity: Severity::Warning,
+            summary: format!(
+                "NVMe commands wait for buffers: {exhausted} times in {} commands none was left of {}",
+                counts.io_commands(),
+                bytes(counts.buffer_memory)
+            ),
+            hint: "let hosts send less at once: `nvme connect --queue-size N --nr-io-queues N`".to_owned(),
+        });
+    }
+    if counts.connections * 100 > nvme.connections_max * CONNECTIONS_PERCENT_MAX {
+        checks.push(Check {
+            code: "OB007".to_owned(),
+            severity: Severity::Warning,
+            summary: format!(
+                "nearly every NVMe connection is taken: {} of {}, by {} hosts",
+                counts.connections, nvme.connections_max, counts.hosts
+            ),
+            hint: "let hosts use fewer queues (`nvme connect --nr-io-queues N`), each is a connection"
+                .to_owned(),
         });
     }
     checks

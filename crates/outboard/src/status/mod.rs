@@ -18,7 +18,9 @@ mod show;
 
 use serde::{Deserialize, Serialize};
 
-pub use board::{CardFacts, FilesFacts, Freshness, HostCpu, HostFacts, LinkFacts, Snapshot, StatusBoard};
+pub use board::{
+    CardFacts, FilesFacts, Freshness, HostCpu, HostFacts, LinkFacts, NvmeFacts, Snapshot, StatusBoard,
+};
 pub use checks::{Check, Severity};
 pub use client::{StatusError, fetch};
 pub use server::StatusServer;
@@ -43,6 +45,9 @@ pub struct Status {
     pub requests: Vec<RequestCount>,
     /// The card's files.
     pub files: Option<FilesStatus>,
+    /// What hosts reach over NVMe/TCP.
+    #[serde(default)]
+    pub nvme: Option<NvmeStatus>,
     /// What wants attention.
     pub checks: Vec<Check>,
 }
@@ -169,4 +174,96 @@ pub struct FilesStatus {
     pub log_frames: u64,
     /// Flushes of the device.
     pub device_flushes: u64,
+}
+
+/// The NVMe/TCP target: who uses it, what was done, and what holds it up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmeStatus {
+    /// Where subsystems are served.
+    pub address: String,
+    /// Where discovery is.
+    pub discovery: String,
+    /// Namespaces.
+    pub namespaces: usize,
+    /// Hosts that are connected.
+    pub hosts: u64,
+    /// Their controllers.
+    pub controllers: u64,
+    /// Their connections, and those of nobody yet.
+    pub connections: u64,
+    /// Connections that there can be.
+    pub connections_max: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections closed at once, because there were too many.
+    pub refused: u64,
+    /// Connections given up for what their peer sent.
+    pub protocol_errors: u64,
+    /// Connections given up because their peer was silent or slow.
+    pub timeouts: u64,
+    /// Data whose digest was wrong.
+    pub digest_errors: u64,
+    /// Fabrics, admin and reservation commands.
+    pub control_commands: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Write Zeroes.
+    pub write_zeroes: u64,
+    /// Dataset Management: discards, and hints.
+    pub dataset_managements: u64,
+    /// Compare, alone or with a write.
+    pub compares: u64,
+    /// Verify.
+    pub verifies: u64,
+    /// Commands answered with an error.
+    pub failed: u64,
+    /// Bytes received from the network.
+    pub received_bytes: u64,
+    /// Bytes handed to the network.
+    pub sent_bytes: u64,
+    /// Commands under way.
+    pub in_flight: u64,
+    /// Of those: commands whose connection is gone.
+    pub orphans: u64,
+    /// Commands that wait for a buffer.
+    pub waiting_for_buffer: u64,
+    /// Commands that wait for others on the same blocks.
+    pub waiting_for_range: u64,
+    /// Commands that had to wait for a buffer, since the start.
+    pub waits_for_buffer: u64,
+    /// Commands that had to wait for others on the same blocks, since the start.
+    pub waits_for_range: u64,
+    /// Connections from which nothing is read for the moment.
+    pub held_up: u64,
+    /// How often that was so, and why.
+    pub hold_ups: NvmeHoldUps,
+    /// Connects that had to wait for what an earlier association left behind.
+    pub connects_delayed: u64,
+    /// Memory for data on its way.
+    pub buffer_bytes: u64,
+    /// What is in use of it.
+    pub buffer_used_bytes: u64,
+    /// How often a buffer was wanted and none was left.
+    pub buffers_exhausted: u64,
+}
+
+/// How often nothing more was read from a connection for a while, by reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmeHoldUps {
+    /// No buffer was left for its data.
+    pub buffer: u64,
+    /// Its host had as many commands under way as its queue has entries.
+    pub queue_full: u64,
+    /// Its host did not take its answers.
+    pub unsent: u64,
+    /// Its Connect waited for an earlier association's end.
+    pub connect: u64,
 }

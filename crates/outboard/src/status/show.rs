@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{FilesStatus, HalfState, HalfStatus, Health, Severity, Status};
+use super::{FilesStatus, HalfState, HalfStatus, Health, NvmeStatus, Severity, Status};
 use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, bytes, counted, duration, styled, table};
 
 /// The whole status as text, several lines without a last line's end.
@@ -28,6 +28,10 @@ pub fn show(status: &Status) -> String {
     parts.push(String::new());
     if let Some(files) = &status.files {
         parts.push(files_lines(files));
+        parts.push(String::new());
+    }
+    if let Some(nvme) = &status.nvme {
+        parts.push(nvme_lines(nvme));
         parts.push(String::new());
     }
     parts.push(request_lines(status));
@@ -101,6 +105,53 @@ fn files_lines(files: &FilesStatus) -> String {
         files.flushes,
         files.unaligned,
         files.errors
+    )
+}
+
+fn nvme_lines(nvme: &NvmeStatus) -> String {
+    let NvmeStatus { hold_ups, .. } = nvme;
+    format!(
+        "{} {}, discovery at {}\n  serves     {}\n  hosts      {}, {}, {} of {}\n  reads      {} ({})\n  \
+         writes     {} ({})\n  others     {} control, {} flushes, {} write zeroes, {} dataset, {} compares, {} verifies\n  \
+         network    {} in, {} out\n  failed     {} commands; connections: {} refused, {} protocol errors, {} timeouts\n  \
+         under way  {}; waiting: {} for a buffer, {} for blocks\n  \
+         held up    {} now; so far {} for a buffer, {} by a full queue, {} unread answers, {} connecting\n  \
+         buffers    {} in use of {}, exhausted {} times",
+        styled(HEADING, "nvme:"),
+        nvme.address,
+        nvme.discovery,
+        counted(nvme.namespaces as u64, "namespace", "namespaces"),
+        counted(nvme.hosts, "host", "hosts"),
+        counted(nvme.controllers, "controller", "controllers"),
+        counted(nvme.connections, "connection", "connections"),
+        nvme.connections_max,
+        nvme.reads,
+        bytes(nvme.read_bytes),
+        nvme.writes,
+        bytes(nvme.written_bytes),
+        nvme.control_commands,
+        nvme.flushes,
+        nvme.write_zeroes,
+        nvme.dataset_managements,
+        nvme.compares,
+        nvme.verifies,
+        bytes(nvme.received_bytes),
+        bytes(nvme.sent_bytes),
+        nvme.failed,
+        nvme.refused,
+        nvme.protocol_errors,
+        nvme.timeouts,
+        counted(nvme.in_flight, "command", "commands"),
+        nvme.waiting_for_buffer,
+        nvme.waiting_for_range,
+        counted(nvme.held_up, "connection", "connections"),
+        hold_ups.buffer,
+        hold_ups.queue_full,
+        hold_ups.unsent,
+        hold_ups.connect,
+        bytes(nvme.buffer_used_bytes),
+        bytes(nvme.buffer_bytes),
+        nvme.buffers_exhausted
     )
 }
 

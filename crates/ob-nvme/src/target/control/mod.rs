@@ -11,7 +11,7 @@
 //! Pure and synchronous: nothing here waits, and no payload passes through. Whatever takes time (draining a superseded
 //! association, saving reservations) is asked of the caller, in [`Connected`], [`Verdict`] and [`ControlEvent`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use ob_core::Instant;
 use ob_wire_nvme::fabrics::ConnectError;
@@ -436,6 +436,14 @@ impl Control {
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.due
+    }
+
+    /// How many controllers there are, and of how many hosts.
+    pub fn population(&self) -> (usize, usize) {
+        let controllers = || self.controllers.iter().flatten();
+        let hosts: BTreeSet<_> =
+            controllers().map(|controller| (&controller.host, &controller.host_id)).collect();
+        (controllers().count(), hosts.len())
     }
 
     fn wake_at(&mut self, at: Option<Instant>) {

@@ -94,6 +94,7 @@ impl Target {
         let second = io.partner.unwrap_or(first);
         if self.ranges.blocks(io.backend, io.offset, io.len, &[first, second]) {
             if let Some(flight) = self.flights.get_mut(first) {
+                self.counts.waits_for_range += u64::from(flight.state != State::Range);
                 flight.state = State::Range;
             }
             return self.blocked.push_back(first);
@@ -102,7 +103,13 @@ impl Target {
             return self.step(first);
         }
         self.ranges.hold(io.backend, io.offset, io.len, first);
-        if self.is_range_busy(first) { self.pairs.push(first) } else { self.step(first) }
+        if self.is_range_busy(first) {
+            let has_waited = self.flights.get(first).is_some_and(|flight| flight.state == State::Range);
+            self.counts.waits_for_range += u64::from(!has_waited);
+            self.pairs.push(first);
+        } else {
+            self.step(first);
+        }
     }
 
     /// Starts the pairs whose range has become free.

@@ -85,6 +85,8 @@ impl Target {
                 DeviceOp::Write { from, .. } => flight.data = Some(from),
                 DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => {}
             }
+            // One that is tried again and has to go on waiting counts once.
+            self.counts.waits_for_range += u64::from(flight.state != State::Range);
             flight.state = State::Range;
             self.blocked.push_back(key);
             return;

@@ -28,6 +28,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService,
         probe: report.map(|report| report.probe),
     };
     let counts = files.counts();
+    let nvme = nvme.facts();
     let always = |service: &str, count| RequestCount {
         service: service.to_owned(),
         half: Half::Card,
@@ -37,8 +38,9 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService,
     snapshot.requests = vec![
         always("probe", probe.answered()),
         always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
-        always("nvme", nvme.commands()),
+        always("nvme", nvme.counts.io_commands() + nvme.counts.control_commands),
     ];
+    snapshot.nvme = Some(nvme);
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
         facts.log_used = files.files().log_used();
@@ -78,6 +80,7 @@ pub(super) fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
         },
         requests: Vec::new(),
         files: Some(FilesFacts { device: config.files.device.to_string(), ..FilesFacts::default() }),
+        nvme: None,
     }
 }
 
