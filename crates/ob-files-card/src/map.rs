@@ -45,6 +45,16 @@ pub(crate) struct Stretch {
     pub(crate) count: u32,
 }
 
+/// What making a hole did to one part of a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Punched {
+    pub(crate) freed: Vec<Stretch>,
+    /// The parts that must go into one frame.
+    pub(crate) parts: Vec<u32>,
+    /// The segment from which on there may be more to do.
+    pub(crate) next: u32,
+}
+
 /// Why a map that was read from a device cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
@@ -114,6 +124,12 @@ impl FileMap {
             Extent::Mapped { physical, .. } => Some(physical),
             Extent::Hole { .. } => None,
         }
+    }
+
+    /// The segment behind the last one that is mapped.
+    pub(crate) fn end(&self) -> u32 {
+        let last = self.parts.iter().rev().find_map(|part| part.runs.last());
+        last.map_or(0, |run| run.logical + run.count)
     }
 
     /// Maps a hole. If that splits a part, both halves must go into one frame: then their first segments are given
@@ -208,6 +224,48 @@ impl FileMap {
         freed
     }
 
+    /// Makes a hole of the segments from `start` to `end`, in the first part that has any of them.
+    pub(crate) fn punch(&mut self, start: u32, end: u32) -> Punched {
+        let mut punched = Punched { next: end, ..Punched::default() };
+        let first_mapped = match self.extent(start) {
+            Extent::Mapped { .. } => start,
+            Extent::Hole { count } => start.saturating_add(count),
+        };
+        let index = self.part_index(first_mapped).filter(|_| first_mapped < end);
+        let Some(index) = index else { return punched };
+        let end = self.parts.get(index + 1).map_or(end, |next| end.min(next.first));
+        let part = &mut self.parts[index];
+        let before = part.runs.len() as u32;
+        let mut left = Vec::with_capacity(part.runs.len() + 1);
+        for run in part.runs.drain(..) {
+            let run_end = run.logical + run.count;
+            let (from, until) = (run.logical.clamp(start, end), run_end.clamp(start, end));
+            if from >= until {
+                left.push(run);
+                continue;
+            }
+            punched.freed.push(Stretch { start: run.physical + (from - run.logical), count: until - from });
+            if run.logical < from {
+                left.push(Run { count: from - run.logical, ..run });
+            }
+            if until < run_end {
+                let physical = run.physical + (until - run.logical);
+                left.push(Run { logical: until, physical, count: run_end - until });
+            }
+        }
+        part.runs = left;
+        let first = part.first;
+        self.runs = self.runs - before + part.runs.len() as u32;
+        self.segments -= punched.freed.iter().map(|stretch| stretch.count).sum::<u32>();
+        if !self.dirty.contains(&first) {
+            self.dirty.push(first);
+        }
+        punched.parts.push(first);
+        punched.parts.extend(self.split_if_full(index).map(|(_, right)| right));
+        punched.next = end;
+        punched
+    }
+
     /// The parts that changed since this was last asked.
     pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.dirty)
@@ -291,7 +349,17 @@ mod tests {
             let mut map = FileMap::default();
             let mut next_physical = 0;
             for (at, count, cut) in steps {
-                if cut && count < 4 {
+                if cut && count >= 4 {
+                    let (mut from, mut freed, end) = (at, Vec::new(), at + 3 * count);
+                    while from < end {
+                        let punched = map.punch(from, end);
+                        prop_assert!(punched.next > from);
+                        freed.extend(punched.freed.iter().flat_map(|s| s.start..s.start + s.count));
+                        from = punched.next;
+                    }
+                    let gone: Vec<u32> = (at..end).filter_map(|logical| model.remove(&logical)).collect();
+                    prop_assert_eq!(freed, gone);
+                } else if cut && count < 3 {
                     let mut freed: Vec<u32> = map.cut(at).iter().flat_map(|s| s.start..s.start + s.count).collect();
                     freed.sort_unstable();
                     let mut gone: Vec<u32> = model.split_off(&at).into_values().collect();
@@ -308,6 +376,7 @@ mod tests {
                 prop_assert_eq!(map.segments() as usize, model.len());
                 prop_assert!(map.parts().iter().all(|part| part.runs.len() <= RUNS_MAX));
             }
+            prop_assert_eq!(map.end(), model.last_key_value().map_or(0, |(logical, _)| logical + 1));
             for logical in 0..450 {
                 let found = match map.extent(logical) {
                     Extent::Mapped { physical, .. } => Some(physical),

@@ -24,6 +24,8 @@ pub(crate) enum Bug {
     CleanerForgets,
     /// `flush-skipped`: a flush is answered without flushing the device.
     FlushSkipped,
+    /// `hole-reused-early`: segments of a range that is zeroed are used again before the frame that freed them is durable.
+    HoleReusedEarly,
     /// `tail-kept`: what lies beyond a file's end is not tidied up before it grows.
     TailKept,
 }
@@ -43,6 +45,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "ghost-ignored" => Some(Bug::GhostIgnored),
         "cleaner-forgets" => Some(Bug::CleanerForgets),
         "flush-skipped" => Some(Bug::FlushSkipped),
+        "hole-reused-early" => Some(Bug::HoleReusedEarly),
         "tail-kept" => Some(Bug::TailKept),
         _ => None,
     });

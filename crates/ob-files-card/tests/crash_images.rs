@@ -267,6 +267,22 @@ impl Runner {
         self.mark(Mark::Answered(self.history.last()));
     }
 
+    fn zero(&mut self) {
+        let Some(path) = self.pick(|kind| kind == NodeKind::File) else { return };
+        let size = self.history.names()[&path].size;
+        let mut offset = self.rng.below(size + 1);
+        let mut len = 1 + self.rng.below(30_000);
+        if self.rng.one_in(2) {
+            offset -= offset % self.setup.segment_len;
+            len = len.next_multiple_of(self.setup.segment_len);
+        }
+        let step = self.history.zero(&path, offset, len);
+        self.tell(step, "zero", &path, &format!("at {offset}, {len} bytes"));
+        self.mark(Mark::Begun(step));
+        self.rig.run(Op::Zero { file: self.id(&path), offset, len }).result.unwrap();
+        self.mark(Mark::Answered(step));
+    }
+
     fn flush(&mut self) {
         let covered = self.history.last();
         self.rig.flush().unwrap();
@@ -290,12 +306,13 @@ impl Runner {
     }
 
     fn step(&mut self) {
-        match self.rng.below(24) {
+        match self.rng.below(27) {
             0..=6 => self.metadata_batch(1),
             7..=9 => self.metadata_batch(20),
             10..=15 => self.write(),
             16..=19 => self.resize(),
             20 | 21 => self.flush(),
+            22..=24 => self.zero(),
             _ => {
                 // What goes on by itself goes on between requests too.
                 self.rig.device.allow_one();

@@ -26,6 +26,7 @@ enum Step {
     Write { offset: u64, len: usize, skew: usize, durable: bool },
     Read { offset: u64, len: usize, skew: usize },
     Resize { size: u64 },
+    Zero { offset: u64, len: u64 },
     Rename,
     Remove,
     Flush,
@@ -42,7 +43,9 @@ fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => write,
         6 => read,
-        3 => offset.prop_map(|size| Step::Resize { size }),
+        3 => offset.clone().prop_map(|size| Step::Resize { size }),
+        3 => (offset, prop_oneof![1..2000u64, 1..20_000u64, (1..6u64).prop_map(|count| count * SEGMENT)])
+            .prop_map(|(offset, len)| Step::Zero { offset, len }),
         1 => Just(Step::Rename),
         1 => Just(Step::Remove),
         1 => Just(Step::Flush),
@@ -66,6 +69,7 @@ struct File {
 enum Change {
     Write { offset: u64, bytes: Vec<u8> },
     Resize { size: u64 },
+    Zero { offset: u64, len: u64 },
 }
 
 fn apply(bytes: &mut Vec<u8>, change: &Change) {
@@ -76,6 +80,10 @@ fn apply(bytes: &mut Vec<u8>, change: &Change) {
             bytes[start..end].copy_from_slice(new);
         }
         Change::Resize { size } => bytes.resize(*size as usize, 0),
+        Change::Zero { offset, len } => {
+            let end = bytes.len().min((offset + len) as usize);
+            bytes[end.min(*offset as usize)..end].fill(0);
+        }
     }
 }
 
@@ -163,6 +171,10 @@ impl Bench {
                 changes[index].push(Change::Resize { size: *size });
                 Op::Resize { file, size: *size }
             }
+            Step::Zero { offset, len } => {
+                changes[index].push(Change::Zero { offset: *offset, len: *len });
+                Op::Zero { file, offset: *offset, len: *len }
+            }
             Step::Rename => {
                 let name = format!("renamed {}", self.next).into_bytes();
                 let path = std::mem::replace(&mut self.files[index].name, name.clone());
@@ -184,7 +196,7 @@ impl Bench {
         let mut out = BTreeMap::new();
         for (index, step) in steps {
             // There are no more orders than one can look at, and nobody renames what is gone.
-            let is_change = matches!(step, Step::Write { .. } | Step::Resize { .. });
+            let is_change = matches!(step, Step::Write { .. } | Step::Resize { .. } | Step::Zero { .. });
             let is_name = matches!(step, Step::Rename | Step::Remove);
             if (is_change && changes[*index].len() >= 4) || (is_name && gone[*index]) {
                 continue;
@@ -241,7 +253,7 @@ fn check_answer(step: &Step, completion: &Completion, gone: bool, states: &BTree
             assert!(gone || states.iter().any(|state| state.len() as u64 == size));
         }
         (Step::Resize { .. }, Outcome::Node(_) | Outcome::Done) => {}
-        (Step::Rename | Step::Remove | Step::Flush, Outcome::Done) => {}
+        (Step::Rename | Step::Remove | Step::Flush | Step::Zero { .. }, Outcome::Done) => {}
         (step, outcome) => panic!("{step:?} was answered with {outcome:?}"),
     }
 }
@@ -481,6 +493,102 @@ fn segments_that_cannot_be_zeroed_are_told_of_and_others_are_used() {
         }
         rig.assert_space_is_exact();
     }
+}
+
+/// A file of ten segments on a device of sixteen, all of it flushed.
+fn ten_segments() -> (Rig, NodeId, Vec<u8>) {
+    let device = MemoryDevice::new((384 << 10) + 16 * SEGMENT, 512);
+    let mut rig = Rig::format(device, &small_format(SEGMENT), &SMALL);
+    let file = rig.create(ROOT, b"file").unwrap().id;
+    let bytes = pattern(1, 0, 10 * SEGMENT as usize);
+    rig.write(file, 0, &bytes).unwrap();
+    rig.flush().unwrap();
+    rig.settle();
+    (rig, file, bytes)
+}
+
+#[test]
+fn zeroing_gives_whole_segments_back_and_touches_no_other_byte() {
+    // Where the range begins and ends, and how many segments of ten it frees.
+    let cases = [
+        (0, 10 * SEGMENT, 10),
+        (SEGMENT, SEGMENT, 1),
+        (1, SEGMENT, 0),
+        (SEGMENT - 1, SEGMENT + 2, 1),
+        (100, 200, 0),
+        (3 * SEGMENT + 512, 4 * SEGMENT, 3),
+        (9 * SEGMENT, u64::MAX, 1),
+        (10 * SEGMENT, 5, 0),
+        (u64::MAX, u64::MAX, 0),
+        (5 * SEGMENT, 0, 0),
+    ];
+    for (offset, len, freed) in cases {
+        let (mut rig, file, mut bytes) = ten_segments();
+        rig.run(Op::Zero { file, offset, len }).result.unwrap();
+        let end = offset.saturating_add(len).min(bytes.len() as u64) as usize;
+        bytes[end.min(offset as usize)..end].fill(0);
+        assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes, "{offset}, {len}");
+        let info = rig.stat(file, b"").unwrap();
+        assert_eq!((info.size, info.allocated), (10 * SEGMENT, (10 - freed) * SEGMENT), "{offset}, {len}");
+        rig.flush().unwrap();
+        rig.settle();
+        // All of it can be used again, and is not mixed up.
+        let other = rig.create(ROOT, b"other").unwrap().id;
+        let more = pattern(2, 0, (6 + freed as usize) * SEGMENT as usize);
+        rig.write(other, 0, &more).unwrap();
+        assert_eq!(rig.write(other, 16 * SEGMENT, b"x"), Err(FileError::NoSpace));
+        let mut rig = Rig::mount(MemoryDevice::with(rig.device.image().clone(), 512), &SMALL);
+        assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes, "{offset}, {len} after a mount");
+        assert!(rig.read(other, 0, more.len()).unwrap() == more);
+        rig.assert_space_is_exact();
+    }
+}
+
+#[test]
+fn segments_that_are_zeroed_wait_for_who_reads_them() {
+    let (mut rig, file, bytes) = ten_segments();
+    rig.device.holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. })));
+    let len = bytes.len();
+    let reads = rig.submit(Op::Read { file, offset: 0, len: len as u32, into: slice(len, 0) });
+    let zeroes = rig.submit(Op::Zero { file, offset: 0, len: len as u64 });
+    let late = rig.submit(Op::Read { file, offset: 0, len: 512, into: slice(512, 0) });
+    for _ in 0..50 {
+        rig.files.poll(&mut rig.device);
+    }
+    assert!(rig.files.next_completion().is_none());
+    rig.device.holds = None;
+    let (first, second, third) = (rig.next(), rig.next(), rig.next());
+    assert_eq!((first.token, second.token, third.token), (reads, zeroes, late));
+    assert!(read_bytes(&first).unwrap() == bytes, "what it began to read it reads");
+    assert_eq!(read_bytes(&third).unwrap(), [0; 512]);
+}
+
+#[test]
+fn who_zeroes_when_the_device_fails_or_the_file_goes_is_answered() {
+    let (mut rig, file, bytes) = ten_segments();
+    rig.device.fails = Some(Box::new(|op| match op {
+        DeviceOp::WriteZeroes { .. } => Some(DeviceError::Io),
+        _ => None,
+    }));
+    let whole = Op::Zero { file, offset: 512, len: 3 * SEGMENT };
+    assert_eq!(rig.run(whole).result, Err(FileError::Io));
+    assert_eq!(
+        rig.read(file, SEGMENT, 512).unwrap(),
+        bytes[SEGMENT as usize..][..512],
+        "no hole without its edges"
+    );
+    rig.device.fails = None;
+    rig.device.holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. })));
+    let zeroes = rig.submit(Op::Zero { file, offset: 5, len: 10 });
+    rig.files.poll(&mut rig.device);
+    rig.remove(ROOT, b"file").unwrap();
+    rig.device.holds = None;
+    let answer = rig.next();
+    assert_eq!((answer.token, answer.result), (zeroes, Err(FileError::NotFound)));
+    assert_eq!(rig.run(Op::Zero { file, offset: 5, len: 10 }).result, Err(FileError::NotFound));
+    assert_eq!(rig.run(Op::Zero { file: ROOT, offset: 5, len: 10 }).result, Err(FileError::IsADirectory));
+    rig.settle();
+    rig.assert_space_is_exact();
 }
 
 /// A file of 100 bytes, with more behind them in its segment; all of it flushed.

@@ -18,6 +18,7 @@ mod op;
 mod slots;
 mod tidy;
 mod upkeep;
+mod zero;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -33,6 +34,7 @@ use crate::map::Stretch;
 use crate::space::Space;
 use crate::tree::{ById, Tree};
 use slots::Slots;
+use zero::ZeroRange;
 
 /// Device operations that one call of [`CardFiles::poll`] takes back at most. Answers leave the card between calls, and
 /// the sooner the first of them is there, the sooner its host sends the next request.
@@ -139,6 +141,7 @@ enum Kind {
     Write(Transfer),
     Flush,
     Resize { file: NodeId, size: u64 },
+    Zero(ZeroRange),
     Metadata(MetadataOp),
 }
 
@@ -171,6 +174,8 @@ enum Stage {
     /// Waits for the file's other requests to end.
     Draining,
     Tidying(tidy::Tidying),
+    /// A range is being zeroed.
+    Zeroing,
     /// Pieces are at the device, or wait for something.
     Data,
     /// Waits for its frame.
@@ -198,6 +203,10 @@ enum Piece {
     },
     /// A step of tidying up beyond a file's end.
     Tidy {
+        flight: FlightId,
+    },
+    /// Zeros for a part of a segment.
+    Edge {
         flight: FlightId,
     },
     Frame {
@@ -322,6 +331,7 @@ impl CardFiles {
             }
             Op::Flush => Kind::Flush,
             Op::Resize { file, size } => Kind::Resize { file, size },
+            Op::Zero { file, offset, len } => Kind::Zero(ZeroRange::new(file, offset, len)),
             Op::Metadata(op) => Kind::Metadata(op),
         };
         let flight = Flight { token, kind, stage: Stage::Start, pinned: false, error: None, outcome: None };
@@ -414,6 +424,7 @@ impl CardFiles {
             Piece::Direct { flight, at, range } => self.direct_done(flight, at, range, op, result),
             Piece::Bounced { .. } => self.bounced_done(piece, op, result),
             Piece::Tidy { flight } => self.tidy_done(flight, op, result),
+            Piece::Edge { flight } => self.edge_done(flight, op, result),
             Piece::Frame { sequence } => self.frame_done(sequence, result),
             Piece::Flush => self.flush_done(result),
             Piece::Superblock(superblock) => self.superblock_done(superblock, result),
@@ -426,10 +437,12 @@ impl CardFiles {
         let Some(flight) = self.flights.get(id) else { return };
         match (&flight.kind, flight.stage) {
             (_, Stage::Logged | Stage::Flushing) => {}
+            (Kind::Zero(_), Stage::Start) => self.start_zero(id),
+            (Kind::Zero(_), _) => self.step_zero(id),
             (_, Stage::Draining | Stage::Tidying(_)) => self.step_tidy(id),
             (Kind::Read(_), Stage::Start) => self.start_read(id),
             (Kind::Write(_), Stage::Start) => self.start_write(id),
-            (Kind::Read(_) | Kind::Write(_), Stage::Data) => self.move_data(id),
+            (Kind::Read(_) | Kind::Write(_), Stage::Data | Stage::Zeroing) => self.move_data(id),
             (Kind::Resize { .. }, _) => self.start_resize(id),
             (Kind::Flush, _) => {
                 self.counts.flushes += 1;
@@ -487,7 +500,7 @@ impl CardFiles {
             }
             // A write may have moved the end on since, in a frame that is not written yet.
             Kind::Resize { size, .. } => found.visible = found.visible.max(*size).min(found.size),
-            Kind::Read(_) | Kind::Flush | Kind::Metadata(_) => {}
+            Kind::Read(_) | Kind::Flush | Kind::Zero(_) | Kind::Metadata(_) => {}
         }
         self.answer(id);
     }
@@ -548,7 +561,7 @@ impl CardFiles {
                 }
                 None
             }
-            Kind::Metadata(_) => {
+            Kind::Metadata(_) | Kind::Zero(_) => {
                 self.counts.metadata += 1;
                 None
             }
@@ -604,6 +617,7 @@ impl Flight {
         match &self.kind {
             Kind::Read(transfer) | Kind::Write(transfer) => Some(transfer.file),
             Kind::Resize { file, .. } => Some(*file),
+            Kind::Zero(range) => Some(range.file),
             Kind::Flush | Kind::Metadata(_) => None,
         }
     }

@@ -68,6 +68,15 @@ pub enum Op {
         /// Its new size.
         size: u64,
     },
+    /// Makes a range read as zeros, as far as the file reaches, and gives back the segments that lie in it as a whole.
+    Zero {
+        /// The file.
+        file: NodeId,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+    },
     /// Names and directories.
     Metadata(MetadataOp),
 }

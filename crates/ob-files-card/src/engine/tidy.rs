@@ -78,7 +78,7 @@ impl CardFiles {
         }
         flight.stage = Stage::Draining;
         self.exclusive.insert(file, id);
-        self.step_tidy(id);
+        self.step(id);
     }
 
     pub(super) fn step_tidy(&mut self, id: FlightId) {
@@ -137,6 +137,11 @@ impl CardFiles {
     fn cut_beyond(&mut self, file: NodeId) {
         let Ok(found) = self.tree.file(file) else { return };
         let first = found.size.div_ceil(self.geometry.segment_len) as u32;
+        self.cut_from(file, first);
+    }
+
+    /// Gives back a file's segments from this one on. Nobody else is at the file.
+    pub(super) fn cut_from(&mut self, file: NodeId, first: u32) {
         let freed = self.tree.change_map(file, |map| map.cut(first)).unwrap_or_default();
         if freed.is_empty() {
             return;

@@ -243,6 +243,34 @@ impl History {
         })
     }
 
+    /// A range becomes zeros, and segments that it covers are given back.
+    pub(crate) fn zero(&mut self, path: &[u8], offset: u64, len: u64) -> Step {
+        let node = self.names()[path].clone();
+        let step = self.last() + 1;
+        let segment_len = self.segment_len as u64;
+        let range_end = node.size.min(offset + len);
+        let Some(data) = self.data.get_mut(&node.key) else { panic!("directories have no bytes") };
+        for (segment, lineages) in &mut data.segments {
+            let start = u64::from(*segment) * segment_len;
+            let end = node.size.min(start + segment_len);
+            let Some(lineage) = lineages.last_mut().filter(|lineage| lineage.until == Step::MAX) else {
+                continue;
+            };
+            let (from, until) = (offset.max(start), range_end.min(end));
+            if from >= until {
+                continue;
+            }
+            if (from, until) == (start, end) {
+                lineage.until = step;
+                data.changed = step;
+            } else {
+                let touched = (from - start) as usize..(until - start) as usize;
+                lineage.push(step, touched.clone(), false, |bytes| bytes[touched].fill(0));
+            }
+        }
+        self.pause()
+    }
+
     /// What lies beyond a file's end becomes zeros before it grows.
     fn tidy(&mut self, node: &Node, step: Step) {
         let segment_len = self.segment_len as u64;
