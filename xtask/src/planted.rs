@@ -72,7 +72,7 @@ pub const HARNESSES: &[Harness] = &[
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
     Harness {
         package: "ob-files-card",
-        test: "crash_images",
+        test: "data",
         build: Build::Plain,
         plants: &["hole-reused-early"],
     },

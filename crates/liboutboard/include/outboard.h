@@ -54,6 +54,7 @@ typedef enum ob_error {
     OB_READ_ONLY = -12,        /* the card takes no more changes until it is started again */
     OB_UNSUPPORTED = -13,      /* the card does not know this */
     OB_BUSY = -14,             /* the card has too much in flight; try again */
+    OB_IN_USE = -15,           /* a namespace lies on this file, and only that namespace may change it */
     OB_CARD_GONE = -20,        /* the card died before it answered: it may have happened or not */
     OB_DETACHED = -21,         /* there is no card at the moment, and nothing was sent */
     OB_CLOSED = -22,           /* the group was destroyed */

@@ -33,6 +33,7 @@ const KNOWN: &[(c_int, &CStr, c_int)] = &[
     (-12, c"the card takes no more changes until it is started again", 30),
     (-13, c"the card does not know this", 95),
     (-14, c"the card has too much in flight; try again", 11),
+    (-15, c"a namespace lies on this file, and only that namespace may change it", 16),
     (-20, c"the card died before it answered: what was asked for may have happened or not", 103),
     (-21, c"there is no card at the moment, and nothing was sent", 107),
     (-22, c"the group was destroyed", 107),
@@ -61,6 +62,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::ReadOnly => -12,
         Error::Unsupported => -13,
         Error::Busy => -14,
+        Error::InUse => -15,
         Error::CardGone => -20,
         Error::Detached => -21,
         Error::Closed => -22,
@@ -121,7 +123,7 @@ mod tests {
     fn header_and_table_have_the_same_errors() {
         let codes: Vec<c_int> = header_codes().into_iter().map(|(_, code)| code).collect();
         assert_eq!(codes, KNOWN.iter().map(|(code, ..)| *code).collect::<Vec<_>>());
-        assert_eq!(codes.len(), 24);
+        assert_eq!(codes.len(), 25);
     }
 
     #[test]
@@ -132,6 +134,7 @@ mod tests {
             (Error::Exists, "OB_EXISTS"),
             (Error::NotEmpty, "OB_NOT_EMPTY"),
             (Error::NoSpace, "OB_NO_SPACE"),
+            (Error::InUse, "OB_IN_USE"),
             (Error::CardGone, "OB_CARD_GONE"),
             (Error::Detached, "OB_DETACHED"),
             (Error::RingFull, "OB_RING_FULL"),

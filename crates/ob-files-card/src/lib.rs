@@ -22,6 +22,7 @@
 
 mod drive;
 mod engine;
+mod local;
 mod log;
 mod map;
 mod mount;
@@ -30,11 +31,14 @@ mod replay;
 mod service;
 mod space;
 mod tree;
+mod volume;
 
 pub use drive::Drive;
 pub use engine::{CardFiles, Completion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
+pub use local::LocalFiles;
 pub use map::MapError;
 pub use mount::{CheckReport, Contents, FormatError, MountError, check, format, identify, mount};
 pub use ob_format::files::FormatOptions;
 pub use replay::Finding;
 pub use service::FilesService;
+pub use volume::{FileVolume, OpeningVolume, VolumeError};

@@ -9,7 +9,9 @@
 //! Whatever does not find room (in the engine, or in the response ring) stays in its batch: the mirror fills up, then the
 //! request ring, and then the host is told to retry. Nothing is dropped.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use ob_core::{AttachmentId, Device, Instant, NodeKind, Token};
 use ob_memory::PAGE;
@@ -20,7 +22,8 @@ use ob_wire_link::files::{
 };
 use ob_wire_link::ring::Shape;
 
-use crate::engine::{CardFiles, FilesCounts, MetadataOp, Op, Outcome};
+use crate::engine::{CardFiles, Completion, FilesCounts, MetadataOp, Op, Outcome};
+use crate::local::{Hub, LocalFiles};
 
 /// Requests of one group on their way at once.
 const GROUP_REQUESTS_MAX: u32 = 512;
@@ -40,6 +43,9 @@ pub struct FilesService<D> {
     groups: BTreeMap<GroupKey, Group>,
     requests: Vec<Option<Pending>>,
     free: Vec<u32>,
+    /// Where users within the card leave their requests, and how many of those are at the engine.
+    hub: Rc<RefCell<Hub>>,
+    local: usize,
     /// The engine moved while one group was served, and others may have answers of it.
     moved: bool,
 }
@@ -62,8 +68,13 @@ struct Group {
     lists_len: usize,
 }
 
-/// A request at the engine.
-struct Pending {
+/// A request at the engine, by who sent it.
+enum Pending {
+    Group(GroupRequest),
+    Local { user: u64, token: Token },
+}
+
+struct GroupRequest {
     key: GroupKey,
     id: u64,
     reservation: Option<Reservation>,
@@ -125,7 +136,13 @@ impl<D: Device> FilesService<D> {
     /// Serves a mounted device.
     pub fn new(files: CardFiles, device: D) -> Self {
         let (groups, requests, free) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { files, device, groups, requests, free, moved: false }
+        let hub = Rc::default();
+        Self { files, device, groups, requests, free, hub, local: 0, moved: false }
+    }
+
+    /// An end for somebody within the card.
+    pub fn local(&self) -> LocalFiles {
+        LocalFiles::new(&self.hub, self.files.server_info())
     }
 
     /// The files, for those who want to know about them.
@@ -156,7 +173,8 @@ impl<D: Device> FilesService<D> {
                 || !group.answers.is_empty()
                 || !group.filled.is_empty()
         };
-        self.files.is_idle() && self.free.len() == self.requests.len() && !self.groups.values().any(waits)
+        let nothing_asked = self.free.len() == self.requests.len() && self.hub.borrow().is_empty();
+        self.files.is_idle() && nothing_asked && !self.groups.values().any(waits)
     }
 
     /// Ends the service, and gives the device back.
@@ -211,6 +229,9 @@ impl<D: Device> FilesService<D> {
         match operation {
             Operation::Hello => self.greet(key, &header, responses),
             _ if !greeted => self.refuse(key, header.id, FileError::Unsupported),
+            Operation::Write | Operation::Resize if self.files.is_held(header.node) => {
+                self.refuse(key, header.id, FileError::InUse);
+            }
             Operation::Read => return self.take_read(key, header, message, responses),
             Operation::Write => {
                 // Nothing to write needs no payload.
@@ -312,7 +333,11 @@ impl<D: Device> FilesService<D> {
             group.in_flight += 1;
             group.lists_len += list_len;
         }
-        let pending = Some(Pending { key, id, reservation, list_len });
+        self.submit_for(Pending::Group(GroupRequest { key, id, reservation, list_len }), op);
+    }
+
+    fn submit_for(&mut self, pending: Pending, op: Op) {
+        let pending = Some(pending);
         let index = match self.free.pop() {
             Some(index) => {
                 self.requests[index as usize] = pending;
@@ -328,7 +353,8 @@ impl<D: Device> FilesService<D> {
 
     /// Moves the engine on, and sorts its answers to their groups.
     fn move_on(&mut self) -> bool {
-        let mut moved = self.files.poll(&mut self.device);
+        let mut moved = self.take_local();
+        moved |= self.files.poll(&mut self.device);
         while let Some(completion) = self.files.next_completion() {
             moved = true;
             let index = completion.token.0 as u32;
@@ -336,6 +362,14 @@ impl<D: Device> FilesService<D> {
                 continue;
             };
             self.free.push(index);
+            let pending = match pending {
+                Pending::Group(pending) => pending,
+                Pending::Local { user, token } => {
+                    self.local -= 1;
+                    self.hub.borrow_mut().answer(user, Completion { token, ..completion });
+                    continue;
+                }
+            };
             // A group that is gone wants no answer; what was reserved in its ring goes with it.
             let Some(group) = self.groups.get_mut(&pending.key) else { continue };
             group.in_flight -= 1;
@@ -351,6 +385,18 @@ impl<D: Device> FilesService<D> {
             }
         }
         moved
+    }
+
+    /// Takes what users within the card have left, but not so much that nothing is left for groups.
+    fn take_local(&mut self) -> bool {
+        let mut taken = false;
+        while self.local < (self.files.requests_max() / 2).max(1) && self.files.has_room() {
+            let Some(request) = self.hub.borrow_mut().take() else { break };
+            self.local += 1;
+            self.submit_for(Pending::Local { user: request.user, token: request.token }, request.op);
+            taken = true;
+        }
+        taken
     }
 
     /// Puts a group's answers into its ring, as far as there is room.
@@ -492,6 +538,7 @@ impl<D: Device> CardService for FilesService<D> {
 
     fn next_due(&self) -> Option<Instant> {
         // Nothing else tells of answers that came while another group was served.
-        if self.moved { Some(Instant::from_nanoseconds(0)) } else { self.device.next_due() }
+        let asked = !self.hub.borrow().is_empty() && self.files.has_room();
+        if self.moved || asked { Some(Instant::from_nanoseconds(0)) } else { self.device.next_due() }
     }
 }

@@ -564,6 +564,37 @@ fn segments_that_are_zeroed_wait_for_who_reads_them() {
 }
 
 #[test]
+fn segments_of_a_hole_are_not_used_before_the_hole_is_durable() {
+    let (mut rig, file, mut bytes) = ten_segments();
+    let other = rig.create(ROOT, b"other").unwrap().id;
+    rig.flush().unwrap();
+    let in_log = |op: &DeviceOp| matches!(op, DeviceOp::Write { offset, .. } if *offset < 384 << 10);
+    rig.device.holds = Some(Box::new(in_log));
+    let zeroes = rig.submit(Op::Zero { file, offset: SEGMENT, len: 8 * SEGMENT });
+    // It needs all that is free, and the hole.
+    let more = pattern(2, 0, 14 * SEGMENT as usize);
+    let writes = rig.submit(Op::Write { file: other, offset: 0, from: slice_of(&more, 0), durable: false });
+    for _ in 0..50 {
+        rig.files.poll(&mut rig.device);
+    }
+    assert!(rig.device.queued().any(in_log), "the hole is not in the log");
+    assert!(rig.files.next_completion().is_none());
+    let image = rig.device.image().clone();
+    let mut without = Rig::mount(MemoryDevice::with(image, 512), &SMALL);
+    assert!(
+        without.read(file, 0, bytes.len()).unwrap() == bytes,
+        "a loss of power brings the file back whole"
+    );
+    rig.device.holds = None;
+    let answers = [rig.next(), rig.next()].map(|answer| (answer.token, answer.result.is_ok()));
+    assert!(answers.contains(&(zeroes, true)) && answers.contains(&(writes, true)), "{answers:?}");
+    bytes[SEGMENT as usize..9 * SEGMENT as usize].fill(0);
+    assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes);
+    assert!(rig.read(other, 0, more.len()).unwrap() == more);
+    rig.assert_space_is_exact();
+}
+
+#[test]
 fn who_zeroes_when_the_device_fails_or_the_file_goes_is_answered() {
     let (mut rig, file, bytes) = ten_segments();
     rig.device.fails = Some(Box::new(|op| match op {

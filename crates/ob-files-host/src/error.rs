@@ -55,6 +55,9 @@ pub enum Error {
     /// The card has too much in flight; try again.
     #[error("the card has too much in flight; try again")]
     Busy,
+    /// A namespace lies on the file, and nobody else may change it.
+    #[error("a namespace lies on this file, and only that namespace may change it")]
+    InUse,
     /// The card died, closed the group, or could not be reached any more, before it answered. A change that was asked
     /// for may have happened or not.
     #[error(
@@ -126,6 +129,7 @@ impl Error {
             Self::TooLarge => ErrorKind::FileTooLarge,
             Self::NoSpace => ErrorKind::StorageFull,
             Self::ReadOnly => ErrorKind::ReadOnlyFilesystem,
+            Self::InUse => ErrorKind::ResourceBusy,
             Self::Unsupported => ErrorKind::Unsupported,
             Self::Busy | Self::RingFull | Self::TooManyOutstanding => ErrorKind::WouldBlock,
             Self::CardGone => ErrorKind::ConnectionAborted,
@@ -160,6 +164,7 @@ impl From<FileError> for Error {
             FileError::ReadOnly => Self::ReadOnly,
             FileError::Unsupported => Self::Unsupported,
             FileError::Busy => Self::Busy,
+            FileError::InUse => Self::InUse,
             FileError::Other(_) => Self::Protocol(Fault::Status),
         }
     }

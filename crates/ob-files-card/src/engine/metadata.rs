@@ -14,7 +14,9 @@ impl MetadataOp {
         match self {
             Self::Open { create, .. } => *create,
             Self::MakeDirectory { .. } | Self::Remove { .. } | Self::Rename { .. } => true,
-            Self::List { .. } | Self::Stat { .. } | Self::Space => false,
+            Self::List { .. } | Self::Stat { .. } | Self::Space | Self::Hold { .. } | Self::LetGo { .. } => {
+                false
+            }
         }
     }
 
@@ -74,6 +76,7 @@ impl CardFiles {
                     _ => {}
                 }
                 self.tree.may_remove(node)?;
+                self.may_change(node)?;
                 let sequence = self.log.push_remove(node);
                 self.bury(node, sequence);
                 Ok(Outcome::Done)
@@ -87,7 +90,32 @@ impl CardFiles {
                 self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound)
             }
             MetadataOp::Space => Ok(Outcome::Space(self.space_info())),
+            MetadataOp::Hold { file } => {
+                self.tree.file(*file)?;
+                self.may_change(*file)?;
+                self.held.insert(*file, ());
+                self.node_info(*file).map(Outcome::Node).ok_or(FileError::NotFound)
+            }
+            MetadataOp::LetGo { file } => {
+                self.held.remove(file);
+                Ok(Outcome::Done)
+            }
         }
+    }
+
+    fn may_change(&self, node: NodeId) -> Result<(), FileError> {
+        if self.is_held(node) { Err(FileError::InUse) } else { Ok(()) }
+    }
+
+    /// Whether a node is held, or a directory with one that is somewhere below it.
+    fn holds_below(&self, node: NodeId) -> bool {
+        self.held.keys().any(|held| {
+            let mut at = Some(*held);
+            while let Some(above) = at.filter(|above| *above != node) {
+                at = self.tree.node(above).map(|found| found.parent);
+            }
+            at.is_some()
+        })
     }
 
     /// Whether a request that may create something finds it there.
@@ -134,6 +162,9 @@ impl CardFiles {
         let Renaming { node, replaced } = self.tree.may_rename(node, directory, holder, replace)?;
         if holder == Some(node) {
             return Ok(Outcome::Done);
+        }
+        if self.holds_below(node) || replaced.is_some_and(|replaced| self.is_held(replaced)) {
+            return Err(FileError::InUse);
         }
         let longer = self.tree.node(node).is_some_and(|node| name.len() > node.name.len());
         if longer && self.tree.live_bytes() > self.log.live_max() {

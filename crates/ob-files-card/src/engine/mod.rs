@@ -72,6 +72,8 @@ pub struct CardFiles {
     ghosts: ById<Ghost>,
     /// Who has a file for itself.
     exclusive: ById<FlightId>,
+    /// Files that nobody may change through rings, rename or remove.
+    held: ById<()>,
     /// Blocks that are read, changed and written back.
     locks: Vec<RangeLock>,
     flush: Option<FlushInFlight>,
@@ -239,6 +241,7 @@ impl CardFiles {
             fresh: HashMap::default(),
             ghosts: HashMap::default(),
             exclusive: HashMap::default(),
+            held: HashMap::default(),
             locks: Vec::new(),
             flush: None,
             log_eased: false,
@@ -300,6 +303,11 @@ impl CardFiles {
     /// Whether one more request is taken.
     pub fn has_room(&self) -> bool {
         self.flights.len() < self.options.requests_max
+    }
+
+    /// Whether somebody within the card holds the file.
+    pub fn is_held(&self, file: NodeId) -> bool {
+        self.held.contains_key(&file)
     }
 
     /// How many of `len` bytes a read at `offset` would find now.

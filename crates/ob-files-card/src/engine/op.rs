@@ -142,6 +142,16 @@ pub enum MetadataOp {
     },
     /// Tells the free space.
     Space,
+    /// Keeps a file from being changed through rings, renamed and removed, until it is let go.
+    Hold {
+        /// The file.
+        file: NodeId,
+    },
+    /// Lets a file go that was held.
+    LetGo {
+        /// The file.
+        file: NodeId,
+    },
 }
 
 /// What a request that went well brought.

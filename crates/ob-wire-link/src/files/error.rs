@@ -76,4 +76,6 @@ errors! {
     Unsupported = 13, "UNSUPPORTED", "the card does not know this operation or version";
     /// Too much is in flight.
     Busy = 14, "BUSY", "too much is in flight; try again";
+    /// A namespace lies on the file.
+    InUse = 15, "IN_USE", "a namespace lies on this file, which only that namespace may change";
 }

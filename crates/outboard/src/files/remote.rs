@@ -151,6 +151,9 @@ impl Remote {
             Error::NoSpace => Some(format!(
                 "`outboard files df -h{options}` shows the space, `outboard files rm` makes room"
             )),
+            Error::InUse => Some(
+                "`outboard namespace list` shows which; `outboard namespace rm` lets the file go".to_owned(),
+            ),
             Error::ReadOnly | Error::Io => Some("`outboard status` and the card's log tell more".to_owned()),
             Error::Path(PathError::Name(_)) => Some(
                 "a path has the names of all directories from the root on, such as /backups/2026".to_owned(),

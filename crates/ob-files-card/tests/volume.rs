@@ -1,0 +1,229 @@
+//! Files as block devices, beside groups that use the same files.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
+
+mod support;
+
+use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, NodeId, Token};
+use ob_files_card::{FileVolume, FilesService, OpeningVolume, VolumeError};
+use ob_sim::Rng;
+use ob_wire_link::files::{FileError, Operation, ROOT};
+use support::rings::{House, Request};
+use support::{MemoryDevice, SMALL, UUID, pattern, slice, slice_of, small_format};
+
+const BLOCK: u32 = 512;
+const SEGMENT: u64 = 4096;
+const SEGMENTS: u64 = 32;
+const RING: u32 = 64 << 10;
+
+fn device() -> MemoryDevice {
+    let mut device = MemoryDevice::new((384 << 10) + SEGMENTS * SEGMENT, BLOCK);
+    ob_files_card::format(&mut device, &small_format(SEGMENT), UUID).unwrap();
+    device
+}
+
+fn house_on(mut device: MemoryDevice) -> House {
+    let files = ob_files_card::mount(&mut device, &SMALL).unwrap();
+    House::new(FilesService::new(files, device))
+}
+
+fn open(house: &mut House, path: &[u8], make: Option<u64>) -> Result<FileVolume, VolumeError> {
+    let mut opening = OpeningVolume::new(house.service.local(), path, make);
+    for _ in 0..10_000 {
+        if let Some(opened) = opening.poll() {
+            return opened;
+        }
+        house.turn();
+    }
+    panic!("a volume is never opened");
+}
+
+fn run(house: &mut House, volume: &mut FileVolume, op: DeviceOp) -> DeviceCompletion {
+    volume.submit(Token(77), op).unwrap();
+    for _ in 0..10_000 {
+        if let Some(completion) = volume.poll() {
+            assert_eq!(completion.token, Token(77));
+            return completion;
+        }
+        house.turn();
+    }
+    panic!("an operation is never answered");
+}
+
+fn write(house: &mut House, volume: &mut FileVolume, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    run(house, volume, DeviceOp::Write { offset, from: slice_of(bytes, 0), durable: false }).result
+}
+
+fn read(house: &mut House, volume: &mut FileVolume, offset: u64, len: usize) -> Vec<u8> {
+    let completion = run(house, volume, DeviceOp::Read { offset, into: slice(len, 0) });
+    assert_eq!(completion.result, Ok(()));
+    let DeviceOp::Read { into, .. } = completion.op else { panic!("{:?}", completion.op) };
+    into.to_vec()
+}
+
+fn free_segments(house: &House) -> u64 {
+    house.service.files().space_info().free / SEGMENT
+}
+
+#[test]
+fn a_volume_is_like_memory_and_takes_space_as_it_is_written() {
+    const LEN: u64 = 24 * SEGMENT;
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"volumes/deep/a", Some(LEN)).unwrap();
+    assert_eq!((volume.info().capacity, volume.info().block_len), (LEN, BLOCK));
+    assert_eq!(free_segments(&house), SEGMENTS, "nothing is written, nothing is taken");
+    let mut rng = Rng::new(5);
+    let mut model = vec![0; LEN as usize];
+    for round in 0..600u64 {
+        let block = u64::from(BLOCK);
+        let offset = rng.below(LEN / block) * block;
+        let most = if rng.one_in(4) { 60 } else { 8 };
+        let len = (1 + rng.below(most)) * block;
+        let len = len.min(LEN - offset);
+        let range = offset as usize..(offset + len) as usize;
+        let result = match rng.below(8) {
+            0..=2 => {
+                let bytes = pattern(round, offset, len as usize);
+                model[range].copy_from_slice(&bytes);
+                let durable = rng.one_in(4);
+                run(&mut house, &mut volume, DeviceOp::Write { offset, from: slice_of(&bytes, 0), durable })
+                    .result
+            }
+            3 | 4 => {
+                model[range].fill(0);
+                run(&mut house, &mut volume, DeviceOp::WriteZeroes { offset, len }).result
+            }
+            5 => {
+                let result = run(&mut house, &mut volume, DeviceOp::Discard { offset, len }).result;
+                let found = read(&mut house, &mut volume, offset, len as usize);
+                for (old, new) in model[range].chunks_mut(BLOCK as usize).zip(found.chunks(BLOCK as usize)) {
+                    assert!(old == new || new.iter().all(|byte| *byte == 0), "zeros or the old bytes");
+                    old.copy_from_slice(new);
+                }
+                result
+            }
+            6 => run(&mut house, &mut volume, DeviceOp::Flush).result,
+            _ => {
+                assert!(read(&mut house, &mut volume, offset, len as usize) == model[range]);
+                Ok(())
+            }
+        };
+        assert_eq!(result, Ok(()));
+    }
+    assert!(read(&mut house, &mut volume, 0, LEN as usize) == model);
+    assert_eq!(house.service.counts().unaligned, 0, "no byte is copied");
+    assert_eq!(run(&mut house, &mut volume, DeviceOp::Discard { offset: 0, len: LEN }).result, Ok(()));
+    assert_eq!(free_segments(&house), SEGMENTS, "all of it is given back");
+    assert!(read(&mut house, &mut volume, 0, LEN as usize).iter().all(|byte| *byte == 0));
+    let outside = DeviceOp::Read { offset: LEN, into: slice(512, 0) };
+    assert_eq!(run(&mut house, &mut volume, outside).result, Err(DeviceError::OutOfRange));
+    let skewed = DeviceOp::WriteZeroes { offset: 100, len: 512 };
+    assert_eq!(run(&mut house, &mut volume, skewed).result, Err(DeviceError::Misaligned));
+}
+
+#[test]
+fn what_was_flushed_is_there_after_another_mount() {
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"a", Some(8 * SEGMENT)).unwrap();
+    let bytes = pattern(3, 0, SEGMENT as usize + 512);
+    write(&mut house, &mut volume, SEGMENT, &bytes).unwrap();
+    assert_eq!(run(&mut house, &mut volume, DeviceOp::Flush).result, Ok(()));
+    drop(volume);
+    let image = house.service.into_device().image().clone();
+    let mut house = house_on(MemoryDevice::with(image, BLOCK));
+    let mut volume = open(&mut house, b"a", None).unwrap();
+    assert_eq!(volume.info().capacity, 8 * SEGMENT, "it keeps its size");
+    assert!(read(&mut house, &mut volume, SEGMENT, bytes.len()) == bytes);
+    assert_eq!(open(&mut house, b"b", None).err(), Some(VolumeError::Missing));
+    assert_eq!(open(&mut house, b"a/b", Some(512)).err(), Some(FileError::NotADirectory.into()));
+    assert_eq!(open(&mut house, b"b//c", Some(512)).err(), Some(FileError::BadName.into()));
+    assert_eq!(open(&mut house, b"tiny", Some(100)).err(), Some(VolumeError::TooSmall));
+}
+
+#[test]
+fn a_full_device_is_told_and_loses_nothing() {
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"a", Some(2 * SEGMENTS * SEGMENT)).unwrap();
+    let bytes = |segment: u64| pattern(segment, 0, SEGMENT as usize);
+    for segment in 0..SEGMENTS {
+        write(&mut house, &mut volume, segment * SEGMENT, &bytes(segment)).unwrap();
+    }
+    for segment in SEGMENTS..SEGMENTS + 3 {
+        let full = write(&mut house, &mut volume, segment * SEGMENT, &bytes(segment));
+        assert_eq!(full, Err(DeviceError::NoSpace));
+        assert!(read(&mut house, &mut volume, segment * SEGMENT, 512) == [0; 512]);
+    }
+    write(&mut house, &mut volume, 0, &bytes(99)).unwrap();
+    let discard = DeviceOp::Discard { offset: SEGMENT, len: SEGMENT };
+    assert_eq!(run(&mut house, &mut volume, discard).result, Ok(()));
+    write(&mut house, &mut volume, SEGMENTS * SEGMENT, &bytes(SEGMENTS)).unwrap();
+    for segment in 0..=SEGMENTS {
+        let expected = match segment {
+            0 => bytes(99),
+            1 => vec![0; SEGMENT as usize],
+            other => bytes(other),
+        };
+        assert!(read(&mut house, &mut volume, segment * SEGMENT, SEGMENT as usize) == expected);
+    }
+}
+
+#[test]
+fn sizes_change_and_nothing_beyond_the_end_can_be_reached() {
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"a", Some(4 * SEGMENT)).unwrap();
+    let bytes = pattern(1, 0, 4 * SEGMENT as usize);
+    write(&mut house, &mut volume, 0, &bytes).unwrap();
+    volume.begin_resize(SEGMENT + 512);
+    assert_eq!(volume.info().capacity, SEGMENT + 512, "at once, if it becomes smaller");
+    let late = DeviceOp::Write { offset: 2 * SEGMENT, from: slice(512, 0), durable: false };
+    assert_eq!(run(&mut house, &mut volume, late).result, Err(DeviceError::OutOfRange));
+    house.settle();
+    volume.sort_answers();
+    assert_eq!(volume.take_resized(), Some(Ok(())));
+    assert_eq!(free_segments(&house), SEGMENTS - 2);
+    volume.begin_resize(8 * SEGMENT);
+    assert_eq!(volume.info().capacity, SEGMENT + 512, "when it is done, if it becomes larger");
+    house.settle();
+    volume.sort_answers();
+    assert_eq!((volume.take_resized(), volume.info().capacity), (Some(Ok(())), 8 * SEGMENT));
+    let mut expected = bytes[..SEGMENT as usize + 512].to_vec();
+    expected.resize(8 * SEGMENT as usize, 0);
+    assert!(read(&mut house, &mut volume, 0, 8 * SEGMENT as usize) == expected, "and new bytes are zeros");
+}
+
+#[test]
+fn nobody_else_changes_a_file_that_is_a_volume() {
+    let mut house = house_on(device());
+    let volume = open(&mut house, b"volumes/a", Some(8 * SEGMENT)).unwrap();
+    let group = house.greeted(RING, RING);
+    let stat = Request::new(Operation::Stat).node(ROOT).more(b"volumes/a");
+    let file: NodeId = house.call(group, stat).node().id;
+    let rename = |from: &[u8], to: &[u8]| {
+        let request = Request::new(Operation::Rename).node(ROOT).length(from.len() as u32);
+        let mut request = request.more(&[from, to].concat());
+        request.header.node_more = ROOT;
+        request
+    };
+    let other = Request::new(Operation::Open).flags(1).node(ROOT).more(b"other");
+    house.call(group, other).node();
+    let changes = [
+        Request::new(Operation::Write).node(file).payload(&[1; 512], BLOCK),
+        Request::new(Operation::Resize).node(file).offset(0),
+        Request::new(Operation::Remove).node(ROOT).more(b"volumes/a"),
+        rename(b"volumes/a", b"b"),
+        rename(b"volumes", b"elsewhere"),
+        rename(b"other", b"volumes/a"),
+    ];
+    for change in &changes {
+        assert_eq!(house.call(group, change.clone()).error(), Some(FileError::InUse), "{change:?}");
+    }
+    let reads = house.call(group, Request::new(Operation::Read).node(file).length(512));
+    assert_eq!(reads.payload, [0; 512], "reading it is fine");
+    assert_eq!(open(&mut house, b"volumes/a", None).err(), Some(FileError::InUse.into()));
+    drop(volume);
+    for change in &changes[..2] {
+        assert_eq!(house.call(group, change.clone()).error(), None, "{change:?}");
+    }
+    assert_eq!(house.call(group, rename(b"volumes", b"elsewhere")).error(), None);
+    assert_eq!(house.call(group, rename(b"other", b"elsewhere/a")).error(), None);
+}
