@@ -36,6 +36,8 @@ enum Out {
     /// The operation, without its memory.
     Device(Token, DeviceOp),
     Resize(u64),
+    /// The new size is being made durable.
+    Resized(u64),
 }
 
 impl FileVolume {
@@ -130,6 +132,10 @@ impl FileVolume {
                 self.done.push_back(DeviceCompletion { token, ..finished(op, result, buffer) });
             }
             Some(Out::Resize(size)) => {
+                let sent = result.and_then(|_| self.send(Out::Resized(size), Op::Flush));
+                self.resized = sent.err().map(Err);
+            }
+            Some(Out::Resized(size)) => {
                 if result.is_ok() {
                     self.capacity = size - size % u64::from(self.block_len);
                 }

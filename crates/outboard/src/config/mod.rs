@@ -30,7 +30,7 @@ use serde::Serialize;
 pub use explain::{Explanation, Mistake, Place};
 pub use files::{FilesConfig, FilesDevice, SegmentSize};
 pub use network::Network;
-pub use nvme::NvmeConfig;
+pub use nvme::{NamespaceDevice, NvmeConfig};
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
 /// The names that `[link] model` accepts.

@@ -1,13 +1,14 @@
 //! `[nvme]`: the namespace that NVMe/TCP initiators reach.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ob_nvme::auth::Secret;
 use ob_wire_nvme::text::Nqn;
 use serde::{Serialize, Serializer};
 
-use super::{ByteSize, FilesDevice};
+use super::{ByteSize, FilesDevice, files};
 
 /// The device where nothing else is said, in the data directory.
 pub(super) const DEVICE_DEFAULT: &str = "card/nvme.img";
@@ -15,6 +16,9 @@ pub(super) const DEVICE_DEFAULT: &str = "card/nvme.img";
 const SIZE_DEFAULT: ByteSize = ByteSize(16 << 30);
 /// The subsystem's name where nothing else is said.
 const NQN_DEFAULT: &str = "nqn.2026-11.io.outboard:card";
+
+/// What stands before the path of a file in the card's own file system.
+pub(super) const CARD_FILE: &str = "file:";
 
 /// What initiators reach, and who of them may.
 #[derive(Clone, Debug, Serialize)]
@@ -27,7 +31,7 @@ pub struct NvmeConfig {
     #[serde(serialize_with = "as_text")]
     pub nqn: Nqn,
     /// What the namespace lies on.
-    pub device: FilesDevice,
+    pub device: NamespaceDevice,
     /// How large a file or memory is made that is not there yet.
     pub size: ByteSize,
     /// Names of the hosts that may connect; none listed means every host.
@@ -48,12 +52,61 @@ impl Default for NvmeConfig {
             listen: local(4420),
             discovery: local(8009),
             nqn: nqn_default(),
-            device: FilesDevice::Path(PathBuf::from(DEVICE_DEFAULT)),
+            device: NamespaceDevice::Device(FilesDevice::Path(PathBuf::from(DEVICE_DEFAULT))),
             size: SIZE_DEFAULT,
             hosts: Vec::new(),
             key: None,
             controller_key: None,
         }
+    }
+}
+
+/// What a namespace lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceDevice {
+    /// A device, a file of this machine, or memory.
+    Device(FilesDevice),
+    /// A file of the card's own file system: its path, without the slash in front.
+    CardFile(String),
+}
+
+impl NamespaceDevice {
+    /// What somebody has written; none if it begins like a file of the card and is none.
+    #[must_use]
+    pub fn parse(written: &Path) -> Option<Self> {
+        let text = written.to_str().unwrap_or_default();
+        if let Some(path) = text.strip_prefix(CARD_FILE) {
+            let path = path.strip_prefix('/').filter(|path| !path.is_empty());
+            return path.map(|path| Self::CardFile(path.to_owned()));
+        }
+        Some(Self::Device(match text {
+            files::MEMORY => FilesDevice::Memory,
+            _ => FilesDevice::Path(written.to_owned()),
+        }))
+    }
+
+    /// The same, with a path of this machine ready for use.
+    #[must_use]
+    pub fn below(&self, data: &Path) -> Self {
+        match self {
+            Self::Device(device) => Self::Device(device.below(data)),
+            Self::CardFile(path) => Self::CardFile(path.clone()),
+        }
+    }
+}
+
+impl fmt::Display for NamespaceDevice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(device) => device.fmt(formatter),
+            Self::CardFile(path) => write!(formatter, "{CARD_FILE}/{path}"),
+        }
+    }
+}
+
+impl Serialize for NamespaceDevice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

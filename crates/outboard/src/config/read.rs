@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ob_nvme::auth::Secret;
@@ -13,7 +13,8 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::{
     ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
-    Mistake, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan, files, nvme,
+    Mistake, NamespaceDevice, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan,
+    files, nvme,
 };
 use crate::spelling::nearest;
 
@@ -63,7 +64,9 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
     if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
         config.files.size = files::MEMORY_SIZE_DEFAULT;
     }
-    if config.nvme.device == FilesDevice::Memory && !reader.places.contains_key("nvme.size") {
+    if config.nvme.device == NamespaceDevice::Device(FilesDevice::Memory)
+        && !reader.places.contains_key("nvme.size")
+    {
         config.nvme.size = files::MEMORY_SIZE_DEFAULT;
     }
     if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
@@ -142,12 +145,11 @@ impl Reader<'_> {
 
     fn nvme(&mut self, nvme: &mut NvmeConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
         let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
-        let device = |value: &DeValue<'_>| device(value, nvme::DEVICE_DEFAULT);
         match key.get_ref().as_ref() {
             "listen" => self.set("nvme", key, value, &mut nvme.listen, address),
             "discovery" => self.set("nvme", key, value, &mut nvme.discovery, address),
             "nqn" => self.set("nvme", key, value, &mut nvme.nqn, nqn),
-            "device" => self.set("nvme", key, value, &mut nvme.device, device),
+            "device" => self.set("nvme", key, value, &mut nvme.device, namespace_device),
             "size" => self.set("nvme", key, value, &mut nvme.size, size),
             "hosts" => self.set("nvme", key, value, &mut nvme.hosts, |value| list(value, nqn)),
             "key" => self.set("nvme", key, value, &mut nvme.key, |value| secret(value).map(Some)),
@@ -294,8 +296,23 @@ fn device(value: &DeValue<'_>, example: &str) -> Parsed<FilesDevice> {
             format!("\"{other}\" could be memory or a file"),
             format!("write \"{}\" for memory, or \"./{other}\" for a file", files::MEMORY),
         )),
+        path if path.starts_with(nvme::CARD_FILE) => Err(Problem::new(
+            format!("\"{path}\" would be a file of the card's own file system, and that lies here"),
+            format!("such as \"{example}\"; write \"./{path}\" for a file of this machine"),
+        )),
         path => Ok(FilesDevice::Path(PathBuf::from(path))),
     }
+}
+
+fn namespace_device(value: &DeValue<'_>) -> Parsed<NamespaceDevice> {
+    let written = text(value, nvme::DEVICE_DEFAULT)?;
+    if !written.starts_with(nvme::CARD_FILE) {
+        return device(value, nvme::DEVICE_DEFAULT).map(NamespaceDevice::Device);
+    }
+    NamespaceDevice::parse(Path::new(written)).ok_or_else(|| {
+        let hint = "give its whole path there, such as \"file:/volumes/a\"";
+        Problem::new(format!("\"{written}\" names no file of the card's own file system"), hint)
+    })
 }
 
 fn segment(value: &DeValue<'_>) -> Parsed<SegmentSize> {

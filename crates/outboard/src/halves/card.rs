@@ -19,7 +19,7 @@ use ob_wire_link::files::FILES_SERVICE;
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind};
 use crate::files::{CardDevice, Mounted, mount};
-use crate::nvme::NvmeService;
+use crate::nvme::{NvmeError, NvmeService};
 use crate::probe::{PROBE_SERVICE, ProbeService};
 use crate::router::{Router, Services};
 use crate::signals::StopSignal;
@@ -72,8 +72,7 @@ pub fn run_card(
     }
     let services = CardServices { probe: ProbeService::default(), files: FilesService::new(files, device) };
     let mut card = open_link(config, &life, reactor, services)?;
-    let mut nvme = NvmeService::start(config, &card.reactor.handle())
-        .map_err(|error| HalfError::Nvme(Box::new(error)))?;
+    let mut nvme = start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, waker) = (Arc::clone(&asked), card.reactor.handle().waker());
@@ -95,6 +94,16 @@ pub fn run_card(
     tracing::info!("card stopping");
     wind_down(card, nvme);
     Ok(())
+}
+
+/// Namespaces may lie on files, so files go on while namespaces are opened. Nobody else is served yet.
+fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeError> {
+    let (handle, files) = (card.reactor.handle(), card.service.services().files.local());
+    let mut events = Vec::new();
+    NvmeService::start(config, &handle, files, &mut || {
+        card.turn(None, &mut events);
+        events.clear();
+    })
 }
 
 fn nvme_endpoint(config: &CardConfig, nvme: &NvmeService) -> ServiceEndpoint {

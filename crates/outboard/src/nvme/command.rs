@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::admin::{self, AdminError, AdminRequest, NamespaceFacts};
 use crate::cli::{CommandError, ConfigOptions};
-use crate::config::ByteSize;
+use crate::config::{ByteSize, FilesDevice, NamespaceDevice};
 use crate::terminal::{bytes, say, table};
 
 /// The commands about namespaces.
@@ -24,6 +24,8 @@ Examples:
   outboard namespace add --size 100GiB                 a file in the card's directory
   outboard namespace add --device /dev/sdb             a disk, as it is
   outboard namespace add --size 1GiB --device memory   gone when the card ends
+  outboard namespace add --size 1GiB --device file:/volumes/a
+                                                       a file of the card's own file system
 
 Hosts that are connected see it at once.")]
     Add(AddOptions),
@@ -61,7 +63,7 @@ pub struct AddOptions {
     /// How large a file or memory is made; what exists keeps its size
     #[arg(long, value_parser = ByteSize::parse, default_value = "16GiB")]
     pub size: ByteSize,
-    /// A file (made if missing), a block device, or `memory`
+    /// A file (made if missing), a block device, `memory`, or `file:/PATH` for a file of the card's own file system
     #[arg(long, value_name = "PATH")]
     pub device: Option<PathBuf>,
     /// Its id [default: the lowest that is free]
@@ -105,8 +107,16 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
         NamespaceCommand::Add(AddOptions { size, device, nsid, list }) => {
             // The card has another working directory, maybe.
             let device = match device {
-                Some(path) if path.as_os_str() != "memory" => Some(std::path::absolute(path)?),
-                other => other.clone(),
+                None => None,
+                Some(path) => Some(match NamespaceDevice::parse(path) {
+                    Some(NamespaceDevice::Device(FilesDevice::Path(path))) => std::path::absolute(path)?,
+                    Some(_) => path.clone(),
+                    None => {
+                        let text = "file: is followed by a path in the card's file system\n\
+                                    hint: such as --device file:/volumes/a";
+                        return Err(AdminError::Refused(text.to_owned()).into());
+                    }
+                }),
             };
             (list, AdminRequest::AddNamespace { nsid: *nsid, device, size: size.0 })
         }

@@ -5,11 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token};
+use ob_files_card::{FileVolume, VolumeError};
 use ob_io::{FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Space};
 use ob_nvme::driver::Store;
 use ob_nvme::target::control::BackendId;
 
-use crate::config::{ByteSize, CardConfig, FilesDevice};
+use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice};
 use crate::files::{CardDevice, machine_memory, open_patiently, put_in_place, unfinished_path};
 
 /// The block of a namespace in memory.
@@ -36,6 +37,16 @@ pub enum NamespaceDeviceError {
         /// The device.
         path: PathBuf,
     },
+    /// A file of the card's file system cannot be used.
+    #[error("cannot use file:/{path} for a namespace: {source}\nhint: {fix}")]
+    Volume {
+        /// The file.
+        path: String,
+        /// Why not.
+        source: VolumeError,
+        /// What to do.
+        fix: String,
+    },
     /// A new file cannot get its name.
     #[error("cannot put {} in place: {source}", path.display())]
     Place {
@@ -58,7 +69,7 @@ pub enum NamespaceDeviceError {
 
 /// A device that is to be opened.
 pub(super) struct Wanted<'a> {
-    pub(super) device: &'a FilesDevice,
+    pub(super) device: &'a NamespaceDevice,
     /// Bytes of a file or memory that is made.
     pub(super) size: ByteSize,
     /// Whether a file that is missing is made: not if it held data before.
@@ -69,7 +80,7 @@ pub(super) struct Wanted<'a> {
 
 impl Wanted<'_> {
     /// What to change.
-    fn fix(&self, config: &CardConfig, key: &str, example: &str) -> String {
+    pub(super) fn fix(&self, config: &CardConfig, key: &str, example: &str) -> String {
         match self.is_configured {
             true => config.source.line_to_change("nvme", key, &format!("\"{example}\"")),
             false => format!("give another one, such as --{key} {example}"),
@@ -86,10 +97,33 @@ pub(crate) struct Devices {
 }
 
 struct Slot {
-    device: CardDevice,
+    device: Backing,
     in_flight: usize,
     /// No namespace lies on it any more; it goes with its last operation.
     leaving: bool,
+}
+
+/// What a namespace's bytes are on.
+enum Backing {
+    Whole(CardDevice),
+    /// A file of the card's own file system.
+    Volume(FileVolume),
+}
+
+impl Backing {
+    fn device(&self) -> &dyn Device {
+        match self {
+            Self::Whole(device) => device,
+            Self::Volume(volume) => volume,
+        }
+    }
+
+    fn device_mut(&mut self) -> &mut dyn Device {
+        match self {
+            Self::Whole(device) => device,
+            Self::Volume(volume) => volume,
+        }
+    }
 }
 
 impl Devices {
@@ -98,16 +132,34 @@ impl Devices {
         &mut self,
         config: &CardConfig,
         handle: &Handle,
+        device: &FilesDevice,
         wanted: &Wanted<'_>,
     ) -> Result<BackendId, NamespaceDeviceError> {
-        let device = match wanted.device {
+        let device = match device {
             FilesDevice::Memory => in_memory(config, wanted)?,
             FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, wanted)?),
         };
+        Ok(self.insert(Backing::Whole(device)))
+    }
+
+    /// Takes a file of the card's file system in.
+    pub(super) fn adopt(&mut self, volume: FileVolume) -> BackendId {
+        self.insert(Backing::Volume(volume))
+    }
+
+    fn insert(&mut self, device: Backing) -> BackendId {
         let backend = self.opened;
         self.opened += 1;
         self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false });
-        Ok(BackendId(backend))
+        BackendId(backend)
+    }
+
+    /// The file of the card's file system behind a namespace, if it lies on one.
+    pub(super) fn volume(&mut self, backend: BackendId) -> Option<&mut FileVolume> {
+        match self.slots.get_mut(&backend.0).map(|slot| &mut slot.device) {
+            Some(Backing::Volume(volume)) => Some(volume),
+            _ => None,
+        }
     }
 
     /// Lets a device go as soon as nothing is on its way there.
@@ -122,14 +174,17 @@ impl Devices {
     /// Gives a file another length.
     pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
         match self.slots.get_mut(&backend.0) {
-            Some(Slot { device: CardDevice::File(file), .. }) => file.resize(size),
+            Some(Slot { device: Backing::Whole(CardDevice::File(file)), .. }) => file.resize(size),
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
         }
     }
 
-    /// All of them, to be flushed.
+    /// All of them, to be flushed. Files of the card are flushed with the device that they are on.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CardDevice> {
-        self.slots.values_mut().map(|slot| &mut slot.device)
+        self.slots.values_mut().filter_map(|slot| match &mut slot.device {
+            Backing::Whole(device) => Some(device),
+            Backing::Volume(_) => None,
+        })
     }
 }
 
@@ -182,13 +237,13 @@ fn on_path(
 
 impl Store for Devices {
     fn info(&self, backend: BackendId) -> Option<DeviceInfo> {
-        self.slots.get(&backend.0).map(|slot| slot.device.info())
+        self.slots.get(&backend.0).map(|slot| slot.device.device().info())
     }
 
     fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
         match self.slots.get_mut(&backend.0) {
             Some(slot) => {
-                slot.device.submit(token, op)?;
+                slot.device.device_mut().submit(token, op)?;
                 slot.in_flight += 1;
                 Ok(())
             }
@@ -199,7 +254,7 @@ impl Store for Devices {
     fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
         let mut polled = self.slots.iter_mut();
         let (index, completion, is_over) = polled.find_map(|(index, slot)| {
-            let completion = slot.device.poll()?;
+            let completion = slot.device.device_mut().poll()?;
             slot.in_flight -= 1;
             Some((*index, completion, slot.leaving && slot.in_flight == 0))
         })?;
@@ -210,6 +265,6 @@ impl Store for Devices {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.slots.values().filter_map(|slot| slot.device.next_due()).min()
+        self.slots.values().filter_map(|slot| slot.device.device().next_due()).min()
     }
 }

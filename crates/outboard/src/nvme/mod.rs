@@ -1,7 +1,7 @@
 //! NVMe/TCP at the card: a target on the card's reactor, and the devices behind its namespaces.
 //!
 //! ```text
-//!   initiators ─▶ TcpNet ─▶ TargetDriver ─▶ Devices ─▶ a file, a disk, memory
+//!   initiators ─▶ TcpNet ─▶ TargetDriver ─▶ Devices ─▶ a file, a disk, memory, a file of the card's file system
 //!                              │
 //!                              └─▶ Catalogue: ids and reservations that outlive the card
 //! ```
@@ -10,12 +10,14 @@ pub mod admin;
 mod catalogue;
 mod command;
 mod devices;
+mod volumes;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use ob_core::{DeviceInfo, Instant, NetListenError};
+use ob_files_card::LocalFiles;
 use ob_io::{Event, Handle, TcpNet};
 use ob_nvme::driver::{Store, TargetDriver};
 use ob_nvme::target::control::{
@@ -26,7 +28,7 @@ use ob_nvme::target::{Target, TargetConfig};
 use ob_wire_nvme::log::AddressFamily;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::config::{ByteSize, CardConfig, FilesDevice, NvmeConfig};
+use crate::config::{ByteSize, CardConfig, NamespaceDevice, NvmeConfig};
 use crate::status::NvmeFacts;
 use admin::{AdminAnswer, AdminCall, AdminRequest, AdminServer, NamespaceFacts};
 use catalogue::{Catalogue, Configured, Entry};
@@ -35,6 +37,7 @@ pub use command::NamespaceCommand;
 pub(crate) use command::run;
 pub use devices::NamespaceDeviceError;
 use devices::{Devices, Wanted};
+use volumes::Work;
 
 /// Connections at once, admin and I/O queues together.
 const CONNECTIONS_MAX: u32 = 1024;
@@ -91,6 +94,9 @@ pub enum NvmeError {
          hint: `--device {}` serves it again, with what it holds; or move it away first", .0.display(), .0.display()
     )]
     LeftOver(PathBuf),
+    /// What it is to lie on cannot be.
+    #[error("{} is neither a path nor `memory` nor a file of the card\nhint: such as file:/volumes/a", .0.display())]
+    BadDevice(PathBuf),
     /// A namespace cannot get another size.
     #[error("cannot resize namespace {nsid}: {source}")]
     Resize {
@@ -113,7 +119,7 @@ pub enum NvmeError {
 struct Served {
     nsid: u32,
     backend: BackendId,
-    device: FilesDevice,
+    device: NamespaceDevice,
 }
 
 /// What the card serves over NVMe/TCP.
@@ -121,6 +127,9 @@ pub(crate) struct NvmeService {
     driver: TargetDriver<TcpNet, Devices>,
     catalogue: Catalogue,
     admin: AdminServer,
+    /// What an administrator asked for and the card's files are at.
+    waiting: Option<(AdminCall, Work)>,
+    files: LocalFiles,
     served: Vec<Served>,
     subsystem: SubsystemKey,
     config: CardConfig,
@@ -130,8 +139,13 @@ pub(crate) struct NvmeService {
 }
 
 impl NvmeService {
-    /// Opens the devices, and listens.
-    pub(crate) fn start(config: &CardConfig, handle: &Handle) -> Result<Self, NvmeError> {
+    /// Opens the devices, and listens. The card's files are mounted; `wait` lets them go on.
+    pub(crate) fn start(
+        config: &CardConfig,
+        handle: &Handle,
+        files: LocalFiles,
+        wait: &mut dyn FnMut(),
+    ) -> Result<Self, NvmeError> {
         let nvme = &config.nvme;
         let mut catalogue = Catalogue::load(&config.directory.join("nvme.json"))?;
         let mut control = Control::new(ControlConfig::default()).with_random(fill);
@@ -148,8 +162,15 @@ impl NvmeService {
         }
         let mut driver = TargetDriver::new(TcpNet::new(handle, CONNECTIONS_MAX), Devices::default(), target);
         let mut served = Vec::new();
-        let mut serving =
-            Serving { config, handle, driver: &mut driver, catalogue: &mut catalogue, subsystem };
+        let mut serving = Serving {
+            config,
+            handle,
+            files: &files,
+            wait: Some(wait),
+            driver: &mut driver,
+            catalogue: &mut catalogue,
+            subsystem,
+        };
         match configured {
             Configured::Removed => {}
             Configured::New => served.push(serving.serve_new(CONFIGURED, None, nvme.size)?),
@@ -165,7 +186,20 @@ impl NvmeService {
         let admin = AdminServer::start(&path, move || waker.wake())
             .map_err(|source| NvmeError::Socket { path, source })?;
         let (config, handle) = (config.clone(), handle.clone());
-        Ok(Self { driver, catalogue, admin, served, subsystem, config, handle, address, discovery })
+        let waiting = None;
+        Ok(Self {
+            driver,
+            catalogue,
+            admin,
+            waiting,
+            files,
+            served,
+            subsystem,
+            config,
+            handle,
+            address,
+            discovery,
+        })
     }
 
     /// Where the subsystem is served.
@@ -210,24 +244,35 @@ impl NvmeService {
         while let Some(changed) = self.driver.target_mut().next_reservations_changed() {
             self.save_reservations(changed.nsid, changed.namespace);
         }
-        while let Some(call) = self.admin.next() {
+        let finished = self.finish_waiting();
+        while self.waiting.is_none()
+            && let Some(call) = self.admin.next()
+        {
             self.administer(call);
             // Hosts hear of it now: nothing else may happen for a while.
             self.driver.turn(now);
         }
-        turn.events > 0 || turn.has_more
+        turn.events > 0 || turn.has_more || finished
     }
 
     /// Does what an administrator asks for.
     fn administer(&mut self, call: AdminCall) {
         let done = match &call.request {
-            AdminRequest::ListNamespaces => Ok(()),
+            AdminRequest::ListNamespaces => Ok(None),
             AdminRequest::AddNamespace { nsid, device, size } => {
                 self.add_namespace(*nsid, device.as_deref(), ByteSize(*size))
             }
-            AdminRequest::RemoveNamespace { nsid } => self.remove_namespace(*nsid),
+            AdminRequest::RemoveNamespace { nsid } => self.remove_namespace(*nsid).map(|()| None),
             AdminRequest::ResizeNamespace { nsid, size } => self.resize_namespace(*nsid, *size),
         };
+        match done {
+            Ok(Some(work)) => self.waiting = Some((call, work)),
+            Ok(None) => self.answer(call, Ok(())),
+            Err(error) => self.answer(call, Err(error)),
+        }
+    }
+
+    fn answer(&self, call: AdminCall, done: Result<(), NvmeError>) {
         if let Err(error) = &done {
             tracing::warn!("{:?}: {error}", call.request);
         }
@@ -255,7 +300,7 @@ impl NvmeService {
         nsid: Option<u32>,
         device: Option<&Path>,
         size: ByteSize,
-    ) -> Result<(), NvmeError> {
+    ) -> Result<Option<Work>, NvmeError> {
         let is_free = |nsid: &u32| self.served.iter().all(|served| served.nsid != *nsid);
         let max = self.driver.target().control().config().namespaces_max;
         let nsid = match nsid {
@@ -272,15 +317,16 @@ impl NvmeService {
         if device.is_none() && path.exists() {
             return Err(NvmeError::LeftOver(path));
         }
-        let mut serving = Serving {
-            config: &self.config,
-            handle: &self.handle,
-            driver: &mut self.driver,
-            catalogue: &mut self.catalogue,
-            subsystem: self.subsystem,
-        };
-        self.served.push(serving.serve_new(nsid, Some(&path), size)?);
-        Ok(())
+        match NamespaceDevice::parse(&path) {
+            None => return Err(NvmeError::BadDevice(path)),
+            Some(NamespaceDevice::CardFile(file)) => {
+                return Ok(Some(Work::add(&self.files, nsid, &file, size)));
+            }
+            Some(NamespaceDevice::Device(_)) => {}
+        }
+        let served = self.serving().serve_new(nsid, Some(&path), size)?;
+        self.served.push(served);
+        Ok(None)
     }
 
     fn remove_namespace(&mut self, nsid: u32) -> Result<(), NvmeError> {
@@ -293,7 +339,7 @@ impl NvmeService {
         Ok(())
     }
 
-    fn resize_namespace(&mut self, nsid: u32, size: u64) -> Result<(), NvmeError> {
+    fn resize_namespace(&mut self, nsid: u32, size: u64) -> Result<Option<Work>, NvmeError> {
         let backend = self.served[self.index_of(nsid)?].backend;
         let cannot = |source| NvmeError::Resize { nsid, source };
         let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(nsid))?;
@@ -305,6 +351,9 @@ impl NvmeService {
         }
         // Nobody may reach beyond the end of the device, so the later of the two is the one that makes room.
         let bytes = blocks * u64::from(block_len);
+        if self.driver.store_mut().volume(backend).is_some() {
+            return self.resize_volume(nsid, backend, (blocks, bytes)).map(Some);
+        }
         if bytes > info.capacity {
             self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
             self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
@@ -312,7 +361,7 @@ impl NvmeService {
             self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
             self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     fn index_of(&self, nsid: u32) -> Result<usize, NvmeError> {
@@ -380,10 +429,6 @@ fn hosts(config: &CardConfig) -> Result<HostPolicy, NvmeError> {
     Ok(HostPolicy::Listed(hosts.iter().map(spec).collect()))
 }
 
-fn device_of(path: &Path) -> FilesDevice {
-    if path.as_os_str() == "memory" { FilesDevice::Memory } else { FilesDevice::Path(path.to_owned()) }
-}
-
 /// NVMe knows blocks of 512 and 4096 bytes.
 fn block_len(info: &DeviceInfo) -> u32 {
     if info.block_len <= 512 { 512 } else { 4096 }
@@ -393,6 +438,9 @@ fn block_len(info: &DeviceInfo) -> u32 {
 struct Serving<'a> {
     config: &'a CardConfig,
     handle: &'a Handle,
+    files: &'a LocalFiles,
+    /// Lets the card's files go on; none where nothing may wait.
+    wait: Option<&'a mut dyn FnMut()>,
     driver: &'a mut TargetDriver<TcpNet, Devices>,
     catalogue: &'a mut Catalogue,
     subsystem: SubsystemKey,
@@ -402,9 +450,21 @@ impl Serving<'_> {
     /// One that was never served before. Its device is there before it is written down, so that a card that dies in
     /// between finds one that it may use, and none that it misses.
     fn serve_new(&mut self, nsid: u32, path: Option<&Path>, size: ByteSize) -> Result<Served, NvmeError> {
-        let device = path.map_or_else(|| self.config.nvme.device.clone(), device_of);
+        let device = self.device_at(path)?;
         let wanted = Wanted { device: &device, size, may_make: true, is_configured: path.is_none() };
-        let backend = self.driver.store_mut().open(self.config, self.handle, &wanted)?;
+        let backend = self.open(&wanted)?;
+        self.serve_opened(nsid, path, size, device, backend)
+    }
+
+    /// One whose device is there.
+    fn serve_opened(
+        &mut self,
+        nsid: u32,
+        path: Option<&Path>,
+        size: ByteSize,
+        device: NamespaceDevice,
+        backend: BackendId,
+    ) -> Result<Served, NvmeError> {
         let size = path.map(|_| size.0);
         let entry = self.catalogue.add(nsid, path.map(Path::to_owned), size);
         let served = entry.and_then(|entry| self.serve(&entry, backend, device));
@@ -418,15 +478,28 @@ impl Serving<'_> {
     /// One of an earlier life.
     fn serve_known(&mut self, entry: &Entry) -> Result<Served, NvmeError> {
         let nvme = &self.config.nvme;
-        let device = entry.device.as_deref().map_or_else(|| nvme.device.clone(), device_of);
+        let device = self.device_at(entry.device.as_deref())?;
         let size = entry.size.map_or(nvme.size, ByteSize);
         let is_configured = entry.device.is_none();
         let wanted = Wanted { device: &device, size, may_make: false, is_configured };
-        let backend = self.driver.store_mut().open(self.config, self.handle, &wanted)?;
+        let backend = self.open(&wanted)?;
         self.serve(entry, backend, device).inspect_err(|_| self.driver.store_mut().close(backend))
     }
 
-    fn serve(&mut self, entry: &Entry, backend: BackendId, device: FilesDevice) -> Result<Served, NvmeError> {
+    /// What is written down, or what the configuration says.
+    fn device_at(&self, path: Option<&Path>) -> Result<NamespaceDevice, NvmeError> {
+        match path {
+            Some(path) => NamespaceDevice::parse(path).ok_or_else(|| NvmeError::BadDevice(path.to_owned())),
+            None => Ok(self.config.nvme.device.clone()),
+        }
+    }
+
+    fn serve(
+        &mut self,
+        entry: &Entry,
+        backend: BackendId,
+        device: NamespaceDevice,
+    ) -> Result<Served, NvmeError> {
         let Entry { nsid, uuid, reservations, .. } = entry;
         let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(*nsid))?;
         let block_len = block_len(&info);

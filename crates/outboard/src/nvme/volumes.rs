@@ -1,0 +1,178 @@
+//! Namespaces on files of the card's own file system.
+//!
+//! ```text
+//!   AdminCall ─▶ Work: open or resize a file ── the reactor goes round ──▶ done: serve, or tell hosts ─▶ answer
+//! ```
+//!
+//! The card's files answer when their log is written, and the reactor must not wait for that. One administrator is
+//! served at a time; the next waits in its queue.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ob_files_card::{FileVolume, LocalFiles, OpeningVolume, VolumeError};
+use ob_nvme::driver::Store;
+use ob_nvme::target::control::BackendId;
+use ob_wire_link::files::FileError;
+
+use super::devices::Wanted;
+use super::{NamespaceDeviceError, NvmeError, NvmeService, Serving};
+use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice};
+
+/// What the card's files are at for an administrator.
+pub(super) enum Work {
+    /// A file is opened or made for a new namespace.
+    Add { nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
+    /// A namespace's file gets another size.
+    Resize { nsid: u32, backend: BackendId, blocks: u64, grows: bool },
+}
+
+impl Work {
+    pub(super) fn add(files: &LocalFiles, nsid: u32, path: &str, size: ByteSize) -> Self {
+        let opening = Box::new(OpeningVolume::new(files.another(), path.as_bytes(), Some(size.0)));
+        Self::Add { nsid, device: NamespaceDevice::CardFile(path.to_owned()), size, opening }
+    }
+}
+
+impl NvmeService {
+    /// Goes on with what an administrator waits for; `true` if it is done.
+    pub(super) fn finish_waiting(&mut self) -> bool {
+        let Some((call, mut work)) = self.waiting.take() else { return false };
+        let done = match &mut work {
+            Work::Add { nsid, device, size, opening } => {
+                opening.poll().map(|opened| self.add_volume(*nsid, device.clone(), *size, opened))
+            }
+            Work::Resize { nsid, backend, blocks, grows } => {
+                let resized = self.driver.store_mut().volume(*backend).map(|volume| {
+                    volume.sort_answers();
+                    volume.take_resized()
+                });
+                match resized {
+                    // It was removed meanwhile.
+                    None => Some(Err(NvmeError::Unknown(*nsid))),
+                    Some(None) => None,
+                    Some(Some(resized)) => Some(self.volume_resized(*nsid, *blocks, *grows, resized)),
+                }
+            }
+        };
+        match done {
+            None => {
+                self.waiting = Some((call, work));
+                false
+            }
+            Some(done) => {
+                self.answer(call, done);
+                true
+            }
+        }
+    }
+
+    fn add_volume(
+        &mut self,
+        nsid: u32,
+        device: NamespaceDevice,
+        size: ByteSize,
+        opened: Result<FileVolume, VolumeError>,
+    ) -> Result<(), NvmeError> {
+        let wanted = Wanted { device: &device, size, may_make: true, is_configured: false };
+        let volume = opened.map_err(|source| cannot_use(&self.config, &wanted, source))?;
+        let backend = self.driver.store_mut().adopt(volume);
+        let path = PathBuf::from(device.to_string());
+        let served = self.serving().serve_opened(nsid, Some(&path), size, device, backend)?;
+        self.served.push(served);
+        Ok(())
+    }
+
+    /// What it takes to serve a namespace while the card runs, when nothing may wait.
+    pub(super) fn serving(&mut self) -> Serving<'_> {
+        Serving {
+            config: &self.config,
+            handle: &self.handle,
+            files: &self.files,
+            wait: None,
+            driver: &mut self.driver,
+            catalogue: &mut self.catalogue,
+            subsystem: self.subsystem,
+        }
+    }
+
+    /// Begins to resize a namespace's file. Nobody may reach beyond its end, so hosts hear of a smaller one first and of a
+    /// larger one last.
+    pub(super) fn resize_volume(
+        &mut self,
+        nsid: u32,
+        backend: BackendId,
+        (blocks, bytes): (u64, u64),
+    ) -> Result<Work, NvmeError> {
+        let capacity = self.driver.store().info(backend).map_or(0, |info| info.capacity);
+        let grows = bytes > capacity;
+        if !grows {
+            self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
+        }
+        match self.driver.store_mut().volume(backend) {
+            Some(volume) => volume.begin_resize(bytes),
+            None => return Err(NvmeError::Unknown(nsid)),
+        }
+        Ok(Work::Resize { nsid, backend, blocks, grows })
+    }
+
+    fn volume_resized(
+        &mut self,
+        nsid: u32,
+        blocks: u64,
+        grows: bool,
+        resized: Result<(), FileError>,
+    ) -> Result<(), NvmeError> {
+        resized.map_err(|error| NvmeError::Resize { nsid, source: io::Error::other(error) })?;
+        if grows {
+            self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
+        }
+        Ok(())
+    }
+}
+
+impl Serving<'_> {
+    /// Opens what a namespace lies on, or makes it.
+    pub(super) fn open(&mut self, wanted: &Wanted<'_>) -> Result<BackendId, NvmeError> {
+        let path = match wanted.device {
+            NamespaceDevice::Device(device) => {
+                return Ok(self.driver.store_mut().open(self.config, self.handle, device, wanted)?);
+            }
+            NamespaceDevice::CardFile(path) => path,
+        };
+        // Files in memory are gone with the card's last life, and a namespace in memory comes back empty too.
+        let is_passing = self.config.files.device == FilesDevice::Memory;
+        let make = (wanted.may_make || is_passing).then_some(wanted.size.0);
+        let mut opening = OpeningVolume::new(self.files.another(), path.as_bytes(), make);
+        loop {
+            if let Some(opened) = opening.poll() {
+                let volume = opened.map_err(|source| cannot_use(self.config, wanted, source))?;
+                return Ok(self.driver.store_mut().adopt(volume));
+            }
+            match &mut self.wait {
+                Some(wait) => wait(),
+                None => return Err(cannot_use(self.config, wanted, FileError::Busy.into())),
+            }
+        }
+    }
+}
+
+fn cannot_use(config: &CardConfig, wanted: &Wanted<'_>, source: VolumeError) -> NvmeError {
+    let path = match wanted.device {
+        NamespaceDevice::CardFile(path) => path.clone(),
+        NamespaceDevice::Device(device) => device.to_string(),
+    };
+    if source == VolumeError::Missing {
+        let path = Path::new(&wanted.device.to_string()).to_owned();
+        return NamespaceDeviceError::Lost { path }.into();
+    }
+    let fix = match source {
+        VolumeError::Files(FileError::InUse) => "`outboard namespace list` shows which one has it".to_owned(),
+        VolumeError::Files(FileError::NoSpace) => {
+            "`outboard files df` shows the space, `outboard files rm` makes room".to_owned()
+        }
+        VolumeError::TooSmall | VolumeError::Files(FileError::TooLarge) => wanted.fix(config, "size", "1GiB"),
+        _ => wanted.fix(config, "device", "file:/volumes/a"),
+    };
+    NamespaceDeviceError::Volume { path, source, fix }.into()
+}
