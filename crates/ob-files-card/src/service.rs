@@ -229,7 +229,7 @@ impl<D: Device> FilesService<D> {
         match operation {
             Operation::Hello => self.greet(key, &header, responses),
             _ if !greeted => self.refuse(key, header.id, FileError::Unsupported),
-            Operation::Write | Operation::Resize if self.files.is_held(header.node) => {
+            Operation::Write | Operation::Resize | Operation::Zero if self.files.is_held(header.node) => {
                 self.refuse(key, header.id, FileError::InUse);
             }
             Operation::Read => return self.take_read(key, header, message, responses),
@@ -252,6 +252,11 @@ impl<D: Device> FilesService<D> {
             Operation::Flush => self.submit(key, header.id, None, Op::Flush),
             Operation::Resize => {
                 self.submit(key, header.id, None, Op::Resize { file: header.node, size: header.offset });
+            }
+            Operation::Zero => {
+                let len = u64::from(header.length);
+                let op = Op::Zero { file: header.node, offset: header.offset, len };
+                self.submit(key, header.id, None, op);
             }
             _ => match metadata_op(operation, &header, rest, self.transfer_max(responses)) {
                 Ok(op) => self.submit(key, header.id, None, Op::Metadata(op)),
@@ -489,9 +494,12 @@ fn metadata_op(
         }
         Operation::Stat => MetadataOp::Stat { base, path: path.to_vec() },
         Operation::Space => MetadataOp::Space,
-        Operation::Hello | Operation::Read | Operation::Write | Operation::Flush | Operation::Resize => {
-            return Err(FileError::Invalid);
-        }
+        Operation::Hello
+        | Operation::Read
+        | Operation::Write
+        | Operation::Flush
+        | Operation::Resize
+        | Operation::Zero => return Err(FileError::Invalid),
     })
 }
 

@@ -274,7 +274,7 @@ fn every_error_about_names_has_its_cause() {
         cases.push((rename(b"file", path), FileError::BadName));
         cases.push((rename(path, b"x"), FileError::BadName));
     }
-    for number in [0, 13, 99, u16::MAX] {
+    for number in [0, 14, 99, u16::MAX] {
         let mut request = Request::new(Operation::Stat).node(ROOT);
         request.header.operation = number;
         cases.push((request, FileError::Unsupported));

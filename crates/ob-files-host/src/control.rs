@@ -119,6 +119,12 @@ impl Control {
         control
     }
 
+    pub(crate) fn zero(node: NodeId, offset: u64, len: u32) -> Self {
+        let mut control = Self::new(Operation::Zero, Then::Nothing);
+        (control.header.node, control.header.offset, control.header.length) = (node, offset, len);
+        control
+    }
+
     /// All of a directory's entries, page after page.
     pub(crate) fn list(path: &(impl AsPath + ?Sized)) -> Result<Self> {
         let mut control = Self::new(Operation::Stat, Then::Resolve);

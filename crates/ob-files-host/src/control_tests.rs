@@ -50,6 +50,9 @@ fn messages_are_as_the_document_has_them() {
     let (header, rest) = sent(&mut Control::resize(NodeId(9), 77));
     assert_eq!((code(&header), header.node, header.offset), ((Operation::Resize, 0), NodeId(9), 77));
     assert!(rest.is_empty());
+    let (header, rest) = sent(&mut Control::zero(NodeId(9), 77, 5));
+    assert_eq!((code(&header), header.node, header.offset), ((Operation::Zero, 0), NodeId(9), 77));
+    assert_eq!((header.length, rest.len()), (5, 0));
     let (header, rest) = sent(&mut Control::list_page(NodeId(4), b"after"));
     assert_eq!((code(&header), header.node, header.length), ((Operation::List, 0), NodeId(4), 1000));
     assert_eq!(rest, b"after");

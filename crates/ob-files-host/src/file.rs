@@ -150,6 +150,11 @@ impl File {
         self.group.control(Ok(Control::resize(self.node, size)), |_, outcome| node_of(outcome))
     }
 
+    /// Makes a range read as zeros, as far as the file reaches, and gives back the space that it has as a whole.
+    pub fn zero(&self, offset: u64, len: u32) -> Pending<Result<()>> {
+        self.group.control(Ok(Control::zero(self.node, offset, len)), |_, outcome| outcome.result.map(|_| ()))
+    }
+
     /// Makes everything durable, of all files, that was completed before this call.
     pub fn flush(&self) -> Pending<Result<()>> {
         self.group.flush()

@@ -78,6 +78,8 @@ fn bytes_are_read_back_as_they_were_written() {
     assert_eq!(read.unwrap(), 0);
     assert_eq!(file.stat().wait().unwrap().size, 10_003);
     assert_eq!(file.resize(100).wait().unwrap().size, 100);
+    file.zero(50, u32::MAX).wait().unwrap();
+    assert_eq!((&card.content("/f")[3..50], &card.content("/f")[50..]), (&bytes[..47], &[0; 50][..]));
     let truncated = session.open_file("/f", OpenOptions::new().truncate(true)).wait().unwrap();
     assert_eq!(truncated.node(), file.node());
     assert_eq!(card.content("/f"), b"");

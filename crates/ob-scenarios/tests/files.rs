@@ -47,6 +47,7 @@ fn stories_are_clean_and_reach_everything() {
         "unaligned pieces",
         "write",
         "writes cut by a death",
+        "zero",
     ] {
         assert!(report.get(what) >= 5, "{what}: {}", report.get(what));
     }

@@ -124,6 +124,8 @@ operations! {
     Resize = 11, "RESIZE";
     /// What is used and free; answered with [`SpaceInfo`].
     Space = 12, "SPACE";
+    /// A range of a file becomes zeros, and its space is given back.
+    Zero = 13, "ZERO";
 }
 
 impl Operation {
@@ -158,7 +160,7 @@ pub struct RequestHeader {
     pub operation: u16,
     /// See [`flag`].
     pub flags: u16,
-    /// Bytes to read or write; bytes of the first path; most bytes of a list.
+    /// Bytes to read, write or zero; bytes of the first path; most bytes of a list.
     pub length: u32,
     /// A file; for names, the directory that a path starts from.
     pub node: NodeId,

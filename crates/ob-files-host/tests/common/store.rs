@@ -70,6 +70,12 @@ impl Store {
                 self.file(node)?.resize(header.offset as usize, 0);
                 self.info(node.0)
             }
+            Operation::Zero => {
+                let bytes = self.file(node)?;
+                let end = bytes.len().min(header.offset as usize + header.length as usize);
+                bytes[end.min(header.offset as usize)..end].fill(0);
+                Ok(Done::default())
+            }
             Operation::Space => {
                 let files = self.nodes.values().filter(|node| matches!(node.content, Content::File(_)));
                 let files = files.count() as u64;

@@ -18,6 +18,7 @@ pub(super) enum Intent {
     Read { key: Key, offset: u64, len: u32 },
     Write { key: Key, offset: u64, len: u32, durable: bool },
     Resize { key: Key, size: u64 },
+    Zero { key: Key, offset: u64, len: u32 },
     Name(NameOp),
     Other(What),
 }
@@ -54,6 +55,7 @@ impl Generator<'_> {
             Sort::Write => self.write(),
             Sort::Read => self.read(),
             Sort::Resize => self.resize(),
+            Sort::Zero => self.zero(),
             Sort::Flush => Some(plain(Operation::Flush, What::Flush)),
             Sort::Create => self.create(),
             Sort::MakeDirectory => self.make_directory(),
@@ -152,6 +154,21 @@ impl Generator<'_> {
         };
         let header = RequestHeader { offset: size, ..header(Operation::Resize, node) };
         Some(Draft { wire: Wire::of(&header, &[]), intent: Intent::Resize { key, size } })
+    }
+
+    fn zero(&mut self) -> Option<Draft> {
+        let (key, node) = self.file()?;
+        let far = *self.rng.choose(&[u64::MAX, 1 << 63, 1 << 40])?;
+        let offset = if self.rng.one_in(100) { far } else { self.offset(key) };
+        let segments = self.plan.segment_len * (1 + self.rng.below(6));
+        let len = match self.rng.below(4) {
+            0 => self.len(self.limits.transfer_max),
+            1 => self.rng.below(segments) as u32,
+            2 if self.rng.one_in(4) => u32::MAX,
+            _ => segments as u32,
+        };
+        let header = RequestHeader { offset, length: len, ..header(Operation::Zero, node) };
+        Some(Draft { wire: Wire::of(&header, &[]), intent: Intent::Zero { key, offset, len } })
     }
 
     fn name(&mut self) -> Vec<u8> {

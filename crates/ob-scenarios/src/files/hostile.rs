@@ -39,7 +39,7 @@ fn shapes(generator: &mut Generator<'_>) -> Option<Draft> {
             draft(Wire { inline, payload: None }, &[Invalid])
         }
         1 => {
-            let operation = *generator.rng.choose(&[0, 13, 255, u16::MAX])?;
+            let operation = *generator.rng.choose(&[0, 14, 255, u16::MAX])?;
             of(&RequestHeader { operation, ..RequestHeader::default() }, &[Unsupported])
         }
         2 => {
@@ -87,8 +87,14 @@ fn nodes(generator: &mut Generator<'_>) -> Option<Draft> {
         1 => NodeId(u64::MAX),
         _ => generator.model.unknown_id(),
     };
-    let operations =
-        [Operation::Read, Operation::Resize, Operation::Stat, Operation::List, Operation::Remove];
+    let operations = [
+        Operation::Read,
+        Operation::Resize,
+        Operation::Zero,
+        Operation::Stat,
+        Operation::List,
+        Operation::Remove,
+    ];
     let operation = *generator.rng.choose(&operations)?;
     if generator.rng.one_in(2) {
         return Some(of(&RequestHeader { length: 1, ..header(operation, unknown) }, &[NotFound]));

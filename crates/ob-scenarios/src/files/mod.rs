@@ -383,6 +383,7 @@ impl Run {
             Intent::Read { key, offset, len } => self.model.ask_read(key, offset, len),
             Intent::Write { key, offset, len, durable } => self.model.ask_write(key, offset, len, durable),
             Intent::Resize { key, size } => self.model.ask_resize(key, size),
+            Intent::Zero { key, offset, len } => self.model.ask_zero(key, offset, len),
             Intent::Name(op) => {
                 let asked = self.model.ask_name(&op);
                 asked.ok_or_else(|| Failure::new("a request about names was sent too early"))?
@@ -496,7 +497,7 @@ impl Run {
 
     /// What is on its way, or was just answered, is what a death can do most harm to.
     fn maybe_die_soon(&mut self, what: &What, within: u64) {
-        let changes = matches!(what, What::Name { .. } | What::Resize { .. });
+        let changes = matches!(what, What::Name { .. } | What::Resize { .. } | What::Zero { .. });
         if changes
             && self.dies_one_in.is_some()
             && self.dies_in.is_none()

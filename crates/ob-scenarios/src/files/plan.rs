@@ -40,6 +40,7 @@ pub(super) enum Sort {
     Write,
     Read,
     Resize,
+    Zero,
     Flush,
     Create,
     MakeDirectory,
@@ -51,10 +52,11 @@ pub(super) enum Sort {
 }
 
 /// All sorts, and how often they are drawn unless the seed prefers some.
-const SORTS: [(Sort, u64); 11] = [
+const SORTS: [(Sort, u64); 12] = [
     (Sort::Write, 30),
     (Sort::Read, 25),
     (Sort::Resize, 7),
+    (Sort::Zero, 7),
     (Sort::Flush, 5),
     (Sort::Create, 10),
     (Sort::MakeDirectory, 3),

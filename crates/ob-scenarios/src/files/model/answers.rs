@@ -29,6 +29,7 @@ impl Model {
             What::Read { key, offset, len } => self.answer_read(asked.at, *key, *offset, *len, answer),
             What::Write { .. } => self.answer_write(asked, answer, now),
             What::Resize { .. } => self.answer_resize(asked, answer, now),
+            What::Zero { .. } => self.answer_zero(asked, answer, now),
             What::Flush => self.answer_flush(asked.at, answer),
             What::Name { .. } => self.answer_name(asked, answer, now),
             What::Look { base, path } => self.answer_look(asked.at, *base, path, answer),
@@ -188,6 +189,28 @@ impl Model {
                 return wrong(format!("a resize tells {info:?}, where the sizes {sizes:?} are possible"));
             }
         }
+        Ok(())
+    }
+
+    fn answer_zero(&mut self, asked: &Asked, answer: &Answer, now: Tick) -> Judged {
+        let What::Zero { key, op, range } = asked.what else { return Ok(()) };
+        self.judge_presence(key, asked.at, answer.status)?;
+        // A hole in the middle of a run makes the map longer.
+        let full = self.may_be_full_since(asked.at, false);
+        let trouble = answer.status.is_err_and(|error| self.is_trouble(error));
+        let Some(file) = self.files.get_mut(&key) else { return Ok(()) };
+        file.in_flight -= 1;
+        let fate = match answer.status {
+            Ok(()) => Fate::Done { durable: false },
+            Err(FileError::NoSpace) if full => Fate::Refused,
+            Err(FileError::NotFound) => Fate::Uncertain,
+            Err(_) if trouble => Fate::Uncertain,
+            Err(error) => return wrong(format!("zeroing was answered with {error:?}")),
+        };
+        if range.0 < range.1 {
+            file.bytes.answered(op, range, fate, now);
+        }
+        file.segments.zero_answered(op, now);
         Ok(())
     }
 

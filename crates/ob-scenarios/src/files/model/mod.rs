@@ -92,6 +92,11 @@ pub(crate) enum What {
         size: u64,
         slot: usize,
     },
+    Zero {
+        key: Key,
+        op: OpNumber,
+        range: (u64, u64),
+    },
     Flush,
     /// `adds` if it may need room in the log.
     Name {
@@ -128,6 +133,9 @@ impl What {
                 (name, [key.0.into(), *offset, u64::from(*len), u64::from(*op)])
             }
             Self::Resize { key, op, size, .. } => ("resize", [key.0.into(), *size, 0, u64::from(*op)]),
+            Self::Zero { key, op, range: (start, end) } => {
+                ("zero", [key.0.into(), *start, end - start, u64::from(*op)])
+            }
             Self::Flush => ("flush", [0; 4]),
             Self::Name { verdict, .. } => match verdict {
                 Verdict::Change(NameChange::Insert { key, .. }) => ("create", [key.0.into(), 0, 0, 0]),
@@ -369,6 +377,23 @@ impl Model {
         self.sent(What::Resize { key, op, size, slot })
     }
 
+    /// A range is to become zeros.
+    pub(crate) fn ask_zero(&mut self, key: Key, offset: u64, len: u32) -> Asked {
+        let now = self.next_tick();
+        let op = self.new_op(key, offset, u64::from(len));
+        let range = (offset, offset.saturating_add(u64::from(len)));
+        let segment_len = self.shape.segment_len;
+        if let Some(file) = self.files.get_mut(&key) {
+            file.in_flight += 1;
+            if range.0 < range.1 {
+                file.bytes.asked(op, range, true, now);
+            }
+            // The segment that the file ends in may go with a range that ends within it.
+            file.segments.zero_asked(op, range.0.div_ceil(segment_len)..range.1.div_ceil(segment_len));
+        }
+        self.sent(What::Zero { key, op, range })
+    }
+
     /// Anything that changes nothing is sent.
     pub(crate) fn ask(&mut self, what: What) -> Asked {
         self.next_tick();
@@ -485,6 +510,12 @@ impl Model {
                 file.size.answered(slot, Effect::Unknown, now);
                 file.bytes.answered(op, (size, NEVER), Fate::Uncertain, now);
                 file.segments.resize_uncertain(op);
+            }
+            What::Zero { key, op, range } => {
+                let Some(file) = self.files.get_mut(&key) else { return };
+                file.in_flight -= 1;
+                file.bytes.answered(op, range, Fate::Uncertain, now);
+                file.segments.zero_answered(op, now);
             }
             _ => {}
         }

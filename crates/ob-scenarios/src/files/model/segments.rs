@@ -15,6 +15,13 @@ struct Resize {
     idle: bool,
 }
 
+/// A range that becomes zeros: its segments may go, and until something is known of them nobody counts on them.
+#[derive(Clone, Debug)]
+struct Zero {
+    answered: Tick,
+    segments: std::ops::Range<u64>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Write {
     asked: Tick,
@@ -34,6 +41,7 @@ pub(crate) struct Segments {
     /// Writes that were answered while a resize was on its way.
     beside_resize: BTreeSet<u64>,
     resizes: BTreeMap<OpNumber, Resize>,
+    zeros: BTreeMap<OpNumber, Zero>,
 }
 
 impl Segments {
@@ -63,13 +71,28 @@ impl Segments {
         let limit = beside.map(|resize| resize.first_gone).min().unwrap_or(NEVER);
         for segment in write.first..=write.last {
             self.possible.insert(segment);
-            if certain && segment < limit {
+            let zeroed = |zero: &Zero| zero.answered > write.asked && zero.segments.contains(&segment);
+            if certain && segment < limit && !self.zeros.values().any(zeroed) {
                 self.certain.insert(segment);
             }
             if segment >= limit {
                 self.beside_resize.insert(segment);
             }
         }
+    }
+
+    pub(crate) fn zero_asked(&mut self, op: OpNumber, segments: std::ops::Range<u64>) {
+        self.certain.retain(|segment| !segments.contains(segment));
+        self.zeros.insert(op, Zero { answered: NEVER, segments });
+    }
+
+    pub(crate) fn zero_answered(&mut self, op: OpNumber, now: Tick) {
+        if let Some(zero) = self.zeros.get_mut(&op) {
+            zero.answered = now;
+        }
+        // They matter only to writes that were on their way beside them.
+        let oldest = self.writes.values().map(|write| write.asked).min().unwrap_or(NEVER);
+        self.zeros.retain(|_, zero| zero.answered == NEVER || zero.answered > oldest);
     }
 
     pub(crate) fn resize_asked(&mut self, op: OpNumber, first_gone: u64, idle: bool, now: Tick) {
@@ -135,6 +158,7 @@ impl Segments {
         self.cut.clear();
         self.writes.clear();
         self.resizes.clear();
+        self.zeros.clear();
         self.beside_resize.clear();
     }
 
