@@ -157,9 +157,10 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
 
     fn handle(&mut self, now: Instant, event: NetEvent) {
         match event {
-            NetEvent::Accepted { listener, connection, .. } => {
+            NetEvent::Accepted { listener, connection, peer } => {
                 let port = self.ports.iter().find(|(known, _)| *known == listener);
-                let key = port.and_then(|(_, port)| self.target.accept(now, connection, *port));
+                let key =
+                    port.and_then(|(_, port)| self.target.accept_from(now, connection, *port, peer.ip()));
                 match key {
                     Some(key) => {
                         self.connections.insert(connection, key);

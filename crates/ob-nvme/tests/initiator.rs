@@ -309,14 +309,16 @@ fn without_the_policy_a_command_under_way_fails_and_what_was_not_sent_waits() {
 }
 
 #[test]
-fn compare_is_not_repeated_unless_that_is_said() {
+fn what_must_not_happen_twice_is_not_repeated_unless_that_is_said() {
     for repeat_all in [false, true] {
         let served = Served::new();
         let retry = RetryPolicy { repeat_all, ..RetryPolicy::default() };
         let initiator = block_on(Initiator::connect(Options { retry, ..served.options() })).unwrap();
-        let one = block_on(initiator.namespace(NamespaceId(1))).unwrap();
         served.ask(|driver| driver.store_mut().is_held = true);
-        let compare = std::thread::spawn(move || block_on(one.compare(0, vec![0; BLOCK])));
+        let entry = SubmissionEntry::new(IoOpcode::Read.code(), CommandId(0), NamespaceId(1));
+        let data = Data::ToHost(BLOCK as u32);
+        let read = RawCommand { entry, data, is_idempotent: false };
+        let read = std::thread::spawn(move || block_on(initiator.io(read)));
         while served.count("read") < 1 {
             std::thread::yield_now();
         }
@@ -324,9 +326,9 @@ fn compare_is_not_repeated_unless_that_is_said() {
             driver.net_mut().cut();
             driver.store_mut().is_held = false;
         });
-        let outcome = compare.join().unwrap();
+        let outcome = read.join().unwrap();
         if repeat_all {
-            assert_eq!(outcome, Ok(true));
+            assert_eq!(outcome.unwrap().data, vec![0; BLOCK]);
         } else {
             assert!(matches!(outcome, Err(Error::Lost(_))), "{outcome:?}");
         }

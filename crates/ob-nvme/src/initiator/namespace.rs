@@ -244,8 +244,8 @@ impl Namespace {
             queue: Queue::Io,
             entry: command.encode(opcode, CommandId(0), DataPointer::None),
             data,
-            // A comparison is the same only as long as nobody else writes.
-            is_idempotent: opcode != IoOpcode::Compare,
+            // A comparison changes nothing, and whichever answer comes was true meanwhile.
+            is_idempotent: true,
             may_be_short: false,
             expects: self.expected(),
         }

@@ -60,8 +60,8 @@ pub struct Reconnect {
 /// they may be.
 ///
 /// To read, to write the same bytes and to flush twice does no harm, unless somebody else writes in between: hosts
-/// that share a namespace and do not agree on who writes when should set `repeat` to false. Compare, reservations and
-/// vendors' commands do not give the same the second time; they are repeated only on demand.
+/// that share a namespace and do not agree on who writes when should set `repeat` to false. Reservations and vendors'
+/// commands do not give the same the second time; they are repeated only on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Whether idempotent commands are repeated.

@@ -67,6 +67,19 @@ impl Target {
         }
     }
 
+    /// The buffers of a host that has proved who it is are its own affair, not that of its address. What it holds already
+    /// stays counted where it was taken.
+    pub(super) fn notice_proof(&mut self, key: ConnectionKey, queue: QueueIdentity) {
+        if self.connection(key).is_none_or(|connection| connection.holder.is_proved()) {
+            return;
+        }
+        let Some(host) = self.control.proved_host(queue) else { return };
+        let holder = self.buffers.connection_of(host);
+        if let Some(connection) = self.connection_mut(key) {
+            connection.holder = holder;
+        }
+    }
+
     fn must_wait(&self, pending: &PendingConnect) -> bool {
         pending.superseded.iter().any(|controller| self.orphans.contains_key(controller))
     }
@@ -171,6 +184,7 @@ impl Target {
             connection.stall = None;
             connection.within_since = None;
             connection.held = Vec::new();
+            connection.stream.abandon();
             if connection.output.is_empty() {
                 self.all_sent(key);
             }

@@ -1,12 +1,17 @@
-//! The memory that payload lies in: pools of a few sizes, made once.
+//! The memory that payload lies in: pools of a few sizes, made once, and shared by [`super::shares`].
 //!
 //! Data of capsules has a pool of its own. A connection that finds it empty stops reading, and what holds its buffers
 //! waits for devices alone; solicited writes, which wait for bytes that may lie behind such a stop, never take from it.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use ob_memory::{ArenaSpan, Pool, Slice};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
+use ob_wire_nvme::text::Nqn;
 
 use super::config::{TRANSFER_LEN_MAX, TargetConfig};
+use super::shares::{Class, Holder, Lease, Shares};
 
 const SMALL_LEN: usize = 4 << 10;
 const MIDDLE_LEN: usize = 16 << 10;
@@ -15,8 +20,16 @@ const MIDDLE_LEN: usize = 16 << 10;
 pub(super) struct Buffers {
     capsules: Pool,
     /// By length of their blocks, the shortest first.
-    transfers: [Pool; 3],
+    transfers: [(Class, Pool); 3],
     compares: Pool,
+    shares: Shares,
+    connection_transfer_max: usize,
+}
+
+/// A buffer, and that it is held.
+pub(super) struct Block {
+    pub(super) slice: Slice,
+    pub(super) lease: Lease,
 }
 
 impl Buffers {
@@ -24,44 +37,93 @@ impl Buffers {
     pub(super) fn new(config: &TargetConfig, capsule_data_max: u32) -> Self {
         // Half of the memory is for the largest transfers, a quarter for each of the others.
         let blocks = |share: usize, len: usize| (config.transfer_memory / share / len).max(2);
+        let capsules =
+            Pool::new(capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize, config.capsule_buffers.max(1));
+        let transfers = [
+            (Class::Small, Pool::new(SMALL_LEN, blocks(4, SMALL_LEN))),
+            (Class::Middle, Pool::new(MIDDLE_LEN, blocks(4, MIDDLE_LEN))),
+            (Class::Large, Pool::new(TRANSFER_LEN_MAX, blocks(2, TRANSFER_LEN_MAX))),
+        ];
+        let compares_max = config.compares_max.max(1);
+        let shares = Shares::new(|class| match class {
+            Class::Capsule => capsules.blocks(),
+            Class::Compare => compares_max,
+            Class::Small | Class::Middle | Class::Large => {
+                let pool = transfers.iter().find(|(of, _)| *of == class);
+                pool.map_or(0, |(_, pool)| pool.blocks())
+            }
+        });
         Self {
-            capsules: Pool::new(
-                capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize,
-                config.capsule_buffers.max(1),
-            ),
-            transfers: [
-                Pool::new(SMALL_LEN, blocks(4, SMALL_LEN)),
-                Pool::new(MIDDLE_LEN, blocks(4, MIDDLE_LEN)),
-                Pool::new(TRANSFER_LEN_MAX, blocks(2, TRANSFER_LEN_MAX)),
-            ],
-            compares: Pool::new(TRANSFER_LEN_MAX, config.compares_max.max(1) * 2),
+            capsules,
+            transfers,
+            compares: Pool::new(TRANSFER_LEN_MAX, compares_max * 2),
+            shares,
+            connection_transfer_max: config.connection_transfer_max,
         }
     }
 
+    /// A new connection from an address.
+    pub(super) fn connection_from(&mut self, address: IpAddr) -> Arc<Holder> {
+        self.shares.connection_from(address)
+    }
+
+    /// A connection whose host has proved who it is.
+    pub(super) fn connection_of(&mut self, host: &Nqn) -> Arc<Holder> {
+        self.shares.connection_of(host)
+    }
+
     /// A buffer for a capsule's data.
-    pub(super) fn for_capsule(&self, len: usize) -> Option<Slice> {
-        cut(&self.capsules, len)
+    pub(super) fn for_capsule(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+        self.block(holder, Class::Capsule, &self.capsules, len)
     }
 
-    /// A buffer for a read, or for a write that is asked for: of the shortest size that fits and has one left.
-    pub(super) fn for_transfer(&self, len: usize) -> Option<Slice> {
-        self.transfers.iter().filter(|pool| pool.block_len() >= len).find_map(|pool| cut(pool, len))
+    /// A buffer for a read, or for a write that is asked for: of the shortest size that fits and has one left for this
+    /// connection.
+    pub(super) fn for_transfer(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+        let held: usize =
+            self.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
+        let fits = |pool: &Pool| {
+            pool.block_len() >= len && (held == 0 || held + pool.block_len() <= self.connection_transfer_max)
+        };
+        let fitting = self.transfers.iter().filter(|(_, pool)| fits(pool));
+        fitting.into_iter().find_map(|(class, pool)| self.block(holder, *class, pool, len))
     }
 
-    /// One of the two buffers of a comparison.
-    pub(super) fn for_compare(&self, len: usize) -> Option<Slice> {
+    /// The first of the two buffers of a comparison; the lease is for both.
+    pub(super) fn for_compare(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+        self.block(holder, Class::Compare, &self.compares, len)
+    }
+
+    /// The second of them.
+    pub(super) fn for_compare_too(&self, len: usize) -> Option<Slice> {
         cut(&self.compares, len)
+    }
+
+    /// Changes when blocks have come back.
+    pub(super) fn returned(&self) -> u64 {
+        self.shares.returned()
+    }
+
+    fn block(&self, holder: &Arc<Holder>, class: Class, pool: &Pool, len: usize) -> Option<Block> {
+        if !self.shares.may_lease(holder, class) {
+            return None;
+        }
+        Some(Block { slice: cut(pool, len)?, lease: self.shares.lease(holder, class) })
     }
 
     /// Where they lie, for registration.
     pub(super) fn arenas(&self) -> impl Iterator<Item = ArenaSpan> {
-        [&self.capsules, &self.compares].into_iter().chain(&self.transfers).map(Pool::arena)
+        self.pools().map(Pool::arena)
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        let transfers = self.transfers.iter().map(|(_, pool)| pool);
+        [&self.capsules, &self.compares].into_iter().chain(transfers)
     }
 
     /// Bytes of the blocks that are in use.
     pub(super) fn memory_used(&self) -> usize {
-        let pools = [&self.capsules, &self.compares].into_iter().chain(&self.transfers);
-        pools.map(|pool| pool.blocks_out() * pool.block_len()).sum()
+        self.pools().map(|pool| pool.blocks_out() * pool.block_len()).sum()
     }
 
     /// Bytes of all of them.
@@ -89,16 +151,29 @@ mod tests {
     #[test]
     fn a_transfer_takes_the_shortest_that_fits_and_a_longer_one_when_those_are_out() {
         let config = TargetConfig { transfer_memory: 1 << 20, ..TargetConfig::default() };
-        let buffers = Buffers::new(&config, 8192);
-        let small: Vec<Slice> = std::iter::from_fn(|| buffers.for_transfer(512)).collect();
-        assert_eq!(small.len(), 64 + 16 + 4, "every block of every size");
-        assert_eq!(buffers.memory_used(), 64 * SMALL_LEN + 16 * MIDDLE_LEN + 4 * TRANSFER_LEN_MAX);
-        assert!(small.iter().all(|slice| slice.len() == 512));
+        let mut buffers = Buffers::new(&config, 8192);
+        let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
+        let small: Vec<Block> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
+        assert_eq!(small.len(), 8 + 2 + 1, "an eighth of the blocks of every size");
+        assert!(small.iter().all(|block| block.slice.len() == 512));
+        assert_eq!(buffers.memory_used(), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MAX);
         drop(small);
         assert_eq!(buffers.memory_used(), 0);
-        let large: Vec<Slice> = std::iter::from_fn(|| buffers.for_transfer(TRANSFER_LEN_MAX)).collect();
-        assert_eq!(large.len(), 4);
-        assert!(buffers.for_transfer(4096).is_some(), "the large ones leave the small ones alone");
-        assert!(buffers.for_transfer(TRANSFER_LEN_MAX + 1).is_none());
+        let large: Vec<Block> =
+            std::iter::from_fn(|| buffers.for_transfer(&holder, TRANSFER_LEN_MAX)).collect();
+        assert_eq!(large.len(), 1);
+        assert!(buffers.for_transfer(&holder, 4096).is_some(), "the large ones leave the small ones alone");
+        assert!(buffers.for_transfer(&holder, TRANSFER_LEN_MAX + 1).is_none());
+    }
+
+    #[test]
+    fn a_short_transfer_in_a_long_block_counts_as_what_it_takes_away() {
+        let config = TargetConfig { connection_transfer_max: 300 << 10, ..TargetConfig::default() };
+        let mut buffers = Buffers::new(&config, 8192);
+        let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
+        let taken: Vec<Block> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
+        let bytes: usize =
+            buffers.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
+        assert!(bytes <= 300 << 10 && taken.len() == 75, "{} blocks of {bytes} bytes", taken.len());
     }
 }

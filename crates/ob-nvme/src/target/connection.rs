@@ -1,6 +1,7 @@
 //! What a target knows of one connection.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use ob_core::{ConnectionId, Instant};
 use ob_memory::Slice;
@@ -9,6 +10,7 @@ use ob_wire_nvme::{CommandId, CompletionEntry, QueueId, Status, TransferTag};
 
 use super::control::{PortKey, QueueIdentity};
 use super::flight::FlightKey;
+use super::shares::{Holder, Lease};
 use super::stream::{Output, Stream};
 
 /// A connection of a [`super::Target`]. Never used twice.
@@ -61,8 +63,8 @@ pub(super) struct Connection {
     pub(super) waiting: VecDeque<FlightKey>,
     /// The first half of a fused pair whose second has not come.
     pub(super) fused: Option<FlightKey>,
-    /// Bytes of transfer memory that its commands and its output have.
-    pub(super) memory: usize,
+    /// Who holds the buffers that its commands and its output have.
+    pub(super) holder: Arc<Holder>,
     pub(super) accepted: Instant,
     /// Since when a PDU is incomplete.
     pub(super) within_since: Option<Instant>,
@@ -83,7 +85,7 @@ pub(super) struct Transfer {
 }
 
 impl Connection {
-    pub(super) fn new(net: ConnectionId, port: PortKey, now: Instant) -> Self {
+    pub(super) fn new(net: ConnectionId, port: PortKey, holder: Arc<Holder>, now: Instant) -> Self {
         Self {
             net,
             port,
@@ -97,7 +99,7 @@ impl Connection {
             transfers: Vec::new(),
             waiting: VecDeque::new(),
             fused: None,
-            memory: 0,
+            holder,
             accepted: now,
             within_since: None,
             unsent_since: None,
@@ -189,7 +191,7 @@ impl Connection {
     pub(super) fn respond_with_data(&mut self, command: CommandId, data: Data, result: u64) {
         let is_success = result == 0 && self.queue.as_ref().is_some_and(|queue| queue.flow_control_off);
         let bytes: &[u8] = match &data {
-            Data::Slice(slice) => slice,
+            Data::Slice(slice, _) => slice,
             Data::Owned(bytes) => bytes,
         };
         let framing = self.stream.framing();
@@ -204,7 +206,7 @@ impl Connection {
         let data_digest = framing.digests.data.then(|| digest(bytes));
         self.output.push(&header);
         match data {
-            Data::Slice(slice) => self.output.push_payload(slice),
+            Data::Slice(slice, lease) => self.output.push_payload(slice, lease),
             Data::Owned(bytes) => self.output.push_owned(bytes),
         }
         if let Some(data_digest) = data_digest {
@@ -225,12 +227,13 @@ impl Connection {
 
 /// What a command gives back.
 pub(super) enum Data {
-    Slice(Slice),
+    Slice(Slice, Option<Lease>),
     Owned(Vec<u8>),
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shares::Shares;
     use super::*;
 
     #[test]
@@ -240,7 +243,8 @@ mod tests {
 
     #[test]
     fn a_tag_of_an_earlier_use_finds_nothing() {
-        let mut connection = Connection::new(ConnectionId(1), PortKey(1), Instant::default());
+        let holder = Shares::new(|_| 1).connection_from([10, 0, 0, 1].into());
+        let mut connection = Connection::new(ConnectionId(1), PortKey(1), holder, Instant::default());
         let flight = FlightKey::from_token(ob_core::Token(5));
         let tags: Vec<TransferTag> = (0..3)
             .map(|_| {

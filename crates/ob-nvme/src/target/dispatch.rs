@@ -1,12 +1,12 @@
 //! What becomes of a command: answered by `Control`, or on its way to a device.
 
 use ob_core::Instant;
-use ob_memory::Slice;
 use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, IoOpcode};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
 use super::Target;
+use super::buffers::Block;
 use super::connection::{ConnectionKey, Data};
 use super::control::{QueueIdentity, Verdict};
 use super::flight::{Flight, FlightKey, State, Work};
@@ -97,7 +97,7 @@ impl Target {
             _ => entry.data_pointer(data_len)?,
         };
         let wants_data = direction == DataDirection::ToController;
-        let flight = |data: Option<Slice>, state: State| Flight {
+        let flight = |state: State| Flight {
             connection: key,
             controller: queue.map(|queue| queue.controller),
             command: entry.command(),
@@ -106,20 +106,20 @@ impl Target {
             transfer_len: pointer.len(),
             received: 0,
             failed: None,
-            data,
+            data: None,
             other: None,
-            is_counted: false,
+            lease: None,
         };
         match (wants_data, pointer) {
             (true, DataPointer::Transport { len }) => {
                 if len > ADMIN_CAPSULE_DATA_MAX {
                     return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
                 }
-                self.enter_waiting(now, flight(None, State::Buffer));
+                self.enter_waiting(now, flight(State::Buffer));
             }
             (true, DataPointer::InCapsule { offset, len }) => {
-                let slice = cut(data, offset, len as usize)?;
-                self.run_control(now, key, queue, entry, &slice, len);
+                let block = cut(data, offset, len as usize)?;
+                self.run_control(now, key, queue, entry, &block.slice, len);
             }
             (_, pointer) => self.run_control(now, key, queue, entry, &[], pointer.len()),
         }
@@ -139,6 +139,7 @@ impl Target {
         let command = entry.command();
         let Some(queue) = queue else { return self.connect(now, key, entry, data) };
         let verdict = self.control.command(now, queue, entry, data, transfer_len);
+        self.notice_proof(key, queue);
         match verdict {
             Verdict::Done { result, status } => self.answer(key, command, status, result),
             Verdict::CloseAfter { result, status } => {
@@ -231,7 +232,7 @@ impl Target {
             failed: None,
             data: None,
             other: None,
-            is_counted: false,
+            lease: None,
         };
         match io.kind {
             IoKind::Verify => {
@@ -267,13 +268,16 @@ impl Target {
                 return Err(Status::INVALID_SGL_TYPE.with_do_not_retry());
             }
             (DataPointer::InCapsule { offset, .. }, _) => {
-                flight.data = Some(cut(data, offset, transfer_len)?);
+                let Block { slice, lease } = cut(data, offset, transfer_len)?;
+                (flight.data, flight.lease) = (Some(slice), Some(lease));
                 let flight = self.enter_fused(flight, entry, first)?;
                 self.data_ready(now, flight);
             }
             (_, IoKind::Compare) => {
-                let slice = self.buffers.for_compare(transfer_len).ok_or(Status::COMMAND_INTERRUPTED)?;
-                flight.data = Some(slice);
+                let holder = self.connection(key).map(|connection| &connection.holder);
+                let block = holder.and_then(|holder| self.buffers.for_compare(holder, transfer_len));
+                let Block { slice, lease } = block.ok_or(Status::COMMAND_INTERRUPTED)?;
+                (flight.data, flight.lease) = (Some(slice), Some(lease));
                 let flight = self.enter_fused(flight, entry, first)?;
                 self.wait_for_buffer(now, key, flight);
             }
@@ -324,9 +328,6 @@ impl Target {
         let connection_key = flight.connection;
         let Work::Control(entry) = flight.work else { return };
         let Some(connection) = self.connection_mut(connection_key) else { return };
-        if flight.is_counted {
-            connection.memory -= (flight.transfer_len as usize).min(connection.memory);
-        }
         let queue = connection.queue.map(|queue| queue.identity);
         let data = flight.data.as_deref().unwrap_or_default();
         self.run_control(now, connection_key, queue, &entry, data, flight.transfer_len);
@@ -334,11 +335,11 @@ impl Target {
 }
 
 /// The part of a capsule's data that a command names.
-fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Slice, Status> {
+fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Block, Status> {
     match data {
         CapsuleData::Unusable(status) => Err(status),
         CapsuleData::None => Err(Status::INVALID_SGL_LENGTH.with_do_not_retry()),
-        CapsuleData::Slice(mut slice) => {
+        CapsuleData::Block(Block { mut slice, lease }) => {
             let offset = offset as usize;
             if offset.checked_add(len).is_none_or(|end| end > slice.len()) {
                 return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
@@ -349,7 +350,7 @@ fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Slice, Status> {
             if len < slice.len() {
                 drop(slice.split_off(len));
             }
-            Ok(slice)
+            Ok(Block { slice, lease })
         }
     }
 }

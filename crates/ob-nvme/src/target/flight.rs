@@ -7,6 +7,7 @@ use ob_wire_nvme::{CommandId, Status, SubmissionEntry};
 use super::connection::ConnectionKey;
 use super::control::{ControllerKey, NamespaceKey};
 use super::io::Io;
+use super::shares::Lease;
 
 /// A command on its way. A key of an earlier use of a slot finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,8 +69,8 @@ pub(super) struct Flight {
     pub(super) data: Option<Slice>,
     /// What a comparison reads.
     pub(super) other: Option<Slice>,
-    /// Whether `data` counts against the connection's share of transfer memory.
-    pub(super) is_counted: bool,
+    /// What says that `data` is held; a comparison's is for `other` too.
+    pub(super) lease: Option<Lease>,
 }
 
 /// All of them.

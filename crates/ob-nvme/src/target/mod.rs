@@ -21,12 +21,14 @@ mod dispatch;
 mod flight;
 mod io;
 mod receive;
+mod shares;
 mod stream;
 mod timers;
 mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ob_core::{ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
@@ -86,6 +88,8 @@ pub struct Target {
     pairs: Vec<FlightKey>,
     /// Connections with commands that wait for a buffer.
     hungry: VecDeque<ConnectionKey>,
+    /// How many buffers had come back when those were looked at; nothing if they have to be looked at anyway.
+    fed_at: Option<u64>,
     /// Connections that are held up for want of a buffer for a capsule's data.
     starving: VecDeque<ConnectionKey>,
     /// Connections whose reason to be held up may be gone.
@@ -123,6 +127,7 @@ impl Target {
             ranges_freed: false,
             pairs: Vec::new(),
             hungry: VecDeque::new(),
+            fed_at: None,
             starving: VecDeque::new(),
             relieved: Vec::new(),
             orphans: BTreeMap::new(),
@@ -144,6 +149,8 @@ impl Target {
 
     /// What is served, to be changed. [`Target::pump`] afterwards: hosts are told.
     pub fn control_mut(&mut self) -> &mut Control {
+        // What waits may have to hear that it waits for nothing.
+        self.fed_at = None;
         &mut self.control
     }
 
@@ -181,8 +188,20 @@ impl Target {
         }
     }
 
-    /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed.
+    /// [`Target::accept_from`] for peers without addresses, which are taken for one.
     pub fn accept(&mut self, now: Instant, net: ConnectionId, port: PortKey) -> Option<ConnectionKey> {
+        self.accept_from(now, net, port, Ipv4Addr::UNSPECIFIED.into())
+    }
+
+    /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed. The
+    /// peer's address is whom its buffers are counted for until its host has proved who it is.
+    pub fn accept_from(
+        &mut self,
+        now: Instant,
+        net: ConnectionId,
+        port: PortKey,
+        peer: IpAddr,
+    ) -> Option<ConnectionKey> {
         if self.slots.len() - self.free.len() >= self.config.connections_max {
             self.counts.refused += 1;
             return None;
@@ -194,7 +213,8 @@ impl Target {
         });
         self.arm(now);
         let slot = self.slots.get_mut(index as usize)?;
-        slot.connection = Some(Box::new(Connection::new(net, port, now)));
+        let holder = self.buffers.connection_from(peer);
+        slot.connection = Some(Box::new(Connection::new(net, port, holder, now)));
         Some(ConnectionKey { index, generation: slot.generation })
     }
 
@@ -239,8 +259,7 @@ impl Target {
         self.counts.bytes_sent += count as u64;
         let unsent_max = self.config.unsent_max;
         let Some(connection) = self.connection_mut(key) else { return false };
-        let freed = connection.output.sent(count);
-        connection.memory -= freed.min(connection.memory);
+        connection.output.sent(count);
         let is_done = connection.output.is_empty();
         if is_done {
             connection.unsent_since = None;

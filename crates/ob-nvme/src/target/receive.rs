@@ -1,11 +1,11 @@
 //! From bytes to commands.
 
 use ob_core::Instant;
-use ob_memory::Slice;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::{DataTransfer, Layout, Pdu, PduError, Role};
 use ob_wire_nvme::{QueueId, Status, SubmissionEntry};
 
+use super::buffers::Block;
 use super::connection::{ConnectionKey, Stall};
 use super::stream::{Payload, Peek, Purpose, Sink};
 use super::{RECEIVE_LEN_IN_TRANSFER, Target};
@@ -23,7 +23,7 @@ pub(super) enum CapsuleData {
     /// Nothing.
     None,
     /// Data.
-    Slice(Slice),
+    Block(Block),
     /// Data that the command has to fail for.
     Unusable(Status),
 }
@@ -177,10 +177,11 @@ impl Target {
             && connection.queue.as_ref().is_some_and(|queue| queue.identity.queue != QueueId::ADMIN);
         let sink = if is_compare {
             // A half of a fused pair may wait long for the other: it must not hold what every capsule needs.
-            self.buffers.for_compare(layout.data_len).map_or(Sink::Nowhere, |slice| Sink::Slice(slice, 0))
+            let block = self.buffers.for_compare(&connection.holder, layout.data_len);
+            block.map_or((Sink::Nowhere, None), |block| (Sink::Slice(block.slice, 0), Some(block.lease)))
         } else {
-            match self.buffers.for_capsule(layout.data_len) {
-                Some(slice) => Sink::Slice(slice, 0),
+            match self.buffers.for_capsule(&connection.holder, layout.data_len) {
+                Some(block) => (Sink::Slice(block.slice, 0), Some(block.lease)),
                 None => {
                     self.hold_up(key, Stall::CapsuleBuffer);
                     return false;
@@ -250,7 +251,7 @@ impl Target {
         };
         let purpose = Purpose::Transfer { flight: flight_key, len: transfer.len };
         if let Some(connection) = self.connection_mut(key) {
-            connection.stream.begin(layout, input, purpose, sink);
+            connection.stream.begin(layout, input, purpose, (sink, None));
         }
         Ok(true)
     }
@@ -259,10 +260,10 @@ impl Target {
         self.counts.digest_errors += u64::from(!payload.is_sound);
         match payload.purpose {
             Purpose::Capsule(entry) => {
-                let data = match payload.slice {
+                let data = match payload.slice.zip(payload.lease) {
                     None => CapsuleData::Unusable(Status::COMMAND_INTERRUPTED),
                     Some(_) if !payload.is_sound => CapsuleData::Unusable(Status::TRANSIENT_TRANSPORT_ERROR),
-                    Some(slice) => CapsuleData::Slice(slice),
+                    Some((slice, lease)) => CapsuleData::Block(Block { slice, lease }),
                 };
                 let len = payload.len as u32;
                 self.command(now, key, &entry, data, len);

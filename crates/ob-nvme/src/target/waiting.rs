@@ -8,13 +8,13 @@ use super::control::ControlEvent;
 use super::flight::{FlightKey, State, Work};
 use super::io::IoKind;
 
-/// Why a command got no buffer.
+/// Why a command has to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NotNow {
-    /// None of the size is left.
-    PoolEmpty,
-    /// Its connection has its share.
-    Share,
+    /// No buffer is left that it may have.
+    Buffer,
+    /// Its connection has as many transfers under way as it may.
+    Transfer,
 }
 
 impl Target {
@@ -30,14 +30,17 @@ impl Target {
             if !self.pairs.is_empty() {
                 self.start_pairs();
             }
-            if !self.hungry.is_empty() {
-                self.feed_hungry(now);
-            }
             while let Some(key) = self.relieved.pop() {
                 self.resume(now, key);
             }
-            self.feed_starving(now);
-            if !self.ranges_freed && self.relieved.is_empty() {
+            let returned = self.buffers.returned();
+            if self.fed_at != Some(returned) {
+                self.fed_at = Some(returned);
+                self.feed_hungry(now);
+                self.feed_starving(now);
+            }
+            let is_fed = self.fed_at == Some(self.buffers.returned());
+            if is_fed && !self.ranges_freed && self.relieved.is_empty() {
                 return;
             }
         }
@@ -49,8 +52,8 @@ impl Target {
         if !must_queue {
             match self.acquire(now, flight) {
                 Ok(()) => return,
-                Err(NotNow::PoolEmpty) => self.counts.buffers_exhausted += 1,
-                Err(NotNow::Share) => {}
+                Err(NotNow::Buffer) => self.counts.buffers_exhausted += 1,
+                Err(NotNow::Transfer) => {}
             }
         }
         self.counts.waits_for_buffer += 1;
@@ -76,17 +79,12 @@ impl Target {
         let Some(connection) = slot.connection.as_deref_mut() else { return Ok(()) };
         // A comparison brings its buffer along, from a pool of its own.
         let wants_memory = flight.data.is_none();
-        let share = self.config.connection_transfer_max;
-        if wants_memory && connection.memory > 0 && connection.memory + len > share {
-            return Err(NotNow::Share);
-        }
         if is_solicited && !connection.has_room_for_transfer(self.config.transfers_max) {
-            return Err(NotNow::Share);
+            return Err(NotNow::Transfer);
         }
         if wants_memory {
-            flight.data = Some(self.buffers.for_transfer(len).ok_or(NotNow::PoolEmpty)?);
-            flight.is_counted = true;
-            connection.memory += len;
+            let block = self.buffers.for_transfer(&connection.holder, len).ok_or(NotNow::Buffer)?;
+            (flight.data, flight.lease) = (Some(block.slice), Some(block.lease));
         }
         if !is_solicited {
             self.data_ready(now, key);
@@ -118,22 +116,13 @@ impl Target {
                 self.finish(flight, Err(status));
                 continue;
             }
-            match self.acquire(now, flight) {
-                Ok(()) => {
-                    idle = 0;
-                    connection_pop(self.connection_mut(key));
-                    self.hungry.push_back(key);
-                }
-                Err(NotNow::Share) => {
-                    idle += 1;
-                    self.hungry.push_back(key);
-                }
-                Err(NotNow::PoolEmpty) => {
-                    // It stays the first, so that smaller ones of others cannot starve it.
-                    self.hungry.push_front(key);
-                    return;
-                }
+            if self.acquire(now, flight).is_ok() {
+                idle = 0;
+                connection_pop(self.connection_mut(key));
+            } else {
+                idle += 1;
             }
+            self.hungry.push_back(key);
         }
     }
 
@@ -141,15 +130,8 @@ impl Target {
     fn feed_starving(&mut self, now: Instant) {
         for _ in 0..self.starving.len() {
             let Some(key) = self.starving.pop_front() else { return };
-            let before = self.starving.len();
+            // One that gets none comes back as the last; those behind it may have a share left.
             self.resume(now, key);
-            if self.starving.len() > before {
-                // It came back as the last; it should be the first the next time.
-                if let Some(key) = self.starving.pop_back() {
-                    self.starving.push_front(key);
-                }
-                return;
-            }
         }
     }
 

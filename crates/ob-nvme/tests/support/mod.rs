@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ob_core::{ConnectionId, DeviceCompletion, DeviceError, DeviceOp, Instant, Token};
@@ -90,6 +91,8 @@ pub struct Rig {
     pub now: Instant,
     pub subsystem: SubsystemKey,
     pub clients: Vec<ClientState>,
+    /// Where new connections come from.
+    pub peer: IpAddr,
 }
 
 /// One connection as its peer sees it.
@@ -149,18 +152,23 @@ impl Rig {
 
     pub fn with(config: TargetConfig) -> Self {
         let (control, subsystem) = control();
+        Self::with_control(config, control, subsystem)
+    }
+
+    pub fn with_control(config: TargetConfig, control: Control, subsystem: SubsystemKey) -> Self {
         Self {
             target: Target::new(config, control),
             disk: Disk::new(),
             now: Instant::from_nanoseconds(1_000_000_000),
             subsystem,
             clients: Vec::new(),
+            peer: IpAddr::from([10, 0, 0, 2]),
         }
     }
 
     pub fn client(&mut self) -> Client {
         let net = ConnectionId(self.clients.len() as u64);
-        let key = self.target.accept(self.now, net, PortKey(1));
+        let key = self.target.accept_from(self.now, net, PortKey(1), self.peer);
         self.clients.push(ClientState {
             key,
             framing: Framing {
@@ -430,7 +438,7 @@ impl Rig {
         let data = ConnectParties {
             host_id: wish.host_id,
             controller: wish.controller,
-            subsystem: Nqn::new(NQN).unwrap(),
+            subsystem: Nqn::new(wish.subsystem).unwrap(),
             host: Nqn::new(HOST).unwrap(),
         }
         .encode();
@@ -581,11 +589,18 @@ pub struct Wish {
     pub no_flow_control: bool,
     pub host_id: [u8; 16],
     pub controller: ControllerId,
+    pub subsystem: &'static str,
 }
 
 impl Default for Wish {
     fn default() -> Self {
-        Self { entries: 32, no_flow_control: false, host_id: [9; 16], controller: ControllerId::DYNAMIC }
+        Self {
+            entries: 32,
+            no_flow_control: false,
+            host_id: [9; 16],
+            controller: ControllerId::DYNAMIC,
+            subsystem: NQN,
+        }
     }
 }
 

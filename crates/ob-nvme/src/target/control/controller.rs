@@ -126,6 +126,13 @@ impl Controller {
         }
     }
 
+    /// Whether the host was asked who it is on this queue, and has proved it.
+    pub(super) fn has_proved(&self, queue: QueueId) -> bool {
+        let queue = self.queues.get(usize::from(queue.0)).and_then(Option::as_ref);
+        let proof = queue.and_then(|queue| queue.authentication.as_ref());
+        proof.is_some_and(|proof| proof.authenticator.is_authenticated())
+    }
+
     /// Any command of the host shows that it lives.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard = self.heard.max(now);

@@ -406,6 +406,12 @@ impl Control {
         self.controller(controller).is_some_and(|controller| controller.features.write_cache)
     }
 
+    /// The host of a queue, if it has authenticated itself there.
+    pub(super) fn proved_host(&self, queue: QueueIdentity) -> Option<&Nqn> {
+        let controller = self.controller(queue.controller)?;
+        controller.has_proved(queue.queue).then_some(&controller.host)
+    }
+
     /// What happened, oldest first; asked after every call until there is nothing more.
     pub fn events(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()

@@ -128,7 +128,7 @@ impl Target {
             }
             IoKind::Compare => {
                 let len = io.len as usize;
-                match flight.other.take().or_else(|| self.buffers.for_compare(len)) {
+                match flight.other.take().or_else(|| self.buffers.for_compare_too(len)) {
                     Some(into) => DeviceOp::Read { offset, into },
                     None => return Some(Step::Finish(Err(Status::COMMAND_INTERRUPTED))),
                 }
@@ -200,14 +200,11 @@ impl Target {
         connection.remove_command(command);
         match data {
             Some(data) => {
-                connection.respond_with_data(command, Data::Slice(data), 0);
+                connection.respond_with_data(command, Data::Slice(data, flight.lease.take()), 0);
                 self.counts.bytes_read += len as u64;
             }
             None => {
                 connection.end_transfer(key);
-                if flight.is_counted {
-                    connection.memory -= len.min(connection.memory);
-                }
                 connection.respond(command, status, 0);
             }
         }

@@ -22,6 +22,7 @@ pub(super) use output::Output;
 
 use super::config::TRANSFER_LEN_MAX;
 use super::flight::FlightKey;
+use super::shares::Lease;
 
 /// Where payload goes.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub(super) struct Payload {
     pub(super) purpose: Purpose,
     /// The buffer, if it went to one.
     pub(super) slice: Option<Slice>,
+    /// What came with a capsule holds its buffer; what was asked for has its command for that.
+    pub(super) lease: Option<Lease>,
     /// Bytes.
     pub(super) len: usize,
     /// Whether its digest, if there is one, is right.
@@ -69,7 +72,14 @@ pub(super) enum Peek {
 
 enum Stage {
     Head,
-    Body { layout: Layout, at: usize, sink: Sink, purpose: Purpose, digest: [u8; DIGEST_LEN] },
+    Body {
+        layout: Layout,
+        at: usize,
+        sink: Sink,
+        lease: Option<Lease>,
+        purpose: Purpose,
+        digest: [u8; DIGEST_LEN],
+    },
 }
 
 /// The receiving half of a connection, and how its PDUs are framed.
@@ -177,10 +187,21 @@ impl Stream {
     }
 
     /// Takes the header that `peek` showed; its payload goes to `sink`.
-    pub(super) fn begin(&mut self, layout: Layout, input: &mut &[u8], purpose: Purpose, sink: Sink) {
+    pub(super) fn begin(
+        &mut self,
+        layout: Layout,
+        input: &mut &[u8],
+        purpose: Purpose,
+        (sink, lease): (Sink, Option<Lease>),
+    ) {
         self.take_header(&layout, input);
         let at = layout.head_len();
-        self.stage = Stage::Body { layout, at, sink, purpose, digest: [0; DIGEST_LEN] };
+        self.stage = Stage::Body { layout, at, sink, lease, purpose, digest: [0; DIGEST_LEN] };
+    }
+
+    /// Forgets a payload that is being received: nothing more will be.
+    pub(super) fn abandon(&mut self) {
+        self.stage = Stage::Head;
     }
 
     /// Whether payload is being received: then `feed`, else `peek`.
@@ -228,7 +249,7 @@ impl Stream {
     }
 
     fn finish(&mut self) -> Option<Payload> {
-        let Stage::Body { layout, sink, purpose, digest, .. } =
+        let Stage::Body { layout, sink, lease, purpose, digest, .. } =
             std::mem::replace(&mut self.stage, Stage::Head)
         else {
             return None;
@@ -244,7 +265,7 @@ impl Stream {
                 (Some(slice), is_sound)
             }
         };
-        Some(Payload { purpose, slice, len: layout.data_len, is_sound })
+        Some(Payload { purpose, slice, lease, len: layout.data_len, is_sound })
     }
 }
 
