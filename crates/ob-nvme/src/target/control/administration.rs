@@ -14,7 +14,7 @@ use super::subsystem::{Namespace, Subsystem};
 use super::{CloseReason, Control};
 
 impl Control {
-    /// Adds a subsystem. Discovery offers it on every port that is not for discovery alone.
+    /// Adds a subsystem. Discovery offers it on its ports.
     pub fn add_subsystem(&mut self, spec: SubsystemSpec) -> Result<SubsystemKey, AdminError> {
         if spec.nqn.is_discovery() || self.subsystem_named(&spec.nqn).is_some() {
             return Err(AdminError::SubsystemExists(spec.nqn));

@@ -30,7 +30,9 @@ pub(super) fn connect(
     } else if port_spec.discovery_only {
         return Err(ConnectError::subsystem());
     } else {
-        Role::Io(control.subsystem_named(&parties.subsystem).ok_or(ConnectError::subsystem())?)
+        let named = control.subsystem_named(&parties.subsystem);
+        let is_here = |key: &_| control.subsystem(*key).is_some_and(|subsystem| subsystem.is_on(port));
+        Role::Io(named.filter(is_here).ok_or(ConnectError::subsystem())?)
     };
     let authentication = authentication_of(control, now, role, &parties)?;
     if connect.queue_entries > u32::from(control.config.queue_depth_max) {

@@ -9,14 +9,14 @@ use super::Control;
 use super::controller::Controller;
 use super::spec::{PortKey, TransportAddress};
 
-/// The log as one host sees it: an entry for each subsystem that lets it in, on each port, and one for each referral.
+/// The log as one host sees it: an entry for each subsystem that lets it in, on each of its ports, and one for each referral.
 pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
     let mut entries = Vec::new();
     for subsystem in &control.subsystems {
         if subsystem.admits(&controller.host).is_none() {
             continue;
         }
-        for port in control.ports.iter().filter(|port| !port.discovery_only) {
+        for port in control.ports.iter().filter(|port| !port.discovery_only && subsystem.is_on(port.port)) {
             entries.push(entry(
                 control,
                 port.port,

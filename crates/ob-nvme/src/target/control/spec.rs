@@ -175,6 +175,8 @@ pub struct SubsystemSpec {
     pub firmware: String,
     /// Who may connect.
     pub hosts: HostPolicy,
+    /// The ports on which it is served; none named means all that are not for discovery alone.
+    pub ports: Vec<PortKey>,
     /// The first CNTLID that this target gives out. Two targets that serve one subsystem have ranges apart.
     pub controller_first: u16,
     /// The last one, below FFF0h.
@@ -191,6 +193,7 @@ impl SubsystemSpec {
             model: "Outboard".to_owned(),
             firmware: env!("CARGO_PKG_VERSION").to_owned(),
             hosts: HostPolicy::Any,
+            ports: Vec::new(),
             controller_first: 1,
             controller_last: 0xFFEF,
         }

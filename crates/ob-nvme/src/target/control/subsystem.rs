@@ -136,6 +136,11 @@ impl Subsystem {
         self.namespaces().any(|namespace| namespace.volatile_cache)
     }
 
+    /// Whether it is served on a port that is not for discovery alone.
+    pub(super) fn is_on(&self, port: PortKey) -> bool {
+        self.spec.ports.is_empty() || self.spec.ports.contains(&port)
+    }
+
     /// Whether a host may connect, and what it has to prove.
     pub(super) fn admits(&self, host: &Nqn) -> Option<Option<&HostSecrets>> {
         match &self.spec.hosts {

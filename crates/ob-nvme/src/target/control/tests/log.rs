@@ -184,6 +184,26 @@ fn discovery_tells_each_host_what_it_may_reach() {
 }
 
 #[test]
+fn a_subsystem_is_served_and_told_on_its_ports_alone() {
+    let mut stage = Stage::new();
+    let elsewhere = PortSpec { port: PortKey(5), address: address(4430), discovery_only: false };
+    stage.control.add_port(elsewhere).unwrap();
+    let ports = vec![PortKey(5)];
+    stage.control.add_subsystem(SubsystemSpec { ports, ..SubsystemSpec::open(host_nqn(77), "2") }).unwrap();
+    let queue = stage.discovery(1);
+    let log = bytes_of(stage.log(queue, 0x70, 1024 * 8, false));
+    let entries = 1..=long(&log, 8) as usize;
+    let services: Vec<_> = entries
+        .map(|index| &log[1024 * index..1024 * (index + 1)])
+        .filter(|entry| entry[256..].starts_with(host_nqn(77).as_str().as_bytes()))
+        .map(|entry| entry[32..36].to_vec())
+        .collect();
+    assert_eq!(services, [b"4430"]);
+    let there = ConnectParties { subsystem: host_nqn(77), ..parties(1) };
+    assert!(stage.try_connect(admin_connect(), &there).is_err(), "this is another port");
+}
+
+#[test]
 fn the_generation_changes_with_what_discovery_tells() {
     let mut stage = Stage::new();
     let queue = stage.discovery(1);
