@@ -7,11 +7,12 @@ mod support;
 
 use ob_core::{DeviceError, DeviceOp};
 use ob_nvme::target::TargetConfig;
+use ob_nvme::target::control::{BackendId, NamespaceSpec};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
-use ob_wire_nvme::io::{BlockRange, DatasetManagement};
+use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::{DataAlignment, Digests, IcRequest, Pdu};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
-use support::{BLOCK, BLOCKS, Client, Rig, Wish, pattern};
+use support::{BLOCK, BLOCKS, Client, Rig, Wish, control, pattern};
 use zerocopy::IntoBytes;
 
 const DIGESTS: [Digests; 4] = [
@@ -135,6 +136,52 @@ fn ranges_beyond_the_namespace_and_transfers_beyond_the_limit_are_refused() {
     rig.submit(io, &entry, &[]);
     assert!(rig.response(io).status().is(Status::INVALID_OPCODE));
     assert!(rig.disk.log.is_empty(), "nothing reached the device");
+}
+
+#[test]
+fn write_zeroes_gives_space_back_where_that_leaves_zeros() {
+    let (mut control, subsystem) = control();
+    let namespace = NamespaceSpec {
+        nsid: Some(2),
+        backend: BackendId(0),
+        blocks: BLOCKS,
+        block_len: BLOCK as u32,
+        uuid: [8; 16],
+        nguid: [0; 16],
+        volatile_cache: true,
+        deallocated_reads_zero: true,
+        ana_group: 1,
+        read_only: false,
+    };
+    control.add_namespace(subsystem, &namespace).unwrap();
+    let mut rig = Rig::with_control(TargetConfig::default(), control, subsystem);
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let mut zero = |nsid: u32, deallocate: bool, force_unit_access: bool| {
+        let command = rig.command_id(io);
+        let zeroes =
+            BlockCommand { deallocate, force_unit_access, ..BlockCommand::new(NamespaceId(nsid), 8, 8) };
+        rig.submit(io, &zeroes.encode(IoOpcode::WriteZeroes, command, DataPointer::None), &[]);
+        assert_eq!(rig.response(io).status(), Status::SUCCESS);
+        rig.disk.failures.push_back(DeviceError::Unsupported);
+        std::mem::take(&mut rig.disk.log)
+    };
+    // Nothing fails before the first; from then on the first operation of each does.
+    assert_eq!(zero(2, true, false), ["discard"]);
+    assert_eq!(zero(2, true, false), ["zeroes"], "the device cannot discard");
+    assert_eq!(zero(2, true, true), ["zeroes", "flush"]);
+}
+
+#[test]
+fn write_zeroes_writes_zeros_unless_told_otherwise() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let command = rig.command_id(io);
+    // This namespace does not say that deallocated blocks read as zeros.
+    let zeroes = BlockCommand { deallocate: true, ..BlockCommand::new(NamespaceId(1), 8, 8) };
+    rig.submit(io, &zeroes.encode(IoOpcode::WriteZeroes, command, DataPointer::None), &[]);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(rig.simple(io, IoOpcode::WriteZeroes, 0, 8).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.log, ["zeroes", "zeroes"]);
 }
 
 #[test]

@@ -177,7 +177,11 @@ fn discovery_controller(control: &Control, controller: &Controller) -> Page {
 }
 
 fn describe(namespace: &Namespace) -> NamespaceDescription {
-    let zeros = if namespace.deallocated_reads_zero { deallocation::READS_ZEROS } else { 0 };
+    // Where deallocated blocks may read as anything, Write Zeroes cannot deallocate (NVM §3.3.8, DEAC).
+    let deallocation = match namespace.deallocated_reads_zero {
+        true => deallocation::READS_ZEROS | deallocation::WRITE_ZEROES,
+        false => 0,
+    };
     NamespaceDescription {
         blocks: namespace.blocks,
         used: namespace.blocks,
@@ -188,7 +192,7 @@ fn describe(namespace: &Namespace) -> NamespaceDescription {
         reservations: reservation_support::PERSIST
             | reservation_support::ALL_TYPES
             | reservation_support::IGNORE_KEY_1_3,
-        deallocation: zeros | deallocation::WRITE_ZEROES,
+        deallocation,
         ana_group: namespace.ana_group,
         is_write_protected: namespace.read_only,
         nguid: namespace.nguid,

@@ -51,6 +51,8 @@ pub(super) struct Io {
     pub(super) len: u64,
     /// Done only when durable; of a read, only after what it may see is durable.
     pub(super) is_durable: bool,
+    /// Write Zeroes that is to give the space back.
+    pub(super) deallocates: bool,
     /// How many ranges of Dataset Management there are.
     pub(super) ranges: u64,
     /// How far it has come: bytes of a chain of operations, or ranges.
@@ -92,6 +94,7 @@ impl Io {
             offset: 0,
             len: 0,
             is_durable: false,
+            deallocates: false,
             ranges: 0,
             done: 0,
             has_flushed: false,
@@ -106,6 +109,7 @@ impl Io {
             _ => {
                 let command = BlockCommand::parse(entry)?;
                 io.is_durable = command.force_unit_access;
+                io.deallocates = command.deallocate && namespace.deallocated_reads_zero;
                 (io.offset, io.len) = extent(namespace, command.start, u64::from(command.blocks))?;
             }
         }

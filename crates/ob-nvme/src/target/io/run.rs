@@ -34,6 +34,10 @@ impl Target {
         match completion.result {
             // Deallocation is advice: a device that cannot do it has taken it.
             Err(DeviceError::Unsupported) if io.kind == IoKind::Discard => {}
+            // The zeros are not advice: they are written where space cannot be given back.
+            Err(DeviceError::Unsupported) if io.kind == IoKind::WriteZeroes && io.deallocates => {
+                (io.deallocates, io.done) = (false, 0);
+            }
             Err(error) => {
                 let status = io.status(error);
                 return self.device_failed(key, status);
@@ -44,7 +48,10 @@ impl Target {
             IoKind::Read => !was_flush,
             IoKind::Write => true,
             IoKind::Flush | IoKind::Hint => true,
-            IoKind::WriteZeroes => was_flush || !io.is_durable || plant::is_planted(Bug::ZeroesNotForced),
+            IoKind::WriteZeroes => {
+                let is_durable = io.is_durable && !plant::is_planted(Bug::ZeroesNotForced);
+                was_flush || (io.done > 0 && !is_durable)
+            }
             IoKind::Discard => {
                 io.done += u64::from(!was_flush);
                 false
@@ -114,7 +121,10 @@ impl Target {
             IoKind::Flush => DeviceOp::Flush,
             IoKind::WriteZeroes if io.done == 0 => {
                 io.done = io.len;
-                DeviceOp::WriteZeroes { offset, len: io.len }
+                match io.deallocates {
+                    true => DeviceOp::Discard { offset, len: io.len },
+                    false => DeviceOp::WriteZeroes { offset, len: io.len },
+                }
             }
             IoKind::WriteZeroes => DeviceOp::Flush,
             IoKind::Hint => return Some(Step::Finish(Ok(()))),
