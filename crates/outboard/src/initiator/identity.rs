@@ -135,12 +135,6 @@ fn named<T: Copy + std::ops::BitAnd<Output = T> + PartialEq + Default>(
 impl ControllerIdentity {
     fn new(identity: &Controller, capabilities: Capabilities, io_queues: Option<u16>) -> Self {
         let version = Version::from_bits(identity.version.get());
-        let kind = match ControllerKind::try_from(identity.kind) {
-            Ok(ControllerKind::Io) => "io".to_owned(),
-            Ok(ControllerKind::Discovery) => "discovery".to_owned(),
-            Ok(ControllerKind::Administrative) => "administrative".to_owned(),
-            Err(_) => format!("unknown ({})", identity.kind),
-        };
         let unit = 1_u64 << capabilities.page_shift_min;
         let sqes = u32::from(identity.submission_entry & 0xF);
         let cqes = u32::from(identity.completion_entry & 0xF);
@@ -152,7 +146,7 @@ impl ControllerIdentity {
             model: unpadded(&identity.model),
             firmware: unpadded(&identity.firmware),
             version: format!("{}.{}.{}", version.major, version.minor, version.tertiary),
-            kind,
+            kind: kind_name(identity.kind),
             controller_id: identity.controller_id.get(),
             vendor: identity.vendor.get(),
             subsystem_vendor: identity.subsystem_vendor.get(),
@@ -205,6 +199,15 @@ impl ControllerIdentity {
             fabrics_disconnect: identity.fabrics_commands.get() & 1 != 0,
             dynamic_controllers: identity.fabrics_attributes & 1 == 0,
         }
+    }
+}
+
+fn kind_name(code: u8) -> String {
+    match ControllerKind::try_from(code) {
+        Ok(ControllerKind::Io) => "io".to_owned(),
+        Ok(ControllerKind::Discovery) => "discovery".to_owned(),
+        Ok(ControllerKind::Administrative) => "administrative".to_owned(),
+        Err(_) => format!("unknown ({code})"),
     }
 }
 
