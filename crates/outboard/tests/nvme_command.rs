@@ -6,8 +6,9 @@
 mod support;
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use ob_nvme::auth::{Secret, SecretSize};
 use ob_nvme::initiator::{Data, Initiator, Options, RawCommand, block_on, random_host_id};
@@ -42,6 +43,13 @@ impl Card {
         let (address, discovery) = (at("nvme on "), at("discovery at "));
         let status = at("status http://");
         Self { place, program, address, discovery, status }
+    }
+
+    /// Kills it, and starts its next life, which is somewhere else.
+    fn next_life(mut self) -> Self {
+        self.program.signal(Signal::KILL);
+        self.program.wait();
+        Self::start(self.place)
     }
 
     /// `outboard nvme`, with the arguments of a line and the card's address.
@@ -365,22 +373,60 @@ fn what_a_controller_refuses_is_shown_by_name_and_code() {
     block_on(holder.disconnect());
 }
 
-#[test]
-fn a_flush_does_not_speak_for_what_an_earlier_life_of_the_card_took() {
-    let mut card = Card::start(Place::new());
-    let mut command = card.place.command(&["nvme", "write", "--flush", "--address", &card.address]);
+/// An address that stays the same while cards come and go. It serves until the test's process ends.
+fn forward(target: &Arc<Mutex<String>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let target = Arc::clone(target);
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let card = TcpStream::connect(&*target.lock().unwrap());
+            // A client that finds no card is told by the end of its connection.
+            let Ok(card) = card else { continue };
+            for (from, to) in [(&client, &card), (&card, &client)] {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+/// Writes six mebibytes, and has the card die after the first two.
+fn write_over_a_death(card: Card, options: &[&str]) -> (Card, Output) {
+    let target = Arc::new(Mutex::new(card.address.clone()));
+    let address = forward(&target).to_string();
+    let mut arguments = vec!["nvme", "write", "--timeout", "60s", "--address", &address];
+    arguments.extend(options);
+    let mut command = card.place.command(&arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut writer = command.spawn().unwrap();
     let mut input = writer.stdin.take().unwrap();
+    let data = pattern(1, 6 * MIB);
     // More than a pipe holds: when it is taken, the writer is connected and has begun.
-    input.write_all(&pattern(1, 2 * MIB)).unwrap();
-    card.program.signal(Signal::KILL);
-    card.program.wait();
-    // The writer may have noticed by now, and closed its end.
-    let _ = input.write_all(&pattern(2, 8 * MIB));
+    input.write_all(&data[..2 * MIB]).unwrap();
+    let card = card.next_life();
+    target.lock().unwrap().clone_from(&card.address);
+    // One that gives up closes its end.
+    let _ = input.write_all(&data[2 * MIB..]);
     drop(input);
-    let output = writer.wait_with_output().unwrap();
-    failed("write", &output, 1, &["run the command again"]);
+    (card, writer.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_write_goes_on_with_the_cards_next_life_but_a_flush_does_not_speak_for_the_one_before() {
+    for options in [&["--json"][..], &["--json", "--flush", "--fua"]] {
+        let (card, output) = write_over_a_death(Card::start(Place::new()), options);
+        assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["bytes"], 6 * MIB);
+        assert!(card.succeeds("read --length 6MiB") == pattern(1, 6 * MIB), "{options:?}");
+    }
+    let (_card, output) = write_over_a_death(Card::start(Place::new()), &["--flush"]);
+    failed("write --flush", &output, 1, &["run the command again"]);
 }
 
 #[test]
