@@ -150,18 +150,19 @@ impl Listed {
 pub(super) fn list(options: &ListOptions) -> Result<(), InitiatorError> {
     let defaults = NvmeConfig::default();
     let host = Host::new(&options.host)?;
-    let targets = match &options.nqn {
-        Some(nqn) => vec![host.target(resolve(options.address.as_deref(), defaults.listen)?, nqn)?],
+    let subsystems = match &options.nqn {
+        Some(nqn) => vec![vec![host.target(resolve(options.address.as_deref(), defaults.listen)?, nqn)?]],
         None => found(&host, resolve(options.address.as_deref(), defaults.discovery)?)?,
     };
     let mut listed = Vec::new();
     let mut failed = false;
-    for target in &targets {
-        match block_on(namespaces(target)) {
-            Ok(namespaces) if options.json => listed.extend(namespaces),
-            Ok(namespaces) => say(&show(target, &namespaces))?,
+    for places in &subsystems {
+        match namespaces(places) {
+            Ok(Some((_, namespaces))) if options.json => listed.extend(namespaces),
+            Ok(Some((target, namespaces))) => say(&show(target, &namespaces))?,
+            Ok(None) => {}
             // With one there is nothing else to go on with.
-            Err(error) if targets.len() == 1 => return Err(error),
+            Err(error) if subsystems.len() == 1 => return Err(error),
             Err(error) => {
                 failed = true;
                 warn(&format!("{} {error}", styled(BAD, "error:")));
@@ -170,28 +171,44 @@ pub(super) fn list(options: &ListOptions) -> Result<(), InitiatorError> {
     }
     if options.json {
         say(&serde_json::to_string_pretty(&listed).map_err(std::io::Error::from)?)?;
-    } else if targets.is_empty() {
+    } else if subsystems.is_empty() {
         say("No subsystem is served to this host; a target may list hosts by name, see --hostnqn.")?;
     }
     if failed { Err(InitiatorError::Told) } else { Ok(()) }
 }
 
-/// The subsystems that a discovery service tells of, each once.
-fn found(host: &Host, address: SocketAddr) -> Result<Vec<Target>, InitiatorError> {
-    let mut targets: Vec<Target> = Vec::new();
+/// The subsystems that a discovery service tells of, and all the places where each of them is.
+fn found(host: &Host, address: SocketAddr) -> Result<Vec<Vec<Target>>, InitiatorError> {
+    let mut subsystems: Vec<Vec<Target>> = Vec::new();
     for entry in entries_at(host, address)? {
-        let is_known = targets.iter().any(|target| target.subsystem == entry.subsystem);
-        if let Some(place) = reachable(&entry, address)
-            && entry.subtype == DiscoverySubtype::Nvm
-            && !is_known
-        {
-            targets.push(host.target(place, &entry.subsystem)?);
+        let Some(place) = reachable(&entry, address) else { continue };
+        if entry.subtype != DiscoverySubtype::Nvm {
+            continue;
+        }
+        let target = host.target(place, &entry.subsystem)?;
+        let is_same = |places: &&mut Vec<Target>| places.iter().any(|one| one.subsystem == entry.subsystem);
+        match subsystems.iter_mut().find(is_same) {
+            Some(places) => places.push(target),
+            None => subsystems.push(vec![target]),
         }
     }
-    Ok(targets)
+    Ok(subsystems)
 }
 
-async fn namespaces(target: &Target) -> Result<Vec<Listed>, InitiatorError> {
+/// The namespaces of a subsystem, as the first of its places that answers tells them.
+fn namespaces(places: &[Target]) -> Result<Option<(&Target, Vec<Listed>)>, InitiatorError> {
+    let mut unreachable = None;
+    for target in places {
+        match block_on(namespaces_at(target)) {
+            Ok(namespaces) => return Ok(Some((target, namespaces))),
+            Err(error @ InitiatorError::Unreachable { .. }) => unreachable = unreachable.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable.map_or(Ok(None), Err)
+}
+
+async fn namespaces_at(target: &Target) -> Result<Vec<Listed>, InitiatorError> {
     let initiator = target.connect(0, Losses::Mended).await?;
     let namespaces = initiator.namespaces().await;
     let action = format!("list the namespaces of {}", target.subsystem);
@@ -215,10 +232,15 @@ fn show(target: &Target, namespaces: &[Listed]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
     use ob_wire_nvme::ControllerId;
     use ob_wire_nvme::log::AddressFamily;
+    use rustix::net::{AddressFamily as SocketFamily, SocketType};
 
+    use super::super::command::HostOptions;
     use super::*;
+    use crate::config::TimeSpan;
 
     #[test]
     fn a_target_that_listens_everywhere_is_where_it_was_asked() {
@@ -240,5 +262,33 @@ mod tests {
         assert_eq!(at("0.0.0.0").as_deref(), Some("192.0.2.7:4420"));
         assert_eq!(at("::").as_deref(), Some("192.0.2.7:4420"));
         assert_eq!(at("example"), None, "a name is not looked up on a stranger's word");
+    }
+    #[test]
+    fn every_place_of_a_subsystem_is_tried_and_the_first_is_named() {
+        // Bound and never listening: these ports refuse connections, and nobody else is given them meanwhile.
+        let closed = [(); 2].map(|()| {
+            let socket = rustix::net::socket(SocketFamily::INET, SocketType::STREAM, None).unwrap();
+            rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+            socket
+        });
+        let options = HostOptions {
+            hostnqn: None,
+            hostid: None,
+            dhchap_secret: None,
+            dhchap_ctrl_secret: None,
+            header_digest: false,
+            data_digest: false,
+            timeout: TimeSpan(std::time::Duration::from_secs(60)),
+        };
+        let host = Host::new(&options).unwrap();
+        let name = Nqn::new("nqn.2026-11.example:one").unwrap();
+        let places = closed.each_ref().map(|socket| {
+            let address = SocketAddrV4::try_from(rustix::net::getsockname(socket).unwrap()).unwrap();
+            host.target(address.into(), &name).unwrap()
+        });
+        let first = places[0].address;
+        let tried = namespaces(&places);
+        assert!(matches!(tried, Err(InitiatorError::Unreachable { address, .. }) if address == first));
+        assert!(matches!(namespaces(&[]), Ok(None)));
     }
 }
