@@ -6,9 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use ob_wire_nvme::identify::{
-    Cns, Controller, Geometry, IDENTIFY_LEN, Identify, Namespace as NamespaceLayout,
-};
+use ob_wire_nvme::identify::{Cns, Controller, IDENTIFY_LEN, Identify, Namespace as NamespaceLayout};
 use ob_wire_nvme::identify::{NamespaceIds, NamespaceList};
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 use zerocopy::FromBytes;
@@ -126,8 +124,7 @@ impl Initiator {
     /// One namespace.
     pub async fn namespace(&self, id: NamespaceId) -> Result<Namespace, Error> {
         let (layout, ids) = self.describe(id).await?;
-        let geometry: Geometry = layout.geometry().ok_or(Error::NoSuchNamespace(id))?;
-        Namespace::new(self.clone(), id, geometry, layout.used.get(), ids)
+        Namespace::new(self.clone(), id, &layout, ids)
     }
 
     /// What the controller says of a namespace, whether it can be used here or not, and its ids.

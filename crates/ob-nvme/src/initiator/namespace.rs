@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ob_wire_nvme::command::IoOpcode;
-use ob_wire_nvme::identify::{Geometry, NamespaceIds};
+use ob_wire_nvme::identify::{Geometry, Namespace as NamespaceLayout, NamespaceIds};
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
@@ -28,6 +28,7 @@ pub struct Namespace {
     id: NamespaceId,
     geometry: Geometry,
     used: u64,
+    zeroes_can_deallocate: bool,
     ids: NamespaceIds,
     facts: Facts,
 }
@@ -36,15 +37,17 @@ impl Namespace {
     pub(super) fn new(
         initiator: Initiator,
         id: NamespaceId,
-        geometry: Geometry,
-        used: u64,
+        layout: &NamespaceLayout,
         ids: NamespaceIds,
     ) -> Result<Self, Error> {
+        let geometry = layout.geometry().ok_or(Error::NoSuchNamespace(id))?;
+        let zeroes_can_deallocate = layout.zeroes_can_deallocate();
         let facts = initiator.facts().ok_or(Error::Closed)?;
         if facts.transfer_max < geometry.block_len() {
             return Err(Error::NoSuchNamespace(id));
         }
-        Ok(Self { initiator, id, geometry, used: used.min(geometry.blocks), ids, facts })
+        let used = layout.used.get().min(geometry.blocks);
+        Ok(Self { initiator, id, geometry, used, zeroes_can_deallocate, ids, facts })
     }
 
     /// NSID.
@@ -153,7 +156,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Fills blocks with zeros; with `may_deallocate` the space may be given back.
+    /// Fills blocks with zeros; with `may_deallocate` the space may be given back, if the controller can do that.
     pub async fn write_zeroes(&self, start: u64, blocks: u64, may_deallocate: bool) -> Result<(), Error> {
         self.check(start, blocks)?;
         let limit = match self.facts.write_zeroes_max {
@@ -162,7 +165,7 @@ impl Namespace {
         };
         let requests = split(start..start + blocks, limit).map(|part| {
             self.request(IoOpcode::WriteZeroes, &part, Data::None, |command| BlockCommand {
-                deallocate: may_deallocate,
+                deallocate: may_deallocate && self.zeroes_can_deallocate,
                 ..command
             })
         });

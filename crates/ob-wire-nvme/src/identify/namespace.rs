@@ -285,4 +285,10 @@ impl Namespace {
         let fits = blocks != 0 && blocks.leading_zeros() >= u32::from(block_shift);
         (is_usable && fits).then_some(Geometry { blocks, block_shift })
     }
+
+    /// Whether a Write Zeroes may ask for deallocation; controllers that do not know that bit refuse the command.
+    #[must_use]
+    pub const fn zeroes_can_deallocate(&self) -> bool {
+        self.deallocation & deallocation::WRITE_ZEROES != 0
+    }
 }

@@ -185,6 +185,9 @@ fn namespace() {
     let geometry = description().namespace().geometry().unwrap();
     assert_eq!((geometry.blocks, geometry.block_len()), (0x0102_0304_0506, 4096));
     assert_eq!(geometry.bytes(), 0x0010_2030_4050_6000);
+    assert!(description().namespace().zeroes_can_deallocate());
+    let without = NamespaceDescription { deallocation: deallocation::READS_ZEROS, ..description() };
+    assert!(!without.namespace().zeroes_can_deallocate());
 }
 
 #[test]
