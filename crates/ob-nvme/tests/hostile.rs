@@ -502,6 +502,56 @@ fn a_host_that_does_not_take_its_answers_is_read_no_more_and_closed_in_the_end()
 }
 
 #[test]
+fn a_host_that_takes_its_answers_byte_by_byte_is_closed_and_a_slow_one_is_not() {
+    for (piece, is_closed) in [(1, true), (200 << 10, false)] {
+        let mut rig = Rig::with(small());
+        let (_, io) = rig.queues(Digests::NONE, false);
+        rig.state(io).is_deaf = true;
+        for _ in 0..4 {
+            rig.submit_read(io, 0, 256);
+        }
+        assert!(rig.target.memory_used() > 0);
+        for _ in 0..30 {
+            rig.advance(Duration::from_secs(10));
+            if rig.take_some(io, piece) > 0 && !is_closed {
+                // There is always more to be taken.
+                rig.submit_read(io, 0, 256);
+            }
+            rig.settle();
+        }
+        assert_eq!(rig.state(io).is_closed, is_closed, "{piece} bytes every ten seconds");
+        if is_closed {
+            assert_eq!((rig.target.counts().timeouts, rig.target.memory_used()), (1, 0));
+        }
+    }
+}
+
+#[test]
+fn the_first_half_of_a_pair_keeps_comparisons_of_others_waiting_for_a_while_only() {
+    let mut rig = Rig::with(small());
+    let (_, one) = rig.queues(Digests::NONE, false);
+    let other = Wish { host_id: [77; 16], ..Wish::default() };
+    let (_, controller) = rig.admin_as(Digests::NONE, &other);
+    let two = rig.open(Digests::NONE);
+    assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
+    rig.write_fused(one, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    assert!(rig.messages(one).is_empty());
+    rig.write_fused(two, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::None);
+    assert!(rig.response(two).status().is(Status::COMMAND_INTERRUPTED), "there are two buffers");
+    rig.advance(Duration::from_secs(6));
+    assert!(rig.response(one).status().is(Status::ABORTED_MISSING_FUSED));
+    rig.write_fused(two, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::None);
+    assert_eq!(rig.response(two).status(), Status::SUCCESS);
+    // Who was late is told so, and may try again.
+    rig.write_fused(one, 0, &[1; BLOCK], IoOpcode::Write, Fuse::Second);
+    assert!(rig.response(one).status().is(Status::ABORTED_MISSING_FUSED));
+    rig.write_fused(one, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    rig.write_fused(one, 0, &[1; BLOCK], IoOpcode::Write, Fuse::Second);
+    assert_eq!(rig.messages(one).len(), 2);
+    assert_eq!(rig.disk.bytes[0], 1);
+}
+
+#[test]
 fn silent_and_slow_peers_are_closed_and_idle_ones_are_not() {
     let mut rig = Rig::new();
     let silent = rig.client();

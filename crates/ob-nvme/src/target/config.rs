@@ -35,6 +35,11 @@ pub struct TargetConfig {
     pub data_timeout: Duration,
     /// How long a peer may take nothing of what is to be sent.
     pub send_timeout: Duration,
+    /// How long it may take for all that was to be sent at some moment: a byte now and then would otherwise keep buffers
+    /// from the others for ever.
+    pub drain_timeout: Duration,
+    /// How long the second half of a fused pair may follow the first, which keeps a buffer that comparisons need.
+    pub fused_timeout: Duration,
     /// How long a connection that is given up may take to hear of it.
     pub close_timeout: Duration,
 }
@@ -55,6 +60,8 @@ impl Default for TargetConfig {
             pdu_timeout: Duration::from_secs(30),
             data_timeout: Duration::from_secs(30),
             send_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(120),
+            fused_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(2),
         }
     }

@@ -61,8 +61,8 @@ pub(super) struct Connection {
     pub(super) transfers: Vec<Transfer>,
     /// Commands that wait for a buffer.
     pub(super) waiting: VecDeque<FlightKey>,
-    /// The first half of a fused pair whose second has not come.
-    pub(super) fused: Option<FlightKey>,
+    /// The first half of a fused pair whose second has not come, and since when.
+    pub(super) fused: Option<(FlightKey, Instant)>,
     /// Who holds the buffers that its commands and its output have.
     pub(super) holder: Arc<Holder>,
     pub(super) accepted: Instant,
@@ -70,12 +70,21 @@ pub(super) struct Connection {
     pub(super) within_since: Option<Instant>,
     /// Since when the peer takes nothing of the output.
     pub(super) unsent_since: Option<Instant>,
+    /// What the peer owes to take.
+    pub(super) drain: Option<Drain>,
     /// Since when nothing is read any more because the connection is given up; what is left is to say so.
     pub(super) closing: Option<Instant>,
     pub(super) is_dirty: bool,
     pub(super) is_hungry: bool,
     /// Its Connect is good and not yet answered.
     pub(super) is_connecting: bool,
+}
+
+/// Output that has to be taken before a time is up: all that there was when it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drain {
+    pub(super) since: Instant,
+    left: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,6 +112,7 @@ impl Connection {
             accepted: now,
             within_since: None,
             unsent_since: None,
+            drain: None,
             closing: None,
             is_dirty: false,
             is_hungry: false,
@@ -164,6 +174,22 @@ impl Connection {
     pub(super) fn end_transfer(&mut self, flight: FlightKey) {
         for transfer in self.transfers.iter_mut().filter(|transfer| transfer.flight == Some(flight)) {
             transfer.flight = None;
+        }
+    }
+
+    /// Keeps account of what the peer takes of the output, after it took so many bytes.
+    pub(super) fn taken(&mut self, now: Instant, count: usize) {
+        let left = self.output.len();
+        if left == 0 {
+            (self.unsent_since, self.drain) = (None, None);
+            return;
+        }
+        if count > 0 || self.unsent_since.is_none() {
+            self.unsent_since = Some(now);
+        }
+        match &mut self.drain {
+            Some(drain) if drain.left > count => drain.left -= count,
+            _ => self.drain = Some(Drain { since: now, left }),
         }
     }
 

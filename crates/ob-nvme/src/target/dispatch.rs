@@ -270,7 +270,7 @@ impl Target {
             (DataPointer::InCapsule { offset, .. }, _) => {
                 let Block { slice, lease } = cut(data, offset, transfer_len)?;
                 (flight.data, flight.lease) = (Some(slice), Some(lease));
-                let flight = self.enter_fused(flight, entry, first)?;
+                let flight = self.enter_fused(now, flight, entry, first)?;
                 self.data_ready(now, flight);
             }
             (_, IoKind::Compare) => {
@@ -278,11 +278,11 @@ impl Target {
                 let block = holder.and_then(|holder| self.buffers.for_compare(holder, transfer_len));
                 let Block { slice, lease } = block.ok_or(Status::COMMAND_INTERRUPTED)?;
                 (flight.data, flight.lease) = (Some(slice), Some(lease));
-                let flight = self.enter_fused(flight, entry, first)?;
+                let flight = self.enter_fused(now, flight, entry, first)?;
                 self.wait_for_buffer(now, key, flight);
             }
             _ => {
-                let flight = self.enter_fused(flight, entry, first)?;
+                let flight = self.enter_fused(now, flight, entry, first)?;
                 self.wait_for_buffer(now, key, flight);
             }
         }

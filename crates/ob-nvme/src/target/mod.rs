@@ -260,12 +260,8 @@ impl Target {
         let unsent_max = self.config.unsent_max;
         let Some(connection) = self.connection_mut(key) else { return false };
         connection.output.sent(count);
+        connection.taken(now, count);
         let is_done = connection.output.is_empty();
-        if is_done {
-            connection.unsent_since = None;
-        } else if count > 0 || connection.unsent_since.is_none() {
-            connection.unsent_since = Some(now);
-        }
         if connection.stall == Some(connection::Stall::Unsent) && connection.output.unsent() < unsent_max / 2
         {
             self.relieved.push(key);

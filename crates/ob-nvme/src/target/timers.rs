@@ -35,10 +35,16 @@ impl Target {
     }
 
     fn sweep(&mut self, now: Instant) {
-        let mut late = Vec::new();
+        let (mut late, mut halves) = (Vec::new(), Vec::new());
         let mut is_any_armed = false;
         for (index, slot) in self.slots.iter().enumerate() {
             let Some(connection) = slot.connection.as_deref() else { continue };
+            if let Some((_, since)) = connection.fused {
+                is_any_armed = true;
+                if since + self.config.fused_timeout <= now {
+                    halves.push(ConnectionKey { index: index as u32, generation: slot.generation });
+                }
+            }
             match deadline(connection, &self.flights, &self.config) {
                 Some(at) if at <= now => {
                     late.push(ConnectionKey { index: index as u32, generation: slot.generation });
@@ -46,6 +52,9 @@ impl Target {
                 Some(_) => is_any_armed = true,
                 None => {}
             }
+        }
+        for key in halves {
+            self.abandon_fused(key);
         }
         for key in late {
             self.counts.timeouts += 1;
@@ -66,9 +75,10 @@ fn deadline(connection: &Connection, flights: &Flights, config: &TargetConfig) -
     let connecting = connection.queue.is_none().then(|| connection.accepted + config.connect_timeout);
     let within = connection.within_since.map(|since| since + config.pdu_timeout);
     let unsent = connection.unsent_since.map(|since| since + config.send_timeout);
+    let drain = connection.drain.map(|drain| drain.since + config.drain_timeout);
     let data = connection.soliciting().filter_map(|key| match flights.get(key)?.state {
         State::Data(since) => Some(since + config.data_timeout),
         _ => None,
     });
-    [opening, connecting, within, unsent, data.min()].into_iter().flatten().min()
+    [opening, connecting, within, unsent, drain, data.min()].into_iter().flatten().min()
 }

@@ -5,6 +5,7 @@
 //!   Write (second)  ─▶ waits ─┴─▶ both have their data ─▶ range held ─▶ those before are done ─▶ read, compare ─▶ write
 //! ```
 
+use ob_core::Instant;
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::{Status, SubmissionEntry};
 
@@ -32,7 +33,7 @@ impl Target {
             Fuse::First => Err(Status::INVALID_FIELD.with_do_not_retry()),
             Fuse::Second => {
                 let first = self.connection_mut(arrival.key).and_then(|connection| connection.fused.take());
-                let first = first.ok_or(Status::ABORTED_MISSING_FUSED)?;
+                let (first, _) = first.ok_or(Status::ABORTED_MISSING_FUSED)?;
                 // The first was answered already: it failed.
                 self.io(first).map(|_| Some(first)).ok_or(Status::ABORTED_FAILED_FUSED)
             }
@@ -41,7 +42,7 @@ impl Target {
 
     /// The command after the first half of a pair is not its second: the first fails.
     pub(in crate::target) fn abandon_fused(&mut self, key: ConnectionKey) {
-        if let Some(first) = self.connection_mut(key).and_then(|connection| connection.fused.take()) {
+        if let Some((first, _)) = self.connection_mut(key).and_then(|connection| connection.fused.take()) {
             self.finish(first, Err(Status::ABORTED_MISSING_FUSED));
         }
     }
@@ -49,6 +50,7 @@ impl Target {
     /// Enters a command that may be a half of a pair.
     pub(in crate::target) fn enter_fused(
         &mut self,
+        now: Instant,
         mut flight: Flight,
         entry: &SubmissionEntry,
         first: Option<FlightKey>,
@@ -65,7 +67,8 @@ impl Target {
         }
         let key = self.enter(flight);
         if is_first && let Some(connection) = self.connection_mut(connection) {
-            connection.fused = Some(key);
+            connection.fused = Some((key, now));
+            self.arm(now);
         }
         if let Some(first) = first.and_then(|first| self.io_mut(first)) {
             first.partner = Some(key);

@@ -31,6 +31,8 @@ pub(in crate::target) struct Output {
     front_sent: usize,
     /// Bytes of segments that the answers own, sent or not.
     owned: usize,
+    /// Bytes that are to be sent.
+    len: usize,
 }
 
 enum Segment {
@@ -55,12 +57,18 @@ impl Output {
         self.segments.is_empty()
     }
 
+    /// Bytes that are to be sent.
+    pub(in crate::target) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Bytes besides payload.
     pub(in crate::target) fn unsent(&self) -> usize {
         self.small.len() - self.small_sent + self.owned
     }
 
     pub(in crate::target) fn push(&mut self, bytes: &[u8]) {
+        self.len += bytes.len();
         self.small.extend_from_slice(bytes);
         match self.segments.back_mut() {
             Some(Segment::Small(len)) => *len += bytes.len(),
@@ -69,10 +77,12 @@ impl Output {
     }
 
     pub(in crate::target) fn push_payload(&mut self, payload: Slice, lease: Option<Lease>) {
+        self.len += payload.len();
         self.segments.push_back(Segment::Payload(payload, lease));
     }
 
     pub(in crate::target) fn push_owned(&mut self, bytes: Vec<u8>) {
+        self.len += bytes.len();
         self.owned += bytes.len();
         self.segments.push_back(Segment::Owned(bytes));
     }
@@ -106,6 +116,7 @@ impl Output {
             let left = front.len() - self.front_sent;
             let taken = left.min(count);
             count -= taken;
+            self.len -= taken;
             if matches!(front, Segment::Small(_)) {
                 self.small_sent += taken;
             }
@@ -189,6 +200,7 @@ mod tests {
             }
             while !output.is_empty() {
                 assert_eq!(all(&output), expected, "step {step}");
+                assert_eq!(output.len(), expected.len());
                 let taken = step.min(expected.len());
                 output.sent(taken);
                 expected.drain(..taken);
