@@ -24,6 +24,7 @@ pub mod lock;
 pub mod logging;
 pub mod nvme;
 pub mod probe;
+mod random;
 pub mod router;
 pub mod signals;
 pub mod sim;

@@ -1,5 +1,7 @@
 //! What a target counts, for whoever wants to show it.
 
+use std::ops::AddAssign;
+
 use super::connection::Stall;
 use super::io::IoKind;
 
@@ -12,6 +14,8 @@ pub struct TargetCounts {
     pub controllers: u64,
     /// Hosts that they belong to.
     pub hosts: u64,
+    /// Namespaces now.
+    pub namespaces: u64,
     /// Connections accepted.
     pub accepted: u64,
     /// Connections closed as soon as they came, because there were too many.
@@ -110,5 +114,89 @@ impl TargetCounts {
             IoKind::Verify => &mut self.verifies,
         };
         *count += 1;
+    }
+}
+
+/// What several targets count together.
+impl AddAssign for TargetCounts {
+    fn add_assign(&mut self, other: Self) {
+        // A field that is added is not forgotten here: this has to name all of them.
+        let Self {
+            connections,
+            controllers,
+            hosts,
+            namespaces,
+            accepted,
+            refused,
+            protocol_errors,
+            timeouts,
+            control_commands,
+            reads,
+            writes,
+            flushes,
+            write_zeroes,
+            dataset,
+            compares,
+            verifies,
+            failed,
+            bytes_read,
+            bytes_written,
+            bytes_received,
+            bytes_sent,
+            digest_errors,
+            in_flight,
+            orphans,
+            waiting_for_buffer,
+            waiting_for_range,
+            held_up,
+            hold_ups_for_buffer,
+            hold_ups_for_queue,
+            hold_ups_for_unsent,
+            hold_ups_for_connect,
+            waits_for_buffer,
+            waits_for_range,
+            buffers_exhausted,
+            buffer_memory,
+            buffer_memory_used,
+            connects_delayed,
+        } = other;
+        self.connections += connections;
+        self.controllers += controllers;
+        // A host of two targets counts twice.
+        self.hosts += hosts;
+        self.namespaces += namespaces;
+        self.accepted += accepted;
+        self.refused += refused;
+        self.protocol_errors += protocol_errors;
+        self.timeouts += timeouts;
+        self.control_commands += control_commands;
+        self.reads += reads;
+        self.writes += writes;
+        self.flushes += flushes;
+        self.write_zeroes += write_zeroes;
+        self.dataset += dataset;
+        self.compares += compares;
+        self.verifies += verifies;
+        self.failed += failed;
+        self.bytes_read += bytes_read;
+        self.bytes_written += bytes_written;
+        self.bytes_received += bytes_received;
+        self.bytes_sent += bytes_sent;
+        self.digest_errors += digest_errors;
+        self.in_flight += in_flight;
+        self.orphans += orphans;
+        self.waiting_for_buffer += waiting_for_buffer;
+        self.waiting_for_range += waiting_for_range;
+        self.held_up += held_up;
+        self.hold_ups_for_buffer += hold_ups_for_buffer;
+        self.hold_ups_for_queue += hold_ups_for_queue;
+        self.hold_ups_for_unsent += hold_ups_for_unsent;
+        self.hold_ups_for_connect += hold_ups_for_connect;
+        self.waits_for_buffer += waits_for_buffer;
+        self.waits_for_range += waits_for_range;
+        self.buffers_exhausted += buffers_exhausted;
+        self.buffer_memory += buffer_memory;
+        self.buffer_memory_used += buffer_memory_used;
+        self.connects_delayed += connects_delayed;
     }
 }

@@ -176,6 +176,7 @@ impl Target {
         TargetCounts {
             controllers: controllers as u64,
             hosts: hosts as u64,
+            namespaces: self.control.namespace_count() as u64,
             buffer_memory: self.buffers.memory() as u64,
             buffer_memory_used: self.memory_used() as u64,
             connections: connections().count() as u64,

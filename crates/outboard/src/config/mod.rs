@@ -30,7 +30,7 @@ use serde::Serialize;
 pub use explain::{Explanation, Mistake, Place};
 pub use files::{FilesConfig, FilesDevice, SegmentSize};
 pub use network::Network;
-pub use nvme::{NamespaceDevice, NvmeConfig};
+pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
 /// The names that `[link] model` accepts.
@@ -242,23 +242,33 @@ impl ConfigSource {
     /// Says in words which line to change in order to change a value, or which to add.
     #[must_use]
     pub fn line_to_change(&self, section: &str, key: &str, example: &str) -> String {
-        match (&self.file, self.places.get(&format!("{section}.{key}"))) {
+        let place = self.places.get(&format!("{section}.{key}"));
+        let section = shown_section(section);
+        match (&self.file, place) {
             (Some(file), Some(place)) => {
                 format!(
-                    "change `[{section}] {key}` at {}:{}: {}",
+                    "change `{section} {key}` at {}:{}: {}",
                     file.display(),
                     place.line,
                     place.text.trim()
                 )
             }
             (Some(file), None) => {
-                format!("set `[{section}] {key}` in {}, such as {key} = {example}", file.display())
+                format!("set `{section} {key}` in {}, such as {key} = {example}", file.display())
             }
             (None, _) => format!(
-                "`[{section}] {key}` has its default: write a file with the lines `[{section}]` and \
+                "`{section} {key}` has its default: write a file with the lines `{section}` and \
                  `{key} = {example}`, and give it with --config FILE"
             ),
         }
+    }
+}
+
+/// A section as it is written; one of several of a kind is known by its number.
+fn shown_section(section: &str) -> String {
+    match section.rsplit_once('.') {
+        Some((name, number)) if number.parse::<usize>().is_ok() => format!("[[{name}]] (number {number})"),
+        _ => format!("[{section}]"),
     }
 }
 
@@ -344,7 +354,15 @@ impl Config {
 
     /// The whole of it as a file that would say the same.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        toml::to_string(self)
+        if self.nvme.subsystems.is_empty() {
+            return toml::to_string(self);
+        }
+        // What `[nvme]` would say of its own subsystem is a mistake beside sections for several.
+        let mut whole = toml::Table::try_from(self)?;
+        if let Some(toml::Value::Table(nvme)) = whole.get_mut("nvme") {
+            nvme.retain(|key, _| !nvme::ONE_SUBSYSTEM.contains(&key));
+        }
+        toml::to_string(&whole)
     }
 
     /// The card's part.
@@ -356,7 +374,7 @@ impl Config {
             link: self.resolved_link(),
             reactor: self.reactor.clone(),
             files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
-            nvme: NvmeConfig { device: self.nvme.device.below(&self.data), ..self.nvme.clone() },
+            nvme: self.nvme.below(&self.data),
             status: self.status.clone(),
             source: self.source.clone(),
         }

@@ -1,4 +1,6 @@
-//! `[nvme]`: the namespace that NVMe/TCP initiators reach.
+//! `[nvme]`: the subsystems and namespaces that NVMe/TCP initiators reach.
+//!
+//! One subsystem is described in `[nvme]` itself; several have a `[[nvme.subsystem]]` each.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,6 +14,10 @@ use super::{ByteSize, FilesDevice, files};
 
 /// The device where nothing else is said, in the data directory.
 pub(super) const DEVICE_DEFAULT: &str = "card/nvme.img";
+/// The keys of `[nvme]` that describe a single subsystem.
+pub(super) const ONE_SUBSYSTEM: &[&str] = &["nqn", "device", "size", "hosts", "key", "controller_key"];
+/// The section of one of several subsystems; a dot and its number follow where they are told apart.
+pub(super) const SECTION: &str = "nvme.subsystem";
 /// A file of this size takes as much of the disk as was written to it.
 const SIZE_DEFAULT: ByteSize = ByteSize(16 << 30);
 /// The subsystem's name where nothing else is said.
@@ -43,6 +49,93 @@ pub struct NvmeConfig {
     /// What the card proves that it knows, to hosts that ask.
     #[serde(skip_serializing)]
     pub controller_key: Option<Secret>,
+    /// Reactor threads that serve subsystems, the card's own among them.
+    pub threads: usize,
+    /// Subsystems, if they have sections of their own.
+    #[serde(rename = "subsystem", skip_serializing_if = "Vec::is_empty")]
+    pub subsystems: Vec<SubsystemConfig>,
+}
+
+/// `[[nvme.subsystem]]`: one of several subsystems.
+#[derive(Clone, Debug, Serialize)]
+pub struct SubsystemConfig {
+    /// Its name.
+    #[serde(serialize_with = "as_text")]
+    pub nqn: Nqn,
+    /// Where it is served, if not where the others are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// The thread that serves it, counted from 1, unless that is left to the card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<usize>,
+    /// What its first namespace lies on.
+    pub device: NamespaceDevice,
+    /// How large a file or memory is made that is not there yet.
+    pub size: ByteSize,
+    /// Names of the hosts that may connect; none listed means every host.
+    #[serde(serialize_with = "as_texts")]
+    pub hosts: Vec<Nqn>,
+    /// What those hosts have to prove that they know.
+    #[serde(skip_serializing)]
+    pub key: Option<Secret>,
+    /// What the card proves that it knows, to hosts that ask.
+    #[serde(skip_serializing)]
+    pub controller_key: Option<Secret>,
+    /// The section that it is described in, as [`super::ConfigSource::line_to_change`] knows it.
+    #[serde(skip)]
+    pub section: String,
+}
+
+impl SubsystemConfig {
+    /// What holds for the subsystem with this number, counted from 1, until it says something else. Neither its name nor
+    /// its device may stay like this.
+    pub(super) fn numbered(number: usize) -> Self {
+        Self {
+            nqn: Nqn::discovery(),
+            listen: None,
+            thread: None,
+            device: NamespaceDevice::Device(FilesDevice::Path(PathBuf::new())),
+            size: SIZE_DEFAULT,
+            hosts: Vec::new(),
+            key: None,
+            controller_key: None,
+            section: format!("{SECTION}.{number}"),
+        }
+    }
+}
+
+impl NvmeConfig {
+    /// All subsystems: those that have sections, or the one that `[nvme]` describes itself.
+    #[must_use]
+    pub fn all_subsystems(&self) -> Vec<SubsystemConfig> {
+        if !self.subsystems.is_empty() {
+            return self.subsystems.clone();
+        }
+        vec![SubsystemConfig {
+            nqn: self.nqn.clone(),
+            listen: None,
+            thread: None,
+            device: self.device.clone(),
+            size: self.size,
+            hosts: self.hosts.clone(),
+            key: self.key.clone(),
+            controller_key: self.controller_key.clone(),
+            section: "nvme".to_owned(),
+        }]
+    }
+
+    /// The same with the paths of devices below a directory.
+    pub(super) fn below(&self, data: &Path) -> Self {
+        let below = |subsystem: &SubsystemConfig| SubsystemConfig {
+            device: subsystem.device.below(data),
+            ..subsystem.clone()
+        };
+        Self {
+            device: self.device.below(data),
+            subsystems: self.subsystems.iter().map(below).collect(),
+            ..self.clone()
+        }
+    }
 }
 
 impl Default for NvmeConfig {
@@ -57,6 +150,8 @@ impl Default for NvmeConfig {
             hosts: Vec::new(),
             key: None,
             controller_key: None,
+            threads: 1,
+            subsystems: Vec::new(),
         }
     }
 }

@@ -13,8 +13,8 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::{
     ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
-    Mistake, NamespaceDevice, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig, TimeSpan,
-    files, nvme,
+    Mistake, NamespaceDevice, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig,
+    SubsystemConfig, TimeSpan, files, nvme,
 };
 use crate::spelling::nearest;
 
@@ -40,7 +40,22 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ),
     ("reactor", &["spin"]),
     ("files", &["device", "size", "segment"]),
-    ("nvme", &["listen", "discovery", "nqn", "device", "size", "hosts", "key", "controller_key"]),
+    (
+        "nvme",
+        &[
+            "listen",
+            "discovery",
+            "nqn",
+            "device",
+            "size",
+            "hosts",
+            "key",
+            "controller_key",
+            "threads",
+            "subsystem",
+        ],
+    ),
+    (nvme::SECTION, &["nqn", "listen", "thread", "device", "size", "hosts", "key", "controller_key"]),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -49,6 +64,7 @@ const DEAD_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::
 const SPIN: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(10));
 const MEMORY: (u64, u64) = (1 << 20, 1 << 40);
 const DEVICE_SIZE: (u64, u64) = (1 << 20, 1 << 50);
+const THREADS_MAX: usize = 64;
 const SEGMENT: (u64, u64) = (4 << 10, 1 << 30);
 
 /// Reads a whole text: the configuration with the place of each value that the text sets, or all that is wrong.
@@ -64,10 +80,15 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
     if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
         config.files.size = files::MEMORY_SIZE_DEFAULT;
     }
-    if config.nvme.device == NamespaceDevice::Device(FilesDevice::Memory)
-        && !reader.places.contains_key("nvme.size")
-    {
+    let memory = NamespaceDevice::Device(FilesDevice::Memory);
+    if config.nvme.device == memory && !reader.places.contains_key("nvme.size") {
         config.nvme.size = files::MEMORY_SIZE_DEFAULT;
+    }
+    for subsystem in &mut config.nvme.subsystems {
+        let is_sized = reader.places.contains_key(&format!("{}.size", subsystem.section));
+        if subsystem.device == memory && !is_sized {
+            subsystem.size = files::MEMORY_SIZE_DEFAULT;
+        }
     }
     if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
 }
@@ -114,7 +135,10 @@ impl Reader<'_> {
                 "link" => self.section(key, value, &mut config.link, Self::link),
                 "reactor" => self.section(key, value, &mut config.reactor, Self::reactor),
                 "files" => self.section(key, value, &mut config.files, Self::files),
-                "nvme" => self.section(key, value, &mut config.nvme, Self::nvme),
+                "nvme" => {
+                    self.section(key, value, &mut config.nvme, Self::nvme);
+                    self.check_subsystems(&config.nvme, value);
+                }
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),
                 _ => self.unknown(TOP, key),
@@ -156,7 +180,117 @@ impl Reader<'_> {
             "controller_key" => {
                 self.set("nvme", key, value, &mut nvme.controller_key, |value| secret(value).map(Some));
             }
+            "threads" => self.set("nvme", key, value, &mut nvme.threads, |value| count(value, THREADS_MAX)),
+            "subsystem" => self.subsystems(&mut nvme.subsystems, value),
             _ => self.unknown("nvme", key),
+        }
+    }
+
+    fn subsystems(&mut self, subsystems: &mut Vec<SubsystemConfig>, value: &SpannedValue<'_>) {
+        let DeValue::Array(array) = value.get_ref() else {
+            let message = "there can be several subsystems";
+            let hint = "write `[[nvme.subsystem]]`, with two brackets, and the subsystem's keys below";
+            return self.report(value.span(), Problem::new(message, hint));
+        };
+        for element in array.iter() {
+            let mut subsystem = SubsystemConfig::numbered(subsystems.len() + 1);
+            let DeValue::Table(table) = element.get_ref() else {
+                let problem = Problem::new("a subsystem is a section", "write `[[nvme.subsystem]]`");
+                self.report(element.span(), problem);
+                continue;
+            };
+            let before = self.mistakes.len();
+            for (key, value) in table {
+                self.subsystem(&mut subsystem, key, value);
+            }
+            for (key, example) in [("nqn", "nqn.2026-11.io.outboard:two"), ("device", "card/two.img")] {
+                let is_set = self.places.contains_key(&format!("{}.{key}", subsystem.section));
+                if !is_set && self.mistakes.len() == before {
+                    let message = format!("this subsystem has no `{key}`");
+                    self.report(
+                        element.span(),
+                        Problem::new(message, format!("such as {key} = \"{example}\"")),
+                    );
+                }
+            }
+            self.check_unique(subsystems, &subsystem, element);
+            subsystems.push(subsystem);
+        }
+    }
+
+    fn subsystem(&mut self, subsystem: &mut SubsystemConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let section = subsystem.section.clone();
+        let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
+        let secret = |value: &DeValue<'_>| secret(value).map(Some);
+        match key.get_ref().as_ref() {
+            "nqn" => self.set(&section, key, value, &mut subsystem.nqn, nqn),
+            "listen" => {
+                self.set(&section, key, value, &mut subsystem.listen, |value| address(value).map(Some));
+            }
+            "thread" => self.set(&section, key, value, &mut subsystem.thread, |value| {
+                count(value, THREADS_MAX).map(Some)
+            }),
+            "device" => self.set(&section, key, value, &mut subsystem.device, namespace_device),
+            "size" => self.set(&section, key, value, &mut subsystem.size, size),
+            "hosts" => self.set(&section, key, value, &mut subsystem.hosts, |value| list(value, nqn)),
+            "key" => self.set(&section, key, value, &mut subsystem.key, secret),
+            "controller_key" => self.set(&section, key, value, &mut subsystem.controller_key, secret),
+            _ => self.unknown(nvme::SECTION, key),
+        }
+    }
+
+    /// Two subsystems have neither a name nor a device in common.
+    fn check_unique(
+        &mut self,
+        others: &[SubsystemConfig],
+        subsystem: &SubsystemConfig,
+        element: &SpannedValue<'_>,
+    ) {
+        let is_same_device = |other: &SubsystemConfig| {
+            let is_told = match &other.device {
+                NamespaceDevice::Device(FilesDevice::Path(path)) => !path.as_os_str().is_empty(),
+                NamespaceDevice::Device(FilesDevice::Memory) => false,
+                NamespaceDevice::CardFile(_) => true,
+            };
+            is_told && other.device == subsystem.device
+        };
+        let clash = if others.iter().any(|other| !other.nqn.is_discovery() && other.nqn == subsystem.nqn) {
+            ("nqn", "hosts would take them for one")
+        } else if others.iter().any(is_same_device) {
+            ("device", "what one writes would destroy what the other wrote")
+        } else {
+            return;
+        };
+        let span = key_span(element, clash.0);
+        let message = format!("another subsystem has the same `{}`", clash.0);
+        self.report(span, Problem::new(message, format!("give each its own: {}", clash.1)));
+    }
+
+    /// What describes one subsystem says nothing where there are sections for them.
+    fn check_subsystems(&mut self, nvme: &NvmeConfig, value: &SpannedValue<'_>) {
+        let DeValue::Table(table) = value.get_ref() else { return };
+        if nvme.subsystems.is_empty() {
+            return;
+        }
+        let elements = table.iter().filter_map(|(key, value)| match value.get_ref() {
+            DeValue::Array(array) if key.get_ref() == "subsystem" => Some(array.iter()),
+            _ => None,
+        });
+        for (element, subsystem) in elements.flatten().zip(&nvme.subsystems) {
+            if subsystem.thread.is_some_and(|thread| thread > nvme.threads) {
+                let message = format!("there is no thread {}", subsystem.thread.unwrap_or_default());
+                let hint = format!("`[nvme] threads` is {}: make it larger", nvme.threads);
+                self.report(key_span(element, "thread"), Problem::new(message, hint));
+            }
+        }
+        for (key, _) in table {
+            let name = key.get_ref().as_ref();
+            if nvme::ONE_SUBSYSTEM.contains(&name) {
+                let message =
+                    format!("`{name}` in [nvme] is for a single subsystem, and here they have sections");
+                let hint = "move the line into the `[[nvme.subsystem]]` that it is for";
+                self.report(key.span(), Problem::new(message, hint));
+            }
         }
     }
 
@@ -250,7 +384,7 @@ impl Reader<'_> {
         };
         let elsewhere: Vec<String> = SECTIONS
             .iter()
-            .filter(|(name, keys)| !name.is_empty() && keys.contains(&typed))
+            .filter(|(name, keys)| !name.is_empty() && *name != nvme::SECTION && keys.contains(&typed))
             .map(|(name, _)| format!("[{name}]"))
             .collect();
         let hint = match (nearest(typed, keys(section).iter().copied()), elsewhere.as_slice()) {
@@ -258,8 +392,11 @@ impl Reader<'_> {
             (None, []) => format!("the keys here are {}", keys(section).join(", ")),
             (None, sections) => format!("`{typed}` is a key of {}", sections.join(" and of ")),
         };
-        let place =
-            if section.is_empty() { "at the top level".to_owned() } else { format!("in [{section}]") };
+        let place = match section {
+            TOP => "at the top level".to_owned(),
+            nvme::SECTION => format!("in [[{section}]]"),
+            _ => format!("in [{section}]"),
+        };
         self.report(key.span(), Problem::new(format!("unknown key `{typed}` {place}"), hint));
     }
 
@@ -274,6 +411,15 @@ fn text<'value>(value: &'value DeValue<'_>, example: &str) -> Parsed<&'value str
         let message = format!("expected text, found {}", with_article(value.type_str()));
         Problem::new(message, format!("write it in quotes, such as \"{example}\""))
     })
+}
+
+/// Where a key's value is in a table.
+fn key_span(table: &SpannedValue<'_>, name: &str) -> Range<usize> {
+    let found = match table.get_ref() {
+        DeValue::Table(table) => table.iter().find(|(key, _)| key.get_ref().as_ref() == name),
+        _ => None,
+    };
+    found.map_or(table.span(), |(_, value)| value.span())
 }
 
 fn with_article(kind: &str) -> String {
@@ -404,6 +550,14 @@ fn list<T>(value: &DeValue<'_>, parse: impl Fn(&DeValue<'_>) -> Parsed<T>) -> Pa
             .map_err(|problem| Problem { span: Some(problem.span.unwrap_or(element.span())), ..problem })
     };
     array.iter().map(parse_one).collect()
+}
+
+fn count(value: &DeValue<'_>, most: usize) -> Parsed<usize> {
+    let number =
+        value.as_integer().and_then(|integer| usize::from_str_radix(integer.as_str(), integer.radix()).ok());
+    number
+        .filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| Problem::new("expected a number", format!("it can be from 1 to {most}")))
 }
 
 fn user(value: &DeValue<'_>) -> Parsed<u32> {

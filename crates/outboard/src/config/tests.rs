@@ -112,6 +112,70 @@ level = "trace"
     assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
 }
 
+const SUBSYSTEMS: &str = r#"[nvme]
+listen = "127.0.0.1:4500"
+
+[[nvme.subsystem]]
+nqn = "nqn.2026-01.example:one"
+device = "memory"
+
+[[nvme.subsystem]]
+nqn = "nqn.2026-01.example:two"
+device = "two.img"
+size = "1GiB"
+listen = "127.0.0.1:4501"
+hosts = ["nqn.2026-01.example:host"]
+"#;
+
+#[test]
+fn several_subsystems_have_sections_of_their_own() {
+    let config = parse(SUBSYSTEMS).unwrap();
+    let [one, two] = &config.card().nvme.all_subsystems()[..] else { panic!("two of them") };
+    assert_eq!((one.nqn.as_str(), one.listen, one.size.0), ("nqn.2026-01.example:one", None, 1 << 28));
+    assert_eq!(two.device, NamespaceDevice::Device(FilesDevice::Path("outboard-data/two.img".into())));
+    assert_eq!((two.size.0, two.listen.unwrap().port(), two.hosts.len()), (1 << 30, 4501, 1));
+    let line = config.source.line_to_change(&two.section, "listen", "\"127.0.0.1:1\"");
+    assert_eq!(
+        line,
+        "change `[[nvme.subsystem]] (number 2) listen` at outboard.toml:12: listen = \"127.0.0.1:4501\""
+    );
+    let shown = config.to_toml().unwrap();
+    assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
+    assert_eq!(Config::default().nvme.all_subsystems().len(), 1);
+}
+
+#[test]
+fn subsystems_that_cannot_be_are_explained() {
+    assert_eq!(
+        explained(&SUBSYSTEMS.replace("[nvme]", "[nvme]\nsize = \"1GiB\"")),
+        "\
+`size` in [nvme] is for a single subsystem, and here they have sections
+ --> outboard.toml:2:1
+  |
+2 | size = \"1GiB\"
+  | ^^^^
+  = hint: move the line into the `[[nvme.subsystem]]` that it is for"
+    );
+    let same_name = explained(&SUBSYSTEMS.replace("example:two", "example:one"));
+    assert!(same_name.contains("outboard.toml:9:7") && same_name.contains("same `nqn`"), "{same_name}");
+    let same_device = explained(&SUBSYSTEMS.replace("\"memory\"", "\"two.img\""));
+    assert!(
+        same_device.contains("outboard.toml:10:10") && same_device.contains("same `device`"),
+        "{same_device}"
+    );
+    let nameless = explained("[[nvme.subsystem]]\ndevice = \"memory\"");
+    assert!(nameless.contains("no `nqn`"), "{nameless}");
+    let nowhere = explained("[[nvme.subsystem]]\nnqn = \"nqn.2026-01.example:one\"");
+    assert!(nowhere.contains("no `device`"), "{nowhere}");
+    let single = explained("[nvme.subsystem]\ndevice = \"memory\"");
+    assert!(single.contains("with two brackets"), "{single}");
+    let thread = explained(&SUBSYSTEMS.replace("size = \"1GiB\"", "thread = 2"));
+    assert!(thread.contains("outboard.toml:11:10") && thread.contains("no thread 2"), "{thread}");
+    assert!(parse(&SUBSYSTEMS.replace("[nvme]", "[nvme]\nthreads = 2")).is_ok());
+    let unknown = explained("[[nvme.subsystem]]\ndiscovery = \"127.0.0.1:1\"");
+    assert!(unknown.contains("unknown key `discovery` in [[nvme.subsystem]]"), "{unknown}");
+}
+
 #[test]
 fn a_misspelled_key_is_guessed() {
     assert_eq!(

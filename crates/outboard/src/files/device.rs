@@ -15,15 +15,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
+use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
 use ob_files_card::{
     CardFiles, CheckReport, Contents, Drive, FilesOptions, FormatError, FormatOptions, MountError,
 };
-use ob_io::{Event, FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Reactor, Space, Wait};
+use ob_io::{
+    Event, FileDevice, FileDeviceOptions, Handle, MemoryDevice, MonotonicClock, OpenError, Reactor, Space,
+    Wait,
+};
 use rustix::fs::{RenameFlags, renameat_with};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{ByteSize, CardConfig, FilesDevice};
+use crate::random;
 use crate::terminal::{bytes, counted};
 
 /// The block of a device in memory.
@@ -31,6 +34,8 @@ const MEMORY_BLOCK: u32 = 4096;
 
 /// How long somebody must hold a device before that is an error.
 const IN_USE_AFTER: Duration = Duration::from_secs(3);
+/// How long the last flush may take.
+const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked at meanwhile.
 const IN_USE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -437,7 +442,7 @@ impl Opening<'_> {
     ) -> Result<(), FilesDeviceError> {
         let options =
             FormatOptions { segment_len: self.config.files.segment.bytes(), ..FormatOptions::default() };
-        let uuid = random_uuid().map_err(|source| FilesDeviceError::System {
+        let uuid = random::uuid().map_err(|source| FilesDeviceError::System {
             action: "draw a number for",
             path: PathBuf::from(&self.name),
             source,
@@ -523,10 +528,32 @@ pub(crate) fn machine_memory() -> ByteSize {
     ByteSize(system.totalram.saturating_mul(u64::from(system.mem_unit)))
 }
 
-fn random_uuid() -> io::Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    getrandom(&mut uuid, GetRandomFlags::empty())?;
-    Ok(uuid)
+/// Makes everything durable that a device has taken, before it is let go.
+pub(crate) fn flush_device(reactor: &mut Reactor, device: &mut CardDevice) {
+    // Operations that did not finish in time are still out, with tokens that count up from 0.
+    let token = Token(u64::MAX);
+    let deadline = MonotonicClock.now() + FLUSH_WITHIN;
+    let mut waiting = Some(DeviceOp::Flush);
+    let mut events = Vec::new();
+    while MonotonicClock.now() < deadline {
+        if let Some(op) = waiting.take() {
+            waiting = device.submit(token, op).err().map(|refused| refused.op);
+        }
+        while let Some(completion) = device.poll() {
+            match completion.result {
+                Err(error) if completion.token == token => {
+                    tracing::error!("the device could not be flushed: {error}");
+                    return;
+                }
+                Ok(()) if completion.token == token => return,
+                _ => {}
+            }
+        }
+        let wait = if device.next_due().is_some() { Wait::Poll } else { Wait::Until(Some(deadline)) };
+        reactor.turn(wait, &mut events);
+        events.clear();
+    }
+    tracing::error!("the device was not flushed within {FLUSH_WITHIN:?}");
 }
 
 fn directory_of(path: &Path) -> &Path {

@@ -11,11 +11,11 @@ use ob_files_host::{
     AsPath, Endpoint, Error, GroupOptions, NodeInfo, NodeKind, PathError, Pending, RingSizes, Session,
     SessionOptions,
 };
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::error::FilesError;
 use crate::cli::ConfigOptions;
 use crate::config::{Config, LinkKind};
+use crate::random;
 
 /// How long a command waits for a card that died to come back: a supervisor starts it again in less.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -300,9 +300,7 @@ pub(super) fn readable(name: &[u8]) -> String {
 
 /// A name that nobody else has: for a file that is not finished yet.
 pub(crate) fn unfinished_name(purpose: &str) -> std::io::Result<String> {
-    let mut random = [0; 8];
-    getrandom(&mut random, GetRandomFlags::empty())?;
-    Ok(format!(".outboard-{purpose}-{:016x}", u64::from_ne_bytes(random)))
+    Ok(format!(".outboard-{purpose}-{:016x}", u64::from_ne_bytes(random::bytes()?)))
 }
 
 /// A bar for so many bytes, if that is known. Only a terminal shows it.

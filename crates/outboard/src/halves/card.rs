@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ob_core::{Clock, Device, DeviceOp, Token};
+use ob_core::Clock;
 use ob_files_card::FilesService;
-use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
+use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_wire_link::files::FILES_SERVICE;
 
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind};
-use crate::files::{CardDevice, Mounted, mount};
+use crate::files::{CardDevice, Mounted, flush_device, mount};
 use crate::nvme::{NvmeError, NvmeService};
 use crate::probe::{PROBE_SERVICE, ProbeService};
 use crate::router::{Router, Services};
@@ -31,8 +31,6 @@ use describe::{describe, first_snapshot, link_endpoint};
 const HOSTS_MAX: usize = 64;
 /// How long a card that stops waits for what it has taken. A supervisor kills it some seconds later.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
-/// How long the last flush may take.
-const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
 /// What this card serves.
 struct CardServices {
@@ -87,7 +85,7 @@ pub fn run_card(
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
         status: Some(server.address()),
-        services: vec![files_endpoint(config, &card), nvme_endpoint(config, &nvme)],
+        services: std::iter::once(files_endpoint(config, &card)).chain(nvme_endpoints(&nvme)).collect(),
     }));
     tracing::info!(incarnation = life.incarnation().0, status = %server.address(), "card ready");
     serve(config, &mut card, &mut nvme, &stop, &board, &asked)?;
@@ -106,12 +104,17 @@ fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeE
     })
 }
 
-fn nvme_endpoint(config: &CardConfig, nvme: &NvmeService) -> ServiceEndpoint {
-    ServiceEndpoint {
+fn nvme_endpoints(nvme: &NvmeService) -> impl Iterator<Item = ServiceEndpoint> {
+    nvme.subsystems().iter().map(|subsystem| ServiceEndpoint {
         service: "nvme".to_owned(),
-        address: format!("{} ({}), discovery at {}", nvme.address(), config.nvme.device, nvme.discovery()),
-        next: nvme.connect_command(),
-    }
+        address: format!(
+            "{} ({}), discovery at {}",
+            subsystem.address(),
+            subsystem.device(),
+            nvme.discovery()
+        ),
+        next: subsystem.connect_command(),
+    })
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
@@ -130,6 +133,7 @@ fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
 /// the card's next life.
 fn wind_down(mut card: Card, mut nvme: NvmeService) {
     card.service.drain();
+    nvme.stop_others();
     let deadline = MonotonicClock.now() + DRAIN_WITHIN;
     let mut events = Vec::new();
     while MonotonicClock.now() < deadline {
@@ -146,40 +150,13 @@ fn wind_down(mut card: Card, mut nvme: NvmeService) {
     let CardLoop { mut reactor, link, service, .. } = card;
     drop(link);
     for device in nvme.into_devices().iter_mut() {
-        flush(&mut reactor, device);
+        flush_device(&mut reactor, device);
     }
     let CardServices { files, .. } = service.into_services();
     if files.files().is_frozen() {
         return;
     }
-    flush(&mut reactor, &mut files.into_device());
-}
-
-fn flush(reactor: &mut Reactor, device: &mut CardDevice) {
-    // Operations that did not finish in time are still out, with tokens that count up from 0.
-    let token = Token(u64::MAX);
-    let deadline = MonotonicClock.now() + FLUSH_WITHIN;
-    let mut waiting = Some(DeviceOp::Flush);
-    let mut events = Vec::new();
-    while MonotonicClock.now() < deadline {
-        if let Some(op) = waiting.take() {
-            waiting = device.submit(token, op).err().map(|refused| refused.op);
-        }
-        while let Some(completion) = device.poll() {
-            match completion.result {
-                Err(error) if completion.token == token => {
-                    tracing::error!("the device could not be flushed: {error}");
-                    return;
-                }
-                Ok(()) if completion.token == token => return,
-                _ => {}
-            }
-        }
-        let wait = if device.next_due().is_some() { Wait::Poll } else { Wait::Until(Some(deadline)) };
-        reactor.turn(wait, &mut events);
-        events.clear();
-    }
-    tracing::error!("the device was not flushed within {FLUSH_WITHIN:?}");
+    flush_device(&mut reactor, &mut files.into_device());
 }
 
 fn open_link(
@@ -264,6 +241,7 @@ fn serve(
                 return Ok(());
             }
         }
+        nvme.check().map_err(|error| HalfError::Nvme(Box::new(error)))?;
         let now = MonotonicClock.now();
         if nvme.turn(now) {
             card.worked(now);

@@ -1,7 +1,7 @@
 //! Administration of a running card: requests of one line, answers of one line, over a socket in the card's directory.
 //!
 //! ```text
-//!   outboard namespace … ──▶ card/control.sock ──▶ a thread ──▶ queue ──▶ the reactor's loop ──▶ NvmeService::administer
+//!   outboard namespace … ──▶ card/control.sock ──▶ a thread ──▶ AdminOutbox ──▶ AdminInbox ──▶ the Shard that it is about
 //!                        ◀──────────────────────────────────── answer ◀─┘
 //! ```
 //!
@@ -54,9 +54,22 @@ pub enum AdminRequest {
     },
 }
 
+/// A request, and whose namespaces it is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminMessage {
+    /// The subsystem's name. Without one, all of them are listed, and the first is changed.
+    #[serde(default)]
+    pub subsystem: Option<String>,
+    /// What is asked.
+    pub request: AdminRequest,
+}
+
 /// A namespace, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceFacts {
+    /// The name of its subsystem.
+    pub subsystem: String,
     /// Its id.
     pub nsid: u32,
     /// Its UUID.
@@ -93,7 +106,7 @@ pub enum AdminError {
 
 /// A request, and where its answer goes.
 pub(crate) struct AdminCall {
-    pub(crate) request: AdminRequest,
+    pub(crate) message: AdminMessage,
     answer: SyncSender<AdminAnswer>,
 }
 
@@ -104,43 +117,34 @@ impl AdminCall {
     }
 }
 
-/// The card's end of the socket.
-pub(crate) struct AdminServer {
-    calls: Receiver<AdminCall>,
+/// Where requests for one reactor thread go in.
+pub(crate) struct AdminOutbox {
+    calls: SyncSender<AdminCall>,
     rung: Arc<AtomicBool>,
-    path: PathBuf,
+    wake: Box<dyn Fn() + Send>,
 }
 
-impl AdminServer {
-    /// Listens; `wake` is called when there is something to take.
-    pub(crate) fn start(path: &Path, wake: impl Fn() + Send + 'static) -> io::Result<Self> {
-        // The card's directory is locked: what is there is of a card that is gone.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+impl AdminOutbox {
+    /// Asks the thread, and waits for its answer.
+    pub(crate) fn ask(&self, message: AdminMessage) -> AdminAnswer {
+        let (answer, answered) = sync_channel(1);
+        let refused = || Err("the card is shutting down, or busy".to_owned());
+        if self.calls.send(AdminCall { message, answer }).is_err() {
+            return refused();
         }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let (sender, calls) = sync_channel(WAITING_MAX);
-        let rung = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&rung);
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
-                let served = serve(&stream, |call| {
-                    let sent = sender.send(call).is_ok();
-                    flag.store(true, Ordering::Release);
-                    wake();
-                    sent
-                });
-                if let Err(error) = served {
-                    tracing::debug!("a request of the control socket failed: {error}");
-                }
-            }
-        })?;
-        Ok(Self { calls, rung, path: path.to_owned() })
+        self.rung.store(true, Ordering::Release);
+        (self.wake)();
+        answered.recv_timeout(PATIENCE).unwrap_or_else(|_| refused())
     }
+}
 
+/// Where the thread takes them out.
+pub(crate) struct AdminInbox {
+    calls: Receiver<AdminCall>,
+    rung: Arc<AtomicBool>,
+}
+
+impl AdminInbox {
     /// The next request, if there is one.
     pub(crate) fn next(&self) -> Option<AdminCall> {
         if !self.rung.load(Ordering::Acquire) {
@@ -156,28 +160,58 @@ impl AdminServer {
     }
 }
 
+/// Both ends; `wake` is called when there is something to take.
+pub(crate) fn mailbox(wake: impl Fn() + Send + 'static) -> (AdminOutbox, AdminInbox) {
+    let (sender, calls) = sync_channel(WAITING_MAX);
+    let rung = Arc::new(AtomicBool::new(false));
+    let outbox = AdminOutbox { calls: sender, rung: Arc::clone(&rung), wake: Box::new(wake) };
+    (outbox, AdminInbox { calls, rung })
+}
+
+/// The card's end of the socket.
+pub(crate) struct AdminServer {
+    path: PathBuf,
+}
+
+impl AdminServer {
+    /// Listens, and has requests answered, one after the other.
+    pub(crate) fn start(
+        path: &Path,
+        answer: impl Fn(AdminMessage) -> AdminAnswer + Send + 'static,
+    ) -> io::Result<Self> {
+        // The card's directory is locked: what is there is of a card that is gone.
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                if let Err(error) = serve(&stream, &answer) {
+                    tracing::debug!("a request of the control socket failed: {error}");
+                }
+            }
+        })?;
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
 impl Drop for AdminServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn serve(stream: &UnixStream, call: impl FnOnce(AdminCall) -> bool) -> io::Result<()> {
+fn serve(stream: &UnixStream, answer: impl Fn(AdminMessage) -> AdminAnswer) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_LEN_MAX)).read_line(&mut line)?;
     let answer: AdminAnswer = match serde_json::from_str(&line) {
         Err(error) => Err(format!("this is not a request: {error}")),
-        Ok(request) => {
-            let (answer, answered) = sync_channel(1);
-            let refused = || Err("the card is shutting down, or busy".to_owned());
-            if call(AdminCall { request, answer }) {
-                answered.recv_timeout(PATIENCE).unwrap_or_else(|_| refused())
-            } else {
-                refused()
-            }
-        }
+        Ok(message) => answer(message),
     };
     let mut text = serde_json::to_string(&answer)?;
     text.push('\n');
@@ -186,11 +220,11 @@ fn serve(stream: &UnixStream, call: impl FnOnce(AdminCall) -> bool) -> io::Resul
 }
 
 /// Asks the card at this socket.
-pub(crate) fn ask(path: &Path, request: &AdminRequest) -> Result<Vec<NamespaceFacts>, AdminError> {
+pub(crate) fn ask(path: &Path, message: &AdminMessage) -> Result<Vec<NamespaceFacts>, AdminError> {
     let asked = || -> io::Result<String> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE * 2))?;
-        let mut text = serde_json::to_string(request)?;
+        let mut text = serde_json::to_string(message)?;
         text.push('\n');
         (&stream).write_all(text.as_bytes())?;
         let mut line = String::new();
@@ -208,6 +242,7 @@ mod tests {
 
     fn facts() -> NamespaceFacts {
         NamespaceFacts {
+            subsystem: "nqn.2026-01.example:a".to_owned(),
             nsid: 3,
             uuid: "0".repeat(32),
             device: "memory".to_owned(),
@@ -216,37 +251,44 @@ mod tests {
         }
     }
 
+    fn message(request: AdminRequest) -> AdminMessage {
+        AdminMessage { subsystem: None, request }
+    }
+
     #[test]
     fn requests_reach_the_loop_and_answers_come_back() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control.sock");
         let (rang, rings) = sync_channel(16);
-        let server = AdminServer::start(&path, move || _ = rang.send(())).unwrap();
-        assert!(server.next().is_none());
+        let (outbox, inbox) = mailbox(move || _ = rang.send(()));
+        let server = AdminServer::start(&path, move |message| outbox.ask(message)).unwrap();
+        assert!(inbox.next().is_none());
+        let removal = message(AdminRequest::RemoveNamespace { nsid: 3 });
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| ask(&path, &AdminRequest::RemoveNamespace { nsid: 3 }));
+            let asking = scope.spawn(|| ask(&path, &removal));
             rings.recv().unwrap();
-            let call = server.next().unwrap();
-            assert_eq!(call.request, AdminRequest::RemoveNamespace { nsid: 3 });
+            let call = inbox.next().unwrap();
+            assert_eq!(call.message, removal);
             call.answer(Ok(vec![facts()]));
             assert_eq!(asking.join().unwrap().unwrap(), [facts()]);
-            let asking = scope.spawn(|| ask(&path, &AdminRequest::ListNamespaces));
+            let asking = scope.spawn(|| ask(&path, &message(AdminRequest::ListNamespaces)));
             rings.recv().unwrap();
-            server.next().unwrap().answer(Err("no".to_owned()));
+            inbox.next().unwrap().answer(Err("no".to_owned()));
             assert!(matches!(asking.join().unwrap(), Err(AdminError::Refused(why)) if why == "no"));
         });
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         drop(server);
-        assert!(matches!(ask(&path, &AdminRequest::ListNamespaces), Err(AdminError::Unreachable { .. })));
+        let unheard = ask(&path, &message(AdminRequest::ListNamespaces));
+        assert!(matches!(unheard, Err(AdminError::Unreachable { .. })));
     }
 
     #[test]
     fn nonsense_is_refused_and_harms_nobody() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control.sock");
-        let server = AdminServer::start(&path, || {}).unwrap();
-        for nonsense in ["\n", "{\n", "{\"add_namespace\":{\"size\":-1}}\n", "[[[[[[\n"] {
+        let _server = AdminServer::start(&path, |_| panic!("nobody asked anything")).unwrap();
+        for nonsense in ["\n", "{\n", "{\"request\":{\"add_namespace\":{\"size\":-1}}}\n", "[[[[[[\n"] {
             let stream = UnixStream::connect(&path).unwrap();
             (&stream).write_all(nonsense.as_bytes()).unwrap();
             let mut line = String::new();
@@ -254,6 +296,5 @@ mod tests {
             let answer: AdminAnswer = serde_json::from_str(&line).unwrap();
             assert!(answer.unwrap_err().contains("not a request"), "{nonsense}");
         }
-        assert!(server.next().is_none());
     }
 }

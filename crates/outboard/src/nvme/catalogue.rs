@@ -7,17 +7,28 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ob_nvme::target::control::ReservationState;
+use ob_wire_nvme::text::Nqn;
 use serde::{Deserialize, Serialize};
 
-use super::{NvmeError, fill};
+use super::NvmeError;
+use crate::random;
 
-/// The file's version; another one is refused.
-const VERSION: u32 = 1;
+/// The file's version. The first one knew a single subsystem, whose name it did not say.
+const VERSION: u32 = 2;
+const VERSION_FIRST: u32 = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Contents {
     version: u32,
-    /// Drawn once: the subsystem's serial number.
+    subsystems: Vec<SubsystemRow>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SubsystemRow {
+    /// Its name, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nqn: Option<String>,
+    /// Drawn once: its serial number.
     serial: String,
     namespaces: Vec<Row>,
 }
@@ -62,6 +73,13 @@ pub(super) enum Configured {
     Removed,
 }
 
+/// A namespace in the catalogue: its subsystem, as [`Catalogue::adopt`] numbers it, and its NSID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NamespacePlace {
+    pub(super) subsystem: usize,
+    pub(super) nsid: u32,
+}
+
 /// What is known of all namespaces, in a file.
 #[derive(Debug)]
 pub(super) struct Catalogue {
@@ -77,30 +95,48 @@ impl Catalogue {
             source,
             hint: "put a copy in its place; without it namespaces get new ids, and hosts take them for other disks",
         };
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
+        let contents = match std::fs::read(path) {
+            Ok(text) => parse(&text).map_err(damaged)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let contents =
-                    Contents { version: VERSION, serial: hex(&random::<8>()), namespaces: Vec::new() };
-                return Ok(Self { path: path.to_owned(), contents });
+                Contents { version: VERSION, subsystems: Vec::new() }
             }
             Err(error) => return Err(damaged(error)),
         };
-        let contents: Contents = serde_json::from_slice(&text).map_err(|error| damaged(error.into()))?;
-        if contents.version != VERSION {
-            let message = format!("its version is {}, and this program knows {VERSION}", contents.version);
-            return Err(damaged(io::Error::new(io::ErrorKind::InvalidData, message)));
-        }
         Ok(Self { path: path.to_owned(), contents })
     }
 
-    pub(super) fn serial(&self) -> String {
-        self.contents.serial.clone()
+    /// The number of the subsystem with this name; a new one gets its serial number. Where there is only one, now and
+    /// before, it is the same under whatever name.
+    pub(super) fn adopt(&mut self, nqn: &Nqn, is_only: bool) -> Result<usize, NvmeError> {
+        let rows = &mut self.contents.subsystems;
+        let named = rows.iter().position(|row| row.nqn.as_deref() == Some(nqn.as_str()));
+        let nameless = || rows.iter().position(|row| row.nqn.is_none());
+        let only = || (is_only && rows.len() == 1).then_some(0);
+        let index = match named.or_else(nameless).or_else(only) {
+            Some(index) => index,
+            None => {
+                let serial = random::bytes::<8>().map_err(|source| NvmeError::Catalogue {
+                    path: self.path.clone(),
+                    source,
+                    hint: "the kernel has to give random numbers",
+                })?;
+                rows.push(SubsystemRow { nqn: None, serial: hex(&serial), namespaces: Vec::new() });
+                rows.len() - 1
+            }
+        };
+        if let Some(row) = rows.get_mut(index) {
+            row.nqn = Some(nqn.as_str().to_owned());
+        }
+        Ok(index)
+    }
+
+    pub(super) fn serial(&self, subsystem: usize) -> String {
+        self.contents.subsystems.get(subsystem).map(|row| row.serial.clone()).unwrap_or_default()
     }
 
     /// What is known of the namespace that the configuration names.
-    pub(super) fn configured(&self, nsid: u32) -> Result<Configured, NvmeError> {
-        match self.contents.namespaces.iter().find(|row| row.nsid == nsid) {
+    pub(super) fn configured(&self, place: NamespacePlace) -> Result<Configured, NvmeError> {
+        match self.rows(place.subsystem).iter().find(|row| row.nsid == place.nsid) {
             None => Ok(Configured::New),
             Some(row) if row.device.is_none() && !row.removed => self.entry(row).map(Configured::Known),
             // Its id may have been given to another one since.
@@ -108,47 +144,77 @@ impl Catalogue {
         }
     }
 
-    /// The namespaces that were added by hand.
-    pub(super) fn added(&self) -> Result<Vec<Entry>, NvmeError> {
-        let rows = self.contents.namespaces.iter().filter(|row| row.device.is_some() && !row.removed);
+    /// The namespaces of a subsystem that were added by hand.
+    pub(super) fn added(&self, subsystem: usize) -> Result<Vec<Entry>, NvmeError> {
+        let rows = self.rows(subsystem).iter().filter(|row| row.device.is_some() && !row.removed);
         rows.map(|row| self.entry(row)).collect()
     }
 
     /// Writes down a new namespace, with ids of its own.
     pub(super) fn add(
         &mut self,
-        nsid: u32,
+        place: NamespacePlace,
         device: Option<PathBuf>,
         size: Option<u64>,
     ) -> Result<Entry, NvmeError> {
-        let row = Row { nsid, uuid: hex(&random_uuid()), device, size, removed: false, reservations: None };
-        let before = self.contents.clone();
-        self.contents.namespaces.retain(|row| row.nsid != nsid);
-        self.contents.namespaces.push(row.clone());
-        if let Err(error) = self.save() {
-            self.contents = before;
-            return Err(error);
-        }
+        let nsid = place.nsid;
+        let uuid = random::uuid().map_err(|source| self.unwritten(source))?;
+        let row = Row { nsid, uuid: hex(&uuid), device, size, removed: false, reservations: None };
+        self.change(place.subsystem, |rows| {
+            rows.retain(|row| row.nsid != nsid);
+            rows.push(row.clone());
+        })?;
         self.entry(&row)
     }
 
     /// Writes down that a namespace is not served any more.
-    pub(super) fn remove(&mut self, nsid: u32) -> Result<(), NvmeError> {
-        let before = self.contents.clone();
-        for row in self.contents.namespaces.iter_mut().filter(|row| row.nsid == nsid) {
-            (row.removed, row.reservations) = (true, None);
-        }
-        let saved = self.save();
-        if saved.is_err() {
-            self.contents = before;
-        }
-        saved
+    pub(super) fn remove(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
+        self.change(place.subsystem, |rows| {
+            for row in rows.iter_mut().filter(|row| row.nsid == place.nsid) {
+                (row.removed, row.reservations) = (true, None);
+            }
+        })
     }
 
     /// Forgets a namespace that was written down and never served.
-    pub(super) fn forget(&mut self, nsid: u32) -> Result<(), NvmeError> {
-        self.contents.namespaces.retain(|row| row.nsid != nsid);
-        self.save()
+    pub(super) fn forget(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
+        self.change(place.subsystem, |rows| rows.retain(|row| row.nsid != place.nsid))
+    }
+
+    /// Makes reservations of namespaces durable, or forgets them.
+    pub(super) fn save_reservations(
+        &mut self,
+        saves: impl Iterator<Item = (NamespacePlace, Option<Vec<u8>>)>,
+    ) -> Result<(), NvmeError> {
+        let before = self.contents.clone();
+        let mut is_changed = false;
+        for (place, state) in saves {
+            let text = state.map(|state| hex(&state));
+            let rows = self.contents.subsystems.get_mut(place.subsystem).map(|row| &mut row.namespaces);
+            let row = rows.and_then(|rows| rows.iter_mut().find(|row| row.nsid == place.nsid));
+            // A namespace that was removed meanwhile has none.
+            if let Some(row) = row.filter(|row| !row.removed && row.reservations != text) {
+                (row.reservations, is_changed) = (text, true);
+            }
+        }
+        if !is_changed {
+            return Ok(());
+        }
+        // What is on the disk still holds when this fails; the next change tries again.
+        self.save().inspect_err(|_| self.contents = before)
+    }
+
+    /// Changes a subsystem's rows, on the disk or not at all.
+    fn change(&mut self, subsystem: usize, change: impl FnOnce(&mut Vec<Row>)) -> Result<(), NvmeError> {
+        let before = self.contents.clone();
+        if let Some(row) = self.contents.subsystems.get_mut(subsystem) {
+            change(&mut row.namespaces);
+        }
+        self.save().inspect_err(|_| self.contents = before)
+    }
+
+    fn rows(&self, subsystem: usize) -> &[Row] {
+        self.contents.subsystems.get(subsystem).map_or(&[], |row| &row.namespaces)
     }
 
     fn entry(&self, row: &Row) -> Result<Entry, NvmeError> {
@@ -168,39 +234,32 @@ impl Catalogue {
         })
     }
 
-    /// Makes a namespace's reservations durable, or forgets them.
-    pub(super) fn save_reservations(
-        &mut self,
-        nsid: u32,
-        state: Option<&ReservationState>,
-    ) -> Result<(), NvmeError> {
-        let text = state.map(|state| hex(&state.encode()));
-        let Some(row) = self.contents.namespaces.iter_mut().find(|row| row.nsid == nsid) else {
-            return Ok(());
-        };
-        if row.reservations == text {
-            return Ok(());
-        }
-        let before = std::mem::replace(&mut row.reservations, text);
-        let saved = self.save();
-        if saved.is_err() {
-            // What is on the disk still holds; the next change tries again.
-            for row in self.contents.namespaces.iter_mut().filter(|row| row.nsid == nsid) {
-                row.reservations.clone_from(&before);
-            }
-        }
-        saved
-    }
-
     fn save(&self) -> Result<(), NvmeError> {
         let saved = serde_json::to_vec_pretty(&self.contents)
             .map_err(io::Error::from)
             .and_then(|text| replace(&self.path, &text));
-        saved.map_err(|source| NvmeError::Catalogue {
-            path: self.path.clone(),
-            source,
-            hint: "the card must be able to write it",
-        })
+        saved.map_err(|source| self.unwritten(source))
+    }
+
+    fn unwritten(&self, source: io::Error) -> NvmeError {
+        NvmeError::Catalogue { path: self.path.clone(), source, hint: "the card must be able to write it" }
+    }
+}
+
+/// Reads the file's text, of this version or the first.
+fn parse(text: &[u8]) -> io::Result<Contents> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    match serde_json::from_slice::<Versioned>(text)?.version {
+        VERSION => Ok(serde_json::from_slice(text)?),
+        VERSION_FIRST => Ok(Contents { version: VERSION, subsystems: vec![serde_json::from_slice(text)?] }),
+        other => {
+            let message =
+                format!("its version is {other}, and this program knows {VERSION_FIRST} and {VERSION}");
+            Err(io::Error::new(io::ErrorKind::InvalidData, message))
+        }
     }
 }
 
@@ -215,20 +274,6 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),
     }
-}
-
-fn random<const LEN: usize>() -> [u8; LEN] {
-    let mut bytes = [0; LEN];
-    fill(&mut bytes);
-    bytes
-}
-
-/// A random UUID, marked as one (RFC 9562 §5.4).
-fn random_uuid() -> [u8; 16] {
-    let mut bytes = random::<16>();
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    bytes
 }
 
 /// A UUID as everybody writes it.
@@ -252,53 +297,105 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    const ONE: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 1 };
+    const TWO: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 2 };
+
+    fn nqn(name: &str) -> Nqn {
+        Nqn::new(&format!("nqn.2026-01.example:{name}")).unwrap()
+    }
+
+    fn load(path: &Path) -> Catalogue {
+        let mut catalogue = Catalogue::load(path).unwrap();
+        assert_eq!(catalogue.adopt(&nqn("a"), true).unwrap(), 0);
+        catalogue
+    }
+
     #[test]
     fn ids_outlive_the_card_and_removed_ones_stay_away() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
-        let mut first = Catalogue::load(&path).unwrap();
-        let (serial, one) = (first.serial(), first.add(1, None, None).unwrap());
-        let known = |catalogue: &Catalogue| match catalogue.configured(1).unwrap() {
+        let mut first = load(&path);
+        let (serial, one) = (first.serial(0), first.add(ONE, None, None).unwrap());
+        let known = |catalogue: &Catalogue| match catalogue.configured(ONE).unwrap() {
             Configured::Known(entry) => entry.uuid,
             other => panic!("{other:?}"),
         };
         assert_eq!(known(&first), one.uuid);
-        let two = first.add(2, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
+        let two = first.add(TWO, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
         assert_ne!(one.uuid, two.uuid);
-        let mut second = Catalogue::load(&path).unwrap();
-        assert_eq!((second.serial(), known(&second)), (serial, one.uuid));
-        let added = second.added().unwrap();
+        let mut second = load(&path);
+        assert_eq!((second.serial(0), known(&second)), (serial, one.uuid));
+        let added = second.added(0).unwrap();
         assert_eq!(added.iter().map(|entry| (entry.nsid, entry.uuid)).collect::<Vec<_>>(), [(2, two.uuid)]);
-        second.remove(1).unwrap();
-        second.remove(2).unwrap();
-        let mut third = Catalogue::load(&path).unwrap();
-        assert!(matches!(third.configured(1).unwrap(), Configured::Removed));
-        assert!(third.added().unwrap().is_empty());
-        let again = third.add(2, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
+        second.remove(ONE).unwrap();
+        second.remove(TWO).unwrap();
+        let mut third = load(&path);
+        assert!(matches!(third.configured(ONE).unwrap(), Configured::Removed));
+        assert!(third.added(0).unwrap().is_empty());
+        let again = third.add(TWO, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
         assert_ne!(again.uuid, two.uuid, "it may hold other data by now");
+    }
+
+    #[test]
+    fn subsystems_keep_their_own_ids_whatever_their_order() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let mut first = Catalogue::load(&path).unwrap();
+        let (a, b) = (first.adopt(&nqn("a"), false).unwrap(), first.adopt(&nqn("b"), false).unwrap());
+        let at = |subsystem| NamespacePlace { subsystem, nsid: 1 };
+        let of_a = first.add(at(a), None, None).unwrap().uuid;
+        let of_b = first.add(at(b), None, None).unwrap().uuid;
+        let (serial_a, serial_b) = (first.serial(a), first.serial(b));
+        assert!(serial_a != serial_b && of_a != of_b);
+        let mut second = Catalogue::load(&path).unwrap();
+        let (b, a) = (second.adopt(&nqn("b"), false).unwrap(), second.adopt(&nqn("a"), false).unwrap());
+        assert_eq!((second.serial(a), second.serial(b)), (serial_a, serial_b));
+        let uuid = |subsystem| match second.configured(at(subsystem)).unwrap() {
+            Configured::Known(entry) => entry.uuid,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((uuid(a), uuid(b)), (of_a, of_b));
+        let c = second.adopt(&nqn("c"), true).unwrap();
+        assert!(c != a && c != b, "two are known: neither is taken for another");
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_that_of_the_only_subsystem() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let uuid = "0102030405064708890a0b0c0d0e0f10";
+        let row = format!(r#"{{"nsid":1,"uuid":"{uuid}"}}"#);
+        std::fs::write(&path, format!(r#"{{"version":1,"serial":"00ff","namespaces":[{row}]}}"#)).unwrap();
+        let mut catalogue = load(&path);
+        assert_eq!(catalogue.serial(0), "00ff");
+        catalogue.add(TWO, Some(PathBuf::from("/dev/two")), None).unwrap();
+        let mut renamed = Catalogue::load(&path).unwrap();
+        assert_eq!(renamed.adopt(&nqn("renamed"), true).unwrap(), 0, "a new name makes no other disks");
+        let Configured::Known(entry) = renamed.configured(ONE).unwrap() else { panic!("it was served") };
+        assert_eq!((hex(&entry.uuid), renamed.serial(0)), (uuid.to_owned(), "00ff".to_owned()));
     }
 
     #[test]
     fn reservations_outlive_the_card_and_damage_is_told() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
-        let mut catalogue = Catalogue::load(&path).unwrap();
-        assert!(matches!(catalogue.configured(1).unwrap(), Configured::New));
-        catalogue.add(1, None, None).unwrap();
-        catalogue.save_reservations(1, Some(&ReservationState::default())).unwrap();
-        let Configured::Known(entry) = Catalogue::load(&path).unwrap().configured(1).unwrap() else {
+        let mut catalogue = load(&path);
+        assert!(matches!(catalogue.configured(ONE).unwrap(), Configured::New));
+        catalogue.add(ONE, None, None).unwrap();
+        let state = ReservationState::default().encode();
+        catalogue.save_reservations([(ONE, Some(state.clone()))].into_iter()).unwrap();
+        let Configured::Known(entry) = load(&path).configured(ONE).unwrap() else {
             panic!("it was served");
         };
-        let restored = entry.reservations.map(|state| state.encode());
-        assert_eq!(restored, Some(ReservationState::default().encode()));
+        assert_eq!(entry.reservations.map(|state| state.encode()), Some(state));
         let text = std::fs::read_to_string(&path).unwrap();
         let damaged = text.replace("\"uuid\": \"", "\"uuid\": \"zz");
         for (damage, told) in [(damaged, "namespace 1"), ("{".to_owned(), "EOF")] {
             std::fs::write(&path, damage).unwrap();
-            let error = Catalogue::load(&path).and_then(|catalogue| catalogue.configured(1)).unwrap_err();
+            let error = Catalogue::load(&path).and_then(|catalogue| catalogue.configured(ONE)).unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
-        std::fs::write(&path, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
-        assert!(Catalogue::load(&path).unwrap_err().to_string().contains("version is 2"));
+        std::fs::write(&path, text.replace("\"version\": 2", "\"version\": 3")).unwrap();
+        assert!(Catalogue::load(&path).unwrap_err().to_string().contains("version is 3"));
     }
 }

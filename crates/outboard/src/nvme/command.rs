@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::admin::{self, AdminError, AdminRequest, NamespaceFacts};
+use super::admin::{self, AdminError, AdminMessage, AdminRequest, NamespaceFacts};
 use crate::cli::{CommandError, ConfigOptions};
 use crate::config::{ByteSize, FilesDevice, NamespaceDevice};
 use crate::terminal::{bytes, say, table};
@@ -16,6 +16,7 @@ pub enum NamespaceCommand {
     #[command(after_help = "\
 Examples:
   outboard namespace list
+  outboard namespace list --nqn nqn.2026-11.io.outboard:two   of one subsystem, where there are several
   outboard namespace list --json | jq '.[].uuid'")]
     List(ListOptions),
     /// Serve another namespace
@@ -52,6 +53,9 @@ pub struct ListOptions {
     /// Show everything as JSON
     #[arg(long)]
     pub json: bool,
+    /// The subsystem, by its name [default: all are listed, the first is changed]
+    #[arg(long, value_name = "NQN")]
+    pub nqn: Option<String>,
     /// Which card.
     #[command(flatten)]
     pub config: ConfigOptions,
@@ -124,8 +128,11 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
             (list, AdminRequest::RemoveNamespace { nsid: *nsid })
         }
         NamespaceCommand::Resize(ResizeOptions { nsid, size, shrink, list }) => {
-            let known = ask(list, &AdminRequest::ListNamespaces)?;
-            let shrinks = known.iter().any(|one| one.nsid == *nsid && one.size > size.0);
+            let known = ask(list, AdminRequest::ListNamespaces)?;
+            // Without a name it is the first subsystem, whose namespaces are listed first.
+            let subsystem = known.first().map(|one| one.subsystem.clone());
+            let mut meant = known.iter().filter(|one| Some(&one.subsystem) == subsystem.as_ref());
+            let shrinks = meant.any(|one| one.nsid == *nsid && one.size > size.0);
             if shrinks && !shrink {
                 let text = format!(
                     "namespace {nsid} would become smaller, which destroys what lies beyond its new end\n\
@@ -136,7 +143,7 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
             (list, AdminRequest::ResizeNamespace { nsid: *nsid, size: size.0 })
         }
     };
-    let namespaces = ask(list, &request)?;
+    let namespaces = ask(list, request)?;
     if list.json {
         say(&serde_json::to_string_pretty(&namespaces).map_err(std::io::Error::from)?)?;
     } else {
@@ -145,23 +152,30 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn ask(list: &ListOptions, request: &AdminRequest) -> Result<Vec<NamespaceFacts>, CommandError> {
+fn ask(list: &ListOptions, request: AdminRequest) -> Result<Vec<NamespaceFacts>, CommandError> {
     let card = list.config.load()?.card();
-    Ok(admin::ask(&card.control_socket(), request)?)
+    let message = AdminMessage { subsystem: list.nqn.clone(), request };
+    Ok(admin::ask(&card.control_socket(), &message)?)
 }
 
 fn show(namespaces: &[NamespaceFacts]) -> String {
     if namespaces.is_empty() {
         return "No namespaces are served; `outboard namespace add` makes one.".to_owned();
     }
+    let is_one =
+        namespaces.iter().all(|one| namespaces.first().is_some_and(|first| first.subsystem == one.subsystem));
     let row = |one: &NamespaceFacts| {
-        vec![
+        let mut row = vec![
             one.nsid.to_string(),
             bytes(one.size),
             one.block_len.to_string(),
             one.uuid.clone(),
             one.device.clone(),
-        ]
+        ];
+        row.extend((!is_one).then(|| one.subsystem.clone()));
+        row
     };
-    table(&["nsid", "size", "block", "uuid", "device"], &namespaces.iter().map(row).collect::<Vec<_>>())
+    let mut names = vec!["nsid", "size", "block", "uuid", "device"];
+    names.extend((!is_one).then_some("subsystem"));
+    table(&names, &namespaces.iter().map(row).collect::<Vec<_>>())
 }

@@ -74,16 +74,16 @@ pub(super) struct Wanted<'a> {
     pub(super) size: ByteSize,
     /// Whether a file that is missing is made: not if it held data before.
     pub(super) may_make: bool,
-    /// Who asked for it: the configuration, or somebody who typed it.
-    pub(super) is_configured: bool,
+    /// The section that asks for it, unless somebody typed it.
+    pub(super) section: Option<&'a str>,
 }
 
 impl Wanted<'_> {
     /// What to change.
     pub(super) fn fix(&self, config: &CardConfig, key: &str, example: &str) -> String {
-        match self.is_configured {
-            true => config.source.line_to_change("nvme", key, &format!("\"{example}\"")),
-            false => format!("give another one, such as --{key} {example}"),
+        match self.section {
+            Some(section) => config.source.line_to_change(section, key, &format!("\"{example}\"")),
+            None => format!("give another one, such as --{key} {example}"),
         }
     }
 }

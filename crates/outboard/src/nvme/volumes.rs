@@ -16,33 +16,44 @@ use ob_nvme::target::control::BackendId;
 use ob_wire_link::files::FileError;
 
 use super::devices::Wanted;
-use super::{NamespaceDeviceError, NvmeError, NvmeService, Serving};
+use super::serving::Serving;
+use super::shard::Shard;
+use super::{NamespaceDeviceError, NvmeError};
 use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice};
 
 /// What the card's files are at for an administrator.
 pub(super) enum Work {
     /// A file is opened or made for a new namespace.
-    Add { nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
+    Add { subsystem: usize, nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
     /// A namespace's file gets another size.
-    Resize { nsid: u32, backend: BackendId, blocks: u64, grows: bool },
+    Resize { subsystem: usize, nsid: u32, backend: BackendId, blocks: u64, grows: bool },
 }
 
 impl Work {
-    pub(super) fn add(files: &LocalFiles, nsid: u32, path: &str, size: ByteSize) -> Self {
+    pub(super) fn add(files: &LocalFiles, subsystem: usize, nsid: u32, path: &str, size: ByteSize) -> Self {
         let opening = Box::new(OpeningVolume::new(files.another(), path.as_bytes(), Some(size.0)));
-        Self::Add { nsid, device: NamespaceDevice::CardFile(path.to_owned()), size, opening }
+        let device = NamespaceDevice::CardFile(path.to_owned());
+        Self::Add { subsystem, nsid, device, size, opening }
+    }
+
+    /// The subsystem that it is about.
+    fn subsystem(&self) -> usize {
+        match self {
+            Self::Add { subsystem, .. } | Self::Resize { subsystem, .. } => *subsystem,
+        }
     }
 }
 
-impl NvmeService {
+impl Shard {
     /// Goes on with what an administrator waits for; `true` if it is done.
     pub(super) fn finish_waiting(&mut self) -> bool {
         let Some((call, mut work)) = self.waiting.take() else { return false };
+        let subsystem = work.subsystem();
         let done = match &mut work {
-            Work::Add { nsid, device, size, opening } => {
-                opening.poll().map(|opened| self.add_volume(*nsid, device.clone(), *size, opened))
+            Work::Add { nsid, device, size, opening, .. } => {
+                opening.poll().map(|opened| self.add_volume(subsystem, *nsid, device.clone(), *size, opened))
             }
-            Work::Resize { nsid, backend, blocks, grows } => {
+            Work::Resize { nsid, backend, blocks, grows, .. } => {
                 let resized = self.driver.store_mut().volume(*backend).map(|volume| {
                     volume.sort_answers();
                     volume.take_resized()
@@ -51,7 +62,9 @@ impl NvmeService {
                     // It was removed meanwhile.
                     None => Some(Err(NvmeError::Unknown(*nsid))),
                     Some(None) => None,
-                    Some(Some(resized)) => Some(self.volume_resized(*nsid, *blocks, *grows, resized)),
+                    Some(Some(resized)) => {
+                        Some(self.volume_resized(subsystem, *nsid, (*blocks, *grows), resized))
+                    }
                 }
             }
         };
@@ -61,7 +74,7 @@ impl NvmeService {
                 false
             }
             Some(done) => {
-                self.answer(call, done);
+                self.answer(call, subsystem, done);
                 true
             }
         }
@@ -69,37 +82,26 @@ impl NvmeService {
 
     fn add_volume(
         &mut self,
+        subsystem: usize,
         nsid: u32,
         device: NamespaceDevice,
         size: ByteSize,
         opened: Result<FileVolume, VolumeError>,
     ) -> Result<(), NvmeError> {
-        let wanted = Wanted { device: &device, size, may_make: true, is_configured: false };
+        let wanted = Wanted { device: &device, size, may_make: true, section: None };
         let volume = opened.map_err(|source| cannot_use(&self.config, &wanted, source))?;
         let backend = self.driver.store_mut().adopt(volume);
         let path = PathBuf::from(device.to_string());
-        let served = self.serving().serve_opened(nsid, Some(&path), size, device, backend)?;
-        self.served.push(served);
-        Ok(())
-    }
-
-    /// What it takes to serve a namespace while the card runs, when nothing may wait.
-    pub(super) fn serving(&mut self) -> Serving<'_> {
-        Serving {
-            config: &self.config,
-            handle: &self.handle,
-            files: &self.files,
-            wait: None,
-            driver: &mut self.driver,
-            catalogue: &mut self.catalogue,
-            subsystem: self.subsystem,
-        }
+        let (mut serving, subsystems) = self.serving();
+        let Some(subsystem) = subsystems.get_mut(subsystem) else { return Ok(()) };
+        serving.serve_opened(subsystem, nsid, Some(&path), size, (device, backend))
     }
 
     /// Begins to resize a namespace's file. Nobody may reach beyond its end, so hosts hear of a smaller one first and of a
     /// larger one last.
     pub(super) fn resize_volume(
         &mut self,
+        subsystem: usize,
         nsid: u32,
         backend: BackendId,
         (blocks, bytes): (u64, u64),
@@ -107,27 +109,30 @@ impl NvmeService {
         let capacity = self.driver.store().info(backend).map_or(0, |info| info.capacity);
         let grows = bytes > capacity;
         if !grows {
-            self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
+            self.tell_size(subsystem, nsid, blocks)?;
         }
         match self.driver.store_mut().volume(backend) {
             Some(volume) => volume.begin_resize(bytes),
             None => return Err(NvmeError::Unknown(nsid)),
         }
-        Ok(Work::Resize { nsid, backend, blocks, grows })
+        Ok(Work::Resize { subsystem, nsid, backend, blocks, grows })
     }
 
     fn volume_resized(
         &mut self,
+        subsystem: usize,
         nsid: u32,
-        blocks: u64,
-        grows: bool,
+        (blocks, grows): (u64, bool),
         resized: Result<(), FileError>,
     ) -> Result<(), NvmeError> {
         resized.map_err(|error| NvmeError::Resize { nsid, source: io::Error::other(error) })?;
-        if grows {
-            self.driver.target_mut().control_mut().resize_namespace(self.subsystem, nsid, blocks)?;
-        }
-        Ok(())
+        if grows { self.tell_size(subsystem, nsid, blocks) } else { Ok(()) }
+    }
+
+    fn tell_size(&mut self, subsystem: usize, nsid: u32, blocks: u64) -> Result<(), NvmeError> {
+        let key = self.subsystems.get(subsystem).map(|subsystem| subsystem.key);
+        let key = key.ok_or(NvmeError::Unknown(nsid))?;
+        Ok(self.driver.target_mut().control_mut().resize_namespace(key, nsid, blocks)?)
     }
 }
 
@@ -143,7 +148,8 @@ impl Serving<'_> {
         // Files in memory are gone with the card's last life, and a namespace in memory comes back empty too.
         let is_passing = self.config.files.device == FilesDevice::Memory;
         let make = (wanted.may_make || is_passing).then_some(wanted.size.0);
-        let mut opening = OpeningVolume::new(self.files.another(), path.as_bytes(), make);
+        let files = self.files.ok_or_else(|| NvmeError::FilesElsewhere(path.clone()))?;
+        let mut opening = OpeningVolume::new(files.another(), path.as_bytes(), make);
         loop {
             if let Some(opened) = opening.poll() {
                 let volume = opened.map_err(|source| cannot_use(self.config, wanted, source))?;

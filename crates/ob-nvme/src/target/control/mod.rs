@@ -452,6 +452,11 @@ impl Control {
         (controllers().count(), hosts.len())
     }
 
+    /// How many namespaces there are, of all subsystems.
+    pub fn namespace_count(&self) -> usize {
+        self.subsystems.iter().map(|subsystem| subsystem.namespaces().count()).sum()
+    }
+
     fn wake_at(&mut self, at: Option<Instant>) {
         let Some(at) = at else { return };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));

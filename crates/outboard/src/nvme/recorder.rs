@@ -1,0 +1,230 @@
+//! The thread that writes the catalogue, so that the reactor does not wait for a disk.
+//!
+//! ```text
+//!   reactor: reservations changed ─▶ newest of each namespace ─▶ thread: Catalogue ─▶ file, durable
+//!            command answered     ◀─ saved                     ◀─ wake ◀┘
+//! ```
+//!
+//! What an administrator changes goes the same way, because one after the other is the only order in which a file can be
+//! replaced; but the reactor waits for it. That is seldom, and namespace and catalogue are never at odds in between.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use ob_nvme::target::control::NamespaceKey;
+
+use super::NvmeError;
+use super::catalogue::{Catalogue, NamespacePlace};
+
+/// Jobs that wait: a batch and a call of each reactor thread, which has no more than those.
+const JOBS_MAX: usize = 64;
+
+/// Reservations that are to be saved.
+struct Save {
+    namespace: NamespaceKey,
+    version: u64,
+    /// What is to last, if anything.
+    state: Option<Vec<u8>>,
+}
+
+type Batch = BTreeMap<NamespacePlace, Save>;
+
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+enum Job {
+    Save(Batch, Sender<Vec<Saved>>, Wake),
+    Call(Box<dyn FnOnce(&mut Catalogue) + Send>),
+}
+
+/// Reservations that are saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) namespace: NamespaceKey,
+    pub(super) version: u64,
+}
+
+/// The thread's queue. It ends with the last of these.
+#[derive(Clone)]
+pub(super) struct RecorderJobs(SyncSender<Job>);
+
+/// Starts the thread.
+pub(super) fn start(catalogue: Catalogue) -> io::Result<RecorderJobs> {
+    let (jobs, todo) = sync_channel(JOBS_MAX);
+    std::thread::Builder::new().name("catalogue".to_owned()).spawn(move || run(catalogue, &todo))?;
+    Ok(RecorderJobs(jobs))
+}
+
+/// The way to the thread for one that serves.
+pub(super) struct Recorder {
+    jobs: RecorderJobs,
+    wake: Wake,
+    done: (Sender<Vec<Saved>>, Receiver<Vec<Saved>>),
+    /// What waits until the batch before it is done.
+    waiting: Batch,
+    is_saving: bool,
+    ready: Vec<Saved>,
+}
+
+impl Recorder {
+    /// `wake` is called when there is something to take.
+    pub(super) fn new(jobs: RecorderJobs, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        let (waiting, ready) = (Batch::new(), Vec::new());
+        Self { jobs, wake: Arc::new(wake), done: channel(), waiting, is_saving: false, ready }
+    }
+
+    /// Changes the catalogue, and waits for it.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Catalogue) -> Result<T, NvmeError> + Send + 'static,
+    ) -> Result<T, NvmeError> {
+        let (answer, answered) = sync_channel(1);
+        let job = Job::Call(Box::new(move |catalogue| _ = answer.send(change(catalogue))));
+        let sent = self.jobs.0.send(job).ok().and_then(|()| answered.recv().ok());
+        sent.unwrap_or(Err(NvmeError::Recorder))
+    }
+
+    /// Has reservations saved. Of a namespace that waits already, only the newest are.
+    pub(super) fn save(
+        &mut self,
+        place: NamespacePlace,
+        namespace: NamespaceKey,
+        version: u64,
+        state: Option<Vec<u8>>,
+    ) {
+        self.waiting.insert(place, Save { namespace, version, state });
+        self.go_on();
+    }
+
+    /// The next that are saved. Those that could not be are not told: whoever waits for them is not answered, which is
+    /// better than a promise not kept, and the next change of anything tries to save them again.
+    pub(super) fn next_saved(&mut self) -> Option<Saved> {
+        if self.is_saving
+            && let Ok(saved) = self.done.1.try_recv()
+        {
+            self.is_saving = false;
+            self.ready.extend(saved);
+            self.go_on();
+        }
+        self.ready.pop()
+    }
+
+    /// Whether nothing waits to be saved.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_saving && self.waiting.is_empty()
+    }
+
+    fn go_on(&mut self) {
+        if self.is_saving || self.waiting.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut self.waiting);
+        let job = Job::Save(batch, self.done.0.clone(), Arc::clone(&self.wake));
+        self.is_saving = self.jobs.0.send(job).is_ok();
+        if !self.is_saving {
+            tracing::error!("reservations are not saved: {}", NvmeError::Recorder);
+        }
+    }
+}
+
+fn run(mut catalogue: Catalogue, todo: &Receiver<Job>) {
+    while let Ok(job) = todo.recv() {
+        match job {
+            Job::Call(change) => change(&mut catalogue),
+            Job::Save(mut batch, done, wake) => {
+                let states = batch.iter_mut().map(|(place, save)| (*place, save.state.take()));
+                let saved = match catalogue.save_reservations(states) {
+                    Ok(()) => batch
+                        .values()
+                        .map(|save| Saved { namespace: save.namespace, version: save.version })
+                        .collect(),
+                    Err(error) => {
+                        tracing::error!("reservations are not saved: {error}");
+                        Vec::new()
+                    }
+                };
+                // Whoever asked may be gone.
+                let _ = done.send(saved);
+                wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Barrier;
+
+    use ob_wire_nvme::text::Nqn;
+
+    use super::super::catalogue::Configured;
+    use super::*;
+
+    const PLACE: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 1 };
+
+    fn load(path: &Path) -> Catalogue {
+        let mut catalogue = Catalogue::load(path).unwrap();
+        catalogue.adopt(&Nqn::new("nqn.2026-01.example:a").unwrap(), true).unwrap();
+        catalogue
+    }
+
+    fn is_saved(path: &Path) -> bool {
+        match load(path).configured(PLACE).unwrap() {
+            Configured::Known(entry) => entry.reservations.is_some(),
+            _ => false,
+        }
+    }
+
+    fn state() -> Option<Vec<u8>> {
+        Some(ob_nvme::target::control::ReservationState::default().encode())
+    }
+
+    #[test]
+    fn nobody_waits_for_the_disk_and_nothing_is_told_before_it_is_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvme.json");
+        let (woken, wakes) = channel();
+        let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
+        recorder.call(|catalogue| catalogue.add(PLACE, None, None)).unwrap();
+        // The thread is held where a slow disk would hold it.
+        let gate = Arc::new(Barrier::new(2));
+        let held = Arc::clone(&gate);
+        recorder.jobs.0.send(Job::Call(Box::new(move |_| _ = held.wait()))).unwrap();
+        for version in 1..=100 {
+            recorder.save(PLACE, NamespaceKey(7), version, state());
+        }
+        assert!(recorder.next_saved().is_none() && !recorder.is_idle() && !is_saved(&path));
+        gate.wait();
+        let mut versions = Vec::new();
+        while !recorder.is_idle() {
+            wakes.recv().unwrap();
+            while let Some(saved) = recorder.next_saved() {
+                assert!(is_saved(&path));
+                versions.push(saved.version);
+            }
+        }
+        assert_eq!(versions, [1, 100], "one batch, and the newest of those that came meanwhile");
+    }
+
+    #[test]
+    fn what_cannot_be_saved_is_not_told_to_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvme.json");
+        let (woken, wakes) = channel();
+        let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
+        recorder.call(|catalogue| catalogue.add(PLACE, None, None)).unwrap();
+        let in_the_way = path.with_extension("json.new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        recorder.save(PLACE, NamespaceKey(7), 1, state());
+        wakes.recv().unwrap();
+        assert!(recorder.next_saved().is_none() && recorder.is_idle() && !is_saved(&path));
+        assert!(recorder.call(|catalogue| catalogue.remove(PLACE)).is_err());
+        std::fs::remove_dir(&in_the_way).unwrap();
+        recorder.save(PLACE, NamespaceKey(7), 2, state());
+        wakes.recv().unwrap();
+        assert_eq!(recorder.next_saved(), Some(Saved { namespace: NamespaceKey(7), version: 2 }));
+        assert!(is_saved(&path));
+    }
+}

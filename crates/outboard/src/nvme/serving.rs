@@ -1,0 +1,375 @@
+//! Subsystems and namespaces as they are served: from the configuration and the catalogue to the target.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use ob_core::DeviceInfo;
+use ob_files_card::LocalFiles;
+use ob_io::{Handle, TcpNet};
+use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::target::control::{
+    AdminError, BackendId, Control, HostPolicy, HostSecrets, HostSpec, NamespaceSpec, PortKey, PortSpec,
+    SubsystemKey, SubsystemSpec, TransportAddress,
+};
+use ob_wire_nvme::log::AddressFamily;
+use ob_wire_nvme::text::Nqn;
+
+use super::catalogue::{Entry, NamespacePlace};
+use super::devices::{Devices, Wanted};
+use super::recorder::Recorder;
+use super::{DISCOVERY_PORT, NvmeError, SUBSYSTEM_PORT};
+use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
+
+/// A namespace that is served.
+pub(super) struct Served {
+    pub(super) nsid: u32,
+    pub(super) backend: BackendId,
+    pub(super) device: NamespaceDevice,
+}
+
+/// A subsystem that is served.
+pub(super) struct ServedSubsystem {
+    pub(super) key: SubsystemKey,
+    pub(super) config: SubsystemConfig,
+    pub(super) namespaces: Vec<Served>,
+    pub(super) serial: String,
+    port: PortKey,
+    /// Its number in the catalogue.
+    number: usize,
+    address: SocketAddr,
+}
+
+impl ServedSubsystem {
+    /// Has the target know a subsystem, without namespaces.
+    pub(super) fn add(
+        card: &CardConfig,
+        control: &mut Control,
+        config: SubsystemConfig,
+        port: PortKey,
+        number: usize,
+        serial: &str,
+    ) -> Result<Self, NvmeError> {
+        let key = control.add_subsystem(subsystem_spec(card, &config, port, serial)?)?;
+        let address = config.listen.unwrap_or(card.nvme.listen);
+        let (namespaces, serial) = (Vec::new(), serial.to_owned());
+        Ok(Self { key, config, namespaces, serial, port, number, address })
+    }
+
+    /// What others tell of it.
+    pub(super) fn elsewhere(&self) -> Elsewhere {
+        let (config, serial) = (self.config.clone(), self.serial.clone());
+        Elsewhere { config, serial, port: self.port, address: self.address }
+    }
+
+    pub(super) fn is(&self, other: &Elsewhere) -> bool {
+        self.config.nqn == other.config.nqn
+    }
+
+    pub(super) fn place(&self, nsid: u32) -> NamespacePlace {
+        NamespacePlace { subsystem: self.number, nsid }
+    }
+
+    pub(super) fn index_of(&self, nsid: u32) -> Result<usize, NvmeError> {
+        self.namespaces.iter().position(|served| served.nsid == nsid).ok_or(NvmeError::Unknown(nsid))
+    }
+}
+
+/// A subsystem as everybody may know it, whichever thread serves it.
+#[derive(Clone)]
+pub(crate) struct Elsewhere {
+    config: SubsystemConfig,
+    serial: String,
+    port: PortKey,
+    address: SocketAddr,
+}
+
+impl Elsewhere {
+    pub(super) fn nqn(&self) -> &str {
+        self.config.nqn.as_str()
+    }
+
+    /// Has discovery tell of it. Nobody can connect to it here, because its port is another thread's.
+    pub(super) fn tell(&self, card: &CardConfig, control: &mut Control) -> Result<(), NvmeError> {
+        match control.add_port(port_spec(self.port, self.address)) {
+            Ok(()) | Err(AdminError::PortExists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        control.add_subsystem(subsystem_spec(card, &self.config, self.port, &self.serial)?)?;
+        Ok(())
+    }
+
+    /// Where it is served.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What its first namespace lies on, as the configuration says.
+    pub(crate) fn device(&self) -> &NamespaceDevice {
+        &self.config.device
+    }
+
+    /// What to type to connect.
+    pub(crate) fn connect_command(&self) -> String {
+        let reachable = match self.address.ip() {
+            IpAddr::V4(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
+            IpAddr::V6(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
+            address => address.to_string(),
+        };
+        let secrets = match (&self.config.key, &self.config.controller_key) {
+            (None, _) => "",
+            (Some(_), None) => " --dhchap-secret KEY",
+            (Some(_), Some(_)) => " --dhchap-secret KEY --dhchap-ctrl-secret CONTROLLER-KEY",
+        };
+        format!("nvme connect -t tcp -a {reachable} -s {} -n {}{secrets}", self.address.port(), self.nqn())
+    }
+}
+
+/// The thread of each subsystem, counted from 0. Those that share a port share a thread: a connection belongs to a thread
+/// before anybody knows which subsystem it is for.
+pub(super) fn threads(
+    card: &CardConfig,
+    subsystems: &[SubsystemConfig],
+    ports: &[PortKey],
+) -> Result<Vec<usize>, NvmeError> {
+    let mut groups: Vec<(PortKey, Option<usize>)> = Vec::new();
+    for (subsystem, port) in subsystems.iter().zip(ports) {
+        match groups.iter_mut().find(|(known, _)| known == port) {
+            None => groups.push((*port, subsystem.thread)),
+            Some((_, Some(one))) if subsystem.thread.is_some_and(|other| other != *one) => {
+                return Err(NvmeError::Configuration {
+                    what: "subsystems that share an address share a thread, and these name two",
+                    fix: card.source.line_to_change(&subsystem.section, "thread", "1"),
+                });
+            }
+            Some((_, thread)) => *thread = thread.or(subsystem.thread),
+        }
+    }
+    let count = card.nvme.threads.max(1);
+    let of = |port: &PortKey| {
+        let index = groups.iter().position(|(known, _)| known == port).unwrap_or(0);
+        let named = groups.get(index).and_then(|(_, thread)| *thread);
+        // Named threads count from 1; the others take turns.
+        named.map_or(index % count, |thread| thread.saturating_sub(1).min(count - 1))
+    };
+    Ok(ports.iter().map(of).collect())
+}
+
+/// A port for each subsystem: those that name the same address, or none, share one.
+pub(super) fn ports(subsystems: &[SubsystemConfig]) -> Vec<PortKey> {
+    let mut known: Vec<SocketAddr> = Vec::new();
+    let port = |subsystem: &SubsystemConfig| {
+        let Some(address) = subsystem.listen else { return SUBSYSTEM_PORT };
+        // Port 0 is another one each time.
+        let shared = known.iter().position(|other| *other == address && address.port() != 0);
+        let index = shared.unwrap_or_else(|| {
+            known.push(address);
+            known.len() - 1
+        });
+        PortKey(u16::try_from(index).unwrap_or(u16::MAX).saturating_add(DISCOVERY_PORT.0 + 1))
+    };
+    subsystems.iter().map(port).collect()
+}
+
+fn subsystem_spec(
+    card: &CardConfig,
+    config: &SubsystemConfig,
+    port: PortKey,
+    serial: &str,
+) -> Result<SubsystemSpec, NvmeError> {
+    let hosts = hosts(card, config)?;
+    Ok(SubsystemSpec { hosts, ports: vec![port], ..SubsystemSpec::open(config.nqn.clone(), serial) })
+}
+
+fn port_spec(port: PortKey, address: SocketAddr) -> PortSpec {
+    let family = if address.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
+    let service = address.port();
+    PortSpec {
+        port,
+        address: TransportAddress { family, address: address.ip().to_string(), service },
+        discovery_only: port == DISCOVERY_PORT,
+    }
+}
+
+fn hosts(card: &CardConfig, subsystem: &SubsystemConfig) -> Result<HostPolicy, NvmeError> {
+    let SubsystemConfig { hosts, key, controller_key, section, .. } = subsystem;
+    let secrets = match (key, controller_key) {
+        (Some(key), controller) => Some(HostSecrets { host: key.clone(), controller: controller.clone() }),
+        (None, None) => None,
+        (None, Some(_)) => {
+            return Err(NvmeError::Configuration {
+                what: "`controller_key` is for hosts that authenticate themselves, and there is no `key` for them",
+                fix: card.source.line_to_change(section, "key", "\"DHHC-1:…\""),
+            });
+        }
+    };
+    if hosts.is_empty() {
+        return match secrets {
+            None => Ok(HostPolicy::Any),
+            Some(_) => Err(NvmeError::Configuration {
+                what: "`key` belongs to hosts, and none is listed",
+                fix: card.source.line_to_change(section, "hosts", "[\"nqn.…\"]"),
+            }),
+        };
+    }
+    let spec = |nqn: &Nqn| HostSpec { nqn: nqn.clone(), secrets: secrets.clone() };
+    Ok(HostPolicy::Listed(hosts.iter().map(spec).collect()))
+}
+
+/// What is written down of a namespace, or what the configuration says of its subsystem's first.
+fn device_at(subsystem: &ServedSubsystem, path: Option<&Path>) -> Result<NamespaceDevice, NvmeError> {
+    match path {
+        Some(path) => NamespaceDevice::parse(path).ok_or_else(|| NvmeError::BadDevice(path.to_owned())),
+        None => Ok(subsystem.config.device.clone()),
+    }
+}
+
+/// NVMe knows blocks of 512 and 4096 bytes.
+pub(super) fn block_len(info: &DeviceInfo) -> u32 {
+    if info.block_len <= 512 { 512 } else { 4096 }
+}
+
+/// What it takes to serve a namespace.
+pub(super) struct Serving<'a> {
+    pub(super) config: &'a CardConfig,
+    pub(super) handle: &'a Handle,
+    /// The card's files, if this is the thread that they are on.
+    pub(super) files: Option<&'a LocalFiles>,
+    /// Lets the card's files go on; none where nothing may wait.
+    pub(super) wait: Option<&'a mut dyn FnMut()>,
+    pub(super) driver: &'a mut TargetDriver<TcpNet, Devices>,
+    pub(super) recorder: &'a Recorder,
+}
+
+impl Serving<'_> {
+    /// One that was never served before. Its device is there before it is written down, so that a card that dies in
+    /// between finds one that it may use, and none that it misses.
+    pub(super) fn serve_new(
+        &mut self,
+        subsystem: &mut ServedSubsystem,
+        nsid: u32,
+        path: Option<&Path>,
+        size: ByteSize,
+    ) -> Result<(), NvmeError> {
+        let device = device_at(subsystem, path)?;
+        let section = path.is_none().then_some(subsystem.config.section.as_str());
+        let backend = self.open(&Wanted { device: &device, size, may_make: true, section })?;
+        self.serve_opened(subsystem, nsid, path, size, (device, backend))
+    }
+
+    /// One whose device is there.
+    pub(super) fn serve_opened(
+        &mut self,
+        subsystem: &mut ServedSubsystem,
+        nsid: u32,
+        path: Option<&Path>,
+        size: ByteSize,
+        (device, backend): (NamespaceDevice, BackendId),
+    ) -> Result<(), NvmeError> {
+        let (place, size) = (subsystem.place(nsid), path.map(|_| size.0));
+        let path = path.map(Path::to_owned);
+        let entry = self.recorder.call(move |catalogue| catalogue.add(place, path, size));
+        let served = entry.and_then(|entry| self.serve(subsystem, &entry, backend, device));
+        if served.is_err() {
+            self.driver.store_mut().close(backend);
+            self.recorder.call(move |catalogue| catalogue.forget(place))?;
+        }
+        served
+    }
+
+    /// One of an earlier life.
+    pub(super) fn serve_known(
+        &mut self,
+        subsystem: &mut ServedSubsystem,
+        entry: &Entry,
+    ) -> Result<(), NvmeError> {
+        let device = device_at(subsystem, entry.device.as_deref())?;
+        let size = entry.size.map_or(subsystem.config.size, ByteSize);
+        let section = entry.device.is_none().then_some(subsystem.config.section.as_str());
+        let backend = self.open(&Wanted { device: &device, size, may_make: false, section })?;
+        self.serve(subsystem, entry, backend, device).inspect_err(|_| self.driver.store_mut().close(backend))
+    }
+
+    fn serve(
+        &mut self,
+        subsystem: &mut ServedSubsystem,
+        entry: &Entry,
+        backend: BackendId,
+        device: NamespaceDevice,
+    ) -> Result<(), NvmeError> {
+        let Entry { nsid, uuid, reservations, .. } = entry;
+        let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(*nsid))?;
+        let block_len = block_len(&info);
+        let spec = NamespaceSpec {
+            nsid: Some(*nsid),
+            backend,
+            blocks: info.capacity / u64::from(block_len),
+            block_len,
+            uuid: *uuid,
+            nguid: *uuid,
+            volatile_cache: info.volatile_cache,
+            // Holes of files read as zeros, and so does memory; disks are told to unmap only where that leaves zeros
+            // (`FALLOC_FL_PUNCH_HOLE` on a block device fails otherwise). A file of the card gives whole segments back and
+            // keeps the rest as it is; zeros have to be asked for there, and they give the same segments back.
+            deallocated_reads_zero: matches!(device, NamespaceDevice::Device(_)),
+            ana_group: 1,
+            read_only: false,
+        };
+        let control = self.driver.target_mut().control_mut();
+        control.add_namespace(subsystem.key, &spec)?;
+        if let Some(saved) = reservations {
+            control.restore_reservations(subsystem.key, *nsid, saved.clone())?;
+        }
+        subsystem.namespaces.push(Served { nsid: *nsid, backend, device });
+        Ok(())
+    }
+}
+
+/// Listens for each subsystem, once on each port.
+pub(super) fn listen(
+    config: &CardConfig,
+    driver: &mut TargetDriver<TcpNet, Devices>,
+    subsystems: &mut [ServedSubsystem],
+) -> Result<(), NvmeError> {
+    let mut open: Vec<(PortKey, SocketAddr)> = Vec::new();
+    for subsystem in subsystems {
+        let port = subsystem.port;
+        let known = open.iter().find(|(known, _)| *known == port);
+        subsystem.address = match known {
+            Some((_, address)) => *address,
+            None => {
+                let section = if port == SUBSYSTEM_PORT { "nvme" } else { &subsystem.config.section };
+                let fix = config.source.line_to_change(section, "listen", "\"127.0.0.1:4430\"");
+                let address = listen_on(driver, subsystem.address, port, "NVMe/TCP", fix)?;
+                open.push((port, address));
+                address
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Listens for discovery alone.
+pub(super) fn listen_for_discovery(
+    config: &CardConfig,
+    driver: &mut TargetDriver<TcpNet, Devices>,
+) -> Result<SocketAddr, NvmeError> {
+    let fix = config.source.line_to_change("nvme", "discovery", "\"127.0.0.1:8010\"");
+    listen_on(driver, config.nvme.discovery, DISCOVERY_PORT, "NVMe discovery", fix)
+}
+
+fn listen_on(
+    driver: &mut TargetDriver<TcpNet, Devices>,
+    wanted: SocketAddr,
+    port: PortKey,
+    purpose: &'static str,
+    fix: String,
+) -> Result<SocketAddr, NvmeError> {
+    let address = driver.listen(wanted, port).map_err(|source| NvmeError::Listen {
+        address: wanted,
+        purpose,
+        source: Box::new(source),
+        fix,
+    })?;
+    driver.target_mut().control_mut().add_port(port_spec(port, address))?;
+    Ok(address)
+}

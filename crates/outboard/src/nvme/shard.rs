@@ -1,0 +1,356 @@
+//! What one reactor thread serves: subsystems with all their connections, namespaces and devices.
+//!
+//! Nothing of it is shared with another thread. Requests of administrators come in through its inbox, and what is to be
+//! written down goes out through its recorder.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use ob_core::Instant;
+use ob_files_card::LocalFiles;
+use ob_io::{Event, Handle, TcpNet};
+use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::target::control::{AdminError, Control, ControlConfig, PortKey};
+use ob_nvme::target::{ReservationsChanged, Target, TargetConfig, TargetCounts};
+
+use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
+use super::catalogue::{self, Configured, Entry};
+use super::devices::Devices;
+use super::recorder::Recorder;
+use super::serving::{Elsewhere, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
+use super::volumes::Work;
+use super::{CONFIGURED, NvmeError};
+use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
+use crate::random;
+
+/// Connections at once, admin and I/O queues together, of all threads.
+pub(super) const CONNECTIONS_MAX: usize = 1024;
+
+/// A subsystem that is to be served, with what is known of it.
+pub(super) struct Planned {
+    pub(super) config: SubsystemConfig,
+    pub(super) port: PortKey,
+    /// Its number in the catalogue.
+    pub(super) number: usize,
+    pub(super) serial: String,
+    pub(super) configured: Configured,
+    pub(super) added: Vec<Entry>,
+}
+
+/// What a thread works with.
+pub(super) struct Tools<'a> {
+    pub(super) config: &'a CardConfig,
+    pub(super) handle: &'a Handle,
+    pub(super) recorder: Recorder,
+    pub(super) inbox: AdminInbox,
+    /// How many threads share the memory.
+    pub(super) threads: usize,
+    /// The card's files, on the thread that they are on, and what lets them go on while namespaces are opened.
+    pub(super) files: Option<(LocalFiles, &'a mut dyn FnMut())>,
+}
+
+/// The state of one thread.
+pub(super) struct Shard {
+    pub(super) driver: TargetDriver<TcpNet, Devices>,
+    recorder: Recorder,
+    inbox: AdminInbox,
+    /// What an administrator asked for and the card's files are at.
+    pub(super) waiting: Option<(AdminCall, Work)>,
+    files: Option<LocalFiles>,
+    pub(super) subsystems: Vec<ServedSubsystem>,
+    pub(super) config: CardConfig,
+    handle: Handle,
+    /// Whether the card has no other subsystem.
+    is_only: bool,
+}
+
+impl Shard {
+    /// Opens the devices, and listens.
+    pub(super) fn start(tools: Tools<'_>, planned: Vec<Planned>) -> Result<Self, NvmeError> {
+        let Tools { config, handle, recorder, inbox, threads, files } = tools;
+        let (files, mut wait) = files.unzip();
+        let mut control = Control::new(ControlConfig::default()).with_random(challenge);
+        let mut subsystems = Vec::new();
+        let mut known = Vec::new();
+        for plan in planned {
+            let Planned { config: subsystem, port, number, serial, configured, added } = plan;
+            subsystems.push(ServedSubsystem::add(config, &mut control, subsystem, port, number, &serial)?);
+            known.push((configured, added));
+        }
+        let limits = limits(threads);
+        let net = TcpNet::new(handle, limits.connections_max as u32);
+        let target = Target::new(limits, control);
+        for arena in target.arenas() {
+            if let Err(error) = handle.register_arena(arena) {
+                tracing::debug!("buffers are not registered: {error}");
+            }
+        }
+        let mut driver = TargetDriver::new(net, Devices::default(), target);
+        let wait = match &mut wait {
+            Some(wait) => Some(&mut **wait as &mut dyn FnMut()),
+            None => None,
+        };
+        let mut serving =
+            Serving { config, handle, files: files.as_ref(), wait, driver: &mut driver, recorder: &recorder };
+        for (subsystem, (configured, added)) in subsystems.iter_mut().zip(known) {
+            match configured {
+                Configured::Removed => {}
+                Configured::New => serving.serve_new(subsystem, CONFIGURED, None, subsystem.config.size)?,
+                Configured::Known(entry) => serving.serve_known(subsystem, &entry)?,
+            }
+            for entry in &added {
+                serving.serve_known(subsystem, entry)?;
+            }
+        }
+        listen(config, &mut driver, &mut subsystems)?;
+        let is_only = config.nvme.all_subsystems().len() == 1;
+        let (config, handle) = (config.clone(), handle.clone());
+        let waiting = None;
+        Ok(Self { driver, recorder, inbox, waiting, files, subsystems, config, handle, is_only })
+    }
+
+    /// Serves discovery at an address of its own.
+    pub(super) fn listen_for_discovery(&mut self) -> Result<SocketAddr, NvmeError> {
+        listen_for_discovery(&self.config, &mut self.driver)
+    }
+
+    /// Its subsystems, as others tell of them.
+    pub(super) fn subsystems(&self) -> Vec<Elsewhere> {
+        self.subsystems.iter().map(ServedSubsystem::elsewhere).collect()
+    }
+
+    /// Has discovery tell of subsystems that other threads serve.
+    pub(super) fn tell_of(&mut self, others: &[Elsewhere]) -> Result<(), NvmeError> {
+        let control = self.driver.target_mut().control_mut();
+        for other in others.iter().filter(|other| self.subsystems.iter().all(|own| !own.is(other))) {
+            other.tell(&self.config, control)?;
+        }
+        Ok(())
+    }
+
+    /// What it counts. Looks at every connection.
+    pub(super) fn counts(&self) -> TargetCounts {
+        self.driver.target().counts()
+    }
+
+    /// Takes an event of the reactor, if it is for this service.
+    pub(super) fn handle(&mut self, event: &Event) -> bool {
+        self.driver.net_mut().handle(event)
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.driver.next_due()
+    }
+
+    /// Does what there is to do; `true` if something was done.
+    pub(super) fn turn(&mut self, now: Instant) -> bool {
+        let turn = self.driver.turn(now);
+        while let Some(changed) = self.driver.target_mut().next_reservations_changed() {
+            self.save_reservations(&changed);
+        }
+        let mut is_saved = false;
+        while let Some(saved) = self.recorder.next_saved() {
+            self.driver.target_mut().reservations_saved(saved.namespace, saved.version);
+            is_saved = true;
+        }
+        if is_saved {
+            // Those who waited for it are answered.
+            self.driver.turn(now);
+        }
+        let is_finished = self.finish_waiting();
+        if is_finished {
+            self.driver.turn(now);
+        }
+        while self.waiting.is_none()
+            && let Some(call) = self.inbox.next()
+        {
+            self.administer(call);
+            // Hosts hear of it now: nothing else may happen for a while.
+            self.driver.turn(now);
+        }
+        turn.events > 0 || turn.has_more || is_finished
+    }
+
+    /// Does what an administrator asks for, or begins to.
+    fn administer(&mut self, call: AdminCall) {
+        let named = |subsystem: &ServedSubsystem| {
+            call.message.subsystem.as_deref().is_none_or(|nqn| nqn == subsystem.config.nqn.as_str())
+        };
+        // Whoever passed it on knows who serves what.
+        let Some(subsystem) = self.subsystems.iter().position(named) else {
+            return self.answer(call, 0, Err(NvmeError::Thread));
+        };
+        let done = match &call.message.request {
+            AdminRequest::ListNamespaces => Ok(None),
+            AdminRequest::AddNamespace { nsid, device, size } => {
+                self.add_namespace(subsystem, *nsid, device.as_deref(), ByteSize(*size))
+            }
+            AdminRequest::RemoveNamespace { nsid } => self.remove_namespace(subsystem, *nsid).map(|()| None),
+            AdminRequest::ResizeNamespace { nsid, size } => self.resize_namespace(subsystem, *nsid, *size),
+        };
+        match done {
+            Ok(Some(work)) => self.waiting = Some((call, work)),
+            Ok(None) => self.answer(call, subsystem, Ok(())),
+            Err(error) => self.answer(call, subsystem, Err(error)),
+        }
+    }
+
+    /// Tells an administrator how it went, and what there is now.
+    pub(super) fn answer(&self, call: AdminCall, subsystem: usize, done: Result<(), NvmeError>) {
+        if let Err(error) = &done {
+            tracing::warn!("{:?}: {error}", call.message);
+        }
+        let facts = || self.subsystems.get(subsystem).map(|one| self.namespaces(one)).unwrap_or_default();
+        call.answer(done.map(|()| facts()).map_err(|error| error.to_string()));
+    }
+
+    fn namespaces(&self, subsystem: &ServedSubsystem) -> Vec<NamespaceFacts> {
+        let control = self.driver.target().control();
+        let facts = control.namespaces(subsystem.key).filter_map(|namespace| {
+            let served = subsystem.namespaces.iter().find(|served| served.nsid == namespace.nsid)?;
+            Some(NamespaceFacts {
+                subsystem: subsystem.config.nqn.as_str().to_owned(),
+                nsid: namespace.nsid,
+                uuid: catalogue::uuid_text(&namespace.uuid),
+                device: served.device.to_string(),
+                size: namespace.blocks * u64::from(namespace.block_len),
+                block_len: namespace.block_len,
+            })
+        });
+        facts.collect()
+    }
+
+    fn add_namespace(
+        &mut self,
+        subsystem: usize,
+        nsid: Option<u32>,
+        device: Option<&Path>,
+        size: ByteSize,
+    ) -> Result<Option<Work>, NvmeError> {
+        let index = subsystem;
+        let Some(subsystem) = self.subsystems.get_mut(index) else { return Ok(None) };
+        let is_free = |nsid: &u32| subsystem.namespaces.iter().all(|served| served.nsid != *nsid);
+        let max = self.driver.target().control().config().namespaces_max;
+        let nsid = match nsid {
+            Some(nsid) if nsid == 0 || nsid > max || !is_free(&nsid) => {
+                return Err(AdminError::BadNamespaceId { nsid, max }.into());
+            }
+            Some(nsid) => nsid,
+            None => (1..=max).find(is_free).ok_or(AdminError::NamespacesFull)?,
+        };
+        // Ids are a subsystem's own, and the directory is for all of them.
+        let name = match self.is_only {
+            true => format!("namespace-{nsid}.img"),
+            false => format!("namespace-{}-{nsid}.img", subsystem.serial),
+        };
+        let path = device.map_or_else(|| self.config.directory.join(name), Path::to_owned);
+        if device.is_none() && path.exists() {
+            return Err(NvmeError::LeftOver(path));
+        }
+        if let Some(NamespaceDevice::CardFile(file)) = NamespaceDevice::parse(&path) {
+            let files = self.files.as_ref().ok_or_else(|| NvmeError::FilesElsewhere(file.clone()))?;
+            return Ok(Some(Work::add(files, index, nsid, &file, size)));
+        }
+        let (mut serving, subsystems) = self.serving();
+        let Some(subsystem) = subsystems.get_mut(index) else { return Ok(None) };
+        serving.serve_new(subsystem, nsid, Some(&path), size)?;
+        Ok(None)
+    }
+
+    /// What it takes to serve a namespace while the card runs, when nothing may wait; and the subsystems.
+    pub(super) fn serving(&mut self) -> (Serving<'_>, &mut [ServedSubsystem]) {
+        let serving = Serving {
+            config: &self.config,
+            handle: &self.handle,
+            files: self.files.as_ref(),
+            wait: None,
+            driver: &mut self.driver,
+            recorder: &self.recorder,
+        };
+        (serving, &mut self.subsystems)
+    }
+
+    fn remove_namespace(&mut self, subsystem: usize, nsid: u32) -> Result<(), NvmeError> {
+        let Some(subsystem) = self.subsystems.get_mut(subsystem) else { return Ok(()) };
+        let index = subsystem.index_of(nsid)?;
+        // Written down first: a card that dies now does not serve it again.
+        let place = subsystem.place(nsid);
+        self.recorder.call(move |catalogue| catalogue.remove(place))?;
+        self.driver.target_mut().control_mut().remove_namespace(subsystem.key, nsid)?;
+        let served = subsystem.namespaces.swap_remove(index);
+        self.driver.store_mut().close(served.backend);
+        Ok(())
+    }
+
+    fn resize_namespace(
+        &mut self,
+        subsystem: usize,
+        nsid: u32,
+        size: u64,
+    ) -> Result<Option<Work>, NvmeError> {
+        let index = subsystem;
+        let Some(subsystem) = self.subsystems.get(index) else { return Ok(None) };
+        let backend = subsystem.namespaces[subsystem.index_of(nsid)?].backend;
+        let cannot = |source| NvmeError::Resize { nsid, source };
+        let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(nsid))?;
+        let block_len = block_len(&info);
+        let blocks = size / u64::from(block_len);
+        if blocks == 0 {
+            let text = format!("{size} bytes are less than a block");
+            return Err(cannot(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
+        // Nobody may reach beyond the end of the device, so the later of the two is the one that makes room.
+        let bytes = blocks * u64::from(block_len);
+        if self.driver.store_mut().volume(backend).is_some() {
+            return self.resize_volume(index, nsid, backend, (blocks, bytes)).map(Some);
+        }
+        if bytes > info.capacity {
+            self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
+            self.driver.target_mut().control_mut().resize_namespace(subsystem.key, nsid, blocks)?;
+        } else {
+            self.driver.target_mut().control_mut().resize_namespace(subsystem.key, nsid, blocks)?;
+            self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
+        }
+        Ok(None)
+    }
+
+    /// Whether nothing is on its way to or from the device, and nobody waits for what is to be written down.
+    pub(super) fn is_idle(&self) -> bool {
+        self.driver.in_store() == 0 && self.recorder.is_idle()
+    }
+
+    /// Ends, and gives the devices back.
+    pub(super) fn into_devices(self) -> Devices {
+        self.driver.into_parts().1
+    }
+
+    /// The command that changed them is answered when they are saved.
+    fn save_reservations(&mut self, changed: &ReservationsChanged) {
+        let ReservationsChanged { subsystem, namespace, nsid } = *changed;
+        let Ok(state) = self.driver.target().control().reservations(subsystem, nsid) else { return };
+        let Some(served) = self.subsystems.iter().find(|served| served.key == subsystem) else { return };
+        let saved = state.persists().then(|| state.encode());
+        self.recorder.save(served.place(nsid), namespace, state.version(), saved);
+    }
+}
+
+/// A thread's part of what all of them may use together.
+fn limits(threads: usize) -> TargetConfig {
+    let whole = TargetConfig::default();
+    TargetConfig {
+        connections_max: CONNECTIONS_MAX / threads,
+        capsule_buffers: whole.capsule_buffers / threads,
+        transfer_memory: whole.transfer_memory / threads,
+        compares_max: (whole.compares_max / threads).max(2),
+        ..whole
+    }
+}
+
+fn challenge(bytes: &mut [u8]) {
+    if let Err(error) = random::fill(bytes) {
+        // Nobody can authenticate with a challenge that is known; better to stop here than to pretend.
+        panic!("the kernel gives no random bytes: {error}");
+    }
+}
