@@ -47,6 +47,9 @@ fn connect(rig: &mut Rig, host: u8, subsystem: &'static str) -> Client {
 /// Takes all that the target gives: data that it asks for never comes, and data that it sends is never taken.
 fn hold_all(rig: &mut Rig, client: Client) {
     rig.state(client).is_deaf = true;
+    let pointer = DataPointer::Transport { len: 256 * BLOCK as u32 };
+    let entry = rig.entry(client, IoOpcode::Compare, 0, 256, pointer);
+    rig.submit(client, &entry, &[]);
     for blocks in [256, 256, 32, 8, 1] {
         for _ in 0..12 {
             rig.submit_read(client, 0, blocks);
@@ -55,9 +58,6 @@ fn hold_all(rig: &mut Rig, client: Client) {
             rig.submit(client, &entry, &[]);
         }
     }
-    let pointer = DataPointer::Transport { len: 256 * BLOCK as u32 };
-    let entry = rig.entry(client, IoOpcode::Compare, 0, 256, pointer);
-    rig.submit(client, &entry, &[]);
     // A capsule whose data stops in the middle.
     let data = pattern(1, 8192);
     let pointer = DataPointer::InCapsule { offset: 0, len: 8192 };

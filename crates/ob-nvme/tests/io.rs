@@ -299,7 +299,7 @@ fn compare_tells_equal_from_different() {
         assert_eq!(compare(&mut rig, io, 30, &data, solicited), Status::SUCCESS);
         assert_eq!(compare(&mut rig, io, 30, &other, solicited), Status::COMPARE_FAILURE);
     }
-    // With the buffers of comparisons used up, a host is told to come again, and nothing waits.
+    // With the buffers of comparisons used up, a host that has sent its data is told to come again.
     let mut rig = Rig::with(TargetConfig { compares_max: 1, ..TargetConfig::default() });
     let (_, io) = rig.queues(Digests::NONE, false);
     rig.disk.is_held = true;
@@ -309,6 +309,18 @@ fn compare_tells_equal_from_different() {
     rig.release_disk();
     assert_eq!(rig.response(io).status(), Status::SUCCESS);
     assert_eq!(compare(&mut rig, io, 0, &[0; BLOCK], false), Status::SUCCESS);
+    // Those whose data is asked for are asked later.
+    rig.disk.is_held = true;
+    rig.write_fused(io, 0, &[0; BLOCK], IoOpcode::Compare, Fuse::None);
+    let pointer = DataPointer::Transport { len: BLOCK as u32 };
+    let entry = rig.entry(io, IoOpcode::Compare, 0, 1, pointer);
+    rig.submit(io, &entry, &[]);
+    assert!(rig.next(io).is_none());
+    rig.release_disk();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    let wanted = rig.solicitation(io);
+    rig.send_wanted(io, &wanted, &[0; BLOCK], BLOCK);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
 }
 
 #[test]

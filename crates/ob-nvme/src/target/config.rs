@@ -54,7 +54,7 @@ impl Default for TargetConfig {
             transfers_max: 64,
             unsent_max: 256 << 10,
             receive_len: 128 << 10,
-            compares_max: 64,
+            compares_max: 32,
             open_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(10),
             pdu_timeout: Duration::from_secs(30),

@@ -273,14 +273,6 @@ impl Target {
                 let flight = self.enter_fused(now, flight, entry, first)?;
                 self.data_ready(now, flight);
             }
-            (_, IoKind::Compare) => {
-                let holder = self.connection(key).map(|connection| &connection.holder);
-                let block = holder.and_then(|holder| self.buffers.for_compare(holder, transfer_len));
-                let Block { slice, lease } = block.ok_or(Status::COMMAND_INTERRUPTED)?;
-                (flight.data, flight.lease) = (Some(slice), Some(lease));
-                let flight = self.enter_fused(now, flight, entry, first)?;
-                self.wait_for_buffer(now, key, flight);
-            }
             _ => {
                 let flight = self.enter_fused(now, flight, entry, first)?;
                 self.wait_for_buffer(now, key, flight);

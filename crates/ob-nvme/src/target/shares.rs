@@ -10,7 +10,7 @@
 //! after the other and never give anything back would leave a half, a quarter, an eighth; with the square, what is left
 //! after `n` of them is about an `n`th, and an account without any gets one as long as there is one. No share has to be
 //! known beforehand, and nobody loses what nobody else wants. Connections share what their account may still have in the
-//! same way.
+//! same way, except for comparisons, of which there are few.
 //!
 //! A name that was not proved is anybody's to say, so hosts that do not authenticate are known by their address.
 
@@ -156,6 +156,10 @@ impl Shares {
         let free = all.saturating_sub(u64::from(self.totals.held.get(class)));
         let account_max = (free * free).div_ceil(all.max(1));
         let left = account_max.saturating_sub(u64::from(holder.account.held.get(class)));
+        if class == Class::Compare {
+            // There are so few that a connection's part would be none.
+            return left > 0;
+        }
         u64::from(holder.held.get(class)) * all * CONNECTION_CAUTION < left * left
     }
 

@@ -70,6 +70,7 @@ impl Target {
         let Some(flight) = self.flights.get_mut(key) else { return Ok(()) };
         let len = flight.transfer_len as usize;
         let connection_key = flight.connection;
+        let is_compare = matches!(&flight.work, Work::Io(io) if io.kind == IoKind::Compare);
         let is_solicited = match &flight.work {
             Work::Control(_) => true,
             Work::Io(io) => !matches!(io.kind, IoKind::Read | IoKind::Verify),
@@ -77,15 +78,15 @@ impl Target {
         let command = flight.command;
         let Some(slot) = self.slots.get_mut(connection_key.index as usize) else { return Ok(()) };
         let Some(connection) = slot.connection.as_deref_mut() else { return Ok(()) };
-        // A comparison brings its buffer along, from a pool of its own.
-        let wants_memory = flight.data.is_none();
         if is_solicited && !connection.has_room_for_transfer(self.config.transfers_max) {
             return Err(NotNow::Transfer);
         }
-        if wants_memory {
-            let block = self.buffers.for_transfer(&connection.holder, len).ok_or(NotNow::Buffer)?;
-            (flight.data, flight.lease) = (Some(block.slice), Some(block.lease));
-        }
+        let block = match is_compare {
+            true => self.buffers.for_compare(&connection.holder, len),
+            false => self.buffers.for_transfer(&connection.holder, len),
+        };
+        let block = block.ok_or(NotNow::Buffer)?;
+        (flight.data, flight.lease) = (Some(block.slice), Some(block.lease));
         if !is_solicited {
             self.data_ready(now, key);
             return Ok(());

@@ -343,7 +343,7 @@ fn limits(threads: usize) -> TargetConfig {
         connections_max: CONNECTIONS_MAX / threads,
         capsule_buffers: whole.capsule_buffers / threads,
         transfer_memory: whole.transfer_memory / threads,
-        compares_max: (whole.compares_max / threads).max(2),
+        compares_max: (whole.compares_max / threads).max(8),
         ..whole
     }
 }
