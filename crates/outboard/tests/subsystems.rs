@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
 use ob_nvme::initiator::{Data, Initiator, Options, RawCommand, discover};
@@ -96,6 +97,28 @@ async fn write_and_read(address: SocketAddr, subsystem: &str, fill: u8) {
     // Space that is given back reads as zeros, as Identify says.
     namespace.write_zeroes(16, 8, true).await.unwrap();
     assert_eq!(namespace.read(16, 8).await.unwrap(), vec![0; 8 * block_len]);
+    initiator.disconnect().await;
+}
+
+/// Bytes of the disk that the second subsystem's file takes.
+fn space_of_two(place: &Place) -> u64 {
+    std::fs::metadata(place.data().join("card/two.img")).unwrap().blocks() * 512
+}
+
+/// Zeros that may deallocate give the space of what was written back.
+async fn give_space_back(place: &Place, address: SocketAddr) {
+    let initiator = Initiator::connect(options(address, TWO)).await.unwrap();
+    let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+    let blocks = (1 << 20) / u64::from(namespace.block_len());
+    let start = 4 * blocks;
+    namespace.write(start, vec![5; 1 << 20]).await.unwrap();
+    namespace.flush().await.unwrap();
+    let before = space_of_two(place);
+    namespace.write_zeroes(start, blocks, true).await.unwrap();
+    namespace.flush().await.unwrap();
+    let after = space_of_two(place);
+    assert!(after + (1 << 19) <= before, "{before} bytes before, {after} after");
+    assert_eq!(namespace.read(start, blocks).await.unwrap(), vec![0; 1 << 20]);
     initiator.disconnect().await;
 }
 
@@ -235,6 +258,7 @@ fn subsystems_are_served_apart_and_told_together() {
         assert_eq!(found, [(ONE, card.one.port()), (TWO, card.two.port())]);
         write_and_read(card.one, ONE, 1).await;
         write_and_read(card.two, TWO, 2).await;
+        give_space_back(&place, card.two).await;
         assert!(Initiator::connect(options(card.one, TWO)).await.is_err(), "it is served elsewhere");
         register(card.two, TWO).await;
     });
