@@ -51,6 +51,15 @@ fn refused(place: &Place, arguments: &[&str], told: &str) {
     assert!(!output.status.success() && text.contains(told), "{arguments:?}: {text}");
 }
 
+/// Pieces of requests that the card's files had to copy.
+fn copied(place: &Place, card: &Program) -> u64 {
+    let line = card.seen().iter().find(|line| line.contains("nvme connect")).unwrap();
+    let endpoint = format!("127.0.0.1:{}", number_after(line, "\"status\":\"127.0.0.1:"));
+    let status = place.output(&["status", "--endpoint", &endpoint, "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    status["files"]["unaligned"].as_u64().unwrap()
+}
+
 /// Bytes that files have, as `df` counts them.
 fn used(place: &Place) -> u64 {
     let space: Value = serde_json::from_str(&done(place, &["files", "df", "--json"])).unwrap();
@@ -87,6 +96,21 @@ fn pattern(tag: u64, len: u64) -> Vec<u8> {
     (0..len).map(|at| ((at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ tag as u8 | 1).collect()
 }
 
+/// While a namespace lies on `/volumes/a`, nothing and nobody else changes it.
+fn nobody_takes_it_away(place: &Place) {
+    for change in [
+        &["files", "rm", "/volumes/a"][..],
+        &["files", "mv", "/volumes/a", "/b"],
+        &["files", "mv", "/volumes", "/elsewhere"],
+        &["files", "put", "copy", "/volumes/a"],
+    ] {
+        refused(place, change, "outboard namespace list");
+    }
+    refused(place, &["namespace", "add", "--device", "file:/volumes/a"], "a namespace lies on this file");
+    refused(place, &["namespace", "add", "--device", "file:a"], "file:/volumes/a");
+    refused(place, &["namespace", "add", "--device", "file:/volumes/a/b"], "hint: ");
+}
+
 #[test]
 fn a_namespace_on_a_file_keeps_what_it_promised_and_gives_space_back() {
     let place = place();
@@ -102,7 +126,9 @@ fn a_namespace_on_a_file_keeps_what_it_promised_and_gives_space_back() {
         write(&two, SEGMENT, &flushed).await.unwrap();
         two.flush().await.unwrap();
         two.write_durably(blocks(&two, 4 * MIB), durable.clone()).await.unwrap();
+        assert!(read(&two, SEGMENT, MIB + PIECE).await == flushed);
     });
+    assert_eq!(copied(&place, &card), 0, "the buffers of the network are those of the device");
     card.signal(Signal::KILL);
     card.wait();
 
@@ -130,17 +156,7 @@ fn a_namespace_on_a_file_keeps_what_it_promised_and_gives_space_back() {
         assert!(read(&two, 4 * MIB, PIECE).await == durable);
     });
 
-    for change in [
-        &["files", "rm", "/volumes/a"][..],
-        &["files", "mv", "/volumes/a", "/b"],
-        &["files", "mv", "/volumes", "/elsewhere"],
-        &["files", "put", "copy", "/volumes/a"],
-    ] {
-        refused(&place, change, "outboard namespace list");
-    }
-    refused(&place, &["namespace", "add", "--device", "file:/volumes/a"], "a namespace lies on this file");
-    refused(&place, &["namespace", "add", "--device", "file:a"], "file:/volumes/a");
-    refused(&place, &["namespace", "add", "--device", "file:/volumes/a/b"], "hint: ");
+    nobody_takes_it_away(&place);
     done(&place, &["namespace", "resize", "2", "16MiB"]);
     done(&place, &["namespace", "resize", "2", "5MiB", "--shrink"]);
     block_on(async {

@@ -94,13 +94,18 @@ pub fn run_card(
     Ok(())
 }
 
-/// Namespaces may lie on files, so files go on while namespaces are opened. Nobody else is served yet.
+/// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of
+/// them could take a file away before its namespace holds it.
 fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeError> {
     let (handle, files) = (card.reactor.handle(), card.service.services().files.local());
     let mut events = Vec::new();
     NvmeService::start(config, &handle, files, &mut || {
-        card.turn(None, &mut events);
-        events.clear();
+        let wait = if card.service.next_due().is_some() { Wait::Poll } else { Wait::Until(None) };
+        card.reactor.turn(wait, &mut events);
+        for event in events.drain(..) {
+            card.link.handle(&event);
+        }
+        card.service.poll(MonotonicClock.now());
     })
 }
 
