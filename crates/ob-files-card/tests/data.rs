@@ -545,6 +545,39 @@ fn zeroing_gives_whole_segments_back_and_touches_no_other_byte() {
 }
 
 #[test]
+fn a_scattered_file_gets_holes_across_parts_of_its_map() {
+    const COUNT: u64 = 240;
+    let device = MemoryDevice::new((384 << 10) + 2 * COUNT * SEGMENT, 512);
+    let mut rig = Rig::format(device, &small_format(SEGMENT), &SMALL);
+    let (file, other) = (rig.create(ROOT, b"file").unwrap().id, rig.create(ROOT, b"other").unwrap().id);
+    // Runs of two segments, more than one part of the map holds.
+    for index in 0..COUNT / 2 {
+        for one in [file, other] {
+            let offset = index * 2 * SEGMENT;
+            rig.write(one, offset, &pattern(one.0, offset, 2 * SEGMENT as usize)).unwrap();
+        }
+    }
+    let mut bytes = pattern(file.0, 0, (COUNT * SEGMENT) as usize);
+    // The middle of runs first, which splits parts; then a hole over several parts, and one that is there already.
+    let holes = (0..40).map(|index| (4 * index + 1, 2)).chain([(170, 1), (30, 150), (0, 100), (100, 30)]);
+    for (first, count) in holes {
+        rig.run(Op::Zero { file, offset: first * SEGMENT, len: count * SEGMENT }).result.unwrap();
+        bytes[(first * SEGMENT) as usize..((first + count) * SEGMENT) as usize].fill(0);
+    }
+    assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes);
+    assert_eq!(rig.stat(file, b"").unwrap().allocated, (COUNT - 180) * SEGMENT);
+    rig.assert_space_is_exact();
+    rig.flush().unwrap();
+    let mut rig = Rig::mount(MemoryDevice::with(rig.device.image().clone(), 512), &SMALL);
+    assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes, "and so it is after a mount");
+    let whole = pattern(other.0, 0, bytes.len());
+    assert!(rig.read(other, 0, bytes.len()).unwrap() == whole, "the other file has lost nothing");
+    rig.run(Op::Zero { file, offset: 0, len: u64::MAX }).result.unwrap();
+    assert_eq!(rig.stat(file, b"").unwrap().allocated, 0);
+    rig.assert_space_is_exact();
+}
+
+#[test]
 fn segments_that_are_zeroed_wait_for_who_reads_them() {
     let (mut rig, file, bytes) = ten_segments();
     rig.device.holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. })));
