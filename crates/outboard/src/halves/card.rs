@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ob_core::Clock;
 use ob_files_card::FilesService;
-use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor};
+use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_wire_link::files::FILES_SERVICE;
 
