@@ -172,7 +172,9 @@ impl Session {
             return Err(setup(match step {
                 Step::Connect => Error::Refused {
                     subsystem: self.options.subsystem.clone(),
-                    status: completion.status,
+                    // The controller let this host in: an I/O queue is refused when the controller is gone meanwhile,
+                    // for instance with the target's process, and the next association has another.
+                    status: if is_admin { completion.status } else { completion.status.without_flags() },
                     result: completion.result as u32,
                 },
                 _ => Error::Command(completion.status),

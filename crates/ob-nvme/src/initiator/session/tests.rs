@@ -503,6 +503,25 @@ fn a_target_that_refuses_for_good_is_not_asked_again() {
 }
 
 #[test]
+fn a_target_that_forgets_its_controller_between_two_connects_is_asked_again() {
+    let forgets = std::rc::Rc::new(std::cell::Cell::new(false));
+    let script = std::rc::Rc::clone(&forgets);
+    let mut stage = Stage::new(options(), move |entry| {
+        let is_io = is_connect(entry) && entry.dword10.get() >> 16 != 0;
+        (is_io && script.replace(false))
+            .then(|| refused(Status::CONNECT_INVALID_PARAMETERS.with_do_not_retry()))
+    });
+    assert!(stage.session.is_ready());
+    forgets.set(true);
+    stage.cut();
+    stage.advance_to_due();
+    assert!(!forgets.get() && !stage.session.is_ready());
+    assert_eq!(stage.session.over(), None, "the next association has another controller");
+    stage.advance_to_due();
+    assert!(stage.session.is_ready());
+}
+
+#[test]
 fn what_is_lost_is_repeated_in_its_order_or_fails_by_policy() {
     let is_silent = std::rc::Rc::new(std::cell::Cell::new(true));
     let silent = std::rc::Rc::clone(&is_silent);
