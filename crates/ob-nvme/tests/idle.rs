@@ -16,6 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 use support::{Client, Rig, Wish};
 
 const IDLE: usize = 1000;
+/// So many times the processor's time for a command are more than the noise of a measurement.
+const NOTICED: f64 = 1.6;
 
 /// The processor's time of this thread: what else the machine does is not in it.
 fn processor_time() -> Duration {
@@ -125,7 +127,7 @@ fn others_do_not_notice() {
     (0..IDLE).for_each(|number| idle_association(&mut crowded, number));
     let ratio = slowdown(Rig::with(config()), crowded);
     println!("{IDLE} idle associations: {ratio:.2} times the processor's time");
-    assert!(ratio < 2.0, "a read takes {ratio:.2} times as long beside {IDLE} idle associations");
+    assert!(ratio < NOTICED, "a read takes {ratio:.2} times as long beside {IDLE} idle associations");
 }
 
 /// A check that cannot tell would be none: a target that looks at every connection for each command is found.
@@ -139,14 +141,17 @@ fn looking_at_everybody_would_be_noticed() {
             let begin = processor_time();
             for _ in 0..200 {
                 read(&mut rig, io, 1);
-                // This walks over all connections.
-                assert_eq!(rig.target.counts().connections, IDLE as u64 + 2);
+                // Each of these walks over all connections, and a little of each is looked at.
+                for _ in 0..4 {
+                    assert_eq!(rig.target.counts().connections, IDLE as u64 + 2);
+                }
             }
             processor_time() - begin
         })
         .min()
         .unwrap();
-    assert!(nosy > honest * 2, "{nosy:?} is not far from {honest:?}");
+    println!("looking at everybody: {nosy:?} instead of {honest:?}");
+    assert!(nosy.as_secs_f64() > honest.as_secs_f64() * NOTICED, "{nosy:?} is not far from {honest:?}");
 }
 
 #[test]
