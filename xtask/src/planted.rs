@@ -67,6 +67,12 @@ pub const HARNESSES: &[Harness] = &[
             "pair-writes-anyway",
         ],
     },
+    Harness {
+        package: "ob-scenarios",
+        test: "nvme",
+        build: Build::Plain,
+        plants: &["orphans-forgotten", "fua-ignored", "zeroes-not-forced", "flush-at-once"],
+    },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },

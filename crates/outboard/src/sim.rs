@@ -34,6 +34,12 @@ pub const SCENARIOS: &[&dyn Scenario] = &[
         steps: 1_000,
         make: || Box::new(ob_scenarios::files::FilesScenario),
     },
+    &Simulated {
+        name: "nvme",
+        about: "hosts share a namespace while connections are cut, hosts come back and the card dies, beside a model",
+        steps: 1_500,
+        make: || Box::new(ob_scenarios::nvme::NvmeScenario),
+    },
 ];
 
 /// A scenario of the simulator.

@@ -1,0 +1,530 @@
+//! `outboard sim nvme`: hosts share a namespace while connections are cut, hosts come back, and the card dies.
+//!
+//! ```text
+//!   Session ── SimNet ──▶ TargetDriver ──▶ SimDisk        cuts, resets, delays; the card and its power lost,
+//!   (host 1, 2, 3)             ▲                │         hosts that die and come back as themselves
+//!      │                       └── next life ◀──┘
+//!      └── every request and outcome ──▶ a model of each block
+//! ```
+//!
+//! The initiator repeats what it does not know the end of. What was flushed, or written with FUA, is never lost; no write
+//! that was answered, and none that its host has given up and come back from, lands on a newer one; a block is
+//! never torn. A flush promises nothing about writes that an earlier life of the card has answered: a host learns of
+//! that life's end as a lost association, and has to write again what it had not flushed.
+
+mod host;
+mod model;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
+use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::initiator::{Data, Error, Options, Queue, Request};
+use ob_nvme::target::control::{
+    AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemSpec,
+    TransportAddress,
+};
+use ob_nvme::target::{Target, TargetConfig};
+use ob_sim::{
+    Death, DiskPlan, Failure, NetPlan, Network, NodeId, PerMillion, Report, Rng, Scenario, SimDisk, SimNet,
+    Trace,
+};
+use ob_wire_nvme::command::IoOpcode;
+use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
+use ob_wire_nvme::pdu::Digests;
+use ob_wire_nvme::text::Nqn;
+use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, SubmissionEntry};
+
+use host::Host;
+use model::{Block, content};
+
+const BLOCK: usize = 512;
+const BLOCKS: usize = 64;
+const HOSTS: usize = 3;
+const CARD: NodeId = NodeId(0);
+const PORT: u16 = 4420;
+const NQN: &str = "nqn.2026-11.io.outboard:sim";
+/// Turns without an end before that is a failure.
+const TURNS_MAX: u64 = 2_000_000;
+
+/// A namespace that several hosts use.
+#[derive(Clone, Debug, Default)]
+pub struct NvmeScenario;
+
+impl Scenario for NvmeScenario {
+    fn name(&self) -> &'static str {
+        "nvme"
+    }
+
+    fn run(&mut self, seed: u64, steps: u64, trace: &mut Trace) -> Result<Report, Failure> {
+        Run::new(seed, trace.clone())?.play(steps)
+    }
+}
+
+struct SimStore(Rc<RefCell<SimDisk>>);
+
+impl Store for SimStore {
+    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
+        Some(self.0.borrow().info())
+    }
+
+    fn submit(&mut self, _: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        self.0.borrow_mut().submit(token, op)
+    }
+
+    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
+        self.0.borrow_mut().poll().map(|completion| (BackendId(0), completion))
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.0.borrow().next_due()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Read,
+    Write {
+        stamp: u64,
+        is_durable: bool,
+    },
+    Discard,
+    /// Which version of each block it covers, if power is not lost meanwhile.
+    Flush(Vec<usize>),
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    host: usize,
+    kind: Kind,
+    block: usize,
+    blocks: usize,
+    /// Losses of power before it was asked for. An answer may be on its way when the next comes: then it tells of a life
+    /// that is over.
+    power_losses: u64,
+}
+
+struct Run {
+    rng: Rng,
+    trace: Trace,
+    network: Network,
+    disk: Rc<RefCell<SimDisk>>,
+    /// None while it is dead.
+    card: Option<TargetDriver<SimNet, SimStore>>,
+    card_back_at: Instant,
+    heal_at: Option<Instant>,
+    hosts: Vec<Host>,
+    blocks: Vec<Block>,
+    ops: BTreeMap<u64, Op>,
+    /// Writes whose end nobody knows until their host has a new association.
+    adrift: Vec<Op>,
+    issued: u64,
+    stamps: u64,
+    lives: u64,
+    power_losses: u64,
+    report: Report,
+}
+
+impl Run {
+    fn new(seed: u64, trace: Trace) -> Result<Self, Failure> {
+        let rng = Rng::new(seed);
+        let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
+        let plan = DiskPlan {
+            capacity: (BLOCKS * BLOCK) as u64,
+            depth: 6,
+            busy: PerMillion::percent(5),
+            read_error: PerMillion::percent(1),
+            write_error: PerMillion::percent(1),
+            flush_error: PerMillion::percent(3),
+            // Some writes outlast the host's coming back.
+            slow: PerMillion::percent(5),
+            slow_factor: 5000,
+            ..DiskPlan::default()
+        };
+        let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace.clone())));
+        let mut run = Self {
+            rng: rng.fork("run"),
+            trace,
+            network,
+            disk,
+            card: None,
+            card_back_at: Instant::default(),
+            heal_at: None,
+            hosts: Vec::new(),
+            blocks: vec![Block::new(); BLOCKS],
+            ops: BTreeMap::new(),
+            adrift: Vec::new(),
+            issued: 0,
+            stamps: 0,
+            lives: 0,
+            power_losses: 0,
+            report: Report::default(),
+        };
+        run.card = Some(run.new_card()?);
+        for number in 0..HOSTS {
+            let host = run.new_host(number)?;
+            run.hosts.push(host);
+        }
+        Ok(run)
+    }
+
+    fn now(&self) -> Instant {
+        self.trace.clock().now()
+    }
+
+    fn new_card(&self) -> Result<TargetDriver<SimNet, SimStore>, Failure> {
+        let failed = |what: &str| Failure::new(format!("the card does not begin: {what}"));
+        let mut control = Control::new(ControlConfig::default());
+        let address =
+            TransportAddress { family: AddressFamily::Ipv4, address: "10.0.0.0".to_owned(), service: PORT };
+        control
+            .add_port(PortSpec { port: PortKey(1), address, discovery_only: false })
+            .map_err(|error| failed(&error.to_string()))?;
+        let nqn = Nqn::new(NQN).map_err(|error| failed(&error.to_string()))?;
+        let subsystem = control
+            .add_subsystem(SubsystemSpec::open(nqn, "SIM"))
+            .map_err(|error| failed(&error.to_string()))?;
+        let namespace = NamespaceSpec {
+            nsid: Some(1),
+            backend: BackendId(0),
+            blocks: BLOCKS as u64,
+            block_len: BLOCK as u32,
+            uuid: [7; 16],
+            nguid: [0; 16],
+            volatile_cache: true,
+            deallocated_reads_zero: false,
+            ana_group: 1,
+            read_only: false,
+        };
+        control.add_namespace(subsystem, &namespace).map_err(|error| failed(&error.to_string()))?;
+        // Little of everything, so that running out of it is part of every run.
+        let config = TargetConfig {
+            capsule_buffers: 4,
+            transfer_memory: 256 << 10,
+            connection_transfer_max: 32 << 10,
+            transfers_max: 2,
+            unsent_max: 4096,
+            receive_len: 8 << 10,
+            compares_max: 1,
+            ..TargetConfig::default()
+        };
+        let target = Target::new(config, control);
+        let store = SimStore(Rc::clone(&self.disk));
+        let mut card = TargetDriver::new(self.network.attach(CARD), store, target);
+        card.listen(Network::address(CARD, PORT), PortKey(1)).map_err(|error| failed(&error.to_string()))?;
+        Ok(card)
+    }
+
+    fn new_host(&mut self, number: usize) -> Result<Host, Failure> {
+        self.lives += 1;
+        let node = NodeId(1 + number);
+        let host_id = [1 + number as u8; 16];
+        let options = Options::new(Network::address(CARD, PORT), NQN, host_id)
+            .map_err(|error| Failure::new(format!("no such name: {error}")))?;
+        let options = Options {
+            queues: 2,
+            depth: 8,
+            digests: Digests::from_bits(self.rng.below(4) as u8),
+            keep_alive: Duration::from_secs(2),
+            command_timeout: Duration::from_secs(5),
+            ..options
+        };
+        let rng = self.rng.fork_numbered("host", self.lives);
+        Ok(Host::new(self.network.attach(node), options, rng, self.now()))
+    }
+
+    fn play(mut self, steps: u64) -> Result<Report, Failure> {
+        let mut turns = 0;
+        while self.issued < steps {
+            self.issue();
+            self.disturb()?;
+            self.turn()?;
+            turns += 1;
+            if turns > TURNS_MAX {
+                return Err(Failure::new("the hosts get nowhere".to_owned()));
+            }
+        }
+        self.finish()?;
+        self.report.count("requests", self.issued);
+        Ok(self.report)
+    }
+
+    /// Lets everybody do what can be done, and time go on to when something is due.
+    fn turn(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        if self.card.is_none() && self.card_back_at <= now {
+            self.card = Some(self.new_card()?);
+        }
+        if self.heal_at.is_some_and(|at| at <= now) {
+            self.heal_at = None;
+            self.network.heal_all();
+        }
+        let mut has_more = self.card.as_mut().is_some_and(|card| card.turn(now).has_more);
+        for number in 0..HOSTS {
+            self.hosts[number].turn(now);
+            while let Some((id, outcome)) = self.hosts[number].next_outcome() {
+                let Some(op) = self.ops.remove(&id) else { continue };
+                self.apply(op, &outcome.map(|answer| answer.data))?;
+            }
+            if let Some(error) = self.hosts[number].over() {
+                let may_pass = match error {
+                    Error::Unreachable(_) | Error::NotConnected(_) => true,
+                    Error::Refused { status, .. } => !status.do_not_retry(),
+                    _ => false,
+                };
+                if !may_pass {
+                    return Err(Failure::new(format!("host {number} gave up: {error}")));
+                }
+                // Whose first attempt fails is told so, and tries again as another life.
+                self.report.count("hosts turned away", 1);
+                self.hosts[number] = self.new_host(number)?;
+            }
+            if self.hosts[number].is_ready() {
+                self.come_ashore(number);
+            }
+            has_more |= self.network.has_events(NodeId(1 + number));
+        }
+        if has_more || self.network.has_events(CARD) {
+            return Ok(());
+        }
+        let card_due = match &self.card {
+            Some(card) => card.next_due(),
+            None => Some(self.card_back_at),
+        };
+        let hosts_due = self.hosts.iter().filter_map(Host::next_due).min();
+        let due = [self.network.next_due(), card_due, hosts_due, self.heal_at].into_iter().flatten().min();
+        let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
+        // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
+        self.trace.clock().advance_to(at.min(now + Duration::from_millis(5)) + Duration::from_nanos(1));
+        Ok(())
+    }
+
+    fn issue(&mut self) {
+        let number = self.rng.index(HOSTS);
+        let waiting = self.ops.values().filter(|op| op.host == number).count();
+        if waiting >= 6 || self.rng.one_in(3) {
+            return;
+        }
+        let block = self.rng.index(BLOCKS);
+        let blocks = (1 + self.rng.index(20)).min(BLOCKS - block);
+        let range = &self.blocks[block..block + blocks];
+        let is_free = !range.iter().any(|block| block.is_written);
+        let is_untouched = is_free && !range.iter().any(|block| block.readers > 0);
+        let kind = match self.rng.below(16) {
+            0..=5 if is_free => Kind::Read,
+            6..=12 if is_untouched => {
+                self.stamps += 1;
+                let stamp = if self.rng.one_in(6) { 0 } else { self.stamps };
+                Kind::Write { stamp, is_durable: self.rng.one_in(4) }
+            }
+            13 if is_untouched => Kind::Discard,
+            14 | 15 => Kind::Flush(self.blocks.iter().map(Block::completed).collect()),
+            _ => return,
+        };
+        let (block, blocks) = if matches!(kind, Kind::Flush(_)) { (0, 0) } else { (block, blocks) };
+        self.begin(number, kind, block, blocks);
+    }
+
+    fn begin(&mut self, host: usize, kind: Kind, block: usize, blocks: usize) {
+        let op = Op { host, kind, block, blocks, power_losses: self.power_losses };
+        for block in &mut self.blocks[op.block..op.block + op.blocks] {
+            match op.kind {
+                Kind::Read => block.readers += 1,
+                Kind::Write { stamp, .. } => block.begin(stamp),
+                Kind::Discard => block.begin(0),
+                Kind::Flush(_) => {}
+            }
+        }
+        self.issued += 1;
+        let (id, now, request) = (self.issued, self.now(), request(&op));
+        self.trace.note("request", &[id, op.host as u64, op.block as u64, op.blocks as u64]);
+        self.hosts[op.host].submit(now, id, request);
+        self.ops.insert(id, op);
+    }
+
+    fn apply(&mut self, op: Op, outcome: &Result<Vec<u8>, Error>) -> Result<(), Failure> {
+        let is_known = matches!(outcome, Ok(_) | Err(Error::Command(_)));
+        self.report.count(
+            if outcome.is_ok() {
+                "answered"
+            } else if is_known {
+                "refused"
+            } else {
+                "lost"
+            },
+            1,
+        );
+        let is_of_this_life = op.power_losses == self.power_losses;
+        if let (Kind::Flush(covers), Ok(_), true) = (&op.kind, outcome, is_of_this_life) {
+            self.blocks.iter_mut().zip(covers).for_each(|(block, covered)| block.settle(*covered));
+        }
+        if !is_known && !matches!(op.kind, Kind::Read | Kind::Flush(_)) {
+            // It may still be executed, as long as the association may live that it was sent on.
+            self.adrift.push(op);
+            return Ok(());
+        }
+        for index in op.block..op.block + op.blocks {
+            let block = &mut self.blocks[index];
+            match (&op.kind, outcome) {
+                (Kind::Read, outcome) => {
+                    block.readers -= 1;
+                    if let (Ok(data), true) = (outcome, is_of_this_life) {
+                        let at = (index - op.block) * BLOCK;
+                        block.found(index, data.get(at..at + BLOCK).unwrap_or_default())?;
+                    }
+                }
+                (Kind::Write { stamp, is_durable }, Ok(_)) if *is_durable || is_of_this_life => {
+                    block.written(*stamp, *is_durable);
+                }
+                (Kind::Write { stamp, .. }, _) => block.give_up(*stamp),
+                (Kind::Discard, _) => block.discarded(),
+                (Kind::Flush(_), _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A host has a new association: what it left in the one before is over.
+    fn come_ashore(&mut self, number: usize) {
+        for op in self.adrift.extract_if(.., |op| op.host == number) {
+            for block in &mut self.blocks[op.block..op.block + op.blocks] {
+                match op.kind {
+                    Kind::Write { stamp, .. } => block.give_up(stamp),
+                    _ => block.discarded(),
+                }
+            }
+        }
+    }
+
+    fn disturb(&mut self) -> Result<(), Failure> {
+        if !self.rng.one_in(400) {
+            return Ok(());
+        }
+        let number = self.rng.index(HOSTS);
+        let node = NodeId(1 + number);
+        match self.rng.below(6) {
+            0 => {
+                self.report.count("resets", 1);
+                self.network.reset_between(node, CARD);
+            }
+            1 if self.heal_at.is_none() => {
+                self.report.count("cuts", 1);
+                self.network.cut_both(node, CARD);
+                let pause = self.rng.range(1..4000);
+                self.heal_at = Some(self.now() + Duration::from_millis(pause));
+            }
+            2 => return self.kill_host(number),
+            3 => self.kill_card(Death::Process),
+            4 => self.kill_card(Death::Power),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A host dies and begins anew, as itself. The card may not hear of it.
+    fn kill_host(&mut self, number: usize) -> Result<(), Failure> {
+        self.report.count("hosts killed", 1);
+        let how = if self.rng.one_in(2) { Death::Process } else { Death::Power };
+        self.network.kill(NodeId(1 + number), how);
+        let ids: Vec<u64> = self.ops.iter().filter(|(_, op)| op.host == number).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(op) = self.ops.remove(&id) else { continue };
+            let lost = Error::Closed;
+            self.apply(op, &Err(lost))?;
+        }
+        self.hosts[number] = self.new_host(number)?;
+        Ok(())
+    }
+
+    fn kill_card(&mut self, how: Death) {
+        if self.card.take().is_none() {
+            return;
+        }
+        self.network.kill(CARD, how);
+        match how {
+            Death::Process => {
+                self.report.count("cards killed", 1);
+                self.disk.borrow_mut().lose_process();
+            }
+            Death::Power => {
+                self.report.count("power lost", 1);
+                self.power_losses += 1;
+                self.disk.borrow_mut().lose_power();
+                self.blocks.iter_mut().for_each(Block::lose_power);
+            }
+        }
+        let pause = self.rng.range(1..2000);
+        self.card_back_at = self.now() + Duration::from_millis(pause);
+    }
+
+    /// Everything comes to rest, and every block is looked at.
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.network.heal_all();
+        self.heal_at = None;
+        for block in 0..BLOCKS {
+            let mut attempts = 0;
+            loop {
+                for _ in 0..TURNS_MAX {
+                    if self.ops.is_empty() && self.adrift.is_empty() {
+                        break;
+                    }
+                    self.turn()?;
+                }
+                if !(self.ops.is_empty() && self.adrift.is_empty()) {
+                    return Err(Failure::new("requests are never answered".to_owned()));
+                }
+                let answered = self.report.get("answered");
+                self.begin(block % HOSTS, Kind::Read, block, 1);
+                while !self.ops.is_empty() {
+                    self.turn()?;
+                }
+                if self.report.get("answered") > answered {
+                    break;
+                }
+                attempts += 1;
+                if attempts > 100 {
+                    return Err(Failure::new(format!("block {block} cannot be read")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn request(op: &Op) -> Request {
+    let (block, blocks) = (op.block as u64, op.blocks as u32);
+    let fields = |is_durable: bool| BlockCommand {
+        force_unit_access: is_durable,
+        ..BlockCommand::new(NamespaceId(1), block, blocks)
+    };
+    let plain = |opcode: IoOpcode, is_durable: bool| {
+        fields(is_durable).encode(opcode, CommandId(0), DataPointer::None)
+    };
+    let (entry, data) = match op.kind {
+        Kind::Read => (plain(IoOpcode::Read, false), Data::ToHost(blocks * BLOCK as u32)),
+        Kind::Write { stamp: 0, is_durable } => (plain(IoOpcode::WriteZeroes, is_durable), Data::None),
+        Kind::Write { stamp, is_durable } => {
+            let bytes = content(stamp, op.block, op.blocks, BLOCK);
+            (plain(IoOpcode::Write, is_durable), Data::ToController(bytes.into()))
+        }
+        Kind::Discard => {
+            let ranges = DatasetManagement {
+                namespace: NamespaceId(1),
+                ranges: 1,
+                deallocate: true,
+                integral_write: false,
+                integral_read: false,
+            };
+            let range = BlockRange { start: block, blocks }.encode();
+            let bytes = zerocopy::IntoBytes::as_bytes(&range).to_vec();
+            (ranges.encode(CommandId(0), DataPointer::None), Data::ToController(bytes.into()))
+        }
+        Kind::Flush(_) => {
+            (SubmissionEntry::new(IoOpcode::Flush.code(), CommandId(0), NamespaceId(1)), Data::None)
+        }
+    };
+    Request { queue: Queue::Io, entry, data, is_idempotent: true, may_be_short: false, expects: None }
+}

@@ -1,0 +1,110 @@
+//! What a block may hold.
+
+use ob_sim::Failure;
+
+/// One block beside the card.
+#[derive(Clone)]
+pub(super) struct Block {
+    /// What a read may find; one, unless a write was lost or failed.
+    current: Vec<u64>,
+    /// What may be found after a loss of power: what is surely durable, and everything since. Whether each was completed
+    /// while the card had power.
+    versions: Vec<(u64, bool)>,
+    /// How many versions came before the first of these.
+    forgotten: usize,
+    /// Reads under way.
+    pub(super) readers: usize,
+    /// A write is under way, or nobody knows that it is not.
+    pub(super) is_written: bool,
+    /// Power was lost, and nothing was written since: what is found next is what survived.
+    is_unknown: bool,
+}
+
+impl Block {
+    pub(super) fn new() -> Self {
+        Self {
+            current: vec![0],
+            versions: vec![(0, true)],
+            forgotten: 0,
+            readers: 0,
+            is_written: false,
+            is_unknown: false,
+        }
+    }
+
+    /// The newest version that was completed: what a flush that begins now makes durable.
+    pub(super) fn completed(&self) -> usize {
+        self.forgotten + self.versions.iter().rposition(|(_, completed)| *completed).unwrap_or(0)
+    }
+
+    /// This version, or a newer one, survives a loss of power.
+    pub(super) fn settle(&mut self, version: usize) {
+        let gone = version.saturating_sub(self.forgotten).min(self.versions.len().saturating_sub(1));
+        self.versions.drain(..gone);
+        self.forgotten += gone;
+    }
+
+    /// A write begins.
+    pub(super) fn begin(&mut self, stamp: u64) {
+        self.is_written = true;
+        self.is_unknown = false;
+        self.versions.push((stamp, false));
+    }
+
+    /// A write, of which nobody knows whether and when it is executed, is over one way or the other.
+    pub(super) fn give_up(&mut self, stamp: u64) {
+        self.is_written = false;
+        self.current.push(stamp);
+    }
+
+    /// A write is done.
+    pub(super) fn written(&mut self, stamp: u64, is_durable: bool) {
+        self.is_written = false;
+        self.current = vec![stamp];
+        let Some(last) = self.versions.last_mut() else { return };
+        last.1 = true;
+        if is_durable {
+            self.settle(self.forgotten + self.versions.len() - 1);
+        }
+    }
+
+    /// A deallocation is done: the block may be what it was, or zeroes.
+    pub(super) fn discarded(&mut self) {
+        self.is_written = false;
+        self.current.push(0);
+    }
+
+    /// A read found these bytes.
+    pub(super) fn found(&mut self, index: usize, bytes: &[u8]) -> Result<(), Failure> {
+        let stamp = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+        if bytes != content(stamp, index, 1, bytes.len()) {
+            return Err(Failure::new(format!("block {index} is torn")));
+        }
+        if !self.current.contains(&stamp) {
+            let expected = &self.current;
+            return Err(Failure::new(format!("block {index} holds {stamp}, and not one of {expected:?}")));
+        }
+        self.current = vec![stamp];
+        if std::mem::take(&mut self.is_unknown) {
+            self.forgotten += self.versions.len() - 1;
+            self.versions = vec![(stamp, true)];
+        }
+        Ok(())
+    }
+
+    /// Power is lost: whatever was not surely durable may be there or not.
+    pub(super) fn lose_power(&mut self) {
+        self.current = self.versions.iter().map(|(stamp, _)| *stamp).collect();
+        self.is_unknown = !self.is_written;
+        self.versions.iter_mut().for_each(|version| version.1 = false);
+    }
+}
+
+/// What a stamp looks like on blocks; of the stamp 0, zeroes.
+pub(super) fn content(stamp: u64, block: usize, blocks: usize, block_len: usize) -> Vec<u8> {
+    let words = |block: usize| {
+        let second = if stamp == 0 { 0 } else { block as u64 };
+        [stamp, second].map(u64::to_le_bytes).concat().repeat(block_len / 16)
+    };
+    (block..block + blocks).flat_map(words).collect()
+}

@@ -1,0 +1,28 @@
+//! The NVMe scenario over many seeds: passes, unless a bug is planted in the target (`OB_PLANT`, see
+//! `crates/ob-nvme/src/plant.rs`).
+
+use ob_scenarios::nvme::NvmeScenario;
+use ob_sim::{check_determinism, run_seeds};
+
+const SEEDS: u64 = if cfg!(feature = "planted-bugs") { 100 } else { 12 };
+const STEPS: u64 = 1500;
+
+#[test]
+fn blocks_keep_their_promises() {
+    let report = match run_seeds(&mut NvmeScenario, 0..SEEDS, STEPS, |_| {}) {
+        Ok(report) => report,
+        Err(failed) => panic!("{failed}"),
+    };
+    for what in
+        ["answered", "refused", "lost", "resets", "cuts", "hosts killed", "cards killed", "power lost"]
+    {
+        assert!(report.get(what) > 0, "nothing was {what}: {report:?}");
+    }
+}
+
+#[test]
+fn a_seed_does_the_same_twice() {
+    if let Err(failed) = check_determinism(&mut NvmeScenario, 3, 500) {
+        panic!("{failed}");
+    }
+}
