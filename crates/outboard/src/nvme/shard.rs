@@ -87,10 +87,7 @@ impl Shard {
             }
         }
         let mut driver = TargetDriver::new(net, Devices::default(), target);
-        let wait = match &mut wait {
-            Some(wait) => Some(&mut **wait as &mut dyn FnMut()),
-            None => None,
-        };
+        let wait = wait.as_mut().map(|wait| &mut **wait as &mut dyn FnMut());
         let mut serving =
             Serving { config, handle, files: files.as_ref(), wait, driver: &mut driver, recorder: &recorder };
         for (subsystem, (configured, added)) in subsystems.iter_mut().zip(known) {
