@@ -120,8 +120,15 @@ impl TargetCounts {
 /// What several targets count together.
 impl AddAssign for TargetCounts {
     fn add_assign(&mut self, other: Self) {
-        // A field that is added is not forgotten here: this has to name all of them.
-        let Self {
+        // A field that is added is not forgotten here: the pattern has to name all of them. A host of two targets counts
+        // twice.
+        macro_rules! add {
+            ($($field:ident),* $(,)?) => {
+                let Self { $($field),* } = other;
+                $(self.$field += $field;)*
+            };
+        }
+        add!(
             connections,
             controllers,
             hosts,
@@ -159,44 +166,6 @@ impl AddAssign for TargetCounts {
             buffer_memory,
             buffer_memory_used,
             connects_delayed,
-        } = other;
-        self.connections += connections;
-        self.controllers += controllers;
-        // A host of two targets counts twice.
-        self.hosts += hosts;
-        self.namespaces += namespaces;
-        self.accepted += accepted;
-        self.refused += refused;
-        self.protocol_errors += protocol_errors;
-        self.timeouts += timeouts;
-        self.control_commands += control_commands;
-        self.reads += reads;
-        self.writes += writes;
-        self.flushes += flushes;
-        self.write_zeroes += write_zeroes;
-        self.dataset += dataset;
-        self.compares += compares;
-        self.verifies += verifies;
-        self.failed += failed;
-        self.bytes_read += bytes_read;
-        self.bytes_written += bytes_written;
-        self.bytes_received += bytes_received;
-        self.bytes_sent += bytes_sent;
-        self.digest_errors += digest_errors;
-        self.in_flight += in_flight;
-        self.orphans += orphans;
-        self.waiting_for_buffer += waiting_for_buffer;
-        self.waiting_for_range += waiting_for_range;
-        self.held_up += held_up;
-        self.hold_ups_for_buffer += hold_ups_for_buffer;
-        self.hold_ups_for_queue += hold_ups_for_queue;
-        self.hold_ups_for_unsent += hold_ups_for_unsent;
-        self.hold_ups_for_connect += hold_ups_for_connect;
-        self.waits_for_buffer += waits_for_buffer;
-        self.waits_for_range += waits_for_range;
-        self.buffers_exhausted += buffers_exhausted;
-        self.buffer_memory += buffer_memory;
-        self.buffer_memory_used += buffer_memory_used;
-        self.connects_delayed += connects_delayed;
+        );
     }
 }

@@ -104,7 +104,6 @@ impl Target {
 
     fn next_step(&mut self, key: FlightKey) -> Option<Step> {
         let flight = self.flights.get_mut(key)?;
-        let controller = flight.controller;
         let Work::Io(io) = &mut flight.work else { return None };
         let offset = io.offset;
         let op = match io.kind {
@@ -143,34 +142,39 @@ impl Target {
                     None => return Some(Step::Finish(Err(Status::COMMAND_INTERRUPTED))),
                 }
             }
-            IoKind::Discard => {
-                let namespace = controller.map(|controller| self.control.namespace(controller, io.nsid))?;
-                let data = flight.data.as_deref().unwrap_or_default();
-                // Ranges without blocks are legal and say nothing.
-                while io.done < io.ranges
-                    && dataset_range(data, io.done).is_some_and(|(_, blocks)| blocks == 0)
-                {
-                    io.done += 1;
-                }
-                let range = if io.done < io.ranges { dataset_range(data, io.done) } else { None };
-                let extent = match (range, namespace) {
-                    (None, _) => None,
-                    (Some(_), Err(status)) => Some(Err(status)),
-                    (Some((block, blocks)), Ok(namespace)) => Some(extent(namespace, block, blocks)),
-                };
-                match extent {
-                    Some(Err(status)) => return Some(Step::Finish(Err(status))),
-                    Some(Ok((offset, len))) => {
-                        (io.offset, io.len) = (offset, len);
-                        DeviceOp::Discard { offset, len }
-                    }
-                    None if io.is_durable && !io.has_flushed => {
-                        io.has_flushed = true;
-                        DeviceOp::Flush
-                    }
-                    None => return Some(Step::Finish(Ok(()))),
-                }
+            IoKind::Discard => return self.next_range(key),
+        };
+        Some(Step::Submit(op))
+    }
+
+    /// The next range of Dataset Management, or the flush behind the last.
+    fn next_range(&mut self, key: FlightKey) -> Option<Step> {
+        let flight = self.flights.get_mut(key)?;
+        let controller = flight.controller;
+        let Work::Io(io) = &mut flight.work else { return None };
+        let namespace = controller.map(|controller| self.control.namespace(controller, io.nsid))?;
+        let data = flight.data.as_deref().unwrap_or_default();
+        // Ranges without blocks are legal and say nothing.
+        while io.done < io.ranges && dataset_range(data, io.done).is_some_and(|(_, blocks)| blocks == 0) {
+            io.done += 1;
+        }
+        let range = if io.done < io.ranges { dataset_range(data, io.done) } else { None };
+        let extent = match (range, namespace) {
+            (None, _) => None,
+            (Some(_), Err(status)) => Some(Err(status)),
+            (Some((block, blocks)), Ok(namespace)) => Some(extent(namespace, block, blocks)),
+        };
+        let op = match extent {
+            Some(Err(status)) => return Some(Step::Finish(Err(status))),
+            Some(Ok((offset, len))) => {
+                (io.offset, io.len) = (offset, len);
+                DeviceOp::Discard { offset, len }
             }
+            None if io.is_durable && !io.has_flushed => {
+                io.has_flushed = true;
+                DeviceOp::Flush
+            }
+            None => return Some(Step::Finish(Ok(()))),
         };
         Some(Step::Submit(op))
     }
