@@ -99,6 +99,17 @@ impl Buffers {
         cut(&self.compares, len)
     }
 
+    /// Whether buffers of this length are short for everybody, not only for a connection that has its share.
+    pub(super) fn are_scarce(&self, len: usize) -> bool {
+        let fitting = self.transfers.iter().find(|(_, pool)| pool.block_len() >= len);
+        fitting.is_some_and(|(class, _)| self.shares.is_scarce(*class))
+    }
+
+    /// The same of buffers for capsules.
+    pub(super) fn capsules_are_scarce(&self) -> bool {
+        self.shares.is_scarce(Class::Capsule)
+    }
+
     /// Changes when blocks have come back.
     pub(super) fn returned(&self) -> u64 {
         self.shares.returned()

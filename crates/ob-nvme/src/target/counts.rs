@@ -74,7 +74,7 @@ pub struct TargetCounts {
     pub waits_for_buffer: u64,
     /// Commands that had to wait for others on the same range.
     pub waits_for_range: u64,
-    /// How often somebody asked for a buffer and none was left.
+    /// How often somebody who asked for a buffer got none, and there were few left for anybody.
     pub buffers_exhausted: u64,
     /// Bytes of buffers.
     pub buffer_memory: u64,
@@ -100,7 +100,6 @@ impl TargetCounts {
             Stall::Connecting => &mut self.hold_ups_for_connect,
         };
         *count += 1;
-        self.buffers_exhausted += u64::from(stall == Stall::CapsuleBuffer);
     }
 
     pub(super) fn count_io(&mut self, kind: IoKind) {

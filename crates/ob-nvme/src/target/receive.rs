@@ -211,6 +211,8 @@ impl Target {
 
     fn hold_up(&mut self, key: ConnectionKey, stall: Stall) {
         self.counts.count_hold_up(stall);
+        let is_exhausted = stall == Stall::CapsuleBuffer && self.buffers.capsules_are_scarce();
+        self.counts.buffers_exhausted += u64::from(is_exhausted);
         let Some(connection) = self.connection_mut(key) else { return };
         connection.stall = Some(stall);
         connection.within_since = None;

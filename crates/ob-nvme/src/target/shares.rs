@@ -163,6 +163,12 @@ impl Shares {
         u64::from(holder.held.get(class)) * all * CONNECTION_CAUTION < left * left
     }
 
+    /// Whether few are left for anybody: less than a quarter.
+    pub(super) fn is_scarce(&self, class: Class) -> bool {
+        let all = self.blocks[class as usize];
+        all.saturating_sub(self.totals.held.get(class)) < all.div_ceil(4)
+    }
+
     /// Counts a block as held.
     pub(super) fn lease(&self, holder: &Arc<Holder>, class: Class) -> Lease {
         let Holder { held, account, .. } = &**holder;

@@ -52,7 +52,10 @@ impl Target {
         if !must_queue {
             match self.acquire(now, flight) {
                 Ok(()) => return,
-                Err(NotNow::Buffer) => self.counts.buffers_exhausted += 1,
+                Err(NotNow::Buffer) => {
+                    let len = self.flights.get(flight).map_or(0, |flight| flight.transfer_len as usize);
+                    self.counts.buffers_exhausted += u64::from(self.buffers.are_scarce(len));
+                }
                 Err(NotNow::Transfer) => {}
             }
         }
