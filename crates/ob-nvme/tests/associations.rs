@@ -321,3 +321,53 @@ fn reservations_that_are_to_persist_are_answered_when_they_are_saved() {
     rig.run();
     assert_eq!(rig.response(io).status(), Status::SUCCESS);
 }
+
+#[test]
+fn zeros_wait_for_what_a_lost_association_left_and_are_written_then() {
+    let mut rig = Rig::new();
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    rig.write_fused(io, 10, &[1; 2 * BLOCK], IoOpcode::Write, Fuse::None);
+    rig.hang_up(io);
+    rig.hang_up(admin);
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let entry = rig.entry(io, IoOpcode::WriteZeroes, 10, 2, DataPointer::None);
+    rig.submit(io, &entry, &[]);
+    assert_eq!(rig.target.counts().waiting_for_range, 1);
+    rig.release_disk();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.log, ["write", "zeroes"]);
+    assert_eq!(rig.disk.bytes[10 * BLOCK], 0);
+}
+
+#[test]
+fn a_reservation_that_comes_between_stops_the_write_of_a_pair() {
+    for action in [ReservationAcquireAction::Acquire, ReservationAcquireAction::Preempt] {
+        let mut rig = Rig::new();
+        let (_, one) = rig.queues(Digests::NONE, false);
+        let other = Wish { host_id: [77; 16], ..Wish::default() };
+        let (_, controller) = rig.admin_as(Digests::NONE, &other);
+        let two = rig.open(Digests::NONE);
+        assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
+        for (io, key) in [(one, 1), (two, 2)] {
+            register(&mut rig, io, key, PersistChange::Keep);
+            assert_eq!(rig.response(io).status(), Status::SUCCESS);
+        }
+        // The comparison's data is asked for, the write's is in its capsule.
+        let compare = rig.entry(two, IoOpcode::Compare, 10, 1, DataPointer::Transport { len: 512 });
+        rig.submit(two, &compare.with_fuse(Fuse::First), &[]);
+        let wanted = rig.solicitation(two);
+        rig.write_fused(two, 10, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+        acquire(&mut rig, one, ReservationAcquireAction::Acquire, [1, 0]);
+        assert_eq!(rig.response(one).status(), Status::SUCCESS);
+        if action == ReservationAcquireAction::Preempt {
+            acquire(&mut rig, one, action, [1, 2]);
+            assert_eq!(rig.response(one).status(), Status::SUCCESS);
+        }
+        rig.send_wanted(two, &wanted, &[0; BLOCK], BLOCK);
+        let statuses = [(); 2].map(|()| rig.response(two).status());
+        assert!(statuses.iter().any(|status| status.is(Status::RESERVATION_CONFLICT)), "{statuses:?}");
+        assert!(statuses.iter().all(|status| !status.is_success()), "{statuses:?}");
+        assert_eq!(rig.disk.bytes[10 * BLOCK], 0);
+    }
+}

@@ -373,6 +373,41 @@ fn halves_of_pairs_that_do_not_belong_together_fail() {
 }
 
 #[test]
+fn a_comparison_goes_with_a_write_and_with_nothing_else() {
+    for opcode in [IoOpcode::WriteZeroes, IoOpcode::Flush, IoOpcode::Verify, IoOpcode::Read] {
+        let mut rig = Rig::new();
+        let (_, io) = rig.queues(Digests::NONE, false);
+        rig.disk.bytes.fill(7);
+        rig.write_fused(io, 3, &[7; BLOCK], IoOpcode::Compare, Fuse::First);
+        let pointer = match opcode {
+            IoOpcode::Read => DataPointer::Transport { len: BLOCK as u32 },
+            _ => DataPointer::None,
+        };
+        let entry = rig.entry(io, opcode, 3, 1, pointer).with_fuse(Fuse::Second);
+        rig.submit(io, &entry, &[]);
+        assert_eq!(rig.response(io).status(), Status::ABORTED_FAILED_FUSED, "{opcode:?}");
+        assert!(rig.response(io).status().is(Status::INVALID_FIELD), "{opcode:?}");
+        assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
+        assert!(rig.disk.bytes[3 * BLOCK] == 7 && rig.disk.log.is_empty(), "{:?}", rig.disk.log);
+    }
+}
+
+#[test]
+fn zeros_behind_a_pair_are_written() {
+    let mut rig = Rig::new();
+    let (_, controller) = rig.admin(Digests::NONE);
+    let [one, two] = [1, 2].map(|queue| rig.io_queue(Digests::NONE, controller, queue, false));
+    rig.disk.is_held = true;
+    rig.write_fused(one, 3, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    rig.write_fused(one, 3, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+    let entry = rig.entry(two, IoOpcode::WriteZeroes, 3, 1, DataPointer::None);
+    rig.submit(two, &entry, &[]);
+    rig.release_disk();
+    assert_eq!(rig.response(two).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.bytes[3 * BLOCK], 0, "{:?}", rig.disk.log);
+}
+
+#[test]
 fn nobody_comes_between_the_halves_of_a_pair() {
     let mut rig = Rig::new();
     let (_, controller) = rig.admin(Digests::NONE);

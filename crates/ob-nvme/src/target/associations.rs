@@ -27,7 +27,8 @@ pub(super) struct PendingAnswer {
     pub(super) connection: ConnectionKey,
     pub(super) command: CommandId,
     pub(super) namespace: NamespaceKey,
-    pub(super) saved: Option<u64>,
+    /// Versions that are to be saved.
+    pub(super) saved: Vec<(NamespaceKey, u64)>,
     pub(super) drain: Vec<ControllerKey>,
     pub(super) result: u64,
     pub(super) status: Status,
@@ -36,8 +37,8 @@ pub(super) struct PendingAnswer {
 impl Target {
     pub(super) fn connect(&mut self, now: Instant, key: ConnectionKey, entry: &SubmissionEntry, data: &[u8]) {
         let command = entry.command();
-        let Some(port) = self.connection(key).map(|connection| connection.port) else { return };
-        let connected = match self.control.connect(now, port, entry, data) {
+        let Some(path) = self.connection(key).map(|connection| connection.path) else { return };
+        let connected = match self.control.connect(now, path, entry, data) {
             Ok(connected) => connected,
             Err(error) => return self.answer(key, command, error.status, u64::from(error.result)),
         };
@@ -110,10 +111,8 @@ impl Target {
 
     /// A namespace's reservations are saved, up to this version.
     pub fn reservations_saved(&mut self, namespace: NamespaceKey, version: u64) {
-        for pending in self.answers.iter_mut().filter(|pending| pending.namespace == namespace) {
-            if pending.saved.is_some_and(|wanted| wanted <= version) {
-                pending.saved = None;
-            }
+        for pending in &mut self.answers {
+            pending.saved.retain(|(wanted, from)| *wanted != namespace || *from > version);
         }
     }
 
@@ -131,7 +130,7 @@ impl Target {
         if !self.answers.is_empty() {
             for pending in std::mem::take(&mut self.answers) {
                 let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
-                if pending.saved.is_none() && is_drained() {
+                if pending.saved.is_empty() && is_drained() {
                     self.answer(pending.connection, pending.command, pending.status, pending.result);
                 } else {
                     self.answers.push(pending);

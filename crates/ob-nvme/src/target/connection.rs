@@ -8,7 +8,7 @@ use ob_memory::Slice;
 use ob_wire_nvme::pdu::{DataTransfer, ReadyToTransfer, digest};
 use ob_wire_nvme::{CommandId, CompletionEntry, QueueId, Status, TransferTag};
 
-use super::control::{PortKey, QueueIdentity};
+use super::control::{Path, QueueIdentity};
 use super::flight::FlightKey;
 use super::shares::{Holder, Lease};
 use super::stream::{Output, Stream};
@@ -46,7 +46,7 @@ pub(super) struct Queue {
 
 pub(super) struct Connection {
     pub(super) net: ConnectionId,
-    pub(super) port: PortKey,
+    pub(super) path: Path,
     pub(super) stream: Stream,
     pub(super) output: Output,
     pub(super) queue: Option<Queue>,
@@ -94,10 +94,10 @@ pub(super) struct Transfer {
 }
 
 impl Connection {
-    pub(super) fn new(net: ConnectionId, port: PortKey, holder: Arc<Holder>, now: Instant) -> Self {
+    pub(super) fn new(net: ConnectionId, path: Path, holder: Arc<Holder>, now: Instant) -> Self {
         Self {
             net,
-            port,
+            path,
             stream: Stream::new(),
             output: Output::default(),
             queue: None,
@@ -270,7 +270,12 @@ mod tests {
     #[test]
     fn a_tag_of_an_earlier_use_finds_nothing() {
         let holder = Shares::new(|_| 1).connection_from([10, 0, 0, 1].into());
-        let mut connection = Connection::new(ConnectionId(1), PortKey(1), holder, Instant::default());
+        let mut connection = Connection::new(
+            ConnectionId(1),
+            Path::from(super::super::control::PortKey(1)),
+            holder,
+            Instant::default(),
+        );
         let flight = FlightKey::from_token(ob_core::Token(5));
         let tags: Vec<TransferTag> = (0..3)
             .map(|_| {

@@ -208,8 +208,8 @@ impl Target {
         let namespace = self.control.namespace(queue.controller, nsid)?;
         let mut io = Io::parse(opcode, entry, nsid, namespace)?;
         self.control.admit(queue, namespace, io.access())?;
-        let zeroes_max = 4096_u64 << self.control.config().write_zeroes_shift.min(32);
-        if io.kind == IoKind::WriteZeroes && zeroes_max > 4096 && io.len > zeroes_max {
+        // A comparison is followed by a write and by nothing else (FUSES); neither half is executed then.
+        if first.is_some() && io.kind != IoKind::Write {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
         // A host that switched the cache off is promised that every write is durable.

@@ -41,7 +41,7 @@ pub use counts::TargetCounts;
 use associations::{PendingAnswer, PendingConnect};
 use buffers::Buffers;
 use connection::Connection;
-use control::{BackendId, Control, ControllerKey, NamespaceKey, PortKey, SubsystemKey};
+use control::{BackendId, Control, ControllerKey, NamespaceKey, Path, PortKey, SubsystemKey};
 use flight::{FlightKey, Flights};
 use io::Ranges;
 
@@ -215,7 +215,7 @@ impl Target {
         self.arm(now);
         let slot = self.slots.get_mut(index as usize)?;
         let holder = self.buffers.connection_from(peer);
-        slot.connection = Some(Box::new(Connection::new(net, port, holder, now)));
+        slot.connection = Some(Box::new(Connection::new(net, Path { port, peer }, holder, now)));
         Some(ConnectionKey { index, generation: slot.generation })
     }
 

@@ -163,10 +163,10 @@ impl Shares {
         u64::from(holder.held.get(class)) * all * CONNECTION_CAUTION < left * left
     }
 
-    /// Whether few are left for anybody: less than a quarter.
+    /// Whether few are left for anybody: half of them or less, which no account takes by itself.
     pub(super) fn is_scarce(&self, class: Class) -> bool {
         let all = self.blocks[class as usize];
-        all.saturating_sub(self.totals.held.get(class)) < all.div_ceil(4)
+        all.saturating_sub(self.totals.held.get(class)) <= all / 2
     }
 
     /// Counts a block as held.

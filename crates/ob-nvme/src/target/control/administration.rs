@@ -154,8 +154,9 @@ impl Control {
         }
         let subsystem = self.subsystem_mut(key).ok_or(AdminError::UnknownSubsystem)?;
         if subsystem.set_ana_state(port, group, state) {
-            let applies =
-                |controller: &mut Controller| controller.role == Role::Io(key) && controller.port == port;
+            let applies = |controller: &mut Controller| {
+                controller.role == Role::Io(key) && controller.path.port == port
+            };
             self.raise_where(Event::AnaChanged, applies);
         }
         Ok(())

@@ -9,7 +9,7 @@ use ob_wire_nvme::{ControllerId, QueueId, Status, SubmissionEntry};
 use crate::auth::{TargetAuthenticator, TargetConfig};
 
 use super::controller::{Authentication, Birth, Controller, Queue, Role};
-use super::spec::{ControllerKey, PortKey};
+use super::spec::{ControllerKey, Path};
 use super::{Connected, Control, QueueIdentity, SLOT_BITS};
 
 /// KAS in milliseconds: the unit that keep-alive timeouts are rounded up to.
@@ -18,10 +18,11 @@ pub(super) const KEEP_ALIVE_UNIT_MS: u32 = 1000;
 pub(super) fn connect(
     control: &mut Control,
     now: Instant,
-    port: PortKey,
+    path: Path,
     command: &SubmissionEntry,
     data: &[u8],
 ) -> Result<Connected, ConnectError> {
+    let port = path.port;
     let connect = Connect::parse(command)?;
     let parties = ConnectParties::parse(data)?;
     let port_spec = control.ports.iter().find(|spec| spec.port == port).ok_or(ConnectError::subsystem())?;
@@ -38,7 +39,7 @@ pub(super) fn connect(
     if connect.queue_entries > u32::from(control.config.queue_depth_max) {
         return Err(ConnectError::queue_size());
     }
-    let asked = Asked { now, port, role, authentication, connect, parties };
+    let asked = Asked { now, path, role, authentication, connect, parties };
     if connect.queue == QueueId::ADMIN {
         begin_controller(control, asked)
     } else {
@@ -55,7 +56,7 @@ pub(super) fn keep_alive_of(timeout_ms: u32) -> Option<Duration> {
 /// A Connect, as far as it could be judged without its queue.
 struct Asked {
     now: Instant,
-    port: PortKey,
+    path: Path,
     role: Role,
     authentication: Option<Box<Authentication>>,
     connect: Connect,
@@ -116,7 +117,7 @@ fn begin_controller(control: &mut Control, asked: Asked) -> Result<Connected, Co
         key,
         cntlid,
         role: asked.role,
-        port: asked.port,
+        path: asked.path,
         host: asked.parties.host,
         host_id: asked.parties.host_id,
         authentication: asked.authentication,
@@ -132,9 +133,11 @@ fn begin_controller(control: &mut Control, asked: Asked) -> Result<Connected, Co
 
 /// Another Connect of the same host adds an I/O queue to its controller.
 fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, ConnectError> {
-    let Asked { now, port, role, authentication, connect, parties } = asked;
+    let Asked { now, path, role, authentication, connect, parties } = asked;
     let found = control.controllers.iter_mut().flatten().find(|controller| {
-        controller.role == role && controller.cntlid == parties.controller && controller.port == port
+        controller.role == role
+            && controller.cntlid == parties.controller
+            && controller.path.port == path.port
     });
     // A stranger learns nothing about which controllers exist.
     let controller = found.filter(|found| found.host == parties.host).ok_or(ConnectError::controller())?;
@@ -183,17 +186,17 @@ fn connected(
     }
 }
 
-/// The association's earlier lives: same host, same subsystem, same port. The discovery service has no data that
-/// an earlier life could change, and hosts ask it from several programs at once. A host without an id is not known
-/// to be the same.
+/// The association's earlier lives: same host, same subsystem, same path. A host that uses two of its addresses has two
+/// paths, as multipathing wants them. The discovery service has no data that an earlier life could change, and hosts ask
+/// it from several programs at once. A host without an id is not known to be the same.
 fn superseded(control: &Control, asked: &Asked) -> Vec<ControllerKey> {
-    let Asked { port, role, parties, .. } = asked;
+    let Asked { path, role, parties, .. } = asked;
     if *role == Role::Discovery || parties.host_id == [0; 16] {
         return Vec::new();
     }
     let same = control.controllers.iter().flatten().filter(|controller| {
         controller.role == *role
-            && controller.port == *port
+            && controller.path == *path
             && controller.host == parties.host
             && controller.host_id == parties.host_id
     });
@@ -209,7 +212,7 @@ pub(super) fn earlier_lives(control: &Control, key: ControllerKey) -> Vec<Contro
     let same = control.controllers.iter().flatten().filter(|controller| {
         controller.key < key
             && controller.role == newer.role
-            && controller.port == newer.port
+            && controller.path == newer.path
             && controller.host == newer.host
             && controller.host_id == newer.host_id
     });

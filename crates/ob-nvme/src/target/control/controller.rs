@@ -19,7 +19,7 @@ use crate::auth::TargetAuthenticator;
 use super::async_event::AsyncEvents;
 use super::feature::Features;
 use super::reserve::ReservationNotice;
-use super::spec::{ControllerKey, PortKey, SubsystemKey};
+use super::spec::{ControllerKey, Path, SubsystemKey};
 use super::{CloseReason, ControlConfig};
 
 /// What a controller is for.
@@ -56,7 +56,7 @@ pub(super) struct Controller {
     pub(super) key: ControllerKey,
     pub(super) cntlid: ControllerId,
     pub(super) role: Role,
-    pub(super) port: PortKey,
+    pub(super) path: Path,
     pub(super) host: Nqn,
     pub(super) host_id: [u8; 16],
     /// `None` where the host asked for none.
@@ -83,7 +83,7 @@ pub(super) struct Birth {
     pub(super) key: ControllerKey,
     pub(super) cntlid: ControllerId,
     pub(super) role: Role,
-    pub(super) port: PortKey,
+    pub(super) path: Path,
     pub(super) host: Nqn,
     pub(super) host_id: [u8; 16],
     pub(super) authentication: Option<Box<Authentication>>,
@@ -101,7 +101,7 @@ impl Controller {
             key: birth.key,
             cntlid: birth.cntlid,
             role: birth.role,
-            port: birth.port,
+            path: birth.path,
             host: birth.host,
             host_id: birth.host_id,
             // A discovery controller without keep-alive ends after a while of silence (Base §3.1.2.3.2).

@@ -92,7 +92,7 @@ fn io_log(
         }
         LogPage::Effects if wanted.command_set == 0 => Ok(effects().as_bytes().to_vec()),
         LogPage::Effects => Err(INVALID),
-        LogPage::Ana => Ok(ana::log(subsystem, controller.port, wanted.specific & 1 != 0)),
+        LogPage::Ana => Ok(ana::log(subsystem, controller.path.port, wanted.specific & 1 != 0)),
         LogPage::ReservationNotification => Ok(reserve::notification(controller)),
         _ => Err(Status::INVALID_LOG_PAGE.with_do_not_retry()),
     }

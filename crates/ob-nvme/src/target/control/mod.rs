@@ -41,7 +41,7 @@ pub use ob_wire_nvme::log::{AddressFamily, AnaState};
 pub use reservation::{REGISTRANTS_MAX, RegisteredHost, ReservationState};
 pub use spec::{
     AdminError, BackendId, ControlConfig, ControllerKey, HostPolicy, HostSecrets, HostSpec, NamespaceKey,
-    NamespaceSpec, PortKey, PortSpec, ReferralSpec, SubsystemKey, SubsystemSpec, TransportAddress,
+    NamespaceSpec, Path, PortKey, PortSpec, ReferralSpec, SubsystemKey, SubsystemSpec, TransportAddress,
 };
 pub use subsystem::Namespace;
 
@@ -104,14 +104,13 @@ pub enum Verdict {
         /// The status.
         status: Status,
     },
-    /// Reservations changed. Answer this when the namespace's [`Control::reservations`] of at least `version` are saved (if
-    /// asked for) and no command of `drain` on the namespace is in flight: a host that was preempted with abort must
-    /// not change data after the answer.
+    /// Reservations changed. Answer this when those of [`Control::reservations`] that are to be are saved, and no command of
+    /// `drain` on the namespace is in flight: a host that was preempted with abort must not change data after the answer.
     DoneAfter {
         /// Which namespace.
         namespace: NamespaceKey,
-        /// Wait until this version is saved; `None` where nothing is to survive a loss of power.
-        saved: Option<u64>,
+        /// Wait until these versions are saved; none where nothing is to survive a loss of power.
+        saved: Vec<(NamespaceKey, u64)>,
         /// Wait until these controllers have nothing in flight on the namespace.
         drain: Vec<ControllerKey>,
         /// DW0 and DW1.
@@ -293,15 +292,15 @@ impl Control {
         &self.config
     }
 
-    /// A Connect came as the first command on a connection to `port`. `data` is what it brought along, 1024 bytes.
+    /// A Connect came as the first command on a connection that uses `path`. `data` is what it brought along, 1024 bytes.
     pub fn connect(
         &mut self,
         now: Instant,
-        port: PortKey,
+        path: impl Into<Path>,
         command: &SubmissionEntry,
         data: &[u8],
     ) -> Result<Connected, ConnectError> {
-        connect::connect(self, now, port, command, data)
+        connect::connect(self, now, path.into(), command, data)
     }
 
     /// A connection ended. With the admin queue ends its controller; what is returned are the connections that have to be
@@ -361,7 +360,7 @@ impl Control {
         controller.may_command(queue.queue)?;
         let Role::Io(subsystem) = controller.role else { return Err(gone) };
         let subsystem = self.subsystem(subsystem).ok_or(gone)?;
-        ana::admit(subsystem.ana_state(controller.port, namespace.ana_group))?;
+        ana::admit(subsystem.ana_state(controller.path.port, namespace.ana_group))?;
         if access == Access::Write && namespace.read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry());
         }

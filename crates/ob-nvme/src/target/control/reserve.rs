@@ -53,7 +53,7 @@ fn place(control: &Control, request: &Request<'_>) -> Result<Place, Status> {
     let controller = control.controller(key).ok_or(invalid)?;
     let Role::Io(subsystem) = controller.role else { return Err(invalid) };
     let found = control.subsystem(subsystem).ok_or(invalid)?;
-    ana::admit(found.ana_state(controller.port, namespace.ana_group))?;
+    ana::admit(found.ana_state(controller.path.port, namespace.ana_group))?;
     Ok(Place { subsystem, nsid: namespace.nsid, host_id: controller.host_id })
 }
 
@@ -178,7 +178,7 @@ pub(super) fn set_persistence(
     } else {
         vec![subsystem.namespace(namespace.0).ok_or(invalid)?.nsid]
     };
-    let mut last = Verdict::SUCCESS;
+    let mut verdict = Verdict::SUCCESS;
     for nsid in nsids {
         let Some(state) = control
             .subsystem_mut(key)
@@ -190,9 +190,24 @@ pub(super) fn set_persistence(
         let persisted = state.persists();
         let outcome = state.set_persists(persists);
         let place = Place { subsystem: key, nsid, host_id };
-        last = conclude(control, &place, &outcome, persisted, false);
+        verdict = both(verdict, conclude(control, &place, &outcome, persisted, false));
     }
-    Ok(last)
+    Ok(verdict)
+}
+
+/// An answer that waits for what either of two waits for.
+fn both(one: Verdict, other: Verdict) -> Verdict {
+    match (one, other) {
+        (
+            Verdict::DoneAfter { saved: mut all, .. },
+            Verdict::DoneAfter { namespace, saved, drain, result, status },
+        ) => {
+            all.extend(saved);
+            Verdict::DoneAfter { namespace, saved: all, drain, result, status }
+        }
+        (waits @ Verdict::DoneAfter { .. }, _) => waits,
+        (_, other) => other,
+    }
 }
 
 /// Tells whoever has to know, and says what the answer waits for.
@@ -223,7 +238,7 @@ fn conclude(
     }
     Verdict::DoneAfter {
         namespace: key,
-        saved: is_saved.then_some(version),
+        saved: is_saved.then_some((key, version)).into_iter().collect(),
         drain,
         result: 0,
         status: Status::SUCCESS,

@@ -1,6 +1,7 @@
 //! What the administrator says: limits, ports, subsystems, hosts, namespaces.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ob_wire_nvme::log::AddressFamily;
@@ -47,6 +48,22 @@ key!(
     ControllerKey(u64),
     "controller"
 );
+
+/// The way that a host's association takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The port that it came in on.
+    pub port: PortKey,
+    /// The host's address.
+    pub peer: IpAddr,
+}
+
+/// A path of peers without addresses, which are taken for one.
+impl From<PortKey> for Path {
+    fn from(port: PortKey) -> Self {
+        Self { port, peer: Ipv4Addr::UNSPECIFIED.into() }
+    }
+}
 
 /// The limits that [`super::Control`] keeps.
 #[derive(Clone, Debug)]

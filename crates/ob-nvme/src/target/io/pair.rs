@@ -95,6 +95,9 @@ impl Target {
     pub(in crate::target) fn begin_pair(&mut self, first: FlightKey) {
         let Some(io) = self.io(first).copied() else { return };
         let second = io.partner.unwrap_or(first);
+        if let Some((half, status)) = self.refused_half(first, second) {
+            return self.finish(half, Err(status));
+        }
         if self.ranges.blocks(io.backend, io.offset, io.len, &[first, second]) {
             if let Some(flight) = self.flights.get_mut(first) {
                 self.counts.waits_for_range += u64::from(flight.state != State::Range);
@@ -115,13 +118,22 @@ impl Target {
         }
     }
 
+    /// The half of a pair that what happened since it was admitted forbids, a reservation above all.
+    fn refused_half(&self, first: FlightKey, second: FlightKey) -> Option<(FlightKey, Status)> {
+        [first, second].into_iter().find_map(|half| Some((half, self.check_again(half).err()?)))
+    }
+
     /// Starts the pairs whose range has become free.
     pub(in crate::target) fn start_pairs(&mut self) {
         for first in std::mem::take(&mut self.pairs) {
-            match self.io(first) {
-                None => {}
-                Some(_) if self.is_range_busy(first) => self.pairs.push(first),
-                Some(_) => self.step(first),
+            let Some(io) = self.io(first) else { continue };
+            let second = io.partner.unwrap_or(first);
+            if self.is_range_busy(first) {
+                self.pairs.push(first);
+            } else if let Some((half, status)) = self.refused_half(first, second) {
+                self.finish(half, Err(status));
+            } else {
+                self.step(first);
             }
         }
     }

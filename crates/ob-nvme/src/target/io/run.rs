@@ -9,6 +9,9 @@ use super::super::flight::{FlightKey, State, Work};
 use super::{IoKind, dataset_range, extent};
 use crate::plant::{self, Bug};
 
+/// Bytes of one operation of a Write Zeroes: others on the device are not to wait for more.
+const ZEROES_AT_ONCE: u64 = 8 << 20;
+
 /// What is to be done next for a command.
 enum Step {
     Submit(DeviceOp),
@@ -22,6 +25,7 @@ impl Target {
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &mut flight.work else { return };
         let was_flush = matches!(completion.op, DeviceOp::Flush);
+        let op_len = completion.op.extent().map_or(0, |(_, len)| len);
         match completion.op {
             DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
             DeviceOp::Read { into, .. } => flight.data = Some(into),
@@ -36,7 +40,8 @@ impl Target {
             Err(DeviceError::Unsupported) if io.kind == IoKind::Discard => {}
             // The zeros are not advice: they are written where space cannot be given back.
             Err(DeviceError::Unsupported) if io.kind == IoKind::WriteZeroes && io.deallocates => {
-                (io.deallocates, io.done) = (false, 0);
+                io.deallocates = false;
+                return self.step(key);
             }
             Err(error) => {
                 let status = io.status(error);
@@ -49,8 +54,9 @@ impl Target {
             IoKind::Write => true,
             IoKind::Flush | IoKind::Hint => true,
             IoKind::WriteZeroes => {
+                io.done += op_len;
                 let is_durable = io.is_durable && !plant::is_planted(Bug::ZeroesNotForced);
-                was_flush || (io.done > 0 && !is_durable)
+                was_flush || (io.done >= io.len && !is_durable)
             }
             IoKind::Discard => {
                 io.done += u64::from(!was_flush);
@@ -118,11 +124,12 @@ impl Target {
             }
             IoKind::Flush if plant::is_planted(Bug::FlushAtOnce) => return Some(Step::Finish(Ok(()))),
             IoKind::Flush => DeviceOp::Flush,
-            IoKind::WriteZeroes if io.done == 0 => {
-                io.done = io.len;
+            // What is done is counted when it is: an operation that has to wait for its range is asked for again.
+            IoKind::WriteZeroes if io.done < io.len => {
+                let (offset, len) = (offset + io.done, (io.len - io.done).min(ZEROES_AT_ONCE));
                 match io.deallocates {
-                    true => DeviceOp::Discard { offset, len: io.len },
-                    false => DeviceOp::WriteZeroes { offset, len: io.len },
+                    true => DeviceOp::Discard { offset, len },
+                    false => DeviceOp::WriteZeroes { offset, len },
                 }
             }
             IoKind::WriteZeroes => DeviceOp::Flush,

@@ -138,7 +138,7 @@ fn fewer_queues_than_exist_can_be_granted_but_not_afterwards() {
 }
 
 #[test]
-fn a_host_that_comes_back_replaces_itself_on_the_same_port_alone() {
+fn a_host_that_comes_back_replaces_itself_on_the_same_path_alone() {
     let mut stage = Stage::new();
     let first = stage.connect(1);
     let other_host = stage.connect(2);
@@ -146,17 +146,21 @@ fn a_host_that_comes_back_replaces_itself_on_the_same_port_alone() {
     let data = parties(1).encode();
     let other_port = stage.control.connect(stage.now, SECOND_PORT, &entry, data.as_bytes()).unwrap();
     assert!(other_port.superseded.is_empty());
+    // Another address of the host is another path: a host that multipaths has both.
+    let path = Path { port: PORT, peer: [10, 0, 0, 2].into() };
+    let other_path = stage.control.connect(stage.now, path, &entry, data.as_bytes()).unwrap();
+    assert!(other_path.superseded.is_empty());
     let again = stage.connect(1);
     assert_eq!(again.superseded, [first.identity.controller]);
     assert_ne!(again.identity.controller, first.identity.controller);
     assert_ne!(again.cntlid, first.cntlid, "a CNTLID is not used again at once");
-    assert_eq!(stage.control.controllers(), 3);
+    assert_eq!(stage.control.controllers(), 4);
     assert!(stage.control.namespace(first.identity.controller, 1).is_err());
     assert!(stage.control.namespace(other_host.identity.controller, 1).is_ok());
     // Discovery replaces nobody.
     stage.discovery(1);
     stage.discovery(1);
-    assert_eq!(stage.control.controllers(), 5);
+    assert_eq!(stage.control.controllers(), 6);
 }
 
 #[test]

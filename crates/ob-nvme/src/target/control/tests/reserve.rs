@@ -72,10 +72,10 @@ fn what_persists_is_answered_after_it_is_saved() {
     let mut stage = Stage::new();
     let (_, queue) = stage.with_queue(1);
     let verdict = register(&mut stage, queue, 5, PersistChange::Set);
-    let Verdict::DoneAfter { namespace, saved: Some(1), drain, status: Status::SUCCESS, .. } = verdict else {
+    let Verdict::DoneAfter { namespace, saved, drain, status: Status::SUCCESS, .. } = verdict else {
         panic!("{verdict:?}")
     };
-    assert!(drain.is_empty());
+    assert!(drain.is_empty() && saved == [(namespace, 1)], "{saved:?}");
     let changed = ControlEvent::ReservationsChanged { subsystem: stage.subsystem, namespace, nsid: 1 };
     assert_eq!(stage.events(), [changed]);
     let saved = stage.control.reservations(stage.subsystem, 1).unwrap().encode();
@@ -89,11 +89,34 @@ fn what_persists_is_answered_after_it_is_saved() {
     assert_eq!(seen.registrants[0].key, 5);
     // To persist no more has to be saved, too.
     let verdict = register(&mut restarted, queue, 5, PersistChange::Clear);
-    assert!(matches!(verdict, Verdict::DoneAfter { saved: Some(2), .. }), "{verdict:?}");
+    assert_eq!(versions(&verdict), [2], "{verdict:?}");
     let entry = set_features(0x83, 1, 1).encode(CommandId(1));
     let admin = QueueIdentity { queue: QueueId::ADMIN, ..queue };
     let verdict = restarted.command(admin, &entry, &[]);
-    assert!(matches!(verdict, Verdict::DoneAfter { saved: Some(3), .. }), "{verdict:?}");
+    assert_eq!(versions(&verdict), [3], "{verdict:?}");
+}
+
+/// The versions that an answer waits for.
+fn versions(verdict: &Verdict) -> Vec<u64> {
+    match verdict {
+        Verdict::DoneAfter { saved, .. } => saved.iter().map(|(_, version)| *version).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn to_have_all_namespaces_persist_waits_for_each() {
+    let mut stage = Stage::new();
+    let (admin, _) = stage.with_queue(1);
+    let persist = |nsid| set_features(0x83, 1, nsid).encode(CommandId(1));
+    let verdict = stage.command(admin, &persist(2), &[]);
+    assert_eq!(versions(&verdict).len(), 1, "{verdict:?}");
+    // The second has nothing to save any more, and does not speak for the first.
+    let verdict = stage.command(admin, &persist(u32::MAX), &[]);
+    assert_eq!(versions(&verdict).len(), 1, "{verdict:?}");
+    let all = set_features(0x83, 0, u32::MAX).encode(CommandId(1));
+    let verdict = stage.command(admin, &all, &[]);
+    assert_eq!(versions(&verdict).len(), 2, "{verdict:?}");
 }
 
 #[test]
@@ -108,9 +131,10 @@ fn preempt_and_abort_waits_for_the_preempted_host() {
     stage.hold(second_admin, 33);
     let action = ReservationAcquireAction::PreemptAndAbort;
     let verdict = acquire(&mut stage, first, action, (1, 2), kind);
-    let Verdict::DoneAfter { saved: None, drain, status: Status::SUCCESS, .. } = verdict else {
+    let Verdict::DoneAfter { saved, drain, status: Status::SUCCESS, .. } = verdict else {
         panic!("{verdict:?}")
     };
+    assert!(saved.is_empty());
     assert_eq!(drain, [second.controller]);
     assert!(may(&stage, first, Access::Write) && !may(&stage, second, Access::Read));
     let told = ControlEvent::CompleteAsync {
