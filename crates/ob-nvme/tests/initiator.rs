@@ -309,6 +309,29 @@ fn without_the_policy_a_command_under_way_fails_and_what_was_not_sent_waits() {
 }
 
 #[test]
+fn a_flush_does_not_speak_for_what_an_earlier_association_completed() {
+    let served = Served::new();
+    let initiator = served.connect();
+    let one = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let write = |block| block_on(one.write(block, pattern(1, BLOCK))).unwrap();
+    write(0);
+    assert_eq!(block_on(one.flush()), Ok(()));
+    served.ask(|driver| driver.net_mut().cut());
+    assert_eq!(block_on(one.flush()), Ok(()), "all of it was flushed before");
+    write(1);
+    block_on(one.write_durably(2, pattern(1, BLOCK))).unwrap();
+    served.ask(|driver| driver.net_mut().cut());
+    write(3);
+    let again = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    assert_eq!(block_on(again.flush()), Err(Error::Unflushed), "the first may be gone, whoever asks");
+    write(1);
+    assert_eq!(block_on(one.flush()), Ok(()), "it was told, and written again");
+    block_on(one.write_durably(4, pattern(1, BLOCK))).unwrap();
+    served.ask(|driver| driver.net_mut().cut());
+    assert_eq!(block_on(one.flush()), Ok(()), "what is durable needs no flush");
+}
+
+#[test]
 fn what_must_not_happen_twice_is_not_repeated_unless_that_is_said() {
     for repeat_all in [false, true] {
         let served = Served::new();

@@ -38,6 +38,12 @@ pub enum Error {
     /// repeat it: whether it was executed is not known.
     #[error("the connection was lost with the command under way ({0}): it may or may not have been executed")]
     Lost(Cause),
+    /// Changes were completed by an earlier association, and whether they were durable when that ended is not known: the
+    /// target may have lost power. They have to be made again.
+    #[error(
+        "the connection was lost since the last flush: what was written before may not be durable, write it again"
+    )]
+    Unflushed,
     /// The association ended, and could not be restored within the time that was given for it.
     #[error("the target did not come back: {0}")]
     GaveUp(Cause),

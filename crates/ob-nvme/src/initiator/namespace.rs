@@ -12,7 +12,7 @@ use super::connection::Data;
 use super::error::Error;
 use super::handle::Initiator;
 use super::payload::Payload;
-use super::session::{Facts, Queue, Request};
+use super::session::{Answer, Facts, Queue, Request};
 
 /// Most blocks of one command: NLB has sixteen bits.
 const BLOCKS_MAX: u64 = 1 << 16;
@@ -141,8 +141,10 @@ impl Namespace {
         }
     }
 
-    /// Makes everything durable that was completed before.
+    /// Makes everything durable that was completed before. [`Error::Unflushed`] if the association was lost in between:
+    /// the target may have lost what it had not made durable. (What [`Initiator::io`] changed is not known here.)
     pub async fn flush(&self) -> Result<(), Error> {
+        let begun = self.initiator.shared().flush_begins(self.id);
         let entry = SubmissionEntry::new(IoOpcode::Flush.code(), CommandId(0), self.id);
         let request = Request {
             queue: Queue::Io,
@@ -152,8 +154,12 @@ impl Namespace {
             may_be_short: false,
             expects: self.expected(),
         };
-        self.initiator.command(request).await?;
-        Ok(())
+        let answer = self.initiator.command(request).await?;
+        self.initiator.shared().flushed(self.id, begun, answer.association)
+    }
+
+    fn changed(&self, answer: &Answer) {
+        self.initiator.shared().changed(self.id, answer.association);
     }
 
     /// Fills blocks with zeros; with `may_deallocate` the space may be given back, if the controller can do that.
@@ -169,7 +175,7 @@ impl Namespace {
                 ..command
             })
         });
-        self.initiator.commands(requests, |_| {}).await
+        self.initiator.commands(requests, |answer| self.changed(&answer)).await
     }
 
     /// Says that the content of these blocks is not needed any more.
@@ -232,7 +238,13 @@ impl Namespace {
                 ..command
             })
         });
-        self.initiator.commands(requests, |_| {}).await
+        let must_be_flushed = opcode == IoOpcode::Write && !is_durable;
+        let note = |answer: Answer| {
+            if must_be_flushed {
+                self.changed(&answer);
+            }
+        };
+        self.initiator.commands(requests, note).await
     }
 
     fn request(

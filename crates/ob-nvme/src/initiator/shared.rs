@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use ob_wire_nvme::NamespaceId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::error::Error;
@@ -104,6 +105,53 @@ struct Inner {
 pub(super) struct Shared {
     inner: Mutex<Inner>,
     bell: OwnedFd,
+    unflushed: Mutex<BTreeMap<NamespaceId, Unflushed>>,
+}
+
+/// Changes of a namespace that are complete and were not flushed since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unflushed {
+    /// The first association that completed one.
+    association: u64,
+    /// How many there were.
+    changes: u64,
+}
+
+/// A flush speaks for what its own association has completed; a target that came back may have lost the rest.
+impl Shared {
+    fn unflushed(&self) -> MutexGuard<'_, BTreeMap<NamespaceId, Unflushed>> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change is complete and not known to be durable.
+    pub(super) fn changed(&self, namespace: NamespaceId, association: u64) {
+        let mut all = self.unflushed();
+        let unflushed = all.entry(namespace).or_insert(Unflushed { association, changes: 0 });
+        unflushed.association = unflushed.association.min(association);
+        unflushed.changes += 1;
+    }
+
+    /// What a flush that begins now is to make durable.
+    pub(super) fn flush_begins(&self, namespace: NamespaceId) -> Option<Unflushed> {
+        self.unflushed().get(&namespace).copied()
+    }
+
+    /// A flush that began then is done: whether it made everything durable.
+    pub(super) fn flushed(
+        &self,
+        namespace: NamespaceId,
+        begun: Option<Unflushed>,
+        association: u64,
+    ) -> Result<(), Error> {
+        let Some(begun) = begun else { return Ok(()) };
+        let mut all = self.unflushed();
+        // What was completed meanwhile waits for the next one.
+        match all.get_mut(&namespace) {
+            Some(now) if now.changes > begun.changes => now.association = association,
+            _ => _ = all.remove(&namespace),
+        }
+        if begun.association < association { Err(Error::Unflushed) } else { Ok(()) }
+    }
 }
 
 fn gate(queue: Queue) -> usize {
@@ -128,7 +176,7 @@ impl Shared {
             is_closing: false,
             is_asleep: false,
         };
-        Ok(Self { inner: Mutex::new(inner), bell })
+        Ok(Self { inner: Mutex::new(inner), bell, unflushed: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -467,7 +515,7 @@ mod tests {
     }
 
     fn answer() -> Result<Answer, Error> {
-        Ok(Answer { result: 1, data: Vec::new() })
+        Ok(Answer { association: 1, result: 1, data: Vec::new() })
     }
 
     fn woken(count: &Arc<Count>) -> usize {

@@ -18,7 +18,7 @@ use super::catalogue::{Entry, NamespacePlace};
 use super::devices::{Devices, Wanted};
 use super::recorder::Recorder;
 use super::{DISCOVERY_PORT, NvmeError, SUBSYSTEM_PORT};
-use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
+use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice, SubsystemConfig};
 
 /// A namespace that is served.
 pub(super) struct Served {
@@ -286,7 +286,25 @@ impl Serving<'_> {
         let size = entry.size.map_or(subsystem.config.size, ByteSize);
         let section = entry.device.is_none().then_some(subsystem.config.section.as_str());
         let backend = self.open(&Wanted { device: &device, size, may_make: false, section })?;
-        self.serve(subsystem, entry, backend, device).inspect_err(|_| self.driver.store_mut().close(backend))
+        let served = match self.is_passing(&device) {
+            // What it held is gone: hosts are not to take it for the disk that they knew.
+            true => {
+                let place = subsystem.place(entry.nsid);
+                let (path, size) = (entry.device.clone(), entry.size);
+                let renewed = self.recorder.call(move |catalogue| catalogue.add(place, path, size));
+                renewed.and_then(|entry| self.serve(subsystem, &entry, backend, device))
+            }
+            false => self.serve(subsystem, entry, backend, device),
+        };
+        served.inspect_err(|_| self.driver.store_mut().close(backend))
+    }
+
+    /// Whether a device is empty with each start of the card.
+    pub(super) fn is_passing(&self, device: &NamespaceDevice) -> bool {
+        match device {
+            NamespaceDevice::Device(device) => *device == FilesDevice::Memory,
+            NamespaceDevice::CardFile(_) => self.config.files.device == FilesDevice::Memory,
+        }
     }
 
     fn serve(

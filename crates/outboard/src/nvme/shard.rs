@@ -303,12 +303,18 @@ impl Shard {
         if self.driver.store_mut().volume(backend).is_some() {
             return self.resize_volume(index, nsid, backend, (blocks, bytes)).map(Some);
         }
+        let key = subsystem.key;
         if bytes > info.capacity {
             self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
-            self.driver.target_mut().control_mut().resize_namespace(subsystem.key, nsid, blocks)?;
-        } else {
-            self.driver.target_mut().control_mut().resize_namespace(subsystem.key, nsid, blocks)?;
-            self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
+            self.driver.target_mut().control_mut().resize_namespace(key, nsid, blocks)?;
+            return Ok(None);
+        }
+        self.driver.target_mut().control_mut().resize_namespace(key, nsid, blocks)?;
+        if let Err(error) = self.driver.store_mut().resize(backend, bytes) {
+            // It has the size that it had.
+            let before = info.capacity / u64::from(block_len);
+            self.driver.target_mut().control_mut().resize_namespace(key, nsid, before)?;
+            return Err(cannot(error));
         }
         Ok(None)
     }

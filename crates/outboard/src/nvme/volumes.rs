@@ -19,14 +19,14 @@ use super::devices::Wanted;
 use super::serving::Serving;
 use super::shard::Shard;
 use super::{NamespaceDeviceError, NvmeError};
-use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice};
+use crate::config::{ByteSize, CardConfig, NamespaceDevice};
 
 /// What the card's files are at for an administrator.
 pub(super) enum Work {
     /// A file is opened or made for a new namespace.
     Add { subsystem: usize, nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
     /// A namespace's file gets another size.
-    Resize { subsystem: usize, nsid: u32, backend: BackendId, blocks: u64, grows: bool },
+    Resize { subsystem: usize, nsid: u32, backend: BackendId, blocks: u64, before: u64, grows: bool },
 }
 
 impl Work {
@@ -53,7 +53,7 @@ impl Shard {
             Work::Add { nsid, device, size, opening, .. } => {
                 opening.poll().map(|opened| self.add_volume(subsystem, *nsid, device.clone(), *size, opened))
             }
-            Work::Resize { nsid, backend, blocks, grows, .. } => {
+            Work::Resize { nsid, backend, blocks, before, grows, .. } => {
                 let resized = self.driver.store_mut().volume(*backend).map(|volume| {
                     volume.sort_answers();
                     volume.take_resized()
@@ -63,7 +63,7 @@ impl Shard {
                     None => Some(Err(NvmeError::Unknown(*nsid))),
                     Some(None) => None,
                     Some(Some(resized)) => {
-                        Some(self.volume_resized(subsystem, *nsid, (*blocks, *grows), resized))
+                        Some(self.volume_resized(subsystem, *nsid, (*blocks, *before, *grows), resized))
                     }
                 }
             }
@@ -108,6 +108,8 @@ impl Shard {
     ) -> Result<Work, NvmeError> {
         let capacity = self.driver.store().info(backend).map_or(0, |info| info.capacity);
         let grows = bytes > capacity;
+        // In the same blocks as the new size.
+        let before = capacity / (bytes / blocks.max(1)).max(1);
         if !grows {
             self.tell_size(subsystem, nsid, blocks)?;
         }
@@ -115,18 +117,24 @@ impl Shard {
             Some(volume) => volume.begin_resize(bytes),
             None => return Err(NvmeError::Unknown(nsid)),
         }
-        Ok(Work::Resize { subsystem, nsid, backend, blocks, grows })
+        Ok(Work::Resize { subsystem, nsid, backend, blocks, before, grows })
     }
 
     fn volume_resized(
         &mut self,
         subsystem: usize,
         nsid: u32,
-        (blocks, grows): (u64, bool),
+        (blocks, before, grows): (u64, u64, bool),
         resized: Result<(), FileError>,
     ) -> Result<(), NvmeError> {
-        resized.map_err(|error| NvmeError::Resize { nsid, source: io::Error::other(error) })?;
-        if grows { self.tell_size(subsystem, nsid, blocks) } else { Ok(()) }
+        let Err(error) = resized else {
+            return if grows { self.tell_size(subsystem, nsid, blocks) } else { Ok(()) };
+        };
+        if !grows {
+            // It has the size that it had.
+            self.tell_size(subsystem, nsid, before)?;
+        }
+        Err(NvmeError::Resize { nsid, source: io::Error::other(error) })
     }
 
     fn tell_size(&mut self, subsystem: usize, nsid: u32, blocks: u64) -> Result<(), NvmeError> {
@@ -146,8 +154,7 @@ impl Serving<'_> {
             NamespaceDevice::CardFile(path) => path,
         };
         // Files in memory are gone with the card's last life, and a namespace in memory comes back empty too.
-        let is_passing = self.config.files.device == FilesDevice::Memory;
-        let make = (wanted.may_make || is_passing).then_some(wanted.size.0);
+        let make = (wanted.may_make || self.is_passing(wanted.device)).then_some(wanted.size.0);
         let files = self.files.ok_or_else(|| NvmeError::FilesElsewhere(path.clone()))?;
         let mut opening = OpeningVolume::new(files.another(), path.as_bytes(), make);
         loop {

@@ -27,7 +27,8 @@ impl Session {
             self.learn(&held.request, &completion.data);
         }
         let outcome = if status.is_success() {
-            Ok(Answer { result: completion.result, data: completion.data })
+            let association = self.associations;
+            Ok(Answer { association, result: completion.result, data: completion.data })
         } else {
             Err(Error::Command(status))
         };

@@ -93,6 +93,8 @@ pub struct Request {
 /// What a command that succeeded gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
+    /// The association that executed it, counted from 1.
+    pub association: u64,
     /// DW0 and DW1.
     pub result: u64,
     /// What the controller sent.
@@ -224,6 +226,8 @@ pub struct Session {
     facts: Option<Facts>,
     /// Whether there was an association before.
     was_ready: bool,
+    /// How many there were, the present one included.
+    associations: u64,
     attempts: u32,
     lost_at: Option<Instant>,
     keep_alive_at: Option<Instant>,
@@ -258,6 +262,7 @@ impl Session {
             configuration: ControllerConfiguration::default(),
             facts: None,
             was_ready: false,
+            associations: 0,
             attempts: 0,
             lost_at: None,
             keep_alive_at: None,

@@ -86,6 +86,7 @@ impl Session {
         }
         self.stage = Stage::Ready;
         self.was_ready = true;
+        self.associations += 1;
         self.attempts = 0;
         self.lost_at = None;
         self.tell(Event::Connected);
