@@ -4,10 +4,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, NodeId, Token};
 use ob_files_card::{FileVolume, FilesService, OpeningVolume, VolumeError};
 use ob_sim::Rng;
 use ob_wire_link::files::{FileError, Operation, ROOT};
+use support::journal::{Journal, Medium};
 use support::rings::{House, Request};
 use support::{MemoryDevice, SMALL, UUID, pattern, slice, slice_of, small_format};
 
@@ -138,6 +141,52 @@ fn what_was_flushed_is_there_after_another_mount() {
     assert_eq!(open(&mut house, b"a/b", Some(512)).err(), Some(FileError::NotADirectory.into()));
     assert_eq!(open(&mut house, b"b//c", Some(512)).err(), Some(FileError::BadName.into()));
     assert_eq!(open(&mut house, b"tiny", Some(100)).err(), Some(VolumeError::TooSmall));
+}
+
+/// What a loss of power now leaves of a device at the worst: nothing that is not promised.
+fn at_the_worst(medium: &mut Medium, journal: &Journal) -> support::Image {
+    journal.take().iter().for_each(|event| medium.apply(event));
+    medium.image(&BTreeSet::new())
+}
+
+fn read_after_loss(image: support::Image, offset: u64, len: usize) -> Vec<u8> {
+    let mut house = house_on(MemoryDevice::with(image, BLOCK));
+    let mut volume = open(&mut house, b"a", None).unwrap();
+    read(&mut house, &mut volume, offset, len)
+}
+
+#[test]
+fn what_was_flushed_or_written_durably_survives_a_loss_of_power() {
+    let mut device = device();
+    let (journal, mut medium) = (Journal::default(), Medium::new(device.image().clone(), BLOCK));
+    device.journal = Some(journal.clone());
+    let mut house = house_on(device);
+    let mut volume = open(&mut house, b"a", Some(8 * SEGMENT)).unwrap();
+    assert_eq!(run(&mut house, &mut volume, DeviceOp::Flush).result, Ok(()));
+    let zeros = vec![0; SEGMENT as usize];
+    for round in 0..4u64 {
+        let offset = 2 * round * SEGMENT;
+        let bytes = pattern(round + 1, 0, SEGMENT as usize);
+        write(&mut house, &mut volume, offset, &bytes).unwrap();
+        // This device loses what it may, or the test could not fail.
+        let lost = at_the_worst(&mut medium, &journal);
+        assert!(read_after_loss(lost, offset, bytes.len()) == zeros, "round {round}");
+        // Data, and the map that leads to them.
+        assert_eq!(run(&mut house, &mut volume, DeviceOp::Flush).result, Ok(()));
+        let kept = at_the_worst(&mut medium, &journal);
+        assert!(read_after_loss(kept, offset, bytes.len()) == bytes, "round {round}");
+        let from = slice_of(&bytes, 0);
+        let offset = offset + SEGMENT;
+        let durably = DeviceOp::Write { offset, from, durable: true };
+        assert_eq!(run(&mut house, &mut volume, durably).result, Ok(()));
+        let kept = at_the_worst(&mut medium, &journal);
+        assert!(read_after_loss(kept, offset, bytes.len()) == bytes, "round {round}");
+    }
+    let zero = DeviceOp::WriteZeroes { offset: 512, len: SEGMENT };
+    assert_eq!(run(&mut house, &mut volume, zero).result, Ok(()));
+    assert_eq!(run(&mut house, &mut volume, DeviceOp::Flush).result, Ok(()));
+    let kept = at_the_worst(&mut medium, &journal);
+    assert!(read_after_loss(kept, 512, SEGMENT as usize) == zeros);
 }
 
 #[test]

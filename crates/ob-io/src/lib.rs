@@ -14,8 +14,8 @@
 //! A half's main loop asks its [`IdlePolicy`] whether to spin or sleep, calls [`Reactor::turn`], hands the
 //! [`Event`]s to whoever they belong to, and polls its devices. Nothing here blocks except that one call.
 //!
-//! There are two networks, alike to their owners. [`TcpNet`] asks the sockets, and is the one to use. [`UringNet`] has
-//! the kernel receive by itself, which costs a copy and gains a call; `examples/socket_path.rs` measures both.
+//! [`TcpNet`] asks its sockets for bytes when there are any. To have the kernel receive by itself, into buffers that lie
+//! ready, was tried: it gains a call and costs a copy, and was slower for writes (`docs/bench/nvme.md`).
 //!
 //! ```
 //! use std::time::Duration;
@@ -53,7 +53,6 @@ mod idle;
 mod reactor;
 mod tcp;
 mod timers;
-mod uring_net;
 mod waker;
 
 pub use clock::MonotonicClock;
@@ -66,5 +65,4 @@ pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};
 pub use reactor::{Config, Event, Handle, Interest, Reactor, ReactorError, Readiness, Wait, WatchId};
 pub use tcp::TcpNet;
 pub use timers::TimerId;
-pub use uring_net::{UringNet, UringNetBuffers};
 pub use waker::Waker;

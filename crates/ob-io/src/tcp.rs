@@ -29,13 +29,13 @@ use crate::reactor::{Event, Handle, Interest, Readiness, WatchId};
 use crate::timers::TimerId;
 
 /// Connections that wait to be accepted in the kernel.
-pub(crate) const BACKLOG: i32 = 1024;
+const BACKLOG: i32 = 1024;
 /// How long accepting pauses when this process is out of descriptors or memory.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many connections are accepted before the rest of the reactor gets its turn.
 const ACCEPT_BURST: usize = 64;
 /// How many slices the kernel takes in one call (`UIO_MAXIOV`).
-pub(crate) const SLICES_MAX: usize = 1024;
+const SLICES_MAX: usize = 1024;
 
 /// Connected byte streams over TCP.
 ///
@@ -567,16 +567,16 @@ impl Connection {
     }
 }
 
-pub(crate) fn connection_id(index: u32, generation: u32) -> ConnectionId {
+fn connection_id(index: u32, generation: u32) -> ConnectionId {
     ConnectionId(u64::from(generation) << 32 | u64::from(index))
 }
 
-pub(crate) fn stream_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+fn stream_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
 }
 
-pub(crate) fn net_error(errno: Errno) -> NetError {
+fn net_error(errno: Errno) -> NetError {
     match errno {
         Errno::CONNREFUSED => NetError::Refused,
         Errno::TIMEDOUT => NetError::TimedOut,

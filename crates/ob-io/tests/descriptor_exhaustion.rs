@@ -7,20 +7,14 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use ob_core::{Net, NetEvent};
-use ob_io::{Config, Event, Handle, Reactor, TcpNet, UringNet, UringNetBuffers, Wait};
+use ob_io::{Config, Reactor, TcpNet, Wait};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
 fn out_of_descriptors_accepting_pauses_without_spinning() {
-    // One after the other: the limit is the same for both.
-    check(|handle| TcpNet::new(handle, 8), TcpNet::handle);
-    check(|handle| UringNet::new(handle, 8, UringNetBuffers::default()).unwrap(), UringNet::handle);
-}
-
-fn check<N: Net>(make: fn(&Handle) -> N, handle_event: fn(&mut N, &Event) -> bool) {
     let mut reactor = Reactor::new(&Config::default()).unwrap();
     let handle = reactor.handle();
-    let mut net = make(&handle);
+    let mut net = TcpNet::new(&handle, 8);
     let listener = net.listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let stream = TcpStream::connect(net.listener_address(listener).unwrap()).unwrap();
     // The next descriptor would be at least this number.
@@ -36,7 +30,7 @@ fn check<N: Net>(make: fn(&Handle) -> N, handle_event: fn(&mut N, &Event) -> boo
     while handle.now() < until {
         reactor.turn(Wait::Until(Some(until)), &mut events);
         for event in events.drain(..) {
-            assert!(handle_event(&mut net, &event), "{event:?}");
+            assert!(net.handle(&event), "{event:?}");
         }
         assert_eq!(net.poll(), None);
         turns += 1;
@@ -47,7 +41,7 @@ fn check<N: Net>(make: fn(&Handle) -> N, handle_event: fn(&mut N, &Event) -> boo
     let accepted = loop {
         reactor.turn(Wait::Until(None), &mut events);
         for event in events.drain(..) {
-            assert!(handle_event(&mut net, &event), "{event:?}");
+            assert!(net.handle(&event), "{event:?}");
         }
         if let Some(event) = net.poll() {
             break event;

@@ -1,4 +1,4 @@
-//! Two networks on one reactor, over loopback: the same for each kind of network.
+//! Two networks on one reactor, over loopback.
 
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
@@ -8,41 +8,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use ob_core::{ConnectionId, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
-use ob_io::{Config, Event, Handle, Reactor, ReactorError, TcpNet, UringNet, UringNetBuffers, Wait};
+use ob_io::{Config, Reactor, TcpNet, Wait};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// A network of the reactor's.
-trait Driven: Net + Sized {
-    fn make(handle: &Handle, connections_max: u32) -> Self;
-    fn handle(&mut self, event: &Event) -> bool;
-}
-
-impl Driven for TcpNet {
-    fn make(handle: &Handle, connections_max: u32) -> Self {
-        Self::new(handle, connections_max)
-    }
-
-    fn handle(&mut self, event: &Event) -> bool {
-        Self::handle(self, event)
-    }
-}
-
-impl Driven for UringNet {
-    fn make(handle: &Handle, connections_max: u32) -> Self {
-        // Few and small, so that running out of them is part of every test.
-        Self::new(handle, connections_max, UringNetBuffers { count: 4, len: 4096 }).unwrap()
-    }
-
-    fn handle(&mut self, event: &Event) -> bool {
-        Self::handle(self, event)
-    }
-}
-
 /// A server, a client, and what each has been told.
-struct Pair<N> {
+struct Pair {
     reactor: Reactor,
-    nets: [N; 2],
+    nets: [TcpNet; 2],
     told: [VecDeque<NetEvent>; 2],
     address: SocketAddr,
 }
@@ -50,10 +23,10 @@ struct Pair<N> {
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
-impl<N: Driven> Pair<N> {
+impl Pair {
     fn new(connections_max: u32) -> Self {
         let reactor = Reactor::new(&Config::default()).unwrap();
-        let mut nets = [0; 2].map(|_| N::make(&reactor.handle(), connections_max));
+        let mut nets = [0; 2].map(|_| TcpNet::new(&reactor.handle(), connections_max));
         let listener = nets[SERVER].listen(LOOPBACK).unwrap();
         let address = nets[SERVER].listener_address(listener).unwrap();
         assert_ne!(address.port(), 0);
@@ -120,8 +93,9 @@ impl<N: Driven> Pair<N> {
     }
 }
 
-fn bytes_arrive_and_half_a_close_is_half_a_close<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn bytes_arrive_and_half_a_close_is_half_a_close() {
+    let mut pair = Pair::new(4);
     let [server, client] = pair.connect();
     for round in 0..50u8 {
         assert_eq!(pair.nets[CLIENT].send(client, &[round; 100]), Ok(Sent(100)));
@@ -145,8 +119,9 @@ fn bytes_arrive_and_half_a_close_is_half_a_close<N: Driven>() {
     pair.nets[CLIENT].close(client);
 }
 
-fn a_full_pipe_pushes_back_and_goes_on<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn a_full_pipe_pushes_back_and_goes_on() {
+    let mut pair = Pair::new(4);
     let [server, client] = pair.connect();
     let total = 32 << 20;
     let pattern: Vec<u8> = (0..=250u8).cycle().take(64 * 251).collect();
@@ -178,8 +153,9 @@ fn a_full_pipe_pushes_back_and_goes_on<N: Driven>() {
     assert_eq!((sent, received), (total, total));
 }
 
-fn nobody_listening_is_refused<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn nobody_listening_is_refused() {
+    let mut pair = Pair::new(4);
     let free = TcpListener::bind(LOOPBACK).unwrap().local_addr().unwrap();
     match pair.nets[CLIENT].connect(free) {
         Ok(client) => assert_eq!(pair.closed(CLIENT, client), NetError::Refused),
@@ -187,8 +163,9 @@ fn nobody_listening_is_refused<N: Driven>() {
     }
 }
 
-fn a_reset_is_told_and_ends_the_connection<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn a_reset_is_told_and_ends_the_connection() {
+    let mut pair = Pair::new(4);
     let mut stream = TcpStream::connect(pair.address).unwrap();
     let server = pair.accepted();
     // Closing with bytes unread resets.
@@ -211,16 +188,18 @@ fn a_reset_is_told_and_ends_the_connection<N: Driven>() {
     assert_eq!(pair.nets[SERVER].send(server, b"x"), Err(NetError::Unknown));
 }
 
-fn a_port_in_use_is_named<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn a_port_in_use_is_named() {
+    let mut pair = Pair::new(4);
     let address = pair.address;
     assert_eq!(pair.nets[CLIENT].listen(address), Err(NetListenError::InUse(address)));
     let nowhere = SocketAddr::from(([192, 0, 2, 1], 1));
     assert!(matches!(pair.nets[CLIENT].listen(nowhere), Err(NetListenError::Unavailable(..))));
 }
 
-fn connections_beyond_the_bound_wait_for_their_turn<N: Driven>() {
-    let mut pair = Pair::<N>::new(2);
+#[test]
+fn connections_beyond_the_bound_wait_for_their_turn() {
+    let mut pair = Pair::new(2);
     let streams: Vec<_> = (0..6).map(|_| TcpStream::connect(pair.address).unwrap()).collect();
     let mut served = 0;
     let mut open = VecDeque::new();
@@ -244,8 +223,9 @@ fn connections_beyond_the_bound_wait_for_their_turn<N: Driven>() {
     assert_eq!(pair.nets[CLIENT].connect(pair.address), Err(NetError::Exhausted));
 }
 
-fn many_short_connections_leave_nothing_behind<N: Driven>() {
-    let mut pair = Pair::<N>::new(8);
+#[test]
+fn many_short_connections_leave_nothing_behind() {
+    let mut pair = Pair::new(8);
     let mut ids = std::collections::HashSet::new();
     for round in 0..300 {
         let [server, client] = pair.connect();
@@ -259,20 +239,22 @@ fn many_short_connections_leave_nothing_behind<N: Driven>() {
     }
 }
 
-fn a_network_that_goes_frees_its_port<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn a_network_that_goes_frees_its_port() {
+    let mut pair = Pair::new(4);
     let [_, client] = pair.connect();
     let handle = pair.reactor.handle();
     let address = pair.address;
-    pair.nets[SERVER] = N::make(&handle, 4);
+    pair.nets[SERVER] = TcpNet::new(&handle, 4);
     pair.told[SERVER].clear();
     assert_eq!(pair.receive(CLIENT, client, 1), [], "its connections end");
     pair.nets[SERVER].listen(address).unwrap();
     pair.connect();
 }
 
-fn an_idle_network_lets_the_reactor_sleep<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn an_idle_network_lets_the_reactor_sleep() {
+    let mut pair = Pair::new(4);
     pair.connect();
     pair.step(Wait::Poll);
     let handle = pair.reactor.handle();
@@ -285,8 +267,9 @@ fn an_idle_network_lets_the_reactor_sleep<N: Driven>() {
     assert!(turns < 20, "{turns} turns with nothing to do");
 }
 
-fn slices_are_filled_and_emptied_in_order<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn slices_are_filled_and_emptied_in_order() {
+    let mut pair = Pair::new(4);
     let [server, client] = pair.connect();
     let bytes: Vec<u8> = (0..=255).collect();
     for cut in [0, 1, 100, 255, 256] {
@@ -318,8 +301,9 @@ fn slices_are_filled_and_emptied_in_order<N: Driven>() {
     assert_eq!(pair.receive(SERVER, server, 1), []);
 }
 
-fn more_slices_than_the_kernel_takes_at_once<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn more_slices_than_the_kernel_takes_at_once() {
+    let mut pair = Pair::new(4);
     let [server, client] = pair.connect();
     let bytes: Vec<u8> = (0..=250u8).cycle().take(3000).collect();
     // Far beyond the limit of one call, most of them empty, with the bytes at the end.
@@ -345,8 +329,9 @@ fn more_slices_than_the_kernel_takes_at_once<N: Driven>() {
 }
 
 /// The last bytes and the end can be told of together, before or after somebody has looked.
-fn an_end_right_behind_the_last_bytes_is_not_missed<N: Driven>() {
-    let mut pair = Pair::<N>::new(4);
+#[test]
+fn an_end_right_behind_the_last_bytes_is_not_missed() {
+    let mut pair = Pair::new(4);
     for round in 0..200 {
         let mut stream = TcpStream::connect(pair.address).unwrap();
         let server = pair.accepted();
@@ -370,8 +355,9 @@ fn an_end_right_behind_the_last_bytes_is_not_missed<N: Driven>() {
 }
 
 /// Connections whose owner does not read must not keep the others from being read.
-fn those_that_are_not_read_hold_nobody_up<N: Driven>() {
-    let mut pair = Pair::<N>::new(8);
+#[test]
+fn those_that_are_not_read_hold_nobody_up() {
+    let mut pair = Pair::new(8);
     let mut connect = || {
         let stream = TcpStream::connect(pair.address).unwrap();
         (stream, pair.accepted())
@@ -398,16 +384,9 @@ fn those_that_are_not_read_hold_nobody_up<N: Driven>() {
 }
 
 #[test]
-fn a_kernel_without_it_is_named() {
-    let reactor = Reactor::new(&Config { newest_features: false, ..Config::default() }).unwrap();
-    let refused = UringNet::new(&reactor.handle(), 4, UringNetBuffers::default()).err().unwrap();
-    assert!(matches!(refused, ReactorError::Lacking(..)) && refused.to_string().contains("6.0"), "{refused}");
-}
-
-#[test]
 fn a_network_may_go_before_or_after_its_reactor_with_everything_in_flight() {
     for reactor_first in [true, false] {
-        let mut pair = Pair::<UringNet>::new(4);
+        let mut pair = Pair::new(4);
         let [server, client] = pair.connect();
         assert_eq!(pair.nets[CLIENT].send(client, &[1; 10_000]), Ok(Sent(10_000)));
         pair.wait(SERVER, |event| (event == NetEvent::Readable(server)).then_some(()));
@@ -420,31 +399,4 @@ fn a_network_may_go_before_or_after_its_reactor_with_everything_in_flight() {
             drop(reactor);
         }
     }
-}
-
-macro_rules! for_each_network {
-    ($($name:ident)*) => {
-        mod tcp_net {
-            $(#[test] fn $name() { super::$name::<ob_io::TcpNet>(); })*
-        }
-        mod uring_net {
-            $(#[test] fn $name() { super::$name::<ob_io::UringNet>(); })*
-        }
-    };
-}
-
-for_each_network! {
-    bytes_arrive_and_half_a_close_is_half_a_close
-    a_full_pipe_pushes_back_and_goes_on
-    nobody_listening_is_refused
-    a_reset_is_told_and_ends_the_connection
-    a_port_in_use_is_named
-    connections_beyond_the_bound_wait_for_their_turn
-    many_short_connections_leave_nothing_behind
-    a_network_that_goes_frees_its_port
-    an_idle_network_lets_the_reactor_sleep
-    slices_are_filled_and_emptied_in_order
-    more_slices_than_the_kernel_takes_at_once
-    an_end_right_behind_the_last_bytes_is_not_missed
-    those_that_are_not_read_hold_nobody_up
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::files::{FilesCardOptions, run_files_card};
-use crate::bench::nvme::{NvmeCardOptions, run_nvme_card};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::config::{Config, ConfigError};
@@ -154,9 +153,6 @@ Examples:
     /// The card of `bench files`, which that starts by itself
     #[command(hide = true)]
     BenchFilesCard(FilesCardOptions),
-    /// A target of `bench nvme`, which that starts by itself
-    #[command(hide = true)]
-    BenchNvmeCard(NvmeCardOptions),
 }
 
 /// Where the configuration comes from.
@@ -381,7 +377,6 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),
         Command::BenchRingDoorbell(options) => run_doorbell(&options).map_err(CommandError::BenchHalf),
         Command::BenchFilesCard(options) => run_files_card(&options).map_err(CommandError::BenchHalf),
-        Command::BenchNvmeCard(options) => run_nvme_card(&options).map_err(CommandError::BenchHalf),
     }
 }
 

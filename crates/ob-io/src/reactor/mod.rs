@@ -13,16 +13,14 @@
 //! Everything is sized at start-up: a turn allocates nothing (the caller's `Vec` of events grows to at most
 //! [`Config::events_max`] once).
 
-mod buffer_ring;
 mod operations;
 mod ring;
-mod streams;
 mod watches;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,8 +33,6 @@ use rustix::event::PollFlags;
 pub(crate) use operations::DeviceFile;
 use operations::{Operations, Step};
 use ring::{Entered, Ring};
-use streams::Streams;
-pub(crate) use streams::{News, StreamId, StreamWork};
 pub use watches::{Interest, Readiness, WatchId};
 use watches::{Todo, Watches};
 
@@ -99,9 +95,6 @@ pub enum ReactorError {
     /// The kernel is too old.
     #[error("this kernel's io_uring lacks {0}; Linux 5.15 or newer is needed")]
     Unsupported(&'static str),
-    /// The kernel is too old for one way to do something; there are others.
-    #[error("this kernel's io_uring lacks {0}; Linux {1} or newer is needed")]
-    Lacking(&'static str, &'static str),
     /// A table is full; its size is in [`Config`].
     #[error("the reactor has no room for another {0}")]
     Full(&'static str),
@@ -281,76 +274,16 @@ impl Handle {
     }
 }
 
-/// Sockets that the kernel accepts and receives on by itself, each group of them with buffers of its own.
-impl Handle {
-    /// A new group, whose sockets share `count` buffers of `len` bytes that the kernel fills as bytes arrive.
-    pub(crate) fn add_stream_group(&self, len: usize, count: u16) -> Result<u16, ReactorError> {
-        let mut core = self.core.borrow_mut();
-        core.check_open()?;
-        let Core { streams, ring, .. } = &mut *core;
-        streams.add_group(ring, len, count)
-    }
-
-    /// Ends everything in a group. Its memory goes when the kernel has let go of it.
-    pub(crate) fn remove_stream_group(&self, group: u16) {
-        let mut core = self.core.borrow_mut();
-        for stream in core.streams.orphan_group(group) {
-            core.queue(Queued::Cancel(stream_data(stream)));
-        }
-        let Core { streams, ring, .. } = &mut *core;
-        streams.release_if_over(ring, group);
-    }
-
-    /// Begins to accept or receive on a socket until the kernel says that it is over, which [`News::Over`] tells.
-    pub(crate) fn start_stream(
-        &self,
-        group: u16,
-        tag: u64,
-        work: StreamWork,
-        socket: &Rc<OwnedFd>,
-    ) -> Result<StreamId, ReactorError> {
-        let mut core = self.core.borrow_mut();
-        core.check_open()?;
-        let stream = core.streams.add(group, tag, work, socket).ok_or(ReactorError::Full("stream"))?;
-        core.queue(Queued::Stream(stream.slot));
-        Ok(stream)
-    }
-
-    /// Asks the kernel to stop. What it did before is still told, and then [`News::Over`].
-    pub(crate) fn stop_stream(&self, stream: StreamId) {
-        let mut core = self.core.borrow_mut();
-        if core.streams.is_current(stream) {
-            core.queue(Queued::Cancel(stream_data(stream)));
-        }
-    }
-
-    /// The next news of a group, with the tag of the stream that they are of.
-    pub(crate) fn next_stream_news(&self, group: u16) -> Option<(u64, News)> {
-        self.core.borrow_mut().streams.next_news(group)
-    }
-
-    /// Whether a group has buffers left for what arrives.
-    pub(crate) fn has_stream_buffers(&self, group: u16) -> bool {
-        self.core.borrow_mut().streams.has_buffers(group)
-    }
-}
-
 /// What an entry's completion is about, in the high bits of its user data.
 const KIND_SHIFT: u32 = 60;
 const KIND_IGNORED: u64 = 0;
 const KIND_WAKER: u64 = 1;
 const KIND_WATCH: u64 = 2;
 const KIND_OPERATION: u64 = 3;
-const KIND_STREAM: u64 = 4;
 
 /// Names a watch to the kernel. The generation keeps a late cancel of one watch from hitting the next in its slot.
 fn watch_data(watch: WatchId) -> u64 {
     KIND_WATCH << KIND_SHIFT | u64::from(watch.generation & 0x0fff_ffff) << 32 | u64::from(watch.slot)
-}
-
-/// Names a stream to the kernel, with a generation for the same reason.
-fn stream_data(stream: StreamId) -> u64 {
-    KIND_STREAM << KIND_SHIFT | u64::from(stream.generation & 0x0fff_ffff) << 32 | u64::from(stream.slot)
 }
 
 fn operation_data(slot: u32) -> u64 {
@@ -362,7 +295,6 @@ fn operation_data(slot: u32) -> u64 {
 enum Queued {
     Operation(u32),
     Arm(u32),
-    Stream(u32),
     Waker,
     Cancel(u64),
 }
@@ -371,7 +303,6 @@ struct Core {
     ring: Ring,
     operations: Operations,
     watches: Watches,
-    streams: Streams,
     timers: Timers,
     waker: Waker,
     waker_armed: bool,
@@ -387,13 +318,11 @@ struct Core {
 impl Core {
     fn new(config: &Config) -> Result<Self, ReactorError> {
         let waker = Waker::new().map_err(|errno| ReactorError::Setup(errno.into()))?;
-        // Watches and streams can each be wanted and given up while the queue is full.
-        let deferred = config.operations_max + 4 * config.watches_max + 1;
+        let deferred = config.operations_max + 2 * config.watches_max + 1;
         let mut core = Self {
             ring: Ring::new(config)?,
             operations: Operations::new(config.operations_max, config.devices_max),
             watches: Watches::new(config.watches_max),
-            streams: Streams::new(config.watches_max, config.newest_features),
             timers: Timers::new(config.timers_max),
             waker,
             waker_armed: false,
@@ -413,7 +342,6 @@ impl Core {
     fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) -> usize {
         let events_before = events.len();
         self.push_deferred();
-        self.streams.refill();
         self.enter(wait);
         let mut happened = std::mem::take(&mut self.finished_early);
         if self.waker.take_notice() {
@@ -486,10 +414,6 @@ impl Core {
                 }
                 false
             }
-            KIND_STREAM => {
-                let Self { streams, ring, .. } = self;
-                streams.complete(ring, slot, completion)
-            }
             KIND_OPERATION => match self.operations.complete(&mut self.ring, slot, result) {
                 Step::Again if self.open => {
                     self.queue(Queued::Operation(slot));
@@ -529,9 +453,6 @@ impl Core {
             Queued::Arm(slot) => self.watches.to_arm(slot).map(|(watch, fd, flags)| {
                 opcode::PollAdd::new(Fd(fd), flags).multi(true).build().user_data(watch_data(watch))
             }),
-            Queued::Stream(slot) => {
-                self.streams.entry(slot).map(|(stream, entry)| entry.user_data(stream_data(stream)))
-            }
             Queued::Waker => Some(self.waker_entry()),
             Queued::Cancel(target) => {
                 Some(opcode::AsyncCancel::new(target).build().user_data(KIND_IGNORED << KIND_SHIFT))
@@ -542,13 +463,11 @@ impl Core {
         // SAFETY: polls and cancels name no memory. A device operation names a slice that its slot owns; slots
         // keep operations until the completion with their number was dispatched, survive the device and every
         // handle, and are leaked if the kernel does not let go at shutdown. Zeros are only read, and live as
-        // long. A stream's socket is its slot's until its last completion; the buffers that the kernel fills for it
-        // are its group's, which stays as long as any of its streams.
+        // long.
         let pushed = unsafe { self.ring.push(&entry) };
         if pushed {
             match queued {
                 Queued::Arm(slot) => self.watches.armed(slot),
-                Queued::Stream(slot) => self.streams.armed(slot),
                 Queued::Waker => self.waker_armed = true,
                 Queued::Operation(_) | Queued::Cancel(_) => {}
             }
@@ -568,9 +487,7 @@ impl Core {
         self.push_deferred();
         let watches = self.watches.held().map(watch_data);
         let operations = self.operations.busy().map(operation_data);
-        let streams = self.streams.held().map(stream_data);
-        let targets: Vec<u64> =
-            watches.chain(operations).chain(streams).chain([KIND_WAKER << KIND_SHIFT]).collect();
+        let targets: Vec<u64> = watches.chain(operations).chain([KIND_WAKER << KIND_SHIFT]).collect();
         for target in targets {
             self.queue(Queued::Cancel(target));
         }
@@ -580,10 +497,8 @@ impl Core {
             while let Some(completion) = self.ring.next_completion() {
                 self.dispatch(&completion);
             }
-            let held = self.operations.in_flight()
-                + self.watches.with_kernel()
-                + self.streams.with_kernel()
-                + usize::from(self.waker_armed);
+            let held =
+                self.operations.in_flight() + self.watches.with_kernel() + usize::from(self.waker_armed);
             let left = deadline - MonotonicClock.now();
             if held == 0 || left.is_zero() {
                 break;
@@ -600,6 +515,5 @@ impl Core {
             self.operations.leak();
         }
         self.operations.let_go(&mut self.ring);
-        self.streams.let_go(&self.ring);
     }
 }

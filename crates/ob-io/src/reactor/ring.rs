@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{Builder, EnterFlags, IoUring, Probe, cqueue, opcode, squeue};
+use io_uring::{Builder, EnterFlags, IoUring, cqueue, squeue};
 use ob_memory::{ArenaSpan, Slice};
 use rustix::io::Errno;
 
@@ -161,26 +161,6 @@ impl Ring {
 
     pub(super) fn next_completion(&mut self) -> Option<cqueue::Entry> {
         self.uring.completion().next()
-    }
-
-    /// Whether this kernel keeps receiving on a socket, into buffers that it picks from a ring of them.
-    pub(super) fn receives_by_itself(&self) -> bool {
-        let mut probe = Probe::new();
-        // Sending without a copy came with the same kernel, 6.0, and can be asked for.
-        self.uring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(opcode::SendZc::CODE)
-    }
-
-    /// # Safety
-    ///
-    /// `address` must be that of a ring of `count` entries, page-aligned, that stays until it is unregistered, and
-    /// each buffer it ever names must be nobody else's until a completion names it.
-    pub(super) unsafe fn register_buffer_ring(&self, address: u64, count: u16, group: u16) -> io::Result<()> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.uring.submitter().register_buf_ring_with_flags(address, count, group, 0) }
-    }
-
-    pub(super) fn unregister_buffer_ring(&self, group: u16) -> io::Result<()> {
-        self.uring.submitter().unregister_buf_ring(group)
     }
 
     /// Puts a file into the table; `None` when there is no table, or no room.

@@ -21,6 +21,10 @@ pub struct TargetConfig {
     pub transfers_max: usize,
     /// Bytes of answers, besides payload, that wait to be sent on one connection before nothing more is read from it.
     pub unsent_max: usize,
+    /// The same for connections that are no I/O queue; one answer may be [`TRANSFER_LEN_MAX`] more.
+    pub control_unsent_max: usize,
+    /// Bytes that are taken with one receive from a connection that is no I/O queue.
+    pub control_receive_len: usize,
     /// Bytes that are taken from a connection with one receive, besides a payload that goes to its own buffer.
     pub receive_len: usize,
     /// Compare commands (they need two buffers) at once, all connections together.
@@ -53,6 +57,8 @@ impl Default for TargetConfig {
             connection_transfer_max: 4 << 20,
             transfers_max: 64,
             unsent_max: 256 << 10,
+            control_unsent_max: 16 << 10,
+            control_receive_len: 16 << 10,
             receive_len: 128 << 10,
             compares_max: 32,
             open_timeout: Duration::from_secs(5),

@@ -120,6 +120,11 @@ impl Connection {
         }
     }
 
+    /// Whether it is an I/O queue. Others need little, and those who have proved nothing get no more.
+    pub(super) fn is_io(&self) -> bool {
+        self.queue.is_some_and(|queue| queue.identity.queue != QueueId::ADMIN)
+    }
+
     /// Whether a command of this id is under way.
     pub(super) fn has_command(&self, command: CommandId) -> bool {
         self.ids.contains(&command.0)

@@ -258,7 +258,9 @@ impl Target {
     /// So many bytes were sent; fewer than were offered, when the network takes no more now. Whether there is more.
     pub fn sent(&mut self, now: Instant, key: ConnectionKey, count: usize) -> bool {
         self.counts.bytes_sent += count as u64;
-        let unsent_max = self.config.unsent_max;
+        let Some(unsent_max) = self.connection(key).map(|connection| self.unsent_max(connection)) else {
+            return false;
+        };
         let Some(connection) = self.connection_mut(key) else { return false };
         connection.output.sent(count);
         connection.taken(now, count);
@@ -273,6 +275,11 @@ impl Target {
             self.arm(now);
         }
         !is_done
+    }
+
+    /// Bytes of answers, besides payload, that a connection may leave unread before nothing more is read from it.
+    fn unsent_max(&self, connection: &Connection) -> usize {
+        if connection.is_io() { self.config.unsent_max } else { self.config.control_unsent_max }
     }
 
     fn all_sent(&mut self, key: ConnectionKey) {

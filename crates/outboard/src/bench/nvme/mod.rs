@@ -11,7 +11,6 @@
 //! started, filled, put to every load and ended, round after round, because SPDK's keeps its core busy as long as it
 //! runs. The median round counts.
 
-mod card;
 mod client;
 mod target;
 
@@ -26,7 +25,6 @@ use super::cores::{card_core, leave};
 use super::load::{Direction, Load, Measured, Order, Role, median, stamp};
 use super::{Bench, BenchFailure, Case, Latencies, Report, Setting};
 use crate::accounting;
-pub use card::{NvmeCardOptions, run_nvme_card};
 use client::{Client, Crowd, Shape};
 use target::{Backend, TargetProcess, Who, spdk_program};
 
@@ -160,9 +158,6 @@ impl<'run> Measuring<'run> {
         let mut contenders = vec![(Who::Card, "memory", Backend::Memory(self.plan.bytes))];
         if spdk_program().is_some() {
             contenders.insert(0, (Who::Spdk, "memory", Backend::Memory(self.plan.bytes)));
-        }
-        for who in [Who::Sockets, Who::Multishot] {
-            contenders.push((who, "memory", Backend::Memory(self.plan.bytes)));
         }
         contenders.push((Who::Card, "file", Backend::File(self.place.0.join("file"), self.plan.bytes)));
         if let Some(disk) = std::env::var_os(DISK_VARIABLE) {

@@ -26,10 +26,6 @@ const BLOCK: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Card,
-    /// A bare target on plain sockets.
-    Sockets,
-    /// The same where the kernel receives by itself.
-    Multishot,
     Spdk,
 }
 
@@ -37,8 +33,6 @@ impl Who {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Card => "card",
-            Self::Sockets => "sockets",
-            Self::Multishot => "multishot",
             Self::Spdk => "spdk",
         }
     }
@@ -79,7 +73,6 @@ impl TargetProcess {
         let address = free_address()?;
         let mut command = match who {
             Who::Card => card_command(backend, place, address)?,
-            Who::Sockets | Who::Multishot => bare_command(who, backend, address)?,
             Who::Spdk => spdk_command(backend, place, address, core)?,
         };
         let log = std::fs::File::create(place.join("log"))?;
@@ -150,17 +143,6 @@ fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<
     std::fs::write(&config, text)?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("card").arg("--config").arg(config).arg("--data").arg(place.join("data"));
-    Ok(command)
-}
-
-fn bare_command(who: Who, backend: &Backend, address: SocketAddr) -> Result<Command, BenchFailure> {
-    let Backend::Memory(size) = backend else { return Err("sockets are compared in memory".into()) };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bench-nvme-card").arg("--listen").arg(address.to_string());
-    command.args(["--bytes", &size.to_string()]);
-    if who == Who::Multishot {
-        command.arg("--multishot");
-    }
     Ok(command)
 }
 
