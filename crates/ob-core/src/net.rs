@@ -91,6 +91,13 @@ pub trait Net {
     /// The address a listener really has (port 0 asks for any).
     fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr>;
 
+    /// The address that a connection has on this side, where that is known: one that listens on all of a machine's
+    /// addresses was reached at one of them.
+    fn local_address(&self, connection: ConnectionId) -> Option<SocketAddr> {
+        let _ = connection;
+        None
+    }
+
     /// Begins to connect.
     fn connect(&mut self, address: SocketAddr) -> Result<ConnectionId, NetError>;
 

@@ -310,6 +310,12 @@ impl Net for TcpNet {
         self.listeners.get(listener.0 as usize).map(|listener| listener.address)
     }
 
+    fn local_address(&self, connection: ConnectionId) -> Option<SocketAddr> {
+        let slot = self.slots.get(connection.0 as u32 as usize)?;
+        let found = slot.connection.as_ref().filter(|_| slot.generation == (connection.0 >> 32) as u32)?;
+        SocketAddr::try_from(getsockname(&found.socket).ok()?).ok()
+    }
+
     fn connect(&mut self, address: SocketAddr) -> Result<ConnectionId, NetError> {
         let socket = stream_socket(address).map_err(net_error)?;
         let connecting = match connect(&socket, &address) {

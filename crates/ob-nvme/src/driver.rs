@@ -21,7 +21,7 @@ use ob_core::{
     NetListenError, Received, Refused, RefusedReason, Token,
 };
 
-use crate::target::control::{BackendId, PortKey};
+use crate::target::control::{BackendId, Path, PortKey};
 use crate::target::{ConnectionAction, ConnectionKey, Target};
 
 /// Receives a connection gets in one turn; the others are not to wait for one that always has more.
@@ -159,8 +159,9 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         match event {
             NetEvent::Accepted { listener, connection, peer } => {
                 let port = self.ports.iter().find(|(known, _)| *known == listener);
-                let key =
-                    port.and_then(|(_, port)| self.target.accept_from(now, connection, *port, peer.ip()));
+                let local = self.net.local_address(connection).map(|address| address.ip());
+                let path = port.map(|(_, port)| Path { port: *port, peer: peer.ip(), local });
+                let key = path.and_then(|path| self.target.accept_from(now, connection, path));
                 match key {
                     Some(key) => {
                         self.connections.insert(connection, key);

@@ -88,6 +88,22 @@ fn data_lies_where_the_host_wants_it() {
 }
 
 #[test]
+fn data_behind_a_gap_in_its_capsule_is_moved_to_where_devices_want_it() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    let pointer = DataPointer::InCapsule { offset: 12, len: BLOCK as u32 };
+    let entry = rig.entry(io, IoOpcode::Write, 5, 1, pointer);
+    let data: Vec<u8> = [9; 12].into_iter().chain([7; BLOCK]).chain([8; 4]).collect();
+    rig.submit(io, &entry, &data);
+    let Some((_, DeviceOp::Write { from, .. })) = rig.disk.queue.front() else { panic!("no write") };
+    assert_eq!((from.as_ptr() as usize % 4096, from.len()), (0, BLOCK));
+    rig.release_disk();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.bytes[5 * BLOCK..6 * BLOCK], [7; BLOCK]);
+}
+
+#[test]
 fn every_byte_may_arrive_alone() {
     for digests in [Digests::NONE, Digests::BOTH] {
         let mut rig = Rig::new();

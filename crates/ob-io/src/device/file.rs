@@ -81,7 +81,8 @@ impl FileDevice {
 
     /// Gives the file another length, rounded down to whole blocks. A block device has the length that it has.
     ///
-    /// Operations in flight beyond a shorter end may make the file longer again; nobody reaches what they leave there.
+    /// Operations in flight beyond a shorter end may make the file longer again; nobody reaches what they leave there, and
+    /// whoever opens the file next should find it cut once more.
     pub fn resize(&mut self, len: u64) -> std::io::Result<()> {
         self.info = self.handle.resize_device(self.index, len)?;
         Ok(())

@@ -28,7 +28,6 @@ mod waiting;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv4Addr};
 
 use ob_core::{ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
@@ -191,18 +190,12 @@ impl Target {
 
     /// [`Target::accept_from`] for peers without addresses, which are taken for one.
     pub fn accept(&mut self, now: Instant, net: ConnectionId, port: PortKey) -> Option<ConnectionKey> {
-        self.accept_from(now, net, port, Ipv4Addr::UNSPECIFIED.into())
+        self.accept_from(now, net, port.into())
     }
 
     /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed. The
     /// peer's address is whom its buffers are counted for until its host has proved who it is.
-    pub fn accept_from(
-        &mut self,
-        now: Instant,
-        net: ConnectionId,
-        port: PortKey,
-        peer: IpAddr,
-    ) -> Option<ConnectionKey> {
+    pub fn accept_from(&mut self, now: Instant, net: ConnectionId, path: Path) -> Option<ConnectionKey> {
         if self.slots.len() - self.free.len() >= self.config.connections_max {
             self.counts.refused += 1;
             return None;
@@ -214,8 +207,8 @@ impl Target {
         });
         self.arm(now);
         let slot = self.slots.get_mut(index as usize)?;
-        let holder = self.buffers.connection_from(peer);
-        slot.connection = Some(Box::new(Connection::new(net, Path { port, peer }, holder, now)));
+        let holder = self.buffers.connection_from(path.peer);
+        slot.connection = Some(Box::new(Connection::new(net, path, holder, now)));
         Some(ConnectionKey { index, generation: slot.generation })
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ob_core::{ConnectionId, DeviceCompletion, DeviceError, DeviceOp, Instant, Token};
 use ob_nvme::target::control::{
-    AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemKey,
+    AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, Path, PortKey, PortSpec, SubsystemKey,
     SubsystemSpec, TransportAddress,
 };
 use ob_nvme::target::{ConnectionAction, ConnectionKey, Target, TargetConfig};
@@ -168,7 +168,8 @@ impl Rig {
 
     pub fn client(&mut self) -> Client {
         let net = ConnectionId(self.clients.len() as u64);
-        let key = self.target.accept_from(self.now, net, PortKey(1), self.peer);
+        let path = Path { peer: self.peer, ..Path::from(PortKey(1)) };
+        let key = self.target.accept_from(self.now, net, path);
         self.clients.push(ClientState {
             key,
             framing: Framing {

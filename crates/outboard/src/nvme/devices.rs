@@ -101,6 +101,24 @@ struct Slot {
     in_flight: usize,
     /// No namespace lies on it any more; it goes with its last operation.
     leaving: bool,
+    /// It was made so short while operations were on their way, which may have made it longer again.
+    shortened_to: Option<u64>,
+}
+
+impl Slot {
+    /// The last operation is done: what came after a file was made shorter is taken off again, so that the next life finds
+    /// the length that hosts were told.
+    fn settle(&mut self) {
+        if self.in_flight > 0 {
+            return;
+        }
+        if let (Some(len), Backing::Whole(CardDevice::File(file))) =
+            (self.shortened_to.take(), &mut self.device)
+            && let Err(error) = file.resize(len)
+        {
+            tracing::error!("a namespace's file may have grown again: {error}");
+        }
+    }
 }
 
 /// What a namespace's bytes are on.
@@ -150,7 +168,7 @@ impl Devices {
     fn insert(&mut self, device: Backing) -> BackendId {
         let backend = self.opened;
         self.opened += 1;
-        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false });
+        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false, shortened_to: None });
         BackendId(backend)
     }
 
@@ -174,7 +192,12 @@ impl Devices {
     /// Gives a file another length.
     pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
         match self.slots.get_mut(&backend.0) {
-            Some(Slot { device: Backing::Whole(CardDevice::File(file)), .. }) => file.resize(size),
+            Some(Slot {
+                device: Backing::Whole(CardDevice::File(file)), in_flight, shortened_to, ..
+            }) => {
+                *shortened_to = (*in_flight > 0 && size < file.info().capacity).then_some(size);
+                file.resize(size)
+            }
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
         }
     }
@@ -256,6 +279,7 @@ impl Store for Devices {
         let (index, completion, is_over) = polled.find_map(|(index, slot)| {
             let completion = slot.device.device_mut().poll()?;
             slot.in_flight -= 1;
+            slot.settle();
             Some((*index, completion, slot.leaving && slot.in_flight == 0))
         })?;
         if is_over {

@@ -11,7 +11,6 @@ use ob_nvme::target::control::{
     AdminError, BackendId, Control, HostPolicy, HostSecrets, HostSpec, NamespaceSpec, PortKey, PortSpec,
     SubsystemKey, SubsystemSpec, TransportAddress,
 };
-use ob_wire_nvme::log::AddressFamily;
 use ob_wire_nvme::text::Nqn;
 
 use super::catalogue::{Entry, NamespacePlace};
@@ -181,13 +180,8 @@ fn subsystem_spec(
 }
 
 fn port_spec(port: PortKey, address: SocketAddr) -> PortSpec {
-    let family = if address.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
-    let service = address.port();
-    PortSpec {
-        port,
-        address: TransportAddress { family, address: address.ip().to_string(), service },
-        discovery_only: port == DISCOVERY_PORT,
-    }
+    let discovery_only = port == DISCOVERY_PORT;
+    PortSpec { port, address: TransportAddress::of(address.ip(), address.port()), discovery_only }
 }
 
 fn hosts(card: &CardConfig, subsystem: &SubsystemConfig) -> Result<HostPolicy, NvmeError> {

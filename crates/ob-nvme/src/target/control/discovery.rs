@@ -17,13 +17,8 @@ pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
             continue;
         }
         for port in control.ports.iter().filter(|port| !port.discovery_only && subsystem.is_on(port.port)) {
-            entries.push(entry(
-                control,
-                port.port,
-                &port.address,
-                &subsystem.spec.nqn,
-                DiscoverySubtype::Nvm,
-            ));
+            let address = port.address.seen_at(controller.path.local);
+            entries.push(entry(control, port.port, &address, &subsystem.spec.nqn, DiscoverySubtype::Nvm));
         }
     }
     for referral in &control.referrals {

@@ -56,12 +56,14 @@ pub struct Path {
     pub port: PortKey,
     /// The host's address.
     pub peer: IpAddr,
+    /// The address that it reached, if that is known.
+    pub local: Option<IpAddr>,
 }
 
 /// A path of peers without addresses, which are taken for one.
 impl From<PortKey> for Path {
     fn from(port: PortKey) -> Self {
-        Self { port, peer: Ipv4Addr::UNSPECIFIED.into() }
+        Self { port, peer: Ipv4Addr::UNSPECIFIED.into(), local: None }
     }
 }
 
@@ -128,6 +130,25 @@ pub struct TransportAddress {
     pub address: String,
     /// TRSVCID, the port number.
     pub service: u16,
+}
+
+impl TransportAddress {
+    /// An address and a port number.
+    #[must_use]
+    pub fn of(address: IpAddr, service: u16) -> Self {
+        let family = if address.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
+        Self { family, address: address.to_string(), service }
+    }
+
+    /// The same as a host can use it who was reached there: "all addresses" is no address to connect to.
+    #[must_use]
+    pub(super) fn seen_at(&self, local: Option<IpAddr>) -> Self {
+        let is_any = self.address.parse().is_ok_and(|address: IpAddr| address.is_unspecified());
+        match local.filter(|_| is_any) {
+            Some(local) => Self::of(local.to_canonical(), self.service),
+            None => self.clone(),
+        }
+    }
 }
 
 /// A port.

@@ -147,7 +147,7 @@ fn a_host_that_comes_back_replaces_itself_on_the_same_path_alone() {
     let other_port = stage.control.connect(stage.now, SECOND_PORT, &entry, data.as_bytes()).unwrap();
     assert!(other_port.superseded.is_empty());
     // Another address of the host is another path: a host that multipaths has both.
-    let path = Path { port: PORT, peer: [10, 0, 0, 2].into() };
+    let path = Path { peer: [10, 0, 0, 2].into(), ..Path::from(PORT) };
     let other_path = stage.control.connect(stage.now, path, &entry, data.as_bytes()).unwrap();
     assert!(other_path.superseded.is_empty());
     let again = stage.connect(1);

@@ -184,6 +184,35 @@ fn discovery_tells_each_host_what_it_may_reach() {
 }
 
 #[test]
+fn a_host_is_told_the_address_that_it_reached_where_all_are_listened_on() {
+    let any = |address: &str| TransportAddress::of(address.parse().unwrap(), 4420);
+    let reached = |address: &str| Some(address.parse().unwrap());
+    for (listened, local, told) in [
+        ("0.0.0.0", reached("192.0.2.7"), "192.0.2.7"),
+        ("::", reached("::ffff:192.0.2.7"), "192.0.2.7"),
+        ("::", reached("2001:db8::7"), "2001:db8::7"),
+        ("192.0.2.9", reached("192.0.2.7"), "192.0.2.9"),
+        ("0.0.0.0", None, "0.0.0.0"),
+    ] {
+        let seen = any(listened).seen_at(local);
+        assert_eq!((seen.address.as_str(), seen.service), (told, 4420));
+        assert_eq!(seen.family == AddressFamily::Ipv4, !told.contains(':'));
+    }
+    let mut stage = Stage::new();
+    let port = PortSpec { port: PortKey(6), address: any("0.0.0.0"), discovery_only: false };
+    stage.control.add_port(port).unwrap();
+    let path = Path { local: reached("192.0.2.7"), ..Path::from(PORT) };
+    let entry = admin_connect().encode(CommandId(1), DataPointer::InCapsule { offset: 0, len: 1024 });
+    let parties = ConnectParties { subsystem: Nqn::discovery(), ..parties(1) }.encode();
+    let queue = stage.control.connect(stage.now, path, &entry, parties.as_bytes()).unwrap().identity;
+    stage.enable(queue);
+    let log = bytes_of(stage.log(queue, 0x70, 1024 * 8, false));
+    let addresses: Vec<&[u8]> =
+        (1..=long(&log, 8) as usize).map(|index| &log[1024 * index + 512..1024 * index + 522]).collect();
+    assert!(addresses.contains(&&b"192.0.2.7 "[..]), "{addresses:?}");
+}
+
+#[test]
 fn a_subsystem_is_served_and_told_on_its_ports_alone() {
     let mut stage = Stage::new();
     let elsewhere = PortSpec { port: PortKey(5), address: address(4430), discovery_only: false };
