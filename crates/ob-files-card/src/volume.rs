@@ -35,7 +35,10 @@ pub struct FileVolume {
 enum Out {
     /// The operation, without its memory.
     Device(Token, DeviceOp),
-    Resize(u64),
+    Resize {
+        size: u64,
+        before: u64,
+    },
     /// The new size is being made durable.
     Resized(u64),
 }
@@ -58,11 +61,18 @@ impl FileVolume {
 
     /// Begins to change the file's size. What lies beyond a smaller one is out of reach at once.
     pub fn begin_resize(&mut self, size: u64) {
+        let before = self.capacity;
         self.capacity = self.capacity.min(size - size % u64::from(self.block_len));
         self.resized = None;
-        if let Err(error) = self.send(Out::Resize(size), Op::Resize { file: self.file, size }) {
-            self.resized = Some(Err(error));
+        if let Err(error) = self.send(Out::Resize { size, before }, Op::Resize { file: self.file, size }) {
+            self.resize_failed(before, error);
         }
+    }
+
+    /// It has the size that it had.
+    fn resize_failed(&mut self, before: u64, error: FileError) {
+        self.capacity = before;
+        self.resized = Some(Err(error));
     }
 
     /// How changing the size went, once it is over.
@@ -131,10 +141,11 @@ impl FileVolume {
             Some(Out::Device(token, op)) => {
                 self.done.push_back(DeviceCompletion { token, ..finished(op, result, buffer) });
             }
-            Some(Out::Resize(size)) => {
-                let sent = result.and_then(|_| self.send(Out::Resized(size), Op::Flush));
-                self.resized = sent.err().map(Err);
-            }
+            Some(Out::Resize { size, before }) => match result {
+                Err(error) => self.resize_failed(before, error),
+                // The file has its new size from here on, durable or not.
+                Ok(_) => self.resized = self.send(Out::Resized(size), Op::Flush).err().map(Err),
+            },
             Some(Out::Resized(size)) => {
                 if result.is_ok() {
                     self.capacity = size - size % u64::from(self.block_len);

@@ -126,7 +126,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
 
     /// When the next turn is due, if nothing happens before; a reactor's events need one too.
     pub fn next_due(&self) -> Option<Instant> {
-        if !self.readable.is_empty() {
+        if !self.readable.is_empty() || self.target.can_go_on() {
             return Some(Instant::default());
         }
         [self.target.next_due(), self.store.next_due()].into_iter().flatten().min()
@@ -151,7 +151,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         turn.events += self.serve_devices(now);
         self.send_all(now);
         self.act();
-        turn.has_more = !self.readable.is_empty();
+        turn.has_more = !self.readable.is_empty() || self.target.can_go_on();
         turn
     }
 

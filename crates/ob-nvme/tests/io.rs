@@ -424,6 +424,31 @@ fn zeros_behind_a_pair_are_written() {
 }
 
 #[test]
+fn large_zeros_are_written_in_parts_that_end_where_units_do() {
+    let unit = 8 * BLOCK as u64;
+    let mut rig = Rig::with(TargetConfig { zeroes_at_once: unit, ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.bytes.fill(7);
+    rig.disk.is_held = true;
+    let entry = rig.entry(io, IoOpcode::WriteZeroes, 5, 20, DataPointer::None);
+    rig.submit(io, &entry, &[]);
+    let mut parts = Vec::new();
+    while let Some((_, op)) = rig.disk.queue.front() {
+        let (offset, len) = op.extent().unwrap();
+        parts.push((offset / BLOCK as u64, len / BLOCK as u64));
+        assert!(rig.messages(io).is_empty(), "not before the last");
+        rig.complete(0);
+        rig.settle();
+    }
+    assert_eq!(parts, [(5, 3), (8, 8), (16, 8), (24, 1)]);
+    rig.run();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    let is_zero =
+        |block: usize| rig.disk.bytes[block * BLOCK..(block + 1) * BLOCK].iter().all(|byte| *byte == 0);
+    assert!((5..25).all(is_zero) && !is_zero(4) && !is_zero(25));
+}
+
+#[test]
 fn nobody_comes_between_the_halves_of_a_pair() {
     let mut rig = Rig::new();
     let (_, controller) = rig.admin(Digests::NONE);

@@ -467,7 +467,7 @@ fn run(seed: u64, rounds: usize, flush_lies: PerMillion) -> (u64, u64) {
 #[test]
 fn what_was_promised_is_kept_through_losses_of_connections_processes_and_power() {
     let mut total = (0, 0);
-    for seed in 0..12 {
+    for seed in 0..100 {
         let (answered, failed) = run(seed, 8, PerMillion::NEVER);
         total = (total.0 + answered, total.1 + failed);
     }
@@ -478,7 +478,7 @@ fn what_was_promised_is_kept_through_losses_of_connections_processes_and_power()
 #[test]
 #[should_panic(expected = "not one of")]
 fn a_disk_that_lies_about_flushes_is_found() {
-    for seed in 0..12 {
+    for seed in 0..100 {
         run(seed, 8, PerMillion::ALWAYS);
     }
 }

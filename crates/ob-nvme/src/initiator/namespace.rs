@@ -142,9 +142,10 @@ impl Namespace {
     }
 
     /// Makes everything durable that was completed before. [`Error::Unflushed`] if the association was lost in between:
-    /// the target may have lost what it had not made durable. (What [`Initiator::io`] changed is not known here.)
+    /// the target may have lost what it had not made durable. That is told once, to whoever flushes first. (What
+    /// [`Initiator::io`] changed is not known here.)
     pub async fn flush(&self) -> Result<(), Error> {
-        let begun = self.initiator.shared().flush_begins(self.id);
+        let begun = self.initiator.shared().flush_begins();
         let entry = SubmissionEntry::new(IoOpcode::Flush.code(), CommandId(0), self.id);
         let request = Request {
             queue: Queue::Io,

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,52 +106,62 @@ struct Inner {
 pub(super) struct Shared {
     inner: Mutex<Inner>,
     bell: OwnedFd,
-    unflushed: Mutex<BTreeMap<NamespaceId, Unflushed>>,
+    unflushed: Mutex<Unflushed>,
 }
 
-/// Changes of a namespace that are complete and were not flushed since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unflushed {
-    /// The first association that completed one.
-    association: u64,
-    /// How many there were.
+/// Changes that are complete and were not flushed since, by namespace and by the association that completed them. Changes
+/// are numbered in the order of their completion.
+#[derive(Default)]
+struct Unflushed {
     changes: u64,
+    namespaces: BTreeMap<NamespaceId, BTreeMap<u64, RangeInclusive<u64>>>,
 }
 
-/// A flush speaks for what its own association has completed; a target that came back may have lost the rest.
+/// Associations whose changes are told apart; older ones are counted to the oldest.
+const ASSOCIATIONS_MAX: usize = 4;
+
+/// A flush speaks for what its own association has completed before it began; a target that came back may have lost the
+/// rest.
 impl Shared {
-    fn unflushed(&self) -> MutexGuard<'_, BTreeMap<NamespaceId, Unflushed>> {
+    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
         self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A change is complete and not known to be durable.
     pub(super) fn changed(&self, namespace: NamespaceId, association: u64) {
-        let mut all = self.unflushed();
-        let unflushed = all.entry(namespace).or_insert(Unflushed { association, changes: 0 });
-        unflushed.association = unflushed.association.min(association);
+        let mut unflushed = self.unflushed();
         unflushed.changes += 1;
-    }
-
-    /// What a flush that begins now is to make durable.
-    pub(super) fn flush_begins(&self, namespace: NamespaceId) -> Option<Unflushed> {
-        self.unflushed().get(&namespace).copied()
-    }
-
-    /// A flush that began then is done: whether it made everything durable.
-    pub(super) fn flushed(
-        &self,
-        namespace: NamespaceId,
-        begun: Option<Unflushed>,
-        association: u64,
-    ) -> Result<(), Error> {
-        let Some(begun) = begun else { return Ok(()) };
-        let mut all = self.unflushed();
-        // What was completed meanwhile waits for the next one.
-        match all.get_mut(&namespace) {
-            Some(now) if now.changes > begun.changes => now.association = association,
-            _ => _ = all.remove(&namespace),
+        let number = unflushed.changes;
+        let associations = unflushed.namespaces.entry(namespace).or_default();
+        let first = associations.get(&association).map_or(number, |changes| *changes.start());
+        associations.insert(association, first..=number);
+        if associations.len() > ASSOCIATIONS_MAX
+            && let Some((oldest, changes)) = associations.pop_first()
+            && let Some((_, next)) = associations.pop_first()
+        {
+            let first = *changes.start().min(next.start());
+            associations.insert(oldest, first..=*changes.end().max(next.end()));
         }
-        if begun.association < association { Err(Error::Unflushed) } else { Ok(()) }
+    }
+
+    /// The newest change that a flush which begins now is to make durable.
+    pub(super) fn flush_begins(&self) -> u64 {
+        self.unflushed().changes
+    }
+
+    /// A flush that began then is done: whether it made everything durable. What may be lost is told once.
+    pub(super) fn flushed(&self, namespace: NamespaceId, begun: u64, association: u64) -> Result<(), Error> {
+        let mut unflushed = self.unflushed();
+        let Some(associations) = unflushed.namespaces.get_mut(&namespace) else { return Ok(()) };
+        let is_lost =
+            |known: &u64, changes: &RangeInclusive<u64>| *known < association && *changes.start() <= begun;
+        let has_lost = associations.iter().any(|(known, changes)| is_lost(known, changes));
+        // What was completed meanwhile waits for the next one.
+        associations.retain(|_, changes| {
+            *changes = *changes.start().max(&(begun + 1))..=*changes.end();
+            !changes.is_empty()
+        });
+        if has_lost { Err(Error::Unflushed) } else { Ok(()) }
     }
 }
 
@@ -520,6 +531,34 @@ mod tests {
 
     fn woken(count: &Arc<Count>) -> usize {
         count.0.swap(0, Ordering::SeqCst)
+    }
+
+    #[test]
+    fn a_flush_speaks_for_what_was_complete_when_it_began_and_for_its_own_association() {
+        let shared = Shared::new().unwrap();
+        let one = NamespaceId(1);
+        let lost = Err(Error::Unflushed);
+        shared.changed(one, 1);
+        let [first, second] = [shared.flush_begins(), shared.flush_begins()];
+        assert_eq!(shared.flushed(one, second, 1), Ok(()));
+        shared.changed(one, 1);
+        // One that began before the change says nothing of it.
+        assert_eq!(shared.flushed(one, first, 1), Ok(()));
+        let third = shared.flush_begins();
+        shared.changed(one, 1);
+        assert_eq!(shared.flushed(one, third, 2), lost);
+        assert_eq!(
+            shared.flushed(one, shared.flush_begins(), 2),
+            lost,
+            "of the one that came after it began"
+        );
+        assert_eq!(shared.flushed(one, shared.flush_begins(), 2), Ok(()));
+        for association in 2..100 {
+            shared.changed(one, association);
+        }
+        assert!(shared.unflushed().namespaces[&one].len() <= ASSOCIATIONS_MAX);
+        assert_eq!(shared.flushed(NamespaceId(2), shared.flush_begins(), 100), Ok(()));
+        assert_eq!(shared.flushed(one, shared.flush_begins(), 100), lost);
     }
 
     #[test]

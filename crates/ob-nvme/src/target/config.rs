@@ -27,6 +27,8 @@ pub struct TargetConfig {
     pub control_receive_len: usize,
     /// Bytes that are taken from a connection with one receive, besides a payload that goes to its own buffer.
     pub receive_len: usize,
+    /// Bytes of one operation of a Write Zeroes, whole blocks: others on the device are not to wait for more.
+    pub zeroes_at_once: u64,
     /// Compare commands (they need two buffers) at once, all connections together.
     pub compares_max: usize,
     /// How long a new connection has for its ICReq.
@@ -60,6 +62,7 @@ impl Default for TargetConfig {
             control_unsent_max: 16 << 10,
             control_receive_len: 16 << 10,
             receive_len: 128 << 10,
+            zeroes_at_once: 8 << 20,
             compares_max: 32,
             open_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(10),

@@ -46,6 +46,12 @@ impl Target {
         }
     }
 
+    /// Whether buffers came back that somebody waits for, since [`Target::pump`] was called last.
+    pub fn can_go_on(&self) -> bool {
+        let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
+        is_wanted && self.fed_at != Some(self.buffers.returned())
+    }
+
     /// Gets a command its buffer, or has it wait in the order of its connection.
     pub(super) fn wait_for_buffer(&mut self, now: Instant, key: ConnectionKey, flight: FlightKey) {
         let must_queue = self.connection(key).is_none_or(|connection| !connection.waiting.is_empty());

@@ -40,6 +40,9 @@ struct Row {
     /// What it lies on; nothing for the namespace that the configuration names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device: Option<PathBuf>,
+    /// What the namespace lay on that the configuration names: its ids are those of what it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lies_on: Option<String>,
     /// Bytes of memory, which has no other place to say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
@@ -85,6 +88,10 @@ pub(super) struct NamespacePlace {
 pub(super) struct Catalogue {
     path: PathBuf,
     contents: Contents,
+    /// Whether the file does not have all of it yet.
+    is_behind: bool,
+    /// The row whose place the newest one took: it comes back if that one is never served.
+    replaced: Option<(NamespacePlace, Row)>,
 }
 
 impl Catalogue {
@@ -102,7 +109,7 @@ impl Catalogue {
             }
             Err(error) => return Err(damaged(error)),
         };
-        Ok(Self { path: path.to_owned(), contents })
+        Ok(Self { path: path.to_owned(), contents, is_behind: false, replaced: None })
     }
 
     /// The number of the subsystem with this name; a new one gets its serial number. Where there is only one, now and
@@ -124,8 +131,9 @@ impl Catalogue {
                 rows.len() - 1
             }
         };
-        if let Some(row) = rows.get_mut(index) {
+        if let Some(row) = rows.get_mut(index).filter(|row| row.nqn.as_deref() != Some(nqn.as_str())) {
             row.nqn = Some(nqn.as_str().to_owned());
+            self.is_behind = true;
         }
         Ok(index)
     }
@@ -134,11 +142,26 @@ impl Catalogue {
         self.contents.subsystems.get(subsystem).map(|row| row.serial.clone()).unwrap_or_default()
     }
 
-    /// What is known of the namespace that the configuration names.
-    pub(super) fn configured(&self, place: NamespacePlace) -> Result<Configured, NvmeError> {
-        match self.rows(place.subsystem).iter().find(|row| row.nsid == place.nsid) {
+    /// Writes down what changed while the card started.
+    pub(super) fn catch_up(&mut self) -> Result<(), NvmeError> {
+        if std::mem::take(&mut self.is_behind) { self.save() } else { Ok(()) }
+    }
+
+    /// What is known of the namespace that the configuration names, which lies on this. On something else it is another
+    /// one: hosts must not take it for the disk that they knew.
+    pub(super) fn configured(&mut self, place: NamespacePlace, on: &str) -> Result<Configured, NvmeError> {
+        let rows = self.contents.subsystems.get_mut(place.subsystem).map(|row| &mut row.namespaces);
+        match rows.and_then(|rows| rows.iter_mut().find(|row| row.nsid == place.nsid)) {
             None => Ok(Configured::New),
-            Some(row) if row.device.is_none() && !row.removed => self.entry(row).map(Configured::Known),
+            Some(row) if row.device.is_none() && !row.removed => {
+                if row.lies_on.as_deref().is_some_and(|known| known != on) {
+                    return Ok(Configured::New);
+                }
+                self.is_behind |= row.lies_on.is_none();
+                row.lies_on = Some(on.to_owned());
+                let row = row.clone();
+                self.entry(&row).map(Configured::Known)
+            }
             // Its id may have been given to another one since.
             Some(_) => Ok(Configured::Removed),
         }
@@ -155,11 +178,14 @@ impl Catalogue {
         &mut self,
         place: NamespacePlace,
         device: Option<PathBuf>,
+        lies_on: Option<String>,
         size: Option<u64>,
     ) -> Result<Entry, NvmeError> {
         let nsid = place.nsid;
         let uuid = random::uuid().map_err(|source| self.unwritten(source))?;
-        let row = Row { nsid, uuid: hex(&uuid), device, size, removed: false, reservations: None };
+        let row = Row { nsid, uuid: hex(&uuid), device, lies_on, size, removed: false, reservations: None };
+        let replaced = self.rows(place.subsystem).iter().find(|row| row.nsid == nsid).cloned();
+        self.replaced = replaced.map(|row| (place, row));
         self.change(place.subsystem, |rows| {
             rows.retain(|row| row.nsid != nsid);
             rows.push(row.clone());
@@ -176,9 +202,13 @@ impl Catalogue {
         })
     }
 
-    /// Forgets a namespace that was written down and never served.
+    /// Forgets a namespace that was written down and never served. What was known of its place before holds again.
     pub(super) fn forget(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
-        self.change(place.subsystem, |rows| rows.retain(|row| row.nsid != place.nsid))
+        let replaced = self.replaced.take().filter(|(known, _)| *known == place);
+        self.change(place.subsystem, |rows| {
+            rows.retain(|row| row.nsid != place.nsid);
+            rows.extend(replaced.map(|(_, row)| row));
+        })
     }
 
     /// Makes reservations of namespaces durable, or forgets them.
@@ -200,7 +230,7 @@ impl Catalogue {
         if !is_changed {
             return Ok(());
         }
-        // What is on the disk still holds when this fails; the next change tries again.
+        // What is on the disk still holds when this fails.
         self.save().inspect_err(|_| self.contents = before)
     }
 
@@ -315,24 +345,24 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
         let mut first = load(&path);
-        let (serial, one) = (first.serial(0), first.add(ONE, None, None).unwrap());
-        let known = |catalogue: &Catalogue| match catalogue.configured(ONE).unwrap() {
+        let (serial, one) = (first.serial(0), first.add(ONE, None, Some("disk".to_owned()), None).unwrap());
+        let known = |catalogue: &mut Catalogue| match catalogue.configured(ONE, "disk").unwrap() {
             Configured::Known(entry) => entry.uuid,
             other => panic!("{other:?}"),
         };
-        assert_eq!(known(&first), one.uuid);
-        let two = first.add(TWO, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
+        assert_eq!(known(&mut first), one.uuid);
+        let two = first.add(TWO, Some(PathBuf::from("/dev/two")), None, Some(4096)).unwrap();
         assert_ne!(one.uuid, two.uuid);
         let mut second = load(&path);
-        assert_eq!((second.serial(0), known(&second)), (serial, one.uuid));
+        assert_eq!((second.serial(0), known(&mut second)), (serial, one.uuid));
         let added = second.added(0).unwrap();
         assert_eq!(added.iter().map(|entry| (entry.nsid, entry.uuid)).collect::<Vec<_>>(), [(2, two.uuid)]);
         second.remove(ONE).unwrap();
         second.remove(TWO).unwrap();
         let mut third = load(&path);
-        assert!(matches!(third.configured(ONE).unwrap(), Configured::Removed));
+        assert!(matches!(third.configured(ONE, "disk").unwrap(), Configured::Removed));
         assert!(third.added(0).unwrap().is_empty());
-        let again = third.add(TWO, Some(PathBuf::from("/dev/two")), Some(4096)).unwrap();
+        let again = third.add(TWO, Some(PathBuf::from("/dev/two")), None, Some(4096)).unwrap();
         assert_ne!(again.uuid, two.uuid, "it may hold other data by now");
     }
 
@@ -343,14 +373,14 @@ mod tests {
         let mut first = Catalogue::load(&path).unwrap();
         let (a, b) = (first.adopt(&nqn("a"), false).unwrap(), first.adopt(&nqn("b"), false).unwrap());
         let at = |subsystem| NamespacePlace { subsystem, nsid: 1 };
-        let of_a = first.add(at(a), None, None).unwrap().uuid;
-        let of_b = first.add(at(b), None, None).unwrap().uuid;
+        let of_a = first.add(at(a), None, Some("disk".to_owned()), None).unwrap().uuid;
+        let of_b = first.add(at(b), None, Some("disk".to_owned()), None).unwrap().uuid;
         let (serial_a, serial_b) = (first.serial(a), first.serial(b));
         assert!(serial_a != serial_b && of_a != of_b);
         let mut second = Catalogue::load(&path).unwrap();
         let (b, a) = (second.adopt(&nqn("b"), false).unwrap(), second.adopt(&nqn("a"), false).unwrap());
         assert_eq!((second.serial(a), second.serial(b)), (serial_a, serial_b));
-        let uuid = |subsystem| match second.configured(at(subsystem)).unwrap() {
+        let mut uuid = |subsystem| match second.configured(at(subsystem), "disk").unwrap() {
             Configured::Known(entry) => entry.uuid,
             other => panic!("{other:?}"),
         };
@@ -368,10 +398,12 @@ mod tests {
         std::fs::write(&path, format!(r#"{{"version":1,"serial":"00ff","namespaces":[{row}]}}"#)).unwrap();
         let mut catalogue = load(&path);
         assert_eq!(catalogue.serial(0), "00ff");
-        catalogue.add(TWO, Some(PathBuf::from("/dev/two")), None).unwrap();
+        catalogue.add(TWO, Some(PathBuf::from("/dev/two")), None, None).unwrap();
         let mut renamed = Catalogue::load(&path).unwrap();
         assert_eq!(renamed.adopt(&nqn("renamed"), true).unwrap(), 0, "a new name makes no other disks");
-        let Configured::Known(entry) = renamed.configured(ONE).unwrap() else { panic!("it was served") };
+        let Configured::Known(entry) = renamed.configured(ONE, "disk").unwrap() else {
+            panic!("it was served")
+        };
         assert_eq!((hex(&entry.uuid), renamed.serial(0)), (uuid.to_owned(), "00ff".to_owned()));
     }
 
@@ -380,11 +412,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("nvme.json");
         let mut catalogue = load(&path);
-        assert!(matches!(catalogue.configured(ONE).unwrap(), Configured::New));
-        catalogue.add(ONE, None, None).unwrap();
+        assert!(matches!(catalogue.configured(ONE, "disk").unwrap(), Configured::New));
+        catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
         let state = ReservationState::default().encode();
         catalogue.save_reservations([(ONE, Some(state.clone()))].into_iter()).unwrap();
-        let Configured::Known(entry) = load(&path).configured(ONE).unwrap() else {
+        let Configured::Known(entry) = load(&path).configured(ONE, "disk").unwrap() else {
             panic!("it was served");
         };
         assert_eq!(entry.reservations.map(|state| state.encode()), Some(state));
@@ -392,10 +424,39 @@ mod tests {
         let damaged = text.replace("\"uuid\": \"", "\"uuid\": \"zz");
         for (damage, told) in [(damaged, "namespace 1"), ("{".to_owned(), "EOF")] {
             std::fs::write(&path, damage).unwrap();
-            let error = Catalogue::load(&path).and_then(|catalogue| catalogue.configured(ONE)).unwrap_err();
+            let error = Catalogue::load(&path)
+                .and_then(|mut catalogue| catalogue.configured(ONE, "disk"))
+                .unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
         std::fs::write(&path, text.replace("\"version\": 2", "\"version\": 3")).unwrap();
         assert!(Catalogue::load(&path).unwrap_err().to_string().contains("version is 3"));
+    }
+
+    #[test]
+    fn ids_belong_to_what_a_namespace_holds_and_names_are_written_down() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let mut catalogue = load(&path);
+        let first = catalogue.add(ONE, None, Some("a.img".to_owned()), None).unwrap();
+        assert!(matches!(catalogue.configured(ONE, "b.img").unwrap(), Configured::New), "another disk");
+        let Configured::Known(known) = catalogue.configured(ONE, "a.img").unwrap() else {
+            panic!("it was served")
+        };
+        assert_eq!(known.uuid, first.uuid);
+        // One that could not be served leaves what was known before.
+        catalogue.remove(ONE).unwrap();
+        catalogue.add(ONE, Some(PathBuf::from("memory")), None, None).unwrap();
+        catalogue.forget(ONE).unwrap();
+        assert!(matches!(load(&path).configured(ONE, "a.img").unwrap(), Configured::Removed));
+        // Another name of the only subsystem is known to the next life, beside a second one.
+        let mut renamed = Catalogue::load(&path).unwrap();
+        let serial = renamed.serial(0);
+        let name = Nqn::new("nqn.2026-01.example:renamed").unwrap();
+        renamed.adopt(&name, true).unwrap();
+        renamed.catch_up().unwrap();
+        let mut both = Catalogue::load(&path).unwrap();
+        let number = both.adopt(&name, false).unwrap();
+        assert_eq!(both.serial(number), serial);
     }
 }

@@ -152,10 +152,11 @@ impl Devices {
         handle: &Handle,
         device: &FilesDevice,
         wanted: &Wanted<'_>,
+        is_patient: bool,
     ) -> Result<BackendId, NamespaceDeviceError> {
         let device = match device {
             FilesDevice::Memory => in_memory(config, wanted)?,
-            FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, wanted)?),
+            FilesDevice::Path(path) => CardDevice::File(on_path(config, handle, path, wanted, is_patient)?),
         };
         Ok(self.insert(Backing::Whole(device)))
     }
@@ -228,6 +229,7 @@ fn on_path(
     handle: &Handle,
     path: &Path,
     wanted: &Wanted<'_>,
+    is_patient: bool,
 ) -> Result<FileDevice, NamespaceDeviceError> {
     let options = FileDeviceOptions::default();
     let cannot = |source: OpenError| {
@@ -237,7 +239,10 @@ fn on_path(
         };
         NamespaceDeviceError::Open { source, fix: wanted.fix(config, key, example) }
     };
-    match open_patiently(path, |path| FileDevice::open(handle, path, &options)) {
+    let open = |path: &Path| FileDevice::open(handle, path, &options);
+    // Once hosts are served, nobody may wait for another program.
+    let opened = if is_patient { open_patiently(path, open) } else { open(path) };
+    match opened {
         Err(OpenError::Missing(_)) if !wanted.may_make => {
             return Err(NamespaceDeviceError::Lost { path: path.to_owned() });
         }

@@ -289,18 +289,20 @@ impl Directory {
 fn plan(config: &CardConfig, catalogue: &mut Catalogue) -> Result<Vec<Vec<Planned>>, NvmeError> {
     let configs = config.nvme.all_subsystems();
     let is_only = configs.len() == 1;
-    let ports = serving::ports(&configs);
+    let ports = serving::ports(config, &configs);
     let threads = serving::threads(config, &configs, &ports)?;
     let mut planned: Vec<Vec<Planned>> = (0..config.nvme.threads.max(1)).map(|_| Vec::new()).collect();
     for ((subsystem, port), thread) in configs.into_iter().zip(ports).zip(threads) {
         let number = catalogue.adopt(&subsystem.nqn, is_only)?;
         let serial = catalogue.serial(number);
-        let configured = catalogue.configured(NamespacePlace { subsystem: number, nsid: CONFIGURED })?;
+        let place = NamespacePlace { subsystem: number, nsid: CONFIGURED };
+        let configured = catalogue.configured(place, &serving::lies_on(config, &subsystem.device))?;
         let added = catalogue.added(number)?;
         if let Some(of_thread) = planned.get_mut(thread) {
             of_thread.push(Planned { config: subsystem, port, number, serial, configured, added });
         }
     }
+    catalogue.catch_up()?;
     let mut is_first = true;
     planned.retain(|of_thread| std::mem::take(&mut is_first) || !of_thread.is_empty());
     Ok(planned)

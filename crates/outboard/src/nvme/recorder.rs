@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
+use ob_core::Instant;
 use ob_nvme::target::control::NamespaceKey;
 
 use super::NvmeError;
@@ -34,7 +36,7 @@ type Batch = BTreeMap<NamespacePlace, Save>;
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
 enum Job {
-    Save(Batch, Sender<Vec<Saved>>, Wake),
+    Save(Batch, Sender<Result<Vec<Saved>, Batch>>, Wake),
     Call(Box<dyn FnOnce(&mut Catalogue) + Send>),
 }
 
@@ -60,18 +62,23 @@ pub(super) fn start(catalogue: Catalogue) -> io::Result<RecorderJobs> {
 pub(super) struct Recorder {
     jobs: RecorderJobs,
     wake: Wake,
-    done: (Sender<Vec<Saved>>, Receiver<Vec<Saved>>),
+    done: (Sender<Result<Vec<Saved>, Batch>>, Receiver<Result<Vec<Saved>, Batch>>),
     /// What waits until the batch before it is done.
     waiting: Batch,
     is_saving: bool,
+    /// When what could not be saved is tried again.
+    retry_at: Option<Instant>,
     ready: Vec<Saved>,
 }
+
+/// How long a disk that failed is left alone.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Recorder {
     /// `wake` is called when there is something to take.
     pub(super) fn new(jobs: RecorderJobs, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let (waiting, ready) = (Batch::new(), Vec::new());
-        Self { jobs, wake: Arc::new(wake), done: channel(), waiting, is_saving: false, ready }
+        Self { jobs, wake: Arc::new(wake), done: channel(), waiting, is_saving: false, retry_at: None, ready }
     }
 
     /// Changes the catalogue, and waits for it.
@@ -97,17 +104,36 @@ impl Recorder {
         self.go_on();
     }
 
-    /// The next that are saved. Those that could not be are not told: whoever waits for them is not answered, which is
-    /// better than a promise not kept, and the next change of anything tries to save them again.
-    pub(super) fn next_saved(&mut self) -> Option<Saved> {
+    /// The next that are saved. Those that could not be are tried again, with the next change or after a while; until then
+    /// whoever waits for them is not answered, which is better than a promise not kept.
+    pub(super) fn next_saved(&mut self, now: Instant) -> Option<Saved> {
         if self.is_saving
-            && let Ok(saved) = self.done.1.try_recv()
+            && let Ok(done) = self.done.1.try_recv()
         {
             self.is_saving = false;
-            self.ready.extend(saved);
+            match done {
+                Ok(saved) => {
+                    self.ready.extend(saved);
+                    self.go_on();
+                }
+                Err(failed) => {
+                    for (place, save) in failed {
+                        // What changed since is newer.
+                        self.waiting.entry(place).or_insert(save);
+                    }
+                    self.retry_at = Some(now + RETRY_AFTER);
+                }
+            }
+        }
+        if self.retry_at.is_some_and(|at| at <= now) {
             self.go_on();
         }
         self.ready.pop()
+    }
+
+    /// When [`Recorder::next_saved`] is due, if nothing wakes before.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.retry_at
     }
 
     /// Whether nothing waits to be saved.
@@ -119,6 +145,7 @@ impl Recorder {
         if self.is_saving || self.waiting.is_empty() {
             return;
         }
+        self.retry_at = None;
         let batch = std::mem::take(&mut self.waiting);
         let job = Job::Save(batch, self.done.0.clone(), Arc::clone(&self.wake));
         self.is_saving = self.jobs.0.send(job).is_ok();
@@ -132,16 +159,16 @@ fn run(mut catalogue: Catalogue, todo: &Receiver<Job>) {
     while let Ok(job) = todo.recv() {
         match job {
             Job::Call(change) => change(&mut catalogue),
-            Job::Save(mut batch, done, wake) => {
-                let states = batch.iter_mut().map(|(place, save)| (*place, save.state.take()));
+            Job::Save(batch, done, wake) => {
+                let states = batch.iter().map(|(place, save)| (*place, save.state.clone()));
                 let saved = match catalogue.save_reservations(states) {
-                    Ok(()) => batch
+                    Ok(()) => Ok(batch
                         .values()
                         .map(|save| Saved { namespace: save.namespace, version: save.version })
-                        .collect(),
+                        .collect()),
                     Err(error) => {
                         tracing::error!("reservations are not saved: {error}");
-                        Vec::new()
+                        Err(batch)
                     }
                 };
                 // Whoever asked may be gone.
@@ -162,6 +189,7 @@ mod tests {
     use super::super::catalogue::Configured;
     use super::*;
 
+    const START: Instant = Instant::from_nanoseconds(0);
     const PLACE: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 1 };
 
     fn load(path: &Path) -> Catalogue {
@@ -171,7 +199,7 @@ mod tests {
     }
 
     fn is_saved(path: &Path) -> bool {
-        match load(path).configured(PLACE).unwrap() {
+        match load(path).configured(PLACE, "disk").unwrap() {
             Configured::Known(entry) => entry.reservations.is_some(),
             _ => false,
         }
@@ -187,7 +215,7 @@ mod tests {
         let path = directory.path().join("nvme.json");
         let (woken, wakes) = channel();
         let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
-        recorder.call(|catalogue| catalogue.add(PLACE, None, None)).unwrap();
+        recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
         // The thread is held where a slow disk would hold it.
         let gate = Arc::new(Barrier::new(2));
         let held = Arc::clone(&gate);
@@ -195,12 +223,12 @@ mod tests {
         for version in 1..=100 {
             recorder.save(PLACE, NamespaceKey(7), version, state());
         }
-        assert!(recorder.next_saved().is_none() && !recorder.is_idle() && !is_saved(&path));
+        assert!(recorder.next_saved(START).is_none() && !recorder.is_idle() && !is_saved(&path));
         gate.wait();
         let mut versions = Vec::new();
         while !recorder.is_idle() {
             wakes.recv().unwrap();
-            while let Some(saved) = recorder.next_saved() {
+            while let Some(saved) = recorder.next_saved(START) {
                 assert!(is_saved(&path));
                 versions.push(saved.version);
             }
@@ -214,17 +242,20 @@ mod tests {
         let path = directory.path().join("nvme.json");
         let (woken, wakes) = channel();
         let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
-        recorder.call(|catalogue| catalogue.add(PLACE, None, None)).unwrap();
+        recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
         let in_the_way = path.with_extension("json.new");
         std::fs::create_dir(&in_the_way).unwrap();
         recorder.save(PLACE, NamespaceKey(7), 1, state());
         wakes.recv().unwrap();
-        assert!(recorder.next_saved().is_none() && recorder.is_idle() && !is_saved(&path));
+        assert!(recorder.next_saved(START).is_none() && !recorder.is_idle() && !is_saved(&path));
         assert!(recorder.call(|catalogue| catalogue.remove(PLACE)).is_err());
         std::fs::remove_dir(&in_the_way).unwrap();
-        recorder.save(PLACE, NamespaceKey(7), 2, state());
+        // Nobody has to change it again: it is tried after a while.
+        let due = recorder.next_due().unwrap();
+        assert!(due > START && recorder.next_saved(START).is_none());
+        assert!(recorder.next_saved(due).is_none());
         wakes.recv().unwrap();
-        assert_eq!(recorder.next_saved(), Some(Saved { namespace: NamespaceKey(7), version: 2 }));
-        assert!(is_saved(&path));
+        assert_eq!(recorder.next_saved(due), Some(Saved { namespace: NamespaceKey(7), version: 1 }));
+        assert!(recorder.is_idle() && recorder.next_due().is_none() && is_saved(&path));
     }
 }

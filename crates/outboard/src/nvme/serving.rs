@@ -154,10 +154,13 @@ pub(super) fn threads(
 }
 
 /// A port for each subsystem: those that name the same address, or none, share one.
-pub(super) fn ports(subsystems: &[SubsystemConfig]) -> Vec<PortKey> {
+pub(super) fn ports(card: &CardConfig, subsystems: &[SubsystemConfig]) -> Vec<PortKey> {
     let mut known: Vec<SocketAddr> = Vec::new();
+    let shared = card.nvme.listen;
     let port = |subsystem: &SubsystemConfig| {
-        let Some(address) = subsystem.listen else { return SUBSYSTEM_PORT };
+        let Some(address) = subsystem.listen.filter(|own| *own != shared || own.port() == 0) else {
+            return SUBSYSTEM_PORT;
+        };
         // Port 0 is another one each time.
         let shared = known.iter().position(|other| *other == address && address.port() != 0);
         let index = shared.unwrap_or_else(|| {
@@ -217,6 +220,17 @@ fn device_at(subsystem: &ServedSubsystem, path: Option<&Path>) -> Result<Namespa
     }
 }
 
+/// A device as the catalogue knows it: the same wherever the data directory is.
+pub(super) fn lies_on(config: &CardConfig, device: &NamespaceDevice) -> String {
+    let data = config.directory.parent().unwrap_or(&config.directory);
+    match device {
+        NamespaceDevice::Device(FilesDevice::Path(path)) => {
+            path.strip_prefix(data).unwrap_or(path).display().to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
 /// NVMe knows blocks of 512 and 4096 bytes.
 pub(super) fn block_len(info: &DeviceInfo) -> u32 {
     if info.block_len <= 512 { 512 } else { 4096 }
@@ -230,6 +244,8 @@ pub(super) struct Serving<'a> {
     pub(super) files: Option<&'a LocalFiles>,
     /// Lets the card's files go on; none where nothing may wait.
     pub(super) wait: Option<&'a mut dyn FnMut()>,
+    /// Whether the card starts, and may wait for its earlier life to let go of devices.
+    pub(super) is_starting: bool,
     pub(super) driver: &'a mut TargetDriver<TcpNet, Devices>,
     pub(super) recorder: &'a Recorder,
 }
@@ -260,8 +276,9 @@ impl Serving<'_> {
         (device, backend): (NamespaceDevice, BackendId),
     ) -> Result<(), NvmeError> {
         let (place, size) = (subsystem.place(nsid), path.map(|_| size.0));
+        let lies_on = path.is_none().then(|| lies_on(self.config, &device));
         let path = path.map(Path::to_owned);
-        let entry = self.recorder.call(move |catalogue| catalogue.add(place, path, size));
+        let entry = self.recorder.call(move |catalogue| catalogue.add(place, path, lies_on, size));
         let served = entry.and_then(|entry| self.serve(subsystem, &entry, backend, device));
         if served.is_err() {
             self.driver.store_mut().close(backend);
@@ -285,7 +302,8 @@ impl Serving<'_> {
             true => {
                 let place = subsystem.place(entry.nsid);
                 let (path, size) = (entry.device.clone(), entry.size);
-                let renewed = self.recorder.call(move |catalogue| catalogue.add(place, path, size));
+                let lies_on = path.is_none().then(|| lies_on(self.config, &device));
+                let renewed = self.recorder.call(move |catalogue| catalogue.add(place, path, lies_on, size));
                 renewed.and_then(|entry| self.serve(subsystem, &entry, backend, device))
             }
             false => self.serve(subsystem, entry, backend, device),

@@ -88,8 +88,15 @@ impl Shard {
         }
         let mut driver = TargetDriver::new(net, Devices::default(), target);
         let wait = wait.as_mut().map(|wait| &mut **wait as &mut dyn FnMut());
-        let mut serving =
-            Serving { config, handle, files: files.as_ref(), wait, driver: &mut driver, recorder: &recorder };
+        let mut serving = Serving {
+            config,
+            handle,
+            files: files.as_ref(),
+            wait,
+            is_starting: true,
+            driver: &mut driver,
+            recorder: &recorder,
+        };
         for (subsystem, (configured, added)) in subsystems.iter_mut().zip(known) {
             match configured {
                 Configured::Removed => {}
@@ -138,7 +145,7 @@ impl Shard {
 
     /// When there is something to do, if nothing happens before.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.driver.next_due()
+        [self.driver.next_due(), self.recorder.next_due()].into_iter().flatten().min()
     }
 
     /// Does what there is to do; `true` if something was done.
@@ -148,7 +155,7 @@ impl Shard {
             self.save_reservations(&changed);
         }
         let mut is_saved = false;
-        while let Some(saved) = self.recorder.next_saved() {
+        while let Some(saved) = self.recorder.next_saved(now) {
             self.driver.target_mut().reservations_saved(saved.namespace, saved.version);
             is_saved = true;
         }
@@ -263,6 +270,7 @@ impl Shard {
             handle: &self.handle,
             files: self.files.as_ref(),
             wait: None,
+            is_starting: false,
             driver: &mut self.driver,
             recorder: &self.recorder,
         };

@@ -26,7 +26,7 @@ pub(super) enum Work {
     /// A file is opened or made for a new namespace.
     Add { subsystem: usize, nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
     /// A namespace's file gets another size.
-    Resize { subsystem: usize, nsid: u32, backend: BackendId, blocks: u64, before: u64, grows: bool },
+    Resize { subsystem: usize, nsid: u32, backend: BackendId, blocks: u64, block_len: u64, grows: bool },
 }
 
 impl Work {
@@ -53,7 +53,7 @@ impl Shard {
             Work::Add { nsid, device, size, opening, .. } => {
                 opening.poll().map(|opened| self.add_volume(subsystem, *nsid, device.clone(), *size, opened))
             }
-            Work::Resize { nsid, backend, blocks, before, grows, .. } => {
+            Work::Resize { nsid, backend, blocks, block_len, grows, .. } => {
                 let resized = self.driver.store_mut().volume(*backend).map(|volume| {
                     volume.sort_answers();
                     volume.take_resized()
@@ -63,7 +63,9 @@ impl Shard {
                     None => Some(Err(NvmeError::Unknown(*nsid))),
                     Some(None) => None,
                     Some(Some(resized)) => {
-                        Some(self.volume_resized(subsystem, *nsid, (*blocks, *before, *grows), resized))
+                        let now = self.driver.store().info(*backend).map_or(0, |info| info.capacity);
+                        let sizes = (*blocks, now / *block_len, *grows);
+                        Some(self.volume_resized(subsystem, *nsid, sizes, resized))
                     }
                 }
             }
@@ -108,8 +110,7 @@ impl Shard {
     ) -> Result<Work, NvmeError> {
         let capacity = self.driver.store().info(backend).map_or(0, |info| info.capacity);
         let grows = bytes > capacity;
-        // In the same blocks as the new size.
-        let before = capacity / (bytes / blocks.max(1)).max(1);
+        let block_len = (bytes / blocks.max(1)).max(1);
         if !grows {
             self.tell_size(subsystem, nsid, blocks)?;
         }
@@ -117,22 +118,22 @@ impl Shard {
             Some(volume) => volume.begin_resize(bytes),
             None => return Err(NvmeError::Unknown(nsid)),
         }
-        Ok(Work::Resize { subsystem, nsid, backend, blocks, before, grows })
+        Ok(Work::Resize { subsystem, nsid, backend, blocks, block_len, grows })
     }
 
     fn volume_resized(
         &mut self,
         subsystem: usize,
         nsid: u32,
-        (blocks, before, grows): (u64, u64, bool),
+        (blocks, now, grows): (u64, u64, bool),
         resized: Result<(), FileError>,
     ) -> Result<(), NvmeError> {
         let Err(error) = resized else {
             return if grows { self.tell_size(subsystem, nsid, blocks) } else { Ok(()) };
         };
         if !grows {
-            // It has the size that it had.
-            self.tell_size(subsystem, nsid, before)?;
+            // Hosts were told of a size that it may not have.
+            self.tell_size(subsystem, nsid, now)?;
         }
         Err(NvmeError::Resize { nsid, source: io::Error::other(error) })
     }
@@ -149,7 +150,13 @@ impl Serving<'_> {
     pub(super) fn open(&mut self, wanted: &Wanted<'_>) -> Result<BackendId, NvmeError> {
         let path = match wanted.device {
             NamespaceDevice::Device(device) => {
-                return Ok(self.driver.store_mut().open(self.config, self.handle, device, wanted)?);
+                return Ok(self.driver.store_mut().open(
+                    self.config,
+                    self.handle,
+                    device,
+                    wanted,
+                    self.is_starting,
+                )?);
             }
             NamespaceDevice::CardFile(path) => path,
         };

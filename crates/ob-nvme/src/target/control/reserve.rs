@@ -219,7 +219,10 @@ fn conclude(
     aborts: bool,
 ) -> Verdict {
     let found = control.subsystem(place.subsystem).and_then(|found| found.namespace(place.nsid));
-    let Some(namespace) = found.filter(|_| outcome.changed) else { return Verdict::SUCCESS };
+    // What changed nothing may repeat what is not saved yet, and its answer would promise the same.
+    let Some(namespace) = found.filter(|found| outcome.changed || found.reservations.persists()) else {
+        return Verdict::SUCCESS;
+    };
     let (key, version) = (namespace.key, namespace.reservations.version());
     // A change away from persistence has to be saved like any other.
     let is_saved = persisted || namespace.reservations.persists();

@@ -9,9 +9,6 @@ use super::super::flight::{FlightKey, State, Work};
 use super::{IoKind, dataset_range, extent};
 use crate::plant::{self, Bug};
 
-/// Bytes of one operation of a Write Zeroes: others on the device are not to wait for more.
-const ZEROES_AT_ONCE: u64 = 8 << 20;
-
 /// What is to be done next for a command.
 enum Step {
     Submit(DeviceOp),
@@ -126,7 +123,9 @@ impl Target {
             IoKind::Flush => DeviceOp::Flush,
             // What is done is counted when it is: an operation that has to wait for its range is asked for again.
             IoKind::WriteZeroes if io.done < io.len => {
-                let (offset, len) = (offset + io.done, (io.len - io.done).min(ZEROES_AT_ONCE));
+                let (offset, at_once) = (offset + io.done, self.config.zeroes_at_once.max(1));
+                // Parts end where a device's larger units do, so that those can be given back as a whole.
+                let len = (io.len - io.done).min(at_once - offset % at_once);
                 match io.deallocates {
                     true => DeviceOp::Discard { offset, len },
                     false => DeviceOp::WriteZeroes { offset, len },
