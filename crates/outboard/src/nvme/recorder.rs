@@ -33,10 +33,13 @@ struct Save {
 
 type Batch = BTreeMap<NamespacePlace, Save>;
 
+/// What was saved, or what could not be.
+type Outcome = Result<Vec<Saved>, Batch>;
+
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
 enum Job {
-    Save(Batch, Sender<Result<Vec<Saved>, Batch>>, Wake),
+    Save(Batch, Sender<Outcome>, Wake),
     Call(Box<dyn FnOnce(&mut Catalogue) + Send>),
 }
 
@@ -62,7 +65,7 @@ pub(super) fn start(catalogue: Catalogue) -> io::Result<RecorderJobs> {
 pub(super) struct Recorder {
     jobs: RecorderJobs,
     wake: Wake,
-    done: (Sender<Result<Vec<Saved>, Batch>>, Receiver<Result<Vec<Saved>, Batch>>),
+    done: (Sender<Outcome>, Receiver<Outcome>),
     /// What waits until the batch before it is done.
     waiting: Batch,
     is_saving: bool,
