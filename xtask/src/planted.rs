@@ -71,7 +71,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-scenarios",
         test: "nvme",
         build: Build::Plain,
-        plants: &["orphans-forgotten", "fua-ignored", "zeroes-not-forced", "flush-at-once"],
+        plants: &["orphans-forgotten", "fua-ignored", "flush-at-once"],
     },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
