@@ -15,7 +15,7 @@
 //! [`Event`]s to whoever they belong to, and polls its devices. Nothing here blocks except that one call.
 //!
 //! [`TcpNet`] asks its sockets for bytes when there are any. To have the kernel receive by itself, into buffers that lie
-//! ready, was tried: it gains a call and costs a copy, and was slower for writes (`docs/bench/nvme.md`).
+//! ready, was tried: it gains a call, costs a copy and was no faster (`docs/bench/nvme.md`).
 //!
 //! ```
 //! use std::time::Duration;
