@@ -96,6 +96,8 @@ pub(crate) const CONTROLLER_KEY: &str =
 pub(crate) const NAMESPACE_BYTES: u64 = 512 << 20;
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+// A guest that does not come up has not met the target yet: it says something of the emulator, or of a machine that is busy.
+const BOOTS_MAX: usize = 3;
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What commands and configurations of a target may use: our own program, where it keeps its data, where it serves.
@@ -270,7 +272,7 @@ impl Run {
                 })?;
             }
             if self.machine.is_none() {
-                self.machine = Some(self.boot()?);
+                self.machine = Some(self.boot_at_last()?);
             }
             let result = self.one(scenario)?;
             if let (Some(_), Peer::Process(target)) = (&result.failure, &self.peer) {
@@ -279,6 +281,16 @@ impl Run {
             results.push(result);
         }
         Ok(results)
+    }
+
+    fn boot_at_last(&self) -> Result<Machine> {
+        for attempt in 1..BOOTS_MAX {
+            match self.boot() {
+                Ok(machine) => return Ok(machine),
+                Err(error) => println!("!!!!!!!! kernel: boot {attempt} of {BOOTS_MAX}: {error:#} !!!!!!!!"),
+            }
+        }
+        self.boot()
     }
 
     fn boot(&self) -> Result<Machine> {
