@@ -190,6 +190,11 @@ impl Slice {
         std::mem::replace(self, front)
     }
 
+    /// Keeps the first `len` bytes, if there are more. The others are nobody's until the whole goes back.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// Joins two slices that lie side by side in one lot; gives both back where they do not.
     pub fn join(self, next: Slice) -> Result<Slice, (Slice, Slice)> {
         let adjacent = Arc::ptr_eq(&self.arena, &next.arena)

@@ -87,6 +87,18 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_was_cut_short_is_whole_again_when_it_comes_back() {
+        let pool = Pool::new(PAGE, 1);
+        let mut short = pool.take().unwrap();
+        short.truncate(10);
+        short.truncate(20);
+        assert_eq!((short.len(), pool.blocks_out()), (10, 1));
+        let rest = short.split_off(4);
+        assert_eq!(short.join(rest).unwrap().len(), 10);
+        assert_eq!(pool.take().unwrap().len(), PAGE);
+    }
+
+    #[test]
     fn parts_join_only_side_by_side() {
         let pool = Pool::new(PAGE, 2);
         let mut first = pool.take().unwrap();

@@ -22,6 +22,8 @@ pub(crate) enum Bug {
     PairUnlocked,
     /// Data that was asked for is taken in any order.
     OffsetUnchecked,
+    /// Data is taken to be where it was expected, whatever came before it.
+    TradedBlindly,
     /// A namespace's reservations hold for nobody who has waited.
     AdmittedForEver,
 }
@@ -40,6 +42,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "pair-writes-anyway" => Some(Bug::PairWritesAnyway),
         "pair-unlocked" => Some(Bug::PairUnlocked),
         "offset-unchecked" => Some(Bug::OffsetUnchecked),
+        "traded-blindly" => Some(Bug::TradedBlindly),
         "admitted-for-ever" => Some(Bug::AdmittedForEver),
         _ => None,
     });

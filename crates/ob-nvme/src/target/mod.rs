@@ -11,6 +11,7 @@
 //! them, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
 //! payload, except what arrived in one receive together with its header.
 
+mod anticipation;
 mod associations;
 mod buffers;
 mod config;
@@ -36,7 +37,9 @@ use ob_wire_nvme::Status;
 pub use config::{TRANSFER_LEN_MAX, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;
+pub use receive::RECEIVE_SLICES;
 
+use anticipation::Anticipation;
 use associations::{PendingAnswer, PendingConnect};
 use buffers::Buffers;
 use connection::Connection;
@@ -75,6 +78,7 @@ pub struct Target {
     control: Control,
     buffers: Buffers,
     scratch: Vec<u8>,
+    anticipation: Anticipation,
     slots: Vec<Slot>,
     free: Vec<u32>,
     flights: Flights,
@@ -116,6 +120,7 @@ impl Target {
         Self {
             buffers: Buffers::new(&config, control.config().in_capsule_len),
             scratch: vec![0; config.receive_len.max(RECEIVE_LEN_IN_TRANSFER)],
+            anticipation: Anticipation::default(),
             config,
             control,
             slots: Vec::new(),
@@ -165,7 +170,7 @@ impl Target {
 
     /// Bytes of buffers that commands and unsent answers hold. It looks at every buffer, so it is for tests and for people.
     pub fn memory_used(&self) -> usize {
-        self.buffers.memory_used()
+        self.buffers.memory_used(self.anticipation.kept())
     }
 
     /// The numbers.
