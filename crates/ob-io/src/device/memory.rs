@@ -5,6 +5,10 @@ use std::collections::VecDeque;
 use ob_core::{
     Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token,
 };
+use rustix::mm::{Advice, madvise};
+
+/// What the system gives and takes at once; where its pages are larger, it refuses what is not whole ones.
+const PAGE: usize = 4096;
 
 /// RAM that behaves like a disk. Every operation takes effect at submission and is complete at the next poll.
 pub struct MemoryDevice {
@@ -58,11 +62,34 @@ impl MemoryDevice {
         match op {
             DeviceOp::Read { into, .. } => into.copy_from_slice(range),
             DeviceOp::Write { from, .. } => range.copy_from_slice(from),
-            DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => range.fill(0),
+            DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => clear(range),
             DeviceOp::Flush => {}
         }
         Ok(())
     }
+}
+
+/// Makes bytes zero, and gives the pages that they fill back to the system: a device of memory takes no more of it than
+/// what was written and not discarded, whatever size it says.
+fn clear(bytes: &mut [u8]) {
+    let head_len = bytes.as_ptr().align_offset(PAGE).min(bytes.len());
+    let (head, rest) = bytes.split_at_mut(head_len);
+    let (pages, tail) = rest.split_at_mut(rest.len() - rest.len() % PAGE);
+    head.fill(0);
+    tail.fill(0);
+    if !pages.is_empty() && !give_back(pages) {
+        pages.fill(0);
+    }
+}
+
+/// Gives whole pages back; `false` if that is not possible, and then nothing has changed.
+fn give_back(pages: &mut [u8]) -> bool {
+    if cfg!(miri) {
+        return false;
+    }
+    // SAFETY: the bytes are ours alone for as long as the call takes, and may have any value afterwards. They were
+    // allocated, so they lie in private anonymous memory, which reads as zeros from then on.
+    unsafe { madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxDontNeed) }.is_ok()
 }
 
 impl Device for MemoryDevice {
@@ -93,6 +120,32 @@ impl Device for MemoryDevice {
 mod tests {
     use super::*;
     use ob_memory::Pool;
+
+    /// Bytes of memory that this process has touched.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+    }
+
+    #[test]
+    fn what_is_discarded_reads_as_zeros_and_takes_no_memory() {
+        const LEN: u64 = 256 << 20;
+        let mut device = MemoryDevice::new(16 << 30, 512);
+        let discard = |device: &mut MemoryDevice, offset, len| {
+            device.submit(Token(1), DeviceOp::Discard { offset, len }).unwrap();
+            assert_eq!(device.poll().unwrap().result, Ok(()));
+        };
+        let before = resident();
+        discard(&mut device, 0, 16 << 30);
+        assert!(resident() < before + (1 << 30), "what was never written is not touched");
+        device.bytes[..LEN as usize].fill(7);
+        let full = resident();
+        discard(&mut device, 512, LEN - 1024);
+        assert!(resident() + (LEN as usize / 2) < full);
+        let bytes = device.bytes();
+        assert!(bytes[..512].iter().chain(&bytes[LEN as usize - 512..LEN as usize]).all(|byte| *byte == 7));
+        assert!(bytes[512..LEN as usize - 512].iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn reads_what_was_written_and_bounds_everything() {
