@@ -26,6 +26,8 @@ use crate::target::{ConnectionAction, ConnectionKey, Target};
 
 /// Receives a connection gets in one turn; the others are not to wait for one that always has more.
 const RECEIVES_A_TURN: usize = 8;
+/// Rounds of operations and completions in one turn.
+const ROUNDS_A_TURN: usize = 8;
 /// Slices that one send takes at most.
 const SEND_SLICES: usize = 128;
 
@@ -62,8 +64,6 @@ pub struct TargetDriver<N, S> {
     connections: HashMap<ConnectionId, ConnectionKey>,
     /// Connections that may have bytes.
     readable: VecDeque<(ConnectionId, ConnectionKey)>,
-    /// Operations that a backend had no room for.
-    refused: VecDeque<(BackendId, Token, DeviceOp)>,
     in_store: usize,
 }
 
@@ -77,7 +77,6 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
             ports: Vec::new(),
             connections: HashMap::new(),
             readable: VecDeque::new(),
-            refused: VecDeque::new(),
             in_store: 0,
         }
     }
@@ -116,7 +115,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
 
     /// Operations that are on backends or wait for room there.
     pub fn in_store(&self) -> usize {
-        self.in_store + self.refused.len()
+        self.in_store + self.target.backlog_len()
     }
 
     /// Gives everything up for another life of the program: the devices and the sockets.
@@ -219,10 +218,11 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         received
     }
 
-    /// Moves operations to backends and completions back, until there is nothing to move.
+    /// Moves operations to backends and completions back, until there is nothing to move, or others have waited long
+    /// enough: a device that does its work at once has always more to move for a command of many parts.
     fn serve_devices(&mut self, now: Instant) -> usize {
         let mut completed = 0;
-        loop {
+        for _ in 0..ROUNDS_A_TURN {
             self.submit_all(now);
             let before = completed;
             while let Some((_, completion)) = self.store.poll() {
@@ -231,31 +231,24 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
                 self.target.completed(now, completion);
             }
             if completed == before {
-                return completed;
+                break;
             }
             self.target.pump(now);
         }
+        completed
     }
 
     fn submit_all(&mut self, now: Instant) {
-        for _ in 0..self.refused.len() {
-            let Some((backend, token, op)) = self.refused.pop_front() else { break };
-            self.submit(now, backend, token, op);
-        }
+        self.target.retry_devices();
         while let Some((backend, token, op)) = self.target.next_device_op() {
-            // A backend that has no room keeps its order; the others go on.
-            if self.refused.iter().any(|(waiting, ..)| *waiting == backend) {
-                self.refused.push_back((backend, token, op));
-            } else {
-                self.submit(now, backend, token, op);
-            }
+            self.submit(now, backend, token, op);
         }
     }
 
     fn submit(&mut self, now: Instant, backend: BackendId, token: Token, op: DeviceOp) {
         match self.store.submit(backend, token, op) {
             Ok(()) => self.in_store += 1,
-            Err(Refused { op, reason: RefusedReason::Busy }) => self.refused.push_back((backend, token, op)),
+            Err(Refused { op, reason: RefusedReason::Busy }) => self.target.put_back(backend, token, op),
             Err(Refused { op, reason: RefusedReason::Gone }) => {
                 self.target.completed(now, DeviceCompletion { token, op, result: Err(DeviceError::Gone) });
             }

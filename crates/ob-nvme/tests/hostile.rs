@@ -638,6 +638,37 @@ fn hosts_that_come_and_go_while_a_device_hangs_leave_nothing_in_what_waits() {
 }
 
 #[test]
+fn commands_that_no_device_has_taken_go_with_their_host() {
+    const DEPTH: usize = 8;
+    let mut rig = Rig::with(small());
+    rig.disk.is_held = true;
+    rig.disk.depth = DEPTH;
+    for host in 0..200_u8 {
+        let wish = Wish { host_id: [host; 16], ..Wish::default() };
+        let (admin, controller) = rig.admin_as(Digests::NONE, &wish);
+        let io = rig.open(Digests::NONE);
+        assert_eq!(rig.connect_as(io, 1, &Wish { controller, ..wish }).status(), Status::SUCCESS);
+        for command in 0..10 {
+            let block = u64::from(host) * 20 + command;
+            let flush = rig.entry(io, IoOpcode::Flush, 0, 1, DataPointer::None);
+            rig.submit(io, &flush, &[]);
+            let zeroes = rig.entry(io, IoOpcode::WriteZeroes, block, 1, DataPointer::None);
+            rig.submit(io, &zeroes, &[]);
+        }
+        rig.write_fused(io, 4000, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+        let waiting = rig.target.backlog_len();
+        rig.hang_up(admin);
+        assert!(waiting >= 20 - DEPTH && rig.target.backlog_len() == 0);
+        assert!(rig.target.counts().in_flight <= DEPTH as u64, "{:?}", rig.target.counts());
+    }
+    let taken = rig.disk.queue.len();
+    rig.release_disk();
+    assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
+    assert_eq!((taken, rig.disk.log.len()), (DEPTH, DEPTH), "nothing else ever ran");
+    assert_eq!(rig.disk.bytes[4000 * BLOCK], 0);
+}
+
+#[test]
 fn random_bytes_behind_an_honest_begin_leave_nothing_behind() {
     let mut word = 0x2545_F491_4F6C_DD1D_u64;
     let mut next = move || {

@@ -221,8 +221,93 @@ fn flush_fua_zeroes_and_verify_become_what_devices_do() {
     rig.submit(io, &force(zeroes), &[]);
     let read = rig.entry(io, IoOpcode::Read, 0, 1, DataPointer::Transport { len: 512 });
     rig.submit(io, &force(read), &[]);
-    assert_eq!(rig.disk.log, ["durable write", "zeroes", "flush", "flush", "read"]);
+    assert_eq!(rig.disk.log, ["durable write", "zeroes", "flush", "read", "flush"]);
     assert_eq!(rig.messages(io).len(), 4);
+    rig.disk.log.clear();
+    let verify = rig.entry(io, IoOpcode::Verify, 0, 300, DataPointer::None);
+    rig.submit(io, &force(verify), &[]);
+    assert_eq!(rig.disk.log, ["read", "read", "flush"]);
+    rig.disk.log.clear();
+    for (byte, expected) in [(7, Status::SUCCESS), (8, Status::COMPARE_FAILURE)] {
+        let compare = rig.entry(io, IoOpcode::Compare, 0, 1, DataPointer::InCapsule { offset: 0, len: 512 });
+        rig.messages(io);
+        rig.submit(io, &force(compare), &[byte; 512]);
+        assert!(rig.response(io).status().is(expected));
+    }
+    assert_eq!(rig.disk.log, ["read", "flush", "read", "flush"]);
+}
+
+#[test]
+fn long_ranges_are_done_in_parts_one_at_a_time_and_not_to_the_end_of_what_is_gone() {
+    let mut rig = Rig::with(TargetConfig { zeroes_at_once: 16 * BLOCK as u64, ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.bytes.fill(1);
+    let dataset = |rig: &mut Rig, ranges: &[(u64, u32)]| {
+        let data: Vec<u8> = ranges
+            .iter()
+            .flat_map(|(start, blocks)| {
+                BlockRange { start: *start, blocks: *blocks }.encode().as_bytes().to_vec()
+            })
+            .collect();
+        let command = rig.command_id(io);
+        let dataset = DatasetManagement {
+            namespace: NamespaceId(1),
+            ranges: ranges.len(),
+            deallocate: true,
+            integral_write: false,
+            integral_read: false,
+        };
+        let len = data.len() as u32;
+        rig.submit(io, &dataset.encode(command, DataPointer::InCapsule { offset: 0, len }), &data);
+    };
+    // Parts end at multiples of sixteen blocks.
+    dataset(&mut rig, &[(8, 40), (100, 4), (200, 0), (0, 1)]);
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.log, ["discard"; 3 + 1 + 1]);
+    let zeros = |rig: &Rig| rig.disk.bytes.chunks(BLOCK).filter(|block| block[0] == 0).count();
+    assert_eq!(zeros(&rig), 40 + 4 + 1);
+    rig.disk.log.clear();
+    rig.disk.is_held = true;
+    dataset(&mut rig, &[(0, 160)]);
+    let entry = rig.entry(io, IoOpcode::WriteZeroes, 160, 160, DataPointer::None);
+    rig.submit(io, &entry, &[]);
+    rig.submit_read(io, 1000, 1);
+    let held = |rig: &Rig| rig.disk.queue.iter().map(|(_, op)| op.extent().unwrap().1).collect::<Vec<_>>();
+    assert_eq!(held(&rig), [16 * BLOCK as u64, BLOCK as u64], "the read does not wait behind the zeros");
+    rig.complete(1);
+    rig.complete(0);
+    rig.run();
+    assert_eq!((rig.messages(io).len(), held(&rig)), (2, vec![16 * BLOCK as u64]));
+    // The namespace goes: neither command has another part.
+    let namespace = rig.target.control_mut().remove_namespace(rig.subsystem, 1);
+    assert!(namespace.is_ok());
+    rig.release_disk();
+    assert!(rig.response(io).status().is(Status::INVALID_NAMESPACE));
+    assert!(rig.response(io).status().is(Status::INVALID_NAMESPACE));
+    assert!(rig.disk.log.len() <= 4, "{:?}", rig.disk.log);
+    assert_eq!(rig.target.counts().in_flight, 0);
+}
+
+#[test]
+fn the_second_of_a_pair_whose_first_was_refused_fails_with_it() {
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, false);
+    for (block, first, second) in [
+        (BLOCKS, Status::LBA_OUT_OF_RANGE, Status::ABORTED_FAILED_FUSED),
+        (1, Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED),
+    ] {
+        rig.write_fused(io, block, &[1; BLOCK], IoOpcode::Compare, Fuse::First);
+        rig.write_fused(io, block, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+        let statuses = [rig.response(io).status(), rig.response(io).status()];
+        assert!(statuses.iter().any(|status| status.is(first)), "{statuses:?}");
+        assert!(statuses.iter().any(|status| status.is(second)), "{statuses:?}");
+    }
+    // A command between them, and there is no first any more.
+    rig.write_fused(io, BLOCKS, &[1; BLOCK], IoOpcode::Compare, Fuse::First);
+    assert!(rig.response(io).status().is(Status::LBA_OUT_OF_RANGE));
+    assert_eq!(rig.simple(io, IoOpcode::Flush, 0, 1).status(), Status::SUCCESS);
+    rig.write_fused(io, 0, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+    assert!(rig.response(io).status().is(Status::ABORTED_MISSING_FUSED));
 }
 
 #[test]

@@ -101,7 +101,15 @@ impl Target {
             *count -= 1;
             if *count == 0 {
                 self.orphans.remove(&controller);
+                self.control.forget_ended(controller);
             }
+        }
+    }
+
+    /// Forgets a controller that has ended, unless devices still have something of it.
+    fn forget_if_drained(&mut self, controller: ControllerKey) {
+        if !self.orphans.contains_key(&controller) {
+            self.control.forget_ended(controller);
         }
     }
 
@@ -160,6 +168,7 @@ impl Target {
         for key in self.find_connections(|identity| identity.controller == controller) {
             self.end(now, key);
         }
+        self.forget_if_drained(controller);
     }
 
     /// Forgets a connection, and has the driver close it.
@@ -205,8 +214,12 @@ impl Target {
         self.answers.retain(|pending| pending.connection != key);
         self.hungry.retain(|hungry| *hungry != key);
         self.starving.retain(|starving| *starving != key);
+        let has_backlog = self.backlog.len() > 0;
         for flight in flights.into_iter().flatten() {
             self.orphan(flight);
+        }
+        if has_backlog {
+            self.backlog.retain(|key| self.flights.get(key).is_some());
         }
         let Some(queue) = queue else { return };
         for other in self.control.disconnected(queue.identity) {
@@ -214,6 +227,7 @@ impl Target {
                 self.end(now, other);
             }
         }
+        self.forget_if_drained(queue.identity.controller);
     }
 
     /// A command's connection is gone.

@@ -63,6 +63,8 @@ pub(super) struct Connection {
     pub(super) waiting: VecDeque<FlightKey>,
     /// The first half of a fused pair whose second has not come, and since when.
     pub(super) fused: Option<(FlightKey, Instant)>,
+    /// The last command was the first half of a pair, and refused.
+    pub(super) has_refused_first: bool,
     /// Who holds the buffers that its commands and its output have.
     pub(super) holder: Arc<Holder>,
     pub(super) accepted: Instant,
@@ -108,6 +110,7 @@ impl Connection {
             transfers: Vec::new(),
             waiting: VecDeque::new(),
             fused: None,
+            has_refused_first: false,
             holder,
             accepted: now,
             within_since: None,

@@ -1,7 +1,7 @@
 //! What becomes of a command: answered by `Control`, or on its way to a device.
 
 use ob_core::Instant;
-use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, IoOpcode};
+use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, Fuse, IoOpcode};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
@@ -184,7 +184,14 @@ impl Target {
 
     fn io_command(&mut self, now: Instant, queue: QueueIdentity, arrival: Arrival<'_>) -> Result<(), Status> {
         let first = self.take_fused(&arrival)?;
+        let (key, is_first) = (arrival.key, arrival.entry.fuse() == Ok(Fuse::First));
         let result = self.begin_io(now, queue, arrival, first);
+        if result.is_err()
+            && is_first
+            && let Some(connection) = self.connection_mut(key)
+        {
+            connection.has_refused_first = true;
+        }
         // The first half of a pair whose second could not even begin.
         if result.is_err()
             && let Some(first) = first
@@ -340,9 +347,7 @@ fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Block, Status> {
                 // Devices want data that begins where the buffer does. No host is known to leave a gap.
                 slice.copy_within(offset..offset + len, 0);
             }
-            if len < slice.len() {
-                drop(slice.split_off(len));
-            }
+            slice.truncate(len);
             Ok(Block { slice, lease })
         }
     }

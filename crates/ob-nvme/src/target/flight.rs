@@ -37,6 +37,8 @@ pub(super) enum State {
     Partner,
     /// Others on the same range of a device.
     Range,
+    /// Room on a device.
+    Queued,
     /// A device.
     Device,
     /// A device, and nobody waits for the answer: its connection is gone.
@@ -93,7 +95,8 @@ impl Flights {
             slot.flight = Some(flight);
             return FlightKey { index, generation: slot.generation };
         }
-        // Bounded: a connection has no more commands than its queue, and connections are counted.
+        // Bounded: a connection has no more commands than its queue, connections are counted, and those that are gone
+        // leave what devices have taken.
         let index = self.slots.len() as u32;
         self.slots.push(Slot { generation: 1, flight: Some(flight) });
         FlightKey { index, generation: 1 }
@@ -140,13 +143,13 @@ impl Flights {
         flights.filter(|flight| flight.state == State::Orphan).count()
     }
 
-    /// Those on devices, with what they do there.
+    /// Those on devices or on their way there, with what they do.
     pub(super) fn on_devices(&self) -> impl Iterator<Item = (FlightKey, &Io)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let flight = slot.flight.as_ref()?;
             let key = FlightKey { index: index as u32, generation: slot.generation };
             match (&flight.work, flight.state) {
-                (Work::Io(io), State::Device | State::Orphan) => Some((key, io)),
+                (Work::Io(io), State::Queued | State::Device | State::Orphan) => Some((key, io)),
                 _ => None,
             }
         })

@@ -13,6 +13,7 @@
 
 mod anticipation;
 mod associations;
+mod backlog;
 mod buffers;
 mod config;
 mod connection;
@@ -41,6 +42,7 @@ pub use receive::RECEIVE_SLICES;
 
 use anticipation::Anticipation;
 use associations::{PendingAnswer, PendingConnect};
+use backlog::Backlog;
 use buffers::Buffers;
 use connection::Connection;
 use control::{BackendId, Control, ControllerKey, NamespaceKey, Path, PortKey, SubsystemKey};
@@ -102,7 +104,8 @@ pub struct Target {
     connects: Vec<PendingConnect>,
     answers: Vec<PendingAnswer>,
     changed_reservations: VecDeque<ReservationsChanged>,
-    device_ops: VecDeque<(BackendId, Token, DeviceOp)>,
+    /// Operations for devices.
+    backlog: Backlog,
     dirty: VecDeque<ConnectionKey>,
     actions: VecDeque<ConnectionAction>,
     sweep_at: Option<Instant>,
@@ -138,7 +141,7 @@ impl Target {
             connects: Vec::new(),
             answers: Vec::new(),
             changed_reservations: VecDeque::new(),
-            device_ops: VecDeque::new(),
+            backlog: Backlog::default(),
             dirty: VecDeque::new(),
             actions: VecDeque::new(),
             sweep_at: None,
@@ -224,7 +227,31 @@ impl Target {
 
     /// The next operation for a device.
     pub fn next_device_op(&mut self) -> Option<(BackendId, Token, DeviceOp)> {
-        self.device_ops.pop_front()
+        let (backend, key, op) = self.backlog.next()?;
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.state = flight::State::Device;
+        }
+        Some((backend, key.token(), op))
+    }
+
+    /// Takes an operation back that its device had no room for. No other of that device is given out before
+    /// [`Target::retry_devices`].
+    pub fn put_back(&mut self, backend: BackendId, token: Token, op: DeviceOp) {
+        let key = FlightKey::from_token(token);
+        // One that nobody waits for any more has no effect that anybody could miss.
+        let Some(flight) = self.flights.get_mut(key) else { return };
+        flight.state = flight::State::Queued;
+        self.backlog.put_back(backend, key, op);
+    }
+
+    /// Devices that had no room may have some now.
+    pub fn retry_devices(&mut self) {
+        self.backlog.retry();
+    }
+
+    /// Operations that no device has taken.
+    pub fn backlog_len(&self) -> usize {
+        self.backlog.len()
     }
 
     /// The next namespace whose reservations are to be saved.

@@ -46,10 +46,11 @@ impl Target {
         }
     }
 
-    /// Whether buffers came back that somebody waits for, since [`Target::pump`] was called last.
+    /// Whether there is an operation for a device, or buffers came back that somebody waits for, since [`Target::pump`]
+    /// was called last.
     pub fn can_go_on(&self) -> bool {
         let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
-        is_wanted && self.fed_at != Some(self.buffers.returned())
+        self.backlog.is_ready() || (is_wanted && self.fed_at != Some(self.buffers.returned()))
     }
 
     /// Gets a command its buffer, or has it wait in the order of its connection.

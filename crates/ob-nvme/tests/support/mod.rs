@@ -38,6 +38,8 @@ pub struct Disk {
     /// Operations are kept until the test lets them go.
     pub is_held: bool,
     pub queue: VecDeque<(Token, DeviceOp)>,
+    /// So many operations are taken at once.
+    pub depth: usize,
     /// Fails the operations that are applied next.
     pub failures: VecDeque<DeviceError>,
     /// Names of the operations that were applied.
@@ -50,6 +52,7 @@ impl Disk {
             bytes: vec![0; BLOCK * BLOCKS as usize],
             is_held: false,
             queue: VecDeque::new(),
+            depth: usize::MAX,
             failures: VecDeque::new(),
             log: Vec::new(),
         }
@@ -221,8 +224,13 @@ impl Rig {
     pub fn settle(&mut self) -> bool {
         let mut did = false;
         self.target.pump(self.now);
+        self.target.retry_devices();
         while let Some((backend, token, op)) = self.target.next_device_op() {
             assert_eq!(backend, BackendId(0), "nobody may reach another device");
+            if self.disk.queue.len() >= self.disk.depth {
+                self.target.put_back(backend, token, op);
+                break;
+            }
             did = true;
             self.disk.queue.push_back((token, op));
         }

@@ -233,8 +233,8 @@ pub struct Control {
     subsystems: Vec<Subsystem>,
     /// By slot; the slot is in the lowest bits of a [`ControllerKey`].
     controllers: Vec<Option<Box<Controller>>>,
-    /// Those that ended last, with their hosts: a device may still be writing for them.
-    ended: VecDeque<(ControllerKey, Role, [u8; 16])>,
+    /// Those that ended and have something left on devices, with their hosts. See [`Control::forget_ended`].
+    ended: Vec<(ControllerKey, Role, [u8; 16])>,
     controllers_made: u64,
     namespaces_made: u64,
     /// GENCTR: how often what discovery tells has changed.
@@ -246,9 +246,6 @@ pub struct Control {
     /// No timer of any controller fires before this.
     due: Option<Instant>,
 }
-
-/// Controllers that are remembered after their end. Writes that outlive so many later associations are none.
-const ENDED_MAX: usize = 1024;
 
 /// Bits of a [`ControllerKey`] that hold the slot.
 const SLOT_BITS: u32 = 16;
@@ -268,7 +265,7 @@ impl Control {
             referrals: Vec::new(),
             subsystems: Vec::new(),
             controllers: Vec::new(),
-            ended: VecDeque::new(),
+            ended: Vec::new(),
             controllers_made: 0,
             namespaces_made: 0,
             discovery_generation: 1,
@@ -484,6 +481,11 @@ impl Control {
         u32::try_from(index).ok().map(SubsystemKey)
     }
 
+    /// Nothing of a controller that has ended is on a device any more. Until it is said, who preempts its host waits.
+    pub fn forget_ended(&mut self, controller: ControllerKey) {
+        self.ended.retain(|(ended, ..)| *ended != controller);
+    }
+
     /// Forgets a controller; returns its queues.
     fn remove_controller(&mut self, key: ControllerKey) -> Vec<QueueIdentity> {
         if self.controller(key).is_none() {
@@ -492,10 +494,7 @@ impl Control {
         let removed = self.controllers.get_mut(slot_of(key)).and_then(Option::take);
         let Some(removed) = removed else { return Vec::new() };
         if removed.role != Role::Discovery {
-            if self.ended.len() >= ENDED_MAX {
-                self.ended.pop_front();
-            }
-            self.ended.push_back((key, removed.role, removed.host_id));
+            self.ended.push((key, removed.role, removed.host_id));
         }
         let queues = removed.queues();
         queues.into_iter().map(|queue| QueueIdentity { controller: key, queue }).collect()

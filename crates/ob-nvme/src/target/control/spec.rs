@@ -111,7 +111,8 @@ impl Default for ControlConfig {
             ana_transition_time: Duration::from_secs(10),
             in_capsule_len: 8192,
             transfer_shift: 5,
-            write_zeroes_shift: 11,
+            // The target cuts long ones by itself.
+            write_zeroes_shift: 0,
             discovery_idle: Duration::from_secs(120),
             association_linger: Duration::from_secs(120),
             authentication_timeout: Duration::from_secs(30),

@@ -10,7 +10,7 @@ mod pair;
 mod ranges;
 mod run;
 
-use ob_core::DeviceError;
+use ob_core::{DeviceError, DeviceOp};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, DatasetManagement, RANGES_MAX, RangeLayout};
 use ob_wire_nvme::{Status, SubmissionEntry};
@@ -49,7 +49,7 @@ pub(super) struct Io {
     /// Bytes on the device that the command is about; of Dataset Management, its present range.
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// Done only when durable; of a read, only after what it may see is durable.
+    /// Done only when durable; of a read, when what it has seen is.
     pub(super) is_durable: bool,
     /// Write Zeroes that is to give the space back.
     pub(super) deallocates: bool,
@@ -57,6 +57,8 @@ pub(super) struct Io {
     pub(super) ranges: u64,
     /// How far it has come: bytes of a chain of operations, or ranges.
     pub(super) done: u64,
+    /// How far Dataset Management has come in its present range.
+    pub(super) part: u64,
     /// A flush that belongs to the command is under way or done.
     pub(super) has_flushed: bool,
     /// A half of a fused pair.
@@ -97,6 +99,7 @@ impl Io {
             deallocates: false,
             ranges: 0,
             done: 0,
+            part: 0,
             has_flushed: false,
             is_fused: false,
             partner: None,
@@ -153,6 +156,18 @@ impl Io {
     /// Bytes that Verify reads next.
     pub(super) fn chunk_len(&self) -> u64 {
         (self.len - self.done.min(self.len)).min(TRANSFER_LEN_MAX as u64)
+    }
+
+    /// What one operation does of a long range, from this byte of it on: its offset on the device and its length. Parts
+    /// end where a device's larger units do, so that those can be given back as a whole.
+    fn part_from(&self, done: u64, at_once: u64) -> (u64, u64) {
+        let (offset, at_once) = (self.offset + done, at_once.max(1));
+        (offset, (self.len - done).min(at_once - offset % at_once))
+    }
+
+    fn next_discard(&self, at_once: u64) -> DeviceOp {
+        let (offset, len) = self.part_from(self.part, at_once);
+        DeviceOp::Discard { offset, len }
     }
 
     /// Whether it changes what is on its range.

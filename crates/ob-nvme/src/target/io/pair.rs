@@ -23,6 +23,9 @@ impl Target {
         arrival: &Arrival<'_>,
     ) -> Result<Option<FlightKey>, Status> {
         let fuse = arrival.entry.fuse();
+        let connection = self.connection_mut(arrival.key);
+        let has_refused_first =
+            connection.is_some_and(|connection| std::mem::take(&mut connection.has_refused_first));
         if fuse != Ok(Fuse::Second) {
             self.abandon_fused(arrival.key);
         }
@@ -33,7 +36,10 @@ impl Target {
             Fuse::First => Err(Status::INVALID_FIELD.with_do_not_retry()),
             Fuse::Second => {
                 let first = self.connection_mut(arrival.key).and_then(|connection| connection.fused.take());
-                let (first, _) = first.ok_or(Status::ABORTED_MISSING_FUSED)?;
+                let (first, _) = first.ok_or(match has_refused_first {
+                    true => Status::ABORTED_FAILED_FUSED,
+                    false => Status::ABORTED_MISSING_FUSED,
+                })?;
                 // The first was answered already: it failed.
                 self.io(first).map(|_| Some(first)).ok_or(Status::ABORTED_FAILED_FUSED)
             }

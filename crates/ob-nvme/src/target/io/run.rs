@@ -21,6 +21,7 @@ impl Target {
         let key = FlightKey::from_token(completion.token);
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &mut flight.work else { return };
+        self.backlog.done(io.backend, key);
         let was_flush = matches!(completion.op, DeviceOp::Flush);
         let op_len = completion.op.extent().map_or(0, |(_, len)| len);
         match completion.op {
@@ -47,7 +48,11 @@ impl Target {
             Ok(()) => {}
         }
         let is_done = match io.kind {
-            IoKind::Read => !was_flush,
+            // What a host reads with FUA is durable when it gets it.
+            IoKind::Read => {
+                io.done = io.len;
+                was_flush || !io.is_durable
+            }
             IoKind::Write => true,
             IoKind::Flush | IoKind::Hint => true,
             IoKind::WriteZeroes => {
@@ -56,18 +61,25 @@ impl Target {
                 was_flush || (io.done >= io.len && !is_durable)
             }
             IoKind::Discard => {
-                io.done += u64::from(!was_flush);
+                io.part += op_len;
                 false
             }
             IoKind::Verify => {
-                io.done += io.chunk_len();
-                io.done >= io.len
+                io.done += if was_flush { 0 } else { op_len };
+                was_flush || (io.done >= io.len && !io.is_durable)
+            }
+            IoKind::Compare if io.is_durable && !was_flush => {
+                io.done = io.len;
+                false
             }
             IoKind::Compare => return self.compared(key),
         };
         if is_done {
             self.finish_compared(key);
             self.finish(key, Ok(()));
+        } else if let Err(status) = self.check_again(key) {
+            // What it was admitted to has changed, and what is left of it is not to be done.
+            self.device_failed(key, status);
         } else {
             self.step(key);
         }
@@ -101,8 +113,8 @@ impl Target {
             self.blocked.push_back(key);
             return;
         }
-        flight.state = State::Device;
-        self.device_ops.push_back((io.backend, key.token(), op));
+        flight.state = State::Queued;
+        self.backlog.push(io.backend, key, op);
     }
 
     fn next_step(&mut self, key: FlightKey) -> Option<Step> {
@@ -110,8 +122,7 @@ impl Target {
         let Work::Io(io) = &mut flight.work else { return None };
         let offset = io.offset;
         let op = match io.kind {
-            IoKind::Read if io.is_durable && !io.has_flushed => {
-                io.has_flushed = true;
+            IoKind::Read | IoKind::Verify | IoKind::Compare if io.len > 0 && io.done >= io.len => {
                 DeviceOp::Flush
             }
             IoKind::Read => DeviceOp::Read { offset, into: flight.data.take()? },
@@ -123,9 +134,7 @@ impl Target {
             IoKind::Flush => DeviceOp::Flush,
             // What is done is counted when it is: an operation that has to wait for its range is asked for again.
             IoKind::WriteZeroes if io.done < io.len => {
-                let (offset, at_once) = (offset + io.done, self.config.zeroes_at_once.max(1));
-                // Parts end where a device's larger units do, so that those can be given back as a whole.
-                let len = (io.len - io.done).min(at_once - offset % at_once);
+                let (offset, len) = io.part_from(io.done, self.config.zeroes_at_once);
                 match io.deallocates {
                     true => DeviceOp::Discard { offset, len },
                     false => DeviceOp::WriteZeroes { offset, len },
@@ -135,10 +144,7 @@ impl Target {
             IoKind::Hint => return Some(Step::Finish(Ok(()))),
             IoKind::Verify => {
                 let mut into = flight.data.take()?;
-                let len = io.chunk_len() as usize;
-                if len < into.len() {
-                    drop(into.split_off(len));
-                }
+                into.truncate(io.chunk_len() as usize);
                 DeviceOp::Read { offset: offset + io.done, into }
             }
             IoKind::Compare => {
@@ -155,11 +161,18 @@ impl Target {
 
     /// The next range of Dataset Management, or the flush behind the last.
     fn next_range(&mut self, key: FlightKey) -> Option<Step> {
+        let at_once = self.config.zeroes_at_once;
         let flight = self.flights.get_mut(key)?;
         let controller = flight.controller;
         let Work::Io(io) = &mut flight.work else { return None };
         let namespace = controller.map(|controller| self.control.namespace(controller, io.nsid))?;
         let data = flight.data.as_deref().unwrap_or_default();
+        if io.len > 0 && io.part >= io.len {
+            (io.done, io.part, io.len) = (io.done + 1, 0, 0);
+        }
+        if io.part > 0 {
+            return Some(Step::Submit(io.next_discard(at_once)));
+        }
         // Ranges without blocks are legal and say nothing.
         while io.done < io.ranges && dataset_range(data, io.done).is_some_and(|(_, blocks)| blocks == 0) {
             io.done += 1;
@@ -174,7 +187,7 @@ impl Target {
             Some(Err(status)) => return Some(Step::Finish(Err(status))),
             Some(Ok((offset, len))) => {
                 (io.offset, io.len) = (offset, len);
-                DeviceOp::Discard { offset, len }
+                io.next_discard(at_once)
             }
             None if io.is_durable && !io.has_flushed => {
                 io.has_flushed = true;
