@@ -285,3 +285,59 @@ fn nobody_else_changes_a_file_that_is_a_volume() {
     assert_eq!(house.call(group, rename(b"volumes", b"elsewhere")).error(), None);
     assert_eq!(house.call(group, rename(b"other", b"elsewhere/a")).error(), None);
 }
+
+/// A file with bytes in it, made through a group's rings.
+fn written(house: &mut House, group: usize, name: &[u8], bytes: &[u8]) -> NodeId {
+    let file = house.call(group, Request::new(Operation::Open).flags(1).node(ROOT).more(name)).node().id;
+    let write = Request::new(Operation::Write).node(file).payload(bytes, BLOCK);
+    assert_eq!(house.call(group, write).error(), None);
+    file
+}
+
+#[test]
+fn a_file_becomes_a_volume_when_what_was_changing_it_is_over_and_not_before() {
+    let mut house = house_on(device());
+    let group = house.greeted(RING, RING);
+    let file = written(&mut house, group, b"a", &pattern(1, 0, 4 * SEGMENT as usize));
+    // A write beyond the end is at the device, and a change of size waits for it.
+    let is_late = |op: &DeviceOp| matches!(op, DeviceOp::Write { from, .. } if from[..] == [7; 512]);
+    house.service.device().holds = Some(Box::new(is_late));
+    let late = Request::new(Operation::Write).node(file).offset(6 * SEGMENT).payload(&[7; 512], BLOCK);
+    let late = house.push(group, late);
+    house.settle();
+    let shrink = house.push(group, Request::new(Operation::Resize).node(file).offset(3 * SEGMENT));
+    house.settle();
+    let mut opening = OpeningVolume::new(house.service.local(), b"a", None);
+    for _ in 0..8 {
+        house.settle();
+        assert!(opening.poll().is_none(), "both are still to come");
+    }
+    let refused = Request::new(Operation::Zero).node(file).length(512);
+    assert_eq!(house.call(group, refused).error(), Some(FileError::InUse), "and nothing more is let at it");
+    assert!(house.groups[group].take(late).is_none() && house.groups[group].take(shrink).is_none());
+    house.service.device().holds = None;
+    let mut volume = loop {
+        house.settle();
+        if let Some(opened) = opening.poll() {
+            break opened.unwrap();
+        }
+    };
+    for id in [late, shrink] {
+        assert_eq!(house.groups[group].take(id).unwrap().error(), None);
+    }
+    assert_eq!(volume.info().capacity, 3 * SEGMENT, "it has the size that they left");
+    assert!(read(&mut house, &mut volume, 0, SEGMENT as usize) == pattern(1, 0, SEGMENT as usize));
+}
+
+#[test]
+fn who_only_reads_a_file_does_not_keep_it_from_becoming_a_volume() {
+    let mut house = house_on(device());
+    let group = house.greeted(RING, RING);
+    let file = written(&mut house, group, b"a", &pattern(1, 0, SEGMENT as usize));
+    house.service.device().holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. })));
+    let slow = house.push(group, Request::new(Operation::Read).node(file).length(512));
+    house.settle();
+    let volume = open(&mut house, b"a", None).unwrap();
+    assert!(house.groups[group].take(slow).is_none(), "it still reads");
+    drop(volume);
+}

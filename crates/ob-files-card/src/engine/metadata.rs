@@ -4,7 +4,7 @@ use ob_core::{NodeId, NodeKind};
 use ob_format::files::{FRAME_HEADER_LEN, REMOVE_LEN, node_record_len};
 use ob_wire_link::files::{FileError, entry_len, push_entry};
 
-use super::{CardFiles, FlightId, Ghost, Kind, MetadataOp, Outcome};
+use super::{CardFiles, Draining, FlightId, Ghost, Kind, MetadataOp, Outcome};
 use crate::map::Stretch;
 use crate::plant::{self, Bug};
 use crate::tree::{Body, Renaming};
@@ -28,6 +28,12 @@ impl MetadataOp {
 
 impl CardFiles {
     pub(super) fn start_metadata(&mut self, id: FlightId) {
+        let Some(Kind::Metadata(op)) = self.flights.get(id).map(|flight| &flight.kind) else { return };
+        if let MetadataOp::Hold { file } = *op
+            && self.must_drain(id, file)
+        {
+            return;
+        }
         let Some(Kind::Metadata(op)) = self.flights.get_mut(id).map(|flight| &mut flight.kind) else {
             return;
         };
@@ -92,13 +98,41 @@ impl CardFiles {
             MetadataOp::Space => Ok(Outcome::Space(self.space_info())),
             MetadataOp::Hold { file } => {
                 self.tree.file(*file)?;
-                self.may_change(*file)?;
-                self.held.insert(*file, ());
+                // Whose changes it waited for, that one has the file already.
+                if self.draining.remove(file).is_none() {
+                    self.may_change(*file)?;
+                    self.held.insert(*file, ());
+                }
                 self.node_info(*file).map(Outcome::Node).ok_or(FileError::NotFound)
             }
             MetadataOp::LetGo { file } => {
                 self.held.remove(file);
                 Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Whether a file that is to be held is still being changed by requests that came before. No more of them are taken
+    /// from here on; readers may stay, because they change nothing.
+    fn must_drain(&mut self, id: FlightId, file: NodeId) -> bool {
+        if let Some(draining) = self.draining.get(&file).filter(|draining| draining.flight == id) {
+            return draining.changes > 0;
+        }
+        let changes = self.flights.iter().filter(|flight| flight.changes(file)).count();
+        if changes == 0 || self.is_held(file) || self.tree.file(file).is_err() {
+            return false;
+        }
+        self.held.insert(file, ());
+        self.draining.insert(file, Draining { flight: id, changes });
+        true
+    }
+
+    /// A request that changed a file is over.
+    pub(super) fn drained_one(&mut self, file: NodeId) {
+        if let Some(draining) = self.draining.get_mut(&file) {
+            draining.changes = draining.changes.saturating_sub(1);
+            if draining.changes == 0 {
+                self.ready.push_back(draining.flight);
             }
         }
     }

@@ -74,6 +74,8 @@ pub struct CardFiles {
     exclusive: ById<FlightId>,
     /// Files that nobody may change through rings, rename or remove.
     held: ById<()>,
+    /// Those of them whose holder waits for changes that began before.
+    draining: ById<Draining>,
     /// Blocks that are read, changed and written back.
     locks: Vec<RangeLock>,
     flush: Option<FlushInFlight>,
@@ -113,6 +115,14 @@ struct Ghost {
     stretches: Vec<Stretch>,
     sequence: u64,
     in_flight: u32,
+}
+
+/// A file that is held as soon as nothing changes it any more.
+struct Draining {
+    /// Who is to hold it.
+    flight: FlightId,
+    /// Requests that change it and are not over.
+    changes: usize,
 }
 
 struct RangeLock {
@@ -242,6 +252,7 @@ impl CardFiles {
             ghosts: HashMap::default(),
             exclusive: HashMap::default(),
             held: HashMap::default(),
+            draining: HashMap::default(),
             locks: Vec::new(),
             flush: None,
             log_eased: false,
@@ -537,6 +548,9 @@ impl CardFiles {
         let file = flight.file();
         if let Some(file) = file {
             self.leave_file(id, file, flight.pinned);
+            if flight.changes(file) {
+                self.drained_one(file);
+            }
         }
         let (token, mut error) = (flight.token, flight.error);
         let mut outcome = flight.outcome.unwrap_or(Outcome::Done);
@@ -628,6 +642,11 @@ impl Flight {
             Kind::Zero(range) => Some(range.file),
             Kind::Flush | Kind::Metadata(_) => None,
         }
+    }
+
+    /// Whether it changes this file's data.
+    fn changes(&self, file: NodeId) -> bool {
+        !matches!(self.kind, Kind::Read(_)) && self.file() == Some(file)
     }
 
     fn transfer_mut(&mut self) -> Option<&mut Transfer> {

@@ -142,7 +142,8 @@ pub enum MetadataOp {
     },
     /// Tells the free space.
     Space,
-    /// Keeps a file from being changed through rings, renamed and removed, until it is let go.
+    /// Keeps a file from being changed through rings, renamed and removed, until it is let go. Answered when whatever was
+    /// changing it is over.
     Hold {
         /// The file.
         file: NodeId,
