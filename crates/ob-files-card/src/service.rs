@@ -392,10 +392,15 @@ impl<D: Device> FilesService<D> {
         moved
     }
 
-    /// Takes what users within the card have left, but not so much that nothing is left for groups.
+    /// Whether there is room for one more request from within the card: not so many that nothing is left for groups.
+    fn has_room_for_local(&self) -> bool {
+        self.local < (self.files.requests_max() / 2).max(1) && self.files.has_room()
+    }
+
+    /// Takes what users within the card have left.
     fn take_local(&mut self) -> bool {
         let mut taken = false;
-        while self.local < (self.files.requests_max() / 2).max(1) && self.files.has_room() {
+        while self.has_room_for_local() {
             let Some(request) = self.hub.borrow_mut().take() else { break };
             self.local += 1;
             self.submit_for(Pending::Local { user: request.user, token: request.token }, request.op);
@@ -546,7 +551,8 @@ impl<D: Device> CardService for FilesService<D> {
 
     fn next_due(&self) -> Option<Instant> {
         // Nothing else tells of answers that came while another group was served.
-        let asked = !self.hub.borrow().is_empty() && self.files.has_room();
+        // Nor of requests from within the card; but those that find no room wait for the device, like everything in it.
+        let asked = !self.hub.borrow().is_empty() && self.has_room_for_local();
         if self.moved || asked { Some(Instant::from_nanoseconds(0)) } else { self.device.next_due() }
     }
 }

@@ -6,8 +6,9 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, NodeId, Token};
+use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, Instant, NodeId, Token};
 use ob_files_card::{FileVolume, FilesService, OpeningVolume, VolumeError};
+use ob_ring::CardService;
 use ob_sim::Rng;
 use ob_wire_link::files::{FileError, Operation, ROOT};
 use support::journal::{Journal, Medium};
@@ -246,6 +247,60 @@ fn sizes_change_and_nothing_beyond_the_end_can_be_reached() {
     let mut expected = bytes[..SEGMENT as usize + 512].to_vec();
     expected.resize(8 * SEGMENT as usize, 0);
     assert!(read(&mut house, &mut volume, 0, 8 * SEGMENT as usize) == expected, "and new bytes are zeros");
+}
+
+#[test]
+fn a_volume_that_cannot_shrink_keeps_its_size() {
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"a", Some(4 * SEGMENT)).unwrap();
+    // Its end takes no more requests.
+    for token in 0.. {
+        if volume.submit(Token(token), DeviceOp::Flush).is_err() {
+            break;
+        }
+    }
+    volume.begin_resize(SEGMENT);
+    assert_eq!(volume.take_resized(), Some(Err(FileError::Busy)));
+    assert_eq!(volume.info().capacity, 4 * SEGMENT);
+    house.settle();
+    while volume.poll().is_some() {
+        house.settle();
+    }
+    // The log cannot be written, and nothing can be changed any more.
+    let fails = |op: &DeviceOp| matches!(op, DeviceOp::Write { .. }).then_some(DeviceError::Io);
+    house.service.device().fails = Some(Box::new(fails));
+    assert!(write(&mut house, &mut volume, 0, &[1; 512]).is_err());
+    house.settle();
+    assert!(house.service.files().is_frozen());
+    volume.begin_resize(SEGMENT);
+    assert_eq!(volume.info().capacity, SEGMENT, "as long as it may be smaller");
+    assert_eq!(resized(&mut house, &mut volume), Err(FileError::ReadOnly));
+    assert_eq!(volume.info().capacity, 4 * SEGMENT, "what a host wrote there is in reach again");
+    assert!(read(&mut house, &mut volume, 3 * SEGMENT, 512) == [0; 512]);
+}
+
+#[test]
+fn requests_that_find_no_room_do_not_keep_the_card_awake() {
+    let mut house = house_on(device());
+    let mut volumes: Vec<FileVolume> =
+        [b"a", b"b", b"c"].map(|path: &[u8; 1]| open(&mut house, path, Some(SEGMENT)).unwrap()).into();
+    house.settle();
+    house.service.device().credit = Some(0);
+    let asked = 80 * volumes.len();
+    for volume in &mut volumes {
+        for token in 0..80 {
+            volume.submit(Token(token), DeviceOp::Flush).unwrap();
+        }
+    }
+    assert_eq!(house.service.next_due(), Some(Instant::from_nanoseconds(0)), "nothing else tells of them");
+    while house.service.poll(Instant::default()) {}
+    let taken = house.service.files().in_flight();
+    assert!(taken < asked && house.service.files().has_room(), "some wait, so that others find room");
+    assert_eq!(house.service.next_due(), None, "until the device answers there is nothing to do");
+    house.service.device().credit = None;
+    house.settle();
+    let answered: usize = volumes.iter_mut().map(|volume| std::iter::from_fn(|| volume.poll()).count()).sum();
+    assert_eq!(answered, asked);
 }
 
 #[test]
