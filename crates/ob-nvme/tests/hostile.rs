@@ -501,6 +501,47 @@ fn a_host_that_does_not_take_its_answers_is_read_no_more_and_closed_in_the_end()
     assert_eq!((rig.target.counts().timeouts, rig.target.counts().in_flight), (1, 0));
 }
 
+/// Who has proved nothing gets little: what it makes the target keep for it is bounded far below what an I/O queue may have.
+#[test]
+fn a_peer_that_is_no_queue_has_little_memory_kept_for_it() {
+    let config = TargetConfig::default();
+    assert!(config.control_unsent_max * 8 <= config.unsent_max);
+    assert!(config.control_receive_len * 8 <= config.receive_len);
+    let mut rig = Rig::with(config.clone());
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    let stranger = rig.open(Digests::NONE);
+    for (client, most) in [
+        (stranger, config.control_receive_len),
+        (admin, config.control_receive_len),
+        (io, config.receive_len),
+    ] {
+        let key = rig.state(client).key.unwrap();
+        let [direct, scratch] = rig.target.receive_into(key).unwrap();
+        assert_eq!(
+            (direct.len(), scratch.len()),
+            (0, most),
+            "{client:?} may send so much before it is looked at"
+        );
+    }
+    for client in [stranger, admin] {
+        rig.state(client).is_deaf = true;
+        let property = PropertyAccess { property: Property::Capabilities, value: None };
+        let command = rig.command_id(client);
+        let capsule = rig.capsule(client, &property.encode(command), &[]);
+        let flood = capsule.repeat(20_000);
+        rig.send(client, &flood);
+        let taken = flood.len() - rig.state(client).outbox.len();
+        // What is kept are answers, and bytes that came in the same receive as the command that was one too many.
+        let answers = config.control_unsent_max.div_ceil(24);
+        let most = answers * capsule.len() + config.control_receive_len;
+        assert!((most / 2..=most).contains(&taken), "{taken} bytes were taken, {most} may be");
+        rig.state(client).outbox.clear();
+        rig.state(client).is_deaf = false;
+        let held = rig.take_some(client, usize::MAX);
+        assert!(held < config.control_unsent_max + 24, "{held} bytes of answers were kept");
+    }
+}
+
 #[test]
 fn a_host_that_takes_its_answers_byte_by_byte_is_closed_and_a_slow_one_is_not() {
     for (piece, is_closed) in [(1, true), (200 << 10, false)] {

@@ -1,0 +1,115 @@
+//! A driver's turn: what it leaves undone, it says.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use ob_core::{
+    ConnectionId, DeviceCompletion, DeviceInfo, DeviceOp, Instant, ListenerId, Net, NetError, NetEvent,
+    NetListenError, Received, Refused, Sent, Token,
+};
+use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::target::TargetConfig;
+use ob_nvme::target::control::BackendId;
+use ob_wire_nvme::pdu::Digests;
+use support::{BLOCK, BLOCKS, Rig};
+
+/// A network on which nothing comes, and which takes everything at once.
+#[derive(Default)]
+struct Sink {
+    taken: usize,
+}
+
+impl Net for Sink {
+    fn listen(&mut self, _: SocketAddr) -> Result<ListenerId, NetListenError> {
+        Ok(ListenerId(0))
+    }
+
+    fn listener_address(&self, _: ListenerId) -> Option<SocketAddr> {
+        None
+    }
+
+    fn connect(&mut self, _: SocketAddr) -> Result<ConnectionId, NetError> {
+        Err(NetError::Refused)
+    }
+
+    fn receive(&mut self, _: ConnectionId, _: &mut [u8]) -> Result<Received, NetError> {
+        Ok(Received::Nothing)
+    }
+
+    fn send(&mut self, _: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+        self.taken += bytes.len();
+        Ok(Sent(bytes.len()))
+    }
+
+    fn finish(&mut self, _: ConnectionId) -> Result<(), NetError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: ConnectionId) {}
+
+    fn poll(&mut self) -> Option<NetEvent> {
+        None
+    }
+}
+
+/// A disk that is done with everything at once.
+#[derive(Default)]
+struct Instantly(VecDeque<(BackendId, DeviceCompletion)>);
+
+impl Store for Instantly {
+    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
+        Some(DeviceInfo { capacity: BLOCKS * BLOCK as u64, block_len: BLOCK as u32, volatile_cache: true })
+    }
+
+    fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        self.0.push_back((backend, DeviceCompletion { token, op, result: Ok(()) }));
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
+        self.0.pop_front()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
+    const READS: usize = 7;
+    // One address gets one of two large buffers, so reads go one after the other, each when the one before is sent.
+    let mut rig = Rig::with(TargetConfig { transfer_memory: 2 * (128 << 10), ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    for _ in 0..READS {
+        rig.submit_read(io, 0, 256);
+    }
+    assert_eq!(rig.target.counts().waiting_for_buffer, READS as u64 - 1);
+    assert!(!rig.target.can_go_on(), "nothing has come back");
+    let mut store = Instantly::default();
+    for (token, op) in rig.disk.queue.drain(..) {
+        store.submit(BackendId(0), token, op).unwrap();
+    }
+    let mut driver = TargetDriver::new(Sink::default(), store, rig.target);
+    // No byte will come, and nothing is due: only what the turn says keeps its caller from going to sleep.
+    let mut turns = 0;
+    while driver.turn(rig.now).has_more {
+        assert_eq!(
+            driver.next_due(),
+            Some(Instant::default()),
+            "somebody who looks there must not sleep either"
+        );
+        turns += 1;
+        assert!(turns < READS, "every turn gets on");
+    }
+    assert!(turns > 1, "this is about several turns");
+    let counts = driver.target().counts();
+    assert_eq!((counts.in_flight, counts.waiting_for_buffer), (0, 0));
+    assert!(driver.net_mut().taken > READS * 256 * BLOCK, "all of them are answered");
+}
