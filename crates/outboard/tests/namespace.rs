@@ -101,3 +101,32 @@ fn namespaces_come_and_go_and_are_the_same_after_a_restart() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains("namespace-2.img is missing"), "{text}");
 }
+
+/// What a card says when it waits for a device that another program has.
+const WAITING: &str = "waiting for another program";
+
+#[test]
+fn a_card_that_serves_hosts_waits_for_nobody_and_one_that_starts_does() {
+    let place = Place::new();
+    let mut card = start(&place);
+    let image = place.path().join("another.img");
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(4 * MIB).unwrap();
+    file.lock().unwrap();
+    refused(&place, &["add", "--device", image.to_str().unwrap()], "another.img");
+    assert_eq!(listed(&place, &["list"]).len(), 1);
+    file.unlock().unwrap();
+    assert_eq!(listed(&place, &["add", "--device", image.to_str().unwrap()]).len(), 2);
+    stop(&mut card);
+    let told: Vec<&String> = card.seen().iter().filter(|line| line.contains(WAITING)).collect();
+    assert!(told.is_empty(), "hosts would have waited meanwhile: {told:?}");
+
+    // An earlier life may still have it when a card starts, and is given time.
+    file.lock().unwrap();
+    let mut card = place.start(&["card", "--json"]);
+    card.wait_for(WAITING);
+    file.unlock().unwrap();
+    card.wait_for("incarnation");
+    assert_eq!(listed(&place, &["list"]).len(), 2);
+    stop(&mut card);
+}

@@ -297,9 +297,15 @@ pub(crate) fn open_patiently(
     open_once: impl Fn(&Path) -> Result<FileDevice, OpenError>,
 ) -> Result<FileDevice, OpenError> {
     let started = std::time::Instant::now();
+    let mut is_told = false;
     loop {
         match open_once(path) {
-            Err(OpenError::InUse(_)) if started.elapsed() < IN_USE_AFTER => std::thread::sleep(IN_USE_PAUSE),
+            Err(OpenError::InUse(_)) if started.elapsed() < IN_USE_AFTER => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::info!("waiting for another program to let go of {}", path.display());
+                }
+                std::thread::sleep(IN_USE_PAUSE);
+            }
             opened => return opened,
         }
     }

@@ -297,3 +297,46 @@ impl Store for Devices {
         self.slots.values().filter_map(|slot| slot.device.device().next_due()).min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ob_io::{Config as ReactorConfig, Reactor, Wait};
+    use ob_memory::Pool;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_file_that_was_made_shorter_under_load_stays_so() {
+        const LEN: u64 = 1 << 20;
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("device");
+        let mut reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        let config = Config::parse(Path::new("outboard.toml"), "").unwrap().card();
+        let device = NamespaceDevice::Device(FilesDevice::Path(path.clone()));
+        let wanted = Wanted { device: &device, size: ByteSize(LEN), may_make: true, section: None };
+        let NamespaceDevice::Device(on) = &device else { return };
+        let mut devices = Devices::default();
+        let backend = devices.open(&config, &reactor.handle(), on, &wanted, false).unwrap();
+        // Writes that the kernel gets only when the reactor turns, which is after the file was made shorter.
+        let pool = Pool::new(4096, 2);
+        for (token, offset) in [(0, LEN - 4096), (1, LEN / 2)] {
+            let from = pool.take().unwrap();
+            devices.submit(backend, Token(token), DeviceOp::Write { offset, from, durable: false }).unwrap();
+        }
+        devices.resize(backend, LEN / 4).unwrap();
+        let (mut events, mut done, mut lens) = (Vec::new(), 0, Vec::new());
+        while done < 2 {
+            reactor.turn(Wait::Until(None), &mut events);
+            events.clear();
+            lens.push(std::fs::metadata(&path).unwrap().len());
+            while let Some((_, completion)) = devices.poll() {
+                completion.result.unwrap();
+                done += 1;
+            }
+        }
+        assert!(lens.contains(&LEN), "the test is about files that have grown again: {lens:?}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), LEN / 4);
+        assert_eq!(devices.info(backend).unwrap().capacity, LEN / 4);
+    }
+}
