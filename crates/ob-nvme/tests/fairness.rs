@@ -1,4 +1,4 @@
-//! Payload memory is shared: whoever holds all that it can get leaves the others theirs.
+//! Payload memory and connections are shared: whoever holds all that it can get leaves the others theirs.
 
 // Tests may panic; what they test may not.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -217,4 +217,54 @@ fn what_a_connection_held_is_free_when_it_ends() {
     let honest = connect(&mut rig, 2, NQN);
     let commands: Vec<CommandId> = (0..2).map(|_| rig.submit_read(honest, 0, 256)).collect();
     assert_eq!(rig.messages(honest).len(), 2 * commands.len());
+}
+
+/// Opens connections that say nothing, or no more than it takes to be open.
+fn crowd(rig: &mut Rig, count: usize) {
+    for number in 0..count {
+        let _ = if number % 2 == 0 { rig.client() } else { rig.open(Digests::NONE) };
+    }
+}
+
+#[test]
+fn connections_that_become_no_queues_keep_nobody_out() {
+    const MAX: usize = 64;
+    let mut rig = Rig::with(TargetConfig { connections_max: MAX, ..TargetConfig::default() });
+    let established = connect(&mut rig, 1, NQN);
+    rig.peer = address(66);
+    crowd(&mut rig, MAX);
+    assert_eq!(rig.target.counts().connections, MAX as u64);
+    // A host that comes now, and takes its time, with more hostile connections after each of its own.
+    rig.peer = address(7);
+    let slow = rig.open(Digests::NONE);
+    rig.peer = address(66);
+    crowd(&mut rig, 4 * MAX);
+    rig.peer = address(7);
+    let response = rig.connect_as(slow, 0, &Wish { host_id: [2; 16], ..Wish::default() });
+    assert_eq!(response.status(), Status::SUCCESS, "it was let in, and not closed for those who came later");
+    for last in 70..80 {
+        rig.peer = address(last);
+        crowd(&mut rig, MAX);
+        // A host of the same address has a chance too: who came first goes first.
+        let neighbour = connect(&mut rig, last, NQN);
+        work(&mut rig, neighbour);
+    }
+    work(&mut rig, established);
+    assert!(!rig.state(slow).is_closed);
+    assert_eq!(rig.target.counts().connections, MAX as u64);
+}
+
+#[test]
+fn queues_are_not_closed_for_connections_that_come_later() {
+    let mut rig = Rig::with(TargetConfig { connections_max: 8, ..TargetConfig::default() });
+    let hosts = [1, 2, 3, 4].map(|host| connect(&mut rig, host, NQN));
+    rig.peer = address(66);
+    for _ in 0..20 {
+        let late = rig.client();
+        assert!(rig.state(late).is_closed, "there is no room, and nobody makes any");
+    }
+    assert_eq!(rig.target.counts().refused, 20);
+    for host in hosts {
+        work(&mut rig, host);
+    }
 }

@@ -18,7 +18,7 @@ use ob_wire_nvme::io::{
 };
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId};
 use rustix::net::{AddressFamily, SocketType};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::Value;
 use support::{Place, Program, number_after};
 
@@ -37,7 +37,11 @@ struct Card {
 
 impl Card {
     fn start(place: Place) -> Self {
-        let mut program = place.start(&["card"]);
+        let program = place.start(&["card"]);
+        Self::started(place, program)
+    }
+
+    fn started(place: Place, mut program: Program) -> Self {
         let line = program.wait_for("The card is ready");
         let at = |word: &str| format!("127.0.0.1:{}", number_after(&line, &format!("{word}127.0.0.1:")));
         let (address, discovery) = (at("nvme on "), at("discovery at "));
@@ -84,6 +88,14 @@ impl Card {
 
     fn fails(&self, line: &str, code: i32, told: &[&str]) {
         failed(line, &self.nvme(line), code, told);
+    }
+
+    /// What the card's status tells of the target.
+    fn status(&self) -> Value {
+        let output = self.place.output(&["status", "--json", "--endpoint", &self.status]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["nvme"].clone()
     }
 
     fn write_file(&self, name: &str, content: &[u8]) {
@@ -432,12 +444,7 @@ fn a_write_goes_on_with_the_cards_next_life_but_a_flush_does_not_speak_for_the_o
 #[test]
 fn the_status_tells_who_uses_the_target_and_what_was_done() {
     let card = Card::start(Place::new());
-    let status = || {
-        let output = card.place.output(&["status", "--json", "--endpoint", &card.status]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-        status["nvme"].clone()
-    };
+    let status = || card.status();
     let before = status();
     assert_eq!(
         (&before["address"], &before["discovery"]),
@@ -478,4 +485,22 @@ fn the_status_tells_who_uses_the_target_and_what_was_done() {
         assert!(shown.contains(part), "no `{part}` in {shown}");
     }
     block_on(guest.disconnect());
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let place = Place::new();
+    // As few descriptors as a shell may give are not what bounds a card.
+    let program = place.start_with_descriptors(256, &["card"]);
+    let card = Card::started(place, program);
+    let mut silent = Vec::new();
+    // Some of them may be late and closed for that: as many as it takes to have the card full once.
+    while card.status()["refused"] == 0 {
+        silent.extend((0..1100).map(|_| TcpStream::connect(&card.address).unwrap()));
+        assert!(silent.len() < 8 * 1100, "the card is never full: {}", card.status());
+        let found = card.json("list");
+        assert_eq!(found.as_array().unwrap().len(), 1, "{found}");
+    }
 }

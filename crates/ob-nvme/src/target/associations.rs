@@ -5,12 +5,17 @@
 //!   end ─▶ commands on devices become orphans: nobody is answered, and who overlaps an orphaned write waits
 //! ```
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use ob_core::Instant;
 use ob_wire_nvme::{CommandId, QueueId, Status, SubmissionEntry};
 
 use super::connection::{ConnectionKey, Queue, Stall};
 use super::control::{ControllerKey, NamespaceKey, QueueIdentity};
 use super::flight::{FlightKey, State, Work};
+use super::shares::network_of;
 use super::{ConnectionAction, Target};
 use crate::plant::{self, Bug};
 
@@ -182,6 +187,32 @@ impl Target {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
         self.actions.push_back(ConnectionAction::Close(connection.net));
+    }
+
+    /// Closes a connection that has not become a queue in favour of a new one: of the address that has most of them, the
+    /// oldest. So one that is silent can keep nobody out, and addresses that have few are left alone. `false` if all have
+    /// become queues.
+    pub(super) fn make_room(&mut self, now: Instant) -> bool {
+        struct Strangers {
+            count: u32,
+            oldest: (u64, ConnectionKey),
+        }
+        let mut addresses: BTreeMap<IpAddr, Strangers> = BTreeMap::new();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some(connection) = slot.connection.as_deref().filter(|one| one.queue.is_none()) else {
+                continue;
+            };
+            let key = ConnectionKey { index: index as u32, generation: slot.generation };
+            let this = (connection.number, key);
+            let address = addresses.entry(network_of(connection.path.peer));
+            let strangers = address.or_insert(Strangers { count: 0, oldest: this });
+            strangers.count += 1;
+            strangers.oldest = strangers.oldest.min(this);
+        }
+        let most = addresses.into_values().max_by_key(|one| (one.count, Reverse(one.oldest)));
+        let Some(Strangers { oldest: (_, key), .. }) = most else { return false };
+        self.end(now, key);
+        true
     }
 
     /// Ends what a connection does, and lets it send what it has to say before it is closed.

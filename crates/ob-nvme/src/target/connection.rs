@@ -68,6 +68,8 @@ pub(super) struct Connection {
     /// Who holds the buffers that its commands and its output have.
     pub(super) holder: Arc<Holder>,
     pub(super) accepted: Instant,
+    /// Which one it is of all that were accepted.
+    pub(super) number: u64,
     /// Since when a PDU is incomplete.
     pub(super) within_since: Option<Instant>,
     /// Since when the peer takes nothing of the output.
@@ -96,7 +98,7 @@ pub(super) struct Transfer {
 }
 
 impl Connection {
-    pub(super) fn new(net: ConnectionId, path: Path, holder: Arc<Holder>, now: Instant) -> Self {
+    pub(super) fn new(net: ConnectionId, path: Path, holder: Arc<Holder>, now: Instant, number: u64) -> Self {
         Self {
             net,
             path,
@@ -113,6 +115,7 @@ impl Connection {
             has_refused_first: false,
             holder,
             accepted: now,
+            number,
             within_since: None,
             unsent_since: None,
             drain: None,
@@ -283,6 +286,7 @@ mod tests {
             Path::from(super::super::control::PortKey(1)),
             holder,
             Instant::default(),
+            1,
         );
         let flight = FlightKey::from_token(ob_core::Token(5));
         let tags: Vec<TransferTag> = (0..3)

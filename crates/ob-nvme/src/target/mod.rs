@@ -201,12 +201,15 @@ impl Target {
         self.accept_from(now, net, port.into())
     }
 
-    /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed. The
-    /// peer's address is whom its buffers are counted for until its host has proved who it is.
+    /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed. Where one
+    /// of those that have not become queues can make room, that one is closed instead. The peer's address is whom its
+    /// buffers are counted for until its host has proved who it is.
     pub fn accept_from(&mut self, now: Instant, net: ConnectionId, path: Path) -> Option<ConnectionKey> {
         if self.slots.len() - self.free.len() >= self.config.connections_max {
             self.counts.refused += 1;
-            return None;
+            if !self.make_room(now) {
+                return None;
+            }
         }
         self.counts.accepted += 1;
         let index = self.free.pop().unwrap_or_else(|| {
@@ -216,7 +219,8 @@ impl Target {
         self.arm(now);
         let slot = self.slots.get_mut(index as usize)?;
         let holder = self.buffers.connection_from(path.peer);
-        slot.connection = Some(Box::new(Connection::new(net, path, holder, now)));
+        let number = self.counts.accepted;
+        slot.connection = Some(Box::new(Connection::new(net, path, holder, now, number)));
         Some(ConnectionKey { index, generation: slot.generation })
     }
 

@@ -192,7 +192,7 @@ impl Shares {
 }
 
 /// An address as the one who has it is known: a host gets a whole prefix of IPv6 and may use any address in it.
-fn network_of(address: IpAddr) -> IpAddr {
+pub(super) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address @ IpAddr::V4(_) => address,

@@ -15,6 +15,7 @@ use ob_files_card::FilesService;
 use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_wire_link::files::FILES_SERVICE;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind};
@@ -31,6 +32,9 @@ use describe::{describe, first_snapshot, link_endpoint};
 const HOSTS_MAX: usize = 64;
 /// How long a card that stops waits for what it has taken. A supervisor kills it some seconds later.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Descriptors that a card asks for: more than all hosts and connections that it may have at once.
+const DESCRIPTORS: u64 = 8192;
 
 /// What this card serves.
 struct CardServices {
@@ -60,6 +64,7 @@ pub fn run_card(
     announce: &mut dyn FnMut(Announcement),
 ) -> Result<(), HalfError> {
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
+    allow_descriptors();
     let life = Life::begin(Half::Card, &config.directory)?;
     let link_error = |error| HalfError::Link(Box::new(error));
     let mut reactor = Reactor::new(&ReactorConfig::default()).map_err(link_error)?;
@@ -92,6 +97,19 @@ pub fn run_card(
     tracing::info!("card stopping");
     wind_down(card, nvme);
     Ok(())
+}
+
+/// A shell lets a program have fewer descriptors than there may be connections, and lets it ask for more. Without them
+/// connections that say nothing would keep others out, before anybody could decide which of them to close.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(DESCRIPTORS, |maximum| maximum.min(DESCRIPTORS));
+    if limit.current.is_some_and(|current| current < wanted)
+        && let Err(error) =
+            setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })
+    {
+        tracing::warn!("no more than {:?} descriptors can be had: {error}", limit.current);
+    }
 }
 
 /// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of

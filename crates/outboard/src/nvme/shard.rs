@@ -27,6 +27,9 @@ use crate::random;
 /// Connections at once, admin and I/O queues together, of all threads.
 pub(super) const CONNECTIONS_MAX: usize = 1024;
 
+/// Connections that may be accepted beyond those in one turn: the target has to see them to decide who makes room.
+const CONNECTIONS_AT_THE_DOOR: u32 = 16;
+
 /// A subsystem that is to be served, with what is known of it.
 pub(super) struct Planned {
     pub(super) config: SubsystemConfig,
@@ -79,7 +82,7 @@ impl Shard {
             known.push((configured, added));
         }
         let limits = limits(threads);
-        let net = TcpNet::new(handle, limits.connections_max as u32);
+        let net = TcpNet::new(handle, limits.connections_max as u32 + CONNECTIONS_AT_THE_DOOR);
         let target = Target::new(limits, control);
         for arena in target.arenas() {
             if let Err(error) = handle.register_arena(arena) {

@@ -195,7 +195,7 @@ pub struct NvmeStatus {
     pub connections_max: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections closed at once, because there were too many.
+    /// Connections closed because there were too many.
     pub refused: u64,
     /// Connections given up for what their peer sent.
     pub protocol_errors: u64,

@@ -64,6 +64,16 @@ impl Place {
         Program::start(command)
     }
 
+    /// The same from a shell that lets a program have so many descriptors unless it asks for more.
+    pub(crate) fn start_with_descriptors(&self, count: u32, arguments: &[&str]) -> Program {
+        let script = format!("ulimit -S -n {count} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_outboard")]).args(arguments);
+        command.args(["--config", "outboard.toml", "--data", "data"]);
+        command.current_dir(self.path()).env_remove("OUTBOARD_LOG").stdin(Stdio::null());
+        Program::start(command)
+    }
+
     /// A half's incarnation as its file has it.
     pub(crate) fn incarnation(&self, half: &str) -> u64 {
         let text = std::fs::read_to_string(self.data().join(half).join("incarnation")).unwrap();
