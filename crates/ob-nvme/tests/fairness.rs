@@ -219,15 +219,23 @@ fn what_a_connection_held_is_free_when_it_ends() {
     assert_eq!(rig.messages(honest).len(), 2 * commands.len());
 }
 
-/// Opens connections that say nothing, or no more than it takes to be open.
+/// Opens connections that say nothing, or no more than it takes to be open, or have the discovery service, as anybody may.
 fn crowd(rig: &mut Rig, count: usize) {
     for number in 0..count {
-        let _ = if number % 2 == 0 { rig.client() } else { rig.open(Digests::NONE) };
+        if number % 3 == 0 {
+            rig.client();
+            continue;
+        }
+        let client = rig.open(Digests::NONE);
+        if number % 3 == 1 {
+            let wish = Wish { subsystem: "nqn.2014-08.org.nvmexpress.discovery", ..Wish::default() };
+            assert_eq!(rig.connect_as(client, 0, &wish).status(), Status::SUCCESS);
+        }
     }
 }
 
 #[test]
-fn connections_that_become_no_queues_keep_nobody_out() {
+fn connections_that_anybody_could_have_keep_nobody_out() {
     const MAX: usize = 64;
     let mut rig = Rig::with(TargetConfig { connections_max: MAX, ..TargetConfig::default() });
     let established = connect(&mut rig, 1, NQN);

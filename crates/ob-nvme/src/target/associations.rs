@@ -189,9 +189,9 @@ impl Target {
         self.actions.push_back(ConnectionAction::Close(connection.net));
     }
 
-    /// Closes a connection that has not become a queue in favour of a new one: of the address that has most of them, the
-    /// oldest. So one that is silent can keep nobody out, and addresses that have few are left alone. `false` if all have
-    /// become queues.
+    /// Closes a connection that anybody could have in favour of a new one: of the address that has most of them, the oldest.
+    /// So one that is silent can keep nobody out, and addresses that have few are left alone. `false` if all are queues of
+    /// hosts that may use a subsystem.
     pub(super) fn make_room(&mut self, now: Instant) -> bool {
         struct Strangers {
             count: u32,
@@ -199,9 +199,10 @@ impl Target {
         }
         let mut addresses: BTreeMap<IpAddr, Strangers> = BTreeMap::new();
         for (index, slot) in self.slots.iter().enumerate() {
-            let Some(connection) = slot.connection.as_deref().filter(|one| one.queue.is_none()) else {
+            let Some(connection) = slot.connection.as_deref() else { continue };
+            if connection.queue.is_some_and(|queue| !self.control.is_anybodys(queue.identity)) {
                 continue;
-            };
+            }
             let key = ConnectionKey { index: index as u32, generation: slot.generation };
             let this = (connection.number, key);
             let address = addresses.entry(network_of(connection.path.peer));

@@ -8,7 +8,7 @@ pub const TRANSFER_LEN_MAX: usize = 128 << 10;
 /// The bounds of a [`super::Target`].
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
-    /// Connections at once. For a further one the oldest is closed of those that have not become queues and are of the
+    /// Connections at once. For a further one the oldest is closed of those that anybody could have and that are of the
     /// address with most such; where there are none, it is closed itself. One that says nothing costs less than a kibibyte
     /// here, besides what its socket has in the kernel.
     pub connections_max: usize,

@@ -18,7 +18,7 @@ pub struct TargetCounts {
     pub namespaces: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Connections closed because there were too many: as soon as they came, or for others before they became queues.
+    /// Connections closed because there were too many: as soon as they came, or for others that came later.
     pub refused: u64,
     /// Connections given up for what their peer sent.
     pub protocol_errors: u64,

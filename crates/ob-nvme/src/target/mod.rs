@@ -202,7 +202,7 @@ impl Target {
     }
 
     /// Takes a new connection that came in on a port; `None` when there are too many: then it is to be closed. Where one
-    /// of those that have not become queues can make room, that one is closed instead. The peer's address is whom its
+    /// of those that anybody could have can make room, that one is closed instead. The peer's address is whom its
     /// buffers are counted for until its host has proved who it is.
     pub fn accept_from(&mut self, now: Instant, net: ConnectionId, path: Path) -> Option<ConnectionKey> {
         if self.slots.len() - self.free.len() >= self.config.connections_max {

@@ -408,6 +408,14 @@ impl Control {
         controller.has_proved(queue.queue).then_some(&controller.host)
     }
 
+    /// Whether anybody could have this queue: it is the discovery service's, or its host has still to prove who it is.
+    pub(super) fn is_anybodys(&self, queue: QueueIdentity) -> bool {
+        self.controller(queue.controller).is_none_or(|controller| {
+            let is_authentic = controller.queue(queue.queue).is_some_and(controller::Queue::is_authentic);
+            controller.role == Role::Discovery || !is_authentic
+        })
+    }
+
     /// What happened, oldest first; asked after every call until there is nothing more.
     pub fn events(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()
