@@ -324,11 +324,58 @@ fn a_flush_does_not_speak_for_what_an_earlier_association_completed() {
     write(3);
     let again = block_on(initiator.namespace(NamespaceId(1))).unwrap();
     assert_eq!(block_on(again.flush()), Err(Error::Unflushed), "the first may be gone, whoever asks");
+    assert_eq!(block_on(one.flush()), Err(Error::Unflushed), "and its own writer has to know");
     write(1);
     assert_eq!(block_on(one.flush()), Ok(()), "it was told, and written again");
     block_on(one.write_durably(4, pattern(1, BLOCK))).unwrap();
     served.ask(|driver| driver.net_mut().cut());
     assert_eq!(block_on(one.flush()), Ok(()), "what is durable needs no flush");
+}
+
+#[test]
+fn a_loss_is_told_to_every_handle_that_there_was_and_once_to_each() {
+    let served = Served::new();
+    let initiator = served.connect();
+    let one = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let other = one.clone();
+    let lost = Err(Error::Unflushed);
+    for (block, handle) in [&one, &other].into_iter().enumerate() {
+        block_on(handle.write(block as u64, pattern(1, BLOCK))).unwrap();
+    }
+    served.ask(|driver| driver.net_mut().cut());
+    assert_eq!(block_on(one.flush()), lost);
+    let [informed, uninformed] = [one.clone(), other.clone()];
+    let new = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    assert_eq!(block_on(one.flush()), Ok(()));
+    assert_eq!(block_on(other.flush()), lost, "what it wrote may be gone as well");
+    assert_eq!(block_on(other.flush()), Ok(()));
+    assert_eq!(block_on(informed.flush()), Ok(()));
+    assert_eq!(block_on(uninformed.flush()), lost);
+    assert_eq!(block_on(new.flush()), Ok(()), "it came after the loss was told");
+}
+
+#[test]
+fn raw_commands_and_those_that_nobody_waits_for_have_to_be_flushed_too() {
+    let served = Served::new();
+    let initiator = served.connect();
+    let one = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let entry = SubmissionEntry::new(IoOpcode::Write.code(), CommandId(0), NamespaceId(1));
+    let data = Data::ToController(pattern(1, BLOCK).into());
+    block_on(initiator.io(RawCommand { entry, data, is_idempotent: true })).unwrap();
+    served.ask(|driver| driver.net_mut().cut());
+    assert_eq!(block_on(one.flush()), Err(Error::Unflushed));
+    assert_eq!(block_on(one.flush()), Ok(()));
+
+    let mut write = Box::pin(one.write(0, pattern(2, BLOCK)));
+    block_on(std::future::poll_fn(|context| {
+        assert!(write.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    }));
+    drop(write);
+    // Commands of one queue are answered in order here: after the read, the write is complete.
+    assert_eq!(block_on(one.read(0, 1)), Ok(pattern(2, BLOCK)));
+    served.ask(|driver| driver.net_mut().cut());
+    assert_eq!(block_on(one.flush()), Err(Error::Unflushed));
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod options;
 mod payload;
 mod session;
 mod shared;
+mod unflushed;
 
 pub use connection::{Completion, Connection, ConnectionConfig, DEPTH_MAX, Data, Submission};
 pub use discovery::discover;

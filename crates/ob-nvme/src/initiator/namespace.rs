@@ -1,6 +1,7 @@
 //! A namespace: numbered blocks.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::identify::{Geometry, Namespace as NamespaceLayout, NamespaceIds};
@@ -12,7 +13,7 @@ use super::connection::Data;
 use super::error::Error;
 use super::handle::Initiator;
 use super::payload::Payload;
-use super::session::{Answer, Facts, Queue, Request};
+use super::session::{Facts, Queue, Request};
 
 /// Most blocks of one command: NLB has sixteen bits.
 const BLOCKS_MAX: u64 = 1 << 16;
@@ -31,6 +32,28 @@ pub struct Namespace {
     zeroes_can_deallocate: bool,
     ids: NamespaceIds,
     facts: Facts,
+    told: Told,
+}
+
+/// Of how many losses of unflushed changes a handle was told. A clone goes on from there by itself: it may be somebody
+/// else's, who has to be told too.
+#[derive(Debug)]
+struct Told(AtomicU64);
+
+impl Told {
+    fn losses(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, losses: u64) {
+        self.0.fetch_max(losses, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Told {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.losses()))
+    }
 }
 
 impl Namespace {
@@ -47,7 +70,8 @@ impl Namespace {
             return Err(Error::NoSuchNamespace(id));
         }
         let used = layout.used.get().min(geometry.blocks);
-        Ok(Self { initiator, id, geometry, used, zeroes_can_deallocate, ids, facts })
+        let told = Told(AtomicU64::new(initiator.shared().losses(id)));
+        Ok(Self { initiator, id, geometry, used, zeroes_can_deallocate, ids, facts, told })
     }
 
     /// NSID.
@@ -141,10 +165,22 @@ impl Namespace {
         }
     }
 
-    /// Makes everything durable that was completed before. [`Error::Unflushed`] if the association was lost in between:
-    /// the target may have lost what it had not made durable. That is told once, to whoever flushes first. (What
-    /// [`Initiator::io`] changed is not known here.)
+    /// Makes everything durable that was completed before, through whichever handle. [`Error::Unflushed`] if the
+    /// association was lost in between: the target may have lost what it had not made durable.
+    ///
+    /// That is told once to each handle that there was when somebody's flush found it: everybody who wrote has to know,
+    /// not only who flushes first. So
+    ///
+    /// - flush through the handle that you wrote through, and keep it until then: a handle that
+    ///   [`Initiator::namespace`] gives later is told only of what nobody was told of yet;
+    /// - a clone knows what its original knew when it was made, and is told by itself from then on. If you clone a handle
+    ///   for each flush, every clone hears what the original never did; those who are to be told once, together,
+    ///   share one by reference.
+    ///
+    /// Changes that [`Initiator::io`] made count too; a flush that went that way is not known here.
     pub async fn flush(&self) -> Result<(), Error> {
+        // Before the flush: of two at once through one handle each fails.
+        let told = self.told.losses();
         let begun = self.initiator.shared().flush_begins();
         let entry = SubmissionEntry::new(IoOpcode::Flush.code(), CommandId(0), self.id);
         let request = Request {
@@ -156,11 +192,9 @@ impl Namespace {
             expects: self.expected(),
         };
         let answer = self.initiator.command(request).await?;
-        self.initiator.shared().flushed(self.id, begun, answer.association)
-    }
-
-    fn changed(&self, answer: &Answer) {
-        self.initiator.shared().changed(self.id, answer.association);
+        let losses = self.initiator.shared().flushed(self.id, begun, answer.association);
+        self.told.tell(losses);
+        if told < losses { Err(Error::Unflushed) } else { Ok(()) }
     }
 
     /// Fills blocks with zeros; with `may_deallocate` the space may be given back, if the controller can do that.
@@ -176,7 +210,7 @@ impl Namespace {
                 ..command
             })
         });
-        self.initiator.commands(requests, |answer| self.changed(&answer)).await
+        self.initiator.commands(requests, |_| {}).await
     }
 
     /// Says that the content of these blocks is not needed any more.
@@ -239,13 +273,7 @@ impl Namespace {
                 ..command
             })
         });
-        let must_be_flushed = opcode == IoOpcode::Write && !is_durable;
-        let note = |answer: Answer| {
-            if must_be_flushed {
-                self.changed(&answer);
-            }
-        };
-        self.initiator.commands(requests, note).await
+        self.initiator.commands(requests, |_| {}).await
     }
 
     fn request(

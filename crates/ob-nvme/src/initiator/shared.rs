@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
-use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::error::Error;
 use super::session::{Answer, Event, Facts, Queue, Request, RequestId};
+use super::unflushed::{Unflushed, changed_by};
 
 /// Admin commands that users have under way together.
 const ADMIN_LIMIT: usize = 16;
@@ -78,6 +78,8 @@ impl Gate {
 /// A command that was sent.
 struct Operation {
     queue: Queue,
+    /// What it changes and does not make durable.
+    changes: Option<NamespaceId>,
     progress: Progress,
 }
 
@@ -97,6 +99,7 @@ struct Inner {
     next_id: u64,
     events: VecDeque<Event>,
     event_wakers: Wakers,
+    unflushed: Unflushed,
     is_closing: bool,
     /// The driver sleeps, or is about to: whoever brings something rings.
     is_asleep: bool,
@@ -106,63 +109,6 @@ struct Inner {
 pub(super) struct Shared {
     inner: Mutex<Inner>,
     bell: OwnedFd,
-    unflushed: Mutex<Unflushed>,
-}
-
-/// Changes that are complete and were not flushed since, by namespace and by the association that completed them. Changes
-/// are numbered in the order of their completion.
-#[derive(Default)]
-struct Unflushed {
-    changes: u64,
-    namespaces: BTreeMap<NamespaceId, BTreeMap<u64, RangeInclusive<u64>>>,
-}
-
-/// Associations whose changes are told apart; older ones are counted to the oldest.
-const ASSOCIATIONS_MAX: usize = 4;
-
-/// A flush speaks for what its own association has completed before it began; a target that came back may have lost the
-/// rest.
-impl Shared {
-    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A change is complete and not known to be durable.
-    pub(super) fn changed(&self, namespace: NamespaceId, association: u64) {
-        let mut unflushed = self.unflushed();
-        unflushed.changes += 1;
-        let number = unflushed.changes;
-        let associations = unflushed.namespaces.entry(namespace).or_default();
-        let first = associations.get(&association).map_or(number, |changes| *changes.start());
-        associations.insert(association, first..=number);
-        if associations.len() > ASSOCIATIONS_MAX
-            && let Some((oldest, changes)) = associations.pop_first()
-            && let Some((_, next)) = associations.pop_first()
-        {
-            let first = *changes.start().min(next.start());
-            associations.insert(oldest, first..=*changes.end().max(next.end()));
-        }
-    }
-
-    /// The newest change that a flush which begins now is to make durable.
-    pub(super) fn flush_begins(&self) -> u64 {
-        self.unflushed().changes
-    }
-
-    /// A flush that began then is done: whether it made everything durable. What may be lost is told once.
-    pub(super) fn flushed(&self, namespace: NamespaceId, begun: u64, association: u64) -> Result<(), Error> {
-        let mut unflushed = self.unflushed();
-        let Some(associations) = unflushed.namespaces.get_mut(&namespace) else { return Ok(()) };
-        let is_lost =
-            |known: &u64, changes: &RangeInclusive<u64>| *known < association && *changes.start() <= begun;
-        let has_lost = associations.iter().any(|(known, changes)| is_lost(known, changes));
-        // What was completed meanwhile waits for the next one.
-        associations.retain(|_, changes| {
-            *changes = *changes.start().max(&(begun + 1))..=*changes.end();
-            !changes.is_empty()
-        });
-        if has_lost { Err(Error::Unflushed) } else { Ok(()) }
-    }
 }
 
 fn gate(queue: Queue) -> usize {
@@ -184,10 +130,11 @@ impl Shared {
             next_id: 0,
             events: VecDeque::new(),
             event_wakers: Wakers::default(),
+            unflushed: Unflushed::default(),
             is_closing: false,
             is_asleep: false,
         };
-        Ok(Self { inner: Mutex::new(inner), bell, unflushed: Mutex::default() })
+        Ok(Self { inner: Mutex::new(inner), bell })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -247,6 +194,21 @@ impl Shared {
         }
     }
 
+    /// The newest change that a flush which begins now is to make durable.
+    pub(super) fn flush_begins(&self) -> u64 {
+        self.lock().unflushed.flush_begins()
+    }
+
+    /// A flush that began then is done: how many losses of changes are known now.
+    pub(super) fn flushed(&self, namespace: NamespaceId, begun: u64, association: u64) -> u64 {
+        self.lock().unflushed.flushed(namespace, begun, association)
+    }
+
+    /// How many losses of changes are known.
+    pub(super) fn losses(&self, namespace: NamespaceId) -> u64 {
+        self.lock().unflushed.losses(namespace)
+    }
+
     /// Asks for a clean end.
     pub(super) fn close(&self) {
         let mut inner = self.lock();
@@ -282,6 +244,8 @@ impl Shared {
         for (id, outcome) in outcomes {
             let Some(operation) = inner.operations.get_mut(&id) else { continue };
             let queue = operation.queue;
+            // Here and not by whoever waits: what was sent is executed, also if nobody waits any more.
+            let change = operation.changes.zip(outcome.as_ref().ok().map(|answer| answer.association));
             match &operation.progress {
                 Progress::Running(waker) => {
                     wakers.push(waker.clone());
@@ -295,6 +259,9 @@ impl Shared {
             }
             let gate = &mut inner.gates[gate(queue)];
             gate.taken = gate.taken.saturating_sub(1);
+            if let Some((namespace, association)) = change {
+                inner.unflushed.changed(namespace, association);
+            }
         }
         // The first in line is told, and tells the next when it has entered.
         wakers.extend(inner.gates.iter().filter_map(Gate::next));
@@ -383,6 +350,7 @@ impl Command {
         let id = inner.next_id;
         inner.next_id += 1;
         let queue = request.queue;
+        let changes = if queue == Queue::Io { changed_by(&request.entry) } else { None };
         let gate = &mut inner.gates[gate(queue)];
         if !gate.may_enter(*ticket) {
             // Numbers rise, so the line is in the order of arrival.
@@ -401,7 +369,7 @@ impl Command {
             inner.incoming.push_back((id, *request));
         }
         let progress = Progress::Running(context.waker().clone());
-        inner.operations.insert(id, Operation { queue, progress });
+        inner.operations.insert(id, Operation { queue, changes, progress });
         self.shared.ring(inner);
         if let Some(next) = next {
             next.wake();
@@ -531,34 +499,6 @@ mod tests {
 
     fn woken(count: &Arc<Count>) -> usize {
         count.0.swap(0, Ordering::SeqCst)
-    }
-
-    #[test]
-    fn a_flush_speaks_for_what_was_complete_when_it_began_and_for_its_own_association() {
-        let shared = Shared::new().unwrap();
-        let one = NamespaceId(1);
-        let lost = Err(Error::Unflushed);
-        shared.changed(one, 1);
-        let [first, second] = [shared.flush_begins(), shared.flush_begins()];
-        assert_eq!(shared.flushed(one, second, 1), Ok(()));
-        shared.changed(one, 1);
-        // One that began before the change says nothing of it.
-        assert_eq!(shared.flushed(one, first, 1), Ok(()));
-        let third = shared.flush_begins();
-        shared.changed(one, 1);
-        assert_eq!(shared.flushed(one, third, 2), lost);
-        assert_eq!(
-            shared.flushed(one, shared.flush_begins(), 2),
-            lost,
-            "of the one that came after it began"
-        );
-        assert_eq!(shared.flushed(one, shared.flush_begins(), 2), Ok(()));
-        for association in 2..100 {
-            shared.changed(one, association);
-        }
-        assert!(shared.unflushed().namespaces[&one].len() <= ASSOCIATIONS_MAX);
-        assert_eq!(shared.flushed(NamespaceId(2), shared.flush_begins(), 100), Ok(()));
-        assert_eq!(shared.flushed(one, shared.flush_begins(), 100), lost);
     }
 
     #[test]
