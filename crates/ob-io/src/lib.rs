@@ -63,6 +63,6 @@ pub use device::{
 pub use direct::{DirectFile, DirectOp};
 pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};
 pub use reactor::{Config, Event, Handle, Interest, Reactor, ReactorError, Readiness, Wait, WatchId};
-pub use tcp::TcpNet;
+pub use tcp::{TcpNet, end_when_silent};
 pub use timers::TimerId;
 pub use waker::Waker;

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ob_core::{ConnectionId, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
@@ -34,13 +34,17 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many connections are accepted before the rest of the reactor gets its turn.
 const ACCEPT_BURST: usize = 64;
+/// How long a peer may leave everything unanswered, from the kernel's own question whether it is there to bytes that were
+/// sent. Without it one that lost its power, or its cable, would keep its connection for ever.
+const SILENT_MAX: Duration = Duration::from_secs(120);
 /// How many slices the kernel takes in one call (`UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
 
 /// Connected byte streams over TCP.
 ///
 /// When a connection breaks, `receive` and `send` say why, and [`NetEvent::Closed`] follows; after that, or after
-/// `close`, its id means nothing. `receive` into an empty buffer gives `Bytes(0)`.
+/// `close`, its id means nothing. `receive` into an empty buffer gives `Bytes(0)`. A peer that vanished is noticed within
+/// some two minutes, also when nobody has anything to say.
 pub struct TcpNet {
     handle: Handle,
     listeners: Vec<Listener>,
@@ -225,8 +229,9 @@ impl TcpNet {
 
     /// Gives a socket a slot and a watch.
     fn adopt(&mut self, socket: OwnedFd, connecting: bool) -> Result<ConnectionId, NetError> {
-        // Small answers must not wait for acknowledgements; a socket without the option is still a socket.
+        // Small answers must not wait for acknowledgements; a socket without the options is still a socket.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = end_when_silent(&socket, SILENT_MAX);
         let index = self.free.pop().ok_or(NetError::Exhausted)?;
         let Ok(watch) = self.handle.watch(&socket, Interest::Both) else {
             self.free.push(index);
@@ -292,6 +297,19 @@ impl TcpNet {
         let watch = self.handle.watch(&socket, Interest::Readable).map_err(|_| Errno::NOBUFS)?;
         Ok(Listener { socket, watch, address, ready: true })
     }
+}
+
+/// Has the kernel end a connection whose peer has not answered for this long, neither its probes, which it sends when the
+/// connection is idle, nor bytes.
+pub fn end_when_silent(socket: impl AsFd, silent_max: Duration) -> Result<(), Errno> {
+    let socket = socket.as_fd();
+    let milliseconds = u32::try_from(silent_max.as_millis()).unwrap_or(u32::MAX).max(1);
+    sockopt::set_tcp_user_timeout(socket, milliseconds)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    let probe = (silent_max / 4).max(Duration::from_secs(1));
+    sockopt::set_tcp_keepidle(socket, probe)?;
+    sockopt::set_tcp_keepintvl(socket, probe)?;
+    sockopt::set_tcp_keepcnt(socket, 3)
 }
 
 impl Net for TcpNet {
@@ -598,5 +616,36 @@ fn net_error(errno: Errno) -> NetError {
         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => NetError::Exhausted,
         // ECONNRESET, EPIPE, ECONNABORTED, and whatever else ends a stream in the middle.
         _ => NetError::Reset,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use super::*;
+    use crate::reactor::{Config, Reactor, Wait};
+
+    #[test]
+    fn the_kernel_asks_an_accepted_peer_whether_it_is_there() {
+        let mut reactor = Reactor::new(&Config::default()).unwrap();
+        let mut net = TcpNet::new(&reactor.handle(), 1);
+        let listener = net.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let _peer = TcpStream::connect(net.listener_address(listener).unwrap()).unwrap();
+        let accepted = loop {
+            if let Some(NetEvent::Accepted { connection, .. }) = net.poll() {
+                break connection;
+            }
+            let mut events = Vec::new();
+            reactor.turn(Wait::Until(None), &mut events);
+            events.iter().for_each(|event| assert!(net.handle(event)));
+        };
+        let (_, connection) = net.find(accepted).unwrap();
+        let socket = &connection.socket;
+        assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
+        let idle = sockopt::tcp_keepidle(socket).unwrap();
+        let probes = sockopt::tcp_keepintvl(socket).unwrap() * sockopt::tcp_keepcnt(socket).unwrap();
+        assert_eq!(idle + probes, SILENT_MAX);
+        assert_eq!(sockopt::tcp_user_timeout(socket), Ok(SILENT_MAX.as_millis() as u32));
     }
 }

@@ -71,13 +71,7 @@ impl Connection {
     /// `silent_max`: how long unacknowledged bytes may linger before the kernel gives the connection up.
     pub(crate) fn stream(socket: OwnedFd, silent_max: Duration) -> Result<Self, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
-        let milliseconds = u32::try_from(silent_max.as_millis()).unwrap_or(u32::MAX).max(1);
-        sockopt::set_tcp_user_timeout(&socket, milliseconds)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
-        let probe = (silent_max / 4).max(Duration::from_secs(1));
-        sockopt::set_tcp_keepidle(&socket, probe)?;
-        sockopt::set_tcp_keepintvl(&socket, probe)?;
-        sockopt::set_tcp_keepcnt(&socket, 3)?;
+        ob_io::end_when_silent(&socket, silent_max)?;
         Ok(Self::new(socket, Kind::Stream))
     }
 

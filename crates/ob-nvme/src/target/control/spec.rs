@@ -96,7 +96,8 @@ pub struct ControlConfig {
     pub authentication_timeout: Duration,
     /// Which hash functions and groups hosts may use to do so.
     pub authentication_policy: Policy,
-    /// Keep-alive timeouts above this are refused, so that no dead host stays forever.
+    /// Keep-alive timeouts above this are refused. A host may still ask for none at all (KATO 0): one that vanishes
+    /// without a word then stays until its connections end, which is for the network to notice.
     pub keep_alive_max: Duration,
 }
 
