@@ -101,8 +101,17 @@ struct Slot {
     in_flight: usize,
     /// No namespace lies on it any more; it goes with its last operation.
     leaving: bool,
-    /// It was made so short while operations were on their way, which may have made it longer again.
-    shortened_to: Option<u64>,
+    /// It was made shorter while operations were on their way.
+    cut: Option<Cut>,
+}
+
+/// What is to be done again when the operations are over that were on their way when a file was made shorter: they may have
+/// made it longer. Others wait until then.
+#[derive(Clone, Copy)]
+struct Cut {
+    to: u64,
+    /// What it was made since.
+    then: u64,
 }
 
 impl Slot {
@@ -112,9 +121,8 @@ impl Slot {
         if self.in_flight > 0 {
             return;
         }
-        if let (Some(len), Backing::Whole(CardDevice::File(file))) =
-            (self.shortened_to.take(), &mut self.device)
-            && let Err(error) = file.resize(len)
+        if let (Some(cut), Backing::Whole(CardDevice::File(file))) = (self.cut.take(), &mut self.device)
+            && let Err(error) = file.resize(cut.to).and_then(|()| file.resize(cut.then))
         {
             tracing::error!("a namespace's file may have grown again: {error}");
         }
@@ -169,7 +177,7 @@ impl Devices {
     fn insert(&mut self, device: Backing) -> BackendId {
         let backend = self.opened;
         self.opened += 1;
-        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false, shortened_to: None });
+        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false, cut: None });
         BackendId(backend)
     }
 
@@ -193,10 +201,10 @@ impl Devices {
     /// Gives a file another length.
     pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
         match self.slots.get_mut(&backend.0) {
-            Some(Slot {
-                device: Backing::Whole(CardDevice::File(file)), in_flight, shortened_to, ..
-            }) => {
-                *shortened_to = (*in_flight > 0 && size < file.info().capacity).then_some(size);
+            Some(Slot { device: Backing::Whole(CardDevice::File(file)), in_flight, cut, .. }) => {
+                if *in_flight > 0 && (cut.is_some() || size < file.info().capacity) {
+                    *cut = Some(Cut { to: cut.map_or(size, |cut| cut.to.min(size)), then: size });
+                }
                 file.resize(size)
             }
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
@@ -269,7 +277,8 @@ impl Store for Devices {
     }
 
     fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
-        match self.slots.get_mut(&backend.0) {
+        match self.slots.get_mut(&backend.0).filter(|slot| !slot.leaving) {
+            Some(Slot { cut: Some(_), .. }) => Err(Refused { op, reason: RefusedReason::Busy }),
             Some(slot) => {
                 slot.device.device_mut().submit(token, op)?;
                 slot.in_flight += 1;
@@ -320,11 +329,15 @@ mod tests {
         let backend = devices.open(&config, &reactor.handle(), on, &wanted, false).unwrap();
         // Writes that the kernel gets only when the reactor turns, which is after the file was made shorter.
         let pool = Pool::new(4096, 2);
-        for (token, offset) in [(0, LEN - 4096), (1, LEN / 2)] {
-            let from = pool.take().unwrap();
+        for (token, offset) in [(0, LEN - 4096), (1, LEN / 2 - 4096)] {
+            let mut from = pool.take().unwrap();
+            from.fill(9);
             devices.submit(backend, Token(token), DeviceOp::Write { offset, from, durable: false }).unwrap();
         }
         devices.resize(backend, LEN / 4).unwrap();
+        devices.resize(backend, LEN / 2).unwrap();
+        let refused = devices.submit(backend, Token(2), DeviceOp::Flush).unwrap_err();
+        assert_eq!(refused.reason, RefusedReason::Busy, "those that follow wait");
         let (mut events, mut done, mut lens) = (Vec::new(), 0, Vec::new());
         while done < 2 {
             reactor.turn(Wait::Until(None), &mut events);
@@ -336,7 +349,12 @@ mod tests {
             }
         }
         assert!(lens.contains(&LEN), "the test is about files that have grown again: {lens:?}");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), LEN / 4);
-        assert_eq!(devices.info(backend).unwrap().capacity, LEN / 4);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(devices.info(backend).unwrap().capacity, LEN / 2);
+        assert!(bytes.len() as u64 == LEN / 2 && bytes.iter().all(|byte| *byte == 0), "nothing came back");
+        devices.submit(backend, Token(3), DeviceOp::Flush).unwrap();
+        devices.close(backend);
+        let refused = devices.submit(backend, Token(4), DeviceOp::Flush).unwrap_err();
+        assert_eq!(refused.reason, RefusedReason::Gone, "nothing new for a device that goes");
     }
 }
