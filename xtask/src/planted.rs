@@ -62,6 +62,7 @@ pub const HARNESSES: &[Harness] = &[
             "orphans-forgotten",
             "fua-ignored",
             "zeroes-not-forced",
+            "reads-not-forced",
             "flush-at-once",
             "compare-always-equal",
             "pair-writes-anyway",

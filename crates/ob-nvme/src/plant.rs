@@ -12,6 +12,8 @@ pub(crate) enum Bug {
     ForceUnitAccessIgnored,
     /// Write Zeroes with FUA likewise.
     ZeroesNotForced,
+    /// Reads with FUA are answered with what may still be lost.
+    ReadsNotForced,
     /// A flush is answered without one.
     FlushAtOnce,
     /// Every comparison finds what it was given.
@@ -37,6 +39,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "orphans-forgotten" => Some(Bug::OrphansForgotten),
         "fua-ignored" => Some(Bug::ForceUnitAccessIgnored),
         "zeroes-not-forced" => Some(Bug::ZeroesNotForced),
+        "reads-not-forced" => Some(Bug::ReadsNotForced),
         "flush-at-once" => Some(Bug::FlushAtOnce),
         "compare-always-equal" => Some(Bug::CompareAlwaysEqual),
         "pair-writes-anyway" => Some(Bug::PairWritesAnyway),

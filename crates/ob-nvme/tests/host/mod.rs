@@ -234,10 +234,14 @@ impl<Op: Clone> Session<Op> {
         }
     }
 
-    pub(crate) fn read(&mut self, queue: usize, block: u64, blocks: u32, op: Op) {
+    pub(crate) fn read(&mut self, queue: usize, block: u64, blocks: u32, is_durable: bool, op: Op) {
         let command = self.command_id(queue);
         let pointer = DataPointer::Transport { len: blocks * support::BLOCK as u32 };
-        let entry = BlockCommand::new(NamespaceId(1), block, blocks).encode(IoOpcode::Read, command, pointer);
+        let fields = BlockCommand {
+            force_unit_access: is_durable,
+            ..BlockCommand::new(NamespaceId(1), block, blocks)
+        };
+        let entry = fields.encode(IoOpcode::Read, command, pointer);
         self.begin(queue, &entry, &[], Some(op), &[]);
     }
 

@@ -209,6 +209,8 @@ impl Run {
             unsent_max: 4096,
             receive_len: 8 << 10,
             compares_max: 1,
+            // Write Zeroes and deallocation take several operations.
+            zeroes_at_once: 4096,
             ..TargetConfig::default()
         };
         let target = Target::new(config, control);

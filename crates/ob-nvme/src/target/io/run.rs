@@ -51,7 +51,7 @@ impl Target {
             // What a host reads with FUA is durable when it gets it.
             IoKind::Read => {
                 io.done = io.len;
-                was_flush || !io.is_durable
+                was_flush || !io.is_durable || plant::is_planted(Bug::ReadsNotForced)
             }
             IoKind::Write => true,
             IoKind::Flush | IoKind::Hint => true,
