@@ -12,6 +12,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ob_core::Token;
 use ob_wire_link::files::ServerInfo;
@@ -47,6 +49,7 @@ pub(crate) struct Request {
 struct User {
     answers: VecDeque<Completion>,
     in_flight: usize,
+    allocated: Arc<AtomicU64>,
 }
 
 impl LocalFiles {
@@ -67,6 +70,12 @@ impl LocalFiles {
     /// What the files are like.
     pub fn server_info(&self) -> ServerInfo {
         self.server
+    }
+
+    /// Bytes of the device that the file has which this end changed or held last, as of its last answer. Whoever has this
+    /// sees the number change.
+    pub fn allocated(&self) -> Arc<AtomicU64> {
+        self.hub.borrow().users.get(&self.user).map(|user| Arc::clone(&user.allocated)).unwrap_or_default()
     }
 
     /// Whether one more request is taken.
@@ -109,6 +118,13 @@ impl Hub {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// What the file of a user has now.
+    pub(crate) fn set_allocated(&mut self, user: u64, bytes: u64) {
+        if let Some(user) = self.users.get(&user) {
+            user.allocated.store(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Who is gone wants no answer.

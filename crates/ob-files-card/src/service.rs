@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use ob_core::{AttachmentId, Device, Instant, NodeKind, Token};
+use ob_core::{AttachmentId, Device, Instant, NodeId, NodeKind, Token};
 use ob_memory::PAGE;
 use ob_ring::{Batch, CardSender, CardService, GroupKey, Message, Reservation, ReserveError};
 use ob_wire_link::files::{
@@ -71,7 +71,7 @@ struct Group {
 /// A request at the engine, by who sent it.
 enum Pending {
     Group(GroupRequest),
-    Local { user: u64, token: Token },
+    Local { user: u64, token: Token, space_of: Option<NodeId> },
 }
 
 struct GroupRequest {
@@ -369,9 +369,13 @@ impl<D: Device> FilesService<D> {
             self.free.push(index);
             let pending = match pending {
                 Pending::Group(pending) => pending,
-                Pending::Local { user, token } => {
+                Pending::Local { user, token, space_of } => {
                     self.local -= 1;
-                    self.hub.borrow_mut().answer(user, Completion { token, ..completion });
+                    let mut hub = self.hub.borrow_mut();
+                    if let Some(file) = space_of {
+                        hub.set_allocated(user, self.files.allocated(file));
+                    }
+                    hub.answer(user, Completion { token, ..completion });
                     continue;
                 }
             };
@@ -403,7 +407,8 @@ impl<D: Device> FilesService<D> {
         while self.has_room_for_local() {
             let Some(request) = self.hub.borrow_mut().take() else { break };
             self.local += 1;
-            self.submit_for(Pending::Local { user: request.user, token: request.token }, request.op);
+            let (user, token, space_of) = (request.user, request.token, request.op.space_of());
+            self.submit_for(Pending::Local { user, token, space_of }, request.op);
             taken = true;
         }
         taken

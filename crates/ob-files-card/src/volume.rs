@@ -8,6 +8,8 @@
 //! given back when whole segments are discarded. While the volume is there, nobody else may change the file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ob_core::{
     Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, NodeId, Refused, RefusedReason, Token,
@@ -73,6 +75,11 @@ impl FileVolume {
     fn resize_failed(&mut self, before: u64, error: FileError) {
         self.capacity = before;
         self.resized = Some(Err(error));
+    }
+
+    /// Bytes of the card's device that the file has. Whoever has this sees the number change.
+    pub fn allocated(&self) -> Arc<AtomicU64> {
+        self.files.allocated()
     }
 
     /// How changing the size went, once it is over.

@@ -65,6 +65,13 @@ fn read(house: &mut House, volume: &mut FileVolume, offset: u64, len: usize) -> 
     into.to_vec()
 }
 
+/// Bytes that the volume says that it has, which is what is not free.
+fn allocated(house: &House, volume: &FileVolume) -> u64 {
+    let allocated = volume.allocated().load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(allocated, (SEGMENTS - free_segments(house)) * SEGMENT);
+    allocated
+}
+
 fn free_segments(house: &House) -> u64 {
     house.service.files().space_info().free / SEGMENT
 }
@@ -247,6 +254,27 @@ fn sizes_change_and_nothing_beyond_the_end_can_be_reached() {
     let mut expected = bytes[..SEGMENT as usize + 512].to_vec();
     expected.resize(8 * SEGMENT as usize, 0);
     assert!(read(&mut house, &mut volume, 0, 8 * SEGMENT as usize) == expected, "and new bytes are zeros");
+}
+
+#[test]
+fn a_volume_tells_how_much_it_has() {
+    let mut house = house_on(device());
+    let mut volume = open(&mut house, b"a", Some(16 * SEGMENT)).unwrap();
+    assert_eq!(allocated(&house, &volume), 0);
+    write(&mut house, &mut volume, 3 * SEGMENT + 512, &[1; 512]).unwrap();
+    assert_eq!(allocated(&house, &volume), SEGMENT);
+    write(&mut house, &mut volume, 8 * SEGMENT, &[2; 3 * SEGMENT as usize]).unwrap();
+    assert_eq!(allocated(&house, &volume), 4 * SEGMENT);
+    let discard = DeviceOp::Discard { offset: 9 * SEGMENT, len: SEGMENT };
+    assert_eq!(run(&mut house, &mut volume, discard).result, Ok(()));
+    assert_eq!(allocated(&house, &volume), 3 * SEGMENT);
+    volume.begin_resize(9 * SEGMENT);
+    assert_eq!(resized(&mut house, &mut volume), Ok(()));
+    assert_eq!(allocated(&house, &volume), 2 * SEGMENT);
+    // Another one begins with what the file has.
+    drop(volume);
+    let volume = open(&mut house, b"a", None).unwrap();
+    assert_eq!(allocated(&house, &volume), 2 * SEGMENT);
 }
 
 #[test]

@@ -75,6 +75,12 @@ async fn connect(address: SocketAddr) -> Initiator {
     Initiator::connect(Options { retry: RetryPolicy::never(), ..options }).await.unwrap()
 }
 
+/// Bytes of a namespace that have content, as it says now.
+async fn used_by(initiator: &Initiator, nsid: u32) -> u64 {
+    let namespace = initiator.namespace(NamespaceId(nsid)).await.unwrap();
+    namespace.used() * u64::from(namespace.block_len())
+}
+
 /// So many bytes in blocks of a namespace.
 fn blocks(namespace: &Namespace, bytes: u64) -> u64 {
     bytes / u64::from(namespace.block_len())
@@ -123,6 +129,8 @@ fn a_namespace_on_a_file_keeps_what_it_promised_and_gives_space_back() {
         let initiator = connect(address).await;
         let two = initiator.namespace(NamespaceId(2)).await.unwrap();
         assert_eq!(two.len(), 8 * MIB);
+        assert_eq!(used_by(&initiator, 2).await, 0);
+        assert_eq!(used_by(&initiator, 1).await, 64 * MIB, "this one is no such file");
         write(&two, SEGMENT, &flushed).await.unwrap();
         two.flush().await.unwrap();
         two.write_durably(blocks(&two, 4 * MIB), durable.clone()).await.unwrap();
@@ -145,8 +153,10 @@ fn a_namespace_on_a_file_keeps_what_it_promised_and_gives_space_back() {
         assert!(is_zero(&read(&two, 3 * MIB, PIECE).await));
         let before = used(&place);
         assert_eq!(before, 2 * SEGMENT + MIB, "17 segments, and one");
+        assert_eq!(used_by(&initiator, 2).await, before);
         two.deallocate(blocks(&two, SEGMENT), blocks(&two, MIB)).await.unwrap();
         assert_eq!(used(&place), before - MIB, "what is deallocated is free");
+        assert_eq!(used_by(&initiator, 2).await, before - MIB);
         assert!(is_zero(&read(&two, SEGMENT, MIB).await));
         assert!(read(&two, SEGMENT + MIB, PIECE).await == flushed[MIB as usize..]);
         two.write_zeroes(blocks(&two, SEGMENT + MIB), blocks(&two, PIECE / 2), true).await.unwrap();

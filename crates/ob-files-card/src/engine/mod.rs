@@ -321,6 +321,11 @@ impl CardFiles {
         self.held.contains_key(&file)
     }
 
+    /// Bytes of the device that a file has.
+    pub fn allocated(&self, file: NodeId) -> u64 {
+        self.tree.node(file).map_or(0, |node| u64::from(node.segments()) * self.geometry.segment_len)
+    }
+
     /// How many of `len` bytes a read at `offset` would find now.
     pub fn readable(&self, file: NodeId, offset: u64, len: u32) -> u32 {
         let visible = self.tree.file(file).map_or(0, |file| file.visible);
@@ -627,7 +632,7 @@ impl CardFiles {
             id,
             kind: node.kind(),
             size: node.size(),
-            allocated: u64::from(node.segments()) * self.geometry.segment_len,
+            allocated: self.allocated(id),
             parent: (id != ROOT).then_some(node.parent),
         })
     }

@@ -81,6 +81,19 @@ pub enum Op {
     Metadata(MetadataOp),
 }
 
+impl Op {
+    /// The file that may have more or less space afterwards, or that is told of for the first time.
+    pub(crate) fn space_of(&self) -> Option<NodeId> {
+        match self {
+            Self::Write { file, .. }
+            | Self::Resize { file, .. }
+            | Self::Zero { file, .. }
+            | Self::Metadata(MetadataOp::Hold { file }) => Some(*file),
+            Self::Read { .. } | Self::Flush | Self::Metadata(_) => None,
+        }
+    }
+}
+
 /// A request about names.
 #[derive(Debug)]
 pub enum MetadataOp {

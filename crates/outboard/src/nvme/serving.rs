@@ -344,8 +344,12 @@ impl Serving<'_> {
             ana_group: 1,
             read_only: false,
         };
+        let taken = self.driver.store_mut().volume(backend).map(|volume| volume.allocated());
         let control = self.driver.target_mut().control_mut();
         control.add_namespace(subsystem.key, &spec)?;
+        if let Some(taken) = taken {
+            control.count_taken(subsystem.key, *nsid, taken)?;
+        }
         if let Some(saved) = reservations {
             control.restore_reservations(subsystem.key, *nsid, saved.clone())?;
         }

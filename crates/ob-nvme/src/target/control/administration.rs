@@ -1,5 +1,8 @@
 //! What an administrator changes while hosts are connected; each change raises the events that hosts wait for.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use ob_wire_nvme::log::AnaState;
 use ob_wire_nvme::text::Nqn;
 
@@ -101,11 +104,25 @@ impl Control {
             deallocated_reads_zero: spec.deallocated_reads_zero,
             ana_group: spec.ana_group,
             read_only: spec.read_only,
+            taken: None,
             reservations: ReservationState::default(),
         });
         self.namespaces_made += 1;
         self.namespace_changed(key, nsid);
         Ok(nsid)
+    }
+
+    /// Says that a namespace takes space as it is written (THINP), and where the bytes are counted that it has taken (NUSE).
+    pub fn count_taken(
+        &mut self,
+        key: SubsystemKey,
+        nsid: u32,
+        taken: Arc<AtomicU64>,
+    ) -> Result<(), AdminError> {
+        let subsystem = self.subsystem_mut(key).ok_or(AdminError::UnknownSubsystem)?;
+        let namespace = subsystem.namespace_mut(nsid).ok_or(AdminError::UnknownNamespace(nsid))?;
+        namespace.taken = Some(taken);
+        Ok(())
     }
 
     /// Removes a namespace. Commands in flight finish; later ones find no namespace.

@@ -1,11 +1,13 @@
 //! Identify (Base §5.17): what the controller and its namespaces are.
 
+use std::sync::atomic::Ordering;
+
 use ob_wire_nvme::fabrics::Version;
 use ob_wire_nvme::identify::{
     Cns, CommandSet, CommandSetCombinations, CommandSetController, CommandSetNamespace, Controller as Page,
     ControllerDescription, ControllerKind, ControllerList, IDENTIFY_LEN, Identify, NamespaceDescription,
     NamespaceIds, NamespaceList, ana_capability, async_event, command_support, deallocation, log_support,
-    multipath, reservation_support, write_cache,
+    multipath, namespace_feature, reservation_support, write_cache,
 };
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{ControllerId, NamespaceId, Status};
@@ -182,12 +184,15 @@ fn describe(namespace: &Namespace) -> NamespaceDescription {
         true => deallocation::READS_ZEROS | deallocation::WRITE_ZEROES,
         false => 0,
     };
+    let taken = namespace.taken.as_ref().map(|taken| taken.load(Ordering::Relaxed));
+    let taken = taken.map(|bytes| bytes.div_ceil(u64::from(namespace.block_len)));
     NamespaceDescription {
         blocks: namespace.blocks,
-        used: namespace.blocks,
+        // Space is taken in larger units than blocks, so that the last of them may reach beyond the end.
+        used: taken.map_or(namespace.blocks, |taken| taken.min(namespace.blocks)),
         // 512 or 4096 and nothing else: its shift is small.
         block_shift: namespace.block_len.trailing_zeros() as u8,
-        features: 0,
+        features: if taken.is_some() { namespace_feature::THIN } else { 0 },
         is_shared: true,
         reservations: reservation_support::PERSIST
             | reservation_support::ALL_TYPES

@@ -1,5 +1,8 @@
 //! A subsystem: its namespaces, who may connect to it, and how it has fared.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use ob_wire_nvme::log::AnaState;
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{ControllerId, Status};
@@ -33,6 +36,8 @@ pub struct Namespace {
     pub ana_group: u32,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Bytes that are taken for it, where that happens as it is written.
+    pub(super) taken: Option<Arc<AtomicU64>>,
     /// Who has registered and who holds it.
     pub(super) reservations: ReservationState,
 }

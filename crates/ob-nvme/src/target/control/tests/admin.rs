@@ -91,6 +91,28 @@ fn namespaces_are_described_or_zero_or_invalid() {
 }
 
 #[test]
+fn a_namespace_that_takes_space_as_it_is_written_says_how_much() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let described = |stage: &mut Stage, nsid: u32| {
+        let page = bytes_of(stage.identify(queue, Cns::Namespace, nsid));
+        (page[24], long(&page, 0), long(&page, 8), long(&page, 16))
+    };
+    assert_eq!(described(&mut stage, 1), (0, 1000, 1000, 1000), "NSFEAT, NSZE, NCAP, NUSE");
+    let taken = Arc::new(AtomicU64::new(0));
+    stage.control.count_taken(stage.subsystem, 1, Arc::clone(&taken)).unwrap();
+    for (bytes, blocks) in [(0, 0), (1, 1), (4096, 1), (64 << 10, 16), (1000 << 12, 1000), (1 << 40, 1000)] {
+        taken.store(bytes, Ordering::Relaxed);
+        assert_eq!(described(&mut stage, 1), (1, 1000, 1000, blocks), "{bytes} bytes");
+    }
+    assert_eq!(described(&mut stage, 2), (0, 1001, 1001, 1001), "the other one is as it was");
+    let unknown = stage.control.count_taken(stage.subsystem, 3, taken);
+    assert_eq!(unknown, Err(AdminError::UnknownNamespace(3)));
+}
+
+#[test]
 fn lists_begin_behind_what_is_given() {
     let mut stage = Stage::new();
     let connected = stage.ready(1);
