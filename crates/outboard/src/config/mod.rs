@@ -18,6 +18,7 @@ mod quantity;
 mod read;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,6 +31,7 @@ use serde::Serialize;
 pub use explain::{Explanation, Mistake, Place};
 pub use files::{FilesConfig, FilesDevice, SegmentSize};
 pub use network::Network;
+pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 

@@ -23,6 +23,13 @@ const SIZE_DEFAULT: ByteSize = ByteSize(16 << 30);
 /// The subsystem's name where nothing else is said.
 const NQN_DEFAULT: &str = "nqn.2026-11.io.outboard:card";
 
+/// Why keys of a subsystem cannot be as they are.
+pub(crate) const KEY_WITHOUT_HOSTS: &str = "`key` belongs to hosts, and none is listed";
+pub(crate) const CONTROLLER_KEY_ALONE: &str =
+    "`controller_key` is for hosts that authenticate themselves, and there is no `key` for them";
+/// Why threads of subsystems cannot be as they are.
+pub(crate) const TWO_THREADS: &str = "subsystems that share an address share a thread, and these name two";
+
 /// What stands before the path of a file in the card's own file system.
 pub(super) const CARD_FILE: &str = "file:";
 
@@ -102,6 +109,15 @@ impl SubsystemConfig {
             section: format!("{SECTION}.{number}"),
         }
     }
+
+    /// What is wrong with its keys: they are for hosts that are named, and the card's is for hosts that have one.
+    pub(crate) fn keys_fault(&self) -> Option<&'static str> {
+        match (&self.key, &self.controller_key) {
+            (None, Some(_)) => Some(CONTROLLER_KEY_ALONE),
+            (Some(_), _) if self.hosts.is_empty() => Some(KEY_WITHOUT_HOSTS),
+            _ => None,
+        }
+    }
 }
 
 impl NvmeConfig {
@@ -122,6 +138,47 @@ impl NvmeConfig {
             controller_key: self.controller_key.clone(),
             section: "nvme".to_owned(),
         }]
+    }
+
+    /// A number for where each subsystem is served: 0 where `listen` says, and one for each address of their own that is
+    /// another. Those that name the same address have the same number.
+    pub(crate) fn address_numbers(&self, subsystems: &[SubsystemConfig]) -> Vec<usize> {
+        let mut known: Vec<SocketAddr> = Vec::new();
+        let number = |subsystem: &SubsystemConfig| {
+            // Port 0 is another one each time.
+            let own = subsystem.listen.filter(|own| *own != self.listen || own.port() == 0)?;
+            let shared = known.iter().position(|other| *other == own && own.port() != 0);
+            let index = shared.unwrap_or_else(|| {
+                known.push(own);
+                known.len() - 1
+            });
+            Some(index + 1)
+        };
+        subsystems.iter().map(number).map(Option::unwrap_or_default).collect()
+    }
+
+    /// The thread of each subsystem, counted from 0; or which one names another than those that it shares an address with.
+    /// They share a thread because a connection belongs to one before anybody knows which subsystem it is for.
+    pub(crate) fn threads_of(&self, subsystems: &[SubsystemConfig]) -> Result<Vec<usize>, usize> {
+        let numbers = self.address_numbers(subsystems);
+        let mut groups: Vec<(usize, Option<usize>)> = Vec::new();
+        for (index, (subsystem, number)) in subsystems.iter().zip(&numbers).enumerate() {
+            match groups.iter_mut().find(|(known, _)| known == number) {
+                None => groups.push((*number, subsystem.thread)),
+                Some((_, Some(one))) if subsystem.thread.is_some_and(|other| other != *one) => {
+                    return Err(index);
+                }
+                Some((_, thread)) => *thread = thread.or(subsystem.thread),
+            }
+        }
+        let count = self.threads.max(1);
+        let of = |number: &usize| {
+            let index = groups.iter().position(|(known, _)| known == number).unwrap_or(0);
+            let named = groups.get(index).and_then(|(_, thread)| *thread);
+            // Named threads count from 1; the others take turns.
+            named.map_or(index % count, |thread| thread.saturating_sub(1).min(count - 1))
+        };
+        Ok(numbers.iter().map(of).collect())
     }
 
     /// The same with the paths of devices below a directory.

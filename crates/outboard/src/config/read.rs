@@ -14,7 +14,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::{
     ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
     Mistake, NamespaceDevice, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig,
-    SubsystemConfig, TimeSpan, files, nvme,
+    SubsystemConfig, TimeSpan, files, nvme, together,
 };
 use crate::spelling::nearest;
 
@@ -74,7 +74,7 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
         // After a broken line the rest may be read wrongly: only what the parser itself says can be trusted.
         return Err(errors.iter().map(|error| syntax_mistake(text, error)).collect());
     }
-    let mut reader = Reader { text, mistakes: Vec::new(), places: BTreeMap::new() };
+    let mut reader = Reader { text, mistakes: Vec::new(), places: BTreeMap::new(), spans: BTreeMap::new() };
     let mut config = Config::default();
     reader.top(&mut config, document.get_ref());
     if config.files.device == FilesDevice::Memory && !reader.places.contains_key("files.size") {
@@ -89,6 +89,10 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
         if subsystem.device == memory && !is_sized {
             subsystem.size = files::MEMORY_SIZE_DEFAULT;
         }
+    }
+    if reader.mistakes.is_empty() {
+        // A value that could not be read would be taken for its default here.
+        reader.mistakes = together::check(&config, &reader.spans);
     }
     if reader.mistakes.is_empty() { Ok((config, reader.places)) } else { Err(reader.mistakes) }
 }
@@ -125,6 +129,8 @@ struct Reader<'text> {
     text: &'text str,
     mistakes: Vec<Mistake>,
     places: BTreeMap<String, Place>,
+    /// Where the values are that those places set.
+    spans: together::Spans,
 }
 
 impl Reader<'_> {
@@ -367,6 +373,7 @@ impl Reader<'_> {
                 } else {
                     format!("{section}.{}", key.get_ref())
                 };
+                self.spans.insert(name.clone(), value.span());
                 self.places.insert(name, Place::of(self.text, key.span().start));
             }
             Err(problem) => {

@@ -176,6 +176,70 @@ fn subsystems_that_cannot_be_are_explained() {
     assert!(unknown.contains("unknown key `discovery` in [[nvme.subsystem]]"), "{unknown}");
 }
 
+const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+
+/// What a card would refuse when it starts is told before.
+#[test]
+fn values_that_contradict_each_other_are_explained() {
+    let one = |keys: &str| format!("[nvme]\n{keys}\n");
+    let host = "hosts = [\"nqn.2026-01.example:host\"]";
+    assert_eq!(
+        explained(&one(&format!("key = \"{SECRET}\""))),
+        format!(
+            "\
+`key` belongs to hosts, and none is listed
+ --> outboard.toml:2:7
+  |
+2 | key = \"{SECRET}\"
+  |       {}
+  = hint: name them in the same section: hosts = [\"nqn.…\"]",
+            "^".repeat(SECRET.len() + 2)
+        )
+    );
+    let alone = explained(&one(&format!("{host}\ncontroller_key = \"{SECRET}\"")));
+    assert!(alone.contains("outboard.toml:3:18") && alone.contains("no `key` for them"), "{alone}");
+    assert!(alone.contains("= hint: set `key`"), "{alone}");
+    assert!(parse(&one(&format!("{host}\nkey = \"{SECRET}\"\ncontroller_key = \"{SECRET}\""))).is_ok());
+    let second = explained(&format!("{SUBSYSTEMS}controller_key = \"{SECRET}\"\n"));
+    assert!(second.contains("outboard.toml:14:18"), "{second}");
+
+    let threads = SUBSYSTEMS.replace("[nvme]", "[nvme]\nthreads = 2");
+    let threads = threads.replace("\"memory\"", "\"memory\"\nthread = 1");
+    let threads = threads.replace("size = \"1GiB\"", "thread = 2");
+    assert!(parse(&threads).is_ok(), "they have addresses of their own");
+    let shared = explained(&threads.replace("4501", "4500"));
+    assert!(shared.contains("outboard.toml:13:10") && shared.contains("these name two"), "{shared}");
+    assert!(shared.contains("= hint: name the same thread"), "{shared}");
+    let files = explained(&threads.replace("\"two.img\"", "\"file:/two\""));
+    assert!(files.contains("outboard.toml:12:10") && files.contains("thread 2 would serve this"), "{files}");
+}
+
+#[test]
+fn two_that_would_listen_in_one_place_are_explained() {
+    let told = |text: &str, place: &str, other: &str| {
+        let said = explained(text);
+        assert!(said.contains(place) && said.contains(other) && said.contains("= hint: give one"), "{said}");
+    };
+    told("[nvme]\nlisten = \"127.0.0.1:8009\"", "outboard.toml:2:10", "`discovery` of [nvme]");
+    told(
+        "[nvme]\ndiscovery = \"0.0.0.0:4420\"",
+        "outboard.toml:2:13",
+        "`listen` of [nvme] is 127.0.0.1:4420",
+    );
+    told("[status]\nlisten = \"[::]:4420\"", "outboard.toml:2:10", "`listen` of [nvme]");
+    let tcp = "[link]\nkind = \"tcp\"\nlisten = \"127.0.0.1:4420\"";
+    told(tcp, "outboard.toml:3:10", "`listen` of [nvme]");
+    assert!(parse(&tcp.replace("tcp", "shm")).is_ok(), "nobody listens there");
+    let two = SUBSYSTEMS.replace("127.0.0.1:4501", "0.0.0.0:4500");
+    told(&two, "outboard.toml:12:10", "`listen` of [nvme] is 127.0.0.1:4500");
+    let three = "[[nvme.subsystem]]\nnqn = \"nqn.2026-01.example:3\"\ndevice = \"three\"\n";
+    let three = format!("{SUBSYSTEMS}{three}listen = \"[::]:4501\"");
+    told(&three, "outboard.toml:17:10", "`listen` of [[nvme.subsystem]] (number 2)");
+    assert!(parse(&three.replace("[::]:4501", "127.0.0.1:4501")).is_ok(), "those share it");
+    assert!(parse(&three.replace("[::]:4501", "127.0.0.2:4501")).is_ok());
+    assert!(parse(&SUBSYSTEMS.replace("4500", "0").replace("4501", "0")).is_ok(), "any that is free");
+}
+
 #[test]
 fn a_misspelled_key_is_guessed() {
     assert_eq!(

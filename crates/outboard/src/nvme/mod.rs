@@ -290,7 +290,7 @@ fn plan(config: &CardConfig, catalogue: &mut Catalogue) -> Result<Vec<Vec<Planne
     let configs = config.nvme.all_subsystems();
     let is_only = configs.len() == 1;
     let ports = serving::ports(config, &configs);
-    let threads = serving::threads(config, &configs, &ports)?;
+    let threads = serving::threads(config, &configs)?;
     let mut planned: Vec<Vec<Planned>> = (0..config.nvme.threads.max(1)).map(|_| Vec::new()).collect();
     for ((subsystem, port), thread) in configs.into_iter().zip(ports).zip(threads) {
         let number = catalogue.adopt(&subsystem.nqn, is_only)?;

@@ -17,7 +17,9 @@ use super::catalogue::{Entry, NamespacePlace};
 use super::devices::{Devices, Wanted};
 use super::recorder::Recorder;
 use super::{DISCOVERY_PORT, NvmeError, SUBSYSTEM_PORT};
-use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice, SubsystemConfig};
+use crate::config::{
+    ByteSize, CardConfig, FilesDevice, KEY_WITHOUT_HOSTS, NamespaceDevice, SubsystemConfig, TWO_THREADS,
+};
 
 /// A namespace that is served.
 pub(super) struct Served {
@@ -123,53 +125,25 @@ impl Elsewhere {
     }
 }
 
-/// The thread of each subsystem, counted from 0. Those that share a port share a thread: a connection belongs to a thread
-/// before anybody knows which subsystem it is for.
-pub(super) fn threads(
-    card: &CardConfig,
-    subsystems: &[SubsystemConfig],
-    ports: &[PortKey],
-) -> Result<Vec<usize>, NvmeError> {
-    let mut groups: Vec<(PortKey, Option<usize>)> = Vec::new();
-    for (subsystem, port) in subsystems.iter().zip(ports) {
-        match groups.iter_mut().find(|(known, _)| known == port) {
-            None => groups.push((*port, subsystem.thread)),
-            Some((_, Some(one))) if subsystem.thread.is_some_and(|other| other != *one) => {
-                return Err(NvmeError::Configuration {
-                    what: "subsystems that share an address share a thread, and these name two",
-                    fix: card.source.line_to_change(&subsystem.section, "thread", "1"),
-                });
-            }
-            Some((_, thread)) => *thread = thread.or(subsystem.thread),
-        }
-    }
-    let count = card.nvme.threads.max(1);
-    let of = |port: &PortKey| {
-        let index = groups.iter().position(|(known, _)| known == port).unwrap_or(0);
-        let named = groups.get(index).and_then(|(_, thread)| *thread);
-        // Named threads count from 1; the others take turns.
-        named.map_or(index % count, |thread| thread.saturating_sub(1).min(count - 1))
-    };
-    Ok(ports.iter().map(of).collect())
+/// The thread of each subsystem, counted from 0.
+pub(super) fn threads(card: &CardConfig, subsystems: &[SubsystemConfig]) -> Result<Vec<usize>, NvmeError> {
+    card.nvme.threads_of(subsystems).map_err(|index| NvmeError::Configuration {
+        what: TWO_THREADS,
+        fix: card.source.line_to_change(
+            subsystems.get(index).map_or("nvme", |one| &one.section),
+            "thread",
+            "1",
+        ),
+    })
 }
 
 /// A port for each subsystem: those that name the same address, or none, share one.
 pub(super) fn ports(card: &CardConfig, subsystems: &[SubsystemConfig]) -> Vec<PortKey> {
-    let mut known: Vec<SocketAddr> = Vec::new();
-    let shared = card.nvme.listen;
-    let port = |subsystem: &SubsystemConfig| {
-        let Some(address) = subsystem.listen.filter(|own| *own != shared || own.port() == 0) else {
-            return SUBSYSTEM_PORT;
-        };
-        // Port 0 is another one each time.
-        let shared = known.iter().position(|other| *other == address && address.port() != 0);
-        let index = shared.unwrap_or_else(|| {
-            known.push(address);
-            known.len() - 1
-        });
-        PortKey(u16::try_from(index).unwrap_or(u16::MAX).saturating_add(DISCOVERY_PORT.0 + 1))
+    let port = |number: usize| match number {
+        0 => SUBSYSTEM_PORT,
+        own => PortKey(u16::try_from(own).unwrap_or(u16::MAX).saturating_add(DISCOVERY_PORT.0)),
     };
-    subsystems.iter().map(port).collect()
+    card.nvme.address_numbers(subsystems).into_iter().map(port).collect()
 }
 
 fn subsystem_spec(
@@ -189,25 +163,18 @@ fn port_spec(port: PortKey, address: SocketAddr) -> PortSpec {
 
 fn hosts(card: &CardConfig, subsystem: &SubsystemConfig) -> Result<HostPolicy, NvmeError> {
     let SubsystemConfig { hosts, key, controller_key, section, .. } = subsystem;
-    let secrets = match (key, controller_key) {
-        (Some(key), controller) => Some(HostSecrets { host: key.clone(), controller: controller.clone() }),
-        (None, None) => None,
-        (None, Some(_)) => {
-            return Err(NvmeError::Configuration {
-                what: "`controller_key` is for hosts that authenticate themselves, and there is no `key` for them",
-                fix: card.source.line_to_change(section, "key", "\"DHHC-1:…\""),
-            });
-        }
-    };
-    if hosts.is_empty() {
-        return match secrets {
-            None => Ok(HostPolicy::Any),
-            Some(_) => Err(NvmeError::Configuration {
-                what: "`key` belongs to hosts, and none is listed",
-                fix: card.source.line_to_change(section, "hosts", "[\"nqn.…\"]"),
-            }),
+    if let Some(what) = subsystem.keys_fault() {
+        let (missing, example) = match what {
+            KEY_WITHOUT_HOSTS => ("hosts", "[\"nqn.…\"]"),
+            _ => ("key", "\"DHHC-1:…\""),
         };
+        let fix = card.source.line_to_change(section, missing, example);
+        return Err(NvmeError::Configuration { what, fix });
     }
+    if hosts.is_empty() {
+        return Ok(HostPolicy::Any);
+    }
+    let secrets = key.clone().map(|host| HostSecrets { host, controller: controller_key.clone() });
     let spec = |nqn: &Nqn| HostSpec { nqn: nqn.clone(), secrets: secrets.clone() };
     Ok(HostPolicy::Listed(hosts.iter().map(spec).collect()))
 }
