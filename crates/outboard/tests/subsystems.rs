@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
@@ -155,10 +156,14 @@ fn run_time(card: &Card, name: &str) -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
+fn status(place: &Place, card: &Card) -> Value {
+    let output = place.output(&["status", "--json", "--endpoint", &card.status]);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 /// Commands over NVMe that the status tells.
 fn commands(place: &Place, card: &Card) -> u64 {
-    let output = place.output(&["status", "--json", "--endpoint", &card.status]);
-    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let status = status(place, card);
     let requests = status["requests"].as_array().unwrap().iter();
     requests.filter(|row| row["service"] == "nvme").map(|row| row["count"].as_u64().unwrap()).sum()
 }
@@ -230,6 +235,23 @@ fn threads_serve_a_subsystem_each_under_load() {
     });
     card.program.signal(Signal::KILL);
     card.program.wait();
+}
+
+#[test]
+fn connections_that_are_too_many_are_closed_and_counted() {
+    let place = Place::with_config(&CONFIG.replace("[nvme]", "[nvme]\nthreads = 2"));
+    let mut card = start(&place);
+    let deadline = Instant::now() + DEADLINE;
+    // Again if it took so long that the first were given up for their silence.
+    while status(&place, &card)["nvme"]["refused"].as_u64().unwrap() == 0 {
+        assert!(Instant::now() < deadline, "nobody was refused");
+        // Of 1024 each of the two threads has half.
+        let mut silent: Vec<TcpStream> = (0..530).map(|_| TcpStream::connect(card.one).unwrap()).collect();
+        let ended = silent.last_mut().unwrap().read(&mut [0]);
+        assert!(!matches!(ended, Ok(1..)), "nothing was asked");
+    }
+    card.program.signal(Signal::TERM);
+    assert!(card.program.wait().success());
 }
 
 #[test]
