@@ -211,19 +211,20 @@ impl Catalogue {
         })
     }
 
-    /// Makes reservations of namespaces durable, or forgets them.
+    /// Makes reservations of namespaces durable, or forgets them. The UUID says whose they are.
     pub(super) fn save_reservations(
         &mut self,
-        saves: impl Iterator<Item = (NamespacePlace, Option<Vec<u8>>)>,
+        saves: impl Iterator<Item = (NamespacePlace, [u8; 16], Option<Vec<u8>>)>,
     ) -> Result<(), NvmeError> {
         let before = self.contents.clone();
         let mut is_changed = false;
-        for (place, state) in saves {
+        for (place, uuid, state) in saves {
             let text = state.map(|state| hex(&state));
             let rows = self.contents.subsystems.get_mut(place.subsystem).map(|row| &mut row.namespaces);
             let row = rows.and_then(|rows| rows.iter_mut().find(|row| row.nsid == place.nsid));
-            // A namespace that was removed meanwhile has none.
-            if let Some(row) = row.filter(|row| !row.removed && row.reservations != text) {
+            // A namespace that was removed meanwhile has none, nor does it leave any to the next one in its place.
+            let row = row.filter(|row| !row.removed && unhex(&row.uuid).as_deref() == Some(&uuid));
+            if let Some(row) = row.filter(|row| row.reservations != text) {
                 (row.reservations, is_changed) = (text, true);
             }
         }
@@ -413,9 +414,9 @@ mod tests {
         let path = place.path().join("nvme.json");
         let mut catalogue = load(&path);
         assert!(matches!(catalogue.configured(ONE, "disk").unwrap(), Configured::New));
-        catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
+        let added = catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
         let state = ReservationState::default().encode();
-        catalogue.save_reservations([(ONE, Some(state.clone()))].into_iter()).unwrap();
+        catalogue.save_reservations([(ONE, added.uuid, Some(state.clone()))].into_iter()).unwrap();
         let Configured::Known(entry) = load(&path).configured(ONE, "disk").unwrap() else {
             panic!("it was served");
         };

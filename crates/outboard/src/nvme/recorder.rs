@@ -24,11 +24,13 @@ use super::catalogue::{Catalogue, NamespacePlace};
 const JOBS_MAX: usize = 64;
 
 /// Reservations that are to be saved.
-struct Save {
-    namespace: NamespaceKey,
-    version: u64,
+pub(super) struct Save {
+    pub(super) namespace: NamespaceKey,
+    /// Its UUID: by the time that they can be saved, another one may be in its place.
+    pub(super) uuid: [u8; 16],
+    pub(super) version: u64,
     /// What is to last, if anything.
-    state: Option<Vec<u8>>,
+    pub(super) state: Option<Vec<u8>>,
 }
 
 type Batch = BTreeMap<NamespacePlace, Save>;
@@ -96,14 +98,8 @@ impl Recorder {
     }
 
     /// Has reservations saved. Of a namespace that waits already, only the newest are.
-    pub(super) fn save(
-        &mut self,
-        place: NamespacePlace,
-        namespace: NamespaceKey,
-        version: u64,
-        state: Option<Vec<u8>>,
-    ) {
-        self.waiting.insert(place, Save { namespace, version, state });
+    pub(super) fn save(&mut self, place: NamespacePlace, save: Save) {
+        self.waiting.insert(place, save);
         self.go_on();
     }
 
@@ -163,7 +159,7 @@ fn run(mut catalogue: Catalogue, todo: &Receiver<Job>) {
         match job {
             Job::Call(change) => change(&mut catalogue),
             Job::Save(batch, done, wake) => {
-                let states = batch.iter().map(|(place, save)| (*place, save.state.clone()));
+                let states = batch.iter().map(|(place, save)| (*place, save.uuid, save.state.clone()));
                 let saved = match catalogue.save_reservations(states) {
                     Ok(()) => Ok(batch
                         .values()
@@ -189,7 +185,7 @@ mod tests {
 
     use ob_wire_nvme::text::Nqn;
 
-    use super::super::catalogue::Configured;
+    use super::super::catalogue::{Configured, Entry};
     use super::*;
 
     const START: Instant = Instant::from_nanoseconds(0);
@@ -208,8 +204,9 @@ mod tests {
         }
     }
 
-    fn state() -> Option<Vec<u8>> {
-        Some(ob_nvme::target::control::ReservationState::default().encode())
+    fn save(entry: &Entry, version: u64) -> Save {
+        let state = Some(ob_nvme::target::control::ReservationState::default().encode());
+        Save { namespace: NamespaceKey(7), uuid: entry.uuid, version, state }
     }
 
     #[test]
@@ -218,13 +215,13 @@ mod tests {
         let path = directory.path().join("nvme.json");
         let (woken, wakes) = channel();
         let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
-        recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
+        let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
         // The thread is held where a slow disk would hold it.
         let gate = Arc::new(Barrier::new(2));
         let held = Arc::clone(&gate);
         recorder.jobs.0.send(Job::Call(Box::new(move |_| _ = held.wait()))).unwrap();
         for version in 1..=100 {
-            recorder.save(PLACE, NamespaceKey(7), version, state());
+            recorder.save(PLACE, save(&entry, version));
         }
         assert!(recorder.next_saved(START).is_none() && !recorder.is_idle() && !is_saved(&path));
         gate.wait();
@@ -245,10 +242,10 @@ mod tests {
         let path = directory.path().join("nvme.json");
         let (woken, wakes) = channel();
         let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
-        recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
+        let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
         let in_the_way = path.with_extension("json.new");
         std::fs::create_dir(&in_the_way).unwrap();
-        recorder.save(PLACE, NamespaceKey(7), 1, state());
+        recorder.save(PLACE, save(&entry, 1));
         wakes.recv().unwrap();
         assert!(recorder.next_saved(START).is_none() && !recorder.is_idle() && !is_saved(&path));
         assert!(recorder.call(|catalogue| catalogue.remove(PLACE)).is_err());
@@ -260,5 +257,30 @@ mod tests {
         wakes.recv().unwrap();
         assert_eq!(recorder.next_saved(due), Some(Saved { namespace: NamespaceKey(7), version: 1 }));
         assert!(recorder.is_idle() && recorder.next_due().is_none() && is_saved(&path));
+    }
+    #[test]
+    fn what_could_not_be_saved_of_one_namespace_is_not_the_next_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nvme.json");
+        let (woken, wakes) = channel();
+        let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
+        let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
+        let in_the_way = path.with_extension("json.new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        recorder.save(PLACE, save(&entry, 1));
+        wakes.recv().unwrap();
+        assert!(recorder.next_saved(START).is_none());
+        std::fs::remove_dir(&in_the_way).unwrap();
+        // Before it is tried again, another namespace gets the number.
+        recorder.call(|catalogue| catalogue.remove(PLACE)).unwrap();
+        let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
+        let due = recorder.next_due().unwrap();
+        assert!(recorder.next_saved(due).is_none());
+        wakes.recv().unwrap();
+        assert!(recorder.next_saved(due).is_some() && recorder.is_idle());
+        assert!(!is_saved(&path), "whoever had registered with the old one knows nothing of the new one");
+        recorder.save(PLACE, save(&entry, 1));
+        wakes.recv().unwrap();
+        assert!(recorder.next_saved(due).is_some() && is_saved(&path));
     }
 }

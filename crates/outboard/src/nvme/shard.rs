@@ -17,7 +17,7 @@ use ob_nvme::target::{ReservationsChanged, Target, TargetConfig, TargetCounts};
 use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
 use super::devices::Devices;
-use super::recorder::Recorder;
+use super::recorder::{Recorder, Save};
 use super::serving::{Elsewhere, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
 use super::volumes::Work;
 use super::{CONFIGURED, NvmeError};
@@ -286,7 +286,9 @@ impl Shard {
         // Written down first: a card that dies now does not serve it again.
         let place = subsystem.place(nsid);
         self.recorder.call(move |catalogue| catalogue.remove(place))?;
-        self.driver.target_mut().control_mut().remove_namespace(subsystem.key, nsid)?;
+        let removed = self.driver.target_mut().control_mut().remove_namespace(subsystem.key, nsid)?;
+        // What was reserved ended with it. Nobody saves it any more, so nobody may wait for that.
+        self.driver.target_mut().reservations_saved(removed, u64::MAX);
         let served = subsystem.namespaces.swap_remove(index);
         self.driver.store_mut().close(served.backend);
         Ok(())
@@ -343,10 +345,16 @@ impl Shard {
     /// The command that changed them is answered when they are saved.
     fn save_reservations(&mut self, changed: &ReservationsChanged) {
         let ReservationsChanged { subsystem, namespace, nsid } = *changed;
-        let Ok(state) = self.driver.target().control().reservations(subsystem, nsid) else { return };
+        let control = self.driver.target().control();
+        // By now it may be gone, and another may have its number.
+        let Some(current) = control.namespaces(subsystem).find(|current| current.key == namespace) else {
+            return;
+        };
+        let Ok(state) = control.reservations(subsystem, nsid) else { return };
         let Some(served) = self.subsystems.iter().find(|served| served.key == subsystem) else { return };
+        let (uuid, version) = (current.uuid, state.version());
         let saved = state.persists().then(|| state.encode());
-        self.recorder.save(served.place(nsid), namespace, state.version(), saved);
+        self.recorder.save(served.place(nsid), Save { namespace, uuid, version, state: saved });
     }
 }
 
@@ -366,5 +374,75 @@ fn challenge(bytes: &mut [u8]) {
     if let Err(error) = random::fill(bytes) {
         // Nobody can authenticate with a challenge that is known; better to stop here than to pretend.
         panic!("the kernel gives no random bytes: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_io::{Config as ReactorConfig, Reactor, Wait};
+    use ob_nvme::initiator::{Data, Initiator, Options, RawCommand, block_on};
+    use ob_wire_nvme::command::IoOpcode;
+    use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
+
+    use super::super::catalogue::Catalogue;
+    use super::super::{admin, plan, recorder};
+    use super::*;
+    use crate::config::Config;
+
+    const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"1MiB\"\n";
+
+    /// Registers a key that is to outlive a loss of power.
+    fn register(address: SocketAddr, nqn: &str) {
+        block_on(async {
+            let initiator = Initiator::connect(Options::new(address, nqn, [7; 16]).unwrap()).await.unwrap();
+            let opcode = IoOpcode::ReservationRegister.code();
+            let mut entry = SubmissionEntry::new(opcode, CommandId(0), NamespaceId(1));
+            entry.dword10 = (3 << 30_u32).into();
+            let data = Data::ToController([[0; 8], [1; 8]].concat().into());
+            initiator.io(RawCommand { entry, data, is_idempotent: false }).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_namespace_that_goes_away_leaves_nobody_waiting_for_its_reservations() {
+        let directory = tempfile::tempdir().unwrap();
+        let parsed = Config::parse(Path::new("outboard.toml"), CONFIG).unwrap();
+        let config = CardConfig { directory: directory.path().to_owned(), ..parsed.card() };
+        let mut reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        let handle = reactor.handle();
+        let mut catalogue = Catalogue::load(&directory.path().join("nvme.json")).unwrap();
+        let planned = plan(&config, &mut catalogue).unwrap().remove(0);
+        let waker = handle.waker();
+        let recorder = Recorder::new(recorder::start(catalogue).unwrap(), move || waker.wake());
+        let (_outbox, inbox) = admin::mailbox(|| {});
+        let tools = Tools { config: &config, handle: &handle, recorder, inbox, threads: 1, files: None };
+        let mut shard = Shard::start(tools, planned).unwrap();
+        let (address, nqn) = (shard.subsystems()[0].address(), shard.subsystems()[0].nqn().to_owned());
+        let waker = handle.waker();
+        let host = std::thread::spawn(move || {
+            register(address, &nqn);
+            waker.wake();
+        });
+        let mut step = |shard: &mut Shard| {
+            let mut events = Vec::new();
+            reactor.turn(Wait::Until(shard.next_due()), &mut events);
+            events.iter().for_each(|event| _ = shard.handle(event));
+        };
+        // It is removed after the command was executed and before anybody looks what is to be saved.
+        let changed = loop {
+            step(&mut shard);
+            shard.driver.turn(handle.now());
+            if let Some(changed) = shard.driver.target_mut().next_reservations_changed() {
+                break changed;
+            }
+        };
+        shard.remove_namespace(0, CONFIGURED).unwrap();
+        shard.save_reservations(&changed);
+        assert!(shard.is_idle(), "there is nothing to save");
+        while !host.is_finished() {
+            shard.turn(handle.now());
+            step(&mut shard);
+        }
+        host.join().unwrap();
     }
 }
