@@ -6,8 +6,6 @@
 
 mod support;
 
-use std::io::IoSliceMut;
-
 use ob_nvme::target::TargetConfig;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::{Digests, Pdu};
@@ -16,14 +14,6 @@ use proptest::prelude::*;
 use support::{BLOCK, Client, Rig};
 
 const ALL_DIGESTS: Digests = Digests { header: true, data: true };
-
-/// Lengths of the places of the next receive.
-fn places(rig: &mut Rig, client: Client) -> Vec<usize> {
-    let key = rig.state(client).key.unwrap();
-    let mut places = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-    let count = rig.target.receive_into(key, &mut places).unwrap();
-    places[..count].iter().map(|place| place.len()).collect()
-}
 
 fn pattern(seed: usize, blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|index| (index * 7 + seed * 13 + index / BLOCK) as u8).collect()
@@ -36,11 +26,11 @@ fn a_run_of_equal_writes_is_received_in_place_and_a_read_ends_it() {
         let (_, io) = rig.queues(digests, false);
         for index in 0..3 {
             assert_eq!(rig.write(io, index * 8, &pattern(1, 8)).status(), Status::SUCCESS);
-            assert_eq!(places(&mut rig, io).len(), 2, "too few to expect more");
+            assert_eq!(rig.places(io).len(), 2, "too few to expect more");
         }
         for count in 4..=40 {
             assert_eq!(rig.write(io, count * 8, &pattern(2, 8)).status(), Status::SUCCESS);
-            let places = places(&mut rig, io);
+            let places = rig.places(io);
             let ahead = (count as usize).min(32);
             assert_eq!(places.len(), 2 + 2 * ahead);
             // The first gap has no digest before it.
@@ -51,13 +41,13 @@ fn a_run_of_equal_writes_is_received_in_place_and_a_read_ends_it() {
         let bytes = rig.capsule(io, &entry, &pattern(3, 8));
         rig.send(io, &bytes[..1000]);
         let expected = [4096 + gap - usize::from(digests.data) * 4 - 1000, gap, 4096, gap, 4096];
-        assert_eq!(places(&mut rig, io)[..5], expected);
+        assert_eq!(rig.places(io)[..5], expected);
         rig.send(io, &bytes[1000..]);
         assert_eq!(rig.response(io).status(), Status::SUCCESS);
         assert_eq!(rig.disk.bytes[..4096], pattern(3, 8));
         let read = rig.entry(io, IoOpcode::Read, 0, 8, DataPointer::Transport { len: 4096 });
         rig.submit(io, &read, &[]);
-        assert_eq!(places(&mut rig, io).len(), 2);
+        assert_eq!(rig.places(io).len(), 2);
         assert_eq!(rig.target.memory_used(), 0, "what is only expected is not in use");
     }
 }
@@ -75,7 +65,7 @@ fn blocks_that_are_expected_are_nobodys_share() {
         for _ in 0..40 {
             assert_eq!(rig.write(io, 0, &pattern(seed, len)).status(), Status::SUCCESS);
         }
-        assert!(places(&mut rig, io).len() > 2);
+        assert!(rig.places(io).len() > 2);
         assert_eq!(rig.disk.bytes[..len * BLOCK], pattern(seed, len));
     }
 }

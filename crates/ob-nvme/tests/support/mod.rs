@@ -267,6 +267,14 @@ impl Rig {
         did
     }
 
+    /// Lengths of the places of a client's next receive.
+    pub fn places(&mut self, client: Client) -> Vec<usize> {
+        let key = self.state(client).key.unwrap();
+        let mut places = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let count = self.target.receive_into(key, &mut places).unwrap();
+        places[..count].iter().map(|place| place.len()).collect()
+    }
+
     /// Has the target receive once, at most so many bytes; how many it took.
     pub fn deliver_some(&mut self, client: Client, count_max: usize) -> usize {
         let state = &mut self.clients[client.0];
