@@ -8,12 +8,15 @@ use ob_wire_nvme::log::{GetLogPage, LogPage};
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 use zerocopy::FromBytes;
 
+use super::loss::may_be_repeated;
 use super::{Event, Purpose, Request, RequestId, Session};
 use crate::initiator::connection::{Completion, Data, Submission};
 use crate::initiator::error::Cause;
 
 /// Bytes that are read of an event's log.
 const EVENT_LOG_LEN: u32 = 4096;
+/// How often in a row a controller may put off telling what a namespace is, before requests for it fail.
+const VERIFY_FAILURES_MAX: u32 = 64;
 
 impl Session {
     /// Begins what runs for as long as the association does.
@@ -111,6 +114,10 @@ impl Session {
 
     /// Asks for the ids of the next namespace that may have become another.
     fn verify(&mut self, now: Instant) {
+        if self.verify_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.verify_at = None;
         let Some(id) = self.unverified.front().copied().filter(|_| !self.is_verifying) else { return };
         let entry = Identify::new(Cns::NamespaceIds, id).encode(CommandId(0));
         self.is_verifying = self.send_own(now, Purpose::Verify(id), entry, Data::ToHost(IDENTIFY_LEN as u32));
@@ -121,6 +128,14 @@ impl Session {
 
     pub(super) fn verified(&mut self, now: Instant, id: NamespaceId, completion: &Completion<Purpose>) {
         self.is_verifying = false;
+        if may_be_repeated(completion.status) && self.verify_failures < VERIFY_FAILURES_MAX {
+            // That says nothing of the namespace. Requests for it wait meanwhile, and are not failed for being another's.
+            self.verify_failures += 1;
+            self.verify_at = Some(now + self.options.retry.delay);
+            self.unverified.push_front(id);
+            return;
+        }
+        self.verify_failures = 0;
         // One that is not there any more has no ids, which no request expects.
         self.namespaces.insert(id, NamespaceIds::parse(&completion.data).unwrap_or_default());
         self.verify(now);

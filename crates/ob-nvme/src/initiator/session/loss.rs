@@ -53,6 +53,7 @@ impl Session {
         self.is_keep_alive_out = false;
         self.unverified.clear();
         self.is_verifying = false;
+        (self.verify_at, self.verify_failures) = (None, 0);
         let mut lost: Vec<RequestId> = lost
             .into_iter()
             .filter_map(|purpose| if let Purpose::Request(id) = purpose { Some(id) } else { None })
@@ -104,7 +105,7 @@ impl Session {
         self.waiting_admin.clear();
         self.waiting_io.clear();
         self.delayed.clear();
-        self.keep_alive_at = None;
+        (self.keep_alive_at, self.verify_at) = (None, None);
         let mut ids: Vec<RequestId> = self.requests.drain().map(|(id, _)| id).collect();
         ids.sort_unstable();
         self.outcomes.extend(ids.into_iter().map(|id| (id, Err(error.clone()))));
@@ -170,7 +171,7 @@ impl Session {
 }
 
 /// Whether the controller says that the command was not executed, and may be later.
-fn may_be_repeated(status: Status) -> bool {
+pub(super) fn may_be_repeated(status: Status) -> bool {
     const FOR_THE_MOMENT: [Status; 4] = [
         Status::COMMAND_INTERRUPTED,
         Status::TRANSIENT_TRANSPORT_ERROR,

@@ -237,6 +237,10 @@ pub struct Session {
     /// Those of them that have to be asked for again before anything is sent to any.
     unverified: VecDeque<NamespaceId>,
     is_verifying: bool,
+    /// Before when none of them is asked for, because the controller could not answer for the moment; and how often that
+    /// was so without an answer in between.
+    verify_at: Option<Instant>,
+    verify_failures: u32,
 }
 
 impl Session {
@@ -270,6 +274,8 @@ impl Session {
             namespaces: BTreeMap::new(),
             unverified: VecDeque::new(),
             is_verifying: false,
+            verify_at: None,
+            verify_failures: 0,
         };
         session.tick(now);
         session
@@ -427,7 +433,8 @@ impl Session {
             self.links.iter().filter_map(|link| link.connection.as_ref()).filter_map(Connection::next_due);
         let asks = self.links.iter().filter_map(|link| link.ask_at);
         let delayed = self.delayed.iter().map(|(at, _)| *at);
-        connections.chain(asks).chain(delayed).chain(stage).chain(self.keep_alive_at).min()
+        let timers = [stage, self.keep_alive_at, self.verify_at].into_iter().flatten();
+        connections.chain(asks).chain(delayed).chain(timers).min()
     }
 
     fn link_mut(&mut self, key: LinkKey) -> Option<&mut Link> {

@@ -12,7 +12,8 @@ use ob_wire_nvme::fabrics::{
 };
 use ob_wire_nvme::feature::SetFeatures;
 use ob_wire_nvme::identify::{
-    Cns, CommandSetController, Controller, ControllerDescription, ControllerKind, Identify, async_event,
+    Cns, CommandSetController, Controller, ControllerDescription, ControllerKind, Identify, NamespaceIds,
+    async_event,
 };
 use ob_wire_nvme::io::AsyncEvent;
 use ob_wire_nvme::pdu::{
@@ -569,6 +570,60 @@ fn statuses_that_pass_are_waited_for_and_others_are_told_at_once() {
             assert_eq!(stage.log.iter().filter(|entry| entry.opcode == flush).count(), expected);
         }
     }
+}
+
+/// A session that knows a namespace and lost its association; from then on its ids are answered with `later`, by how often
+/// they were asked for. And a request for that namespace.
+fn reconnected(later: impl Fn(usize) -> Status + 'static) -> Stage {
+    let ids = NamespaceIds { uuid: Some([5; 16]), ..NamespaceIds::default() };
+    let mut asked = 0;
+    let mut stage = Stage::new(options(), move |entry| {
+        is_cns(entry, Cns::NamespaceIds).then(|| {
+            asked += 1;
+            let status = if asked == 1 { Status::SUCCESS } else { later(asked - 1) };
+            let data = if status.is_success() { ids.encode().to_vec() } else { Vec::new() };
+            Verdict::Reply(status, 0, data)
+        })
+    });
+    let mut request = Request {
+        queue: Queue::Admin,
+        entry: Identify::new(Cns::NamespaceIds, NamespaceId(1)).encode(CommandId(0)),
+        data: Data::ToHost(4096),
+        is_idempotent: true,
+        may_be_short: false,
+        expects: None,
+    };
+    stage.session.submit(stage.now, RequestId(1), request.clone());
+    stage.run();
+    assert!(stage.outcomes()[0].1.is_ok());
+    stage.cut();
+    stage.advance_to_due();
+    assert!(stage.session.is_ready());
+    request.entry = SubmissionEntry::new(IoOpcode::Flush.code(), CommandId(0), NamespaceId(1));
+    (request.queue, request.data, request.expects) = (Queue::Io, Data::None, Some(ids));
+    stage.session.submit(stage.now, RequestId(2), request);
+    stage.run();
+    stage
+}
+
+#[test]
+fn a_namespace_that_cannot_be_told_for_the_moment_is_asked_for_again() {
+    let not_yet = |asked: usize| if asked <= 3 { Status::NAMESPACE_NOT_READY } else { Status::SUCCESS };
+    let mut stage = reconnected(not_yet);
+    for _ in 0..3 {
+        assert_eq!(stage.outcomes(), [], "nobody knows yet whether it is the same");
+        stage.advance_to_due();
+    }
+    assert!(matches!(stage.outcomes()[..], [(2, Ok(_))]), "it is");
+    // One that is gone is another, and one that can never be told is not waited for without end.
+    let mut stage = reconnected(|_| Status::INVALID_NAMESPACE);
+    assert_eq!(stage.outcomes(), [(2, Err(Error::NamespaceChanged(NamespaceId(1))))]);
+    let mut stage = reconnected(|_| Status::NAMESPACE_NOT_READY);
+    let outcomes = (0..1000).find_map(|_| {
+        stage.advance_to_due();
+        Some(stage.outcomes()).filter(|outcomes| !outcomes.is_empty())
+    });
+    assert_eq!(outcomes, Some(vec![(2, Err(Error::NamespaceChanged(NamespaceId(1))))]));
 }
 
 #[test]
