@@ -181,6 +181,16 @@ impl NvmeConfig {
         Ok(numbers.iter().map(of).collect())
     }
 
+    /// How many threads serve something, the card's own included, whatever it serves: more are not started.
+    #[must_use]
+    pub fn threads_in_use(&self) -> usize {
+        let mut threads = self.threads_of(&self.all_subsystems()).unwrap_or_default();
+        threads.push(0);
+        threads.sort_unstable();
+        threads.dedup();
+        threads.len()
+    }
+
     /// The same with the paths of devices below a directory.
     pub(super) fn below(&self, data: &Path) -> Self {
         let below = |subsystem: &SubsystemConfig| SubsystemConfig {

@@ -215,6 +215,19 @@ fn values_that_contradict_each_other_are_explained() {
 }
 
 #[test]
+fn threads_that_would_serve_nothing_are_not_counted() {
+    let in_use = |text: &str| parse(text).unwrap().nvme.threads_in_use();
+    assert_eq!(in_use(""), 1);
+    assert_eq!(in_use("[nvme]\nthreads = 8"), 1, "there is one subsystem");
+    let four = SUBSYSTEMS.replace("[nvme]", "[nvme]\nthreads = 4");
+    assert_eq!((in_use(SUBSYSTEMS), in_use(&four)), (1, 2), "there are two, with addresses of their own");
+    assert_eq!(in_use(&four.replace("4501", "4500")), 1, "they share an address, and so a thread");
+    let second =
+        four.replace("size = \"1GiB\"", "thread = 4").replace("\"memory\"", "\"memory\"\nthread = 4");
+    assert_eq!(in_use(&second), 2, "the card's own has other things to do");
+}
+
+#[test]
 fn two_that_would_listen_in_one_place_are_explained() {
     let told = |text: &str, place: &str, other: &str| {
         let said = explained(text);

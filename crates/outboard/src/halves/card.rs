@@ -207,7 +207,11 @@ fn open_link(
         incarnation: life.incarnation(),
         listen: vec![listen],
         costs,
-        pollers: u16::from(!config.reactor.spin.0.is_zero()),
+        pollers: match config.reactor.spin.0.is_zero() {
+            true => 0,
+            // The threads of NVMe/TCP are on the same cores.
+            false => u16::try_from(config.nvme.threads_in_use()).unwrap_or(u16::MAX),
+        },
         dead_after: config.link.dead_after.0,
         memory_max: config.link.memory.0,
         host_memory_max: config.link.memory_per_host.0,

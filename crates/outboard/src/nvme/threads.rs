@@ -80,7 +80,7 @@ impl ShardThread {
                 Err(error) => _ = started.send(Err(error)),
                 Ok((reactor, shard, ready)) => {
                     if started.send(Ok(ready)).is_ok() {
-                        live(reactor, shard, &config, &own_signs, &told);
+                        live(reactor, shard, (&config, threads), &own_signs, &told);
                     }
                 }
             }
@@ -150,7 +150,7 @@ fn open(
 fn live(
     mut reactor: Reactor,
     mut shard: Shard,
-    config: &CardConfig,
+    (config, threads): (&CardConfig, usize),
     signs: &Signs,
     told: &Receiver<Vec<Elsewhere>>,
 ) {
@@ -159,8 +159,8 @@ fn live(
         tracing::error!("discovery tells of less than there is: {error}");
     }
     let mut policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-    // All of these, and whoever they serve.
-    policy.set_pollers(config.nvme.threads + 1);
+    // All that there are, which may be fewer than the configuration allows; and a core is left to whoever they serve.
+    policy.set_pollers(threads + 1);
     let mut events = Vec::new();
     let mut publish_at = Some(MonotonicClock.now());
     while !signs.stop.load(Ordering::Acquire) {
