@@ -38,6 +38,7 @@ fn refused(place: &Place, arguments: &[&str], told: &str) {
     let output = namespace(place, arguments);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains(told), "{arguments:?}: {text}");
+    assert!(text.contains("hint: "), "{arguments:?} does not say what to do: {text}");
 }
 
 fn start(place: &Place) -> Program {

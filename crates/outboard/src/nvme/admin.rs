@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -128,13 +128,28 @@ impl AdminOutbox {
     /// Asks the thread, and waits for its answer.
     pub(crate) fn ask(&self, message: AdminMessage) -> AdminAnswer {
         let (answer, answered) = sync_channel(1);
-        let refused = || Err("the card is shutting down, or busy".to_owned());
         if self.calls.send(AdminCall { message, answer }).is_err() {
-            return refused();
+            return Err(ENDING.to_owned());
         }
         self.rung.store(true, Ordering::Release);
         (self.wake)();
-        answered.recv_timeout(PATIENCE).unwrap_or_else(|_| refused())
+        answered.recv_timeout(PATIENCE).unwrap_or_else(|error| Err(unanswered(error, PATIENCE)))
+    }
+}
+
+/// What is told where the thread that was asked is gone.
+const ENDING: &str = "the card is shutting down\n\
+     hint: nothing more is done; ask again when it runs, which `outboard status` tells";
+
+/// Why there is no answer.
+fn unanswered(error: RecvTimeoutError, waited: Duration) -> String {
+    match error {
+        RecvTimeoutError::Disconnected => ENDING.to_owned(),
+        RecvTimeoutError::Timeout => format!(
+            "the card has not done it within {} seconds, and may do it yet\n\
+             hint: `outboard namespace list` shows whether it has; the card's log tells what it waits for",
+            waited.as_secs()
+        ),
     }
 }
 
@@ -210,7 +225,9 @@ fn serve(stream: &UnixStream, answer: impl Fn(AdminMessage) -> AdminAnswer) -> i
     let mut line = String::new();
     BufReader::new(stream.take(REQUEST_LEN_MAX)).read_line(&mut line)?;
     let answer: AdminAnswer = match serde_json::from_str(&line) {
-        Err(error) => Err(format!("this is not a request: {error}")),
+        Err(error) => {
+            Err(format!("this is not a request: {error}\nhint: are card and command of the same version?"))
+        }
         Ok(message) => answer(message),
     };
     let mut text = serde_json::to_string(&answer)?;
@@ -228,8 +245,10 @@ pub(crate) fn ask(path: &Path, message: &AdminMessage) -> Result<Vec<NamespaceFa
         text.push('\n');
         (&stream).write_all(text.as_bytes())?;
         let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line)?;
-        Ok(line)
+        match BufReader::new(&stream).read_line(&mut line)? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it had answered")),
+            _ => Ok(line),
+        }
     };
     let line = asked().map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
     let answer: AdminAnswer = serde_json::from_str(&line).map_err(AdminError::Answer)?;
@@ -284,6 +303,33 @@ mod tests {
     }
 
     #[test]
+    fn who_gets_no_answer_is_told_what_that_means() {
+        let list = move || message(AdminRequest::ListNamespaces);
+        // A card that ends with the request taken, and one that has ended before.
+        let (rang, rings) = sync_channel(16);
+        let (outbox, inbox) = mailbox(move || _ = rang.send(()));
+        let asking = std::thread::spawn(move || (outbox.ask(list()), outbox.ask(list())));
+        rings.recv().unwrap();
+        drop(inbox);
+        assert_eq!(asking.join().unwrap(), (Err(ENDING.to_owned()), Err(ENDING.to_owned())));
+        let late = unanswered(RecvTimeoutError::Timeout, PATIENCE);
+        assert!(late.contains("30 seconds") && late.contains("\nhint: `outboard namespace list`"), "{late}");
+        assert!(ENDING.contains("\nhint: "));
+        // One that dies has said nothing, which is no answer that could be misunderstood.
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| ask(&path, &list()));
+            let (stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            drop(stream);
+            let error = asking.join().unwrap().unwrap_err();
+            assert!(error.to_string().contains("ended before it had answered\nhint: "), "{error}");
+        });
+    }
+
+    #[test]
     fn nonsense_is_refused_and_harms_nobody() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("control.sock");
@@ -294,7 +340,8 @@ mod tests {
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
             let answer: AdminAnswer = serde_json::from_str(&line).unwrap();
-            assert!(answer.unwrap_err().contains("not a request"), "{nonsense}");
+            let told = answer.unwrap_err();
+            assert!(told.contains("not a request") && told.contains("\nhint: "), "{nonsense}: {told}");
         }
     }
 }

@@ -48,12 +48,14 @@ pub enum NamespaceDeviceError {
         fix: String,
     },
     /// A new file cannot get its name.
-    #[error("cannot put {} in place: {source}", path.display())]
+    #[error("cannot put {} in place: {source}\nhint: its directory must be writable; {fix}", path.display())]
     Place {
         /// The file.
         path: PathBuf,
         /// Why not.
         source: io::Error,
+        /// The line to change.
+        fix: String,
     },
     /// The machine has less memory than the device would take.
     #[error("a namespace of {size} in memory is more than this machine has, which is {memory}\nhint: {fix}")]
@@ -266,7 +268,8 @@ fn on_path(
         Ok(()) => Ok(made),
         Err(source) => {
             let _ = std::fs::remove_file(&unfinished);
-            Err(NamespaceDeviceError::Place { path: path.to_owned(), source })
+            let fix = wanted.fix(config, "device", "card/nvme.img");
+            Err(NamespaceDeviceError::Place { path: path.to_owned(), source, fix })
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod admin;
 mod catalogue;
 mod command;
 mod devices;
+mod hints;
 mod recorder;
 mod serving;
 mod shard;
@@ -85,7 +86,7 @@ pub enum NvmeError {
         fix: String,
     },
     /// The target refuses what it is to serve.
-    #[error("cannot serve the namespace: {0}")]
+    #[error("cannot serve that: {0}\nhint: {hint}", hint = hints::of_refusal(.0))]
     Refused(#[from] AdminError),
     /// There is no such namespace.
     #[error("there is no namespace {0}\nhint: `outboard namespace list` shows those that there are")]
@@ -110,22 +111,27 @@ pub enum NvmeError {
          hint: `thread = 1` in the [[nvme.subsystem]] that it is for"
     )]
     FilesElsewhere(String),
-    /// A removed namespace has left its file.
+    /// A namespace that was removed, or could not be added, has left its file.
     #[error(
-        "{} is there already, of a namespace that was removed\n\
-         hint: `--device {}` serves it again, with what it holds; or move it away first", .0.display(), .0.display()
+        "{} is there already, of a namespace that was removed or could not be added\n\
+         hint: `--device {}` serves it, with what it holds; or move it away first", .0.display(), .0.display()
     )]
     LeftOver(PathBuf),
     /// A namespace cannot get another size.
-    #[error("cannot resize namespace {nsid}: {source}")]
+    #[error("cannot resize namespace {nsid}: {source}\nhint: {fix}")]
     Resize {
         /// Which.
         nsid: u32,
         /// Why not.
         source: io::Error,
+        /// What to do.
+        fix: &'static str,
     },
     /// The control socket cannot be made.
-    #[error("cannot listen on {} for administration: {source}", path.display())]
+    #[error(
+        "cannot listen on {} for administration: {source}\n\
+         hint: the card's directory must be writable and its path short; --data DIR gives another", path.display()
+    )]
     Socket {
         /// The socket.
         path: PathBuf,
@@ -306,4 +312,82 @@ fn plan(config: &CardConfig, catalogue: &mut Catalogue) -> Result<Vec<Vec<Planne
     let mut is_first = true;
     planned.retain(|of_thread| std::mem::take(&mut is_first) || !of_thread.is_empty());
     Ok(planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_files_card::VolumeError;
+    use ob_io::OpenError;
+    use ob_wire_link::files::FileError;
+
+    use super::*;
+    use crate::config::ByteSize;
+
+    /// What went wrong, for a person: what, where, and what to do about it.
+    #[test]
+    fn every_error_says_what_to_do() {
+        let path = || PathBuf::from("/a/path");
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let fix = || "a fix".to_owned();
+        let devices = [
+            NamespaceDeviceError::Open { source: OpenError::Missing(path()), fix: fix() },
+            NamespaceDeviceError::Lost { path: path() },
+            NamespaceDeviceError::Volume { path: fix(), source: VolumeError::TooSmall, fix: fix() },
+            NamespaceDeviceError::Place { path: path(), source: source(), fix: fix() },
+            NamespaceDeviceError::TooMuchMemory { size: ByteSize(2), memory: ByteSize(1), fix: fix() },
+        ];
+        let refusals = [
+            AdminError::UnknownSubsystem,
+            AdminError::UnknownPort(1),
+            AdminError::SubsystemExists(ob_wire_nvme::text::Nqn::discovery()),
+            AdminError::PortExists(1),
+            AdminError::ControllerRange { first: 1, last: 0 },
+            AdminError::BadText("serial"),
+            AdminError::UnknownNamespace(2),
+            AdminError::BadNamespaceId { nsid: 0, max: 1 },
+            AdminError::NamespacesFull,
+            AdminError::DuplicateId,
+            AdminError::BadBlockLen(1),
+            AdminError::BadBlocks(0),
+            AdminError::BadAnaGroup { group: 0, max: 1 },
+            AdminError::BadReservations("cut off"),
+        ];
+        let kinds = [
+            io::ErrorKind::Unsupported,
+            io::ErrorKind::InvalidInput,
+            io::ErrorKind::StorageFull,
+            io::ErrorKind::FileTooLarge,
+            io::ErrorKind::Other,
+        ];
+        let sizes = kinds.map(|kind| NvmeError::Resize {
+            nsid: 1,
+            fix: hints::of_resizing(&kind.into()),
+            source: kind.into(),
+        });
+        let volumes =
+            [FileError::NoSpace, FileError::TooLarge, FileError::ReadOnly, FileError::Busy, FileError::Io];
+        let volumes = volumes.map(|error| NvmeError::Resize {
+            nsid: 1,
+            fix: hints::of_resizing_volume(error),
+            source: io::Error::other(error),
+        });
+        let others = [
+            NvmeError::Catalogue { path: path(), source: source(), hint: "put it back" },
+            NvmeError::Configuration { what: "no", fix: fix() },
+            NvmeError::Unknown(1),
+            NvmeError::Recorder,
+            NvmeError::Thread,
+            NvmeError::BadDevice(path()),
+            NvmeError::FilesElsewhere(fix()),
+            NvmeError::LeftOver(path()),
+            NvmeError::Socket { path: path(), source: source() },
+        ];
+        let errors =
+            devices.into_iter().map(NvmeError::from).chain(refusals.into_iter().map(NvmeError::from));
+        for error in errors.chain(sizes).chain(volumes).chain(others) {
+            let told = error.to_string();
+            let (what, hint) = told.split_once("\nhint: ").unwrap_or_else(|| panic!("no hint: {told}"));
+            assert!(!what.is_empty() && hint.len() > 4 && !hint.ends_with('.'), "{told}");
+        }
+    }
 }

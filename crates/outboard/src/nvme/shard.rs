@@ -20,7 +20,7 @@ use super::devices::Devices;
 use super::recorder::{Recorder, Save};
 use super::serving::{Elsewhere, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
 use super::volumes::Work;
-use super::{CONFIGURED, NvmeError};
+use super::{CONFIGURED, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
 use crate::random;
 
@@ -303,7 +303,7 @@ impl Shard {
         let index = subsystem;
         let Some(subsystem) = self.subsystems.get(index) else { return Ok(None) };
         let backend = subsystem.namespaces[subsystem.index_of(nsid)?].backend;
-        let cannot = |source| NvmeError::Resize { nsid, source };
+        let cannot = |source| NvmeError::Resize { nsid, fix: hints::of_resizing(&source), source };
         let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(nsid))?;
         let block_len = block_len(&info);
         let blocks = size / u64::from(block_len);

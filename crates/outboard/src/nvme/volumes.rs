@@ -18,7 +18,7 @@ use ob_wire_link::files::FileError;
 use super::devices::Wanted;
 use super::serving::Serving;
 use super::shard::Shard;
-use super::{NamespaceDeviceError, NvmeError};
+use super::{NamespaceDeviceError, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice};
 
 /// What the card's files are at for an administrator.
@@ -135,7 +135,8 @@ impl Shard {
             // Hosts were told of a size that it may not have.
             self.tell_size(subsystem, nsid, now)?;
         }
-        Err(NvmeError::Resize { nsid, source: io::Error::other(error) })
+        let fix = hints::of_resizing_volume(error);
+        Err(NvmeError::Resize { nsid, source: io::Error::other(error), fix })
     }
 
     fn tell_size(&mut self, subsystem: usize, nsid: u32, blocks: u64) -> Result<(), NvmeError> {
