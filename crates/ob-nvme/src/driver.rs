@@ -145,6 +145,8 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         self.target.pump(now);
         turn.events += self.serve_devices(now);
         self.send_all(now);
+        // One a turn, after the answers of everybody else.
+        self.target.prove(now);
         // What was sent has given buffers back, and what waited for them may go on.
         self.target.pump(now);
         turn.events += self.serve_devices(now);

@@ -13,9 +13,10 @@ use ob_nvme::target::control::{BackendId, HostPolicy, HostSecrets, HostSpec, Nam
 use ob_wire_nvme::auth::{GroupId, HashId};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::AuthenticationTransfer;
+use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::pdu::{Digests, Pdu};
 use ob_wire_nvme::text::Nqn;
-use ob_wire_nvme::{CommandId, ControllerId, DataPointer, Status};
+use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, Status};
 use support::*;
 
 const PROVED: &str = "nqn.2026-01.example:proved";
@@ -32,14 +33,14 @@ fn connect(rig: &mut Rig, host: u8, subsystem: &'static str) -> Client {
     let response = rig.connect_as(admin, 0, &wish(ControllerId::DYNAMIC));
     assert_eq!(response.status(), Status::SUCCESS);
     if subsystem == PROVED {
-        authenticate(rig, admin);
+        authenticate(rig, admin, GroupId::Null);
     }
     rig.enable(admin);
     let io = rig.open(Digests::NONE);
     let response = rig.connect_as(io, 1, &wish(ControllerId(response.result() as u16)));
     assert_eq!(response.status(), Status::SUCCESS);
     if subsystem == PROVED {
-        authenticate(rig, io);
+        authenticate(rig, io, GroupId::Null);
     }
     io
 }
@@ -133,32 +134,47 @@ fn secret() -> Secret {
     Secret::generate(SecretSize::Bytes32, None, &mut |bytes: &mut [u8]| bytes.fill(1))
 }
 
-fn authenticate(rig: &mut Rig, client: Client) {
+fn authenticator(group: GroupId) -> HostAuthenticator {
     let config = HostConfig {
         host: Nqn::new(HOST).unwrap(),
         subsystem: Nqn::new(PROVED).unwrap(),
         host_secret: secret(),
         controller_secret: None,
-        policy: Policy { hashes: vec![HashId::Sha256], groups: vec![GroupId::Null] },
+        policy: Policy { hashes: vec![HashId::Sha256], groups: vec![group] },
     };
-    let mut host = HostAuthenticator::new(config, 5);
+    HostAuthenticator::new(config, 5)
+}
+
+/// The bytes of an Authentication Send.
+fn authentication_send(rig: &mut Rig, client: Client, message: &[u8]) -> Vec<u8> {
+    let len = message.len() as u32;
+    let command = rig.command_id(client);
+    let data = DataPointer::InCapsule { offset: 0, len };
+    let entry = AuthenticationTransfer { to_host: false, len }.encode(command, data);
+    rig.capsule(client, &entry, message)
+}
+
+/// The bytes of an Authentication Receive.
+fn authentication_receive(rig: &mut Rig, client: Client, len: u32) -> Vec<u8> {
+    let command = rig.command_id(client);
+    let entry = AuthenticationTransfer { to_host: true, len }.encode(command, DataPointer::Transport { len });
+    rig.capsule(client, &entry, &[])
+}
+
+fn authenticate(rig: &mut Rig, client: Client, group: GroupId) {
+    let mut host = authenticator(group);
     loop {
         match host.step() {
             HostStep::Send(message) => {
                 let message = message.to_vec();
-                let len = message.len() as u32;
-                let command = rig.command_id(client);
-                let data = DataPointer::InCapsule { offset: 0, len };
-                let entry = AuthenticationTransfer { to_host: false, len }.encode(command, data);
-                rig.submit(client, &entry, &message);
+                let bytes = authentication_send(rig, client, &message);
+                rig.send(client, &bytes);
                 assert_eq!(rig.response(client).status(), Status::SUCCESS);
                 host.sent();
             }
             HostStep::Receive { allocation_len: len } => {
-                let command = rig.command_id(client);
-                let data = DataPointer::Transport { len };
-                let entry = AuthenticationTransfer { to_host: true, len }.encode(command, data);
-                rig.submit(client, &entry, &[]);
+                let bytes = authentication_receive(rig, client, len);
+                rig.send(client, &bytes);
                 let message = rig.next(client).expect("a message");
                 assert!(matches!(message.pdu, Pdu::Data(_)));
                 assert_eq!(rig.response(client).status(), Status::SUCCESS);
@@ -170,8 +186,8 @@ fn authenticate(rig: &mut Rig, client: Client) {
     }
 }
 
-#[test]
-fn a_host_that_proved_its_name_has_a_share_of_its_own_whatever_its_address() {
+/// A target with a second subsystem, whose host has to prove its name.
+fn rig_with_secrets(config: TargetConfig) -> Rig {
     let (mut control, open) = control();
     let secrets = Some(HostSecrets { host: secret(), controller: None });
     let hosts = HostPolicy::Listed(vec![HostSpec { nqn: Nqn::new(HOST).unwrap(), secrets }]);
@@ -190,8 +206,13 @@ fn a_host_that_proved_its_name_has_a_share_of_its_own_whatever_its_address() {
         read_only: false,
     };
     control.add_namespace(subsystem, &namespace).unwrap();
+    Rig::with_control(config, control.with_random(|bytes| bytes.fill(3)), open)
+}
+
+#[test]
+fn a_host_that_proved_its_name_has_a_share_of_its_own_whatever_its_address() {
     let config = TargetConfig { transfer_memory: 1 << 20, ..TargetConfig::default() };
-    let mut rig = Rig::with_control(config, control.with_random(|bytes| bytes.fill(3)), open);
+    let mut rig = rig_with_secrets(config);
     for host in 0..4 {
         let client = connect(&mut rig, 100 + host, NQN);
         hold_all(&mut rig, client);
@@ -275,4 +296,92 @@ fn queues_are_not_closed_for_connections_that_come_later() {
     for host in hosts {
         work(&mut rig, host);
     }
+}
+
+/// A connection whose host has to prove its name.
+fn unproved(rig: &mut Rig, host: u8) -> Client {
+    let client = rig.open(Digests::NONE);
+    let wish = Wish { host_id: [host; 16], subsystem: PROVED, ..Wish::default() };
+    assert_eq!(rig.connect_as(client, 0, &wish).status(), Status::SUCCESS);
+    client
+}
+
+/// Says all that it takes to have the target compute; nothing is delivered yet.
+fn demand(rig: &mut Rig, client: Client) {
+    let mut authenticator = authenticator(GroupId::Ffdhe2048);
+    let HostStep::Send(message) = authenticator.step() else { panic!("Negotiate") };
+    let negotiate = authentication_send(rig, client, message);
+    authenticator.sent();
+    let HostStep::Receive { allocation_len } = authenticator.step() else { panic!("Challenge") };
+    let receive = authentication_receive(rig, client, allocation_len);
+    rig.state(client).outbox.extend(negotiate.iter().chain(&receive));
+}
+
+/// What a driver does in a turn; which of the clients got their challenges.
+fn turn(rig: &mut Rig, clients: &[Client]) -> Vec<Client> {
+    for client in 0..rig.clients.len() {
+        rig.deliver_some(Client(client), usize::MAX);
+    }
+    rig.settle();
+    let is_challenged = |rig: &mut Rig, client| {
+        rig.messages(client).iter().any(|message| matches!(message.pdu, Pdu::Data(_)))
+    };
+    clients.iter().copied().filter(|client| is_challenged(rig, *client)).collect()
+}
+
+#[test]
+fn authentications_compute_one_at_a_time_and_nobody_else_waits_for_more_than_that() {
+    let mut rig = rig_with_secrets(TargetConfig::default());
+    let established = connect(&mut rig, 1, NQN);
+    rig.peer = address(66);
+    let mut clients: Vec<Client> = (0..8).map(|host| unproved(&mut rig, 100 + host)).collect();
+    rig.peer = address(3);
+    let honest = unproved(&mut rig, 2);
+    clients.push(honest);
+    clients.iter().for_each(|client| demand(&mut rig, *client));
+    // Who asks again before it was answered gets no more by it.
+    let impatient = clients[0];
+    let again = authentication_receive(&mut rig, impatient, 4096);
+    rig.state(impatient).outbox.extend(again);
+    let command = rig.command_id(established);
+    let entry = BlockCommand::new(NamespaceId(1), 0, 1).encode(
+        IoOpcode::Read,
+        command,
+        DataPointer::Transport { len: BLOCK as u32 },
+    );
+    let read = rig.capsule(established, &entry, &[]);
+    rig.state(established).outbox.extend(read);
+
+    let mut order = Vec::new();
+    // One goes away with its computation still to come.
+    let gone = clients[5];
+    for round in 0..20 {
+        let proofs = rig.target.counts().proofs;
+        let challenged = turn(&mut rig, &clients);
+        assert!(rig.target.counts().proofs <= proofs + 1 && challenged.len() <= 1, "{challenged:?}");
+        order.extend(challenged);
+        if round == 0 {
+            assert_eq!(
+                rig.messages(established).len(),
+                2,
+                "its read is answered before anything is computed"
+            );
+            assert_eq!(rig.target.counts().waiting_for_proof, 8);
+            assert!(rig.target.can_go_on());
+            rig.hang_up_quietly(gone);
+        }
+    }
+    assert_eq!(order[1], honest, "networks take turns: {order:?}");
+    assert_eq!(order.len(), 8, "all but the one that went away");
+    assert_eq!((rig.target.counts().proofs, rig.target.can_go_on()), (8, false));
+    assert_eq!(rig.target.counts().failed, 1, "the one who asked twice was told so");
+}
+
+#[test]
+fn whoever_waits_its_turn_is_authenticated_in_the_end() {
+    let mut rig = rig_with_secrets(TargetConfig::default());
+    let client = unproved(&mut rig, 1);
+    authenticate(&mut rig, client, GroupId::Ffdhe2048);
+    assert_eq!(rig.target.counts().proofs, 2, "for the challenge, and for the reply");
+    rig.enable(client);
 }

@@ -130,6 +130,18 @@ impl TargetAuthenticator {
         self.authenticated && matches!(self.state, State::Idle)
     }
 
+    /// Whether the next Authentication Receive (`to_host`) or Send takes an exponentiation: a key pair for the challenge, what
+    /// is shared for the reply.
+    #[must_use]
+    pub fn computes(&self, to_host: bool) -> bool {
+        match (&self.state, to_host) {
+            (State::Negotiated(agreed), true) | (State::Challenged { agreed, .. }, false) => {
+                agreed.group != GroupId::Null
+            }
+            _ => false,
+        }
+    }
+
     /// Takes the data of an Authentication Send. Unless it says [`Progress::Failed`], the connection goes on, if only
     /// for the host to fetch why it is refused.
     pub fn send(&mut self, bytes: &[u8]) -> Progress {

@@ -82,6 +82,10 @@ pub struct TargetCounts {
     pub buffer_memory_used: u64,
     /// Connects that had to wait for what an earlier association left behind.
     pub connects_delayed: u64,
+    /// Computations that hosts had done to authenticate themselves.
+    pub proofs: u64,
+    /// Commands now waiting for such a one.
+    pub waiting_for_proof: u64,
 }
 
 impl TargetCounts {
@@ -165,6 +169,8 @@ impl AddAssign for TargetCounts {
             buffer_memory,
             buffer_memory_used,
             connects_delayed,
+            proofs,
+            waiting_for_proof,
         );
     }
 }

@@ -136,8 +136,23 @@ impl Target {
         data: &[u8],
         transfer_len: u32,
     ) {
-        let command = entry.command();
         let Some(queue) = queue else { return self.connect(now, key, entry, data) };
+        if !self.prove_later(key, queue, entry, data, transfer_len) {
+            self.execute_control(now, key, queue, entry, data, transfer_len);
+        }
+    }
+
+    /// The same for one that need not wait any more.
+    pub(super) fn execute_control(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        queue: QueueIdentity,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        transfer_len: u32,
+    ) {
+        let command = entry.command();
         let verdict = self.control.command(now, queue, entry, data, transfer_len);
         self.notice_proof(key, queue);
         match verdict {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`Target`] owns all state. Its driver moves bytes and device operations, calls [`Target::pump`] after each round of
-//! them, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
+//! them, [`Target::prove`] once in a round, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
 //! payload, except what arrived in one receive together with its header.
 
 mod anticipation;
@@ -22,6 +22,7 @@ mod counts;
 mod dispatch;
 mod flight;
 mod io;
+mod proofs;
 mod receive;
 mod shares;
 mod stream;
@@ -48,6 +49,7 @@ use connection::Connection;
 use control::{BackendId, Control, ControllerKey, NamespaceKey, Path, PortKey, SubsystemKey};
 use flight::{FlightKey, Flights};
 use io::Ranges;
+use proofs::Proofs;
 
 /// Bytes offered for headers while large payload is on its way: what comes behind a header there is copied once.
 const RECEIVE_LEN_IN_TRANSFER: usize = 8 << 10;
@@ -103,6 +105,7 @@ pub struct Target {
     orphans: BTreeMap<ControllerKey, u32>,
     connects: Vec<PendingConnect>,
     answers: Vec<PendingAnswer>,
+    proofs: Proofs,
     changed_reservations: VecDeque<ReservationsChanged>,
     /// Operations for devices.
     backlog: Backlog,
@@ -140,6 +143,7 @@ impl Target {
             orphans: BTreeMap::new(),
             connects: Vec::new(),
             answers: Vec::new(),
+            proofs: Proofs::default(),
             changed_reservations: VecDeque::new(),
             backlog: Backlog::default(),
             dirty: VecDeque::new(),
@@ -191,6 +195,7 @@ impl Target {
             orphans: self.flights.orphans() as u64,
             waiting_for_buffer: connections().map(|connection| connection.waiting.len() as u64).sum(),
             waiting_for_range: (self.blocked.len() + self.pairs.len()) as u64,
+            waiting_for_proof: self.proofs.len() as u64,
             held_up: connections().filter(|connection| connection.stall.is_some()).count() as u64,
             ..self.counts
         }

@@ -46,11 +46,12 @@ impl Target {
         }
     }
 
-    /// Whether there is an operation for a device, or buffers came back that somebody waits for, since [`Target::pump`]
-    /// was called last.
+    /// Whether there is more to do though nothing happens: hosts wait for [`Target::prove`], there is an operation for a
+    /// device, or buffers came back that somebody waits for, since [`Target::pump`] was called last.
     pub fn can_go_on(&self) -> bool {
         let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
-        self.backlog.is_ready() || (is_wanted && self.fed_at != Some(self.buffers.returned()))
+        let is_fed = is_wanted && self.fed_at != Some(self.buffers.returned());
+        !self.proofs.is_empty() || self.backlog.is_ready() || is_fed
     }
 
     /// Gets a command its buffer, or has it wait in the order of its connection.

@@ -49,7 +49,7 @@ struct Stream {
 
 impl PlainNet {
     /// Waits for something to happen, at most some milliseconds.
-    fn wait(&mut self) {
+    pub fn wait(&mut self) {
         let ids: Vec<u64> = self.streams.keys().copied().collect();
         let listeners = self.listeners.iter().map(|listener| (listener.as_fd(), PollFlags::IN));
         let streams = self.streams.values().map(|stream| {

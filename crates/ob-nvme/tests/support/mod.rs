@@ -201,12 +201,17 @@ impl Rig {
         self.run();
     }
 
-    /// Ends the connection from the client's side.
+    /// Ends the connection from the client's side, and lets everything happen that follows.
     pub fn hang_up(&mut self, client: Client) {
+        self.hang_up_quietly(client);
+        self.run();
+    }
+
+    /// The same without what follows.
+    pub fn hang_up_quietly(&mut self, client: Client) {
         if let Some(key) = self.state(client).key.take() {
             self.target.ended(self.now, key);
         }
-        self.run();
     }
 
     pub fn advance(&mut self, duration: Duration) {
@@ -240,7 +245,7 @@ impl Rig {
         }
         did |= self.collect();
         self.act();
-        did
+        did | self.target.prove(self.now)
     }
 
     /// Lets one of the operations that are held go.

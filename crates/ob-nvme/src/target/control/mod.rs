@@ -14,6 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use ob_core::Instant;
+use ob_wire_nvme::command::{FABRICS_OPCODE, FabricsKind};
 use ob_wire_nvme::fabrics::ConnectError;
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, ControllerId, QueueId, Status, SubmissionEntry};
@@ -328,7 +329,7 @@ impl Control {
         };
         controller.heard(now);
         let request = Request { now, queue, command, data, transfer_len };
-        if command.opcode == ob_wire_nvme::command::FABRICS_OPCODE {
+        if command.opcode == FABRICS_OPCODE {
             return fabrics::command(self, &request);
         }
         if let Err(status) = controller.may_command(queue.queue) {
@@ -414,6 +415,19 @@ impl Control {
             let is_authentic = controller.queue(queue.queue).is_some_and(controller::Queue::is_authentic);
             controller.role == Role::Discovery || !is_authentic
         })
+    }
+
+    /// Whether the answer to a command takes a computation of milliseconds, which those who wait for theirs would feel.
+    pub(super) fn computes(&self, queue: QueueIdentity, command: &SubmissionEntry) -> bool {
+        let kind = FabricsKind::try_from(command.fabrics_kind());
+        let to_host = match kind {
+            Ok(FabricsKind::AuthenticationSend) => false,
+            Ok(FabricsKind::AuthenticationReceive) => true,
+            _ => return false,
+        };
+        let queue = self.controller(queue.controller).and_then(|controller| controller.queue(queue.queue));
+        let proof = queue.and_then(|queue| queue.authentication.as_ref());
+        command.opcode == FABRICS_OPCODE && proof.is_some_and(|proof| proof.authenticator.computes(to_host))
     }
 
     /// What happened, oldest first; asked after every call until there is nothing more.
