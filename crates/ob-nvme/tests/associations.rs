@@ -250,18 +250,24 @@ fn acquire(rig: &mut Rig, io: Client, action: ReservationAcquireAction, keys: [u
     rig.submit(io, &entry, &keys.map(u64::to_le_bytes).concat());
 }
 
-#[test]
-fn a_host_that_is_preempted_with_abort_is_done_before_the_answer() {
-    let mut rig = Rig::new();
+/// I/O queues of two hosts that have registered the keys 1 and 2.
+fn two_registered_hosts(rig: &mut Rig) -> [Client; 2] {
     let (_, one) = rig.queues(Digests::NONE, false);
     let other = Wish { host_id: [77; 16], ..Wish::default() };
     let (_, controller) = rig.admin_as(Digests::NONE, &other);
     let two = rig.open(Digests::NONE);
     assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
     for (io, key) in [(one, 1), (two, 2)] {
-        register(&mut rig, io, key, PersistChange::Keep);
+        register(rig, io, key, PersistChange::Keep);
         assert_eq!(rig.response(io).status(), Status::SUCCESS);
     }
+    [one, two]
+}
+
+#[test]
+fn a_host_that_is_preempted_with_abort_is_done_before_the_answer() {
+    let mut rig = Rig::new();
+    let [one, two] = two_registered_hosts(&mut rig);
     acquire(&mut rig, two, ReservationAcquireAction::Acquire, [2, 0]);
     assert_eq!(rig.response(two).status(), Status::SUCCESS);
     rig.disk.is_held = true;
@@ -282,15 +288,7 @@ fn a_host_that_is_preempted_with_abort_is_done_before_the_answer() {
 #[test]
 fn half_a_pair_of_a_host_that_is_preempted_holds_nobody_up() {
     let mut rig = Rig::new();
-    let (_, one) = rig.queues(Digests::NONE, false);
-    let other = Wish { host_id: [77; 16], ..Wish::default() };
-    let (_, controller) = rig.admin_as(Digests::NONE, &other);
-    let two = rig.open(Digests::NONE);
-    assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
-    for (io, key) in [(one, 1), (two, 2)] {
-        register(&mut rig, io, key, PersistChange::Keep);
-        assert_eq!(rig.response(io).status(), Status::SUCCESS);
-    }
+    let [one, two] = two_registered_hosts(&mut rig);
     acquire(&mut rig, two, ReservationAcquireAction::Acquire, [2, 0]);
     assert_eq!(rig.response(two).status(), Status::SUCCESS);
     rig.write_fused(two, 10, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
@@ -344,15 +342,7 @@ fn zeros_wait_for_what_a_lost_association_left_and_are_written_then() {
 fn a_reservation_that_comes_between_stops_the_write_of_a_pair() {
     for action in [ReservationAcquireAction::Acquire, ReservationAcquireAction::Preempt] {
         let mut rig = Rig::new();
-        let (_, one) = rig.queues(Digests::NONE, false);
-        let other = Wish { host_id: [77; 16], ..Wish::default() };
-        let (_, controller) = rig.admin_as(Digests::NONE, &other);
-        let two = rig.open(Digests::NONE);
-        assert_eq!(rig.connect_as(two, 1, &Wish { controller, ..other }).status(), Status::SUCCESS);
-        for (io, key) in [(one, 1), (two, 2)] {
-            register(&mut rig, io, key, PersistChange::Keep);
-            assert_eq!(rig.response(io).status(), Status::SUCCESS);
-        }
+        let [one, two] = two_registered_hosts(&mut rig);
         // The comparison's data is asked for, the write's is in its capsule.
         let compare = rig.entry(two, IoOpcode::Compare, 10, 1, DataPointer::Transport { len: 512 });
         rig.submit(two, &compare.with_fuse(Fuse::First), &[]);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ob_nvme::auth::{HostAuthenticator, HostConfig, HostStep, Policy, Secret, SecretSize};
 use ob_nvme::target::TargetConfig;
-use ob_nvme::target::control::{BackendId, HostPolicy, HostSecrets, HostSpec, NamespaceSpec, SubsystemSpec};
+use ob_nvme::target::control::{HostPolicy, HostSecrets, HostSpec, SubsystemSpec};
 use ob_wire_nvme::auth::{GroupId, HashId};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::AuthenticationTransfer;
@@ -193,19 +193,7 @@ fn rig_with_secrets(config: TargetConfig) -> Rig {
     let hosts = HostPolicy::Listed(vec![HostSpec { nqn: Nqn::new(HOST).unwrap(), secrets }]);
     let spec = SubsystemSpec { hosts, ..SubsystemSpec::open(Nqn::new(PROVED).unwrap(), "SN2") };
     let subsystem = control.add_subsystem(spec).unwrap();
-    let namespace = NamespaceSpec {
-        nsid: Some(1),
-        backend: BackendId(0),
-        blocks: BLOCKS,
-        block_len: BLOCK as u32,
-        uuid: [8; 16],
-        nguid: [0; 16],
-        volatile_cache: true,
-        deallocated_reads_zero: false,
-        ana_group: 1,
-        read_only: false,
-    };
-    control.add_namespace(subsystem, &namespace).unwrap();
+    control.add_namespace(subsystem, &namespace(1, 8)).unwrap();
     Rig::with_control(config, control.with_random(|bytes| bytes.fill(3)), open)
 }
 

@@ -7,12 +7,12 @@ mod support;
 
 use ob_core::{DeviceError, DeviceOp};
 use ob_nvme::target::TargetConfig;
-use ob_nvme::target::control::{BackendId, NamespaceSpec};
+use ob_nvme::target::control::NamespaceSpec;
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::{DataAlignment, Digests, IcRequest, Pdu};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
-use support::{BLOCK, BLOCKS, Client, Rig, Wish, control, pattern};
+use support::{BLOCK, BLOCKS, Client, Rig, Wish, control, namespace, pattern};
 use zerocopy::IntoBytes;
 
 const DIGESTS: [Digests; 4] = [
@@ -157,18 +157,7 @@ fn ranges_beyond_the_namespace_and_transfers_beyond_the_limit_are_refused() {
 #[test]
 fn write_zeroes_gives_space_back_where_that_leaves_zeros() {
     let (mut control, subsystem) = control();
-    let namespace = NamespaceSpec {
-        nsid: Some(2),
-        backend: BackendId(0),
-        blocks: BLOCKS,
-        block_len: BLOCK as u32,
-        uuid: [8; 16],
-        nguid: [0; 16],
-        volatile_cache: true,
-        deallocated_reads_zero: true,
-        ana_group: 1,
-        read_only: false,
-    };
+    let namespace = NamespaceSpec { deallocated_reads_zero: true, ..namespace(2, 8) };
     control.add_namespace(subsystem, &namespace).unwrap();
     let mut rig = Rig::with_control(TargetConfig::default(), control, subsystem);
     let (_, io) = rig.queues(Digests::NONE, false);

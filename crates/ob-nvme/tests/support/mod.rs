@@ -132,20 +132,24 @@ pub fn control() -> (Control, SubsystemKey) {
     let address = TransportAddress { family: AddressFamily::Ipv4, address: "10.0.0.1".into(), service: 4420 };
     control.add_port(PortSpec { port: PortKey(1), address, discovery_only: false }).unwrap();
     let subsystem = control.add_subsystem(SubsystemSpec::open(Nqn::new(NQN).unwrap(), "SN1")).unwrap();
-    let namespace = NamespaceSpec {
-        nsid: Some(1),
+    control.add_namespace(subsystem, &namespace(1, 7)).unwrap();
+    (control, subsystem)
+}
+
+/// A namespace that is all of the disk; `uuid` makes it another one than the others.
+pub fn namespace(nsid: u32, uuid: u8) -> NamespaceSpec {
+    NamespaceSpec {
+        nsid: Some(nsid),
         backend: BackendId(0),
         blocks: BLOCKS,
         block_len: BLOCK as u32,
-        uuid: [7; 16],
+        uuid: [uuid; 16],
         nguid: [0; 16],
         volatile_cache: true,
         deallocated_reads_zero: false,
         ana_group: 1,
         read_only: false,
-    };
-    control.add_namespace(subsystem, &namespace).unwrap();
-    (control, subsystem)
+    }
 }
 
 impl Rig {
