@@ -39,7 +39,7 @@ pub(crate) use command::run;
 use devices::Devices;
 pub use devices::NamespaceDeviceError;
 use recorder::Recorder;
-use serving::Elsewhere;
+use serving::AnnouncedSubsystem;
 use shard::{Planned, Shard, Tools};
 use threads::ShardThread;
 
@@ -146,7 +146,7 @@ pub(crate) struct NvmeService {
     first: Shard,
     others: Vec<ShardThread>,
     /// All subsystems, in the order of the configuration.
-    subsystems: Vec<Elsewhere>,
+    subsystems: Vec<AnnouncedSubsystem>,
     discovery: SocketAddr,
     _admin: AdminServer,
 }
@@ -178,7 +178,8 @@ impl NvmeService {
             others.push(thread);
             all.push((outbox, subsystems));
         }
-        let mut subsystems: Vec<Elsewhere> = all.iter().flat_map(|(_, of_one)| of_one.clone()).collect();
+        let mut subsystems: Vec<AnnouncedSubsystem> =
+            all.iter().flat_map(|(_, of_one)| of_one.clone()).collect();
         let names: Vec<String> =
             config.nvme.all_subsystems().iter().map(|one| one.nqn.as_str().to_owned()).collect();
         subsystems.sort_by_key(|one| names.iter().position(|name| name == one.nqn()));
@@ -194,7 +195,7 @@ impl NvmeService {
     }
 
     /// The subsystems.
-    pub(crate) fn subsystems(&self) -> &[Elsewhere] {
+    pub(crate) fn subsystems(&self) -> &[AnnouncedSubsystem] {
         &self.subsystems
     }
 
@@ -216,7 +217,7 @@ impl NvmeService {
     pub(crate) fn facts(&self) -> NvmeFacts {
         let counts = self.counts();
         NvmeFacts {
-            address: self.subsystems.first().map_or(self.discovery, Elsewhere::address),
+            address: self.subsystems.first().map_or(self.discovery, AnnouncedSubsystem::address),
             discovery: self.discovery,
             namespaces: counts.namespaces as usize,
             connections_max: shard::CONNECTIONS_MAX as u64,
@@ -265,7 +266,7 @@ impl NvmeService {
 struct Directory {
     /// Names of subsystems, in the order of the configuration.
     names: Vec<String>,
-    threads: Vec<(AdminOutbox, Vec<Elsewhere>)>,
+    threads: Vec<(AdminOutbox, Vec<AnnouncedSubsystem>)>,
 }
 
 impl Directory {

@@ -57,12 +57,12 @@ impl ServedSubsystem {
     }
 
     /// What others tell of it.
-    pub(super) fn elsewhere(&self) -> Elsewhere {
+    pub(super) fn announced(&self) -> AnnouncedSubsystem {
         let (config, serial) = (self.config.clone(), self.serial.clone());
-        Elsewhere { config, serial, port: self.port, address: self.address }
+        AnnouncedSubsystem { config, serial, port: self.port, address: self.address }
     }
 
-    pub(super) fn is(&self, other: &Elsewhere) -> bool {
+    pub(super) fn is(&self, other: &AnnouncedSubsystem) -> bool {
         self.config.nqn == other.config.nqn
     }
 
@@ -75,16 +75,16 @@ impl ServedSubsystem {
     }
 }
 
-/// A subsystem as everybody may know it, whichever thread serves it.
+/// A subsystem as it is announced to everybody, whichever thread serves it.
 #[derive(Clone)]
-pub(crate) struct Elsewhere {
+pub(crate) struct AnnouncedSubsystem {
     config: SubsystemConfig,
     serial: String,
     port: PortKey,
     address: SocketAddr,
 }
 
-impl Elsewhere {
+impl AnnouncedSubsystem {
     pub(super) fn nqn(&self) -> &str {
         self.config.nqn.as_str()
     }

@@ -18,7 +18,7 @@ use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
 use super::devices::Devices;
 use super::recorder::{Recorder, Save};
-use super::serving::{Elsewhere, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
+use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
 use super::volumes::Work;
 use super::{CONFIGURED, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
@@ -123,12 +123,12 @@ impl Shard {
     }
 
     /// Its subsystems, as others tell of them.
-    pub(super) fn subsystems(&self) -> Vec<Elsewhere> {
-        self.subsystems.iter().map(ServedSubsystem::elsewhere).collect()
+    pub(super) fn subsystems(&self) -> Vec<AnnouncedSubsystem> {
+        self.subsystems.iter().map(ServedSubsystem::announced).collect()
     }
 
     /// Has discovery tell of subsystems that other threads serve.
-    pub(super) fn tell_of(&mut self, others: &[Elsewhere]) -> Result<(), NvmeError> {
+    pub(super) fn tell_of(&mut self, others: &[AnnouncedSubsystem]) -> Result<(), NvmeError> {
         let control = self.driver.target_mut().control_mut();
         for other in others.iter().filter(|other| self.subsystems.iter().all(|own| !own.is(other))) {
             other.tell(&self.config, control)?;

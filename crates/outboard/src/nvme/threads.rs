@@ -24,7 +24,7 @@ use ob_nvme::target::TargetCounts;
 use super::NvmeError;
 use super::admin::{self, AdminOutbox};
 use super::recorder::{Recorder, RecorderJobs};
-use super::serving::Elsewhere;
+use super::serving::AnnouncedSubsystem;
 use super::shard::{Planned, Shard, Tools};
 use crate::config::CardConfig;
 use crate::files::flush_device;
@@ -40,7 +40,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 struct Started {
     waker: Waker,
     outbox: AdminOutbox,
-    subsystems: Vec<Elsewhere>,
+    subsystems: Vec<AnnouncedSubsystem>,
 }
 
 /// What both sides look at.
@@ -55,7 +55,7 @@ struct Signs {
 pub(super) struct ShardThread {
     signs: Arc<Signs>,
     waker: Waker,
-    tell: SyncSender<Vec<Elsewhere>>,
+    tell: SyncSender<Vec<AnnouncedSubsystem>>,
     thread: JoinHandle<()>,
 }
 
@@ -68,7 +68,7 @@ impl ShardThread {
         jobs: RecorderJobs,
         planned: Vec<Planned>,
         main: &Handle,
-    ) -> Result<(Self, AdminOutbox, Vec<Elsewhere>), NvmeError> {
+    ) -> Result<(Self, AdminOutbox, Vec<AnnouncedSubsystem>), NvmeError> {
         let (started, starting) = sync_channel(1);
         let (tell, told) = sync_channel(1);
         let signs = Arc::new(Signs::default());
@@ -92,7 +92,7 @@ impl ShardThread {
     }
 
     /// Tells it of all subsystems, whereupon it serves.
-    pub(super) fn tell_of(&self, all: Vec<Elsewhere>) -> Result<(), NvmeError> {
+    pub(super) fn tell_of(&self, all: Vec<AnnouncedSubsystem>) -> Result<(), NvmeError> {
         self.tell.send(all).map_err(|_| NvmeError::Thread)
     }
 
@@ -152,7 +152,7 @@ fn live(
     mut shard: Shard,
     (config, threads): (&CardConfig, usize),
     signs: &Signs,
-    told: &Receiver<Vec<Elsewhere>>,
+    told: &Receiver<Vec<AnnouncedSubsystem>>,
 ) {
     let Ok(all) = told.recv() else { return };
     if let Err(error) = shard.tell_of(&all) {

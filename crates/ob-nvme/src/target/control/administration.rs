@@ -80,7 +80,7 @@ impl Control {
         let max = self.config.namespaces_max;
         let groups = self.config.ana_groups_max;
         check_geometry(spec, groups)?;
-        if self.has_unique_id(spec) {
+        if self.is_id_taken(spec) {
             return Err(AdminError::DuplicateId);
         }
         let namespace = NamespaceKey(self.namespaces_made + 1);
@@ -219,7 +219,7 @@ impl Control {
         subsystem.namespace_mut(nsid).ok_or(AdminError::UnknownNamespace(nsid))
     }
 
-    fn has_unique_id(&self, spec: &NamespaceSpec) -> bool {
+    fn is_id_taken(&self, spec: &NamespaceSpec) -> bool {
         self.subsystems.iter().flat_map(Subsystem::namespaces).any(|namespace| {
             namespace.uuid == spec.uuid || (spec.nguid != [0; 16] && namespace.nguid == spec.nguid)
         })
