@@ -40,22 +40,9 @@ pub struct NvmeConfig {
     pub listen: SocketAddr,
     /// Where discovery is served besides.
     pub discovery: SocketAddr,
-    /// The subsystem's name.
-    #[serde(serialize_with = "as_text")]
-    pub nqn: Nqn,
-    /// What the namespace lies on.
-    pub device: NamespaceDevice,
-    /// How large a file or memory is made that is not there yet.
-    pub size: ByteSize,
-    /// Names of the hosts that may connect; none listed means every host.
-    #[serde(serialize_with = "as_texts")]
-    pub hosts: Vec<Nqn>,
-    /// What those hosts have to prove that they know.
-    #[serde(skip_serializing)]
-    pub key: Option<Secret>,
-    /// What the card proves that it knows, to hosts that ask.
-    #[serde(skip_serializing)]
-    pub controller_key: Option<Secret>,
+    /// The only subsystem, unless some have sections of their own.
+    #[serde(flatten)]
+    pub single: SubsystemConfig,
     /// Reactor threads that serve subsystems, the card's own among them.
     pub threads: usize,
     /// Subsystems, if they have sections of their own.
@@ -63,7 +50,7 @@ pub struct NvmeConfig {
     pub subsystems: Vec<SubsystemConfig>,
 }
 
-/// `[[nvme.subsystem]]`: one of several subsystems.
+/// `[[nvme.subsystem]]`, or what `[nvme]` says of the only one.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubsystemConfig {
     /// Its name.
@@ -127,17 +114,7 @@ impl NvmeConfig {
         if !self.subsystems.is_empty() {
             return self.subsystems.clone();
         }
-        vec![SubsystemConfig {
-            nqn: self.nqn.clone(),
-            listen: None,
-            thread: None,
-            device: self.device.clone(),
-            size: self.size,
-            hosts: self.hosts.clone(),
-            key: self.key.clone(),
-            controller_key: self.controller_key.clone(),
-            section: "nvme".to_owned(),
-        }]
+        vec![self.single.clone()]
     }
 
     /// A number for where each subsystem is served: 0 where `listen` says, and one for each address of their own that is
@@ -198,7 +175,7 @@ impl NvmeConfig {
             ..subsystem.clone()
         };
         Self {
-            device: self.device.below(data),
+            single: below(&self.single),
             subsystems: self.subsystems.iter().map(below).collect(),
             ..self.clone()
         }
@@ -211,12 +188,12 @@ impl Default for NvmeConfig {
         Self {
             listen: local(4420),
             discovery: local(8009),
-            nqn: nqn_default(),
-            device: NamespaceDevice::Device(FilesDevice::Path(PathBuf::from(DEVICE_DEFAULT))),
-            size: SIZE_DEFAULT,
-            hosts: Vec::new(),
-            key: None,
-            controller_key: None,
+            single: SubsystemConfig {
+                nqn: nqn_default(),
+                device: NamespaceDevice::Device(FilesDevice::Path(PathBuf::from(DEVICE_DEFAULT))),
+                section: "nvme".to_owned(),
+                ..SubsystemConfig::numbered(1)
+            },
             threads: 1,
             subsystems: Vec::new(),
         }

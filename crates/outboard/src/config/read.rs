@@ -81,10 +81,7 @@ pub(super) fn read(text: &str) -> Result<(Config, BTreeMap<String, Place>), Vec<
         config.files.size = files::MEMORY_SIZE_DEFAULT;
     }
     let memory = NamespaceDevice::Device(FilesDevice::Memory);
-    if config.nvme.device == memory && !reader.places.contains_key("nvme.size") {
-        config.nvme.size = files::MEMORY_SIZE_DEFAULT;
-    }
-    for subsystem in &mut config.nvme.subsystems {
+    for subsystem in [&mut config.nvme.single].into_iter().chain(&mut config.nvme.subsystems) {
         let is_sized = reader.places.contains_key(&format!("{}.size", subsystem.section));
         if subsystem.device == memory && !is_sized {
             subsystem.size = files::MEMORY_SIZE_DEFAULT;
@@ -174,20 +171,12 @@ impl Reader<'_> {
     }
 
     fn nvme(&mut self, nvme: &mut NvmeConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
-        let size = |value: &DeValue<'_>| byte_size(value, DEVICE_SIZE);
         match key.get_ref().as_ref() {
             "listen" => self.set("nvme", key, value, &mut nvme.listen, address),
             "discovery" => self.set("nvme", key, value, &mut nvme.discovery, address),
-            "nqn" => self.set("nvme", key, value, &mut nvme.nqn, nqn),
-            "device" => self.set("nvme", key, value, &mut nvme.device, namespace_device),
-            "size" => self.set("nvme", key, value, &mut nvme.size, size),
-            "hosts" => self.set("nvme", key, value, &mut nvme.hosts, |value| list(value, nqn)),
-            "key" => self.set("nvme", key, value, &mut nvme.key, |value| secret(value).map(Some)),
-            "controller_key" => {
-                self.set("nvme", key, value, &mut nvme.controller_key, |value| secret(value).map(Some));
-            }
             "threads" => self.set("nvme", key, value, &mut nvme.threads, |value| count(value, THREADS_MAX)),
             "subsystem" => self.subsystems(&mut nvme.subsystems, value),
+            name if nvme::ONE_SUBSYSTEM.contains(&name) => self.subsystem(&mut nvme.single, key, value),
             _ => self.unknown("nvme", key),
         }
     }

@@ -42,7 +42,10 @@ fn memory_is_no_path_and_has_a_size_of_its_own() {
 fn a_file_of_the_card_is_no_path_and_only_a_namespace_lies_on_one() {
     let config = parse("[nvme]\ndevice = \"file:/volumes/a\"").unwrap();
     let device = NamespaceDevice::CardFile("volumes/a".to_owned());
-    assert_eq!((&config.card().nvme.device, device.to_string()), (&device, "file:/volumes/a".to_owned()));
+    assert_eq!(
+        (&config.card().nvme.single.device, device.to_string()),
+        (&device, "file:/volumes/a".to_owned())
+    );
     assert_eq!(NamespaceDevice::parse(Path::new("file:/volumes/a")), Some(device));
     let shown = config.to_toml().unwrap();
     assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
@@ -55,7 +58,7 @@ fn a_file_of_the_card_is_no_path_and_only_a_namespace_lies_on_one() {
     assert!(said.contains("write \"./file:/volumes/a\" for a file of this machine"), "{said}");
     let config = parse("[nvme]\ndevice = \"./file:x\"").unwrap();
     let path = FilesDevice::Path("outboard-data/./file:x".into());
-    assert_eq!(config.card().nvme.device, NamespaceDevice::Device(path));
+    assert_eq!(config.card().nvme.single.device, NamespaceDevice::Device(path));
 }
 
 #[test]

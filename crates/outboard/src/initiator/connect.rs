@@ -160,7 +160,7 @@ impl Target {
     pub(super) fn named(options: &SubsystemOptions) -> Result<Self, InitiatorError> {
         let defaults = NvmeConfig::default();
         let address = resolve(options.address.as_deref(), defaults.listen)?;
-        let subsystem = options.nqn.as_ref().unwrap_or(&defaults.nqn);
+        let subsystem = options.nqn.as_ref().unwrap_or(&defaults.single.nqn);
         Host::new(&options.host)?.target(address, subsystem)
     }
 
