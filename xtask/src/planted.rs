@@ -75,7 +75,6 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["orphans-forgotten", "fua-ignored", "flush-at-once"],
     },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
-    Harness { package: "ob-nvme", test: "anticipation", build: Build::Plain, plants: &["traded-blindly"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
     Harness { package: "ob-files-card", test: "data", build: Build::Plain, plants: &["hole-reused-early"] },

@@ -195,11 +195,10 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         for _ in 0..self.readable.len() {
             let Some((connection, key)) = self.readable.pop_front() else { break };
             for attempt in 1..=RECEIVES_A_TURN {
-                let mut slices = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-                let Some(places) = self.target.receive_into(key, &mut slices) else { break };
-                let slices = slices.get_mut(..places).unwrap_or_default();
-                let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-                match self.net.receive_vectored(connection, slices) {
+                let Some([direct, scratch]) = self.target.receive_into(key) else { break };
+                let offered = direct.len() + scratch.len();
+                let mut slices = [IoSliceMut::new(direct), IoSliceMut::new(scratch)];
+                match self.net.receive_vectored(connection, &mut slices) {
                     Ok(Received::Bytes(count)) => {
                         received += 1;
                         self.target.received(now, key, count);

@@ -24,8 +24,6 @@ pub(crate) enum Bug {
     PairUnlocked,
     /// Data that was asked for is taken in any order.
     OffsetUnchecked,
-    /// Data is taken to be where it was expected, whatever came before it.
-    TradedBlindly,
     /// A namespace's reservations hold for nobody who has waited.
     AdmittedForEver,
 }
@@ -45,7 +43,6 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "pair-writes-anyway" => Some(Bug::PairWritesAnyway),
         "pair-unlocked" => Some(Bug::PairUnlocked),
         "offset-unchecked" => Some(Bug::OffsetUnchecked),
-        "traded-blindly" => Some(Bug::TradedBlindly),
         "admitted-for-ever" => Some(Bug::AdmittedForEver),
         _ => None,
     });

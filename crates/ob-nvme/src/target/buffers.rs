@@ -10,7 +10,6 @@ use ob_memory::{ArenaSpan, Pool, Slice};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::text::Nqn;
 
-use super::anticipation::AHEAD_MAX;
 use super::config::{TRANSFER_LEN_MAX, TargetConfig};
 use super::shares::{Class, Holder, Lease, Shares};
 
@@ -38,9 +37,8 @@ impl Buffers {
     pub(super) fn new(config: &TargetConfig, capsule_data_max: u32) -> Self {
         // Half of the memory is for the largest transfers, a quarter for each of the others.
         let blocks = |share: usize, len: usize| (config.transfer_memory / share / len).max(2);
-        let capsule_buffers = config.capsule_buffers.max(1);
-        let capsule_len = capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize;
-        let capsules = Pool::new(capsule_len, capsule_buffers + AHEAD_MAX);
+        let capsules =
+            Pool::new(capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize, config.capsule_buffers.max(1));
         let transfers = [
             (Class::Small, Pool::new(SMALL_LEN, blocks(4, SMALL_LEN))),
             (Class::Middle, Pool::new(MIDDLE_LEN, blocks(4, MIDDLE_LEN))),
@@ -48,7 +46,7 @@ impl Buffers {
         ];
         let compares_max = config.compares_max.max(1);
         let shares = Shares::new(|class| match class {
-            Class::Capsule => capsule_buffers,
+            Class::Capsule => capsules.blocks(),
             Class::Compare => compares_max,
             Class::Small | Class::Middle | Class::Large => {
                 let pool = transfers.iter().find(|(of, _)| *of == class);
@@ -77,11 +75,6 @@ impl Buffers {
     /// A buffer for a capsule's data.
     pub(super) fn for_capsule(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
         self.block(holder, Class::Capsule, &self.capsules, len)
-    }
-
-    /// A buffer for data that nobody has announced: those are apart, and nobody's share.
-    pub(super) fn for_anticipation(&self, len: usize) -> Option<Slice> {
-        cut(&self.capsules, len)
     }
 
     /// A buffer for a read, or for a write that is asked for: of the shortest size that fits and has one left for this
@@ -139,10 +132,9 @@ impl Buffers {
         [&self.capsules, &self.compares].into_iter().chain(transfers)
     }
 
-    /// Bytes of the blocks that are in use, besides those that wait for data which may come.
-    pub(super) fn memory_used(&self, anticipated: usize) -> usize {
-        let out: usize = self.pools().map(|pool| pool.blocks_out() * pool.block_len()).sum();
-        out.saturating_sub(anticipated * self.capsules.block_len())
+    /// Bytes of the blocks that are in use.
+    pub(super) fn memory_used(&self) -> usize {
+        self.pools().map(|pool| pool.blocks_out() * pool.block_len()).sum()
     }
 
     /// Bytes of all of them.
@@ -172,9 +164,9 @@ mod tests {
         let small: Vec<Block> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
         assert_eq!(small.len(), 8 + 2 + 1, "an eighth of the blocks of every size");
         assert!(small.iter().all(|block| block.slice.len() == 512));
-        assert_eq!(buffers.memory_used(0), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MAX);
+        assert_eq!(buffers.memory_used(), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MAX);
         drop(small);
-        assert_eq!(buffers.memory_used(0), 0);
+        assert_eq!(buffers.memory_used(), 0);
         let large: Vec<Block> =
             std::iter::from_fn(|| buffers.for_transfer(&holder, TRANSFER_LEN_MAX)).collect();
         assert_eq!(large.len(), 1);

@@ -11,7 +11,6 @@
 //! them, [`Target::prove`] once in a round, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
 //! payload, except what arrived in one receive together with its header.
 
-mod anticipation;
 mod associations;
 mod backlog;
 mod buffers;
@@ -39,9 +38,7 @@ use ob_wire_nvme::Status;
 pub use config::{TRANSFER_LEN_MAX, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;
-pub use receive::RECEIVE_SLICES;
 
-use anticipation::Anticipation;
 use associations::{PendingAnswer, PendingConnect};
 use backlog::Backlog;
 use buffers::Buffers;
@@ -82,7 +79,6 @@ pub struct Target {
     control: Control,
     buffers: Buffers,
     scratch: Vec<u8>,
-    anticipation: Anticipation,
     slots: Vec<Slot>,
     free: Vec<u32>,
     flights: Flights,
@@ -126,7 +122,6 @@ impl Target {
         Self {
             buffers: Buffers::new(&config, control.config().in_capsule_len),
             scratch: vec![0; config.receive_len.max(RECEIVE_LEN_IN_TRANSFER)],
-            anticipation: Anticipation::default(),
             config,
             control,
             slots: Vec::new(),
@@ -177,7 +172,7 @@ impl Target {
 
     /// Bytes of buffers that commands and unsent answers hold. It looks at every buffer, so it is for tests and for people.
     pub fn memory_used(&self) -> usize {
-        self.buffers.memory_used(self.anticipation.kept())
+        self.buffers.memory_used()
     }
 
     /// The numbers.

@@ -1,21 +1,15 @@
 //! From bytes to commands.
 
-use std::io::IoSliceMut;
-
 use ob_core::Instant;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::{DataTransfer, Layout, Pdu, PduError, Role};
 use ob_wire_nvme::{QueueId, Status, SubmissionEntry};
 
-use super::anticipation::AHEAD_MAX;
 use super::buffers::Block;
 use super::connection::{ConnectionKey, Stall};
 use super::stream::{Payload, Peek, Purpose, Sink};
 use super::{RECEIVE_LEN_IN_TRANSFER, Target};
 use crate::plant::{self, Bug};
-
-/// Places that one receive fills at most: see [`Target::receive_into`].
-pub const RECEIVE_SLICES: usize = 1 + 2 * AHEAD_MAX + 1;
 
 /// Byte offsets in the header of H2CData, to be named in a terminate request.
 const AT_FLAGS: u32 = 1;
@@ -35,38 +29,23 @@ pub(super) enum CapsuleData {
 }
 
 impl Target {
-    /// Where the next bytes of a connection go: the rest of a payload that is being received (maybe empty), room for data
-    /// that is expected, and what comes behind it. Says how many places there are; `None` while the connection is held
-    /// up: read on after [`super::ConnectionAction::Resume`].
-    pub fn receive_into<'a>(
-        &'a mut self,
-        key: ConnectionKey,
-        into: &mut [IoSliceMut<'a>; RECEIVE_SLICES],
-    ) -> Option<usize> {
-        let [direct_place, places @ ..] = into;
+    /// Where the next bytes of a connection go: the rest of a payload that is being received (maybe empty), and what comes
+    /// behind it. `None` while the connection is held up: read on after [`super::ConnectionAction::Resume`].
+    pub fn receive_into(&mut self, key: ConnectionKey) -> Option<[&mut [u8]; 2]> {
         let slot = self.slots.get_mut(key.index as usize)?;
         let connection = slot.connection.as_deref_mut().filter(|_| slot.generation == key.generation)?;
         if connection.closing.is_some() {
-            self.anticipation.clear();
-            *direct_place = IoSliceMut::new(&mut []);
-            *places.first_mut()? = IoSliceMut::new(&mut self.scratch);
-            return Some(2);
+            return Some([&mut [], &mut self.scratch]);
         }
         if connection.stall.is_some() {
             return None;
         }
         // Data that was asked for should not come here, where it has to be copied.
-        let is_soliciting = connection.soliciting().next().is_some();
-        let len = if is_soliciting { RECEIVE_LEN_IN_TRANSFER } else { usize::MAX };
+        let len = if connection.soliciting().next().is_some() { RECEIVE_LEN_IN_TRANSFER } else { usize::MAX };
         let most = if connection.is_io() { self.scratch.len() } else { self.config.control_receive_len };
         let len = len.min(most).min(self.scratch.len());
-        let (run, first) = connection.stream.outlook();
-        let is_expecting = connection.is_io() && !is_soliciting;
-        self.anticipation.prepare(&self.buffers, run, first.filter(|_| is_expecting));
-        *direct_place = IoSliceMut::new(connection.stream.direct().unwrap_or_default());
-        let count = self.anticipation.offer(places);
-        *places.get_mut(count)? = IoSliceMut::new(self.scratch.get_mut(..len)?);
-        Some(count + 2)
+        let direct = connection.stream.direct().unwrap_or_default();
+        Some([direct, self.scratch.get_mut(..len)?])
     }
 
     /// So many bytes were received into what [`Target::receive_into`] gave.
@@ -78,46 +57,16 @@ impl Target {
         }
         let filled = connection.stream.direct().map_or(0, |direct| direct.len()).min(count);
         connection.stream.filled(filled);
-        let mut left = count - filled;
-        let mut anticipation = std::mem::take(&mut self.anticipation);
-        for (gap, block) in anticipation.pieces() {
-            left -= self.consume_or_hold(now, key, gap, left);
-            if left == 0 {
-                break;
-            }
-            let len = block.len().min(left);
-            let is_expected =
-                self.connection_mut(key).is_some_and(|connection| connection.stream.trade(block));
-            if is_expected && let Some(connection) = self.connection_mut(key) {
-                connection.stream.filled(len);
-                self.consume(now, key, &mut &[][..]);
-            } else {
-                self.consume_or_hold(now, key, block, left);
-            }
-            left -= len;
-        }
-        anticipation.clear();
-        self.anticipation = anticipation;
         let scratch = std::mem::take(&mut self.scratch);
-        self.consume_or_hold(now, key, &scratch, left);
-        self.scratch = scratch;
-    }
-
-    /// Takes PDUs out of the first `count` bytes, or keeps them while something holds the connection up. How many there
-    /// were.
-    fn consume_or_hold(&mut self, now: Instant, key: ConnectionKey, bytes: &[u8], count: usize) -> usize {
-        let mut input = bytes.get(..count).unwrap_or(bytes);
-        let len = input.len();
-        if self.connection_mut(key).is_some_and(|connection| connection.stall.is_none()) {
-            self.consume(now, key, &mut input);
-        }
+        let mut input = scratch.get(..count - filled).unwrap_or_default();
+        self.consume(now, key, &mut input);
         if !input.is_empty()
             && let Some(connection) = self.connection_mut(key)
             && connection.stall.is_some()
         {
             connection.held.extend_from_slice(input);
         }
-        len
+        self.scratch = scratch;
     }
 
     /// Goes on with a connection that was held up.

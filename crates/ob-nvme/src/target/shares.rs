@@ -103,13 +103,6 @@ pub(super) struct Lease {
     class: Class,
 }
 
-impl Lease {
-    /// What it is a block of.
-    pub(super) fn class(&self) -> Class {
-        self.class
-    }
-}
-
 impl Drop for Lease {
     fn drop(&mut self) {
         let Holder { held, account, .. } = &*self.holder;

@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut, Read};
+use std::io::{IoSlice, Read};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -279,19 +279,16 @@ impl Rig {
     /// Lengths of the places of a client's next receive.
     pub fn places(&mut self, client: Client) -> Vec<usize> {
         let key = self.state(client).key.unwrap();
-        let mut places = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        let count = self.target.receive_into(key, &mut places).unwrap();
-        places[..count].iter().map(|place| place.len()).collect()
+        self.target.receive_into(key).unwrap().iter().map(|place| place.len()).collect()
     }
 
     /// Has the target receive once, at most so many bytes; how many it took.
     pub fn deliver_some(&mut self, client: Client, count_max: usize) -> usize {
         let state = &mut self.clients[client.0];
         let (Some(key), false) = (state.key, state.outbox.is_empty()) else { return 0 };
-        let mut parts = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        let Some(places) = self.target.receive_into(key, &mut parts) else { return 0 };
+        let Some(parts) = self.target.receive_into(key) else { return 0 };
         let mut count = 0;
-        for part in &mut parts[..places] {
+        for part in parts {
             let len = part.len().min(state.outbox.len()).min(count_max - count);
             state.outbox.read_exact(&mut part[..len]).unwrap();
             if let Some(taken) = &mut state.taken {

@@ -20,11 +20,9 @@ use ob_wire_nvme::pdu::{
 
 pub(super) use output::Output;
 
-use super::anticipation::Run;
 use super::config::TRANSFER_LEN_MAX;
 use super::flight::FlightKey;
-use super::shares::{Class, Lease};
-use crate::plant::{self, Bug};
+use super::shares::Lease;
 
 /// Where payload goes.
 #[derive(Debug)]
@@ -92,8 +90,6 @@ pub(super) struct Stream {
     head: [u8; IC_LEN],
     head_len: usize,
     stage: Stage,
-    /// What capsules looked like lately.
-    run: Run,
 }
 
 impl Stream {
@@ -112,7 +108,6 @@ impl Stream {
             head: [0; IC_LEN],
             head_len: 0,
             stage: Stage::Head,
-            run: Run::default(),
         }
     }
 
@@ -185,11 +180,6 @@ impl Stream {
 
     /// Takes the header that `peek` showed, which has no payload.
     pub(super) fn take_header(&mut self, layout: &Layout, input: &mut &[u8]) {
-        self.run.end();
-        self.pass_header(layout, input);
-    }
-
-    fn pass_header(&mut self, layout: &Layout, input: &mut &[u8]) {
         if self.head_len == 0 {
             *input = input.get(layout.head_len()..).unwrap_or_default();
         }
@@ -204,13 +194,7 @@ impl Stream {
         purpose: Purpose,
         (sink, lease): (Sink, Option<Lease>),
     ) {
-        match purpose {
-            Purpose::Capsule(_) => {
-                self.run.add((layout.data_at, layout.data_len, layout.total_len - layout.data_end()));
-            }
-            Purpose::Transfer { .. } => self.run.end(),
-        }
-        self.pass_header(&layout, input);
+        self.take_header(&layout, input);
         let at = layout.head_len();
         self.stage = Stage::Body { layout, at, sink, lease, purpose, digest: [0; DIGEST_LEN] };
     }
@@ -233,37 +217,6 @@ impl Stream {
         let done = at.checked_sub(layout.data_at)?;
         let (from, to) = (*start + done, *start + layout.data_len);
         if from < to { slice.get_mut(from..to) } else { None }
-    }
-
-    /// What the next capsules with data will probably look like, and how many bytes come before the data of the first of
-    /// them, behind what goes to `direct`; nothing where that cannot be said.
-    pub(super) fn outlook(&self) -> (Run, Option<usize>) {
-        let data_at = usize::from(self.run.data_at);
-        let first = match &self.stage {
-            Stage::Head => data_at.checked_sub(self.head_len).filter(|first| *first > 0),
-            Stage::Body { layout, at, sink: Sink::Slice(..), .. } if *at >= layout.data_at => {
-                Some(layout.total_len - (*at).max(layout.data_end()) + data_at)
-            }
-            Stage::Body { .. } => None,
-        };
-        (self.run, first)
-    }
-
-    /// Gives a capsule whose data comes next another buffer of the same length, and takes its own for that. `false` if
-    /// something else comes next.
-    pub(super) fn trade(&mut self, other: &mut Slice) -> bool {
-        match &mut self.stage {
-            Stage::Body { layout, at, sink: Sink::Slice(slice, 0), lease: Some(lease), .. }
-                if (*at == layout.data_at || plant::is_planted(Bug::TradedBlindly))
-                    && layout.data_len == other.len()
-                    && slice.len() == other.len()
-                    && lease.class() == Class::Capsule =>
-            {
-                std::mem::swap(slice, other);
-                true
-            }
-            _ => false,
-        }
     }
 
     /// So many bytes were received into `direct`.

@@ -1,5 +1,4 @@
-//! Data of capsules that is received where it belongs, because the last ones looked the same; and what becomes of it when
-//! the next ones do not.
+//! Commands with their data, in whatever pieces the network brings them.
 
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -17,57 +16,6 @@ const ALL_DIGESTS: Digests = Digests { header: true, data: true };
 
 fn pattern(seed: usize, blocks: usize) -> Vec<u8> {
     (0..blocks * BLOCK).map(|index| (index * 7 + seed * 13 + index / BLOCK) as u8).collect()
-}
-
-#[test]
-fn a_run_of_equal_writes_is_received_in_place_and_a_read_ends_it() {
-    for (digests, gap) in [(Digests::NONE, 72), (ALL_DIGESTS, 80)] {
-        let mut rig = Rig::new();
-        let (_, io) = rig.queues(digests, false);
-        for index in 0..3 {
-            assert_eq!(rig.write(io, index * 8, &pattern(1, 8)).status(), Status::SUCCESS);
-            assert_eq!(rig.places(io).len(), 2, "too few to expect more");
-        }
-        for count in 4..=40 {
-            assert_eq!(rig.write(io, count * 8, &pattern(2, 8)).status(), Status::SUCCESS);
-            let places = rig.places(io);
-            let ahead = (count as usize).min(32);
-            assert_eq!(places.len(), 2 + 2 * ahead);
-            // The first gap has no digest before it.
-            assert_eq!(places[1..=4], [gap - usize::from(digests.data) * 4, 4096, gap, 4096]);
-        }
-        // Half a payload is gone on with, and what ends it is in the first gap.
-        let entry = rig.entry(io, IoOpcode::Write, 0, 8, DataPointer::InCapsule { offset: 0, len: 4096 });
-        let bytes = rig.capsule(io, &entry, &pattern(3, 8));
-        rig.send(io, &bytes[..1000]);
-        let expected = [4096 + gap - usize::from(digests.data) * 4 - 1000, gap, 4096, gap, 4096];
-        assert_eq!(rig.places(io)[..5], expected);
-        rig.send(io, &bytes[1000..]);
-        assert_eq!(rig.response(io).status(), Status::SUCCESS);
-        assert_eq!(rig.disk.bytes[..4096], pattern(3, 8));
-        let read = rig.entry(io, IoOpcode::Read, 0, 8, DataPointer::Transport { len: 4096 });
-        rig.submit(io, &read, &[]);
-        assert_eq!(rig.places(io).len(), 2);
-        assert_eq!(rig.target.memory_used(), 0, "what is only expected is not in use");
-    }
-}
-
-#[test]
-fn blocks_that_are_expected_are_nobodys_share() {
-    let mut rig = Rig::with(TargetConfig { capsule_buffers: 8, ..TargetConfig::default() });
-    let (_, io) = rig.queues(Digests::NONE, false);
-    for index in 0..40 {
-        rig.write(io, index, &pattern(1, 1));
-        // Of another length: the blocks are cut anew.
-        rig.write(io, index, &pattern(2, 2));
-    }
-    for (len, seed) in [(1, 3), (2, 4), (4, 5)] {
-        for _ in 0..40 {
-            assert_eq!(rig.write(io, 0, &pattern(seed, len)).status(), Status::SUCCESS);
-        }
-        assert!(rig.places(io).len() > 2);
-        assert_eq!(rig.disk.bytes[..len * BLOCK], pattern(seed, len));
-    }
 }
 
 /// What a host does next.
