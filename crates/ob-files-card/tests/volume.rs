@@ -395,6 +395,14 @@ fn a_file_becomes_a_volume_when_what_was_changing_it_is_over_and_not_before() {
         house.settle();
         assert!(opening.poll().is_none(), "both are still to come");
     }
+    let mut another = OpeningVolume::new(house.service.local(), b"a", None);
+    let refused = loop {
+        house.settle();
+        if let Some(opened) = another.poll() {
+            break opened.err();
+        }
+    };
+    assert!(refused.is_some() && opening.poll().is_none(), "who comes later does not get it before");
     let refused = Request::new(Operation::Zero).node(file).length(512);
     assert_eq!(house.call(group, refused).error(), Some(FileError::InUse), "and nothing more is let at it");
     assert!(house.groups[group].take(late).is_none() && house.groups[group].take(shrink).is_none());

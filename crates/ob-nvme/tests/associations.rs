@@ -286,6 +286,33 @@ fn a_host_that_is_preempted_with_abort_is_done_before_the_answer() {
 }
 
 #[test]
+fn what_a_host_that_is_gone_left_on_a_device_is_done_before_its_preemption_is_answered() {
+    let mut rig = Rig::new();
+    let (_, one) = rig.queues(Digests::NONE, false);
+    let other = Wish { host_id: [77; 16], ..Wish::default() };
+    let (admin, controller) = rig.admin_as(Digests::NONE, &other);
+    let queues = [1, 2].map(|queue| {
+        let io = rig.open(Digests::NONE);
+        assert_eq!(rig.connect_as(io, queue, &Wish { controller, ..other }).status(), Status::SUCCESS);
+        io
+    });
+    for (io, key) in [(one, 1), (queues[0], 2)] {
+        register(&mut rig, io, key, PersistChange::Keep);
+        assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    }
+    acquire(&mut rig, queues[0], ReservationAcquireAction::Acquire, [2, 0]);
+    assert_eq!(rig.response(queues[0]).status(), Status::SUCCESS);
+    rig.disk.is_held = true;
+    // Only the last of its connections has something there.
+    rig.write_fused(queues[1], 10, &[2; BLOCK], IoOpcode::Write, Fuse::None);
+    rig.hang_up(admin);
+    acquire(&mut rig, one, ReservationAcquireAction::PreemptAndAbort, [1, 2]);
+    assert!(rig.messages(one).is_empty(), "a write of the other is on the device");
+    rig.release_disk();
+    assert_eq!(rig.response(one).status(), Status::SUCCESS);
+}
+
+#[test]
 fn half_a_pair_of_a_host_that_is_preempted_holds_nobody_up() {
     let mut rig = Rig::new();
     let [one, two] = two_registered_hosts(&mut rig);

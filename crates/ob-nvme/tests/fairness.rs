@@ -357,6 +357,7 @@ fn authentications_compute_one_at_a_time_and_nobody_else_waits_for_more_than_tha
             assert_eq!(rig.target.counts().waiting_for_proof, 8);
             assert!(rig.target.can_go_on());
             rig.hang_up_quietly(gone);
+            assert_eq!(rig.target.counts().waiting_for_proof, 7, "it waits no more");
         }
     }
     assert_eq!(order[1], honest, "networks take turns: {order:?}");

@@ -278,6 +278,25 @@ fn long_ranges_are_done_in_parts_one_at_a_time_and_not_to_the_end_of_what_is_gon
 }
 
 #[test]
+fn data_is_asked_for_as_soon_as_other_data_has_come() {
+    let mut rig = Rig::with(TargetConfig { transfers_max: 1, ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    rig.disk.is_held = true;
+    for block in [0, 1] {
+        let entry = rig.entry(io, IoOpcode::Write, block, 1, DataPointer::Transport { len: 512 });
+        rig.submit(io, &entry, &[]);
+    }
+    let first = rig.solicitation(io);
+    assert!(rig.messages(io).is_empty(), "one at a time");
+    rig.send_wanted(io, &first, &[1; BLOCK], BLOCK);
+    // The device has the first, and its buffer, for as long as it likes.
+    let second = rig.solicitation(io);
+    rig.send_wanted(io, &second, &[2; BLOCK], BLOCK);
+    rig.release_disk();
+    assert_eq!(rig.messages(io).len(), 2);
+}
+
+#[test]
 fn the_second_of_a_pair_whose_first_was_refused_fails_with_it() {
     let mut rig = Rig::new();
     let (_, io) = rig.queues(Digests::NONE, false);

@@ -15,6 +15,8 @@ use ob_core::{
 use ob_nvme::driver::{Store, TargetDriver};
 use ob_nvme::target::TargetConfig;
 use ob_nvme::target::control::BackendId;
+use ob_wire_nvme::NamespaceId;
+use ob_wire_nvme::identify::{Cns, Identify};
 use ob_wire_nvme::pdu::Digests;
 use support::{BLOCK, BLOCKS, Rig};
 
@@ -78,6 +80,33 @@ impl Store for Instantly {
     fn next_due(&self) -> Option<Instant> {
         None
     }
+}
+
+#[test]
+fn a_connection_that_may_go_on_since_the_last_send_of_a_turn_does() {
+    const COMMANDS: usize = 100;
+    let mut rig = Rig::new();
+    let (admin, _) = rig.admin(Digests::NONE);
+    let bytes: Vec<u8> = (0..COMMANDS)
+        .flat_map(|_| {
+            let command = rig.command_id(admin);
+            let entry = Identify::new(Cns::Controller, NamespaceId::NONE).encode(command);
+            rig.capsule(admin, &entry, &[])
+        })
+        .collect();
+    rig.state(admin).outbox.extend(&bytes);
+    assert_eq!(rig.deliver_some(admin, usize::MAX), bytes.len());
+    assert_eq!(rig.target.counts().held_up, 1, "it has more answers than it may leave unread");
+    let mut driver = TargetDriver::new(Sink::default(), Instantly::default(), rig.target);
+    let mut turns = 0;
+    while driver.turn(rig.now).has_more {
+        assert_eq!(driver.next_due(), Some(Instant::default()));
+        turns += 1;
+        assert!(turns < COMMANDS, "every turn gets on");
+    }
+    assert!(turns > 1, "this is about several turns");
+    assert_eq!(driver.target().counts().held_up, 0);
+    assert!(driver.net_mut().taken > COMMANDS * 4096, "all of them are answered");
 }
 
 #[test]

@@ -48,13 +48,13 @@ impl CardFiles {
         }
         // The flight's own copy is not needed any more: it is done once, here.
         let op = std::mem::replace(op, MetadataOp::Space);
-        let result = self.run_metadata(&op);
+        let result = self.run_metadata(id, &op);
         // What the answer tells must be on the device, whoever brought it about, and so must what an error saw.
         let sequence = if plant::is_planted(Bug::AnswerBeforeLog) { 0 } else { self.log.pending() };
         self.answer_after(id, sequence, result);
     }
 
-    fn run_metadata(&mut self, op: &MetadataOp) -> Result<Outcome, FileError> {
+    fn run_metadata(&mut self, id: FlightId, op: &MetadataOp) -> Result<Outcome, FileError> {
         if op.changes() && self.frozen && !self.finds(op) {
             return Err(FileError::ReadOnly);
         }
@@ -99,7 +99,10 @@ impl CardFiles {
             MetadataOp::Hold { file } => {
                 self.tree.file(*file)?;
                 // Whose changes it waited for, that one has the file already.
-                if self.draining.remove(file).is_none() {
+                let has_waited = self.draining.get(file).is_some_and(|draining| draining.flight == id);
+                if has_waited {
+                    self.draining.remove(file);
+                } else {
                     self.may_change(*file)?;
                     self.held.insert(*file, ());
                 }

@@ -6,9 +6,7 @@ use ob_core::{
     Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token,
 };
 use rustix::mm::{Advice, madvise};
-
-/// What the system gives and takes at once; where its pages are larger, it refuses what is not whole ones.
-const PAGE: usize = 4096;
+use rustix::param::page_size;
 
 /// RAM that behaves like a disk. Every operation takes effect at submission and is complete at the next poll.
 pub struct MemoryDevice {
@@ -28,7 +26,7 @@ impl MemoryDevice {
         assert!(block_len.is_power_of_two(), "a block of {block_len} bytes");
         let capacity = capacity - capacity % block_len as usize;
         Self {
-            bytes: vec![0; capacity],
+            bytes: spread(vec![0; capacity]),
             info: DeviceInfo { capacity: capacity as u64, block_len, volatile_cache: false },
             depth: 256,
             queue: VecDeque::with_capacity(256),
@@ -69,12 +67,29 @@ impl MemoryDevice {
     }
 }
 
+/// Has the system use large pages for memory of which any part may be wanted next: small ones cost a fifth of the time of
+/// a read of 4 KiB. Where it has none, small ones do.
+fn spread(mut bytes: Vec<u8>) -> Vec<u8> {
+    let page = page_size();
+    let head_len = bytes.as_ptr().align_offset(page).min(bytes.len());
+    if let Some(rest) = bytes.get_mut(head_len..)
+        && !cfg!(miri)
+    {
+        let len = rest.len() - rest.len() % page;
+        // SAFETY: it changes nothing that can be seen, and the pages are ours alone.
+        let _ = unsafe { madvise(rest.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
+    }
+    bytes
+}
+
 /// Makes bytes zero, and gives the pages that they fill back to the system: a device of memory takes no more of it than
 /// what was written and not discarded, whatever size it says.
 fn clear(bytes: &mut [u8]) {
-    let head_len = bytes.as_ptr().align_offset(PAGE).min(bytes.len());
+    // The system's own: it takes whole pages, and of the last one also what was not named.
+    let page = page_size();
+    let head_len = bytes.as_ptr().align_offset(page).min(bytes.len());
     let (head, rest) = bytes.split_at_mut(head_len);
-    let (pages, tail) = rest.split_at_mut(rest.len() - rest.len() % PAGE);
+    let (pages, tail) = rest.split_at_mut(rest.len() - rest.len() % page);
     head.fill(0);
     tail.fill(0);
     if !pages.is_empty() && !give_back(pages) {
@@ -87,8 +102,9 @@ fn give_back(pages: &mut [u8]) -> bool {
     if cfg!(miri) {
         return false;
     }
-    // SAFETY: the bytes are ours alone for as long as the call takes, and may have any value afterwards. They were
-    // allocated, so they lie in private anonymous memory, which reads as zeros from then on.
+    // SAFETY: the bytes are ours alone for as long as the call takes, and may have any value afterwards; they are whole
+    // pages, so nothing else is in them. They were allocated, so they lie in private anonymous memory, which reads as
+    // zeros from then on.
     unsafe { madvise(pages.as_mut_ptr().cast(), pages.len(), Advice::LinuxDontNeed) }.is_ok()
 }
 
@@ -124,19 +140,19 @@ mod tests {
     /// Bytes of memory that this process has touched.
     fn resident() -> usize {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-        text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+        text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * page_size()
     }
 
     #[test]
     fn what_is_discarded_reads_as_zeros_and_takes_no_memory() {
         const LEN: u64 = 256 << 20;
-        let mut device = MemoryDevice::new(16 << 30, 512);
+        let mut device = MemoryDevice::new(2 << 30, 512);
         let discard = |device: &mut MemoryDevice, offset, len| {
             device.submit(Token(1), DeviceOp::Discard { offset, len }).unwrap();
             assert_eq!(device.poll().unwrap().result, Ok(()));
         };
         let before = resident();
-        discard(&mut device, 0, 16 << 30);
+        discard(&mut device, 0, 2 << 30);
         assert!(resident() < before + (1 << 30), "what was never written is not touched");
         device.bytes[..LEN as usize].fill(7);
         let full = resident();

@@ -111,9 +111,11 @@ impl Target {
         }
     }
 
-    /// Forgets a controller that has ended, unless devices still have something of it.
+    /// Forgets a controller that has ended, unless devices still have something of it, or a connection of it has something
+    /// that will be left behind.
     fn forget_if_drained(&mut self, controller: ControllerKey) {
-        if !self.orphans.contains_key(&controller) {
+        let is_connected = !self.find_connections(|identity| identity.controller == controller).is_empty();
+        if !is_connected && !self.orphans.contains_key(&controller) {
             self.control.forget_ended(controller);
         }
     }
@@ -244,6 +246,7 @@ impl Target {
         // Hosts that come and go while a device hangs must not leave a line each in what waits for it.
         self.connects.retain(|pending| pending.connection != key);
         self.answers.retain(|pending| pending.connection != key);
+        self.proofs.forget(key);
         self.hungry.retain(|hungry| *hungry != key);
         self.starving.retain(|starving| *starving != key);
         let has_backlog = self.backlog.len() > 0;

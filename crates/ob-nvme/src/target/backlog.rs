@@ -17,6 +17,9 @@ use ob_core::DeviceOp;
 use super::control::BackendId;
 use super::flight::FlightKey;
 
+/// Backends that are remembered with the room that their lists took.
+const BACKENDS_KEPT: usize = 64;
+
 /// All that waits.
 #[derive(Default)]
 pub(super) struct Backlog {
@@ -75,7 +78,7 @@ impl Backlog {
 
     /// Adds one behind the others.
     pub(super) fn push(&mut self, backend: BackendId, key: FlightKey, op: DeviceOp) {
-        if !self.backends.contains_key(&backend) {
+        if self.backends.len() >= BACKENDS_KEPT && !self.backends.contains_key(&backend) {
             // Namespaces come and go; those that are gone have nothing here.
             self.backends
                 .retain(|_, waiting| waiting.is_ready || waiting.is_full || waiting.long_out.is_some());
@@ -138,11 +141,14 @@ impl Backlog {
 
     /// A device has done what a command gave it.
     pub(super) fn done(&mut self, backend: BackendId, key: FlightKey) {
-        if let Some(waiting) = self.backends.get_mut(&backend)
-            && waiting.long_out == Some(key)
-        {
+        let Some(waiting) = self.backends.get_mut(&backend) else { return };
+        if waiting.long_out == Some(key) {
             waiting.long_out = None;
             self.wake(backend);
+        }
+        // What had no room may have some now.
+        if !self.full.is_empty() {
+            self.retry();
         }
     }
 
@@ -219,7 +225,7 @@ mod tests {
         let mut backlog = Backlog::default();
         for number in 0..1000 {
             backlog.push(BackendId(number), key(u64::from(number)), DeviceOp::Flush);
-            assert!(backlog.next().is_some() && backlog.backends.len() <= 1);
+            assert!(backlog.next().is_some() && backlog.backends.len() <= BACKENDS_KEPT);
         }
     }
 }

@@ -242,10 +242,10 @@ impl Target {
     /// [`Target::retry_devices`].
     pub fn put_back(&mut self, backend: BackendId, token: Token, op: DeviceOp) {
         let key = FlightKey::from_token(token);
-        // One that nobody waits for any more has no effect that anybody could miss.
-        let Some(flight) = self.flights.get_mut(key) else { return };
-        flight.state = flight::State::Queued;
         self.backlog.put_back(backend, key, op);
+        if let Some(flight) = self.flights.get_mut(key) {
+            flight.state = flight::State::Queued;
+        }
     }
 
     /// Devices that had no room may have some now.
@@ -352,9 +352,8 @@ impl Target {
 
     /// A command of the connection is done: one that waits behind a full queue may go on.
     fn relieve(&mut self, key: ConnectionKey) {
-        if let Some(connection) = self.connection_mut(key)
-            && connection.stall == Some(connection::Stall::QueueFull)
-        {
+        let is_held_up = |connection: &&Connection| connection.stall == Some(connection::Stall::QueueFull);
+        if self.connection(key).filter(is_held_up).is_some() && !self.relieved.contains(&key) {
             self.relieved.push(key);
         }
     }

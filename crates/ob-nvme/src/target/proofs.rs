@@ -46,6 +46,14 @@ impl Proofs {
         self.0.is_empty()
     }
 
+    /// A connection has ended.
+    pub(super) fn forget(&mut self, connection: ConnectionKey) {
+        for (_, waiting) in &mut self.0 {
+            waiting.retain(|proof| proof.connection != connection);
+        }
+        self.0.retain(|(_, waiting)| !waiting.is_empty());
+    }
+
     /// Has a command wait; gives it up if its connection has one that waits.
     fn push(&mut self, network: IpAddr, proof: PendingProof) -> Result<(), PendingProof> {
         match self.0.iter_mut().find(|(known, _)| *known == network) {

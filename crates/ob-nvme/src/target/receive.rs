@@ -281,6 +281,10 @@ impl Target {
                 if flight.received == flight.transfer_len {
                     if let Some(connection) = self.connection_mut(key) {
                         connection.end_transfer(flight_key);
+                        // One more may be asked for, and no buffer has to come back for that.
+                        if connection.is_hungry {
+                            self.fed_at = None;
+                        }
                     }
                     self.data_ready(now, flight_key);
                 }

@@ -47,11 +47,12 @@ impl Target {
     }
 
     /// Whether there is more to do though nothing happens: hosts wait for [`Target::prove`], there is an operation for a
-    /// device, or buffers came back that somebody waits for, since [`Target::pump`] was called last.
+    /// device, or something that somebody waits for came free since [`Target::pump`] was called last.
     pub fn can_go_on(&self) -> bool {
         let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
         let is_fed = is_wanted && self.fed_at != Some(self.buffers.returned());
-        !self.proofs.is_empty() || self.backlog.is_ready() || is_fed
+        let has_room = !self.relieved.is_empty() || self.ranges_freed;
+        !self.proofs.is_empty() || self.backlog.is_ready() || is_fed || has_room
     }
 
     /// Gets a command its buffer, or has it wait in the order of its connection.

@@ -204,10 +204,12 @@ impl Devices {
     pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
         match self.slots.get_mut(&backend.0) {
             Some(Slot { device: Backing::Whole(CardDevice::File(file)), in_flight, cut, .. }) => {
-                if *in_flight > 0 && (cut.is_some() || size < file.info().capacity) {
+                let is_cut = *in_flight > 0 && (cut.is_some() || size < file.info().capacity);
+                file.resize(size)?;
+                if is_cut {
                     *cut = Some(Cut { to: cut.map_or(size, |cut| cut.to.min(size)), then: size });
                 }
-                file.resize(size)
+                Ok(())
             }
             _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
         }
@@ -337,12 +339,14 @@ mod tests {
             from.fill(9);
             devices.submit(backend, Token(token), DeviceOp::Write { offset, from, durable: false }).unwrap();
         }
+        assert!(devices.resize(backend, 0).is_err());
+        devices.submit(backend, Token(5), DeviceOp::Flush).unwrap();
         devices.resize(backend, LEN / 4).unwrap();
         devices.resize(backend, LEN / 2).unwrap();
         let refused = devices.submit(backend, Token(2), DeviceOp::Flush).unwrap_err();
         assert_eq!(refused.reason, RefusedReason::Busy, "those that follow wait");
         let (mut events, mut done, mut lens) = (Vec::new(), 0, Vec::new());
-        while done < 2 {
+        while done < 3 {
             reactor.turn(Wait::Until(None), &mut events);
             events.clear();
             lens.push(std::fs::metadata(&path).unwrap().len());

@@ -41,7 +41,9 @@ pub(super) fn of_resizing(error: &io::Error) -> &'static str {
         io::ErrorKind::Unsupported => {
             "it has the size that it has; `outboard namespace add` makes another one of the size that you want"
         }
-        io::ErrorKind::InvalidInput => "give it at least one block, such as 1MiB",
+        io::ErrorKind::InvalidInput => {
+            "give a file at least one block, such as 1MiB; a disk has the size that it has"
+        }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on the disk that it lies on",
         io::ErrorKind::FileTooLarge => "give it less: the file system that it lies on has no larger files",
         _ => "`outboard namespace list` shows the size that it has; the card's log tells more",

@@ -42,13 +42,6 @@ pub struct Namespace {
     pub(super) reservations: ReservationState,
 }
 
-impl Namespace {
-    /// Whether it takes space as it is written.
-    pub(in crate::target) fn is_thin(&self) -> bool {
-        self.taken.is_some()
-    }
-}
-
 /// A subsystem.
 #[derive(Debug)]
 pub(super) struct Subsystem {

@@ -5,13 +5,9 @@ use ob_wire_nvme::Status;
 
 use super::super::Target;
 use super::super::connection::Data;
-use super::super::control::Namespace;
 use super::super::flight::{FlightKey, State, Work};
 use super::{IoKind, dataset_range, extent};
 use crate::plant::{self, Bug};
-
-/// Bytes of the largest unit in which a thin namespace takes its space.
-const UNIT_LEN_MAX: u64 = 1 << 30;
 
 /// What is to be done next for a command.
 enum Step {
@@ -165,13 +161,11 @@ impl Target {
 
     /// The next range of Dataset Management, or the flush behind the last.
     fn next_range(&mut self, key: FlightKey) -> Option<Step> {
+        let at_once = self.config.zeroes_at_once;
         let flight = self.flights.get_mut(key)?;
         let controller = flight.controller;
         let Work::Io(io) = &mut flight.work else { return None };
         let namespace = controller.map(|controller| self.control.namespace(controller, io.nsid))?;
-        // Where space is taken in units, nothing is written to give it back, and half a unit is not.
-        let is_thin = namespace.is_ok_and(Namespace::is_thin);
-        let at_once = if is_thin { UNIT_LEN_MAX } else { self.config.zeroes_at_once };
         let data = flight.data.as_deref().unwrap_or_default();
         if io.len > 0 && io.part >= io.len {
             (io.done, io.part, io.len) = (io.done + 1, 0, 0);
