@@ -146,6 +146,18 @@ fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<
     Ok(command)
 }
 
+/// Bytes of the huge pages that are set aside and that nobody has.
+fn huge_pages_free() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let number = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    number("HugePages_Free:")
+        .zip(number("Hugepagesize:"))
+        .map_or(0, |(pages, kibibytes)| pages * kibibytes << 10)
+}
+
 fn spdk_command(
     backend: &Backend,
     place: &Path,
@@ -182,8 +194,10 @@ fn spdk_command(
     let path = place.join("spdk.json");
     std::fs::write(&path, serde_json::to_string(&config)?)?;
     let mut command = Command::new(program);
-    // Memory as every machine has it, so that nothing has to be set up; no PCI devices are taken.
-    command.args(["--no-huge", "-u", "-s", &(2 * (size >> 20) + 512).to_string()]);
+    let memory = 2 * size + (512 << 20);
+    // Huge pages as its users give it, if the machine has some set aside; no PCI devices are taken.
+    command.arg(if huge_pages_free() >= memory { "--env-context=--in-memory" } else { "--no-huge" });
+    command.args(["-u", "-s", &(memory >> 20).to_string()]);
     command.arg("-r").arg(place.join("rpc.sock")).arg("-c").arg(path);
     command.arg("-m").arg(format!("0x{:x}", 1_u64 << core.unwrap_or(0)));
     Ok(command)
