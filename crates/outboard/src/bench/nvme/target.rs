@@ -155,7 +155,7 @@ fn huge_pages_free() -> u64 {
     };
     number("HugePages_Free:")
         .zip(number("Hugepagesize:"))
-        .map_or(0, |(pages, kibibytes)| pages * kibibytes << 10)
+        .map_or(0, |(pages, kibibytes)| (pages * kibibytes) << 10)
 }
 
 fn spdk_command(
