@@ -8,9 +8,6 @@ use ob_core::{
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
-/// What most systems have for a large page.
-const LARGE_PAGE: usize = 2 << 20;
-
 /// RAM that behaves like a disk. Every operation takes effect at submission and is complete at the next poll.
 pub struct MemoryDevice {
     memory: Vec<u8>,
@@ -74,21 +71,13 @@ impl MemoryDevice {
     }
 }
 
-/// Zeros, and where `len` of them begin on a boundary, to the end. Blocks that straddle cache lines take half as long
-/// again to copy; and large pages, of which a device that is read and written anywhere needs fewer, lie on boundaries of
-/// their own. Where the system has none, small ones do.
+/// Zeros, and where `len` of them begin on the boundary of a page, to the end: blocks that straddle cache lines take half
+/// as long again to copy.
 fn aligned(len: usize) -> (Vec<u8>, usize) {
-    let boundary = if len < LARGE_PAGE { page_size() } else { LARGE_PAGE };
-    let mut memory = vec![0; len + boundary];
-    let start = memory.as_ptr().align_offset(boundary).min(boundary);
+    let page = page_size();
+    let mut memory = vec![0; len + page];
+    let start = memory.as_ptr().align_offset(page).min(page);
     memory.truncate(start + len);
-    if let Some(bytes) = memory.get_mut(start..)
-        && !cfg!(miri)
-    {
-        let whole = bytes.len() - bytes.len() % page_size();
-        // SAFETY: it changes nothing that can be seen, and the pages are ours alone.
-        let _ = unsafe { madvise(bytes.as_mut_ptr().cast(), whole, Advice::LinuxHugepage) };
-    }
     (memory, start)
 }
 

@@ -112,8 +112,9 @@ impl Default for ControlConfig {
             ana_transition_time: Duration::from_secs(10),
             in_capsule_len: 8192,
             transfer_shift: 5,
-            // As much as a command can name: the target cuts long ones by itself, and Linux takes none for MDTS.
-            write_zeroes_shift: 16,
+            // As much as a command can name of the smallest blocks: the target cuts long ones by itself. Linux takes none
+            // for MDTS, and cuts off what does not fit into a command's number of blocks.
+            write_zeroes_shift: 13,
             discovery_idle: Duration::from_secs(120),
             association_linger: Duration::from_secs(120),
             authentication_timeout: Duration::from_secs(30),

@@ -146,16 +146,15 @@ fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<
     Ok(command)
 }
 
-/// Bytes of the huge pages that are set aside and that nobody has.
+/// Bytes of the huge pages that are set aside and that nobody has or was promised.
 fn huge_pages_free() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let number = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    number("HugePages_Free:")
-        .zip(number("Hugepagesize:"))
-        .map_or(0, |(pages, kibibytes)| (pages * kibibytes) << 10)
+    let free = number("HugePages_Free:").unwrap_or(0).saturating_sub(number("HugePages_Rsvd:").unwrap_or(0));
+    number("Hugepagesize:").map_or(0, |kibibytes| (free * kibibytes) << 10)
 }
 
 fn spdk_command(

@@ -10,6 +10,18 @@ differs_from() {
     grep -qiE 'miscompare|compare[ _]fail' /tmp/c || why "the comparison failed for another reason: $(tail -n 1 /tmp/c)"
 }
 
+mark_run() {
+    for megabyte in 0 7 9 31 33 39; do
+        dd if=/tmp/a of="$DEVICE" bs="$BYTES" count=1 seek=$((megabyte * 1048576 / BYTES)) oflag=direct 2>/dev/null || return 1
+    done
+}
+run_is_zero() {
+    for megabyte in 0 7 9 31 33 39; do
+        dd if="$DEVICE" of=/tmp/b bs="$BYTES" count=1 skip=$((megabyte * 1048576 / BYTES)) iflag=direct 2>/dev/null || return 1
+        cmp /tmp/zeroes /tmp/b || { why "what lies at $megabyte MiB was not zeroed"; return 1; }
+    done
+}
+
 check connect connect
 BYTES=$((BLOCKS * BLOCK))
 dd if=/dev/urandom of=/tmp/a bs=$BYTES count=1 2>/dev/null
@@ -28,6 +40,10 @@ if offers write-zeroes oncs 3 "write zeroes"; then
     check write-again write_pattern
     check write-zeroes-deallocate nvme write-zeroes "$DEVICE" -s 64 -c $((BLOCKS - 1)) -d
     check reads-zeroes-again reads_as /tmp/zeroes
+    # More than the number of blocks of a command can say, where they are small: the kernel has to cut it.
+    check mark-a-long-run mark_run
+    check zero-a-long-run blkdiscard -z -l 40M "$DEVICE"
+    check reads-zeroes-throughout run_is_zero
 fi
 if offers deallocate oncs 2 "dataset management"; then
     check write-for-deallocate write_pattern
