@@ -42,7 +42,8 @@ if offers write-zeroes oncs 3 "write zeroes"; then
     check reads-zeroes-again reads_as /tmp/zeroes
     # More than the number of blocks of a command can say, where they are small: the kernel has to cut it.
     check mark-a-long-run mark_run
-    check zero-a-long-run blkdiscard -z -l 40M "$DEVICE"
+    # Not the shell's own, which knows no zeros.
+    check zero-a-long-run /sbin/blkdiscard -z -l 40M "$DEVICE"
     check reads-zeroes-throughout run_is_zero
 fi
 if offers deallocate oncs 2 "dataset management"; then
