@@ -43,7 +43,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("ext4", 300, "mkfs, mount, fio with verify, fstrim, unmount, fsck"),
     scenario!("xfs", 300, "the same with xfs"),
     scenario!("disconnect", 180, "disconnect under I/O, reconnect, reset"),
-    scenario!("resize", 120, "a namespace grows and shrinks while it is connected"),
+    scenario!("resize", 300, "a namespace grows and shrinks while it is connected"),
     scenario!("remove", 180, "a namespace is removed under I/O"),
     scenario!("restart", 300, "the target is killed and started again under I/O"),
     scenario!("golden", 240, "one small PDU of each kind, for the record"),

@@ -1,7 +1,7 @@
-# A namespace is taken away while it is read: the device goes, its readers get an error, and nothing hangs.
+# A namespace is taken away while it is read and written: the device goes, its users get an error, and nothing hangs.
 LOST_TARGET=1
 start_reading() {
-    fio --name=reader --filename="$DEVICE" --size=64m --rw=randread --bs=4k --ioengine=libaio --direct=1 --iodepth=4 \
+    fio --name=reader --filename="$DEVICE" --size=64m --rw=randrw --bs=4k --ioengine=libaio --direct=1 --iodepth=4 \
         --time_based --runtime=120 --eta=never --output=/tmp/fio &
     READER=$!
     wait_for 20 has_read || why "nothing was read within 20 s"
