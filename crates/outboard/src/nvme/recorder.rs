@@ -180,7 +180,7 @@ fn run(mut catalogue: Catalogue, todo: &Receiver<Job>) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Barrier;
 
     use ob_wire_nvme::text::Nqn;
@@ -236,10 +236,17 @@ mod tests {
         assert_eq!(versions, [1, 100], "one batch, and the newest of those that came meanwhile");
     }
 
-    #[test]
-    fn what_cannot_be_saved_is_not_told_to_be() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("nvme.json");
+    /// A recorder whose first save has failed, because a folder lies where the new file would.
+    struct Failing {
+        recorder: Recorder,
+        wakes: Receiver<()>,
+        path: PathBuf,
+        in_the_way: PathBuf,
+        entry: Entry,
+    }
+
+    fn failing(directory: &Path) -> Failing {
+        let path = directory.join("nvme.json");
         let (woken, wakes) = channel();
         let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
         let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
@@ -247,7 +254,15 @@ mod tests {
         std::fs::create_dir(&in_the_way).unwrap();
         recorder.save(PLACE, save(&entry, 1));
         wakes.recv().unwrap();
-        assert!(recorder.next_saved(START).is_none() && !recorder.is_idle() && !is_saved(&path));
+        assert!(recorder.next_saved(START).is_none() && !is_saved(&path));
+        Failing { recorder, wakes, path, in_the_way, entry }
+    }
+
+    #[test]
+    fn what_cannot_be_saved_is_not_told_to_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let Failing { mut recorder, wakes, path, in_the_way, .. } = failing(directory.path());
+        assert!(!recorder.is_idle());
         assert!(recorder.call(|catalogue| catalogue.remove(PLACE)).is_err());
         std::fs::remove_dir(&in_the_way).unwrap();
         // Nobody has to change it again: it is tried after a while.
@@ -258,18 +273,11 @@ mod tests {
         assert_eq!(recorder.next_saved(due), Some(Saved { namespace: NamespaceKey(7), version: 1 }));
         assert!(recorder.is_idle() && recorder.next_due().is_none() && is_saved(&path));
     }
+
     #[test]
     fn what_could_not_be_saved_of_one_namespace_is_not_the_next_ones() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("nvme.json");
-        let (woken, wakes) = channel();
-        let mut recorder = Recorder::new(start(load(&path)).unwrap(), move || _ = woken.send(()));
-        let entry = recorder.call(|catalogue| catalogue.add(PLACE, None, None, None)).unwrap();
-        let in_the_way = path.with_extension("json.new");
-        std::fs::create_dir(&in_the_way).unwrap();
-        recorder.save(PLACE, save(&entry, 1));
-        wakes.recv().unwrap();
-        assert!(recorder.next_saved(START).is_none());
+        let Failing { mut recorder, wakes, path, in_the_way, .. } = failing(directory.path());
         std::fs::remove_dir(&in_the_way).unwrap();
         // Before it is tried again, another namespace gets the number.
         recorder.call(|catalogue| catalogue.remove(PLACE)).unwrap();
