@@ -310,12 +310,16 @@ fn the_second_of_a_pair_whose_first_was_refused_fails_with_it() {
         assert!(statuses.iter().any(|status| status.is(first)), "{statuses:?}");
         assert!(statuses.iter().any(|status| status.is(second)), "{statuses:?}");
     }
-    // A command between them, and there is no first any more.
-    rig.write_fused(io, BLOCKS, &[1; BLOCK], IoOpcode::Compare, Fuse::First);
-    assert!(rig.response(io).status().is(Status::LBA_OUT_OF_RANGE));
-    assert_eq!(rig.simple(io, IoOpcode::Flush, 0, 1).status(), Status::SUCCESS);
-    rig.write_fused(io, 0, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
-    assert!(rig.response(io).status().is(Status::ABORTED_MISSING_FUSED));
+    // A command between them, of whatever kind, and there is no first any more.
+    for between in [IoOpcode::Flush, IoOpcode::ReservationReport] {
+        rig.write_fused(io, BLOCKS, &[1; BLOCK], IoOpcode::Compare, Fuse::First);
+        assert!(rig.response(io).status().is(Status::LBA_OUT_OF_RANGE));
+        let entry = rig.entry(io, between, 0, 1, DataPointer::None);
+        rig.submit(io, &entry, &[]);
+        assert_eq!(rig.messages(io).len(), 1);
+        rig.write_fused(io, 0, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+        assert!(rig.response(io).status().is(Status::ABORTED_MISSING_FUSED), "{between:?}");
+    }
 }
 
 #[test]

@@ -33,6 +33,15 @@ pub(super) enum Stall {
     Connecting,
 }
 
+/// The first half of a fused pair, as the last command that came.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FirstHalf {
+    /// It waits for its second, since then.
+    Waiting(FlightKey, Instant),
+    /// It was refused, and its second will be too.
+    Refused,
+}
+
 /// The queue that a connection became with its Connect.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue {
@@ -61,10 +70,8 @@ pub(super) struct Connection {
     pub(super) transfers: Vec<Transfer>,
     /// Commands that wait for a buffer.
     pub(super) waiting: VecDeque<FlightKey>,
-    /// The first half of a fused pair whose second has not come, and since when.
-    pub(super) fused: Option<(FlightKey, Instant)>,
-    /// The last command was the first half of a pair, and refused.
-    pub(super) has_refused_first: bool,
+    /// The first half of a fused pair whose second has not come.
+    pub(super) fused: Option<FirstHalf>,
     /// Who holds the buffers that its commands and its output have.
     pub(super) holder: Arc<Holder>,
     pub(super) accepted: Instant,
@@ -112,7 +119,6 @@ impl Connection {
             transfers: Vec::new(),
             waiting: VecDeque::new(),
             fused: None,
-            has_refused_first: false,
             holder,
             accepted: now,
             number,

@@ -7,7 +7,7 @@ use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
 use super::Target;
 use super::buffers::Block;
-use super::connection::{ConnectionKey, Data};
+use super::connection::{ConnectionKey, Data, FirstHalf};
 use super::control::{QueueIdentity, Verdict};
 use super::flight::{Flight, FlightKey, State, Work};
 use super::io::{Io, IoKind};
@@ -205,7 +205,7 @@ impl Target {
             && is_first
             && let Some(connection) = self.connection_mut(key)
         {
-            connection.has_refused_first = true;
+            connection.fused = Some(FirstHalf::Refused);
         }
         // The first half of a pair whose second could not even begin.
         if result.is_err()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ob_core::Instant;
 
-use super::connection::{Connection, ConnectionKey};
+use super::connection::{Connection, ConnectionKey, FirstHalf};
 use super::flight::{Flights, State};
 use super::{Target, TargetConfig};
 
@@ -39,7 +39,7 @@ impl Target {
         let mut is_any_armed = false;
         for (index, slot) in self.slots.iter().enumerate() {
             let Some(connection) = slot.connection.as_deref() else { continue };
-            if let Some((_, since)) = connection.fused {
+            if let Some(FirstHalf::Waiting(_, since)) = connection.fused {
                 is_any_armed = true;
                 if since + self.config.fused_timeout <= now {
                     halves.push(ConnectionKey { index: index as u32, generation: slot.generation });

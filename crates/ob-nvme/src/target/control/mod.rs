@@ -504,7 +504,7 @@ impl Control {
     }
 
     /// Nothing of a controller that has ended is on a device any more. Until it is said, who preempts its host waits.
-    pub fn forget_ended(&mut self, controller: ControllerKey) {
+    pub(super) fn forget_ended(&mut self, controller: ControllerKey) {
         self.ended.retain(|(ended, ..)| *ended != controller);
     }
 

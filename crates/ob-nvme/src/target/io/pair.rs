@@ -10,7 +10,7 @@ use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::{Status, SubmissionEntry};
 
 use super::super::Target;
-use super::super::connection::ConnectionKey;
+use super::super::connection::{ConnectionKey, FirstHalf};
 use super::super::dispatch::Arrival;
 use super::super::flight::{Flight, FlightKey, State, Work};
 use super::{Io, IoKind};
@@ -23,9 +23,6 @@ impl Target {
         arrival: &Arrival<'_>,
     ) -> Result<Option<FlightKey>, Status> {
         let fuse = arrival.entry.fuse();
-        let connection = self.connection_mut(arrival.key);
-        let has_refused_first =
-            connection.is_some_and(|connection| std::mem::take(&mut connection.has_refused_first));
         if fuse != Ok(Fuse::Second) {
             self.abandon_fused(arrival.key);
         }
@@ -36,19 +33,20 @@ impl Target {
             Fuse::First => Err(Status::INVALID_FIELD.with_do_not_retry()),
             Fuse::Second => {
                 let first = self.connection_mut(arrival.key).and_then(|connection| connection.fused.take());
-                let (first, _) = first.ok_or(match has_refused_first {
-                    true => Status::ABORTED_FAILED_FUSED,
-                    false => Status::ABORTED_MISSING_FUSED,
-                })?;
-                // The first was answered already: it failed.
-                self.io(first).map(|_| Some(first)).ok_or(Status::ABORTED_FAILED_FUSED)
+                match first {
+                    // It may have been answered meanwhile: then it failed.
+                    Some(FirstHalf::Waiting(first, _)) if self.io(first).is_some() => Ok(Some(first)),
+                    Some(_) => Err(Status::ABORTED_FAILED_FUSED),
+                    None => Err(Status::ABORTED_MISSING_FUSED),
+                }
             }
         }
     }
 
     /// The command after the first half of a pair is not its second: the first fails.
     pub(in crate::target) fn abandon_fused(&mut self, key: ConnectionKey) {
-        if let Some((first, _)) = self.connection_mut(key).and_then(|connection| connection.fused.take()) {
+        let first = self.connection_mut(key).and_then(|connection| connection.fused.take());
+        if let Some(FirstHalf::Waiting(first, _)) = first {
             self.finish(first, Err(Status::ABORTED_MISSING_FUSED));
         }
     }
@@ -73,7 +71,7 @@ impl Target {
         }
         let key = self.enter(flight);
         if is_first && let Some(connection) = self.connection_mut(connection) {
-            connection.fused = Some((key, now));
+            connection.fused = Some(FirstHalf::Waiting(key, now));
             self.arm(now);
         }
         if let Some(first) = first.and_then(|first| self.io_mut(first)) {
