@@ -9,7 +9,8 @@
 //! ```
 //!
 //! One turn takes what there is, up to a bound a connection, and sends the answers of the whole turn with one vectored
-//! send a connection. Who calls it decides when: after events of a reactor, when [`TargetDriver::next_due`] is
+//! send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who calls it
+//! decides when: after events of a reactor, when [`TargetDriver::next_due`] is
 //! reached, or in the steps of a simulation.
 
 use std::collections::{HashMap, VecDeque};
@@ -224,12 +225,12 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
     fn serve_devices(&mut self, now: Instant) -> usize {
         let mut completed = 0;
         for _ in 0..ROUNDS_A_TURN {
-            self.submit_all(now);
+            self.submit_all();
             let before = completed;
             while let Some((_, completion)) = self.store.poll() {
                 self.in_store = self.in_store.saturating_sub(1);
                 completed += 1;
-                self.target.completed(now, completion);
+                self.target.completed(completion);
             }
             if completed == before {
                 break;
@@ -239,19 +240,19 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         completed
     }
 
-    fn submit_all(&mut self, now: Instant) {
+    fn submit_all(&mut self) {
         self.target.retry_devices();
         while let Some((backend, token, op)) = self.target.next_device_op() {
-            self.submit(now, backend, token, op);
+            self.submit(backend, token, op);
         }
     }
 
-    fn submit(&mut self, now: Instant, backend: BackendId, token: Token, op: DeviceOp) {
+    fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) {
         match self.store.submit(backend, token, op) {
             Ok(()) => self.in_store += 1,
             Err(Refused { op, reason: RefusedReason::Busy }) => self.target.put_back(backend, token, op),
             Err(Refused { op, reason: RefusedReason::Gone }) => {
-                self.target.completed(now, DeviceCompletion { token, op, result: Err(DeviceError::Gone) });
+                self.target.completed(DeviceCompletion { token, op, result: Err(DeviceError::Gone) });
             }
         }
     }

@@ -132,7 +132,7 @@ impl Target {
     }
 
     /// Answers what has waited long enough.
-    pub(super) fn settle_pending(&mut self, _now: Instant) {
+    pub(super) fn settle_pending(&mut self) {
         if !self.connects.is_empty() {
             for pending in std::mem::take(&mut self.connects) {
                 if self.must_wait(&pending) {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! [`Target`] owns all state. Its driver moves bytes and device operations, calls [`Target::pump`] after each round of
-//! them, [`Target::prove`] once in a round, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command on an I/O queue, or copies
-//! payload, except what arrived in one receive together with its header.
+//! them, [`Target::prove`] once in a turn, and [`Target::tick`] when it is due. Nothing here blocks, allocates for a command
+//! on an I/O queue, or copies payload, except what arrived in one receive together with its header.
 
 mod associations;
 mod backlog;

@@ -23,7 +23,7 @@ impl Target {
     pub fn pump(&mut self, now: Instant) {
         loop {
             self.handle_events(now);
-            self.settle_pending(now);
+            self.settle_pending();
             if std::mem::take(&mut self.ranges_freed) {
                 self.retry_blocked();
             }

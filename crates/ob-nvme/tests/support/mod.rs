@@ -256,7 +256,7 @@ impl Rig {
     pub fn complete(&mut self, index: usize) {
         let (token, op) = self.disk.queue.remove(index).unwrap();
         let completion = self.disk.apply(token, op);
-        self.target.completed(self.now, completion);
+        self.target.completed(completion);
     }
 
     /// Lets all operations go, those that follow too.

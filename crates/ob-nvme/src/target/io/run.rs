@@ -1,12 +1,13 @@
 //! The life of an I/O command from its data to its answer.
 
-use ob_core::{DeviceCompletion, DeviceError, DeviceOp, Instant};
-use ob_wire_nvme::Status;
+use ob_core::{DeviceCompletion, DeviceError, DeviceOp};
+use ob_wire_nvme::{CommandId, Status};
 
 use super::super::Target;
-use super::super::connection::Data;
+use super::super::connection::{ConnectionKey, Data};
+use super::super::control::ControllerKey;
 use super::super::flight::{FlightKey, State, Work};
-use super::{IoKind, dataset_range, extent};
+use super::{Io, IoKind, dataset_range, extent};
 use crate::plant::{self, Bug};
 
 /// What is to be done next for a command.
@@ -17,7 +18,7 @@ enum Step {
 
 impl Target {
     /// A device finished an operation that [`Target::next_device_op`] gave out.
-    pub fn completed(&mut self, _now: Instant, completion: DeviceCompletion) {
+    pub fn completed(&mut self, completion: DeviceCompletion) {
         let key = FlightKey::from_token(completion.token);
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &mut flight.work else { return };
@@ -222,7 +223,7 @@ impl Target {
             }
         }
         // What happens to one half of a pair happens to the other.
-        if let Work::Io(super::Io { partner: Some(partner), .. }) = flight.work
+        if let Work::Io(Io { partner: Some(partner), .. }) = flight.work
             && !status.is_success()
         {
             self.finish(partner, Err(Status::ABORTED_FAILED_FUSED));
@@ -247,10 +248,10 @@ impl Target {
 
     fn record_error(
         &mut self,
-        connection: super::super::connection::ConnectionKey,
-        controller: super::super::control::ControllerKey,
-        command: ob_wire_nvme::CommandId,
-        io: &super::Io,
+        connection: ConnectionKey,
+        controller: ControllerKey,
+        command: CommandId,
+        io: &Io,
         status: Status,
     ) {
         let queue = self.connection(connection).and_then(|connection| connection.queue);
