@@ -9,9 +9,8 @@
 //! ```
 //!
 //! One turn takes what there is, up to a bound a connection, and sends the answers of the whole turn with one vectored
-//! send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who calls it
-//! decides when: after events of a reactor, when [`TargetDriver::next_due`] is
-//! reached, or in the steps of a simulation.
+//! send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who calls
+//! it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};

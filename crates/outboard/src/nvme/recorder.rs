@@ -242,7 +242,6 @@ mod tests {
         wakes: Receiver<()>,
         path: PathBuf,
         in_the_way: PathBuf,
-        entry: Entry,
     }
 
     fn failing(directory: &Path) -> Failing {
@@ -255,13 +254,13 @@ mod tests {
         recorder.save(PLACE, save(&entry, 1));
         wakes.recv().unwrap();
         assert!(recorder.next_saved(START).is_none() && !is_saved(&path));
-        Failing { recorder, wakes, path, in_the_way, entry }
+        Failing { recorder, wakes, path, in_the_way }
     }
 
     #[test]
     fn what_cannot_be_saved_is_not_told_to_be() {
         let directory = tempfile::tempdir().unwrap();
-        let Failing { mut recorder, wakes, path, in_the_way, .. } = failing(directory.path());
+        let Failing { mut recorder, wakes, path, in_the_way } = failing(directory.path());
         assert!(!recorder.is_idle());
         assert!(recorder.call(|catalogue| catalogue.remove(PLACE)).is_err());
         std::fs::remove_dir(&in_the_way).unwrap();
@@ -277,7 +276,7 @@ mod tests {
     #[test]
     fn what_could_not_be_saved_of_one_namespace_is_not_the_next_ones() {
         let directory = tempfile::tempdir().unwrap();
-        let Failing { mut recorder, wakes, path, in_the_way, .. } = failing(directory.path());
+        let Failing { mut recorder, wakes, path, in_the_way } = failing(directory.path());
         std::fs::remove_dir(&in_the_way).unwrap();
         // Before it is tried again, another namespace gets the number.
         recorder.call(|catalogue| catalogue.remove(PLACE)).unwrap();
