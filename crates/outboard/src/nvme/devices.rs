@@ -264,8 +264,12 @@ fn on_path(
     let unfinished = unfinished_path(path);
     // What a card that died while it made one has left is nobody's.
     let _ = std::fs::remove_file(&unfinished);
-    let made =
-        FileDevice::create(handle, &unfinished, wanted.size.0, Space::Sparse, &options).map_err(cannot)?;
+    let made = FileDevice::create(handle, &unfinished, wanted.size.0, Space::Sparse, &options);
+    let made = made.map_err(|error| match (error, path.parent()) {
+        // What is made cannot be missing: its folder is, and that is what people know by name.
+        (OpenError::Missing(_), Some(folder)) => cannot(OpenError::Missing(folder.into())),
+        (error, _) => cannot(error),
+    })?;
     match put_in_place(&unfinished, path) {
         Ok(()) => Ok(made),
         Err(source) => {
@@ -319,6 +323,19 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn a_folder_that_is_missing_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        let config = Config::parse(Path::new("outboard.toml"), "").unwrap().card();
+        let device = NamespaceDevice::Device(FilesDevice::Path(place.path().join("missing/device")));
+        let wanted = Wanted { device: &device, size: ByteSize(1 << 20), may_make: true, section: None };
+        let NamespaceDevice::Device(on) = &device else { return };
+        let opened = Devices::default().open(&config, &reactor.handle(), on, &wanted, false);
+        let error = opened.err().unwrap().to_string();
+        assert!(error.contains("/missing does not exist") && !error.contains("unfinished"), "{error}");
+    }
 
     #[test]
     fn a_file_that_was_made_shorter_under_load_stays_so() {
