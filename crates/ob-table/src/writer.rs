@@ -1,0 +1,412 @@
+//! What the one writer does. The argument why it is right is at the top of the crate.
+
+use std::sync::Arc;
+
+use crate::config::WhenFull;
+use crate::memory::Bucket;
+use crate::overflow::Overflow;
+use crate::placement::{Place, Tag};
+use crate::plant::{Bug, is_planted};
+use crate::state::{Floor, State};
+use crate::sync::{ATTEMPTS, Ordering, SLOTS, fence};
+use crate::table::Table;
+use crate::{Item, Key, Stamp};
+
+/// The one who fills the table.
+pub struct TableWriter {
+    pub(crate) table: Arc<Table>,
+    when_full: WhenFull,
+    /// Nothing older is admitted anywhere.
+    floor: Stamp,
+    pub(crate) overflow: Overflow,
+    pub(crate) tally: Tally,
+}
+
+/// Why an entry was not admitted. The request for it goes to the host, as it would have without a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A newer request may have changed the key.
+    #[error("a newer request may have changed the key")]
+    Stale,
+    /// There is no place for it.
+    #[error("there is no place for it")]
+    Full,
+}
+
+/// What a table holds, and what its writer did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries that can be found now.
+    pub entries: u64,
+    /// Tombstones now: keys of which the table knows only that they changed.
+    pub tombstones: u64,
+    /// Overflow buckets in use now.
+    pub chained: u64,
+    /// Entries admitted.
+    pub admitted: u64,
+    /// Entries refused because a newer request may have changed the key.
+    pub refused_stale: u64,
+    /// Entries refused because there was no place.
+    pub refused_full: u64,
+    /// Entries and tombstones that made room for others.
+    pub evicted: u64,
+    /// Entries moved to their other bucket to make room.
+    pub kicks: u64,
+    /// Invalidations that gave up looking; see [`Table::hardened`].
+    pub hardened: u64,
+}
+
+/// Counted by the writer. Entries go in and out by its hand only; what becomes of them between is the invalidators' count.
+#[derive(Default)]
+pub(crate) struct Tally {
+    occupied: u64,
+    valid_in: u64,
+    valid_out: u64,
+    admitted: u64,
+    refused_stale: u64,
+    refused_full: u64,
+    evicted: u64,
+    pub(crate) kicks: u64,
+}
+
+/// A slot: the bucket that keys are hashed to, and the bucket of its chain that the slot is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) main: u32,
+    pub(crate) bucket: u32,
+    pub(crate) slot: usize,
+}
+
+impl TableWriter {
+    pub(crate) fn new(table: Arc<Table>, when_full: WhenFull) -> Self {
+        let overflow = Overflow::new(&table);
+        Self { table, when_full, floor: Stamp::ZERO, overflow, tally: Tally::default() }
+    }
+
+    /// The table that this fills.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Lets readers find the item, which the request of that stamp made.
+    ///
+    /// # Errors
+    /// When a newer request may have changed the key, or there is no place; then the table is as if this had not been called,
+    /// but for an older item of the key, which may be gone.
+    pub fn admit(&mut self, key: &Key, item: &Item, stamp: Stamp) -> Result<(), Refused> {
+        let place = self.table.placement.place(key);
+        self.settle(&place);
+        let outcome = self.admit_at(&place, key, item, stamp);
+        match outcome {
+            Ok(()) => self.tally.admitted += 1,
+            Err(Refused::Stale) => self.tally.refused_stale += 1,
+            Err(Refused::Full) => self.tally.refused_full += 1,
+        }
+        outcome
+    }
+
+    /// As [`Table::invalidate`], and more exact: where the key is not in the table and there is room, a tombstone keeps
+    /// the stamp for it alone.
+    pub fn invalidate(&mut self, key: &Key, stamp: Stamp) {
+        let place = self.table.placement.place(key);
+        self.settle(&place);
+        if let Some(spot) = self.find(&place, key) {
+            let tombstone = State::tombstone(stamp);
+            let before = self.table.bucket(spot.bucket).strike(spot.slot, tombstone);
+            self.table.count_struck(before, tombstone);
+            return;
+        }
+        if stamp <= self.floor_of(&place) {
+            return;
+        }
+        match self.room_for_tombstone(&place, stamp) {
+            Some(spot) => self.fill(spot, place.tag, key, &Item::EMPTY, stamp),
+            None => self.table.raise_floor(place.buckets[0], stamp),
+        }
+    }
+
+    /// Takes a key's entry out, if there is one, and says whether. An item at least as new can be admitted again.
+    pub fn remove(&mut self, key: &Key) -> bool {
+        let place = self.table.placement.place(key);
+        self.settle(&place);
+        let Some(spot) = self.find(&place, key) else { return false };
+        if spot.main == place.buckets[1] && is_planted(Bug::RemovedStays) {
+            self.table.bucket(spot.bucket).strike(spot.slot, State::tombstone(Stamp::MAX));
+            return true;
+        }
+        self.take(spot);
+        self.unlink_if_empty(spot.main, spot.bucket);
+        true
+    }
+
+    /// Takes everything out, and admits nothing older than the stamp from now on. Touches one cache line a bucket.
+    pub fn clear(&mut self, stamp: Stamp) {
+        self.floor = self.floor.max(stamp);
+        for main in 0..self.table.hashed {
+            let table = Arc::clone(&self.table);
+            for (bucket, entries) in table.chain(main) {
+                for slot in (0..SLOTS).filter(|slot| !entries.state(*slot, Ordering::Relaxed).is_free()) {
+                    self.take(Spot { main, bucket, slot });
+                }
+            }
+            self.overflow.unlink_all(&table, main);
+        }
+    }
+
+    /// Moves a key's entry to its other bucket, if there is a free slot, and says whether. Admitting does this where it has
+    /// to; by itself it is of use to tests.
+    pub fn displace(&mut self, key: &Key) -> bool {
+        let place = self.table.placement.place(key);
+        let Some(from) = self.find(&place, key) else { return false };
+        let other = if from.main == place.buckets[0] { place.buckets[1] } else { place.buckets[0] };
+        let Some(to) = self.free_slot(other) else { return false };
+        self.relocate(from, to);
+        true
+    }
+
+    /// What the table holds, and what was done. Exact while nobody invalidates.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let struck = self.table.outside.struck.load(Ordering::Relaxed);
+        let Tally { occupied, valid_in, valid_out, .. } = self.tally;
+        let entries = valid_in.saturating_sub(valid_out).saturating_sub(struck);
+        Counts {
+            entries,
+            tombstones: occupied.saturating_sub(entries),
+            chained: self.overflow.used(),
+            admitted: self.tally.admitted,
+            refused_stale: self.tally.refused_stale,
+            refused_full: self.tally.refused_full,
+            evicted: self.tally.evicted,
+            kicks: self.tally.kicks,
+            hardened: self.table.hardened(),
+        }
+    }
+
+    fn admit_at(&mut self, place: &Place, key: &Key, item: &Item, stamp: Stamp) -> Result<(), Refused> {
+        if stamp < self.floor_of(place) {
+            return Err(Refused::Stale);
+        }
+        let spot = match self.find(place, key) {
+            Some(spot) => self.take_for_replacement(spot, stamp)?,
+            None => self.make_room(place, stamp)?,
+        };
+        self.fill(spot, place.tag, key, item, stamp);
+        // Between publishing and the look at the floors, as an invalidator has one between the floor and its second look.
+        fence(Ordering::SeqCst);
+        if stamp < self.floor_of(place) && !is_planted(Bug::FloorUnchecked) {
+            self.take(spot);
+            self.unlink_if_empty(spot.main, spot.bucket);
+            return Err(Refused::Stale);
+        }
+        if self.make_valid(spot, stamp) { Ok(()) } else { Err(Refused::Stale) }
+    }
+
+    /// Takes the key's entry out to put a newer one in its place.
+    fn take_for_replacement(&mut self, spot: Spot, stamp: Stamp) -> Result<Spot, Refused> {
+        let bucket = self.table.bucket(spot.bucket);
+        let is_newer = |state: State| state.stamp() > stamp && !is_planted(Bug::StaleReplaces);
+        if is_newer(bucket.state(spot.slot, Ordering::Acquire)) {
+            return Err(Refused::Stale);
+        }
+        let old = bucket.take_out(spot.slot);
+        if is_newer(old) {
+            // An invalidation came between. Nobody else touches a free slot, so the entry can simply be put back; whoever
+            // missed it meanwhile has raised the floor.
+            bucket.publish(spot.slot, old);
+            return Err(Refused::Stale);
+        }
+        self.tally.count_out(old);
+        Ok(spot)
+    }
+
+    /// A free slot for an entry, by whatever means.
+    fn make_room(&mut self, place: &Place, stamp: Stamp) -> Result<Spot, Refused> {
+        for main in place.buckets {
+            if let Some(spot) = self.free_slot(main) {
+                return Ok(spot);
+            }
+        }
+        if let Some(spot) = self.displace_for(place) {
+            return Ok(spot);
+        }
+        if let Some(bucket) = self.overflow.link(&self.table, place.buckets[0]) {
+            return Ok(Spot { main: place.buckets[0], bucket, slot: 0 });
+        }
+        let victim = match self.oldest(place, State::is_tombstone) {
+            Some(tombstone) => Some(tombstone),
+            None if self.when_full == WhenFull::Evict => self.oldest(place, State::is_valid),
+            None => None,
+        };
+        // To evict something newer would raise the floor above the very entry that it makes room for.
+        match victim {
+            Some((victim, age)) if age <= stamp => Ok(self.evict(victim)),
+            _ => Err(Refused::Full),
+        }
+    }
+
+    fn room_for_tombstone(&mut self, place: &Place, stamp: Stamp) -> Option<Spot> {
+        let free = place.buckets.into_iter().find_map(|main| self.free_slot(main));
+        free.or_else(|| match self.oldest(place, State::is_tombstone) {
+            Some((victim, age)) if age < stamp => Some(self.evict(victim)),
+            _ => None,
+        })
+    }
+
+    /// The slot with the smallest stamp, among those of a kind in both buckets.
+    fn oldest(&self, place: &Place, is_kind: fn(State) -> bool) -> Option<(Spot, Stamp)> {
+        let spots = place.buckets.into_iter().flat_map(|main| self.spots(main));
+        spots
+            .map(|spot| (spot, self.state(spot)))
+            .filter(|(_, state)| is_kind(*state))
+            .map(|(spot, state)| (spot, state.stamp()))
+            .min_by_key(|(_, stamp)| *stamp)
+    }
+
+    /// A slot of the bucket or its chain that is free, or can be without losing anything: the floor says as much as the
+    /// tombstone in it.
+    pub(crate) fn free_slot(&mut self, main: u32) -> Option<Spot> {
+        let floor = self.floor.max(self.floor_word(main).stamp());
+        let mut idle = None;
+        for (bucket, entries) in self.table.chain(main) {
+            for slot in 0..SLOTS {
+                let state = entries.state(slot, Ordering::Relaxed);
+                if state.is_free() {
+                    return Some(Spot { main, bucket, slot });
+                }
+                if state.is_tombstone() && state.stamp() <= floor {
+                    idle = Some(Spot { main, bucket, slot });
+                }
+            }
+        }
+        idle.map(|spot| self.evict(spot))
+    }
+
+    fn evict(&mut self, spot: Spot) -> Spot {
+        self.tally.evicted += 1;
+        self.take(spot);
+        spot
+    }
+
+    /// Takes an entry out for good. What it knew, the floor of its bucket knows from now on.
+    fn take(&mut self, spot: Spot) {
+        let old = self.table.bucket(spot.bucket).take_out(spot.slot);
+        self.tally.count_out(old);
+        if old.stamp() > self.floor && !is_planted(Bug::EvictionForgets) {
+            self.table.raise_floor(spot.main, old.stamp());
+        }
+    }
+
+    /// Writes a free slot, and publishes it as a tombstone of that stamp.
+    fn fill(&mut self, spot: Spot, tag: Tag, key: &Key, item: &Item, stamp: Stamp) {
+        let head = self.table.bucket(spot.main);
+        let bucket = self.table.bucket(spot.bucket);
+        let seq = head.seq.load(Ordering::Relaxed);
+        head.seq.store(seq.wrapping_add(1), Ordering::Release);
+        fence(Ordering::Release);
+        bucket.write(spot.slot, tag, key, item);
+        bucket.publish(spot.slot, State::tombstone(stamp));
+        head.seq.store(seq.wrapping_add(2), Ordering::Release);
+        self.tally.occupied += 1;
+    }
+
+    /// Makes an entry valid that was published with this stamp, unless an invalidation came.
+    fn make_valid(&mut self, spot: Spot, stamp: Stamp) -> bool {
+        let state = &self.table.bucket(spot.bucket).states[spot.slot];
+        let (before, after) = (State::tombstone(stamp).0, State::valid(stamp).0);
+        let is_made = state.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        self.tally.valid_in += u64::from(is_made);
+        is_made
+    }
+
+    /// Moves an entry to a free slot of its other bucket.
+    pub(crate) fn relocate(&mut self, from: Spot, to: Spot) {
+        let table = Arc::clone(&self.table);
+        let source = table.bucket(from.bucket);
+        let before = source.state(from.slot, Ordering::Acquire);
+        let stamp = before.stamp();
+        self.fill(to, source.tag(from.slot), &source.key(from.slot), &source.item(from.slot), stamp);
+        // As in `admit_at`, for an invalidator that has given up looking.
+        fence(Ordering::SeqCst);
+        let mut old = source.take_out(from.slot);
+        self.tally.count_out(old);
+        self.tally.kicks += 1;
+        if is_planted(Bug::MoveForgets) {
+            old = before;
+        }
+        if old.is_tombstone() {
+            table.bucket(to.bucket).strike(to.slot, old);
+        } else if ![from.main, to.main].into_iter().any(|main| self.floor_word(main).hides(stamp)) {
+            self.make_valid(to, stamp);
+        }
+    }
+
+    /// Makes hard floors soft again, by taking out what they hide.
+    fn settle(&mut self, place: &Place) {
+        for main in place.buckets {
+            for _ in 0..ATTEMPTS {
+                let floor = self.floor_word(main);
+                if !floor.is_hard() {
+                    break;
+                }
+                let table = Arc::clone(&self.table);
+                for (bucket, entries) in table.chain(main) {
+                    let is_hidden = |slot: &usize| {
+                        let state = entries.state(*slot, Ordering::Acquire);
+                        !state.is_free() && state.stamp() < floor.stamp()
+                    };
+                    for slot in (0..SLOTS).filter(is_hidden) {
+                        self.take(Spot { main, bucket, slot });
+                    }
+                }
+                // Whoever raised it meanwhile wants another round.
+                let word = &table.bucket(main).floor;
+                let soft = floor.softened().0;
+                let _ = word.compare_exchange(floor.0, soft, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn unlink_if_empty(&mut self, main: u32, bucket: u32) {
+        let is_free = |slot| self.table.bucket(bucket).state(slot, Ordering::Relaxed).is_free();
+        if bucket != main && (0..SLOTS).all(is_free) {
+            self.overflow.unlink(&self.table, main, bucket);
+        }
+    }
+
+    /// The entry of a key, valid or not.
+    fn find(&self, place: &Place, key: &Key) -> Option<Spot> {
+        place.buckets.into_iter().flat_map(|main| self.spots(main)).find(|spot| {
+            let bucket = self.table.bucket(spot.bucket);
+            let is_taken = !bucket.state(spot.slot, Ordering::Relaxed).is_free();
+            is_taken && bucket.tag(spot.slot) == place.tag && bucket.has_key(spot.slot, key)
+        })
+    }
+
+    fn spots(&self, main: u32) -> impl Iterator<Item = Spot> + '_ {
+        self.table.chain(main).flat_map(move |(bucket, _): (u32, &Bucket)| {
+            (0..SLOTS).map(move |slot| Spot { main, bucket, slot })
+        })
+    }
+
+    fn state(&self, spot: Spot) -> State {
+        self.table.bucket(spot.bucket).state(spot.slot, Ordering::Relaxed)
+    }
+
+    fn floor_word(&self, main: u32) -> Floor {
+        Floor(self.table.bucket(main).floor.load(Ordering::Acquire))
+    }
+
+    /// Nothing older is admitted for a key of this place.
+    fn floor_of(&self, place: &Place) -> Stamp {
+        place.buckets.into_iter().fold(self.floor, |floor, main| floor.max(self.floor_word(main).stamp()))
+    }
+}
+
+impl Tally {
+    fn count_out(&mut self, old: State) {
+        self.occupied -= 1;
+        self.valid_out += u64::from(old.is_valid());
+    }
+}

@@ -1,0 +1,286 @@
+//! Every interleaving of small scenes, under loom: `cargo xtask loom`.
+//!
+//! The table is the real one with two buckets of one slot, so that a key's two buckets are all there are, and keys and items of
+//! one word. An invalidator looks twice before it gives up, so that giving up is among the scenes.
+
+#![cfg(loom)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering as Plain};
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use ob_table::{Hit, Item, Key, Stamp, Table, TableConfig, TableWriter, WhenFull};
+
+fn stamp(number: u64) -> Stamp {
+    Stamp::new(number).unwrap()
+}
+
+/// An item that tells which key and stamp it belongs to.
+fn item(key: &Key, number: u64) -> Item {
+    let mut bytes = [0; 8];
+    bytes[..key.bytes().len()].copy_from_slice(key.bytes());
+    bytes[7] = number as u8;
+    Item::new(&bytes).unwrap()
+}
+
+fn table(overflow: u32) -> (Arc<Table>, TableWriter) {
+    let config = TableConfig { buckets: 2, overflow, when_full: WhenFull::Evict, seed: Some(1) };
+    Table::new(config).unwrap()
+}
+
+/// The `nth` key with this primary bucket.
+fn key(table: &Table, primary: u32, nth: usize) -> Key {
+    let all = (0..=255u8).map(|byte| Key::new(&[byte]).unwrap());
+    all.filter(|key| table.buckets_of(key)[0] == primary).nth(nth).unwrap()
+}
+
+fn admit(writer: &mut TableWriter, key: &Key, number: u64) -> bool {
+    writer.admit(key, &item(key, number), stamp(number)).is_ok()
+}
+
+/// Looks a key up after an invalidation with this stamp was complete.
+fn check(table: &Table, key: &Key, invalidated: u64) {
+    if let Some(hit) = table.lookup(key) {
+        assert!(hit.stamp >= stamp(invalidated), "{hit:?} was invalidated with {invalidated}");
+        assert_eq!(hit.item, item(key, hit.stamp.number()), "torn");
+    }
+}
+
+/// One thread writes, another invalidates `key` with stamp 2; nothing older is found afterwards.
+fn invalidated_while(
+    overflow: u32,
+    prepare: impl Fn(&mut TableWriter, &Key) + Send + Sync + 'static,
+    write: impl Fn(&mut TableWriter, &Key) + Copy + Send + Sync + 'static,
+) {
+    loom::model(move || {
+        let (table, mut writer) = table(overflow);
+        let subject = key(&table, 0, 0);
+        prepare(&mut writer, &subject);
+        let thread = thread::spawn(move || write(&mut writer, &subject));
+        table.invalidate(&subject, stamp(2));
+        check(&table, &subject, 2);
+        thread.join().unwrap();
+        check(&table, &subject, 2);
+    });
+}
+
+#[test]
+fn an_invalidation_beats_an_admission() {
+    invalidated_while(
+        0,
+        |_, _| {},
+        |writer, key| {
+            admit(writer, key, 1);
+        },
+    );
+}
+
+#[test]
+fn an_invalidation_beats_an_admission_over_an_older_entry() {
+    let prepare = |writer: &mut TableWriter, key: &Key| assert!(admit(writer, key, 0));
+    invalidated_while(0, prepare, |writer, key| {
+        admit(writer, key, 1);
+    });
+}
+
+#[test]
+fn a_newer_admission_beats_an_invalidation() {
+    loom::model(|| {
+        let (table, mut writer) = table(0);
+        let subject = key(&table, 0, 0);
+        let thread = thread::spawn(move || assert!(admit(&mut writer, &subject, 3)));
+        table.invalidate(&subject, stamp(2));
+        thread.join().unwrap();
+        assert_eq!(table.lookup(&subject), Some(Hit { item: item(&subject, 3), stamp: stamp(3) }));
+    });
+}
+
+#[test]
+fn an_invalidation_follows_a_displaced_entry() {
+    let prepare = |writer: &mut TableWriter, key: &Key| assert!(admit(writer, key, 1));
+    invalidated_while(0, prepare, |writer, key| assert!(writer.displace(key)));
+}
+
+#[test]
+fn an_invalidation_follows_an_entry_to_the_first_bucket() {
+    let prepare =
+        |writer: &mut TableWriter, key: &Key| assert!(admit(writer, key, 1) && writer.displace(key));
+    invalidated_while(0, prepare, |writer, key| assert!(writer.displace(key)));
+}
+
+/// Counts over all executions of a model how often an invalidation gave up.
+static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn an_invalidation_that_gives_up_hides_what_it_did_not_find() {
+    loom::model(|| {
+        let (table, mut writer) = table(0);
+        let subject = key(&table, 0, 0);
+        assert!(admit(&mut writer, &subject, 1));
+        let thread = thread::spawn(move || {
+            for _ in 0..3 {
+                writer.displace(&subject);
+            }
+            writer
+        });
+        table.invalidate(&subject, stamp(2));
+        check(&table, &subject, 2);
+        let mut writer = thread.join().unwrap();
+        check(&table, &subject, 2);
+        GIVEN_UP.fetch_add(table.hardened() as usize, Plain::Relaxed);
+        // The writer settles what was hidden, and it stays hidden.
+        writer.remove(&key(&table, 0, 1));
+        check(&table, &subject, 2);
+        writer.displace(&subject);
+        check(&table, &subject, 2);
+        admit(&mut writer, &subject, 1);
+        check(&table, &subject, 2);
+    });
+    assert_ne!(GIVEN_UP.load(Plain::Relaxed), 0, "no execution came to the end of its attempts");
+}
+
+#[test]
+fn floors_that_are_settled_while_an_invalidator_gives_up_hide_nothing_too_little() {
+    let prepare = |writer: &mut TableWriter, key: &Key| assert!(admit(writer, key, 1));
+    invalidated_while(0, prepare, |writer, key| {
+        writer.displace(key);
+        writer.displace(key);
+        let other = self::key(writer.table(), 0, 1);
+        writer.remove(&other);
+        writer.displace(key);
+    });
+}
+
+#[test]
+fn an_invalidation_outlives_an_eviction() {
+    let prepare = |writer: &mut TableWriter, key: &Key| assert!(admit(writer, key, 1));
+    invalidated_while(0, prepare, |writer, key| {
+        writer.remove(key);
+        admit(writer, key, 1);
+    });
+}
+
+#[test]
+fn an_invalidation_follows_an_entry_through_a_chain() {
+    let prepare = |writer: &mut TableWriter, key: &Key| {
+        for bucket in 0..2 {
+            let filler = self::key(writer.table(), bucket, 1);
+            assert!(admit(writer, &filler, 1));
+        }
+        assert!(admit(writer, key, 1));
+        assert_eq!(writer.counts().chained, 1);
+    };
+    invalidated_while(1, prepare, |writer, key| {
+        writer.remove(key);
+        admit(writer, key, 1);
+    });
+}
+
+#[test]
+fn two_invalidations_and_an_admission_between_them() {
+    loom::model(|| {
+        let (table, mut writer) = table(0);
+        let subject = key(&table, 0, 0);
+        let older = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.invalidate(&subject, stamp(1)))
+        };
+        let thread = thread::spawn(move || admit(&mut writer, &subject, 2));
+        table.invalidate(&subject, stamp(3));
+        check(&table, &subject, 3);
+        thread.join().unwrap();
+        older.join().unwrap();
+        check(&table, &subject, 3);
+    });
+}
+
+#[test]
+fn a_reader_on_a_third_thread_finds_nothing_that_was_invalidated() {
+    loom::model(|| {
+        let (table, mut writer) = table(0);
+        let subject = key(&table, 0, 0);
+        assert!(admit(&mut writer, &subject, 1));
+        let is_done = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (table, is_done) = (Arc::clone(&table), Arc::clone(&is_done));
+            thread::spawn(move || {
+                let invalidated = if is_done.load(Ordering::Acquire) { 2 } else { 0 };
+                check(&table, &subject, invalidated);
+            })
+        };
+        let thread = thread::spawn(move || writer.displace(&subject));
+        table.invalidate(&subject, stamp(2));
+        is_done.store(true, Ordering::Release);
+        thread.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+/// A reader beside a writer never sees a mixture.
+fn read_while(write: impl Fn(&mut TableWriter, &Key, &Key) + Copy + Send + Sync + 'static) {
+    loom::model(move || {
+        let (table, mut writer) = table(0);
+        let (first, second) = (key(&table, 0, 0), key(&table, 0, 1));
+        assert!(admit(&mut writer, &first, 1));
+        let thread = thread::spawn(move || write(&mut writer, &first, &second));
+        for subject in [&first, &second] {
+            check(&table, subject, 0);
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_sees_the_old_entry_or_the_new_one() {
+    read_while(|writer, first, _| assert!(admit(writer, first, 2)));
+}
+
+#[test]
+fn a_reader_sees_one_key_or_the_other() {
+    // The same stamp for both, so that the state alone does not tell them apart.
+    read_while(|writer, first, second| {
+        assert!(writer.remove(first));
+        assert!(admit(writer, second, 1));
+    });
+}
+
+#[test]
+fn a_reader_sees_what_was_displaced_whole() {
+    read_while(|writer, first, second| {
+        assert!(writer.displace(first));
+        assert!(admit(writer, second, 1));
+    });
+}
+
+#[test]
+fn keys_are_looked_up_at_one_instant() {
+    loom::model(|| {
+        let (table, mut writer) = table(0);
+        let both = [key(&table, 0, 0), key(&table, 1, 0)];
+        for key in &both {
+            assert!(admit(&mut writer, key, 1));
+        }
+        let thread = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                for key in &both {
+                    table.invalidate(key, stamp(2));
+                }
+                for key in &both {
+                    assert!(admit(&mut writer, key, 2));
+                }
+            })
+        };
+        let mut hits = [None; 2];
+        if table.lookup_all_at_once(&both, &mut hits) {
+            let [Some(first), Some(second)] = hits else { panic!("all were said to be there") };
+            assert_eq!(first.stamp, second.stamp);
+            assert_eq!(
+                (first.item, second.item),
+                (item(&both[0], first.stamp.number()), item(&both[1], first.stamp.number()))
+            );
+        }
+        thread.join().unwrap();
+    });
+}
