@@ -16,12 +16,12 @@ pub enum Bug {
     FloorUnchecked,
     /// `no-second-look`: an invalidation that found nothing raises the floor and is done.
     NoSecondLook,
-    /// `moved-unseen`: an invalidation that found nothing does not care whether the writer moved entries meanwhile.
+    /// `moved-unseen`: an invalidation does not look again when the writer filled slots while it looked.
     MovedUnseen,
     /// `torn-read`: a reader does not look whether the slot was written while it read.
     TornRead,
-    /// `floor-ignored`: a reader does not look at a hard floor.
-    FloorIgnored,
+    /// `move-unchecked`: an entry that was moved becomes valid without a look at the floors after it was published.
+    MoveUnchecked,
     /// `not-at-once`: keys that should be looked up at one instant are looked up one after the other.
     NotAtOnce,
     /// `stale-replaces`: an entry is admitted over a newer one.
@@ -43,7 +43,7 @@ pub fn is_planted(bug: Bug) -> bool {
         "no-second-look" => Some(Bug::NoSecondLook),
         "moved-unseen" => Some(Bug::MovedUnseen),
         "torn-read" => Some(Bug::TornRead),
-        "floor-ignored" => Some(Bug::FloorIgnored),
+        "move-unchecked" => Some(Bug::MoveUnchecked),
         "not-at-once" => Some(Bug::NotAtOnce),
         "stale-replaces" => Some(Bug::StaleReplaces),
         "removed-stays" => Some(Bug::RemovedStays),

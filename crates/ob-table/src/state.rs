@@ -51,8 +51,8 @@ impl State {
 
 /// The floor of a bucket, as it stands in memory: `stamp << 1 | hard`.
 ///
-/// Nothing older than the floor is *admitted* to a bucket. What is there already stays, unless the floor is *hard*: then
-/// readers, too, take nothing that is older.
+/// Nothing older than the floor is *admitted* to a bucket. What is there already stays, and can be moved; but what is older
+/// than a *hard* floor is not valid any more once it was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Floor(pub(crate) u64);
 
@@ -85,9 +85,9 @@ impl Floor {
         Self(self.0 & !Self::HARD)
     }
 
-    /// Whether readers, and moves, must not take an entry of this stamp.
+    /// Whether an entry of this stamp, moved to this bucket or from it, must stay invalid.
     #[inline]
-    pub(crate) fn hides(self, stamp: Stamp) -> bool {
+    pub(crate) fn stops(self, stamp: Stamp) -> bool {
         self.is_hard() && stamp < self.stamp()
     }
 }
@@ -123,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_hides_only_when_it_is_hard() {
+    fn a_floor_stops_moves_only_when_it_is_hard() {
         let hard = Floor::hard(stamp(5));
-        assert!(hard.hides(stamp(4)) && !hard.hides(stamp(5)) && !hard.softened().hides(stamp(4)));
+        assert!(hard.stops(stamp(4)) && !hard.stops(stamp(5)) && !hard.softened().stops(stamp(4)));
         assert_eq!(hard.at(stamp(7)), Floor::hard(stamp(7)));
         assert_eq!(hard.softened().stamp(), stamp(5));
     }

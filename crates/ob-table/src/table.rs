@@ -32,6 +32,8 @@ pub(crate) struct OutsideCounts {
     pub(crate) struck: Count,
     /// Invalidations that gave up looking.
     pub(crate) hardened: Count,
+    #[cfg(loom)]
+    gives_up_at_once: std::sync::atomic::AtomicBool,
 }
 
 /// A valid entry, and where it was seen.
@@ -119,7 +121,7 @@ impl Table {
         self.prefetch_headers(&place);
         let tombstone = State::tombstone(stamp);
         let mut is_floor_raised = false;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..self.invalidation_attempts() {
             match self.strike(&place, key, tombstone) {
                 Strike::Struck => return,
                 Strike::Absent if is_floor_raised => return,
@@ -133,6 +135,7 @@ impl Table {
                     // floors: one of the two sees the other.
                     fence(Ordering::SeqCst);
                 }
+                Strike::Unstable if is_planted(Bug::MovedUnseen) => return,
                 Strike::Unstable => {}
             }
         }
@@ -141,15 +144,32 @@ impl Table {
             self.harden(bucket, stamp);
         }
         fence(Ordering::SeqCst);
-        // What the writer published before it could see these floors is seen here; what it publishes later is checked.
+        // What the writer published before it could see these floors is seen here; what it moves later stays invalid.
         let _ = self.strike(&place, key, tombstone);
     }
 
-    /// Invalidations that gave up looking, because the writer moved entries of the very buckets each time they looked, and
-    /// hid everything older in both of them. More than a few in a table's life would be strange.
+    /// Invalidations that gave up looking, because the writer filled slots of the very buckets each time they looked, and
+    /// hardened the floors of both. More than a few in a table's life would be strange.
     #[must_use]
     pub fn hardened(&self) -> u64 {
         self.outside.hardened.load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn invalidation_attempts(&self) -> usize {
+        ATTEMPTS
+    }
+
+    #[cfg(loom)]
+    fn invalidation_attempts(&self) -> usize {
+        if self.outside.gives_up_at_once.load(Ordering::Relaxed) { 0 } else { ATTEMPTS }
+    }
+
+    /// From now on invalidators do not look before they give up: loom would need too many preemptions to get there.
+    #[cfg(loom)]
+    pub fn give_up_at_once(&self) {
+        self.outside.gives_up_at_once.store(true, Ordering::Relaxed);
     }
 
     #[inline]
@@ -193,8 +213,6 @@ impl Table {
     #[inline]
     fn probe(&self, main: u32, tag: Tag, key: &Key) -> Probe {
         let head = self.bucket(main);
-        // The floor comes first: the writer makes it soft again only after it has taken out what it hides.
-        let floor = Floor(head.floor.load(Ordering::Acquire));
         let seq = head.seq.load(Ordering::Acquire);
         for (index, bucket) in self.chain(main) {
             for slot in tag.matches(bucket.tags.load(Ordering::Relaxed)) {
@@ -207,9 +225,6 @@ impl Table {
                 if head.seq.load(Ordering::Relaxed) != seq && !is_planted(Bug::TornRead) {
                     return Probe::Torn;
                 }
-                if floor.hides(state.stamp()) && !is_planted(Bug::FloorIgnored) {
-                    return Probe::Absent(seq);
-                }
                 let hit = Hit { item, stamp: state.stamp() };
                 return Probe::Found(Found { hit, main, bucket: index, slot, seq });
             }
@@ -220,10 +235,9 @@ impl Table {
     /// Whether an entry is as valid as it was when it was found.
     pub(crate) fn is_still_valid(&self, found: &Found) -> bool {
         let head = self.bucket(found.main);
-        let floor = Floor(head.floor.load(Ordering::Acquire));
         let state = self.bucket(found.bucket).state(found.slot, Ordering::Acquire);
         let is_same = head.seq.load(Ordering::Relaxed) == found.seq;
-        is_same && state == State::valid(found.hit.stamp) && !floor.hides(found.hit.stamp)
+        is_same && state == State::valid(found.hit.stamp)
     }
 
     #[inline]
@@ -258,7 +272,7 @@ impl Table {
                 }
             }
         }
-        let is_stable = self.are_unchanged(place, seqs) || is_planted(Bug::MovedUnseen);
+        let is_stable = self.are_unchanged(place, seqs);
         match (is_stable && !is_lost, is_struck) {
             (false, _) => Strike::Unstable,
             (true, true) => Strike::Struck,
@@ -290,7 +304,7 @@ impl Table {
         self.harden(bucket, stamp);
     }
 
-    /// Hides everything older than the stamp in a bucket, from readers too.
+    /// As [`Table::raise_floor`]; and nothing older than the stamp that is moved to the bucket, or from it, stays valid.
     fn harden(&self, bucket: u32, stamp: Stamp) {
         let word = &self.bucket(bucket).floor;
         word.fetch_or(Floor::HARD, Ordering::AcqRel);

@@ -337,12 +337,15 @@ impl TableWriter {
         }
         if old.is_tombstone() {
             table.bucket(to.bucket).strike(to.slot, old);
-        } else if ![from.main, to.main].into_iter().any(|main| self.floor_word(main).hides(stamp)) {
+            return;
+        }
+        let is_stopped = [from.main, to.main].into_iter().any(|main| self.floor_word(main).stops(stamp));
+        if !is_stopped || is_planted(Bug::MoveUnchecked) {
             self.make_valid(to, stamp);
         }
     }
 
-    /// Makes hard floors soft again, by taking out what they hide.
+    /// Makes hard floors soft again, by taking out what they would stop.
     fn settle(&mut self, place: &Place) {
         for main in place.buckets {
             for _ in 0..ATTEMPTS {
@@ -352,11 +355,11 @@ impl TableWriter {
                 }
                 let table = Arc::clone(&self.table);
                 for (bucket, entries) in table.chain(main) {
-                    let is_hidden = |slot: &usize| {
+                    let is_stopped = |slot: &usize| {
                         let state = entries.state(*slot, Ordering::Acquire);
                         !state.is_free() && state.stamp() < floor.stamp()
                     };
-                    for slot in (0..SLOTS).filter(is_hidden) {
+                    for slot in (0..SLOTS).filter(is_stopped) {
                         self.take(Spot { main, bucket, slot });
                     }
                 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use ob_table::{BATCH_MAX, Hit, Item, Key, Refused, Stamp, Table, TableConfig, TableWriter, WhenFull};
 use proptest::prelude::*;
 
-const KEYS: u8 = 40;
+const KEYS: u8 = if cfg!(miri) { 12 } else { 40 };
+const OPS_MAX: usize = if cfg!(miri) { 40 } else { 300 };
 
 /// How long ago a stamp was given: 0 is one that is newer than all before.
 type Age = u64;
@@ -149,7 +150,7 @@ impl Beside {
             }
             // What is newer than everything is refused only where nothing may make room for it.
             Err(refused) if age == 0 => {
-                assert_eq!((refused, self.when_full), (Refused::Full, WhenFull::Refuse))
+                assert_eq!((refused, self.when_full), (Refused::Full, WhenFull::Refuse));
             }
             Err(_) => {}
         }
@@ -202,7 +203,7 @@ proptest! {
         overflow in 0u32..4,
         evicts: bool,
         seed in 0u64..1000,
-        ops in proptest::collection::vec(op(), 1..300),
+        ops in proptest::collection::vec(op(), 1..OPS_MAX),
     ) {
         let when_full = if evicts { WhenFull::Evict } else { WhenFull::Refuse };
         let mut beside = Beside::new(half * 2, overflow, when_full, seed);
@@ -224,7 +225,7 @@ fn a_long_run_comes_through_every_part() {
         state ^= state << 17;
         state % below
     };
-    let steps = if cfg!(miri) { 300 } else { 20_000 };
+    let steps = if cfg!(miri) { 40 } else { 20_000 };
     for when_full in [WhenFull::Refuse, WhenFull::Evict] {
         let mut beside = Beside::new(4, 1, when_full, 3);
         let mut chained = 0;
