@@ -19,7 +19,7 @@ pub const PREEMPTIONS: usize = 3;
 pub const PREEMPTIONS_VARIABLE: &str = "LOOM_MAX_PREEMPTIONS";
 
 /// Test targets that hold loom models, each with its package.
-pub const TESTS: &[(&str, &str)] = &[("ob-ring", "loom")];
+pub const TESTS: &[(&str, &str)] = &[("ob-ring", "loom"), ("ob-table", "loom")];
 
 /// Run the loom models: the lock-free code under every interleaving.
 ///

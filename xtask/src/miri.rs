@@ -21,7 +21,7 @@ are missing. Where that is impossible the verb says SKIPPED, loudly, and succeed
 MIRIFLAGS and PROPTEST_CASES are taken from the environment when they are set there.";
 
 // Crates that call into the kernel (ob-io, ob-link) are not here: Miri does not know io_uring.
-const PACKAGES: &[&str] = &["ob-memory", "ob-ring"];
+const PACKAGES: &[&str] = &["ob-memory", "ob-ring", "ob-table"];
 
 // Tests that draw seeds or look at the clock need the outside world. Miri's emulation of weak memory fails an assertion
 // of its own where words of a region are written both by atomic stores and by plain copies; loom has the orderings.

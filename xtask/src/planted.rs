@@ -32,6 +32,26 @@ pub const HARNESSES: &[Harness] = &[
         ],
     },
     Harness {
+        package: "ob-table",
+        test: "loom",
+        build: Build::Loom,
+        plants: &[
+            "move-forgets",
+            "move-unchecked",
+            "floor-unchecked",
+            "no-second-look",
+            "moved-unseen",
+            "torn-read",
+            "not-at-once",
+        ],
+    },
+    Harness {
+        package: "ob-table",
+        test: "model",
+        build: Build::Plain,
+        plants: &["eviction-forgets", "plain-store", "stale-replaces", "removed-stays"],
+    },
+    Harness {
         package: "ob-sim",
         test: "planted",
         build: Build::Plain,

@@ -200,9 +200,8 @@ impl Buckets {
             len.checked_add(align).and_then(|len| Layout::from_size_align(len, 16).ok()).ok_or(failure)?;
         // SAFETY: the layout's size is not zero, since the alignment is part of it.
         let allocation = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(failure)?;
-        let gap = allocation.as_ptr().align_offset(align);
-        debug_assert!(gap <= align);
-        // SAFETY: the gap is at most `align`, and the allocation has `len + align` bytes.
+        let gap = allocation.addr().get().wrapping_neg() % align;
+        // SAFETY: the gap is less than `align`, and the allocation has `len + align` bytes.
         let first = unsafe { allocation.add(gap) };
         advise_large_pages(first, len, align);
         Ok(Self { first: first.cast(), count, allocation, layout })
@@ -283,6 +282,35 @@ impl Bucket {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// Name, offset and length of the fields in the tables of the document.
+    fn documented() -> Vec<(&'static str, usize, usize)> {
+        let rows = include_str!("../../../docs/table.md").lines().filter(|line| line.starts_with("| `"));
+        let field = |line: &'static str| {
+            let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`'));
+            Some((cells.next()?, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?))
+        };
+        rows.filter_map(field).collect()
+    }
+
+    #[test]
+    fn every_field_is_where_the_document_says() {
+        use std::mem::offset_of;
+        let bucket = [
+            ("floor", offset_of!(Bucket, floor), size_of::<AtomicU64>()),
+            ("seq", offset_of!(Bucket, seq), size_of::<AtomicU32>()),
+            ("chain", offset_of!(Bucket, chain), size_of::<AtomicU32>()),
+            ("tags", offset_of!(Bucket, tags), size_of::<AtomicU64>()),
+            ("states", offset_of!(Bucket, states), size_of::<[AtomicU64; SLOTS]>()),
+            ("slots", offset_of!(Bucket, slots), size_of::<[Slot; SLOTS]>()),
+        ];
+        let slot = [
+            ("key", offset_of!(Slot, key), size_of::<[AtomicU64; KEY_WORDS]>()),
+            ("item", offset_of!(Slot, item), size_of::<[AtomicU64; ITEM_WORDS]>()),
+            ("lengths", offset_of!(Slot, lengths), size_of::<AtomicU64>()),
+        ];
+        assert_eq!(documented(), [&bucket[..], &slot[..]].concat());
+    }
 
     #[test]
     fn buckets_are_aligned_and_empty() {

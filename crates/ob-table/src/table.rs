@@ -80,10 +80,10 @@ impl Table {
         Ok((table, writer))
     }
 
-    /// How much memory the table takes, once all of it was touched.
+    /// How much memory the buckets take, once all of them were touched.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        size_of_val::<[Bucket]>(&self.buckets) as u64 + size_of::<Self>() as u64
+        size_of_val::<[Bucket]>(&self.buckets) as u64
     }
 
     /// How many entries have a slot in buckets that keys are hashed to.

@@ -95,7 +95,7 @@ impl TableWriter {
     /// When a newer request may have changed the key, or there is no place; then the table is as if this had not been called,
     /// but for an older item of the key, which may be gone.
     pub fn admit(&mut self, key: &Key, item: &Item, stamp: Stamp) -> Result<(), Refused> {
-        let place = self.table.placement.place(key);
+        let place = self.place(key);
         self.settle(&place);
         let outcome = self.admit_at(&place, key, item, stamp);
         match outcome {
@@ -109,7 +109,7 @@ impl TableWriter {
     /// As [`Table::invalidate`], and more exact: where the key is not in the table and there is room, a tombstone keeps
     /// the stamp for it alone.
     pub fn invalidate(&mut self, key: &Key, stamp: Stamp) {
-        let place = self.table.placement.place(key);
+        let place = self.place(key);
         self.settle(&place);
         if let Some(spot) = self.find(&place, key) {
             let tombstone = State::tombstone(stamp);
@@ -128,7 +128,7 @@ impl TableWriter {
 
     /// Takes a key's entry out, if there is one, and says whether. An item at least as new can be admitted again.
     pub fn remove(&mut self, key: &Key) -> bool {
-        let place = self.table.placement.place(key);
+        let place = self.place(key);
         self.settle(&place);
         let Some(spot) = self.find(&place, key) else { return false };
         if spot.main == place.buckets[1] && is_planted(Bug::RemovedStays) {
@@ -234,34 +234,29 @@ impl TableWriter {
         if let Some(bucket) = self.overflow.link(&self.table, place.buckets[0]) {
             return Ok(Spot { main: place.buckets[0], bucket, slot: 0 });
         }
-        let victim = match self.oldest(place, State::is_tombstone) {
-            Some(tombstone) => Some(tombstone),
-            None if self.when_full == WhenFull::Evict => self.oldest(place, State::is_valid),
-            None => None,
-        };
         // To evict something newer would raise the floor above the very entry that it makes room for.
-        match victim {
-            Some((victim, age)) if age <= stamp => Ok(self.evict(victim)),
-            _ => Err(Refused::Full),
-        }
+        let tombstone = self.oldest(place, State::is_tombstone, stamp);
+        let victim = match self.when_full {
+            WhenFull::Refuse => tombstone,
+            WhenFull::Evict => tombstone.or_else(|| self.oldest(place, State::is_valid, stamp)),
+        };
+        victim.map(|victim| self.evict(victim)).ok_or(Refused::Full)
     }
 
     fn room_for_tombstone(&mut self, place: &Place, stamp: Stamp) -> Option<Spot> {
         let free = place.buckets.into_iter().find_map(|main| self.free_slot(main));
-        free.or_else(|| match self.oldest(place, State::is_tombstone) {
-            Some((victim, age)) if age < stamp => Some(self.evict(victim)),
-            _ => None,
+        free.or_else(|| {
+            let tombstone = self.oldest(place, State::is_tombstone, stamp)?;
+            Some(self.evict(tombstone))
         })
     }
 
-    /// The slot with the smallest stamp, among those of a kind in both buckets.
-    fn oldest(&self, place: &Place, is_kind: fn(State) -> bool) -> Option<(Spot, Stamp)> {
+    /// The slot with the smallest stamp, among those of a kind in both buckets that are not newer than a stamp.
+    fn oldest(&self, place: &Place, is_kind: fn(State) -> bool, newest: Stamp) -> Option<Spot> {
         let spots = place.buckets.into_iter().flat_map(|main| self.spots(main));
-        spots
-            .map(|spot| (spot, self.state(spot)))
-            .filter(|(_, state)| is_kind(*state))
-            .map(|(spot, state)| (spot, state.stamp()))
-            .min_by_key(|(_, stamp)| *stamp)
+        let kind = spots.map(|spot| (spot, self.state(spot))).filter(|(_, state)| is_kind(*state));
+        let old = kind.map(|(spot, state)| (spot, state.stamp())).filter(|(_, stamp)| *stamp <= newest);
+        old.min_by_key(|(_, stamp)| *stamp).map(|(spot, _)| spot)
     }
 
     /// A slot of the bucket or its chain that is free, or can be without losing anything: the floor says as much as the
@@ -376,6 +371,13 @@ impl TableWriter {
         if bucket != main && (0..SLOTS).all(is_free) {
             self.overflow.unlink(&self.table, main, bucket);
         }
+    }
+
+    /// Where a key can be; both headers are on their way.
+    fn place(&self, key: &Key) -> Place {
+        let place = self.table.placement.place(key);
+        self.table.prefetch_headers(&place);
+        place
     }
 
     /// The entry of a key, valid or not.

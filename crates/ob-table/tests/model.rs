@@ -197,6 +197,9 @@ impl Beside {
 }
 
 proptest! {
+    // Nothing is kept of failures, for planted bugs fail on purpose.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn the_table_keeps_to_the_model(
         half in 1u32..4,

@@ -117,3 +117,39 @@ fn the_rule_holds_where_everything_fits() {
 fn the_rule_holds_where_little_fits() {
     run(4, 1, WhenFull::Evict);
 }
+
+#[test]
+fn pairs_are_found_as_they_were_at_one_instant() {
+    let config = TableConfig { buckets: 4, overflow: 0, when_full: WhenFull::Evict, seed: Some(9) };
+    let (table, mut writer) = Table::new(config).unwrap();
+    let pair = [key(1), key(2)];
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut found, mut hits) = (0u64, [None; 2]);
+            while !is_done.load(Ordering::Relaxed) {
+                if table.lookup_all_at_once(&pair, &mut hits) {
+                    found += 1;
+                    assert_eq!(hits[0].unwrap().stamp, hits[1].unwrap().stamp);
+                }
+                thread::yield_now();
+            }
+            found
+        });
+        for at in 1..=REQUESTS {
+            for key in &pair {
+                table.invalidate(key, stamp(at));
+            }
+            for (number, key) in (1..).zip(&pair) {
+                writer.admit(key, &item(number, at), stamp(at)).unwrap();
+            }
+            if at % 8 == 0 {
+                // Time for the reader to find both.
+                thread::yield_now();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let found = reader.join().unwrap();
+        assert!(cfg!(miri) || found > 0, "both were there most of the time");
+    });
+}
