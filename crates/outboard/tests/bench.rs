@@ -39,6 +39,25 @@ fn the_ring_is_measured_within_thirty_seconds() {
 }
 
 #[test]
+fn the_table_is_measured_against_other_maps() {
+    let place = Place::new();
+    let output = place.output(&["bench", "table", "--quick", "--json", "table.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("table.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in ["lookup_vs_best.1m", "lookup_vs_best.30m", "batch16_vs_best.30m"] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    for name in ["table.1m.r1", "dashmap.30m.r2.batch16", "papaya.30m.r1", "rwlock.1m.r2"] {
+        let case = cases.iter().find(|case| case["case"] == name).unwrap();
+        // While an item is replaced the table finds nothing; the others find everything.
+        assert!(case["found"].as_f64().unwrap() > 0.9, "{case}");
+    }
+}
+
+#[test]
 fn files_are_measured_on_disk_and_in_memory() {
     let place = Place::new();
     let output = place.output(&["bench", "files", "--quick", "--json", "files.json", "--plot", "files.svg"]);

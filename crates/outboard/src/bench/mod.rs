@@ -17,6 +17,7 @@ pub mod nvme;
 mod plot;
 mod report;
 pub mod ring;
+pub mod table;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ use crate::spelling::nearest;
 use crate::terminal::{say, table};
 
 /// All benchmarks, in the order in which they are listed.
-pub const BENCHES: &[&dyn Bench] = &[&ring::RingBench, &files::FilesBench, &nvme::NvmeBench];
+pub const BENCHES: &[&dyn Bench] =
+    &[&ring::RingBench, &files::FilesBench, &nvme::NvmeBench, &table::TableBench];
 
 /// One benchmark.
 pub trait Bench: Sync {
