@@ -17,7 +17,8 @@ impl Table {
     pub fn lookup_many(&self, keys: &[Key], hits: &mut [Option<Hit>]) {
         assert_eq!(keys.len(), hits.len(), "every key has a place for its hit");
         for (keys, hits) in keys.chunks(BATCH_MAX).zip(hits.chunks_mut(BATCH_MAX)) {
-            let places = self.places(keys);
+            let mut places = [Place::NOWHERE; BATCH_MAX];
+            self.locate(keys, &mut places);
             for ((key, place), hit) in keys.iter().zip(&places).zip(hits) {
                 *hit = self.find_valid(place, key).map(|found| found.hit);
             }
@@ -35,7 +36,8 @@ impl Table {
         if keys.len() > BATCH_MAX {
             return false;
         }
-        let places = self.places(keys);
+        let mut places = [Place::NOWHERE; BATCH_MAX];
+        self.locate(keys, &mut places);
         let mut all: [Option<Found>; BATCH_MAX] = [None; BATCH_MAX];
         for (((key, place), hit), found) in keys.iter().zip(&places).zip(hits).zip(&mut all) {
             *found = self.find_valid(place, key);
@@ -51,20 +53,18 @@ impl Table {
 
     /// Where the keys can be; the lines that a lookup of them will touch are on their way.
     #[inline]
-    fn places(&self, keys: &[Key]) -> [Place; BATCH_MAX] {
-        let mut places = [Place::NOWHERE; BATCH_MAX];
-        for (key, place) in keys.iter().zip(&mut places) {
+    fn locate(&self, keys: &[Key], places: &mut [Place; BATCH_MAX]) {
+        for (key, place) in keys.iter().zip(&mut *places) {
             *place = self.placement.place(key);
             self.prefetch_headers(place);
         }
         for place in &places[..keys.len()] {
-            for index in place.buckets {
+            for index in [place.first, place.second] {
                 let bucket = self.bucket(index);
                 for slot in place.tag.matches(bucket.tags.load(Ordering::Relaxed)) {
                     bucket.prefetch_slot(slot);
                 }
             }
         }
-        places
     }
 }

@@ -29,7 +29,7 @@ impl TableWriter {
     pub(crate) fn displace_for(&mut self, place: &Place) -> Option<Spot> {
         let mut reached = [Reached { bucket: 0, from: None }; SEARCH_MAX];
         let mut count = 0;
-        for bucket in place.buckets {
+        for bucket in place.buckets() {
             reached[count] = Reached { bucket, from: None };
             count += 1;
         }

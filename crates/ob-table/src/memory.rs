@@ -60,7 +60,7 @@ const _: () = {
 };
 
 impl Bucket {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn state(&self, slot: usize, order: Ordering) -> State {
         State(self.states[slot].load(order))
     }
@@ -95,7 +95,7 @@ impl Bucket {
     }
 
     /// Whether a slot has this key, as far as can be seen while it may be written.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_key(&self, slot: usize, key: &Key) -> bool {
         let slot = &self.slots[slot];
         let mut difference = u64::from(slot.lengths.load(Ordering::Relaxed) as u8 ^ key.len());
@@ -106,7 +106,7 @@ impl Bucket {
     }
 
     /// A slot's item, or a mixture of two while it is written.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn item(&self, slot: usize) -> Item {
         let slot = &self.slots[slot];
         let len = (slot.lengths.load(Ordering::Relaxed) >> 8) as u8;
@@ -135,13 +135,13 @@ impl Bucket {
     }
 
     /// Hints that a slot will be read soon.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch_slot(&self, slot: usize) {
         prefetch(&raw const self.slots[slot]);
     }
 
     /// Hints that the bucket will be looked at soon.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch(&self) {
         prefetch(&raw const self.floor);
     }

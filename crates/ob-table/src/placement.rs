@@ -33,14 +33,22 @@ pub(crate) struct Tag(u16);
 /// Where a key can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// First the primary bucket, then the other. They are never the same.
-    pub(crate) buckets: [u32; 2],
+    /// The primary bucket. (It and the other are not an array: written as two numbers and read as one, they would have each
+    /// lookup wait for the memory of the one before.)
+    pub(crate) first: u32,
+    /// The other bucket, which is never the same.
+    pub(crate) second: u32,
     pub(crate) tag: Tag,
 }
 
 impl Place {
     /// A place of no key, to begin with.
-    pub(crate) const NOWHERE: Self = Self { buckets: [0; 2], tag: Tag(0) };
+    pub(crate) const NOWHERE: Self = Self { first: 0, second: 0, tag: Tag(0) };
+
+    /// Both buckets, the primary one first.
+    pub(crate) fn buckets(&self) -> [u32; 2] {
+        [self.first, self.second]
+    }
 }
 
 /// Maps keys to places.
@@ -60,18 +68,22 @@ impl Placement {
         Self { secret: SharedSeed::from_u64(seed), buckets }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&self, key: &Key) -> Place {
-        let mut hasher = FoldHasher::with_seed(0, &self.secret);
-        hasher.write(key.bytes());
+        let mut hasher = FoldHasher::with_seed(key.len().into(), &self.secret);
+        // By words, and not by bytes of a length that differs from key to key. Behind the length they are all zero.
+        let words = key.words();
+        for word in &words[..key.words_in_use()] {
+            hasher.write_u64(*word);
+        }
         let hash = hasher.finish();
         let tag = Tag((hash & TAG_MASK) as u16);
-        let primary = scale(hash >> 32, self.buckets);
-        Place { buckets: [primary, self.other(primary, tag)], tag }
+        let first = scale(hash >> 32, self.buckets);
+        Place { first, second: self.other(first, tag), tag }
     }
 
     /// The other bucket of a key that has this tag and can be in this bucket.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn other(&self, bucket: u32, tag: Tag) -> u32 {
         let mixed = (u64::from(tag.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let sum = scale(mixed >> 32, self.buckets / 2) * 2 + 1;
@@ -81,7 +93,7 @@ impl Placement {
 }
 
 /// A number of 32 bits, scaled down to below `range`.
-#[inline]
+#[inline(always)]
 fn scale(number: u64, range: u32) -> u32 {
     ((number * u64::from(range)) >> 32) as u32
 }
@@ -101,7 +113,7 @@ impl Tag {
     }
 
     /// The slots that have this tag, and now and then one more above them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn matches(self, tags: u64) -> Matches {
         let difference = tags ^ LOW.wrapping_mul(u64::from(self.0));
         // A lane of zero borrows, and shows in its highest bit; it can make the lane above look like one as well.
@@ -116,7 +128,7 @@ pub(crate) struct Matches(u64);
 impl Iterator for Matches {
     type Item = usize;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<usize> {
         if self.0 == 0 {
             return None;
@@ -141,7 +153,7 @@ mod tests {
             seed: u64,
         ) {
             let placement = Placement::new(half * 2, Some(seed));
-            let Place { buckets: [first, second], tag } = placement.place(&Key::new(&bytes).unwrap());
+            let Place { first, second, tag } = placement.place(&Key::new(&bytes).unwrap());
             prop_assert!(first < half * 2 && second < half * 2 && first != second);
             prop_assert_eq!((placement.other(first, tag), placement.other(second, tag)), (second, first));
         }

@@ -95,13 +95,13 @@ impl Table {
     /// The two buckets in which a key can be, the primary one first.
     #[must_use]
     pub fn buckets_of(&self, key: &Key) -> [u32; 2] {
-        self.placement.place(key).buckets
+        self.placement.place(key).buckets()
     }
 
     /// The key's item, if it is there and no invalidation with a greater stamp was complete when this began.
     ///
     /// It never waits. That it finds nothing means nothing: the writer may have been in the way.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn lookup(&self, key: &Key) -> Option<Hit> {
         let place = self.placement.place(key);
@@ -126,7 +126,7 @@ impl Table {
                 Strike::Struck => return,
                 Strike::Absent if is_floor_raised => return,
                 Strike::Absent => {
-                    self.raise_floor(place.buckets[0], stamp);
+                    self.raise_floor(place.first, stamp);
                     is_floor_raised = true;
                     if is_planted(Bug::NoSecondLook) {
                         return;
@@ -140,7 +140,7 @@ impl Table {
             }
         }
         self.outside.hardened.fetch_add(1, Ordering::Relaxed);
-        for bucket in place.buckets {
+        for bucket in place.buckets() {
             self.harden(bucket, stamp);
         }
         fence(Ordering::SeqCst);
@@ -172,14 +172,13 @@ impl Table {
         self.outside.gives_up_at_once.store(true, Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch_headers(&self, place: &Place) {
-        for bucket in place.buckets {
-            self.bucket(bucket).prefetch();
-        }
+        self.bucket(place.first).prefetch();
+        self.bucket(place.second).prefetch();
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bucket(&self, index: u32) -> &Bucket {
         &self.buckets[index as usize]
     }
@@ -190,12 +189,36 @@ impl Table {
         Chain { table: self, next: main + 1, left: 1 + CHAIN_MAX }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_valid(&self, place: &Place, key: &Key) -> Option<Found> {
+        match self.find_at_once(place, key) {
+            Some(found) => Some(found),
+            None => self.find_with_care(*place, key),
+        }
+    }
+
+    /// Finds most entries: those in the first slot that has the tag. It is short, and inlined with all that it uses, so that
+    /// the processor can be at several lookups while the memory is at the first.
+    #[inline(always)]
+    fn find_at_once(&self, place: &Place, key: &Key) -> Option<Found> {
+        for main in [place.first, place.second] {
+            let head = self.bucket(main);
+            let seq = head.seq.load(Ordering::Acquire);
+            let Some(slot) = place.tag.matches(head.tags.load(Ordering::Relaxed)).next() else { continue };
+            if let Some(Probe::Found(found)) = self.probe_slot(main, (main, head), slot, seq, key) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_with_care(&self, place: Place, key: &Key) -> Option<Found> {
         for _ in 0..ATTEMPTS {
             let mut seqs = [0; 2];
             let mut is_torn = false;
-            for (seq, main) in seqs.iter_mut().zip(place.buckets) {
+            for (seq, main) in seqs.iter_mut().zip(place.buckets()) {
                 match self.probe(main, place.tag, key) {
                     Probe::Found(found) => return Some(found),
                     Probe::Absent(seen) => *seq = seen,
@@ -203,7 +226,7 @@ impl Table {
                 }
             }
             // An entry on its way from the second bucket to the first is easily missed.
-            if !is_torn && self.are_unchanged(place, seqs) {
+            if !is_torn && self.are_unchanged(&place, seqs) {
                 return None;
             }
         }
@@ -216,20 +239,35 @@ impl Table {
         let seq = head.seq.load(Ordering::Acquire);
         for (index, bucket) in self.chain(main) {
             for slot in tag.matches(bucket.tags.load(Ordering::Relaxed)) {
-                let state = bucket.state(slot, Ordering::Acquire);
-                if !state.is_valid() || !bucket.has_key(slot, key) {
-                    continue;
+                if let Some(probe) = self.probe_slot(main, (index, bucket), slot, seq, key) {
+                    return probe;
                 }
-                let item = bucket.item(slot);
-                fence(Ordering::Acquire);
-                if head.seq.load(Ordering::Relaxed) != seq && !is_planted(Bug::TornRead) {
-                    return Probe::Torn;
-                }
-                let hit = Hit { item, stamp: state.stamp() };
-                return Probe::Found(Found { hit, main, bucket: index, slot, seq });
             }
         }
         Probe::Absent(seq)
+    }
+
+    /// Looks at one slot; `None` if it has no valid entry of the key.
+    #[inline(always)]
+    fn probe_slot(
+        &self,
+        main: u32,
+        (index, bucket): (u32, &Bucket),
+        slot: usize,
+        seq: u32,
+        key: &Key,
+    ) -> Option<Probe> {
+        let state = bucket.state(slot, Ordering::Acquire);
+        if !state.is_valid() || !bucket.has_key(slot, key) {
+            return None;
+        }
+        let item = bucket.item(slot);
+        fence(Ordering::Acquire);
+        if self.bucket(main).seq.load(Ordering::Relaxed) != seq && !is_planted(Bug::TornRead) {
+            return Some(Probe::Torn);
+        }
+        let hit = Hit { item, stamp: state.stamp() };
+        Some(Probe::Found(Found { hit, main, bucket: index, slot, seq }))
     }
 
     /// Whether an entry is as valid as it was when it was found.
@@ -243,7 +281,7 @@ impl Table {
     #[inline]
     fn are_unchanged(&self, place: &Place, seqs: [u32; 2]) -> bool {
         fence(Ordering::Acquire);
-        let now = place.buckets.map(|main| self.bucket(main).seq.load(Ordering::Relaxed));
+        let now = place.buckets().map(|main| self.bucket(main).seq.load(Ordering::Relaxed));
         now == seqs
     }
 
@@ -251,7 +289,7 @@ impl Table {
     fn strike(&self, place: &Place, key: &Key, tombstone: State) -> Strike {
         let mut seqs = [0; 2];
         let (mut is_struck, mut is_lost) = (false, false);
-        for (seq, main) in seqs.iter_mut().zip(place.buckets) {
+        for (seq, main) in seqs.iter_mut().zip(place.buckets()) {
             *seq = self.bucket(main).seq.load(Ordering::Acquire);
             for (_, bucket) in self.chain(main) {
                 // First the states, then the tags: a tag is at least as new as the state that it is taken for.

@@ -25,10 +25,12 @@ pub enum WordError {
 }
 
 /// A key of 1 to [`KEY_BYTES_MAX`] bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+// Words, and not bytes: a key that was just put together in small pieces would be read back in one large piece, and then the
+// processor waits until the pieces have come as far as the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    // Behind the length all bytes are zero, so that whole words can be compared.
-    bytes: [u8; KEY_BYTES_MAX],
+    // In the order of memory. Behind the length all bytes are zero.
+    words: [u64; KEY_WORDS],
     len: u8,
 }
 
@@ -37,37 +39,52 @@ impl Key {
     ///
     /// # Errors
     /// When there are.
-    #[inline]
+    #[inline(always)]
     pub fn new(bytes: &[u8]) -> Result<Self, WordError> {
         if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
             return Err(WordError::Key(bytes.len()));
         }
-        let mut padded = [0; KEY_BYTES_MAX];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        Ok(Self { bytes: padded, len: bytes.len() as u8 })
+        let mut words = [0; KEY_WORDS];
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for (word, chunk) in words.iter_mut().zip(whole) {
+            *word = u64::from_ne_bytes(*chunk);
+        }
+        if let Some(word) = words.get_mut(whole.len()) {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            *word = u64::from_ne_bytes(last);
+        }
+        Ok(Self { words, len: bytes.len() as u8 })
     }
 
     /// The bytes.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        let len = usize::from(self.len).min(KEY_BYTES_MAX);
+        // SAFETY: the words are initialised, lie side by side as an array does, and have at least `len` bytes; any byte is a
+        // `u8`, and the slice borrows the key.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), len) }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self) -> [u64; KEY_WORDS] {
-        words_of(&self.bytes)
+        self.words
     }
 
-    #[inline]
+    /// How many words hold all bytes, or some more: few numbers of words are as well predicted as one.
+    #[inline(always)]
+    pub(crate) fn words_in_use(&self) -> usize {
+        if self.len <= 16 { KEY_WORDS.min(2) } else { KEY_WORDS }
+    }
+
+    #[inline(always)]
     pub(crate) fn len(&self) -> u8 {
         self.len
     }
 
     pub(crate) fn from_words(words: [u64; KEY_WORDS], len: u8) -> Self {
-        let mut bytes = [0; KEY_BYTES_MAX];
-        bytes_of(&words, &mut bytes);
-        Self { bytes, len: len.min(KEY_BYTES_MAX as u8) }
+        Self { words, len }
     }
 }
 
@@ -79,6 +96,7 @@ impl fmt::Debug for Key {
 
 /// What the table keeps for a key: up to [`ITEM_BYTES_MAX`] bytes that mean nothing to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C, align(8))]
 pub struct Item {
     bytes: [u8; ITEM_BYTES_MAX],
     len: u8,
@@ -109,18 +127,18 @@ impl Item {
         &self.bytes[..usize::from(self.len)]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self) -> [u64; ITEM_WORDS] {
         words_of(&self.bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self) -> u8 {
         self.len
     }
 
     /// From words that a reader may have torn: any of them make some item.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn from_words(words: [u64; ITEM_WORDS], len: u8) -> Self {
         let mut bytes = [0; ITEM_BYTES_MAX];
         bytes_of(&words, &mut bytes);
@@ -176,7 +194,7 @@ pub struct Hit {
     pub stamp: Stamp,
 }
 
-#[inline]
+#[inline(always)]
 fn words_of<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -185,7 +203,7 @@ fn words_of<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES]) -> [u64
     words
 }
 
-#[inline]
+#[inline(always)]
 fn bytes_of(words: &[u64], bytes: &mut [u8]) {
     for (word, chunk) in words.iter().zip(bytes.as_chunks_mut::<8>().0) {
         *chunk = word.to_le_bytes();

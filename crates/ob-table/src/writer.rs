@@ -122,7 +122,7 @@ impl TableWriter {
         }
         match self.room_for_tombstone(&place, stamp) {
             Some(spot) => self.fill(spot, place.tag, key, &Item::EMPTY, stamp),
-            None => self.table.raise_floor(place.buckets[0], stamp),
+            None => self.table.raise_floor(place.first, stamp),
         }
     }
 
@@ -131,7 +131,7 @@ impl TableWriter {
         let place = self.place(key);
         self.settle(&place);
         let Some(spot) = self.find(&place, key) else { return false };
-        if spot.main == place.buckets[1] && is_planted(Bug::RemovedStays) {
+        if spot.main == place.second && is_planted(Bug::RemovedStays) {
             self.table.bucket(spot.bucket).strike(spot.slot, State::tombstone(Stamp::MAX));
             return true;
         }
@@ -159,7 +159,7 @@ impl TableWriter {
     pub fn displace(&mut self, key: &Key) -> bool {
         let place = self.table.placement.place(key);
         let Some(from) = self.find(&place, key) else { return false };
-        let other = if from.main == place.buckets[0] { place.buckets[1] } else { place.buckets[0] };
+        let other = if from.main == place.first { place.second } else { place.first };
         let Some(to) = self.free_slot(other) else { return false };
         self.relocate(from, to);
         true
@@ -223,7 +223,7 @@ impl TableWriter {
 
     /// A free slot for an entry, by whatever means.
     fn make_room(&mut self, place: &Place, stamp: Stamp) -> Result<Spot, Refused> {
-        for main in place.buckets {
+        for main in place.buckets() {
             if let Some(spot) = self.free_slot(main) {
                 return Ok(spot);
             }
@@ -231,8 +231,8 @@ impl TableWriter {
         if let Some(spot) = self.displace_for(place) {
             return Ok(spot);
         }
-        if let Some(bucket) = self.overflow.link(&self.table, place.buckets[0]) {
-            return Ok(Spot { main: place.buckets[0], bucket, slot: 0 });
+        if let Some(bucket) = self.overflow.link(&self.table, place.first) {
+            return Ok(Spot { main: place.first, bucket, slot: 0 });
         }
         // To evict something newer would raise the floor above the very entry that it makes room for.
         let tombstone = self.oldest(place, State::is_tombstone, stamp);
@@ -244,7 +244,7 @@ impl TableWriter {
     }
 
     fn room_for_tombstone(&mut self, place: &Place, stamp: Stamp) -> Option<Spot> {
-        let free = place.buckets.into_iter().find_map(|main| self.free_slot(main));
+        let free = place.buckets().into_iter().find_map(|main| self.free_slot(main));
         free.or_else(|| {
             let tombstone = self.oldest(place, State::is_tombstone, stamp)?;
             Some(self.evict(tombstone))
@@ -253,7 +253,7 @@ impl TableWriter {
 
     /// The slot with the smallest stamp, among those of a kind in both buckets that are not newer than a stamp.
     fn oldest(&self, place: &Place, is_kind: fn(State) -> bool, newest: Stamp) -> Option<Spot> {
-        let spots = place.buckets.into_iter().flat_map(|main| self.spots(main));
+        let spots = place.buckets().into_iter().flat_map(|main| self.spots(main));
         let kind = spots.map(|spot| (spot, self.state(spot))).filter(|(_, state)| is_kind(*state));
         let old = kind.map(|(spot, state)| (spot, state.stamp())).filter(|(_, stamp)| *stamp <= newest);
         old.min_by_key(|(_, stamp)| *stamp).map(|(spot, _)| spot)
@@ -342,7 +342,7 @@ impl TableWriter {
 
     /// Makes hard floors soft again, by taking out what they would stop.
     fn settle(&mut self, place: &Place) {
-        for main in place.buckets {
+        for main in place.buckets() {
             for _ in 0..ATTEMPTS {
                 let floor = self.floor_word(main);
                 if !floor.is_hard() {
@@ -382,7 +382,7 @@ impl TableWriter {
 
     /// The entry of a key, valid or not.
     fn find(&self, place: &Place, key: &Key) -> Option<Spot> {
-        place.buckets.into_iter().flat_map(|main| self.spots(main)).find(|spot| {
+        place.buckets().into_iter().flat_map(|main| self.spots(main)).find(|spot| {
             let bucket = self.table.bucket(spot.bucket);
             let is_taken = !bucket.state(spot.slot, Ordering::Relaxed).is_free();
             is_taken && bucket.tag(spot.slot) == place.tag && bucket.has_key(spot.slot, key)
@@ -405,7 +405,7 @@ impl TableWriter {
 
     /// Nothing older is admitted for a key of this place.
     fn floor_of(&self, place: &Place) -> Stamp {
-        place.buckets.into_iter().fold(self.floor, |floor, main| floor.max(self.floor_word(main).stamp()))
+        place.buckets().into_iter().fold(self.floor, |floor, main| floor.max(self.floor_word(main).stamp()))
     }
 }
 
