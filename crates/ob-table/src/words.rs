@@ -44,16 +44,8 @@ impl Key {
         if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
             return Err(WordError::Key(bytes.len()));
         }
-        let mut words = [0; KEY_WORDS];
-        let (whole, rest) = bytes.as_chunks::<8>();
-        for (word, chunk) in words.iter_mut().zip(whole) {
-            *word = u64::from_ne_bytes(*chunk);
-        }
-        if let Some(word) = words.get_mut(whole.len()) {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            *word = u64::from_ne_bytes(last);
-        }
+        // Word by word and without a loop, so that they stay in registers.
+        let words = std::array::from_fn(|index| word_at(bytes, index * 8));
         Ok(Self { words, len: bytes.len() as u8 })
     }
 
@@ -192,6 +184,20 @@ pub struct Hit {
     pub item: Item,
     /// The stamp that it was admitted with.
     pub stamp: Stamp,
+}
+
+/// The word that begins at a place, zeroes beyond the end.
+#[inline(always)]
+fn word_at(bytes: &[u8], start: usize) -> u64 {
+    match bytes.get(start..) {
+        Some([a, b, c, d, e, f, g, h, ..]) => u64::from_ne_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        Some(rest) => {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            u64::from_ne_bytes(last)
+        }
+        None => 0,
+    }
 }
 
 #[inline(always)]
