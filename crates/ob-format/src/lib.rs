@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   card's services ── values ──▶ encode, checksum ──▶ bytes ──▶ device      files: docs/format/files.md
+//!                                                                     kv:    docs/format/kv-log.md
 //!   card's services ◀── values ── decode, check    ◀── bytes ◀── device
 //! ```
 //!
@@ -11,4 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod document;
 pub mod files;
+pub mod kv;
+mod layout;

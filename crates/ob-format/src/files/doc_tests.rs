@@ -1,31 +1,9 @@
 //! Holds `docs/format/files.md` and the types together.
 
 use super::*;
+use crate::document::{field_tables, rows};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format/files.md");
-
-/// Cells of every table row of a document.
-fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
-    let lines = document.lines().filter(|line| line.starts_with('|'));
-    lines.map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
-}
-
-/// Name, offset and length of the fields in each table that has such, in the document's order. A field without a fixed
-/// length has length 0.
-fn field_tables(document: &str) -> Vec<Vec<(&str, usize, usize)>> {
-    let mut tables = Vec::new();
-    for cells in rows(document) {
-        match cells[..] {
-            ["field", "offset", "bytes", ..] => tables.push(Vec::new()),
-            [name, offset, length, _] if offset.parse::<usize>().is_ok() => {
-                let table: &mut Vec<_> = tables.last_mut().unwrap();
-                table.push((name, offset.parse().unwrap(), length.parse().unwrap_or(0)));
-            }
-            _ => {}
-        }
-    }
-    tables
-}
 
 #[test]
 fn every_field_is_where_the_document_says() {

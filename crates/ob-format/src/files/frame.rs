@@ -5,7 +5,8 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::record::{self, ALIGNMENT};
-use super::{NodeRecord, Record, RecordError, Run, checksum_of, layout};
+use super::{NodeRecord, Record, RecordError, Run};
+use crate::layout::{checksum_of, layout};
 
 /// Bytes of a frame before its records.
 pub const FRAME_HEADER_LEN: usize = 64;

@@ -6,7 +6,8 @@ use ob_core::{NodeId, NodeKind, check_name};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{ROOT, layout};
+use super::ROOT;
+use crate::layout::layout;
 
 /// Bytes of a `NODE` record before the name.
 pub const NODE_LEN: usize = 32;

@@ -3,7 +3,8 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Geometry, GeometryError, VERSION, checksum_of, layout};
+use super::{Geometry, GeometryError, VERSION};
+use crate::layout::{checksum_of, layout};
 
 /// Bytes of a superblock; the rest of its block is zero.
 pub const SUPERBLOCK_LEN: usize = 128;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::layout::checksum_of;
 
 const FRAME_MAX: usize = 64 << 10;
 

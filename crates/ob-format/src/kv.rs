@@ -1,0 +1,320 @@
+//! The log of the key-value store (`docs/format/kv-log.md`).
+//!
+//! ```text
+//!   GroupWriter: push(record) … finish ──▶ whole blocks ──▶ a part's file
+//!   Group::decode ──▶ records()                    RecordView::decode: one record by itself, as the card reads it
+//! ```
+
+use std::ops::Range;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout::{checksum_of, layout};
+
+/// Groups begin at multiples of this.
+pub const BLOCK_LEN: usize = 4096;
+/// Bytes of a group's header.
+pub const GROUP_HEADER_LEN: usize = 64;
+/// Bytes of a record's header.
+pub const RECORD_HEADER_LEN: usize = 32;
+/// Records begin at multiples of this in their group.
+pub const RECORD_ALIGNMENT: usize = 8;
+/// Bytes of the longest key.
+pub const KEY_LEN_MAX: usize = u16::MAX as usize;
+
+const MAGIC: [u8; 4] = *b"OBKG";
+const VERSION: u32 = 1;
+/// Stamps are below this.
+const STAMP_END: u64 = 1 << 63;
+
+layout!(GroupBody, GROUP_HEADER_LEN, {
+    magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, length: U32, used: U32,
+    records: U32, reserved: [u8; 12],
+});
+
+layout!(RecordBody, RECORD_HEADER_LEN, {
+    checksum: U32, key_length: U16, kind: u8, reserved: u8, value_length: U32, reserved_too: U32, stamp: U64,
+    expires: U64,
+});
+
+const CHECKSUM_AT: usize = std::mem::offset_of!(GroupBody, checksum);
+/// A record's checksum covers what is behind it.
+const COVERED_FROM: usize = 4;
+
+mod kind {
+    pub(super) const VALUE: u8 = 1;
+    pub(super) const REMOVED: u8 = 2;
+}
+
+/// Why bytes are not a group, or not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// They do not begin like one.
+    #[error("there is none")]
+    Missing,
+    /// They are of a version that this program does not know.
+    #[error("the format's version is {0}, and this program knows version {VERSION}")]
+    Version(u32),
+    /// They are damaged.
+    #[error("the checksum is wrong")]
+    Checksum,
+    /// The checksum is right, and something cannot be.
+    #[error("it cannot be right: {0}")]
+    Illegal(&'static str),
+}
+
+/// What a key was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// What it has been since, or nothing if it was removed.
+    pub value: Option<&'a [u8]>,
+    /// The stamp of the request that did it.
+    pub stamp: u64,
+    /// Milliseconds since 1970 at which the key is gone, if ever.
+    pub expires: Option<u64>,
+}
+
+impl Record<'_> {
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        RECORD_HEADER_LEN + self.key.len() + self.value.map_or(0, <[u8]>::len)
+    }
+
+    /// Never: a record has a header.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Appends its bytes; `false`, and nothing, if it cannot be kept.
+    pub fn encode(&self, into: &mut Vec<u8>) -> bool {
+        let value = self.value.unwrap_or_default();
+        let (Ok(key_length), Ok(value_length)) = (u16::try_from(self.key.len()), u32::try_from(value.len()))
+        else {
+            return false;
+        };
+        if key_length == 0 || self.stamp >= STAMP_END || self.expires == Some(0) {
+            return false;
+        }
+        let body = RecordBody {
+            checksum: 0.into(),
+            key_length: key_length.into(),
+            kind: if self.value.is_some() { kind::VALUE } else { kind::REMOVED },
+            reserved: 0,
+            value_length: value_length.into(),
+            reserved_too: 0.into(),
+            stamp: self.stamp.into(),
+            expires: self.expires.unwrap_or(0).into(),
+        };
+        let at = into.len();
+        into.extend_from_slice(body.as_bytes());
+        into.extend_from_slice(self.key);
+        into.extend_from_slice(value);
+        let checksum = crc32c::crc32c(into.get(at + COVERED_FROM..).unwrap_or_default());
+        if let Some(place) = into.get_mut(at..at + COVERED_FROM) {
+            place.copy_from_slice(&checksum.to_le_bytes());
+        }
+        true
+    }
+}
+
+/// A record in the bytes that were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordPlace {
+    /// Where the key is.
+    pub key: Range<usize>,
+    /// Where the value is, if there is one.
+    pub value: Option<Range<usize>>,
+    /// The stamp of the request that made it.
+    pub stamp: u64,
+    /// When its key is gone, if ever.
+    pub expires: Option<u64>,
+    /// Bytes of all of it.
+    pub len: usize,
+}
+
+impl RecordPlace {
+    /// Checks the record that begins where the bytes do; there may be more of them.
+    ///
+    /// # Errors
+    ///
+    /// When it is not whole, or says what cannot be.
+    pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
+        let (body, _) = RecordBody::ref_from_prefix(bytes).map_err(|_| LogError::Missing)?;
+        let key = RECORD_HEADER_LEN..RECORD_HEADER_LEN + usize::from(body.key_length.get());
+        let value = key.end..key.end + body.value_length.get() as usize;
+        let covered = bytes.get(COVERED_FROM..value.end).ok_or(LogError::Missing)?;
+        if key.is_empty() || crc32c::crc32c(covered) != body.checksum.get() {
+            return Err(LogError::Checksum);
+        }
+        if body.stamp.get() >= STAMP_END {
+            return Err(LogError::Illegal("a stamp beyond all stamps"));
+        }
+        let len = value.end;
+        let value = match body.kind {
+            kind::VALUE => Some(value),
+            kind::REMOVED if value.is_empty() => None,
+            kind::REMOVED => return Err(LogError::Illegal("a removed key with a value")),
+            _ => return Err(LogError::Illegal("a kind that is not known")),
+        };
+        let expires = Some(body.expires.get()).filter(|expires| *expires > 0);
+        Ok(Self { key, value, stamp: body.stamp.get(), expires, len })
+    }
+
+    /// The record itself.
+    #[must_use]
+    pub fn of<'a>(&self, bytes: &'a [u8]) -> Record<'a> {
+        Record {
+            key: bytes.get(self.key.clone()).unwrap_or_default(),
+            value: self.value.clone().map(|value| bytes.get(value).unwrap_or_default()),
+            stamp: self.stamp,
+            expires: self.expires,
+        }
+    }
+}
+
+/// Whose groups they are, and in which life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The store.
+    pub store: [u8; 16],
+    /// Its life.
+    pub life: u32,
+}
+
+/// Collects records for one write.
+#[derive(Debug)]
+pub struct GroupWriter {
+    bytes: Vec<u8>,
+    records: u32,
+}
+
+impl Default for GroupWriter {
+    fn default() -> Self {
+        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0 }
+    }
+}
+
+impl GroupWriter {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Bytes that the group would have if it were finished now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len().next_multiple_of(BLOCK_LEN)
+    }
+
+    /// Adds a record; where it begins in the group, or nothing if it cannot be kept.
+    pub fn push(&mut self, record: &Record<'_>) -> Option<usize> {
+        let at = self.bytes.len().next_multiple_of(RECORD_ALIGNMENT);
+        let records = self.records.checked_add(1)?;
+        // The length is a number of 32 bits, of whole blocks.
+        u32::try_from(at.checked_add(record.len())?.checked_next_multiple_of(BLOCK_LEN)?).ok()?;
+        let before = self.bytes.len();
+        self.bytes.resize(at, 0);
+        if !record.encode(&mut self.bytes) {
+            self.bytes.truncate(before);
+            return None;
+        }
+        self.records = records;
+        Some(at)
+    }
+
+    /// The bytes to write at an address.
+    #[must_use]
+    pub fn finish(mut self, origin: Origin, address: u64) -> Vec<u8> {
+        let used = self.bytes.len();
+        self.bytes.resize(self.len(), 0);
+        let mut body = GroupBody {
+            magic: MAGIC,
+            version: VERSION.into(),
+            checksum: 0.into(),
+            life: origin.life.into(),
+            store: origin.store,
+            address: address.into(),
+            length: (self.bytes.len() as u32).into(),
+            used: (used as u32).into(),
+            records: self.records.into(),
+            reserved: [0; 12],
+        };
+        body.checksum = checksum_of(body.as_bytes(), CHECKSUM_AT).into();
+        if let Some(place) = self.bytes.get_mut(..GROUP_HEADER_LEN) {
+            place.copy_from_slice(body.as_bytes());
+        }
+        self.bytes
+    }
+}
+
+/// The header of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupHeader {
+    /// Who wrote it.
+    pub origin: Origin,
+    /// Where it says that it is.
+    pub address: u64,
+    /// Bytes of all of it.
+    pub length: usize,
+    used: usize,
+    records: u32,
+}
+
+impl GroupHeader {
+    /// Checks a header by itself; there may be more bytes.
+    ///
+    /// # Errors
+    ///
+    /// When it is not one of this version, whole and with legal numbers.
+    pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
+        let (body, _) = GroupBody::ref_from_prefix(bytes).map_err(|_| LogError::Missing)?;
+        if body.magic != MAGIC {
+            return Err(LogError::Missing);
+        }
+        // Before the checksum: another version may have it elsewhere.
+        if body.version.get() != VERSION {
+            return Err(LogError::Version(body.version.get()));
+        }
+        if body.checksum.get() != checksum_of(body.as_bytes(), CHECKSUM_AT) {
+            return Err(LogError::Checksum);
+        }
+        let (length, used) = (body.length.get() as usize, body.used.get() as usize);
+        if length % BLOCK_LEN != 0 || used < GROUP_HEADER_LEN || used > length || length - used >= BLOCK_LEN {
+            return Err(LogError::Illegal("lengths that do not fit together"));
+        }
+        if body.address.get() % BLOCK_LEN as u64 != 0 {
+            return Err(LogError::Illegal("an address within a block"));
+        }
+        let origin = Origin { store: body.store, life: body.life.get() };
+        Ok(Self { origin, address: body.address.get(), length, used, records: body.records.get() })
+    }
+
+    /// Where the records of the group are in its bytes.
+    ///
+    /// # Errors
+    ///
+    /// When one of them is not whole, or they are not as many, or as long, as the header says.
+    pub fn records(&self, group: &[u8]) -> Result<Vec<(usize, RecordPlace)>, LogError> {
+        let bytes = group.get(..self.used).ok_or(LogError::Missing)?;
+        let mut found = Vec::new();
+        let mut at = GROUP_HEADER_LEN;
+        for _ in 0..self.records {
+            at = at.next_multiple_of(RECORD_ALIGNMENT);
+            let place = RecordPlace::decode(bytes.get(at..).ok_or(LogError::Missing)?)?;
+            let end = at + place.len;
+            found.push((at, place));
+            at = end;
+        }
+        if at == self.used { Ok(found) } else { Err(LogError::Illegal("bytes behind the last record")) }
+    }
+}
+
+#[cfg(test)]
+#[path = "kv_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::document::field_tables;
+
+const DOCUMENT: &str = include_str!("../../../docs/format/kv-log.md");
+const ORIGIN: Origin = Origin { store: *b"store of the one", life: 3 };
+
+#[test]
+fn the_document_says_what_the_code_does() {
+    assert_eq!(field_tables(DOCUMENT), [GroupBody::FIELDS.to_vec(), RecordBody::FIELDS.to_vec()]);
+    for (name, value) in [
+        ("BLOCK_LEN", BLOCK_LEN),
+        ("GROUP_HEADER_LEN", GROUP_HEADER_LEN),
+        ("RECORD_HEADER_LEN", RECORD_HEADER_LEN),
+        ("RECORD_ALIGNMENT", RECORD_ALIGNMENT),
+    ] {
+        assert!(DOCUMENT.contains(&format!("`{name}` = {value} bytes")), "{name}");
+    }
+    assert!(DOCUMENT.contains(&format!("`VALUE` = {}, `REMOVED` = {}", kind::VALUE, kind::REMOVED)));
+    assert!(DOCUMENT.contains(&format!("version {VERSION}. Everything")));
+    assert!(DOCUMENT.contains(std::str::from_utf8(&MAGIC).unwrap()));
+}
+
+#[test]
+fn a_record_has_these_bytes() {
+    let mut bytes = Vec::new();
+    let record = Record { key: b"key", value: Some(b"value"), stamp: 0x0102, expires: Some(7) };
+    assert!(record.encode(&mut bytes));
+    let checksum = crc32c::crc32c(&bytes[4..]).to_le_bytes();
+    assert_eq!(bytes[..4], checksum);
+    let expected = b"\x03\x00\x01\x00\x05\x00\x00\x00\0\0\0\0\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0keyvalue";
+    assert_eq!(bytes[4..], expected[..]);
+}
+
+#[test]
+fn what_cannot_be_kept_is_not() {
+    let long = vec![0; KEY_LEN_MAX + 1];
+    for record in [
+        Record { key: b"", value: None, stamp: 1, expires: None },
+        Record { key: &long, value: None, stamp: 1, expires: None },
+        Record { key: b"k", value: None, stamp: STAMP_END, expires: None },
+        Record { key: b"k", value: None, stamp: 1, expires: Some(0) },
+    ] {
+        let mut group = GroupWriter::default();
+        assert_eq!(group.push(&record), None);
+        assert!(group.is_empty());
+        assert_eq!(GroupHeader::decode(&group.finish(ORIGIN, 0)).unwrap().records, 0);
+    }
+}
+
+/// Key, value, stamp and expiry.
+type Owned = (Vec<u8>, Option<Vec<u8>>, u64, Option<u64>);
+
+fn records() -> impl Strategy<Value = Vec<Owned>> {
+    let bytes = |len: Range<usize>| prop::collection::vec(any::<u8>(), len);
+    let value = prop::option::of(prop_oneof![bytes(0..50), bytes(4000..9000)]);
+    let record = (bytes(1..40), value, 0..STAMP_END, prop::option::of(1..u64::MAX));
+    prop::collection::vec(record, 0..12)
+}
+
+fn written(records: &[Owned], address: u64) -> Vec<u8> {
+    let mut group = GroupWriter::default();
+    for (key, value, stamp, expires) in records {
+        let record = Record { key, value: value.as_deref(), stamp: *stamp, expires: *expires };
+        assert_eq!(group.push(&record).unwrap() % RECORD_ALIGNMENT, 0);
+    }
+    let len = group.len();
+    let bytes = group.finish(ORIGIN, address);
+    assert_eq!(bytes.len(), len);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn groups_come_back_as_they_were(records in records(), block in 0u64..1 << 40) {
+        let address = block * BLOCK_LEN as u64;
+        let bytes = written(&records, address);
+        let header = GroupHeader::decode(&bytes).unwrap();
+        prop_assert_eq!((header.origin, header.address, header.length), (ORIGIN, address, bytes.len()));
+        let places = header.records(&bytes).unwrap();
+        prop_assert_eq!(places.len(), records.len());
+        for ((at, place), (key, value, stamp, expires)) in places.iter().zip(&records) {
+            let expected = Record { key, value: value.as_deref(), stamp: *stamp, expires: *expires };
+            prop_assert_eq!(place.of(&bytes[*at..]), expected);
+            // As the card reads it: by itself, and not a byte more.
+            let alone = &bytes[*at..*at + expected.len()];
+            prop_assert_eq!(RecordPlace::decode(alone).unwrap().of(alone), expected);
+            prop_assert!(RecordPlace::decode(&alone[..alone.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_is_noticed(records in records(), at: prop::sample::Index, bit in 0u8..8) {
+        let bytes = written(&records, 4096);
+        let whole = GroupHeader::decode(&bytes).unwrap();
+        let mut damaged = bytes.clone();
+        let at = at.index(whole.used);
+        damaged[at] ^= 1 << bit;
+        let read = GroupHeader::decode(&damaged).and_then(|header| header.records(&damaged));
+        let ends: Vec<usize> = whole.records(&bytes).unwrap().iter().map(|(at, place)| at + place.len).collect();
+        // What lies between two records says nothing.
+        let is_gap = at >= GROUP_HEADER_LEN
+            && ends.iter().any(|end| (*end..end.next_multiple_of(RECORD_ALIGNMENT)).contains(&at));
+        prop_assert_eq!(read.is_err(), !is_gap);
+    }
+
+    #[test]
+    fn no_bytes_are_too_wild(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = GroupHeader::decode(&bytes).and_then(|header| header.records(&bytes));
+        let _ = RecordPlace::decode(&bytes);
+    }
+}
