@@ -3,9 +3,11 @@
 use crate::files::{self, FileError, Operation, flag};
 use crate::frame::{self, kind};
 use crate::ring::{self, control};
+use crate::stream;
 
 const FILES: &str = include_str!("../../../docs/wire/files.md");
 const RING: &str = include_str!("../../../docs/wire/ring.md");
+const STREAM: &str = include_str!("../../../docs/wire/stream.md");
 const LINK: &str = include_str!("../../../docs/wire/link.md");
 
 /// Cells of every table row of a document.
@@ -132,4 +134,27 @@ fn file_errors_are_the_documents() {
     let coded: Vec<(&str, u16)> =
         FileError::ALL.iter().map(|error| (error.name().unwrap(), error.code())).collect();
     assert_eq!(documented, coded);
+}
+
+#[test]
+fn the_stream_is_the_documents() {
+    assert_eq!(field_tables(STREAM), stream::LAYOUTS.map(<[_]>::to_vec));
+    for (name, value) in [
+        ("FRAGMENT_LEN", stream::FRAGMENT_LEN),
+        ("CREDIT_LEN", stream::CREDIT_LEN as usize),
+        ("HEADER_LEN", stream::HEADER_LEN),
+        ("ADDRESS_LEN", stream::ADDRESS_LEN),
+        ("RECOVERED_LEN", stream::RECOVERED_LEN),
+        ("NUMBER_LEN", stream::NUMBER_LEN),
+        ("ENTRY_LEN", stream::ENTRY_LEN),
+    ] {
+        assert!(STREAM.contains(&format!("`{name}` = {value} bytes")), "{name}");
+    }
+    assert!(STREAM.contains(&format!("`KV_SERVICE` = {} is", stream::KV_SERVICE)));
+    assert!(STREAM.contains(&format!("version {}. Frames", stream::VERSION)));
+    let documented: Vec<(&str, u16, &str)> = rows(STREAM)
+        .filter(|cells| cells.len() == 4 && matches!(cells[2], "card" | "host"))
+        .filter_map(|cells| Some((cells[0], cells[1].parse().ok()?, cells[2])))
+        .collect();
+    assert_eq!(documented, stream::kind::ALL);
 }

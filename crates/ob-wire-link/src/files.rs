@@ -17,8 +17,10 @@ mod path;
 mod tests;
 
 use ob_core::NodeId;
+use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout::layout;
 
 pub use entry::{ENTRY_LEN, Entries, Entry, EntryError, entry_len, push_entry};
 pub use error::FileError;
@@ -38,23 +40,6 @@ pub const REQUEST_LEN: usize = 40;
 pub const RESPONSE_LEN: usize = 24;
 /// The root directory, where paths begin unless the library has another node.
 pub const ROOT: NodeId = NodeId(1);
-
-/// A struct with the layout of a table in the document: its length is checked here, its fields by a test.
-macro_rules! layout {
-    ($name:ident, $len:expr, { $($field:ident: $ty:ty),* $(,)? }) => {
-        #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-        #[repr(C)]
-        pub(crate) struct $name { $($field: $ty),* }
-        const _: () = assert!(size_of::<$name>() == $len);
-        #[cfg(test)]
-        impl $name {
-            /// Name, offset and length of each field.
-            pub(crate) const FIELDS: &[(&str, usize, usize)] =
-                &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$ty>())),*];
-        }
-    };
-}
-use layout;
 
 layout!(RequestBody, REQUEST_LEN, {
     id: U64, operation: U16, flags: U16, length: U32, node: U64, offset: U64, node_more: U64,

@@ -6,6 +6,7 @@
 //!   host threads ◀── messages ── [response ring] ◀─ DMA ─── card
 //!   host agent   ◀───────────── frames ───────────────────▶ card        frame: docs/wire/link.md
 //!   messages of the file service: requests and responses                files: docs/wire/files.md
+//!   messages of the services that clients reach by the director         stream: docs/wire/stream.md
 //! ```
 //!
 //! Layouts and codecs only: no memory is touched and no byte is moved here. The documents came first; a test
@@ -15,7 +16,9 @@
 
 pub mod files;
 pub mod frame;
+mod layout;
 pub mod ring;
+pub mod stream;
 
 #[cfg(test)]
 mod doc_tests;

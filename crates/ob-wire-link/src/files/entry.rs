@@ -2,9 +2,9 @@
 
 use ob_core::{NodeId, NodeKind, check_name};
 use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::layout;
+use crate::layout::layout;
 
 /// Bytes of an entry before its name.
 pub const ENTRY_LEN: usize = 24;

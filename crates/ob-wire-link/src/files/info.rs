@@ -1,10 +1,10 @@
 //! What answers tell of the card, of a node, and of the device's space.
 
 use ob_core::{NodeId, NodeKind};
+use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::layout;
+use crate::layout::layout;
 
 /// Bytes of a [`ServerInfo`].
 pub const SERVER_INFO_LEN: usize = 56;
