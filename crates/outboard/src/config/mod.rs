@@ -12,6 +12,7 @@
 
 mod explain;
 mod files;
+mod kv;
 mod network;
 mod nvme;
 mod quantity;
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 pub use explain::{Explanation, Mistake, Place};
 pub use files::{FilesConfig, FilesDevice, SegmentSize};
+pub use kv::{Durability, KvConfig, Password, Placement};
 pub use network::Network;
 pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
@@ -57,6 +59,8 @@ pub struct Config {
     pub files: FilesConfig,
     /// What NVMe/TCP initiators reach.
     pub nvme: NvmeConfig,
+    /// The store that Redis clients use.
+    pub kv: KvConfig,
     /// The status endpoint.
     pub status: StatusConfig,
     /// What is logged.
@@ -185,6 +189,8 @@ pub struct CardConfig {
     pub files: FilesConfig,
     /// What NVMe/TCP initiators reach.
     pub nvme: NvmeConfig,
+    /// The store that Redis clients use.
+    pub kv: KvConfig,
     /// Where its status is served.
     pub status: StatusConfig,
     /// Where the values came from, for errors that show only when they are used.
@@ -223,6 +229,8 @@ pub struct HostConfig {
     pub link: LinkConfig,
     /// How its reactor waits.
     pub reactor: ReactorConfig,
+    /// The store that Redis clients use.
+    pub kv: KvConfig,
     /// Where the values came from, for errors that show only when they are used.
     pub source: ConfigSource,
 }
@@ -322,6 +330,7 @@ impl Default for Config {
             reactor: ReactorConfig { spin: TimeSpan(Duration::from_micros(50)) },
             files: FilesConfig::default(),
             nvme: NvmeConfig::default(),
+            kv: KvConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
             source: ConfigSource::default(),
@@ -377,6 +386,7 @@ impl Config {
             reactor: self.reactor.clone(),
             files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
             nvme: self.nvme.below(&self.data),
+            kv: self.kv.clone(),
             status: self.status.clone(),
             source: self.source.clone(),
         }
@@ -390,6 +400,7 @@ impl Config {
             directory: self.data.join("host"),
             link: self.resolved_link(),
             reactor: self.reactor.clone(),
+            kv: self.kv.clone(),
             source: self.source.clone(),
         }
     }

@@ -12,9 +12,9 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::{
-    ByteSize, Config, FilesConfig, FilesDevice, LINK_MODELS, LinkConfig, LinkKind, LogConfig, LogLevel,
-    Mistake, NamespaceDevice, Network, NvmeConfig, Place, ReactorConfig, SegmentSize, StatusConfig,
-    SubsystemConfig, TimeSpan, files, nvme, together,
+    ByteSize, Config, Durability, FilesConfig, FilesDevice, KvConfig, LINK_MODELS, LinkConfig, LinkKind,
+    LogConfig, LogLevel, Mistake, NamespaceDevice, Network, NvmeConfig, Password, Place, Placement,
+    ReactorConfig, SegmentSize, StatusConfig, SubsystemConfig, TimeSpan, files, nvme, together,
 };
 use crate::spelling::nearest;
 
@@ -22,7 +22,7 @@ const TOP: &str = "";
 
 // Every section with its keys, in the order in which a message lists them.
 const SECTIONS: &[(&str, &[&str])] = &[
-    (TOP, &["data", "link", "reactor", "files", "nvme", "status", "log"]),
+    (TOP, &["data", "link", "reactor", "files", "nvme", "kv", "status", "log"]),
     (
         "link",
         &[
@@ -56,6 +56,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
         ],
     ),
     (nvme::SECTION, &["nqn", "listen", "thread", "device", "size", "hosts", "key", "controller_key"]),
+    ("kv", &["enabled", "listen", "placement", "durability", "memory", "table", "part", "password"]),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -63,6 +64,9 @@ const SECTIONS: &[(&str, &[&str])] = &[
 const DEAD_AFTER: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
 const SPIN: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(10));
 const MEMORY: (u64, u64) = (1 << 20, 1 << 40);
+const KV_MEMORY: (u64, u64) = (8 << 20, 1 << 40);
+// A part holds at least a group with the largest value; within a part an offset has 32 bits.
+const KV_PART: (u64, u64) = (1 << 20, 4 << 30);
 const DEVICE_SIZE: (u64, u64) = (1 << 20, 1 << 50);
 const THREADS_MAX: usize = 64;
 const SEGMENT: (u64, u64) = (4 << 10, 1 << 30);
@@ -142,6 +146,7 @@ impl Reader<'_> {
                     self.section(key, value, &mut config.nvme, Self::nvme);
                     self.check_subsystems(&config.nvme, value);
                 }
+                "kv" => self.section(key, value, &mut config.kv, Self::kv),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),
                 _ => self.unknown(TOP, key),
@@ -286,6 +291,22 @@ impl Reader<'_> {
                 let hint = "move the line into the `[[nvme.subsystem]]` that it is for";
                 self.report(key.span(), Problem::new(message, hint));
             }
+        }
+    }
+
+    fn kv(&mut self, kv: &mut KvConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let placement = |value: &DeValue<'_>| named(value, "placement", Placement::NAMES);
+        let durability = |value: &DeValue<'_>| named(value, "durability", Durability::NAMES);
+        match key.get_ref().as_ref() {
+            "enabled" => self.set("kv", key, value, &mut kv.enabled, truth),
+            "listen" => self.set("kv", key, value, &mut kv.listen, address),
+            "placement" => self.set("kv", key, value, &mut kv.placement, placement),
+            "durability" => self.set("kv", key, value, &mut kv.durability, durability),
+            "memory" => self.set("kv", key, value, &mut kv.memory, |value| byte_size(value, KV_MEMORY)),
+            "table" => self.set("kv", key, value, &mut kv.table, |value| byte_size(value, MEMORY)),
+            "part" => self.set("kv", key, value, &mut kv.part, part),
+            "password" => self.set("kv", key, value, &mut kv.password, |value| password(value).map(Some)),
+            _ => self.unknown("kv", key),
         }
     }
 
@@ -467,6 +488,30 @@ fn segment(value: &DeValue<'_>) -> Parsed<SegmentSize> {
         return Err(Problem::new(message, "such as \"64KiB\" or \"1MiB\"; \"auto\" suits the device's size"));
     }
     Ok(SegmentSize::Bytes(size))
+}
+
+fn truth(value: &DeValue<'_>) -> Parsed<bool> {
+    value.as_bool().ok_or_else(|| {
+        let message = format!("expected true or false, found {}", with_article(value.type_str()));
+        Problem::new(message, "write `true` or `false`, without quotes")
+    })
+}
+
+fn part(value: &DeValue<'_>) -> Parsed<ByteSize> {
+    let size = byte_size(value, KV_PART)?;
+    if !size.0.is_power_of_two() {
+        return Err(Problem::new(format!("{size} is not a power of two"), "such as \"64MiB\" or \"1GiB\""));
+    }
+    Ok(size)
+}
+
+fn password(value: &DeValue<'_>) -> Parsed<Password> {
+    // The text itself stays out of messages: it is a secret.
+    match value.as_str() {
+        Some("") => Err(Problem::new("the password is empty", "leave the line out for none")),
+        Some(written) => Ok(Password(written.to_owned())),
+        None => Err(Problem::new("expected a password", "write it in quotes")),
+    }
 }
 
 fn named<T: Clone>(value: &DeValue<'_>, what: &str, names: &[(&str, T)]) -> Parsed<T> {

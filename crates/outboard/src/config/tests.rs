@@ -294,7 +294,7 @@ unknown key `listen` at the top level
   |
 1 | listen = \"127.0.0.1:1\"
   | ^^^^^^
-  = hint: `listen` is a key of [link] and of [nvme] and of [status]"
+  = hint: `listen` is a key of [link] and of [nvme] and of [kv] and of [status]"
     );
 }
 
@@ -427,4 +427,19 @@ proptest::proptest! {
             let _ = error.to_string();
         }
     }
+}
+
+#[test]
+fn the_store_is_configured_and_its_password_is_not_shown() {
+    let text = "[kv]\nplacement = \"host\"\ndurability = \"always\"\nmemory = \"64MiB\"\npassword = \"open sesame\"\n";
+    let config = Config::parse(Path::new("outboard.toml"), text).unwrap();
+    assert_eq!((config.kv.placement, config.kv.durability), (Placement::Host, Durability::Always));
+    assert_eq!(config.host().kv.password, Some(Password("open sesame".to_owned())));
+    let shown = format!("{:?}{}", config.kv, config.to_toml().unwrap());
+    assert!(shown.contains("durability = \"always\"") && !shown.contains("sesame"), "{shown}");
+    assert!(explained("[kv]\npart = \"65MiB\"").contains("65MiB is not a power of two"));
+    assert!(explained("[kv]\nenabled = \"no\"").contains("without quotes"));
+    let wrong = explained("[kv]\npassword = 12345");
+    assert!(wrong.contains("expected a password"), "{wrong}");
+    assert!(explained("[kv]\nlisten = \"127.0.0.1:9160\"").contains("nobody else can listen there"));
 }

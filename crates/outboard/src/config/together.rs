@@ -77,6 +77,9 @@ fn check_addresses(config: &Config, subsystems: &[SubsystemConfig], spans: &Span
     if config.link.kind == LinkKind::Tcp {
         add("link", "listen", config.link.listen);
     }
+    if config.kv.enabled {
+        add("kv", "listen", config.kv.listen);
+    }
     add("nvme", "discovery", config.nvme.discovery);
     let numbers = config.nvme.address_numbers(subsystems);
     for (index, (subsystem, number)) in subsystems.iter().zip(&numbers).enumerate() {
