@@ -9,13 +9,14 @@
 //! Every thread of the application may do all of this at the same time. Locks are taken in this order: the change of
 //! lanes, a queue, the lanes, a slot; none is held while code of the application runs.
 
+mod sleep;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use ob_io::doorbell;
 use ob_ring::{Claimed, ReceiveError};
 use ob_wire_link::files::{RESPONSE_LEN, ResponseHeader, SERVER_INFO_LEN, ServerInfo};
 
@@ -28,10 +29,10 @@ use crate::pace::Pace;
 use crate::request::{Operation, RequestId, Sending, Step, Value};
 use crate::table::{Held, Table};
 
+pub(crate) use sleep::{BESIDE, Look};
+
 /// Most bytes of an answer's inline part that anybody looks at.
 const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
-/// Words that a thread may sleep on: the group's own bell, and two of each lane.
-const WORDS: usize = 5;
 /// Answers that a thread takes from a lane before it looks at anything else.
 const ANSWERS_IN_A_ROW: usize = 1024;
 
@@ -172,26 +173,6 @@ pub(crate) struct Pumped {
     pub(crate) completed: usize,
     /// There may be more answers: whoever wants to sleep must look again first.
     pub(crate) more: bool,
-}
-
-/// What a thread found that may go to sleep.
-pub(crate) enum Look<T> {
-    /// What it waits for.
-    Found(T),
-    /// Not that, but there may be more to look at.
-    Again,
-    /// Nothing.
-    Nothing,
-}
-
-impl<T> Look<T> {
-    pub(crate) fn new(found: Option<T>, pumped: Pumped) -> Self {
-        match found {
-            Some(value) => Self::Found(value),
-            None if pumped.more => Self::Again,
-            None => Self::Nothing,
-        }
-    }
 }
 
 impl GroupCore {
@@ -686,60 +667,6 @@ impl GroupCore {
         for operation in found {
             self.finish(operation, Err(error.clone()));
         }
-    }
-
-    /// Calls `look` until it finds something, asleep in between until the card has answered, made room that is wanted, or
-    /// another thread has rung. `None` when the time is up.
-    pub(crate) fn sleep_until<T>(
-        &self,
-        deadline: Option<Instant>,
-        mut look: impl FnMut() -> Look<T>,
-    ) -> Option<T> {
-        let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        let spin_end = (!self.options.spin.is_zero()).then(|| Instant::now() + self.options.spin);
-        loop {
-            match look() {
-                Look::Found(value) => return Some(value),
-                Look::Again if is_late() => return None,
-                Look::Again => continue,
-                Look::Nothing => {}
-            }
-            if spin_end.is_some_and(|end| Instant::now() < end) && !is_late() {
-                std::hint::spin_loop();
-                continue;
-            }
-            let sleeper = self.bell.register();
-            let life = self.current();
-            let mut words = [sleeper.word(); WORDS];
-            let count = life.as_ref().map_or(1, |life| self.register_with_card(life, &mut words));
-            // Once more between registering and sleeping: what came before anybody saw us is found here.
-            match look() {
-                Look::Found(value) => return Some(value),
-                Look::Again => continue,
-                Look::Nothing => {}
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return None;
-            }
-            doorbell::futex_wait_any(&words[..count], left);
-        }
-    }
-
-    /// Registers this thread as about to sleep with every ring that could have news for it; how many words to sleep on.
-    fn register_with_card<'a>(&self, life: &'a Life, words: &mut [(&'a AtomicU64, u32); WORDS]) -> usize {
-        let mut count = 1;
-        for (lane, queue) in life.lanes.iter().zip(&self.queues) {
-            let receiver = &lane.group.receiver;
-            words[count] = (receiver.bell(), receiver.register_sleeper().bell);
-            count += 1;
-            if !queue.is_empty() {
-                let sender = &lane.group.sender;
-                words[count] = (sender.bell(), sender.register_sleeper().bell);
-                count += 1;
-            }
-        }
-        count
     }
 
     /// Whether a thread of the library takes the answers.

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use ob_core::NodeId;
 use ob_wire_link::files::{NodeInfo, ServerInfo, SpaceInfo};
 
 use crate::control::{Control, Removed};
-use crate::core::{Give, GroupCore, Look};
+use crate::core::{BESIDE, Give, GroupCore, Look};
 use crate::deliver::{Cell, Completion, Deliver, Outcome};
 use crate::error::{Error, Fault, Refused, Result};
 use crate::file::File;
@@ -102,6 +103,26 @@ impl Group {
             Look::new((pumped.completed > 0 || has_ended).then_some(pumped.completed), pumped)
         });
         completed.unwrap_or(0)
+    }
+
+    /// As [`Group::wait`], for a thread that waits for something else too: `register` says which words that rings, and
+    /// `is_there` whether it has come, which ends the wait. Both are asked again each time before the thread sleeps.
+    pub fn wait_beside<'w>(
+        &self,
+        within: Duration,
+        on_completion: impl FnMut(Completion),
+        register: impl FnMut() -> [Option<(&'w AtomicU64, u32)>; BESIDE],
+        mut is_there: impl FnMut() -> bool,
+    ) -> usize {
+        let deadline = Instant::now().checked_add(within);
+        let core = self.core();
+        let mut sink = Give { room: usize::MAX, to: on_completion };
+        let look = || {
+            let is_over = is_there() || core.has_ended();
+            let pumped = core.pump(&mut sink);
+            Look::new((pumped.completed > 0 || is_over).then_some(pumped.completed), pumped)
+        };
+        core.sleep_beside(deadline, look, register).unwrap_or(0)
     }
 
     /// As [`Group::wait`], with the completions appended to a vector.

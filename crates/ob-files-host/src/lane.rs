@@ -88,13 +88,7 @@ impl Life {
 }
 
 fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lane, ServerInfo)> {
-    let group =
-        link.open_group(FILES_SERVICE, sizes.requests, sizes.responses).map_err(|error| match error {
-            OpenGroupError::Gone => Error::CardGone,
-            OpenGroupError::Busy => Error::Busy,
-            OpenGroupError::TimedOut => Error::TimedOut,
-            OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
-        })?;
+    let group = open_rings(link, FILES_SERVICE, sizes)?;
     let server = greet(&group, within)?;
     let transfer_max = u32::try_from(link.welcome().transfer_max).unwrap_or(u32::MAX);
     let specs = RingSpec::group(RegionId(0), sizes.requests, sizes.responses, transfer_max);
@@ -106,6 +100,16 @@ fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lan
         Error::Attach(format!("rings of {sizes:?} are too small for blocks of {block} bytes"))
     })?;
     Ok((Lane { group, limits }, server))
+}
+
+/// Opens a group's rings for a service.
+pub(crate) fn open_rings(link: &HostLink, service: u32, sizes: RingSizes) -> Result<HostGroup> {
+    link.open_group(service, sizes.requests, sizes.responses).map_err(|error| match error {
+        OpenGroupError::Gone => Error::CardGone,
+        OpenGroupError::Busy => Error::Busy,
+        OpenGroupError::TimedOut => Error::TimedOut,
+        OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
+    })
 }
 
 /// Says `HELLO` and waits for the answer: the first thing in each group.

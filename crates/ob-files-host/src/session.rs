@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::Incarnation;
-use ob_link::{AttachError, HostLink, HostLinkConfig};
+use ob_link::{AttachError, HostGroup, HostLink, HostLinkConfig};
 use ob_wire_link::files::{NodeInfo, ServerInfo, SpaceInfo};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -21,8 +21,8 @@ use crate::core::{GroupCore, Keeper};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::group::Group;
-use crate::lane::Life;
-use crate::options::{GroupOptions, OUTSTANDING_MAX, OpenOptions, SessionOptions};
+use crate::lane::{Life, open_rings};
+use crate::options::{GroupOptions, OUTSTANDING_MAX, OpenOptions, RingSizes, SessionOptions};
 use crate::pace::Pace;
 use crate::path::AsPath;
 use crate::pending::Pending;
@@ -89,6 +89,14 @@ impl Session {
     /// Opens a notification group with rings of its own. Waits for the card's answer.
     pub fn group(&self, options: GroupOptions) -> Result<Group> {
         open_group(&self.keeper, options)
+    }
+
+    /// Opens a group for another service of the same card, with request and response rings of so many bytes. It ends with
+    /// this attachment, and nobody opens it again.
+    pub fn service(&self, service: u32, rings: RingSizes) -> Result<HostGroup> {
+        let core = &self.keeper.core;
+        let link = core.wait_link(core.options.patience).ok_or(Error::Detached)?;
+        open_rings(&link, service, rings)
     }
 
     /// The session's own group, which its own calls use.

@@ -5,7 +5,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -385,4 +385,30 @@ fn a_group_that_is_closed_ends_what_is_out() {
     card.obey();
     let again = session.own_group().add(&file);
     assert_eq!(again.read_at(vec![0; 7], 0).wait().0, Ok(7), "the session goes on");
+}
+
+#[test]
+fn a_thread_may_wait_for_something_else_beside_a_group() {
+    let card = FakeCard::start();
+    let session = card.session();
+    let file = file_of(&session, b"late");
+    card.rule_for(Operation::Read, |_| Act::Hold);
+    file.submit_read(vec![0; 4], 0, 7).unwrap();
+    card.wait_held(1);
+    let (word, has_come) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            has_come.store(true, Ordering::SeqCst);
+            word.fetch_add(1, Ordering::SeqCst);
+            ob_io::doorbell::futex_wake_all(&word);
+        });
+        let register = || [Some((&word, word.load(Ordering::SeqCst) as u32)), None];
+        let is_there = || has_come.load(Ordering::SeqCst);
+        let group = session.own_group();
+        assert_eq!(group.wait_beside(LONG, |_| panic!("nothing is answered"), register, is_there), 0);
+        card.release();
+        let mut tags = Vec::new();
+        group.wait_beside(LONG, |completion| tags.push(completion.tag), register, || false);
+        assert_eq!(tags, [7]);
+    });
 }
