@@ -1,5 +1,17 @@
 //! A key-value store that Redis clients use, cut between card and host (DDS §9.2).
+//!
+//! ```text
+//!   client ─▶ resp: Cutter, Request ─▶ command: what it reads and changes ─┬─▶ the card's own answer
+//!                                                                          └─▶ store (host): Store::apply
+//!   store:  index (where each key lies) ─▶ log (an open group, groups in memory, parts) ─▶ LogOp ─▶ files of the card
+//!                                                                               Answer ─▶ resp: Replies ─▶ client
+//! ```
+//!
+//! Both halves know requests by one table, [`command`]: the card decides by it which keys to invalidate before it forwards a
+//! request, and the store which keys to lock before it applies one. The log's layout is in `docs/format/kv-log.md`, the
+//! order that keeps reads of both halves right in `docs/linearizable-offload.md`.
 
 #![forbid(unsafe_code)]
 
+pub mod command;
 pub mod resp;
