@@ -14,4 +14,5 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod host;
 pub mod resp;

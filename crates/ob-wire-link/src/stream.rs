@@ -181,7 +181,7 @@ pub enum FromHost<'a> {
     Close {
         /// Which.
         connection: ConnectionId,
-        /// The last request that is answered.
+        /// The last request that is answered; 0 to end at once.
         stamp: u64,
     },
     /// Entries that are current as of `stamp`.
@@ -476,7 +476,7 @@ impl<'a> FromHost<'a> {
                 let (connection, stamp) = (header.connection()?, header.stamp()?);
                 Self::Standing { connection, stamp, word: header.word }
             }
-            kind::CLOSE => Self::Close { connection: header.connection()?, stamp: header.stamp()? },
+            kind::CLOSE => Self::Close { connection: header.connection()?, stamp: header.stamp },
             kind::ATTEST => Self::Attest { stamp: header.stamp()?, entries: Entries { bytes: payload } },
             kind::FILE => Self::File { name: header.word, node: NodeId(number()?) },
             kind::FILE_GONE => Self::FileGone { name: header.word },

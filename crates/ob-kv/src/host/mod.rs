@@ -1,0 +1,552 @@
+//! The host's half of the stream: frames of the card in, frames for the card out, a service between them.
+//!
+//! ```text
+//!   FromCard ─▶ fragments ─▶ request ─▶ Service ─▶ Answer ─▶ replies of the connection ─▶ FromHost
+//!                                          │                   as far as it has credit
+//!                                          └─▶ settled, files, attested entries ────────▶ FromHost
+//! ```
+//!
+//! `docs/wire/stream.md` says what the frames mean. Nothing here knows what a request asks for, and nothing waits: what finds
+//! no room in the ring, or no credit, stays where it is. Who is owed more than there is memory for is closed, the one that is
+//! owed most first.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use ob_core::{ConnectionId, NodeId};
+use ob_wire_link::stream::{
+    CREDIT_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What stands behind the stream on the host.
+pub trait Service {
+    /// What it keeps of a client.
+    type Session;
+
+    /// A client is there.
+    fn opened(&mut self, connection: ConnectionId, address: SocketAddr) -> Self::Session;
+
+    /// A client is gone. What it was to be told is told nobody.
+    fn closed(&mut self, connection: ConnectionId, session: Self::Session);
+
+    /// Does what a request asks for, in the order of stamps; the answer may come later.
+    fn request(
+        &mut self,
+        now_ms: u64,
+        connection: ConnectionId,
+        stamp: u64,
+        session: &mut Self::Session,
+        request: &[u8],
+    );
+
+    /// The next answer that may leave, if there is one.
+    fn next_answer(&mut self) -> Option<Answer>;
+
+    /// Takes the memory of an answer back.
+    fn recycle(&mut self, bytes: Vec<u8>);
+
+    /// The greatest stamp that it has seen.
+    fn greatest_stamp(&self) -> u64;
+
+    /// What it has recovered.
+    fn recovered(&self) -> Recovered;
+
+    /// A life of the stream begins: no request that was made before, and not applied, ever will be.
+    fn begins(&mut self, stamp: u64);
+
+    /// The address up to which its log would be recovered.
+    fn settled(&self) -> u64;
+}
+
+/// An answer to one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whose request it was.
+    pub connection: ConnectionId,
+    /// Its stamp.
+    pub stamp: u64,
+    /// What the client is told, at least one byte.
+    pub bytes: Vec<u8>,
+    /// What the card is told of the connection, if that may have changed.
+    pub standing: Option<u32>,
+    /// The key and the item of a record that is current as of `stamp`, and that the card may read.
+    pub attest: Option<(Vec<u8>, Vec<u8>)>,
+    /// Nothing follows it.
+    pub closes: bool,
+}
+
+/// What may be owed to clients.
+#[derive(Clone, Copy, Debug)]
+pub struct HostLimits {
+    /// Bytes of one request.
+    pub request_len: usize,
+    /// Bytes of replies that wait for credit, of all connections together.
+    pub replies_len: usize,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        Self { request_len: 80 << 20, replies_len: 256 << 20 }
+    }
+}
+
+/// Why the stream cannot go on. The group is closed, and opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostFault {
+    /// The card says something before, or beside, what has to come first.
+    #[error("the card does not keep to the order of the meeting")]
+    Meeting,
+    /// The card speaks of a connection that it has not opened, or opens one twice.
+    #[error("the card and the host do not agree whether there is {0}")]
+    Connection(ConnectionId),
+    /// A fragment does not follow the one before, or the whole is too long.
+    #[error("a fragment of a request of {0} does not belong where it is")]
+    Fragment(ConnectionId),
+    /// Stamps do not grow.
+    #[error("the stamp {0} follows a greater one")]
+    Stamp(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// `MEET` is to be sent.
+    Silent,
+    /// `BEGIN` is to come.
+    Met,
+    Running,
+}
+
+/// The host's half of the stream.
+pub struct HostStream<S: Service> {
+    service: S,
+    limits: HostLimits,
+    state: State,
+    clients: HashMap<ConnectionId, Client<S::Session>>,
+    /// Clients that have replies and credit, each once.
+    ready: VecDeque<ConnectionId>,
+    /// Files of the card by their names, and which of them the card knows.
+    files: BTreeMap<u32, NodeId>,
+    /// What is to be said of files.
+    news: VecDeque<News>,
+    told_settled: u64,
+    /// Entries that are current as of the stamp beside them.
+    attested: Vec<u8>,
+    attested_at: u64,
+    /// The last stamp that the card has said.
+    last_stamp: u64,
+    replies_len: usize,
+    counts: HostCounts,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum News {
+    File(u32),
+    Gone(u32),
+    /// A connection that was owed too much.
+    Close(ConnectionId),
+}
+
+struct Client<Session> {
+    session: Session,
+    /// The begin of a request, and how long it will be.
+    partial: Vec<u8>,
+    partial_length: u32,
+    replies: VecDeque<Answer>,
+    /// Bytes of the first reply that were sent.
+    sent: usize,
+    owed: usize,
+    credit: u64,
+    is_ready: bool,
+    /// It was owed too much, and is told nothing more.
+    is_closing: bool,
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    /// Requests received.
+    pub requests: u64,
+    /// Replies sent whole.
+    pub replies: u64,
+    /// Entries attested.
+    pub attested: u64,
+    /// Connections closed because they did not take their replies.
+    pub closed_for_memory: u64,
+}
+
+impl<S: Service> HostStream<S> {
+    /// A stream that has not met its card yet.
+    pub fn new(service: S, limits: HostLimits) -> Self {
+        Self {
+            service,
+            limits,
+            state: State::Silent,
+            clients: HashMap::new(),
+            ready: VecDeque::new(),
+            files: BTreeMap::new(),
+            news: VecDeque::new(),
+            told_settled: 0,
+            attested: Vec::new(),
+            attested_at: 0,
+            last_stamp: 0,
+            replies_len: 0,
+            counts: HostCounts::default(),
+        }
+    }
+
+    /// The service.
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// The service, for its own devices and time.
+    pub fn service_mut(&mut self) -> &mut S {
+        &mut self.service
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> HostCounts {
+        self.counts
+    }
+
+    /// Whether the card has begun a life of the stream that has not ended.
+    pub fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// Clients that are connected.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A file has a name from now on, in this life of the stream and in others.
+    pub fn name_file(&mut self, name: u32, node: NodeId) {
+        self.files.insert(name, node);
+        if self.state == State::Running {
+            self.news.push_back(News::File(name));
+        }
+    }
+
+    /// A file is about to be removed.
+    pub fn forget_file(&mut self, name: u32) {
+        if self.files.remove(&name).is_some() && self.state == State::Running {
+            self.news.push_back(News::Gone(name));
+        }
+    }
+
+    /// The group is gone, and with it every client. The next one begins with a meeting.
+    pub fn ended(&mut self) {
+        for (connection, client) in self.clients.drain() {
+            self.service.closed(connection, client.session);
+        }
+        self.ready.clear();
+        self.news.clear();
+        self.attested.clear();
+        (self.state, self.replies_len) = (State::Silent, 0);
+    }
+
+    /// Takes what the card says.
+    ///
+    /// # Errors
+    /// When it cannot say that; then the group is to be closed.
+    pub fn received(&mut self, now_ms: u64, frame: &FromCard<'_>) -> Result<(), HostFault> {
+        match (self.state, frame) {
+            (State::Met, FromCard::Begin { stamp }) => self.begins(*stamp),
+            (State::Running, FromCard::Opened { connection, address }) => self.opened(*connection, *address),
+            (State::Running, FromCard::Request(fragment)) => self.fragment(now_ms, fragment),
+            (State::Running, FromCard::Closed { connection }) => self.closed(*connection),
+            (State::Running, FromCard::Credit { connection, length }) => self.credit(*connection, *length),
+            _ => Err(HostFault::Meeting),
+        }
+    }
+
+    fn begins(&mut self, stamp: u64) -> Result<(), HostFault> {
+        if stamp <= self.service.greatest_stamp() {
+            return Err(HostFault::Stamp(stamp));
+        }
+        self.state = State::Running;
+        self.last_stamp = stamp - 1;
+        self.told_settled = 0;
+        self.service.begins(stamp);
+        self.news.extend(self.files.keys().map(|name| News::File(*name)));
+        Ok(())
+    }
+
+    fn opened(&mut self, connection: ConnectionId, address: SocketAddr) -> Result<(), HostFault> {
+        if self.clients.contains_key(&connection) {
+            return Err(HostFault::Connection(connection));
+        }
+        let client = Client {
+            session: self.service.opened(connection, address),
+            partial: Vec::new(),
+            partial_length: 0,
+            replies: VecDeque::new(),
+            sent: 0,
+            owed: 0,
+            credit: u64::from(CREDIT_LEN),
+            is_ready: false,
+            is_closing: false,
+        };
+        self.clients.insert(connection, client);
+        Ok(())
+    }
+
+    fn fragment(&mut self, now_ms: u64, fragment: &Fragment<'_>) -> Result<(), HostFault> {
+        let connection = fragment.connection;
+        if fragment.is_last() {
+            if fragment.stamp <= self.last_stamp {
+                return Err(HostFault::Stamp(fragment.stamp));
+            }
+            self.last_stamp = fragment.stamp;
+        }
+        let client = self.clients.get_mut(&connection).ok_or(HostFault::Connection(connection))?;
+        let is_first = client.partial.is_empty();
+        let follows = client.partial.len() == fragment.offset as usize
+            && (is_first || client.partial_length == fragment.length)
+            && fragment.length as usize <= self.limits.request_len;
+        if !follows {
+            return Err(HostFault::Fragment(connection));
+        }
+        if is_first && fragment.is_last() {
+            self.counts.requests += 1;
+            self.service.request(now_ms, connection, fragment.stamp, &mut client.session, fragment.bytes);
+            return Ok(());
+        }
+        client.partial_length = fragment.length;
+        client.partial.extend_from_slice(fragment.bytes);
+        if fragment.is_last() {
+            let request = std::mem::take(&mut client.partial);
+            self.counts.requests += 1;
+            self.service.request(now_ms, connection, fragment.stamp, &mut client.session, &request);
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, connection: ConnectionId) -> Result<(), HostFault> {
+        let client = self.clients.remove(&connection).ok_or(HostFault::Connection(connection))?;
+        self.replies_len -= client.owed;
+        self.service.closed(connection, client.session);
+        Ok(())
+    }
+
+    fn credit(&mut self, connection: ConnectionId, length: u32) -> Result<(), HostFault> {
+        let client = self.clients.get_mut(&connection).ok_or(HostFault::Connection(connection))?;
+        client.credit += u64::from(length);
+        if !client.replies.is_empty() && !client.is_ready {
+            client.is_ready = true;
+            self.ready.push_back(connection);
+        }
+        Ok(())
+    }
+
+    /// Says what there is to say. `say` takes a frame, or says `false` if there is no room for it; then this has to be called
+    /// again. Whether everything was said.
+    pub fn send(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        match self.state {
+            State::Silent => {
+                let (stamp, recovered) = (self.service.greatest_stamp(), self.service.recovered());
+                if say(&FromHost::Meet { stamp, recovered }) {
+                    self.state = State::Met;
+                }
+                true
+            }
+            State::Met => true,
+            State::Running => {
+                self.take_answers();
+                self.send_news(say)
+                    && self.send_settled(say)
+                    && self.send_replies(say)
+                    && self.send_attested(say)
+            }
+        }
+    }
+
+    /// Moves answers of the service to the connections that they are for.
+    fn take_answers(&mut self) {
+        while let Some(mut answer) = self.service.next_answer() {
+            if let Some((key, item)) = answer.attest.take() {
+                self.attest(answer.stamp, &key, &item);
+            }
+            let Some(client) = self.clients.get_mut(&answer.connection) else {
+                self.service.recycle(answer.bytes);
+                continue;
+            };
+            if client.is_closing {
+                self.service.recycle(answer.bytes);
+                continue;
+            }
+            client.owed += answer.bytes.len();
+            self.replies_len += answer.bytes.len();
+            if !client.is_ready {
+                client.is_ready = true;
+                self.ready.push_back(answer.connection);
+            }
+            client.replies.push_back(answer);
+            if self.replies_len > self.limits.replies_len {
+                self.close_greatest();
+            }
+        }
+    }
+
+    /// Entries of one frame are current as of the greatest of their stamps only if nothing changed between. So they are
+    /// attested as of the least, and a frame is begun anew when that would say little.
+    fn attest(&mut self, stamp: u64, key: &[u8], item: &[u8]) {
+        if self.attested.is_empty() {
+            self.attested_at = stamp;
+        }
+        self.attested_at = self.attested_at.min(stamp);
+        // Where the frame is full the entry is not said; the next read of the key says it again.
+        if push_entry(&mut self.attested, key, item) {
+            self.counts.attested += 1;
+        }
+    }
+
+    fn close_greatest(&mut self) {
+        let greatest = self.clients.iter_mut().max_by_key(|(_, client)| client.owed);
+        let Some((connection, client)) = greatest else { return };
+        self.replies_len -= client.owed;
+        (client.owed, client.sent) = (0, 0);
+        client.replies.clear();
+        client.is_closing = true;
+        self.news.push_back(News::Close(*connection));
+        self.counts.closed_for_memory += 1;
+    }
+
+    fn send_news(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        while let Some(news) = self.news.front() {
+            let said = match *news {
+                News::File(name) => match self.files.get(&name) {
+                    Some(node) => say(&FromHost::File { name, node: *node }),
+                    None => true,
+                },
+                News::Gone(name) => say(&FromHost::FileGone { name }),
+                News::Close(connection) => {
+                    !self.clients.contains_key(&connection) || say(&FromHost::Close { connection, stamp: 0 })
+                }
+            };
+            if !said {
+                return false;
+            }
+            self.news.pop_front();
+        }
+        true
+    }
+
+    fn send_settled(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        let address = self.service.settled();
+        if address > self.told_settled {
+            if !say(&FromHost::Settled { address }) {
+                return false;
+            }
+            self.told_settled = address;
+        }
+        true
+    }
+
+    fn send_attested(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        if self.attested.is_empty() {
+            return true;
+        }
+        let entries = Entries::new(&self.attested);
+        if !say(&FromHost::Attest { stamp: self.attested_at, entries }) {
+            return false;
+        }
+        self.attested.clear();
+        true
+    }
+
+    fn send_replies(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        while let Some(connection) = self.ready.pop_front() {
+            let Some(client) = self.clients.get_mut(&connection) else { continue };
+            let before = client.owed;
+            let outcome =
+                client.send(connection, say, &mut self.counts, &mut |bytes| self.service.recycle(bytes));
+            self.replies_len -= before - client.owed;
+            match outcome {
+                Outcome::Full => {
+                    self.ready.push_front(connection);
+                    return false;
+                }
+                Outcome::Waits => client.is_ready = false,
+                Outcome::TurnOver => self.ready.push_back(connection),
+            }
+        }
+        true
+    }
+}
+
+/// Why a client's turn to be sent replies is over.
+enum Outcome {
+    /// There is no room in the ring.
+    Full,
+    /// It has no replies, or no credit.
+    Waits,
+    /// Others are to have a turn before its next fragment.
+    TurnOver,
+}
+
+impl<Session> Client<Session> {
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        say: &mut dyn FnMut(&FromHost<'_>) -> bool,
+        counts: &mut HostCounts,
+        recycle: &mut dyn FnMut(Vec<u8>),
+    ) -> Outcome {
+        let mut fragments = 0;
+        while let Some(answer) = self.replies.front_mut() {
+            if fragments >= FRAGMENTS_A_TURN {
+                return Outcome::TurnOver;
+            }
+            let rest = answer.bytes.get(self.sent..).unwrap_or_default();
+            let len = rest.len().min(FRAGMENT_LEN).min(usize::try_from(self.credit).unwrap_or(usize::MAX));
+            if len == 0 {
+                return Outcome::Waits;
+            }
+            let (stamp, offset) = (answer.stamp, self.sent as u32);
+            let fragment = Fragment {
+                connection,
+                stamp,
+                length: answer.bytes.len() as u32,
+                offset,
+                bytes: &rest[..len],
+            };
+            if fragment.is_last()
+                && let Some(word) = answer.standing
+            {
+                if !say(&FromHost::Standing { connection, stamp, word }) {
+                    return Outcome::Full;
+                }
+                answer.standing = None;
+            }
+            if fragment.is_last() && answer.closes {
+                if !say(&FromHost::Close { connection, stamp }) {
+                    return Outcome::Full;
+                }
+                answer.closes = false;
+            }
+            if !say(&FromHost::Reply(fragment)) {
+                return Outcome::Full;
+            }
+            let is_last = fragment.is_last();
+            fragments += usize::from(len == FRAGMENT_LEN);
+            self.credit -= len as u64;
+            self.owed -= len;
+            self.sent += len;
+            if is_last {
+                counts.replies += 1;
+                self.sent = 0;
+                if let Some(answer) = self.replies.pop_front() {
+                    recycle(answer.bytes);
+                }
+            }
+        }
+        Outcome::Waits
+    }
+}
+
+/// Whole fragments of one connection before others have their turn.
+const FRAGMENTS_A_TURN: usize = 4;

@@ -1,0 +1,249 @@
+//! The stream with a service that echoes, and a card that is played by the test.
+
+use super::*;
+
+/// Answers each request with its own bytes, repeated as often as its first digit says; `hold` keeps answers back.
+#[derive(Default)]
+struct Echo {
+    answers: VecDeque<Answer>,
+    applied: Vec<(u64, Vec<u8>)>,
+    gone: Vec<ConnectionId>,
+    greatest: u64,
+    begun: Vec<u64>,
+    settled: u64,
+}
+
+impl Service for Echo {
+    type Session = SocketAddr;
+
+    fn opened(&mut self, _: ConnectionId, address: SocketAddr) -> SocketAddr {
+        address
+    }
+
+    fn closed(&mut self, connection: ConnectionId, _: SocketAddr) {
+        self.gone.push(connection);
+    }
+
+    fn request(&mut self, _: u64, connection: ConnectionId, stamp: u64, _: &mut SocketAddr, request: &[u8]) {
+        self.greatest = stamp;
+        self.applied.push((stamp, request.to_vec()));
+        self.answers.push_back(Answer {
+            connection,
+            stamp,
+            bytes: request.to_vec(),
+            standing: request.starts_with(b"hello").then_some(3),
+            attest: request.starts_with(b"get").then(|| (request.to_vec(), vec![1; 24])),
+            closes: request.starts_with(b"quit"),
+        });
+    }
+
+    fn next_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    fn recycle(&mut self, _: Vec<u8>) {}
+
+    fn greatest_stamp(&self) -> u64 {
+        self.greatest
+    }
+
+    fn recovered(&self) -> Recovered {
+        Recovered { store: [7; 16], end: 99 }
+    }
+
+    fn begins(&mut self, stamp: u64) {
+        self.begun.push(stamp);
+    }
+
+    fn settled(&self) -> u64 {
+        self.settled
+    }
+}
+
+const ONE: ConnectionId = ConnectionId(1);
+const TWO: ConnectionId = ConnectionId(2);
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 1))
+}
+
+/// What was said, in words, and at most `room` frames of it.
+fn said_up_to(stream: &mut HostStream<Echo>, room: usize) -> Vec<String> {
+    let mut said = Vec::new();
+    stream.send(&mut |frame| {
+        if said.len() == room {
+            return false;
+        }
+        said.push(match frame {
+            FromHost::Reply(fragment) => {
+                let Fragment { connection, stamp, length, offset, bytes } = fragment;
+                format!("reply {} {stamp}: {offset}+{} of {length}", connection.0, bytes.len())
+            }
+            FromHost::Attest { stamp, entries } => format!("attest {} as of {stamp}", entries.count()),
+            other => format!("{other:?}"),
+        });
+        true
+    });
+    said
+}
+
+fn said(stream: &mut HostStream<Echo>) -> Vec<String> {
+    said_up_to(stream, usize::MAX)
+}
+
+fn running(limits: HostLimits) -> HostStream<Echo> {
+    let mut stream = HostStream::new(Echo::default(), limits);
+    assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
+    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
+    for connection in [ONE, TWO] {
+        stream.received(0, &FromCard::Opened { connection, address: address() }).unwrap();
+    }
+    stream
+}
+
+fn request(
+    stream: &mut HostStream<Echo>,
+    connection: ConnectionId,
+    stamp: u64,
+    bytes: &[u8],
+) -> Result<(), HostFault> {
+    let length = bytes.len() as u32;
+    stream.received(0, &FromCard::Request(Fragment { connection, stamp, length, offset: 0, bytes }))
+}
+
+#[test]
+fn requests_are_applied_and_answered() {
+    let mut stream = running(HostLimits::default());
+    request(&mut stream, ONE, 10, b"hello").unwrap();
+    request(&mut stream, TWO, 12, b"get").unwrap();
+    request(&mut stream, ONE, 13, b"quit").unwrap();
+    assert_eq!(
+        said(&mut stream),
+        [
+            "Standing { connection: connection 1, stamp: 10, word: 3 }",
+            "reply 1 10: 0+5 of 5",
+            "Close { connection: connection 1, stamp: 13 }",
+            "reply 1 13: 0+4 of 4",
+            "reply 2 12: 0+3 of 3",
+            "attest 1 as of 12",
+        ]
+    );
+    assert_eq!(said(&mut stream), [""; 0]);
+    stream.received(0, &FromCard::Closed { connection: ONE }).unwrap();
+    assert_eq!((stream.clients(), &stream.service().gone), (1, &vec![ONE]));
+    assert_eq!(request(&mut stream, ONE, 14, b"get"), Err(HostFault::Connection(ONE)));
+}
+
+#[test]
+fn a_full_ring_loses_and_doubles_nothing() {
+    let all = |room: usize| {
+        let mut stream = running(HostLimits::default());
+        stream.name_file(4, NodeId(44));
+        stream.service_mut().settled = 4096;
+        for (stamp, text) in [(10, "hello"), (11, "get 1"), (12, "get 2"), (13, "quit")] {
+            request(&mut stream, ONE, stamp, text.as_bytes()).unwrap();
+        }
+        let mut frames = Vec::new();
+        loop {
+            let some = said_up_to(&mut stream, room);
+            if some.is_empty() {
+                return frames;
+            }
+            frames.extend(some);
+        }
+    };
+    let whole = all(usize::MAX);
+    assert_eq!(whole.len(), 9, "{whole:?}");
+    for room in 1..9 {
+        assert_eq!(all(room), whole, "{room} at a time");
+    }
+}
+
+#[test]
+fn fragments_are_put_together_and_others_pass_between_them() {
+    let mut stream = running(HostLimits::default());
+    let long = vec![b'x'; 10];
+    let part = |offset: usize, len: usize, stamp| {
+        let bytes = &long[offset..offset + len];
+        FromCard::Request(Fragment { connection: ONE, stamp, length: 10, offset: offset as u32, bytes })
+    };
+    stream.received(0, &part(0, 4, 0)).unwrap();
+    request(&mut stream, TWO, 10, b"get").unwrap();
+    stream.received(0, &part(4, 4, 0)).unwrap();
+    stream.received(0, &part(8, 2, 11)).unwrap();
+    assert_eq!(stream.service().applied, [(10, b"get".to_vec()), (11, long.clone())]);
+    stream.received(0, &part(0, 4, 0)).unwrap();
+    assert_eq!(stream.received(0, &part(5, 4, 0)), Err(HostFault::Fragment(ONE)), "one is missing");
+    let other = Fragment { connection: ONE, stamp: 0, length: 11, offset: 4, bytes: &long[..4] };
+    assert_eq!(
+        stream.received(0, &FromCard::Request(other)),
+        Err(HostFault::Fragment(ONE)),
+        "another length"
+    );
+    let mut small = running(HostLimits { request_len: 9, ..HostLimits::default() });
+    assert_eq!(small.received(0, &part(0, 4, 0)), Err(HostFault::Fragment(ONE)), "too long");
+}
+
+#[test]
+fn the_card_keeps_to_the_order() {
+    let mut stream = HostStream::new(Echo { greatest: 5, ..Echo::default() }, HostLimits::default());
+    let begin = |stamp| FromCard::Begin { stamp };
+    assert_eq!(stream.received(0, &begin(6)), Err(HostFault::Meeting), "the host speaks first");
+    said(&mut stream);
+    let opened = FromCard::Opened { connection: ONE, address: address() };
+    assert_eq!(stream.received(0, &opened), Err(HostFault::Meeting));
+    assert_eq!(stream.received(0, &begin(5)), Err(HostFault::Stamp(5)), "an old stamp");
+    stream.received(0, &begin(6)).unwrap();
+    assert_eq!(stream.service().begun, [6]);
+    assert_eq!(stream.received(0, &begin(7)), Err(HostFault::Meeting), "once");
+    stream.received(0, &opened).unwrap();
+    assert_eq!(stream.received(0, &opened), Err(HostFault::Connection(ONE)), "twice");
+    request(&mut stream, ONE, 8, b"get").unwrap();
+    assert_eq!(request(&mut stream, ONE, 8, b"get"), Err(HostFault::Stamp(8)));
+    assert_eq!(request(&mut stream, ONE, 7, b"get"), Err(HostFault::Stamp(7)));
+    stream.ended();
+    assert_eq!((stream.clients(), stream.is_running()), (0, false));
+    assert!(said(&mut stream)[0].starts_with("Meet { stamp: 8"), "and begins anew");
+}
+
+#[test]
+fn replies_wait_for_credit_and_a_client_that_takes_none_is_closed() {
+    let mut stream = running(HostLimits { replies_len: 1_000_000, ..HostLimits::default() });
+    let long = vec![b'y'; 300_000];
+    request(&mut stream, ONE, 10, &long).unwrap();
+    request(&mut stream, TWO, 11, b"get").unwrap();
+    let frames = said(&mut stream);
+    assert_eq!(frames.iter().filter(|frame| frame.starts_with("reply 1 10")).count(), 4, "{frames:?}");
+    assert!(frames.contains(&"reply 2 11: 0+3 of 3".to_owned()), "the other one is not held up");
+    stream.received(0, &FromCard::Credit { connection: ONE, length: 1000 }).unwrap();
+    assert_eq!(said(&mut stream), ["reply 1 10: 262144+1000 of 300000"]);
+    for stamp in 12..20 {
+        request(&mut stream, ONE, stamp, &long).unwrap();
+    }
+    let frames = said(&mut stream);
+    assert_eq!(frames, ["Close { connection: connection 1, stamp: 0 }"]);
+    assert_eq!((stream.replies_len, stream.counts().closed_for_memory), (0, 1));
+    request(&mut stream, TWO, 20, b"get").unwrap();
+    assert_eq!(said(&mut stream), ["reply 2 20: 0+3 of 3", "attest 1 as of 20"]);
+}
+
+#[test]
+fn files_and_the_settled_log_are_told_in_each_life() {
+    let mut stream = HostStream::new(Echo::default(), HostLimits::default());
+    stream.name_file(1, NodeId(11));
+    stream.name_file(2, NodeId(22));
+    stream.service_mut().settled = 4096;
+    let told =
+        ["File { name: 1, node: node 11 }", "File { name: 2, node: node 22 }", "Settled { address: 4096 }"];
+    for life in 1..3 {
+        assert_eq!(said(&mut stream).len(), 1);
+        stream.received(0, &FromCard::Begin { stamp: life }).unwrap();
+        assert_eq!(said(&mut stream), told);
+        stream.ended();
+    }
+    said(&mut stream);
+    stream.received(0, &FromCard::Begin { stamp: 3 }).unwrap();
+    stream.forget_file(1);
+    stream.forget_file(9);
+    assert_eq!(said(&mut stream), ["File { name: 2, node: node 22 }", "FileGone { name: 1 }", told[2]]);
+}
