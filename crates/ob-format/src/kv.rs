@@ -30,7 +30,7 @@ const STAMP_END: u64 = 1 << 63;
 
 layout!(GroupBody, GROUP_HEADER_LEN, {
     magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, length: U32, used: U32,
-    records: U32, reserved: [u8; 12],
+    records: U32, reserved: U32, previous: U64,
 });
 
 layout!(RecordBody, RECORD_HEADER_LEN, {
@@ -45,6 +45,7 @@ const COVERED_FROM: usize = 4;
 mod kind {
     pub(super) const VALUE: u8 = 1;
     pub(super) const REMOVED: u8 = 2;
+    pub(super) const FLUSHED: u8 = 3;
 }
 
 /// Why bytes are not a group, or not a record.
@@ -64,10 +65,10 @@ pub enum LogError {
     Illegal(&'static str),
 }
 
-/// What a key was made.
+/// What a key was made; or, without a key, that all keys were removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its key.
+    /// Its key; empty where all keys were removed.
     pub key: &'a [u8],
     /// What it has been since, or nothing if it was removed.
     pub value: Option<&'a [u8]>,
@@ -97,13 +98,19 @@ impl Record<'_> {
         else {
             return false;
         };
-        if key_length == 0 || self.stamp >= STAMP_END || self.expires == Some(0) {
+        let kind = match (key_length, self.value) {
+            (0, Some(_)) => return false,
+            (0, None) => kind::FLUSHED,
+            (_, Some(_)) => kind::VALUE,
+            (_, None) => kind::REMOVED,
+        };
+        if self.stamp >= STAMP_END || self.expires == Some(0) {
             return false;
         }
         let body = RecordBody {
             checksum: 0.into(),
             key_length: key_length.into(),
-            kind: if self.value.is_some() { kind::VALUE } else { kind::REMOVED },
+            kind,
             reserved: 0,
             value_length: value_length.into(),
             reserved_too: 0.into(),
@@ -145,24 +152,46 @@ impl RecordPlace {
     /// When it is not whole, or says what cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let (body, _) = RecordBody::ref_from_prefix(bytes).map_err(|_| LogError::Missing)?;
+        let place = Self::trusted(bytes)?;
+        let covered = bytes.get(COVERED_FROM..place.len).ok_or(LogError::Missing)?;
+        if crc32c::crc32c(covered) == body.checksum.get() { Ok(place) } else { Err(LogError::Checksum) }
+    }
+
+    /// The same, without a look at the checksum: for bytes that never left the memory they were written in.
+    ///
+    /// # Errors
+    ///
+    /// When it says what cannot be.
+    pub fn trusted(bytes: &[u8]) -> Result<Self, LogError> {
+        let (body, _) = RecordBody::ref_from_prefix(bytes).map_err(|_| LogError::Missing)?;
         let key = RECORD_HEADER_LEN..RECORD_HEADER_LEN + usize::from(body.key_length.get());
         let value = key.end..key.end + body.value_length.get() as usize;
-        let covered = bytes.get(COVERED_FROM..value.end).ok_or(LogError::Missing)?;
-        if key.is_empty() || crc32c::crc32c(covered) != body.checksum.get() {
-            return Err(LogError::Checksum);
+        let len = value.end;
+        if bytes.len() < len {
+            return Err(LogError::Missing);
         }
         if body.stamp.get() >= STAMP_END {
             return Err(LogError::Illegal("a stamp beyond all stamps"));
         }
-        let len = value.end;
-        let value = match body.kind {
-            kind::VALUE => Some(value),
-            kind::REMOVED if value.is_empty() => None,
-            kind::REMOVED => return Err(LogError::Illegal("a removed key with a value")),
+        let value = match (body.kind, key.is_empty()) {
+            (kind::VALUE, false) => Some(value),
+            (kind::REMOVED, false) | (kind::FLUSHED, true) if value.is_empty() => None,
+            (kind::REMOVED, false) | (kind::FLUSHED, true) => {
+                return Err(LogError::Illegal("a removed key with a value"));
+            }
+            (kind::VALUE | kind::REMOVED, true) => return Err(LogError::Illegal("a record without a key")),
+            (kind::FLUSHED, false) => return Err(LogError::Illegal("a key where all were removed")),
             _ => return Err(LogError::Illegal("a kind that is not known")),
         };
         let expires = Some(body.expires.get()).filter(|expires| *expires > 0);
         Ok(Self { key, value, stamp: body.stamp.get(), expires, len })
+    }
+
+    /// Bytes that a record takes, as its header says, which alone may be there and is not checked: how much to read.
+    #[must_use]
+    pub fn len_of(header: &[u8]) -> Option<usize> {
+        let (body, _) = RecordBody::ref_from_prefix(header).ok()?;
+        Some(RECORD_HEADER_LEN + usize::from(body.key_length.get()) + body.value_length.get() as usize)
     }
 
     /// The record itself.
@@ -191,15 +220,27 @@ pub struct Origin {
 pub struct GroupWriter {
     bytes: Vec<u8>,
     records: u32,
+    previous: u64,
 }
 
 impl Default for GroupWriter {
     fn default() -> Self {
-        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0 }
+        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0, previous: 0 }
     }
 }
 
 impl GroupWriter {
+    /// Says at which address the group before it begins.
+    pub fn follow(&mut self, previous: u64) {
+        self.previous = previous;
+    }
+
+    /// What is there so far; the header is not.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -243,7 +284,8 @@ impl GroupWriter {
             length: (self.bytes.len() as u32).into(),
             used: (used as u32).into(),
             records: self.records.into(),
-            reserved: [0; 12],
+            reserved: 0.into(),
+            previous: self.previous.into(),
         };
         body.checksum = checksum_of(body.as_bytes(), CHECKSUM_AT).into();
         if let Some(place) = self.bytes.get_mut(..GROUP_HEADER_LEN) {
@@ -262,6 +304,8 @@ pub struct GroupHeader {
     pub address: u64,
     /// Bytes of all of it.
     pub length: usize,
+    /// Where the group before it begins.
+    pub previous: u64,
     used: usize,
     records: u32,
 }
@@ -292,7 +336,8 @@ impl GroupHeader {
             return Err(LogError::Illegal("an address within a block"));
         }
         let origin = Origin { store: body.store, life: body.life.get() };
-        Ok(Self { origin, address: body.address.get(), length, used, records: body.records.get() })
+        let (address, previous) = (body.address.get(), body.previous.get());
+        Ok(Self { origin, address, length, previous, used, records: body.records.get() })
     }
 
     /// Where the records of the group are in its bytes.

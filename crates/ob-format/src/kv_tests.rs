@@ -17,7 +17,10 @@ fn the_document_says_what_the_code_does() {
     ] {
         assert!(DOCUMENT.contains(&format!("`{name}` = {value} bytes")), "{name}");
     }
-    assert!(DOCUMENT.contains(&format!("`VALUE` = {}, `REMOVED` = {}", kind::VALUE, kind::REMOVED)));
+    let kinds = [("VALUE", kind::VALUE), ("REMOVED", kind::REMOVED), ("FLUSHED", kind::FLUSHED)];
+    for (name, kind) in kinds {
+        assert!(DOCUMENT.contains(&format!("`{name}` = {kind}")), "{name}");
+    }
     assert!(DOCUMENT.contains(&format!("version {VERSION}. Everything")));
     assert!(DOCUMENT.contains(std::str::from_utf8(&MAGIC).unwrap()));
 }
@@ -37,7 +40,7 @@ fn a_record_has_these_bytes() {
 fn what_cannot_be_kept_is_not() {
     let long = vec![0; KEY_LEN_MAX + 1];
     for record in [
-        Record { key: b"", value: None, stamp: 1, expires: None },
+        Record { key: b"", value: Some(b""), stamp: 1, expires: None },
         Record { key: &long, value: None, stamp: 1, expires: None },
         Record { key: b"k", value: None, stamp: STAMP_END, expires: None },
         Record { key: b"k", value: None, stamp: 1, expires: Some(0) },
@@ -47,6 +50,23 @@ fn what_cannot_be_kept_is_not() {
         assert!(group.is_empty());
         assert_eq!(GroupHeader::decode(&group.finish(ORIGIN, 0)).unwrap().records, 0);
     }
+}
+
+#[test]
+fn a_record_without_a_key_says_that_all_keys_were_removed() {
+    let mut bytes = Vec::new();
+    let record = Record { key: b"", value: None, stamp: 5, expires: None };
+    assert!(record.encode(&mut bytes));
+    assert_eq!((bytes.len(), bytes[6]), (RECORD_HEADER_LEN, kind::FLUSHED));
+    assert_eq!(RecordPlace::decode(&bytes).unwrap().of(&bytes), record);
+}
+
+#[test]
+fn a_group_says_which_one_is_before_it() {
+    let mut group = GroupWriter::default();
+    group.follow(8192);
+    let bytes = group.finish(ORIGIN, 12288);
+    assert_eq!(GroupHeader::decode(&bytes).unwrap().previous, 8192);
 }
 
 /// Key, value, stamp and expiry.
