@@ -48,6 +48,22 @@ mod kind {
     pub(super) const FLUSHED: u8 = 3;
 }
 
+/// The name of a part's file.
+#[must_use]
+pub fn part_name(part: u64) -> String {
+    format!("{PART_PREFIX}{part:016x}")
+}
+
+/// The part whose file has this name.
+#[must_use]
+pub fn part_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(PART_PREFIX)?;
+    let part = u64::from_str_radix(digits, 16).ok()?;
+    (part_name(part) == name).then_some(part)
+}
+
+const PART_PREFIX: &str = "part-";
+
 /// Why bytes are not a group, or not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {

@@ -131,3 +131,15 @@ proptest! {
         let _ = RecordPlace::decode(&bytes);
     }
 }
+
+#[test]
+fn parts_are_known_by_their_names() {
+    assert_eq!(part_name(0x1f), "part-000000000000001f");
+    assert_eq!(part_number("part-000000000000001f"), Some(0x1f));
+    assert_eq!(part_number(&part_name(u64::MAX)), Some(u64::MAX));
+    for other in
+        ["part-1f", "part-000000000000001F", "part-+00000000000001f", "000000000000001f", "part-", "x"]
+    {
+        assert_eq!(part_number(other), None, "{other}");
+    }
+}
