@@ -24,6 +24,7 @@ use ob_wire_link::ring::Shape;
 
 use crate::engine::{CardFiles, Completion, FilesCounts, MetadataOp, Op, Outcome};
 use crate::local::{Hub, LocalFiles};
+use crate::observer::WriteObserver;
 
 /// Requests of one group on their way at once.
 const GROUP_REQUESTS_MAX: u32 = 512;
@@ -46,6 +47,7 @@ pub struct FilesService<D> {
     /// Where users within the card leave their requests, and how many of those are at the engine.
     hub: Rc<RefCell<Hub>>,
     local: usize,
+    observer: Option<Box<dyn WriteObserver>>,
     /// The engine moved while one group was served, and others may have answers of it.
     moved: bool,
 }
@@ -137,12 +139,17 @@ impl<D: Device> FilesService<D> {
     pub fn new(files: CardFiles, device: D) -> Self {
         let (groups, requests, free) = (BTreeMap::new(), Vec::new(), Vec::new());
         let hub = Rc::default();
-        Self { files, device, groups, requests, free, hub, local: 0, moved: false }
+        Self { files, device, groups, requests, free, hub, local: 0, observer: None, moved: false }
     }
 
     /// An end for somebody within the card.
     pub fn local(&self) -> LocalFiles {
         LocalFiles::new(&self.hub, self.files.server_info())
+    }
+
+    /// Shows the writes of hosts to somebody within the card, from now on.
+    pub fn observe_writes(&mut self, observer: Box<dyn WriteObserver>) {
+        self.observer = Some(observer);
     }
 
     /// The files, for those who want to know about them.
@@ -243,6 +250,9 @@ impl<D: Device> FilesService<D> {
                     }
                     Some(from) => {
                         let durable = header.flags & flag::DURABLE != 0;
+                        if let Some(observer) = &mut self.observer {
+                            observer.write_taken(header.node, header.offset, &from);
+                        }
                         let op = Op::Write { file: header.node, offset: header.offset, from, durable };
                         self.submit(key, header.id, None, op);
                     }

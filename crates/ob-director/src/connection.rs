@@ -1,0 +1,190 @@
+//! One client's connection.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use ob_core::{ConnectionId, Instant};
+use ob_offload::{ContextId, Standing};
+use ob_wire_link::stream::CREDIT_LEN;
+
+use crate::input::Input;
+use crate::output::Output;
+
+/// A connection of a director. Its number is not used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey(pub(crate) u64);
+
+/// Bits of a key that say where the connection is.
+const INDEX_BITS: u32 = 24;
+/// Connections that there can be at once.
+pub(crate) const CONNECTIONS_END: usize = 1 << INDEX_BITS;
+
+impl ConnectionKey {
+    pub(crate) fn new(serial: u64, index: usize) -> Self {
+        Self(serial << INDEX_BITS | index as u64)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        (self.0 & (CONNECTIONS_END as u64 - 1)) as usize
+    }
+
+    /// What the host calls it.
+    pub(crate) fn number(self) -> ConnectionId {
+        ConnectionId(self.0)
+    }
+}
+
+/// A request that has no complete reply yet, or whose reply waits for those before it.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// The engine has it.
+    Card(ContextId),
+    /// The host has it.
+    Host(Forwarded),
+    /// The director itself answers it.
+    Said(Vec<u8>),
+}
+
+/// A request that the host has.
+#[derive(Debug)]
+pub(crate) struct Forwarded {
+    pub(crate) stamp: u64,
+    pub(crate) id: u64,
+    /// Bytes of the reply, once its first fragment is there, and how many of them have come.
+    pub(crate) length: Option<u32>,
+    pub(crate) received: u32,
+    /// What has come and waits for replies before it.
+    pub(crate) held: Vec<u8>,
+}
+
+impl Forwarded {
+    pub(crate) fn new(stamp: u64, id: u64) -> Self {
+        Self { stamp, id, length: None, received: 0, held: Vec::new() }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.length == Some(self.received)
+    }
+}
+
+/// How a connection comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It does not.
+    Open,
+    /// When what waits was answered and sent.
+    AfterReplies,
+    /// All was sent, and so was the end; the client has not ended its side.
+    Finished {
+        /// When it is closed all the same.
+        until: Instant,
+    },
+    /// The client is gone, but the host has not been told.
+    Gone,
+}
+
+/// A message whose requests are being routed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Underway {
+    /// Bytes of it; 0 if there is none.
+    pub(crate) len: usize,
+    /// The request that is next.
+    pub(crate) request: usize,
+    /// Bytes of it that the host has.
+    pub(crate) forwarded: usize,
+}
+
+/// A client.
+pub(crate) struct Connection<C> {
+    pub(crate) key: ConnectionKey,
+    pub(crate) net: ConnectionId,
+    pub(crate) peer: SocketAddr,
+    pub(crate) cutter: C,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+    pub(crate) pending: VecDeque<Pending>,
+    /// How many at the front of `pending` do not depend on a read any more.
+    pub(crate) settled: usize,
+    pub(crate) underway: Underway,
+    pub(crate) standing: Standing,
+    /// The stamp of the last request that may have changed the standing.
+    pub(crate) standing_from: u64,
+    /// That request has no reply yet: nothing behind it is looked at.
+    pub(crate) awaits_standing: bool,
+    /// The host keeps something of this connection that the next host will not know.
+    pub(crate) has_session: bool,
+    /// The client has ended its side.
+    pub(crate) is_ended: bool,
+    pub(crate) ending: Ending,
+    /// The host knows of it.
+    pub(crate) is_announced: bool,
+    /// Bytes of replies that the host may still send.
+    pub(crate) credit: u32,
+    /// Bytes of replies that were sent on, for which the host has got no credit back.
+    pub(crate) credit_due: u32,
+    /// When bytes came last.
+    pub(crate) received_at: Instant,
+    pub(crate) flags: Flags,
+}
+
+/// In which of the director's queues a connection is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) is_ready: bool,
+    pub(crate) is_dirty: bool,
+    pub(crate) is_in_control: bool,
+    /// The driver has been told not to receive.
+    pub(crate) is_held_up: bool,
+    /// It has a request for which the stream has no room.
+    pub(crate) awaits_stream: bool,
+}
+
+impl<C: Default> Connection<C> {
+    pub(crate) fn new(key: ConnectionKey, net: ConnectionId, peer: SocketAddr, now: Instant) -> Self {
+        Self {
+            key,
+            net,
+            peer,
+            cutter: C::default(),
+            input: Input::default(),
+            output: Output::default(),
+            pending: VecDeque::new(),
+            settled: 0,
+            underway: Underway::default(),
+            standing: Standing::NONE,
+            standing_from: 0,
+            awaits_standing: false,
+            has_session: false,
+            is_ended: false,
+            ending: Ending::Open,
+            is_announced: false,
+            credit: CREDIT_LEN,
+            credit_due: 0,
+            received_at: now,
+            flags: Flags::default(),
+        }
+    }
+
+    /// Whether everything before what comes next is settled (rule 5).
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled == self.pending.len()
+    }
+
+    /// Where the request with this stamp is.
+    pub(crate) fn find(&self, stamp: u64) -> Option<usize> {
+        self.pending.iter().position(|pending| match pending {
+            Pending::Host(forwarded) => forwarded.stamp == stamp,
+            Pending::Card(_) | Pending::Said(_) => false,
+        })
+    }
+}
+
+impl<C> Connection<C> {
+    /// The reply that is in the output in part: nothing else may come between.
+    pub(crate) fn within_reply(&self) -> Option<usize> {
+        self.pending.iter().position(|pending| match pending {
+            Pending::Host(forwarded) => forwarded.received as usize > forwarded.held.len(),
+            Pending::Card(_) | Pending::Said(_) => false,
+        })
+    }
+}

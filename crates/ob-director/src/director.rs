@@ -1,0 +1,378 @@
+//! The director: one owner of all connections, of the stream's order, and of the engine.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ob_core::{ConnectionId, Instant};
+use ob_offload::{Application, Engine, Files, Requests};
+
+use crate::connection::{CONNECTIONS_END, Connection, ConnectionKey, Ending};
+use crate::counts::DirectorCounts;
+use crate::host::{HostEvent, HostPort};
+use crate::input::Budget;
+use crate::stream::Stream;
+
+/// Frames of the host that one turn takes.
+const FRAMES_A_TURN: usize = 256;
+
+/// How large a director is.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectorConfig {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Requests of one connection without a complete reply.
+    pub pending_max: usize,
+    /// Bytes of replies that wait for a client; with more, nothing it sends is looked at.
+    pub output_len_max: usize,
+    /// Bytes of messages that do not fit into a connection's own buffer, of all connections.
+    pub long_len_max: usize,
+    /// How long a long message may make no progress while others wait for its memory.
+    pub long_stall_max: Duration,
+    /// How long a client whose connection was ended may take to end its side.
+    pub linger: Duration,
+}
+
+impl Default for DirectorConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 10_000,
+            pending_max: 1024,
+            output_len_max: 1 << 20,
+            long_len_max: 128 << 20,
+            long_stall_max: Duration::from_secs(5),
+            linger: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What the driver has to do with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionAction {
+    /// Receive again.
+    Resume(ConnectionKey, ConnectionId),
+    /// Send no more, after all that there is.
+    Finish(ConnectionId),
+    /// Close it. The director has forgotten it.
+    Close(ConnectionId),
+}
+
+/// The time, as the director is told it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// For what takes time.
+    pub instant: Instant,
+    /// Milliseconds since 1970, for what expires.
+    pub unix_ms: u64,
+}
+
+/// Splits clients' connections between card and host.
+pub struct Director<A: Application> {
+    pub(crate) application: Rc<A>,
+    pub(crate) engine: Engine<A>,
+    pub(crate) config: DirectorConfig,
+    pub(crate) connections: Vec<Option<Connection<A::Cutter>>>,
+    free: Vec<usize>,
+    next_serial: u64,
+    pub(crate) budget: Budget,
+    pub(crate) stream: Stream,
+    /// Connections with something to do.
+    pub(crate) ready: VecDeque<ConnectionKey>,
+    /// Connections with something to send.
+    pub(crate) dirty: VecDeque<ConnectionKey>,
+    /// Connections of which the host has to be told something.
+    pub(crate) control: VecDeque<ConnectionKey>,
+    /// Connections with a request for which there was no room.
+    pub(crate) awaiting_stream: VecDeque<ConnectionKey>,
+    pub(crate) actions: VecDeque<ConnectionAction>,
+    /// The requests of the message at hand.
+    pub(crate) requests: Requests,
+    /// Bytes of replies of the director's own.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) now: Now,
+    pub(crate) counts: DirectorCounts,
+    /// Somebody waits for memory for a long message.
+    pub(crate) is_hungry: bool,
+    /// Connections that were ended and whose clients have not ended theirs.
+    pub(crate) lingering: VecDeque<ConnectionKey>,
+}
+
+impl<A: Application> Director<A> {
+    /// A director without connections; the host is away.
+    pub fn new(application: Rc<A>, engine: Engine<A>, config: DirectorConfig) -> Self {
+        let connections_max = config.connections_max.clamp(1, CONNECTIONS_END - 1);
+        Self {
+            application,
+            engine,
+            config: DirectorConfig { connections_max, ..config },
+            connections: Vec::new(),
+            free: Vec::new(),
+            next_serial: 1,
+            budget: Budget::new(config.long_len_max),
+            stream: Stream::default(),
+            ready: VecDeque::new(),
+            dirty: VecDeque::new(),
+            control: VecDeque::new(),
+            awaiting_stream: VecDeque::new(),
+            actions: VecDeque::new(),
+            requests: Requests::default(),
+            scratch: Vec::new(),
+            now: Now::default(),
+            counts: DirectorCounts::default(),
+            is_hungry: false,
+            lingering: VecDeque::new(),
+        }
+    }
+
+    /// The engine, for its counts.
+    pub fn engine(&self) -> &Engine<A> {
+        &self.engine
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> DirectorCounts {
+        let connections = self.connections.iter().flatten().filter(|found| found.ending != Ending::Gone);
+        DirectorCounts {
+            connections: connections.count() as u64,
+            card: self.engine.counts().answered,
+            long_left: self.budget.left() as u64,
+            ..self.counts
+        }
+    }
+
+    /// Whether a host has met this card and is there.
+    pub fn has_host(&self) -> bool {
+        self.stream.is_here()
+    }
+
+    /// A client has connected. Without a key there is no room, and the connection is to be closed.
+    pub fn accept(&mut self, net: ConnectionId, peer: SocketAddr) -> Option<ConnectionKey> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.connections.len() < self.config.connections_max => {
+                self.connections.push(None);
+                self.connections.len() - 1
+            }
+            None => {
+                self.counts.refused += 1;
+                return None;
+            }
+        };
+        let key = ConnectionKey::new(self.next_serial, index);
+        self.next_serial += 1;
+        if let Some(place) = self.connections.get_mut(index) {
+            *place = Some(Connection::new(key, net, peer, self.now.instant));
+        }
+        self.counts.accepted += 1;
+        self.tell_host(key);
+        Some(key)
+    }
+
+    /// Room for what a client sends, or nothing if it is to wait: then [`ConnectionAction::Resume`] follows.
+    pub fn receive_into(&mut self, key: ConnectionKey) -> Option<&mut [u8]> {
+        let budget = &mut self.budget;
+        let connection = self.connections.get_mut(key.index())?.as_mut().filter(|found| found.key == key)?;
+        if connection.ending != Ending::Open {
+            // What comes now is not looked at, but the client must be able to send it, or it would lose the last reply.
+            connection.input.clear(budget);
+        }
+        let has_room = connection.input.room(budget).is_some();
+        connection.flags.is_held_up = !has_room;
+        connection.input.room(budget)
+    }
+
+    /// So many bytes came.
+    pub fn received(&mut self, key: ConnectionKey, count: usize) {
+        let now = self.now.instant;
+        if let Some(connection) = self.find(key) {
+            connection.input.received(count);
+            connection.received_at = now;
+            self.make_ready(key);
+        }
+    }
+
+    /// The client has ended its side: what it has sent is answered.
+    pub fn ended(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.find(key) {
+            connection.is_ended = true;
+            self.make_ready(key);
+        }
+    }
+
+    /// The connection is gone. The driver has forgotten it already.
+    pub fn broken(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.take(key) {
+            self.forget(connection, false);
+        }
+    }
+
+    /// Does what there is to do; `true` if anything was done.
+    pub fn turn<P: HostPort>(&mut self, now: Now, port: &mut P, files: &mut impl Files) -> bool {
+        // Rule on expiry: neither half goes back in time.
+        self.now = Now { unix_ms: now.unix_ms.max(self.now.unix_ms), ..now };
+        let mut moved = self.take_frames(port);
+        self.engine.misbehave(self.stream.last());
+        moved |= self.engine.poll(files);
+        moved |= self.speak(port);
+        for _ in 0..2 {
+            while let Some((owner, _)) = self.engine.next_settled() {
+                self.make_ready(ConnectionKey(owner));
+            }
+            moved |= self.process_all(port);
+            // Reads that began go out now, and those that were done at once are answered.
+            moved |= self.engine.poll(files);
+        }
+        self.watch_time();
+        moved
+    }
+
+    /// Whether another turn would do something at once.
+    pub fn can_go_on(&self) -> bool {
+        !self.ready.is_empty() || !self.dirty.is_empty() || !self.actions.is_empty()
+    }
+
+    /// Whether something waits for room in the stream to the host.
+    pub fn awaits_room(&self) -> bool {
+        self.stream.is_here()
+            && !(self.stream.has_begun() && self.control.is_empty() && self.awaiting_stream.is_empty())
+    }
+
+    /// When the next turn is due although nothing happens.
+    pub fn next_due(&self) -> Option<Instant> {
+        if self.can_go_on() {
+            return Some(Instant::default());
+        }
+        let linger = self.lingering.front().and_then(|key| match self.peek(*key)?.ending {
+            Ending::Finished { until } => Some(until),
+            _ => Some(Instant::default()),
+        });
+        let starved = self.oldest_long().filter(|_| self.is_starved());
+        let starved = starved.map(|(_, since)| since + self.config.long_stall_max);
+        [linger, starved].into_iter().flatten().min()
+    }
+
+    /// The next connection that has something to send.
+    pub fn next_dirty(&mut self) -> Option<(ConnectionKey, ConnectionId)> {
+        loop {
+            let key = self.dirty.pop_front()?;
+            if let Some(connection) = self.find(key) {
+                connection.flags.is_dirty = false;
+                return Some((key, connection.net));
+            }
+        }
+    }
+
+    /// What is to be sent, from the front; how many of the slices were filled.
+    pub fn transmit<'a>(&'a self, key: ConnectionKey, into: &mut [IoSlice<'a>]) -> usize {
+        self.peek(key).map_or(0, |connection| connection.output.transmit(into))
+    }
+
+    /// So many bytes were sent; `true` if there are more.
+    pub fn sent(&mut self, key: ConnectionKey, count: usize) -> bool {
+        let Some(connection) = self.find(key) else { return false };
+        connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
+        let has_more = !connection.output.is_empty();
+        if connection.wants_credit() {
+            self.tell_host(key);
+        }
+        // There may be room for more replies, or this was the last.
+        self.make_ready(key);
+        has_more
+    }
+
+    /// What the driver has to do next.
+    pub fn next_action(&mut self) -> Option<ConnectionAction> {
+        self.actions.pop_front()
+    }
+
+    fn take_frames<P: HostPort>(&mut self, port: &mut P) -> bool {
+        for taken in 0..FRAMES_A_TURN {
+            let Some(event) = port.poll() else { return taken > 0 };
+            match event {
+                HostEvent::Arrived => self.host_arrived(),
+                HostEvent::Gone => self.host_gone(),
+                HostEvent::Frame(frame) => {
+                    if let Err(violation) = self.host_says(&frame) {
+                        self.counts.host_refused += 1;
+                        port.close(&violation.to_string());
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    pub(crate) fn find(&mut self, key: ConnectionKey) -> Option<&mut Connection<A::Cutter>> {
+        let found = self.connections.get_mut(key.index())?.as_mut();
+        found.filter(|found| found.key == key && found.ending != Ending::Gone)
+    }
+
+    pub(crate) fn peek(&self, key: ConnectionKey) -> Option<&Connection<A::Cutter>> {
+        let found = self.connections.get(key.index())?.as_ref();
+        found.filter(|found| found.key == key && found.ending != Ending::Gone)
+    }
+
+    /// Takes a connection out of its place, to work on it; [`Director::put_back`] or [`Director::forget`] follows.
+    pub(crate) fn take(&mut self, key: ConnectionKey) -> Option<Connection<A::Cutter>> {
+        self.find(key)?;
+        self.connections.get_mut(key.index())?.take()
+    }
+
+    pub(crate) fn put_back(&mut self, connection: Connection<A::Cutter>) {
+        let index = connection.key.index();
+        if let Some(place) = self.connections.get_mut(index) {
+            *place = Some(connection);
+        }
+    }
+
+    /// The end of a connection. Its place is free when the host knows, or there is none that has to.
+    pub(crate) fn forget(&mut self, mut connection: Connection<A::Cutter>, close: bool) {
+        self.abandon(&mut connection, 0);
+        connection.input.clear(&mut self.budget);
+        connection.output = crate::output::Output::default();
+        if close {
+            self.actions.push_back(ConnectionAction::Close(connection.net));
+        }
+        let key = connection.key;
+        if connection.is_announced && self.stream.is_here() {
+            connection.ending = Ending::Gone;
+            let is_told = connection.flags.is_in_control;
+            connection.flags.is_in_control = true;
+            self.put_back(connection);
+            if !is_told {
+                self.control.push_back(key);
+            }
+        } else {
+            self.vacate(key);
+        }
+    }
+
+    pub(crate) fn vacate(&mut self, key: ConnectionKey) {
+        if let Some(place) = self.connections.get_mut(key.index()) {
+            *place = None;
+            self.free.push(key.index());
+        }
+    }
+
+    pub(crate) fn make_ready(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.find(key)
+            && !connection.flags.is_ready
+        {
+            connection.flags.is_ready = true;
+            self.ready.push_back(key);
+        }
+    }
+
+    pub(crate) fn tell_host(&mut self, key: ConnectionKey) {
+        let is_here = self.stream.is_here();
+        if let Some(connection) = self.find(key)
+            && !connection.flags.is_in_control
+            && is_here
+        {
+            connection.flags.is_in_control = true;
+            self.control.push_back(key);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Known bugs that a test can switch on, to show that tests and simulator catch them.
+//!
+//! With the feature `planted-bugs` the environment variable `OB_PLANT` names the one that is on; without the
+//! feature all of this is `false` at compile time.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// `invalidate-after-forward`: a request is in the stream before its keys are invalidated.
+    InvalidateAfterForward,
+    /// `forward-past-read`: a request is forwarded while one before it on its connection is still reading.
+    ForwardPastRead,
+    /// `served-unadmitted`: the card answers on connections that the host has not admitted.
+    ServedUnadmitted,
+    /// `fallback-alone`: what was started behind a request that goes to the host after all is answered by the card.
+    FallbackAlone,
+    /// `table-kept`: the table is not emptied when the host has lost what was admitted.
+    TableKept,
+}
+
+/// Whether a bug is planted.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    use std::sync::OnceLock;
+    static PLANTED: OnceLock<Option<Bug>> = OnceLock::new();
+    let planted = PLANTED.get_or_init(|| match std::env::var("OB_PLANT").ok()?.as_str() {
+        "invalidate-after-forward" => Some(Bug::InvalidateAfterForward),
+        "forward-past-read" => Some(Bug::ForwardPastRead),
+        "served-unadmitted" => Some(Bug::ServedUnadmitted),
+        "fallback-alone" => Some(Bug::FallbackAlone),
+        "table-kept" => Some(Bug::TableKept),
+        _ => None,
+    });
+    *planted == Some(bug)
+}
+
+/// Whether a bug is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is_planted(_bug: Bug) -> bool {
+    false
+}

@@ -1,0 +1,518 @@
+//! From a connection's bytes to requests, and from replies to its output.
+//!
+//! ```text
+//!   input ─▶ cut ─▶ predicate ─┬─ Card ─▶ engine ──────────────┐
+//!                              └─ Host ─▶ invalidate, forward ─┤
+//!                                                              ▼
+//!   output ◀── flush ◀── settle ◀────────── pending: requests, in the order of the client
+//! ```
+//!
+//! A request takes effect when the table is asked, or when it is forwarded. Both happen here, on one thread, in the order of a
+//! connection's requests: a request that goes to the host waits until none before it can fall back behind it (rule 5), and one
+//! that falls back takes along what was started behind it.
+
+use ob_core::ConnectionId;
+use ob_offload::{
+    Application, Changes, ContextId, Cut, Key, Reason, ReplyOrder, Request, Requests, Route, State,
+};
+use ob_offload::{ReplySink, Stamp};
+use ob_wire_link::stream::{FRAGMENT_LEN, Fragment, FromCard};
+
+use crate::connection::{Connection, ConnectionKey, Ending, Forwarded, Pending, Underway};
+use crate::director::{ConnectionAction, Director};
+use crate::host::HostPort;
+use crate::plant::{Bug, is_planted};
+
+/// Requests of one connection that are routed before others have their turn.
+const REQUESTS_A_TURN: usize = 256;
+/// Bytes of one connection that are forwarded before others have their turn.
+const FORWARDED_A_TURN: usize = 256 << 10;
+
+/// Why no more of a connection is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// There is no whole message.
+    NoMessage,
+    /// It waits for its own replies, or for its end.
+    Waits,
+    /// It waits for room in the stream.
+    NoRoom,
+    /// Others have their turn.
+    Effort,
+}
+
+/// What a connection may still do in this turn.
+struct Effort {
+    requests: usize,
+    bytes: usize,
+    /// It is its turn among those that wait for the stream.
+    is_first: bool,
+    /// Something was forwarded.
+    forwarded: bool,
+}
+
+impl Effort {
+    fn new(is_first: bool) -> Self {
+        Self { requests: REQUESTS_A_TURN, bytes: FORWARDED_A_TURN, is_first, forwarded: false }
+    }
+}
+
+/// What is to be forwarded.
+struct Outgoing<'a> {
+    number: ConnectionId,
+    bytes: &'a [u8],
+    keys: &'a [Key],
+    changes: Changes,
+    reason: Reason,
+}
+
+impl<A: Application> Director<A> {
+    /// Works on every connection that has something to do.
+    pub(crate) fn process_all<P: HostPort>(&mut self, port: &mut P) -> bool {
+        let mut moved = self.serve_awaiting(port);
+        for _ in 0..self.ready.len() {
+            let Some(key) = self.ready.pop_front() else { break };
+            moved = true;
+            self.process(key, port, Effort::new(false));
+        }
+        if self.is_hungry && self.budget.left() > 0 {
+            self.is_hungry = false;
+            self.feed();
+        }
+        moved
+    }
+
+    /// Those that wait for room in the stream come in turn; the first that finds none is the first the next time.
+    fn serve_awaiting<P: HostPort>(&mut self, port: &mut P) -> bool {
+        let mut moved = false;
+        for _ in 0..self.awaiting_stream.len() {
+            let Some(key) = self.awaiting_stream.pop_front() else { break };
+            let Some(connection) = self.find(key) else { continue };
+            connection.flags.awaits_stream = false;
+            let forwarded = self.process(key, port, Effort::new(true));
+            moved |= forwarded;
+            if !forwarded && self.peek(key).is_some_and(|connection| connection.flags.awaits_stream) {
+                let _ = self.awaiting_stream.pop_back();
+                self.awaiting_stream.push_front(key);
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Does what can be done for a connection; whether anything of it was forwarded.
+    fn process<P: HostPort>(&mut self, key: ConnectionKey, port: &mut P, mut effort: Effort) -> bool {
+        let Some(mut connection) = self.take(key) else { return false };
+        connection.flags.is_ready = false;
+        let stop = loop {
+            self.settle(&mut connection, port, &mut effort);
+            self.flush(&mut connection);
+            let before = connection.pending.len();
+            let stop = self.route_messages(&mut connection, port, &mut effort);
+            // Replies that were made at once make room for more.
+            if connection.pending.len() == before || stop != Stop::Waits {
+                break stop;
+            }
+        };
+        self.settle(&mut connection, port, &mut effort);
+        self.flush(&mut connection);
+        let forwarded = effort.forwarded;
+        match stop {
+            Stop::Effort => {
+                connection.flags.is_ready = true;
+                self.ready.push_back(key);
+            }
+            Stop::NoRoom => self.await_stream(&mut connection),
+            Stop::NoMessage | Stop::Waits => {}
+        }
+        self.conclude(connection, stop);
+        forwarded
+    }
+
+    fn await_stream(&mut self, connection: &mut Connection<A::Cutter>) {
+        if !connection.flags.awaits_stream {
+            connection.flags.awaits_stream = true;
+            self.awaiting_stream.push_back(connection.key);
+        }
+    }
+
+    /// Cuts messages and routes their requests, until something stops that.
+    fn route_messages<P: HostPort>(
+        &mut self,
+        connection: &mut Connection<A::Cutter>,
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Stop {
+        // Both are lent to the loop, and come back as they are.
+        let mut input = std::mem::take(&mut connection.input);
+        let mut requests = std::mem::take(&mut self.requests);
+        let stop = loop {
+            if connection.ending != Ending::Open {
+                break Stop::Waits;
+            }
+            if connection.underway.len == 0 {
+                match self.cut(connection, input.filled()) {
+                    Cut::Part(missing) => {
+                        input.needs(input.filled().len().saturating_add(missing));
+                        break Stop::NoMessage;
+                    }
+                    Cut::Nothing(len) => {
+                        input.consume(len.max(1), &mut self.budget);
+                        continue;
+                    }
+                    Cut::Wrong => break Stop::Waits,
+                    Cut::Message(len) => connection.underway = Underway { len, ..Underway::default() },
+                }
+            }
+            let message = input.filled().get(..connection.underway.len).unwrap_or_default();
+            if let Err(stop) = self.route_message(connection, message, &mut requests, port, effort) {
+                break stop;
+            }
+            input.consume(connection.underway.len, &mut self.budget);
+            connection.underway = Underway::default();
+        };
+        self.requests = requests;
+        connection.input = input;
+        stop
+    }
+
+    fn cut(&mut self, connection: &mut Connection<A::Cutter>, bytes: &[u8]) -> Cut {
+        if bytes.is_empty() {
+            return Cut::Part(1);
+        }
+        self.scratch.clear();
+        let standing = connection.standing;
+        let cut = self.application.cut(&mut connection.cutter, bytes, standing, &mut self.scratch);
+        match cut {
+            Cut::Wrong => {
+                self.counts.wrong += 1;
+                connection.pending.push_back(Pending::Said(self.scratch.clone()));
+                connection.ending = Ending::AfterReplies;
+                cut
+            }
+            // An application that promises more than there is would make no progress.
+            Cut::Message(len) if len == 0 || len > bytes.len() => Cut::Part(1),
+            _ => cut,
+        }
+    }
+
+    fn route_message<P: HostPort>(
+        &mut self,
+        connection: &mut Connection<A::Cutter>,
+        message: &[u8],
+        requests: &mut Requests,
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Result<(), Stop> {
+        requests.clear();
+        self.application.predicate(message, connection.standing, requests);
+        while let Some(request) = requests.get(connection.underway.request) {
+            // A request that falls back and finds no room comes before all that is not routed yet.
+            if connection.flags.awaits_stream {
+                return Err(Stop::NoRoom);
+            }
+            if connection.awaits_standing
+                || connection.pending.len() >= self.config.pending_max
+                || connection.output.len() >= self.config.output_len_max
+            {
+                return Err(Stop::Waits);
+            }
+            if effort.requests == 0 {
+                return Err(Stop::Effort);
+            }
+            let bytes = message.get(request.bytes.clone()).unwrap_or_default();
+            if !bytes.is_empty() {
+                self.route(connection, bytes, request, requests.keys(request), port, effort)?;
+            }
+            effort.requests -= 1;
+            connection.underway.request += 1;
+            connection.underway.forwarded = 0;
+        }
+        Ok(())
+    }
+
+    /// Gives a request to the card or to the host.
+    fn route<P: HostPort>(
+        &mut self,
+        connection: &mut Connection<A::Cutter>,
+        bytes: &[u8],
+        request: &Request,
+        keys: &[Key],
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Result<(), Stop> {
+        let (reason, changes, may_change_standing) = match request.route {
+            Route::Host { reason, changes, may_change_standing } => (reason, changes, may_change_standing),
+            Route::Card => match self.start(connection, bytes, request.id, keys) {
+                Ok(context) => {
+                    let is_settled = connection.is_settled();
+                    connection.pending.push_back(Pending::Card(context));
+                    if is_settled && self.engine.state(context) == State::Ready {
+                        connection.settled += 1;
+                    }
+                    return Ok(());
+                }
+                Err(reason) => (reason, Changes::Nothing, false),
+            },
+        };
+        if !self.stream.is_here() {
+            let said = self.unavailable(request.id, connection);
+            connection.pending.push_back(Pending::Said(said));
+            return Ok(());
+        }
+        if !self.may_follow(connection) {
+            return Err(Stop::Waits);
+        }
+        let mut forwarded = connection.underway.forwarded;
+        let outgoing = Outgoing { number: connection.key.number(), bytes, keys, changes, reason };
+        let stamp = self.forward(&outgoing, connection.is_announced, &mut forwarded, port, effort);
+        connection.underway.forwarded = forwarded;
+        let stamp = stamp?;
+        if connection.is_settled() {
+            connection.settled += 1;
+        }
+        connection.pending.push_back(Pending::Host(Forwarded::new(stamp, request.id)));
+        if may_change_standing {
+            connection.standing = ob_offload::Standing::NONE;
+            connection.standing_from = stamp;
+            connection.awaits_standing = true;
+            connection.has_session = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a request may be forwarded now: none before it may fall back behind it. Where replies carry ids, nobody is
+    /// promised an order.
+    fn may_follow(&self, connection: &Connection<A::Cutter>) -> bool {
+        A::REPLIES == ReplyOrder::ById || connection.is_settled() || is_planted(Bug::ForwardPastRead)
+    }
+
+    fn start(
+        &mut self,
+        connection: &Connection<A::Cutter>,
+        bytes: &[u8],
+        id: u64,
+        keys: &[Key],
+    ) -> Result<ContextId, Reason> {
+        if !connection.standing.is_admitted() && !is_planted(Bug::ServedUnadmitted) {
+            return Err(Reason::NotAdmitted);
+        }
+        self.engine.start(connection.key.0, id, bytes, keys, self.now.unix_ms)
+    }
+
+    fn unavailable(&mut self, id: u64, connection: &Connection<A::Cutter>) -> Vec<u8> {
+        let mut said = Vec::new();
+        self.application.unavailable(id, connection.standing, &mut said);
+        self.counts.unavailable += 1;
+        said
+    }
+
+    /// Puts a request into the stream, from `from` on. Its stamp is given, and what it changes invalidated, with the last of
+    /// it: so the stream's order is the order of stamps (rules 1 and 2).
+    fn forward<P: HostPort>(
+        &mut self,
+        outgoing: &Outgoing<'_>,
+        is_announced: bool,
+        from: &mut usize,
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Result<u64, Stop> {
+        let is_turn = effort.is_first || self.awaiting_stream.is_empty();
+        if !is_turn || !is_announced || !self.stream.has_begun() || !self.control.is_empty() {
+            return Err(Stop::NoRoom);
+        }
+        loop {
+            let rest = outgoing.bytes.get(*from..).unwrap_or_default();
+            let bytes = rest.get(..FRAGMENT_LEN.min(rest.len())).unwrap_or_default();
+            if !port.has_room(bytes.len()) {
+                return Err(Stop::NoRoom);
+            }
+            if effort.bytes == 0 {
+                return Err(if effort.is_first { Stop::NoRoom } else { Stop::Effort });
+            }
+            let Some(stamp) = self.stream.next() else { return Err(Stop::NoRoom) };
+            let is_last = bytes.len() == rest.len();
+            let fragment = Fragment {
+                connection: outgoing.number,
+                stamp: if is_last { stamp.number() } else { 0 },
+                length: u32::try_from(outgoing.bytes.len()).unwrap_or(u32::MAX),
+                offset: *from as u32,
+                bytes,
+            };
+            let is_late = is_planted(Bug::InvalidateAfterForward);
+            if is_last && !is_late {
+                self.invalidate(outgoing, stamp);
+            }
+            port.send(&FromCard::Request(fragment));
+            effort.bytes = effort.bytes.saturating_sub(bytes.len());
+            effort.forwarded = true;
+            if is_last {
+                if is_late {
+                    self.invalidate(outgoing, stamp);
+                }
+                self.stream.given(stamp);
+                self.counts.host.add(outgoing.reason);
+                return Ok(stamp.number());
+            }
+            *from += bytes.len();
+        }
+    }
+
+    fn invalidate(&mut self, outgoing: &Outgoing<'_>, stamp: Stamp) {
+        match outgoing.changes {
+            Changes::Nothing => {}
+            Changes::Keys => outgoing.keys.iter().for_each(|key| self.engine.invalidate(key, stamp)),
+            Changes::Everything => self.engine.clear(stamp),
+        }
+    }
+
+    /// Looks at what the engine has done, in the order of the requests: what the host has to answer after all is forwarded.
+    fn settle<P: HostPort>(
+        &mut self,
+        connection: &mut Connection<A::Cutter>,
+        port: &mut P,
+        effort: &mut Effort,
+    ) {
+        let mut at = connection.settled;
+        while let Some(pending) = connection.pending.get(at) {
+            let Pending::Card(context) = pending else {
+                at += 1;
+                continue;
+            };
+            let (context, number) = (*context, connection.key.number());
+            match self.engine.state(context) {
+                State::Ready => {}
+                State::Reading if A::REPLIES == ReplyOrder::ById => {}
+                State::Reading => break,
+                State::Host(reason) => {
+                    let replaced = self.fall_back(connection, context, number, reason, port, effort);
+                    let Some(replaced) = replaced else {
+                        self.await_stream(connection);
+                        break;
+                    };
+                    self.engine.abandon(context);
+                    let is_forwarded = matches!(replaced, Pending::Host(_));
+                    if let Some(place) = connection.pending.get_mut(at) {
+                        *place = replaced;
+                    }
+                    if is_forwarded && A::REPLIES == ReplyOrder::AsAsked && !is_planted(Bug::FallbackAlone) {
+                        self.take_along(connection, at + 1);
+                    }
+                }
+            }
+            at += 1;
+        }
+        connection.settled = at;
+    }
+
+    /// Forwards a request that the card could not answer, or says that the host is away; nothing if there is no room.
+    fn fall_back<P: HostPort>(
+        &mut self,
+        connection: &Connection<A::Cutter>,
+        context: ContextId,
+        number: ConnectionId,
+        reason: Reason,
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Option<Pending> {
+        let (bytes, id) = self.engine.request(context);
+        if !self.stream.is_here() {
+            return Some(Pending::Said(self.unavailable(id, connection)));
+        }
+        // The engine's own copy is lent to the stream, which lies beside the engine.
+        self.scratch.clear();
+        self.scratch.extend_from_slice(bytes);
+        let bytes = std::mem::take(&mut self.scratch);
+        let outgoing = Outgoing { number, bytes: &bytes, keys: &[], changes: Changes::Nothing, reason };
+        let stamp = self.forward(&outgoing, connection.is_announced, &mut 0, port, effort);
+        self.scratch = bytes;
+        Some(Pending::Host(Forwarded::new(stamp.ok()?, id)))
+    }
+
+    /// What was started behind a request that is the host's after all took effect before it: it is done again, behind it.
+    fn take_along(&mut self, connection: &Connection<A::Cutter>, from: usize) {
+        for pending in connection.pending.iter().skip(from) {
+            if let Pending::Card(context) = pending {
+                self.engine.retract(*context);
+            }
+        }
+    }
+
+    /// Moves replies to the output: those at the front, or, where they carry ids, all that are there.
+    fn flush(&mut self, connection: &mut Connection<A::Cutter>) {
+        let mut at = connection.within_reply().unwrap_or(0);
+        while at < connection.settled {
+            if self.emit(connection, at) {
+                connection.pending.remove(at);
+                connection.settled -= 1;
+                at = if A::REPLIES == ReplyOrder::AsAsked { at } else { 0 };
+            } else if A::REPLIES == ReplyOrder::AsAsked || connection.within_reply().is_some() {
+                break;
+            } else {
+                at += 1;
+            }
+        }
+        if !connection.output.is_empty() && !connection.flags.is_dirty {
+            connection.flags.is_dirty = true;
+            self.dirty.push_back(connection.key);
+        }
+    }
+
+    /// Puts what there is of a reply into the output; whether that is all of it.
+    fn emit(&mut self, connection: &mut Connection<A::Cutter>, at: usize) -> bool {
+        match connection.pending.get_mut(at) {
+            Some(Pending::Card(context)) => {
+                let is_ready = self.engine.state(*context) == State::Ready;
+                if is_ready {
+                    self.engine.take_reply(*context, &mut connection.output);
+                }
+                is_ready
+            }
+            Some(Pending::Said(bytes)) => {
+                connection.output.bytes(bytes);
+                true
+            }
+            Some(Pending::Host(forwarded)) => {
+                connection.output.push_hosts(&forwarded.held);
+                forwarded.held = Vec::new();
+                forwarded.is_complete()
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets what stands at a place and behind it.
+    pub(crate) fn abandon(&mut self, connection: &mut Connection<A::Cutter>, from: usize) {
+        for pending in connection.pending.drain(from.min(connection.pending.len())..) {
+            if let Pending::Card(context) = pending {
+                self.engine.abandon(context);
+            }
+        }
+        connection.settled = connection.settled.min(connection.pending.len());
+    }
+
+    /// Puts a connection back, or ends it.
+    fn conclude(&mut self, mut connection: Connection<A::Cutter>, stop: Stop) {
+        let is_answered = connection.pending.is_empty() && connection.output.is_empty();
+        let is_over = match connection.ending {
+            Ending::Open => connection.is_ended && is_answered && stop == Stop::NoMessage,
+            Ending::AfterReplies | Ending::Finished { .. } => connection.is_ended && is_answered,
+            Ending::Gone => false,
+        };
+        if is_over {
+            return self.forget(connection, true);
+        }
+        if connection.ending == Ending::AfterReplies && is_answered {
+            let until = self.now.instant + self.config.linger;
+            connection.ending = Ending::Finished { until };
+            self.lingering.push_back(connection.key);
+            self.actions.push_back(ConnectionAction::Finish(connection.net));
+        }
+        if connection.flags.is_held_up && connection.input.room(&mut self.budget).is_some() {
+            connection.flags.is_held_up = false;
+            self.actions.push_back(ConnectionAction::Resume(connection.key, connection.net));
+        }
+        self.is_hungry |= connection.input.is_starved(&self.budget);
+        self.put_back(connection);
+    }
+}

@@ -1,0 +1,205 @@
+//! The way to the host over a group of rings.
+//!
+//! ```text
+//!   Director ── RingPort ──▶ Hub ──▶ RingService ──▶ CardSender ─▶ response ring ─▶ host
+//!        ▲                    │           │
+//!        └────────────────────┘◀──────────┴──── Batch ◀─────────── request ring ◀── host
+//! ```
+//!
+//! Both ends live in one thread, and neither calls the other: the link calls the service when there are messages or room, and
+//! the director looks into the hub in its turn.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ob_core::{AttachmentId, Instant};
+use ob_ring::{Batch, CardSender, CardService, GroupKey, Message, ReserveError};
+use ob_wire_link::ring::Shape;
+use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, HEADER_LEN};
+
+use crate::host::{HostEvent, HostFrame, HostPort};
+
+/// Bytes of frames that wait for room in the ring.
+const OUTBOX_LEN_MAX: usize = 4 * FRAGMENT_LEN;
+/// How payloads are aligned in the ring.
+const ALIGNMENT: u32 = 8;
+
+/// The director's end.
+pub struct RingPort {
+    hub: Rc<RefCell<Hub>>,
+}
+
+/// The link's end.
+pub struct RingService {
+    hub: Rc<RefCell<Hub>>,
+    service: u32,
+}
+
+#[derive(Default)]
+struct Hub {
+    group: Option<GroupKey>,
+    /// The group is to be closed, and nothing of it is wanted.
+    closing: Option<String>,
+    events: VecDeque<Arrival>,
+    /// Frames for the ring, one behind the other.
+    outbox: VecDeque<u8>,
+    /// Bytes of the payload of each.
+    lengths: VecDeque<usize>,
+    /// Anything has happened that the director has not seen.
+    news: bool,
+}
+
+enum Arrival {
+    Opened,
+    Batch(Batch),
+    Closed,
+}
+
+/// Both ends of the way to the host's half of a service.
+pub fn pair(service: u32) -> (RingPort, RingService) {
+    let hub = Rc::new(RefCell::new(Hub::default()));
+    (RingPort { hub: Rc::clone(&hub) }, RingService { hub, service })
+}
+
+impl HostFrame for Message {
+    fn inline(&self) -> &[u8] {
+        &self.inline
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.payload.as_deref().unwrap_or_default()
+    }
+}
+
+impl HostPort for RingPort {
+    type Frame = Message;
+
+    fn has_room(&self, payload_len: usize) -> bool {
+        self.hub.borrow().outbox.len() + HEADER_LEN + payload_len <= OUTBOX_LEN_MAX
+    }
+
+    fn send(&mut self, frame: &FromCard<'_>) {
+        let (inline, payload) = frame.encode();
+        let mut hub = self.hub.borrow_mut();
+        if hub.group.is_none() || hub.closing.is_some() {
+            return;
+        }
+        hub.outbox.extend(&inline);
+        hub.outbox.extend(payload.bytes());
+        hub.lengths.push_back(payload.bytes().len());
+    }
+
+    fn poll(&mut self) -> Option<HostEvent<Message>> {
+        let mut hub = self.hub.borrow_mut();
+        hub.news = false;
+        loop {
+            let event = match hub.events.front_mut()? {
+                Arrival::Batch(batch) => batch.take_next().map(HostEvent::Frame),
+                Arrival::Opened => {
+                    hub.events.pop_front();
+                    return Some(HostEvent::Arrived);
+                }
+                Arrival::Closed => {
+                    hub.events.pop_front();
+                    return Some(HostEvent::Gone);
+                }
+            };
+            match event {
+                Some(event) => return Some(event),
+                None => drop(hub.events.pop_front()),
+            }
+        }
+    }
+
+    fn close(&mut self, why: &str) {
+        let mut hub = self.hub.borrow_mut();
+        hub.closing = Some(why.to_owned());
+        hub.forget();
+    }
+}
+
+impl Hub {
+    fn forget(&mut self) {
+        self.outbox.clear();
+        self.lengths.clear();
+        self.events.retain(|event| !matches!(event, Arrival::Batch(_)));
+    }
+
+    /// Moves frames into the ring, as far as there is room.
+    fn deliver(&mut self, responses: &mut CardSender) {
+        while let Some(len) = self.lengths.front().copied() {
+            let payload = (len > 0).then_some((len as u32, ALIGNMENT));
+            let mut reservation = match responses.reserve(Shape { inline_len: HEADER_LEN as u16, payload }) {
+                Ok(reservation) => reservation,
+                Err(ReserveError::Full) => return,
+                Err(ReserveError::TooLarge { limit }) => {
+                    self.closing = Some(format!("rings whose messages have {limit} bytes are too small"));
+                    return self.forget();
+                }
+            };
+            let mut inline = [0; HEADER_LEN];
+            for (place, byte) in inline.iter_mut().zip(self.outbox.drain(..HEADER_LEN)) {
+                *place = byte;
+            }
+            if let Some(into) = &mut reservation.payload {
+                let (front, back) = self.outbox.as_slices();
+                let from_front = len.min(front.len());
+                into[..from_front].copy_from_slice(&front[..from_front]);
+                into[from_front..len].copy_from_slice(&back[..len - from_front]);
+                self.outbox.drain(..len);
+            }
+            self.lengths.pop_front();
+            self.news = true;
+            responses.commit(reservation, &inline, len as u32);
+        }
+    }
+}
+
+impl CardService for RingService {
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
+        if service != self.service {
+            return Err(format!("this service has number {}, not {service}", self.service));
+        }
+        let mut hub = self.hub.borrow_mut();
+        if hub.group.is_some() {
+            return Err("another host has this service".to_owned());
+        }
+        (hub.group, hub.closing, hub.news) = (Some(key), None, true);
+        hub.events.push_back(Arrival::Opened);
+        Ok(())
+    }
+
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
+        let mut hub = self.hub.borrow_mut();
+        if hub.group == Some(key) && hub.closing.is_none() {
+            hub.events.push_back(Arrival::Batch(batch));
+            hub.news = true;
+            hub.deliver(responses);
+        }
+    }
+
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
+        let mut hub = self.hub.borrow_mut();
+        if hub.group == Some(key) {
+            hub.deliver(responses);
+        }
+    }
+
+    fn closed(&mut self, key: GroupKey) {
+        let mut hub = self.hub.borrow_mut();
+        if hub.group == Some(key) {
+            hub.group = None;
+            hub.forget();
+            hub.events.push_back(Arrival::Closed);
+            hub.news = true;
+        }
+    }
+
+    fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
+
+    fn next_due(&self) -> Option<Instant> {
+        // The director has to look at what came, and at the room that there is now.
+        self.hub.borrow().news.then(Instant::default)
+    }
+}

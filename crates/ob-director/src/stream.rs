@@ -1,0 +1,327 @@
+//! The stream to the host: its lives, and what the host says.
+//!
+//! ```text
+//!   Away ── a group is opened ──▶ Greeting ── MEET ──▶ Here (BEGIN, OPENED for each client, then requests)
+//!    ▲                               │                  │
+//!    └────────── the group is gone, or the host says what cannot be
+//! ```
+
+use ob_offload::{Application, Item, Key, ReplyOrder, Stamp, Standing};
+use ob_wire_link::stream::{CREDIT_LEN, Fragment, FromCard, FromHost, Recovered, StreamError};
+
+use crate::connection::{Connection, ConnectionKey, Ending, Pending};
+use crate::director::Director;
+use crate::host::{HostFrame, HostPort};
+use crate::plant::{Bug, is_planted};
+
+/// Credit is given back in portions, so that it does not cost a frame each time.
+const CREDIT_PORTION: u32 = CREDIT_LEN / 4;
+/// Files of the host that have names at once.
+const FILES_MAX: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum HostState {
+    #[default]
+    Away,
+    Greeting,
+    Here,
+}
+
+/// What is known of the host.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    state: HostState,
+    /// The greatest stamp that was given, or seen by a host.
+    last: u64,
+    /// What `BEGIN` is to say, until it is said.
+    begin: Option<u64>,
+    store: Option<[u8; 16]>,
+}
+
+impl Stream {
+    pub(crate) fn is_here(&self) -> bool {
+        self.state == HostState::Here
+    }
+
+    /// Whether requests may follow.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.is_here() && self.begin.is_none()
+    }
+
+    pub(crate) fn last(&self) -> Stamp {
+        Stamp::new(self.last).unwrap_or(Stamp::MAX)
+    }
+
+    /// The stamp of a request that is about to be forwarded; none in the unlikely case that all are used up.
+    pub(crate) fn next(&self) -> Option<Stamp> {
+        Stamp::new(self.last + 1).ok()
+    }
+
+    pub(crate) fn given(&mut self, stamp: Stamp) {
+        self.last = stamp.number();
+    }
+}
+
+/// What a host may not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("{0}")]
+    Frame(#[from] StreamError),
+    #[error("a host meets the card first, and once")]
+    Meeting,
+    #[error("stamp {0} is not one that was given")]
+    Stamp(u64),
+    #[error("a fragment does not follow the one before it")]
+    Fragment,
+    #[error("more bytes of replies than there was credit for")]
+    Credit,
+    #[error("too many files have names")]
+    Files,
+    #[error("an entry cannot be")]
+    Entry,
+}
+
+impl<C> Connection<C> {
+    /// Whether the host is to get credit back.
+    pub(crate) fn wants_credit(&self) -> bool {
+        self.credit_due >= CREDIT_PORTION
+    }
+}
+
+impl<A: Application> Director<A> {
+    pub(crate) fn host_arrived(&mut self) {
+        self.host_gone();
+        self.stream.state = HostState::Greeting;
+    }
+
+    /// The host is away. What it was asked and has not answered gets the protocol's own error; the card goes on with what it
+    /// can answer, on connections that were admitted.
+    pub(crate) fn host_gone(&mut self) {
+        self.stream.state = HostState::Away;
+        self.stream.begin = None;
+        self.control.clear();
+        for index in 0..self.connections.len() {
+            let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
+                continue;
+            };
+            if connection.ending == Ending::Gone {
+                self.vacate(connection.key);
+                continue;
+            }
+            (connection.is_announced, connection.flags.is_in_control) = (false, false);
+            (connection.credit, connection.credit_due) = (CREDIT_LEN, 0);
+            connection.underway.forwarded = 0;
+            connection.awaits_standing = false;
+            if self.give_up(&mut connection) {
+                let key = connection.key;
+                self.put_back(connection);
+                self.make_ready(key);
+            } else {
+                // Half of a reply is with the client already, and the rest will never come.
+                self.forget(connection, true);
+            }
+        }
+    }
+
+    /// Answers what only the host could have; `false` if that cannot be.
+    fn give_up(&mut self, connection: &mut Connection<A::Cutter>) -> bool {
+        for pending in &mut connection.pending {
+            let Pending::Host(forwarded) = pending else { continue };
+            if forwarded.is_complete() {
+                continue;
+            }
+            if forwarded.received as usize > forwarded.held.len() {
+                return false;
+            }
+            let mut said = Vec::new();
+            self.application.unavailable(forwarded.id, connection.standing, &mut said);
+            self.counts.unavailable += 1;
+            *pending = Pending::Said(said);
+        }
+        true
+    }
+
+    /// Takes a frame of the host. What cannot be ends the stream.
+    pub(crate) fn host_says(&mut self, frame: &impl HostFrame) -> Result<(), Violation> {
+        let said = self.take_frame(frame);
+        if said.is_err() {
+            self.host_gone();
+        }
+        said
+    }
+
+    fn take_frame(&mut self, frame: &impl HostFrame) -> Result<(), Violation> {
+        if self.stream.state == HostState::Away {
+            // What was on its way when the stream was closed.
+            return Ok(());
+        }
+        let frame = FromHost::decode(frame.inline(), frame.payload())?;
+        let is_meeting = matches!(frame, FromHost::Meet { .. });
+        if is_meeting == self.stream.is_here() {
+            return Err(Violation::Meeting);
+        }
+        match frame {
+            FromHost::Meet { stamp, recovered } => self.meet(stamp, recovered)?,
+            FromHost::Reply(fragment) => self.reply(&fragment)?,
+            FromHost::Standing { connection, stamp, word } => {
+                self.known(stamp)?;
+                if let Some(connection) = self.find(ConnectionKey(connection.0))
+                    && stamp >= connection.standing_from
+                {
+                    connection.standing = Standing(word);
+                }
+            }
+            FromHost::Close { connection, stamp } => {
+                self.known(stamp)?;
+                self.close_after(ConnectionKey(connection.0), stamp);
+            }
+            FromHost::Attest { stamp, entries } => {
+                let as_of = self.known(stamp)?;
+                for (key, item) in entries {
+                    let key = Key::new(key).map_err(|_| Violation::Entry)?;
+                    let item = Item::new(item).map_err(|_| Violation::Entry)?;
+                    self.engine.attest(&key, &item, as_of);
+                }
+            }
+            FromHost::File { name, node } => {
+                if self.engine.file_count() >= FILES_MAX {
+                    return Err(Violation::Files);
+                }
+                self.engine.name_file(name, node);
+            }
+            FromHost::FileGone { name } => self.engine.forget_file(name),
+            FromHost::Settled { address } => self.engine.settled(address, self.stream.last()),
+        }
+        Ok(())
+    }
+
+    /// A stamp that was given, or with which this life began.
+    fn known(&self, stamp: u64) -> Result<Stamp, Violation> {
+        let found = Stamp::new(stamp).ok().filter(|_| stamp <= self.stream.last);
+        found.ok_or(Violation::Stamp(stamp))
+    }
+
+    /// A life of the host begins: see "Lives" in `docs/linearizable-offload.md`.
+    fn meet(&mut self, seen: u64, recovered: Recovered) -> Result<(), Violation> {
+        let before = Stamp::new(self.stream.last.max(seen)).map_err(|_| Violation::Stamp(seen))?;
+        self.stream.last = before.number();
+        let begin = self.stream.next().ok_or(Violation::Stamp(seen))?;
+        self.stream.begin = Some(begin.number());
+        self.stream.state = HostState::Here;
+        let is_same_store = self.stream.store.replace(recovered.store) == Some(recovered.store);
+        let kept = is_planted(Bug::TableKept) && is_same_store;
+        let end = if kept { u64::MAX } else { recovered.end };
+        self.engine.begin(before, end, is_same_store);
+        self.counts.host_lives += 1;
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
+            // The host that said so is gone, and with it who the client was and what it had chosen.
+            connection.standing = Standing::NONE;
+            connection.standing_from = 0;
+            let key = connection.key;
+            if connection.has_session && connection.ending == Ending::Open {
+                // It would go on as somebody else than it takes itself for: it ends as if its server had.
+                connection.ending = Ending::AfterReplies;
+            }
+            self.tell_host(key);
+            self.make_ready(key);
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, fragment: &Fragment<'_>) -> Result<(), Violation> {
+        self.known(fragment.stamp)?;
+        let key = ConnectionKey(fragment.connection.0);
+        // The client may be gone without the host knowing yet.
+        let Some(connection) = self.find(key) else { return Ok(()) };
+        let len = fragment.bytes.len() as u32;
+        connection.credit = connection.credit.checked_sub(len).ok_or(Violation::Credit)?;
+        let Some(at) = connection.find(fragment.stamp) else {
+            // What stood behind the last reply of a connection that ends is forgotten.
+            let is_ending = connection.ending != Ending::Open;
+            return if is_ending { Ok(()) } else { Err(Violation::Stamp(fragment.stamp)) };
+        };
+        let Some(Pending::Host(forwarded)) = connection.pending.get_mut(at) else { return Ok(()) };
+        let length = *forwarded.length.get_or_insert(fragment.length);
+        if fragment.offset != forwarded.received || fragment.length != length {
+            return Err(Violation::Fragment);
+        }
+        forwarded.received += len;
+        // What is at the front needs no detour.
+        if at == 0 && A::REPLIES == ReplyOrder::AsAsked && forwarded.held.is_empty() {
+            connection.output.push_hosts(fragment.bytes);
+        } else {
+            forwarded.held.extend_from_slice(fragment.bytes);
+        }
+        if forwarded.is_complete() && connection.awaits_standing && connection.standing_from == fragment.stamp
+        {
+            connection.awaits_standing = false;
+        }
+        self.make_ready(key);
+        Ok(())
+    }
+
+    /// Nothing follows the reply to a request.
+    fn close_after(&mut self, key: ConnectionKey, stamp: u64) {
+        let Some(mut connection) = self.take(key) else { return };
+        let last = connection.find(stamp);
+        self.abandon(&mut connection, last.map_or(0, |at| at + 1));
+        if connection.ending == Ending::Open {
+            connection.ending = Ending::AfterReplies;
+        }
+        connection.awaits_standing = false;
+        self.put_back(connection);
+        self.make_ready(key);
+    }
+
+    /// Tells the host what it has to know before requests can follow; `true` if it was told anything.
+    pub(crate) fn speak<P: HostPort>(&mut self, port: &mut P) -> bool {
+        let mut spoke = false;
+        if let Some(stamp) = self.stream.begin
+            && port.has_room(0)
+        {
+            port.send(&FromCard::Begin { stamp });
+            self.stream.begin = None;
+            spoke = true;
+        }
+        while self.stream.has_begun()
+            && let Some(key) = self.control.front().copied()
+        {
+            // The longest of the frames that are sent here brings an address.
+            if !port.has_room(ob_wire_link::stream::ADDRESS_LEN) {
+                break;
+            }
+            self.control.pop_front();
+            spoke |= self.speak_of(key, port);
+        }
+        spoke
+    }
+
+    fn speak_of<P: HostPort>(&mut self, key: ConnectionKey, port: &mut P) -> bool {
+        let Some(connection) = self.connections.get_mut(key.index()).and_then(Option::as_mut) else {
+            return false;
+        };
+        if connection.key != key {
+            return false;
+        }
+        connection.flags.is_in_control = false;
+        let number = key.number();
+        if connection.ending == Ending::Gone {
+            if connection.is_announced {
+                port.send(&FromCard::Closed { connection: number });
+            }
+            self.vacate(key);
+            return true;
+        }
+        if !connection.is_announced {
+            port.send(&FromCard::Opened { connection: number, address: connection.peer });
+            connection.is_announced = true;
+            self.make_ready(key);
+            return true;
+        }
+        let length = std::mem::take(&mut connection.credit_due);
+        connection.credit = connection.credit.saturating_add(length);
+        port.send(&FromCard::Credit { connection: number, length });
+        true
+    }
+}

@@ -1,0 +1,245 @@
+//! What a service tells the card about its requests: the functions of DDS Table 1, and what correctness needs beyond them.
+//!
+//! Each function gets bytes and small values, and gives lists back; none keeps a reference, and none has a state but the
+//! cutter's. So a verified program can stand in for any of them.
+
+use std::ops::Range;
+
+use ob_table::{Hit, Item, Key, Stamp};
+
+use crate::Reason;
+use crate::reply::{ReadBytes, Reply};
+
+/// What the host says of a connection: 0 if the card may answer nothing on it, else what the service's own functions have
+/// to know (rule 7 of `docs/linearizable-offload.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing(pub u32);
+
+impl Standing {
+    /// The card may answer nothing.
+    pub const NONE: Self = Self(0);
+
+    /// Whether the card may answer.
+    pub fn is_admitted(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+/// Whether a client knows its replies by their order or by ids in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyOrder {
+    /// Replies come in the order of their requests.
+    AsAsked,
+    /// Replies carry the ids of their requests, and come when they are there.
+    ById,
+}
+
+/// What is at the front of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The begin of a message, of which at least so many bytes are missing.
+    Part(usize),
+    /// A message of so many bytes.
+    Message(usize),
+    /// So many bytes that ask for nothing.
+    Nothing(usize),
+    /// What cannot be cut. The client gets the reply that was written, and the connection ends.
+    Wrong,
+}
+
+/// Who answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The card, if the table has all of the request's keys.
+    Card,
+    /// The host.
+    Host {
+        /// Why.
+        reason: Reason,
+        /// What it may change: this is invalidated before it is forwarded.
+        changes: Changes,
+        /// Whether the connection's standing may be another one afterwards.
+        may_change_standing: bool,
+    },
+}
+
+/// What a request may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// Nothing.
+    Nothing,
+    /// Its keys.
+    Keys,
+    /// Keys that are not in its bytes.
+    Everything,
+}
+
+/// A request of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its bytes in the message: what the host gets, and what the other functions see.
+    pub bytes: Range<usize>,
+    /// What the client knows its reply by, if replies carry ids.
+    pub id: u64,
+    /// Who answers it.
+    pub route: Route,
+    /// Its keys in [`Requests::keys`].
+    pub keys: Range<usize>,
+}
+
+/// The requests of a message. It is used again for the next one.
+#[derive(Debug, Default)]
+pub struct Requests {
+    requests: Vec<Request>,
+    keys: Vec<Key>,
+}
+
+impl Requests {
+    /// Forgets what is there.
+    pub fn clear(&mut self) {
+        self.requests.clear();
+        self.keys.clear();
+    }
+
+    /// Adds a key of the request that is pushed next.
+    pub fn key(&mut self, key: Key) {
+        self.keys.push(key);
+    }
+
+    /// Forgets the keys of the request that would have been pushed next.
+    pub fn forget_keys(&mut self) {
+        let kept = self.requests.last().map_or(0, |request| request.keys.end);
+        self.keys.truncate(kept);
+    }
+
+    /// Adds a request, with the keys that were added since the last one.
+    pub fn push(&mut self, bytes: Range<usize>, id: u64, route: Route) {
+        let start = self.requests.last().map_or(0, |request| request.keys.end);
+        self.requests.push(Request { bytes, id, route, keys: start..self.keys.len() });
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// One of them.
+    pub fn get(&self, index: usize) -> Option<&Request> {
+        self.requests.get(index)
+    }
+
+    /// The keys of a request.
+    pub fn keys(&self, request: &Request) -> &[Key] {
+        self.keys.get(request.keys.clone()).unwrap_or_default()
+    }
+}
+
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRead {
+    /// The name that the host has given the file.
+    pub file: u32,
+    /// Where in it.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u32,
+}
+
+/// What a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The reads that were listed; [`Application::check`] makes the reply.
+    Read,
+    /// No read: the reply was written.
+    Answer,
+    /// The host.
+    Host(Reason),
+}
+
+/// A record that may be admitted to the table when the log is settled behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its key.
+    pub key: Key,
+    /// What the table is to hold.
+    pub item: Item,
+    /// The stamp of the request that made it.
+    pub stamp: Stamp,
+}
+
+/// What a write to a file brings.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    pub(crate) list: Vec<Candidate>,
+    pub(crate) end: u64,
+}
+
+impl Candidates {
+    /// Adds a record.
+    pub fn push(&mut self, candidate: Candidate) {
+        self.list.push(candidate);
+    }
+
+    /// Says that what was added may be admitted when the log is settled up to this address.
+    pub fn ends_at(&mut self, address: u64) {
+        self.end = self.end.max(address);
+    }
+
+    /// What was added.
+    pub fn list(&self) -> &[Candidate] {
+        &self.list
+    }
+
+    /// From which address on it may be admitted.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+}
+
+/// A service, as the card sees it (DDS Table 1).
+pub trait Application {
+    /// How far a connection's stream was looked at.
+    type Cutter: Default;
+
+    /// How clients know their replies.
+    const REPLIES: ReplyOrder;
+
+    /// Looks at what is at the front of a connection's stream. Called again with the same bytes and more behind them after
+    /// [`Cut::Part`]. For [`Cut::Wrong`] it writes what the client is told.
+    fn cut(&self, cutter: &mut Self::Cutter, bytes: &[u8], standing: Standing, reply: &mut Vec<u8>) -> Cut;
+
+    /// Lists the requests of a message, each with who answers it (the paper's *OffPred*).
+    fn predicate(&self, message: &[u8], standing: Standing, requests: &mut Requests);
+
+    /// Says what a request takes whose keys are all in the table, with what the table has for them (the paper's *OffFunc*).
+    /// `now` are milliseconds since 1970.
+    fn function(
+        &self,
+        request: &[u8],
+        hits: &[Hit],
+        now: u64,
+        reads: &mut Vec<FileRead>,
+        reply: &mut Reply,
+    ) -> Verdict;
+
+    /// Checks what was read, and makes the reply of it; `false` sends the request to the host. What was read is what the
+    /// table meant only if this says so: the right key, the right request's, whole.
+    fn check(&self, request: &[u8], hits: &[Hit], read: &ReadBytes<'_>, reply: &mut Reply) -> bool;
+
+    /// Lists the records in what the host writes to a file (the paper's *Cache*).
+    fn cache(&self, file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates);
+
+    /// Lists the keys in what the host reads from a file, to change it later (the paper's *Invalidate*). A service whose
+    /// every change is a request needs none.
+    fn invalidate(&self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
+        let _ = (file, offset, len, keys);
+    }
+
+    /// Writes what a client is told whose request only the host can answer, while it is away.
+    fn unavailable(&self, id: u64, standing: Standing, reply: &mut Vec<u8>);
+}

@@ -1,0 +1,35 @@
+//! What a service tells the card about its requests, and the engine that answers them there (DDS §6).
+//!
+//! ```text
+//!   stream ─▶ cut ─▶ message ─▶ predicate ─┬─ Route::Host ─▶ (the director forwards it)
+//!                                          └─ Route::Card ─▶ Engine: Table ─▶ function ─▶ Files ─▶ check ─▶ reply
+//!                                                                      ▲
+//!            the host's writes ─▶ Watcher ─▶ cache ─▶ until settled ───┘
+//! ```
+//!
+//! A service is an [`Application`]: pure functions over bytes. The [`Engine`] has the table, the buffers that reads land in and
+//! are sent from, and the records that wait until the log is settled behind them. It never waits: whatever it cannot do at
+//! once is the host's to do. Why the answers are right is `docs/linearizable-offload.md`; the order of requests is the director's.
+
+#![forbid(unsafe_code)]
+
+mod application;
+mod buffers;
+mod engine;
+mod files;
+mod plant;
+mod reason;
+mod reply;
+mod watch;
+
+pub use application::{
+    Application, Candidate, Candidates, Changes, Cut, FileRead, ReplyOrder, Request, Requests, Route,
+    Standing, Verdict,
+};
+pub use buffers::BufferClass;
+pub use engine::{ContextId, Engine, EngineConfig, EngineCounts, State};
+pub use files::{BlockRead, BlocksRead, Files};
+pub use ob_table::{Hit, Item, Key, Stamp};
+pub use reason::{Reason, ReasonCounts};
+pub use reply::{ReadBytes, Reply, ReplySink};
+pub use watch::Watcher;

@@ -1,0 +1,77 @@
+//! Why a request went to the host.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident, $text:literal;)*) => {
+        /// Why a request went to the host.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Reason {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// What it is called in the status.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// It changes something.
+    Write, "write";
+    /// It is of a kind that only the host answers.
+    Command, "command";
+    /// The host has not admitted the connection.
+    NotAdmitted, "not-admitted";
+    /// It, or one of its keys, is longer than the card takes.
+    TooLong, "too-long";
+    /// It has more keys than are looked up at once.
+    TooManyKeys, "too-many-keys";
+    /// The table does not have all of its keys.
+    Absent, "absent";
+    /// One of its keys expires soon.
+    NearExpiry, "near-expiry";
+    /// What it reads is longer than the card's buffers.
+    TooLarge, "too-large";
+    /// The card has as many reads under way as it can.
+    Busy, "busy";
+    /// No buffer was free.
+    NoBuffer, "no-buffer";
+    /// The file is not known, any more or yet.
+    NoFile, "no-file";
+    /// The device did not read it.
+    ReadFailed, "read-failed";
+    /// What was read is not what the table meant.
+    Mismatch, "mismatch";
+    /// A request before it on the same connection went to the host after all.
+    Behind, "behind";
+}
+
+/// How often, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReasonCounts([u64; Reason::ALL.len()]);
+
+impl ReasonCounts {
+    /// One more.
+    pub fn add(&mut self, reason: Reason) {
+        if let Some(count) = self.0.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// How often for this one.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.0.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// How often in all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
