@@ -402,7 +402,7 @@ fn a_thread_may_wait_for_something_else_beside_a_group() {
             word.fetch_add(1, Ordering::SeqCst);
             ob_io::doorbell::futex_wake_all(&word);
         });
-        let register = || [Some((&word, word.load(Ordering::SeqCst) as u32)), None];
+        let register = || [Some((&word, word.load(Ordering::SeqCst) as u32)), None, None];
         let is_there = || has_come.load(Ordering::SeqCst);
         let group = session.own_group();
         assert_eq!(group.wait_beside(LONG, |_| panic!("nothing is answered"), register, is_there), 0);

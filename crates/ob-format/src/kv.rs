@@ -20,6 +20,8 @@ pub const GROUP_HEADER_LEN: usize = 64;
 pub const RECORD_HEADER_LEN: usize = 32;
 /// Records begin at multiples of this in their group.
 pub const RECORD_ALIGNMENT: usize = 8;
+/// Bytes of an item of the card's table.
+pub const ITEM_LEN: usize = 24;
 /// Bytes of the longest key.
 pub const KEY_LEN_MAX: usize = u16::MAX as usize;
 
@@ -37,6 +39,8 @@ layout!(RecordBody, RECORD_HEADER_LEN, {
     checksum: U32, key_length: U16, kind: u8, reserved: u8, value_length: U32, reserved_too: U32, stamp: U64,
     expires: U64,
 });
+
+layout!(ItemBody, ITEM_LEN, { part: U32, offset: U32, value_length: U32, stamp: U32, expires: U64 });
 
 const CHECKSUM_AT: usize = std::mem::offset_of!(GroupBody, checksum);
 /// A record's checksum covers what is behind it.
@@ -219,6 +223,73 @@ impl RecordPlace {
             stamp: self.stamp,
             expires: self.expires,
         }
+    }
+}
+
+/// Where a record lies, as the card's table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The part.
+    pub part: u32,
+    /// Where in the part; a multiple of [`RECORD_ALIGNMENT`].
+    pub offset: u64,
+    /// Bytes of the value.
+    pub value_length: u32,
+    /// The lower half of the record's stamp.
+    pub stamp: u32,
+    /// When its key is gone, if ever.
+    pub expires: Option<u64>,
+}
+
+impl Item {
+    /// Of a record at a place; nothing, if it has no value, or the place is beyond what an item can say.
+    #[must_use]
+    pub fn new(part: u64, offset: u64, record: &Record<'_>) -> Option<Self> {
+        let value_length = u32::try_from(record.value?.len()).ok()?;
+        let item = Self {
+            part: u32::try_from(part).ok()?,
+            offset,
+            value_length,
+            stamp: record.stamp as u32,
+            expires: record.expires,
+        };
+        let units = offset / RECORD_ALIGNMENT as u64;
+        (offset % RECORD_ALIGNMENT as u64 == 0 && u32::try_from(units).is_ok()).then_some(item)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ITEM_LEN] {
+        let body = ItemBody {
+            part: self.part.into(),
+            offset: ((self.offset / RECORD_ALIGNMENT as u64) as u32).into(),
+            value_length: self.value_length.into(),
+            stamp: self.stamp.into(),
+            expires: self.expires.unwrap_or(0).into(),
+        };
+        zerocopy::transmute!(body)
+    }
+
+    /// What such bytes say.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let body = ItemBody::ref_from_bytes(bytes).ok()?;
+        Some(Self {
+            part: body.part.get(),
+            offset: u64::from(body.offset.get()) * RECORD_ALIGNMENT as u64,
+            value_length: body.value_length.get(),
+            stamp: body.stamp.get(),
+            expires: Some(body.expires.get()).filter(|expires| *expires > 0),
+        })
+    }
+
+    /// Whether a record is the one that is meant, if it is this key's.
+    #[must_use]
+    pub fn means(&self, record: &Record<'_>) -> bool {
+        let value_length = record.value.map(<[u8]>::len);
+        value_length == Some(self.value_length as usize)
+            && record.stamp as u32 == self.stamp
+            && record.expires == self.expires
     }
 }
 

@@ -8,7 +8,8 @@ const ORIGIN: Origin = Origin { store: *b"store of the one", life: 3 };
 
 #[test]
 fn the_document_says_what_the_code_does() {
-    assert_eq!(field_tables(DOCUMENT), [GroupBody::FIELDS.to_vec(), RecordBody::FIELDS.to_vec()]);
+    let layouts = [GroupBody::FIELDS, RecordBody::FIELDS, ItemBody::FIELDS];
+    assert_eq!(field_tables(DOCUMENT), layouts.map(<[_]>::to_vec));
     for (name, value) in [
         ("BLOCK_LEN", BLOCK_LEN),
         ("GROUP_HEADER_LEN", GROUP_HEADER_LEN),
@@ -142,4 +143,29 @@ fn parts_are_known_by_their_names() {
     {
         assert_eq!(part_number(other), None, "{other}");
     }
+}
+
+#[test]
+fn items_say_where_a_record_lies_and_know_it_again() {
+    let record = Record { key: b"k", value: Some(b"value"), stamp: 0x1_2345_6789, expires: Some(77) };
+    let item = Item::new(7, 4096 + 64, &record).unwrap();
+    assert_eq!(Item::decode(&item.encode()), Some(item));
+    #[rustfmt::skip]
+    assert_eq!(item.encode(), [
+        7, 0, 0, 0,  8, 2, 0, 0,  5, 0, 0, 0,  0x89, 0x67, 0x45, 0x23,  77, 0, 0, 0, 0, 0, 0, 0,
+    ]);
+    assert!(item.means(&record));
+    for other in [
+        Record { value: Some(b"valu"), ..record },
+        Record { value: None, ..record },
+        Record { stamp: record.stamp + 1, ..record },
+        Record { expires: None, ..record },
+    ] {
+        assert!(!item.means(&other), "{other:?}");
+    }
+    assert_eq!(Item::new(1 << 32, 64, &record), None, "a part beyond all parts");
+    assert_eq!(Item::new(1, 60, &record), None, "between two places");
+    assert_eq!(Item::new(1, 1 << 35, &record), None, "beyond the longest part");
+    assert_eq!(Item::new(1, 64, &Record { value: None, ..record }), None, "nothing to read");
+    assert_eq!(Item::decode(&[0; 23]), None);
 }

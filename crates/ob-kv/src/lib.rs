@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod card;
 pub mod command;
 pub mod host;
 pub mod resp;

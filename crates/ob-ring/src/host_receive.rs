@@ -79,6 +79,11 @@ impl HostReceiver {
         }
     }
 
+    /// Whether there was nothing to receive when this looked.
+    pub fn is_empty(&self) -> bool {
+        self.many.claim() >= self.many.bound()
+    }
+
     fn claimed(&self, head: u64, header: Header) -> Result<Claimed<'_>, ReceiveError> {
         let start = self.many.at(head);
         let (span, inline_len, payload) = match header {

@@ -11,7 +11,7 @@ use crate::lane::Life;
 /// Words that a thread may sleep on: the group's own bell, and two of each lane.
 const WORDS: usize = 5 + BESIDE;
 /// Words of others that a thread may sleep on beside a group's own.
-pub(crate) const BESIDE: usize = 2;
+pub(crate) const BESIDE: usize = 3;
 const _: () = assert!(WORDS <= doorbell::WORDS_MAX);
 
 /// What a thread found that may go to sleep.

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use ob_core::{ConnectionId, NodeId};
+use ob_format::kv::Item;
 use ob_wire_link::stream::{
     CREDIT_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
 };
@@ -41,6 +42,12 @@ pub trait Service {
         session: &mut Self::Session,
         request: &[u8],
     );
+
+    /// What the card is to know of a connection now: 0 if it may answer nothing on it.
+    fn standing(session: &Self::Session) -> u32;
+
+    /// Whether it takes more requests now. What comes all the same is taken too.
+    fn has_room(&self) -> bool;
 
     /// The next answer that may leave, if there is one.
     fn next_answer(&mut self) -> Option<Answer>;
@@ -70,10 +77,8 @@ pub struct Answer {
     pub stamp: u64,
     /// What the client is told, at least one byte.
     pub bytes: Vec<u8>,
-    /// What the card is told of the connection, if that may have changed.
-    pub standing: Option<u32>,
     /// The key and the item of a record that is current as of `stamp`, and that the card may read.
-    pub attest: Option<(Vec<u8>, Vec<u8>)>,
+    pub attest: Option<(Vec<u8>, Item)>,
     /// Nothing follows it.
     pub closes: bool,
 }
@@ -155,6 +160,9 @@ struct Client<Session> {
     partial: Vec<u8>,
     partial_length: u32,
     replies: VecDeque<Answer>,
+    /// What the card will have been told of it, and by which replies it is still to be told.
+    standing: u32,
+    standings: VecDeque<(u64, u32)>,
     /// Bytes of the first reply that were sent.
     sent: usize,
     owed: usize,
@@ -210,6 +218,11 @@ impl<S: Service> HostStream<S> {
     /// What was done so far.
     pub fn counts(&self) -> HostCounts {
         self.counts
+    }
+
+    /// Whether more of what the card says should be taken now.
+    pub fn has_room(&self) -> bool {
+        self.service.has_room() && self.replies_len < self.limits.replies_len
     }
 
     /// Whether the card has begun a life of the stream that has not ended.
@@ -284,6 +297,8 @@ impl<S: Service> HostStream<S> {
             partial: Vec::new(),
             partial_length: 0,
             replies: VecDeque::new(),
+            standing: 0,
+            standings: VecDeque::new(),
             sent: 0,
             owed: 0,
             credit: u64::from(CREDIT_LEN),
@@ -310,17 +325,25 @@ impl<S: Service> HostStream<S> {
         if !follows {
             return Err(HostFault::Fragment(connection));
         }
-        if is_first && fragment.is_last() {
-            self.counts.requests += 1;
-            self.service.request(now_ms, connection, fragment.stamp, &mut client.session, fragment.bytes);
-            return Ok(());
-        }
-        client.partial_length = fragment.length;
-        client.partial.extend_from_slice(fragment.bytes);
-        if fragment.is_last() {
-            let request = std::mem::take(&mut client.partial);
-            self.counts.requests += 1;
-            self.service.request(now_ms, connection, fragment.stamp, &mut client.session, &request);
+        let whole;
+        let request = match (is_first, fragment.is_last()) {
+            (true, true) => fragment.bytes,
+            (_, is_last) => {
+                client.partial_length = fragment.length;
+                client.partial.extend_from_slice(fragment.bytes);
+                if !is_last {
+                    return Ok(());
+                }
+                whole = std::mem::take(&mut client.partial);
+                &whole
+            }
+        };
+        self.counts.requests += 1;
+        self.service.request(now_ms, connection, fragment.stamp, &mut client.session, request);
+        let standing = S::standing(&client.session);
+        if standing != client.standing {
+            client.standing = standing;
+            client.standings.push_back((fragment.stamp, standing));
         }
         Ok(())
     }
@@ -393,13 +416,13 @@ impl<S: Service> HostStream<S> {
 
     /// Entries of one frame are current as of the greatest of their stamps only if nothing changed between. So they are
     /// attested as of the least, and a frame is begun anew when that would say little.
-    fn attest(&mut self, stamp: u64, key: &[u8], item: &[u8]) {
+    fn attest(&mut self, stamp: u64, key: &[u8], item: &Item) {
         if self.attested.is_empty() {
             self.attested_at = stamp;
         }
         self.attested_at = self.attested_at.min(stamp);
         // Where the frame is full the entry is not said; the next read of the key says it again.
-        if push_entry(&mut self.attested, key, item) {
+        if push_entry(&mut self.attested, key, &item.encode()) {
             self.counts.attested += 1;
         }
     }
@@ -514,13 +537,12 @@ impl<Session> Client<Session> {
                 offset,
                 bytes: &rest[..len],
             };
-            if fragment.is_last()
-                && let Some(word) = answer.standing
-            {
+            let due = self.standings.iter().position(|(of, _)| *of == stamp && fragment.is_last());
+            if let Some((_, word)) = due.and_then(|index| self.standings.get(index).copied()) {
                 if !say(&FromHost::Standing { connection, stamp, word }) {
                     return Outcome::Full;
                 }
-                answer.standing = None;
+                self.standings.retain(|(of, _)| *of != stamp);
             }
             if fragment.is_last() && answer.closes {
                 if !say(&FromHost::Close { connection, stamp }) {

@@ -14,25 +14,35 @@ struct Echo {
 }
 
 impl Service for Echo {
-    type Session = SocketAddr;
+    type Session = u32;
 
-    fn opened(&mut self, _: ConnectionId, address: SocketAddr) -> SocketAddr {
-        address
+    fn opened(&mut self, _: ConnectionId, _: SocketAddr) -> u32 {
+        0
     }
 
-    fn closed(&mut self, connection: ConnectionId, _: SocketAddr) {
+    fn standing(session: &u32) -> u32 {
+        *session
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn closed(&mut self, connection: ConnectionId, _: u32) {
         self.gone.push(connection);
     }
 
-    fn request(&mut self, _: u64, connection: ConnectionId, stamp: u64, _: &mut SocketAddr, request: &[u8]) {
+    fn request(&mut self, _: u64, connection: ConnectionId, stamp: u64, session: &mut u32, request: &[u8]) {
+        if request.starts_with(b"hello") {
+            *session = 3;
+        }
         self.greatest = stamp;
         self.applied.push((stamp, request.to_vec()));
         self.answers.push_back(Answer {
             connection,
             stamp,
             bytes: request.to_vec(),
-            standing: request.starts_with(b"hello").then_some(3),
-            attest: request.starts_with(b"get").then(|| (request.to_vec(), vec![1; 24])),
+            attest: request.starts_with(b"get").then(|| (request.to_vec(), ITEM)),
             closes: request.starts_with(b"quit"),
         });
     }
@@ -60,6 +70,7 @@ impl Service for Echo {
     }
 }
 
+const ITEM: Item = Item { part: 1, offset: 64, value_length: 3, stamp: 9, expires: None };
 const ONE: ConnectionId = ConnectionId(1);
 const TWO: ConnectionId = ConnectionId(2);
 
