@@ -254,7 +254,7 @@ impl Item {
             expires: record.expires,
         };
         let units = offset / RECORD_ALIGNMENT as u64;
-        (offset % RECORD_ALIGNMENT as u64 == 0 && u32::try_from(units).is_ok()).then_some(item)
+        (offset.is_multiple_of(RECORD_ALIGNMENT as u64) && u32::try_from(units).is_ok()).then_some(item)
     }
 
     /// Its bytes.
