@@ -15,5 +15,7 @@
 
 pub mod card;
 pub mod command;
+mod plant;
 pub mod host;
 pub mod resp;
+pub mod store;

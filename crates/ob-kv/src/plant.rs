@@ -1,0 +1,56 @@
+//! Known bugs that a test can switch on, to show that the store's model test catches them.
+//!
+//! With the feature `planted-bugs` the environment variable `OB_PLANT` names the one that is on; without the
+//! feature all of this is `false` at compile time.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// `answer-before-durable`: answers leave before what they show is durable.
+    AnswerBeforeDurable,
+    /// `read-before-durable`: answers of reads leave before what they show is durable.
+    ReadBeforeDurable,
+    /// `compaction-drops-live`: compaction does not copy some records that are current.
+    CompactionDropsLive,
+    /// `compaction-copies-old`: compaction copies records that are not current.
+    CompactionCopiesOld,
+    /// `earlier-address-wins`: on recovery a record does not replace an earlier one of its key.
+    EarlierAddressWins,
+    /// `part-removed-early`: a part is removed before what replaces its records is durable.
+    PartRemovedEarly,
+    /// `settled-with-gaps`: a group counts as settled though one before it is not complete.
+    SettledWithGaps,
+    /// `life-written-ahead`: groups are written behind the first one of a life before that is durable.
+    LifeWrittenAhead,
+    /// `unlocked-change`: a request that waits for a read does not keep later ones off its key.
+    UnlockedChange,
+    /// `removed-not-logged`: the removal of a key is not written to the log.
+    RemovedNotLogged,
+}
+
+/// Whether a bug is planted.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    use std::sync::OnceLock;
+    static PLANTED: OnceLock<Option<Bug>> = OnceLock::new();
+    let planted = PLANTED.get_or_init(|| match std::env::var("OB_PLANT").ok()?.as_str() {
+        "answer-before-durable" => Some(Bug::AnswerBeforeDurable),
+        "read-before-durable" => Some(Bug::ReadBeforeDurable),
+        "compaction-drops-live" => Some(Bug::CompactionDropsLive),
+        "compaction-copies-old" => Some(Bug::CompactionCopiesOld),
+        "earlier-address-wins" => Some(Bug::EarlierAddressWins),
+        "part-removed-early" => Some(Bug::PartRemovedEarly),
+        "settled-with-gaps" => Some(Bug::SettledWithGaps),
+        "life-written-ahead" => Some(Bug::LifeWrittenAhead),
+        "unlocked-change" => Some(Bug::UnlockedChange),
+        "removed-not-logged" => Some(Bug::RemovedNotLogged),
+        _ => None,
+    });
+    *planted == Some(bug)
+}
+
+/// Whether a bug is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is_planted(_bug: Bug) -> bool {
+    false
+}

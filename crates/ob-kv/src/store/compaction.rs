@@ -1,0 +1,170 @@
+//! Compaction: the oldest part's current records are copied to the log's end, then the part is removed.
+//!
+//! ```text
+//!   Idle ─ enough is outdated ─▶ Reading a piece of the oldest part ─▶ copies appended ─┐
+//!    ▲                               ▲──────────────── more ─────────────────────────────┤
+//!    │                                                                                   ▼
+//!    └──────────── Removing ◀── what was there when the last was copied is durable ── Waiting
+//! ```
+//!
+//! A record is current if the index names its address. The copy is the newest record of its key at the instant at which it is
+//! appended, and so it stays true that of two records the later one counts. Records that have expired, and removals, are not
+//! copied: there is nothing older that they could hide. The part may go when what *replaces* its records is durable; not
+//! only the copies, but whatever has outdated the others.
+
+use ob_format::kv::{GroupHeader, LogError};
+
+use super::Store;
+use super::index::KeyHash;
+use super::log::Log;
+use super::ops::LogFailure;
+use super::tasks::ReadUse;
+use crate::plant::{Bug, is_planted};
+
+/// How compaction stands.
+#[derive(Debug, Default)]
+pub(crate) enum Compaction {
+    #[default]
+    Idle,
+    /// The next group to look at, and how many bytes to read at least.
+    Sweeping { address: u64, len: usize },
+    /// A read is on its way.
+    Reading,
+    /// Everything was copied; the part may go when the log is durable up to there.
+    Waiting { needs: u64 },
+    /// The part goes.
+    Removing { part: u64 },
+    /// The part could not be read. It stays, and so do all behind it.
+    Stuck,
+}
+
+impl Store {
+    /// Takes the next step, if there is one to take.
+    pub(super) fn compact(&mut self) {
+        if self.log.failure().is_some() {
+            return;
+        }
+        match self.compaction {
+            Compaction::Idle => self.begin_compaction(),
+            Compaction::Sweeping { address, len } => {
+                // Clients' records come first: copies wait while the log is behind.
+                if self.log.unwritten_len() <= 4 * self.config.group_len as u64 {
+                    let token = self.log.read(address, len);
+                    self.reads.insert(token, ReadUse::Sweep { address });
+                    self.compaction = Compaction::Reading;
+                }
+            }
+            Compaction::Waiting { needs } => {
+                if self.log.durable() >= needs || is_planted(Bug::PartRemovedEarly) {
+                    self.remove_part();
+                } else if self.log.settled() >= needs {
+                    self.log.flush();
+                }
+            }
+            Compaction::Removing { part } => {
+                if self.log.parts().next().is_none_or(|oldest| oldest.number != part) {
+                    self.stats.parts_removed += 1;
+                    self.compaction = Compaction::Idle;
+                }
+            }
+            Compaction::Reading | Compaction::Stuck => {}
+        }
+    }
+
+    fn begin_compaction(&mut self) {
+        let count = self.log.parts().len();
+        let used: u64 = self.log.parts().map(|part| part.used).sum();
+        let live: u64 = self.log.parts().map(|part| part.live).sum();
+        let outdated = used.saturating_sub(live);
+        let is_worth_it = outdated * 100 > used * self.config.garbage_percent;
+        // With little room left, less has to do; but copying what is current gains nothing.
+        let is_short_of_parts = count + 3 > self.config.parts_max && outdated * 8 > used;
+        let Some(oldest) = self.log.parts().next() else { return };
+        let (begin, end) = (self.log.begin(), self.log.begin() + oldest.used);
+        let is_empty = oldest.live == 0;
+        let is_written = end <= self.log.settled();
+        if count < 2 || !is_written || !(is_worth_it || is_short_of_parts) {
+            return;
+        }
+        self.compaction = if is_empty {
+            Compaction::Waiting { needs: self.log.appended() }
+        } else {
+            Compaction::Sweeping { address: begin, len: self.config.group_len }
+        };
+    }
+
+    /// A piece of the part was read.
+    pub(super) fn swept(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
+        let Ok(bytes) = result else {
+            self.compaction = Compaction::Stuck;
+            return;
+        };
+        let Some(end) = self.log.parts().next().map(|oldest| self.log.begin() + oldest.used) else { return };
+        let mut at = 0;
+        let mut wanted = self.config.group_len;
+        while address + (at as u64) < end {
+            let rest = bytes.get(at..).unwrap_or_default();
+            match GroupHeader::decode(rest) {
+                Ok(header) if header.length <= rest.len() => {
+                    if self.copy_group(address + at as u64, &header, rest).is_err() {
+                        self.compaction = Compaction::Stuck;
+                        return;
+                    }
+                    at += header.length;
+                }
+                // Only the begin of it is there: read it as the first next time, and as much as it is long.
+                Ok(header) if at > 0 || header.length > bytes.len() => {
+                    wanted = wanted.max(header.length);
+                    break;
+                }
+                Err(LogError::Missing) if at > 0 => break,
+                Ok(_) | Err(_) => {
+                    self.compaction = Compaction::Stuck;
+                    return;
+                }
+            }
+        }
+        let next = address + at as u64;
+        self.compaction = if next < end {
+            Compaction::Sweeping { address: next, len: wanted }
+        } else {
+            Compaction::Waiting { needs: self.log.appended() }
+        };
+    }
+
+    fn copy_group(&mut self, address: u64, header: &GroupHeader, group: &[u8]) -> Result<(), LogError> {
+        for (at, place) in header.records(group)? {
+            let record = place.of(group.get(at..).unwrap_or_default());
+            if record.value.is_none() {
+                continue;
+            }
+            let hash = KeyHash::of(&self.config.secret, record.key);
+            let is_current = self.find(hash).is_some_and(|place| place.address == address + at as u64);
+            if !is_current && !is_planted(Bug::CompactionCopiesOld) {
+                continue;
+            }
+            if is_planted(Bug::CompactionDropsLive) && record.key.len() % 4 == 1 {
+                continue;
+            }
+            if record.expires.is_some_and(|expires| expires <= self.now_ms) {
+                self.stats.keys_expired += 1;
+                self.forget(hash);
+                continue;
+            }
+            // It fitted into a part before, and does again.
+            if self.log.reserve(self.now_ms, Log::aligned(record.len())).is_ok() {
+                self.put(hash, &record);
+                self.stats.records_copied += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_part(&mut self) {
+        let Some(part) = self.log.parts().next().map(|part| part.number) else { return };
+        self.log.remove_oldest();
+        if self.log.is_removing() {
+            self.compaction = Compaction::Removing { part };
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! The log: where records are appended, kept in memory for a while, and written to parts.
+//!
+//! ```text
+//!            ┌─ parts on the device ──────────────┬─ pages: groups in memory ────────────────────┐
+//!   begin ──▶│ … │ oldest part … │ …              │ complete │ being written │ waiting │ open group │◀── append
+//!            └────────────────────────────────────┴──────────▲───────────────────────────────────┘
+//!                                                         settled: the end of the complete prefix
+//! ```
+//!
+//! Groups are sealed in order, written side by side, and *settled* in order again: a group is settled when it and everything
+//! before it is complete and, where answers promise to be durable, durable. The first group of a life is written alone
+//! (see `docs/format/kv-log.md`).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use ob_core::Token;
+use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN, GroupWriter, Origin, RECORD_ALIGNMENT, Record};
+
+use super::ops::{LogFailure, LogOp};
+use crate::plant::{Bug, is_planted};
+
+/// How the log is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogConfig {
+    pub(crate) part_len: u64,
+    pub(crate) group_len: usize,
+    pub(crate) memory_len: usize,
+    pub(crate) writes_max: usize,
+    /// Whether every write is made durable.
+    pub(crate) is_durable: bool,
+}
+
+/// Records that do not fit into a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartState {
+    Creating(Token),
+    Ready,
+    Removing(Token),
+}
+
+/// A part that recovery would look at.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    /// Bytes of records in it that are current, as the index rounds them.
+    pub(crate) live: u64,
+    /// Where its last group ends.
+    pub(crate) used: u64,
+    /// Reads that are on their way.
+    reads: u32,
+    state: PartState,
+}
+
+struct Open {
+    writer: GroupWriter,
+    since_ms: u64,
+}
+
+struct Page {
+    address: u64,
+    bytes: Arc<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WriteState {
+    Waiting,
+    InFlight(Token),
+    Complete,
+}
+
+struct GroupWrite {
+    address: u64,
+    bytes: Arc<Vec<u8>>,
+    state: WriteState,
+}
+
+/// The log.
+pub(crate) struct Log {
+    config: LogConfig,
+    origin: Origin,
+    parts: VecDeque<Part>,
+    /// Parts beyond the last one whose files are there.
+    left_over: BTreeSet<u64>,
+    open: Option<Open>,
+    /// Where the next group begins, or the open one does.
+    tail: u64,
+    /// Where the last sealed group begins.
+    previous: u64,
+    /// Where the last record ends.
+    appended: u64,
+    pages: VecDeque<Page>,
+    pages_len: usize,
+    writes: VecDeque<GroupWrite>,
+    writes_in_flight: usize,
+    /// Whether the first group of this life is durable.
+    is_life_begun: bool,
+    complete: u64,
+    durable: u64,
+    flushing: Option<(Token, u64)>,
+    ops: VecDeque<LogOp>,
+    next_token: u64,
+    failure: Option<LogFailure>,
+}
+
+impl Log {
+    /// A log that goes on where recovery found its end. `parts` are those up to the end, with where their groups end.
+    pub(crate) fn new(
+        config: LogConfig,
+        origin: Origin,
+        parts: &[(u64, u64)],
+        left_over: BTreeSet<u64>,
+        previous: u64,
+    ) -> Self {
+        let part =
+            |&(number, used): &(u64, u64)| Part { number, live: 0, used, reads: 0, state: PartState::Ready };
+        let end = parts.last().map_or(0, |(number, used)| number * config.part_len + used);
+        Self {
+            config,
+            origin,
+            parts: parts.iter().map(part).collect(),
+            left_over,
+            open: None,
+            tail: end,
+            previous,
+            appended: end,
+            pages: VecDeque::new(),
+            pages_len: 0,
+            writes: VecDeque::new(),
+            writes_in_flight: 0,
+            is_life_begun: false,
+            complete: end,
+            durable: end,
+            flushing: None,
+            ops: VecDeque::new(),
+            next_token: 0,
+            failure: None,
+        }
+    }
+
+    /// Where the oldest part begins.
+    pub(crate) fn begin(&self) -> u64 {
+        self.parts.front().map_or(self.tail, |part| part.number * self.config.part_len)
+    }
+
+    /// Where the last record ends.
+    pub(crate) fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// Up to where recovery would find the log.
+    pub(crate) fn settled(&self) -> u64 {
+        if self.config.is_durable { self.durable } else { self.complete }
+    }
+
+    /// Up to where recovery would find the log after a loss of power.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    pub(crate) fn failure(&self) -> Option<LogFailure> {
+        self.failure
+    }
+
+    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = &Part> {
+        self.parts.iter()
+    }
+
+    /// Bytes of groups in memory, those that are written included.
+    pub(crate) fn memory_len(&self) -> usize {
+        self.pages_len + self.open.as_ref().map_or(0, |open| open.writer.len())
+    }
+
+    /// Bytes that wait to be written, or are.
+    pub(crate) fn unwritten_len(&self) -> u64 {
+        self.tail.saturating_sub(self.complete)
+    }
+
+    /// Since when the open group has records.
+    pub(crate) fn open_since(&self) -> Option<u64> {
+        self.open.as_ref().map(|open| open.since_ms)
+    }
+
+    /// Whether no write is on its way, or waits to be.
+    pub(crate) fn writes_in_flight(&self) -> usize {
+        self.writes.len()
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    /// Bytes that records of these lengths take, one behind the other.
+    pub(crate) fn aligned(len: usize) -> usize {
+        len.next_multiple_of(RECORD_ALIGNMENT)
+    }
+
+    /// Makes room for records of `len` bytes in all, each rounded by [`Log::aligned`], in one group.
+    pub(crate) fn reserve(&mut self, now_ms: u64, len: usize) -> Result<(), TooLong> {
+        let alone = (GROUP_HEADER_LEN + len).next_multiple_of(BLOCK_LEN) as u64;
+        if alone > self.config.part_len {
+            return Err(TooLong);
+        }
+        if let Some(open) = &self.open {
+            let used = Self::aligned(open.writer.bytes().len()) + len;
+            let end = self.tail % self.config.part_len + used.next_multiple_of(BLOCK_LEN) as u64;
+            if used <= self.config.group_len && end <= self.config.part_len {
+                return Ok(());
+            }
+            self.seal();
+        }
+        if self.tail % self.config.part_len + alone > self.config.part_len {
+            self.tail = self.tail.next_multiple_of(self.config.part_len);
+        }
+        self.enter_part(self.tail / self.config.part_len);
+        let mut writer = GroupWriter::default();
+        writer.follow(self.previous);
+        self.open = Some(Open { writer, since_ms: now_ms });
+        Ok(())
+    }
+
+    /// Appends a record for which there was made room; gives its address, or nothing if it cannot be kept.
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Option<u64> {
+        let open = self.open.as_mut()?;
+        let at = open.writer.push(record)?;
+        self.appended = self.tail + open.writer.bytes().len() as u64;
+        Some(self.tail + at as u64)
+    }
+
+    /// Adds to the current bytes of the part that an address is in.
+    pub(crate) fn keep(&mut self, address: u64, len: usize) {
+        if let Some(part) = self.part_of(address) {
+            part.live += len as u64;
+        }
+    }
+
+    /// Takes from them.
+    pub(crate) fn release(&mut self, address: u64, len: usize) {
+        if let Some(part) = self.part_of(address) {
+            part.live = part.live.saturating_sub(len as u64);
+        }
+    }
+
+    /// Nothing in the log is current any more.
+    pub(crate) fn release_all(&mut self) {
+        for part in &mut self.parts {
+            part.live = 0;
+        }
+    }
+
+    /// Ends the open group, which waits to be written from then on.
+    pub(crate) fn seal(&mut self) {
+        let Some(open) = self.open.take_if(|open| !open.writer.is_empty()) else { return };
+        let address = self.tail;
+        let bytes = Arc::new(open.writer.finish(self.origin, address));
+        self.previous = address;
+        self.tail += bytes.len() as u64;
+        let end = address % self.config.part_len + bytes.len() as u64;
+        if let Some(part) = self.part_of(address) {
+            part.used = end;
+        }
+        self.pages_len += bytes.len();
+        self.pages.push_back(Page { address, bytes: Arc::clone(&bytes) });
+        self.writes.push_back(GroupWrite { address, bytes, state: WriteState::Waiting });
+    }
+
+    /// The bytes from an address on, if they are in memory.
+    pub(crate) fn in_memory(&self, address: u64) -> Option<&[u8]> {
+        if let Some(open) = &self.open
+            && address >= self.tail
+        {
+            return open.writer.bytes().get((address - self.tail) as usize..);
+        }
+        let at = self.pages.partition_point(|page| page.address <= address).checked_sub(1)?;
+        let page = self.pages.get(at)?;
+        page.bytes.get((address - page.address) as usize..)
+    }
+
+    /// Asks for bytes of the device, which may be fewer where the part ends.
+    pub(crate) fn read(&mut self, address: u64, len: usize) -> Token {
+        let token = self.token();
+        let (part, offset) = (address / self.config.part_len, address % self.config.part_len);
+        let mut len = len;
+        if let Some(part) = self.part_of(address) {
+            part.reads += 1;
+            len = len.min(part.used.saturating_sub(offset) as usize);
+        }
+        self.ops.push_back(LogOp::Read { token, part, offset, len });
+        token
+    }
+
+    /// A read from this address is complete.
+    pub(crate) fn read_done(&mut self, address: u64) {
+        if let Some(part) = self.part_of(address) {
+            part.reads = part.reads.saturating_sub(1);
+        }
+    }
+
+    /// Asks for a flush of what is complete, if it is needed and none is on its way.
+    pub(crate) fn flush(&mut self) {
+        if self.flushing.is_none() && self.durable < self.complete && self.failure.is_none() {
+            let token = self.token();
+            self.flushing = Some((token, self.complete));
+            self.ops.push_back(LogOp::Flush { token });
+        }
+    }
+
+    /// Asks for the oldest part to be removed, unless it is the last, or being read, or being removed.
+    pub(crate) fn remove_oldest(&mut self) {
+        let token = self.token();
+        let is_last = self.parts.len() < 2;
+        let Some(part) = self.parts.front_mut() else { return };
+        if !is_last && part.reads == 0 && part.state == PartState::Ready {
+            part.state = PartState::Removing(token);
+            let part = part.number;
+            self.ops.push_back(LogOp::Remove { token, part });
+        }
+    }
+
+    /// Whether the oldest part is being removed.
+    pub(crate) fn is_removing(&self) -> bool {
+        self.parts.front().is_some_and(|part| matches!(part.state, PartState::Removing(_)))
+    }
+
+    /// The next operation.
+    pub(crate) fn next_op(&mut self) -> Option<LogOp> {
+        self.issue_writes();
+        self.ops.pop_front()
+    }
+
+    /// Takes the completion of something other than a read; whether it was one of the log's.
+    pub(crate) fn completed(&mut self, token: Token, result: Result<(), LogFailure>) -> bool {
+        if !self.is_ours(token) {
+            return false;
+        }
+        if let Err(failure) = result {
+            self.failure.get_or_insert(failure);
+            return true;
+        }
+        if self.flushing.is_some_and(|(flush, _)| flush == token) {
+            let (_, up_to) = self.flushing.take().unwrap_or((token, 0));
+            self.durable = self.durable.max(up_to);
+        } else if self.parts.front().is_some_and(|part| part.state == PartState::Removing(token)) {
+            self.parts.pop_front();
+        } else if let Some(part) = self.parts.iter_mut().find(|part| part.state == PartState::Creating(token))
+        {
+            part.state = PartState::Ready;
+        } else {
+            self.write_done(token);
+        }
+        true
+    }
+
+    fn is_ours(&self, token: Token) -> bool {
+        let is_part = |part: &Part| match part.state {
+            PartState::Creating(of) | PartState::Removing(of) => of == token,
+            PartState::Ready => false,
+        };
+        self.flushing.is_some_and(|(flush, _)| flush == token)
+            || self.writes.iter().any(|write| write.state == WriteState::InFlight(token))
+            || self.parts.iter().any(is_part)
+    }
+
+    fn write_done(&mut self, token: Token) {
+        let write = self.writes.iter_mut().find(|write| write.state == WriteState::InFlight(token));
+        let Some(write) = write else { return };
+        write.state = WriteState::Complete;
+        self.writes_in_flight -= 1;
+        if is_planted(Bug::SettledWithGaps) {
+            self.complete = self.complete.max(write.address + write.bytes.len() as u64);
+            self.durable = if self.config.is_durable { self.complete } else { self.durable };
+        }
+        while let Some(write) = self.writes.pop_front_if(|write| write.state == WriteState::Complete) {
+            self.complete = self.complete.max(write.address + write.bytes.len() as u64);
+            // The first of a life is made durable in any case.
+            if self.config.is_durable || !self.is_life_begun {
+                self.durable = self.complete;
+            }
+            self.is_life_begun = true;
+        }
+        self.forget_pages();
+    }
+
+    fn forget_pages(&mut self) {
+        while self.pages_len > self.config.memory_len
+            && let Some(page) = self.pages.pop_front_if(|page| page.address < self.complete)
+        {
+            self.pages_len -= page.bytes.len();
+        }
+    }
+
+    fn issue_writes(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        for at in 0..self.writes.len() {
+            if self.writes_in_flight >= self.config.writes_max {
+                return;
+            }
+            let write = &self.writes[at];
+            if write.state != WriteState::Waiting {
+                if !self.is_life_begun && !is_planted(Bug::LifeWrittenAhead) {
+                    return;
+                }
+                continue;
+            }
+            let (part, offset) = (write.address / self.config.part_len, write.address % self.config.part_len);
+            let is_ready = |known: &Part| known.number == part && known.state == PartState::Ready;
+            if !self.parts.iter().any(is_ready) {
+                return;
+            }
+            let token = self.token();
+            let is_durable = self.config.is_durable || !self.is_life_begun;
+            let write = &mut self.writes[at];
+            write.state = WriteState::InFlight(token);
+            self.writes_in_flight += 1;
+            let bytes = Arc::clone(&write.bytes);
+            self.ops.push_back(LogOp::Write { token, part, offset, bytes, is_durable });
+        }
+    }
+
+    fn enter_part(&mut self, number: u64) {
+        if self.parts.back().is_some_and(|part| part.number == number) {
+            return;
+        }
+        let state = if self.left_over.remove(&number) {
+            PartState::Ready
+        } else {
+            let token = self.token();
+            self.ops.push_back(LogOp::Create { token, part: number });
+            PartState::Creating(token)
+        };
+        self.parts.push_back(Part { number, live: 0, used: 0, reads: 0, state });
+    }
+
+    fn part_of(&mut self, address: u64) -> Option<&mut Part> {
+        let first = self.parts.front()?.number;
+        let at = (address / self.config.part_len).checked_sub(first)?;
+        self.parts.get_mut(usize::try_from(at).ok()?)
+    }
+}

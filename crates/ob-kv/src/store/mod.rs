@@ -1,0 +1,450 @@
+//! The store on the host: a log, an index of it, and the commands; no files, sockets or clocks.
+//!
+//! ```text
+//!   apply(now, stamp, connection, session, request)
+//!      │  keys in memory, or not needed            ┌─────────────────────────────┐
+//!      ├──────────────────────────────────────────▶│ run: the command, at one     │─▶ reply ─▶ next_answer()
+//!      │  a record on the device                   │ instant ─▶ changes           │     once everything it may
+//!      ├─▶ task: keys locked (if it writes) ─read─▶└──────────────┬──────────────┘     show is durable
+//!      │  a key is locked                   ▲                     ▼
+//!      └─▶ behind that task ────────────────┘      log: open group ─▶ next_op() ─▶ files; completed() ─▶ settled()
+//! ```
+//!
+//! **Order.** Requests come in the order of their stamps. What can be applied at once is. A request that has to read the
+//! device before it can *change* a key locks its keys, and later requests on these keys wait behind it, in order. A request
+//! that only reads takes the addresses of its records at the instant at which it is applied; records never change, so it
+//! may be answered whenever they have been read. Requests about keys that they do not name (`FLUSHALL`, `SCAN`, `DBSIZE`) wait
+//! until nothing is locked, and everything behind them waits for them.
+//!
+//! **Expiry** is found out by whoever looks at a record. The index knows only whether a key expires, not when: the time would
+//! cost half as much memory again for every key that does. Keys that nobody looks at go when compaction meets their records.
+//!
+//! **Failure.** When the log cannot be written, the store takes no more changes, and answers that were waiting to become
+//! durable become errors. Recovery is what brings it back.
+
+mod answers;
+mod arguments;
+mod compaction;
+mod errors;
+mod glob;
+mod index;
+mod log;
+mod ops;
+mod recovery;
+mod run;
+mod session;
+mod slots;
+mod stats;
+mod tasks;
+
+use std::collections::{BTreeMap, VecDeque};
+
+pub use answers::{Answer, Attestation};
+use ob_core::Token;
+use ob_format::kv::{KEY_LEN_MAX, Origin, Record};
+pub use ops::{LogCompletion, LogFailure, LogOp};
+pub use recovery::{Recovery, RecoveryError, RecoveryProgress};
+pub use session::Session;
+pub use stats::Stats;
+
+use self::answers::Answers;
+use self::compaction::Compaction;
+use self::errors::Refusal;
+use self::index::{Index, KeyHash, Place, rounded_len};
+use self::log::{Log, LogConfig};
+use self::run::{Change, Changes};
+use self::session::After;
+use self::slots::Slot;
+use self::stats::Facts;
+use self::tasks::{Job, ReadUse, Task};
+use crate::command::{Effect, Outline, OutlineError};
+use crate::plant::{Bug, is_planted};
+use crate::resp::{Replies, Request};
+
+/// When what was answered outlasts a loss of power. (The death of a process alone loses nothing that is complete.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Before the answer.
+    Always,
+    /// A second later at most, plus the time that a flush takes.
+    EverySecond,
+    /// When the device likes.
+    No,
+}
+
+/// How a store is kept.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// When what was answered outlasts a loss of power.
+    pub durability: Durability,
+    /// Bytes of a part, a multiple of 4096. The records of one request have to fit into a part.
+    pub part_len: u64,
+    /// How many parts there may be, at least 4.
+    pub parts_max: usize,
+    /// Bytes at which a group is full, unless the records of one request take more.
+    pub group_len: usize,
+    /// Bytes of groups to keep in memory after they were written.
+    pub memory_len: usize,
+    /// Bytes of memory that the index may take.
+    pub index_len_max: usize,
+    /// Bytes of the longest value.
+    pub value_len_max: usize,
+    /// How many groups may be written side by side.
+    pub writes_max: usize,
+    /// How many requests may wait: for reads, for others, or for their answers to become durable.
+    pub waiting_max: usize,
+    /// Milliseconds after which a group is written though it is not full, where answers do not wait for it.
+    pub seal_after_ms: u64,
+    /// Compaction begins when more than this part of the log, in percent, is outdated.
+    pub garbage_percent: u64,
+    /// The password that clients have to know, if any.
+    pub password: Option<String>,
+    /// Drawn at random, the secret of the index: keys that collide in it can be found by those only who know it.
+    pub secret: [u8; 16],
+    /// Drawn at random: the name of the store, if it is a new one.
+    pub name: [u8; 16],
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            durability: Durability::EverySecond,
+            part_len: 256 << 20,
+            parts_max: 1 << 20,
+            group_len: 128 << 10,
+            memory_len: 64 << 20,
+            index_len_max: 256 << 20,
+            value_len_max: 64 << 20,
+            writes_max: 8,
+            waiting_max: 16 << 10,
+            seal_after_ms: 5,
+            garbage_percent: 50,
+            password: None,
+            secret: [0; 16],
+            name: [0; 16],
+        }
+    }
+}
+
+impl Config {
+    fn log(&self) -> LogConfig {
+        LogConfig {
+            part_len: self.part_len,
+            group_len: self.group_len,
+            memory_len: self.memory_len,
+            writes_max: self.writes_max,
+            is_durable: self.durability == Durability::Always,
+        }
+    }
+}
+
+/// Bytes that may wait to be written before the store asks for patience.
+const UNWRITTEN_GROUPS_MAX: u64 = 32;
+/// Groups that may be on their way before one that is not full waits for more, where answers wait for it.
+const COMMITS_MAX: usize = 2;
+const FLUSH_INTERVAL_MS: u64 = 1000;
+
+/// The store.
+pub struct Store {
+    config: Config,
+    index: Index,
+    log: Log,
+    answers: Answers,
+    tasks: BTreeMap<u64, Task>,
+    next_task: u64,
+    /// The tasks that have a key to themselves, first, or wait for it.
+    locks: BTreeMap<KeyHash, VecDeque<u64>>,
+    /// Tasks to which all their keys have come.
+    runnable: VecDeque<u64>,
+    /// Requests from the first on that waits until nothing is locked.
+    held: VecDeque<(Job, Vec<u8>)>,
+    reads: BTreeMap<Token, ReadUse>,
+    compaction: Compaction,
+    started_ms: Option<u64>,
+    now_ms: u64,
+    flushed_ms: u64,
+    stamp_max: u64,
+    stats: Stats,
+    /// Empty between requests; kept for their memory.
+    hashes: Vec<KeyHash>,
+    slots: Vec<Slot>,
+}
+
+impl Store {
+    /// A new store, without a part.
+    #[must_use]
+    pub fn create(config: Config) -> Self {
+        let origin = Origin { store: config.name, life: 1 };
+        let log = Log::new(config.log(), origin, &[], Default::default(), 0);
+        Self::with(config, Index::new(), log, 0)
+    }
+
+    fn with(config: Config, index: Index, log: Log, stamp_max: u64) -> Self {
+        Self {
+            config,
+            index,
+            log,
+            answers: Answers::default(),
+            tasks: BTreeMap::new(),
+            next_task: 0,
+            locks: BTreeMap::new(),
+            runnable: VecDeque::new(),
+            held: VecDeque::new(),
+            reads: BTreeMap::new(),
+            compaction: Compaction::default(),
+            started_ms: None,
+            now_ms: 0,
+            flushed_ms: 0,
+            stamp_max,
+            stats: Stats::default(),
+            hashes: Vec::new(),
+            slots: Vec::new(),
+        }
+    }
+
+    /// A new client connection.
+    #[must_use]
+    pub fn open(&self, id: u64) -> Session {
+        Session::new(id, self.config.password.is_some())
+    }
+
+    /// Whether it takes more requests now. One more is always taken; but whoever goes on has no bound to what waits.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.tasks.len() + self.held.len() + self.answers.waiting() < self.config.waiting_max
+            && self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len as u64
+    }
+
+    /// Takes a request. Requests come in the order of their stamps; each is answered once, in any order, with the
+    /// connection's token and its stamp. The session is changed at once.
+    pub fn apply(
+        &mut self,
+        now_ms: u64,
+        stamp: u64,
+        connection: u64,
+        session: &mut Session,
+        request: &Request<'_>,
+    ) {
+        self.set_clock(now_ms);
+        self.stats.requests += 1;
+        self.stamp_max = self.stamp_max.max(stamp);
+        let job = Job { connection, stamp, version: session.version() };
+        match Outline::of(request) {
+            Err(OutlineError::Unknown) => self.refuse(job, &errors::unknown_command(request.arguments())),
+            Err(OutlineError::Arity(command)) => {
+                self.refuse(job, &errors::wrong_arity(command.traits().name))
+            }
+            Ok(outline) if !session.admits(outline.command) => self.refuse(job, &errors::NOT_AUTHENTICATED),
+            Ok(outline) if outline.effect == Effect::Nothing => self.serve(job, session, &outline),
+            Ok(outline) => self.submit(job, request, &outline),
+        }
+    }
+
+    /// The next answer that may leave.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        let failure = self.log.failure().filter(|_| self.config.durability == Durability::Always);
+        self.answers.next(self.log.settled(), failure)
+    }
+
+    /// Takes the buffer of an answer back, so that the next one needs no new one.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        self.answers.give_back(buffer);
+    }
+
+    /// The next thing to do with the log's files. To be asked when all requests that are there have been applied: where
+    /// answers wait for the log, what was applied until then is written together.
+    pub fn next_op(&mut self) -> Option<LogOp> {
+        if self.config.durability == Durability::Always && self.log.writes_in_flight() < COMMITS_MAX {
+            self.log.seal();
+        }
+        self.compact();
+        self.log.next_op()
+    }
+
+    /// Takes the completion of an operation.
+    pub fn completed(&mut self, completion: LogCompletion) {
+        let LogCompletion { token, result } = completion;
+        match self.reads.remove(&token) {
+            Some(read) => self.read_completed(read, result),
+            None => {
+                self.log.completed(token, result.map(drop));
+            }
+        }
+        self.go_on();
+    }
+
+    /// Does what is due by the clock.
+    pub fn tick(&mut self, now_ms: u64) {
+        self.set_clock(now_ms);
+        if self.log.open_since().is_some_and(|since| since + self.config.seal_after_ms <= self.now_ms) {
+            self.log.seal();
+        }
+        if self.config.durability == Durability::EverySecond
+            && self.flushed_ms + FLUSH_INTERVAL_MS <= self.now_ms
+        {
+            self.flushed_ms = self.now_ms;
+            self.log.flush();
+        }
+    }
+
+    /// When [`Store::tick`] is due, in milliseconds since 1970, if ever.
+    #[must_use]
+    pub fn next_due(&self) -> Option<u64> {
+        let seal = self.log.open_since().map(|since| since + self.config.seal_after_ms);
+        let is_dirty = self.log.durable() < self.log.appended();
+        let flush = (self.config.durability == Durability::EverySecond && is_dirty)
+            .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
+        seal.into_iter().chain(flush).min()
+    }
+
+    /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.log.settled()
+    }
+
+    /// The greatest stamp of a request or a record that it has seen.
+    #[must_use]
+    pub fn stamp_max(&self) -> u64 {
+        self.stamp_max
+    }
+
+    /// Why it takes no more changes, if it does not.
+    #[must_use]
+    pub fn failure(&self) -> Option<LogFailure> {
+        self.log.failure()
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            keys: self.index.len(),
+            keys_expiring: self.index.expiring(),
+            index_len: self.index.memory_len(),
+            log_memory_len: self.log.memory_len(),
+            log_len: self.log.appended() - self.log.begin(),
+            log_live_len: self.log.parts().map(|part| part.live).sum(),
+            requests_waiting: self.tasks.len() + self.held.len(),
+            ..self.stats
+        }
+    }
+
+    /// The clock never goes back, or a key that was gone could be there again.
+    fn set_clock(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.started_ms.is_none() {
+            self.started_ms = Some(now_ms);
+            self.flushed_ms = now_ms;
+        }
+    }
+
+    fn serve(&mut self, job: Job, session: &mut Session, outline: &Outline<'_>) {
+        let mut bytes = self.answers.buffer();
+        let facts = Facts {
+            password: self.config.password.as_deref(),
+            durability: self.config.durability,
+            index_len_max: self.config.index_len_max,
+            value_len_max: self.config.value_len_max,
+            stats: self.stats(),
+            uptime_ms: self.now_ms - self.started_ms.unwrap_or(self.now_ms),
+            is_read_only: self.log.failure().is_some(),
+        };
+        let is_closing = match session::run(session, outline, &facts, &mut bytes) {
+            Ok(after) => after == After::Close,
+            Err(refusal) => {
+                self.answers.give_back(bytes);
+                return self.refuse(job, &refusal);
+            }
+        };
+        // It shows nothing of any key, so it waits for nothing.
+        self.answers.push(0, job.answer(bytes, None, is_closing));
+    }
+
+    fn refuse(&mut self, job: Job, refusal: &Refusal) {
+        self.stats.errors += 1;
+        let mut bytes = self.answers.buffer();
+        bytes.clear();
+        Replies::new(&mut bytes, job.version).error(&refusal.0);
+        self.answers.push(0, job.answer(bytes, None, false));
+    }
+
+    /// Makes the changes of a request, all or none.
+    fn commit(&mut self, stamp: u64, changes: &Changes<'_>) -> Result<(), Refusal> {
+        let len = self.check(changes)?;
+        self.log.reserve(self.now_ms, len).map_err(|_| errors::REQUEST_TOO_LONG)?;
+        for change in changes.iter() {
+            match change {
+                Change::Put { key, value, expires } => {
+                    let record = Record { key, value: Some(value), stamp, expires: *expires };
+                    self.put(KeyHash::of(&self.config.secret, key), &record);
+                }
+                Change::Remove { key } => {
+                    self.forget(KeyHash::of(&self.config.secret, key));
+                    if !is_planted(Bug::RemovedNotLogged) {
+                        self.log.append(&Record { key, value: None, stamp, expires: None });
+                    }
+                }
+                Change::RemoveAll => {
+                    self.log.append(&Record { key: &[], value: None, stamp, expires: None });
+                    self.index.clear();
+                    self.log.release_all();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that the changes take in the log, if they may be made.
+    fn check(&self, changes: &Changes<'_>) -> Result<usize, Refusal> {
+        if let Some(failure) = self.log.failure() {
+            return Err(errors::read_only(failure));
+        }
+        // Compaction needs room for copies.
+        let is_log_full = self.log.parts().len() + 2 > self.config.parts_max;
+        let is_index_full = self.index.memory_len() >= self.config.index_len_max;
+        let mut len = 0;
+        for change in changes.iter() {
+            let (key, value): (&[u8], Option<&[u8]>) = match change {
+                Change::Put { key, value, .. } => (key, Some(value)),
+                Change::Remove { key } => (key, None),
+                Change::RemoveAll => (b"", None),
+            };
+            match value {
+                Some(_) if key.is_empty() => return Err(errors::EMPTY_KEY),
+                Some(_) if key.len() > KEY_LEN_MAX => return Err(errors::KEY_TOO_LONG),
+                Some(value) if value.len() > self.config.value_len_max => return Err(errors::TOO_LONG),
+                Some(_) if is_log_full => return Err(errors::OUT_OF_MEMORY),
+                Some(_) if is_index_full && self.find(KeyHash::of(&self.config.secret, key)).is_none() => {
+                    return Err(errors::OUT_OF_MEMORY);
+                }
+                _ => {}
+            }
+            len += Log::aligned(Record { key, value, stamp: 0, expires: None }.len());
+        }
+        Ok(len)
+    }
+
+    fn find(&self, hash: KeyHash) -> Option<Place> {
+        self.index.find(hash, self.log.begin())
+    }
+
+    /// Appends a key's newest record, for which there was made room.
+    fn put(&mut self, hash: KeyHash, record: &Record<'_>) {
+        let Some(address) = self.log.append(record) else { return };
+        let len_max = rounded_len(record.len());
+        let place = Place { address, len_max, expires: record.expires.is_some() };
+        let old = self.index.insert(hash, place, self.log.begin());
+        self.log.keep(address, len_max);
+        if let Some(old) = old {
+            self.log.release(old.address, old.len_max);
+        }
+    }
+
+    /// Forgets a key.
+    fn forget(&mut self, hash: KeyHash) {
+        if let Some(old) = self.index.remove(hash, self.log.begin()) {
+            self.log.release(old.address, old.len_max);
+        }
+    }
+}

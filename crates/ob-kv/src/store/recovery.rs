@@ -1,0 +1,280 @@
+//! Recovery: reads the log from its begin to its end, and makes a store of it.
+//!
+//! ```text
+//!   parts there are ─▶ next_op(): Read ─▶ completed() ─▶ group by group: index ─▶ … ─▶ the log's end ─▶ finish(): Store
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ob_core::Token;
+use ob_format::kv::{BLOCK_LEN, GroupHeader, LogError, Origin, Record};
+
+use super::index::{Index, KeyHash, Place, rounded_len};
+use super::log::Log;
+use super::ops::{LogCompletion, LogFailure, LogOp};
+use super::{Config, Store};
+use crate::plant::{Bug, is_planted};
+
+/// Bytes of a read.
+const READ_LEN: usize = 1 << 20;
+
+/// Why a log cannot be recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// A part is not there.
+    #[error("part {part} of the log is missing: it has been removed, or is on another device")]
+    Missing {
+        /// The part.
+        part: u64,
+    },
+    /// The log cannot be read.
+    #[error("part {part} of the log cannot be read: {failure}")]
+    Unreadable {
+        /// The part.
+        part: u64,
+        /// Why.
+        failure: LogFailure,
+    },
+    /// The begin of the log, which was durable, is not what was written.
+    #[error("part {part} of the log is damaged at its begin")]
+    Damaged {
+        /// The part.
+        part: u64,
+    },
+    /// Another version of this program has written it.
+    #[error("part {part} of the log: {error}")]
+    Version {
+        /// The part.
+        part: u64,
+        /// What is known of the version.
+        error: LogError,
+    },
+}
+
+/// How far recovery has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryProgress {
+    /// Bytes of the log that were read.
+    pub read: u64,
+    /// Bytes of all files of the log.
+    pub total: u64,
+    /// Keys that were found so far.
+    pub keys: u64,
+}
+
+/// A log that is being recovered.
+pub struct Recovery {
+    config: Config,
+    /// The files there are, with their lengths.
+    parts: BTreeMap<u64, u64>,
+    /// Where the parts that were read end.
+    ends: Vec<(u64, u64)>,
+    index: Index,
+    live: BTreeMap<u64, u64>,
+    stamp_max: u64,
+    /// The last good group: where it begins, and who wrote it.
+    last: Option<(u64, Origin)>,
+    /// Where to go on.
+    part: u64,
+    offset: u64,
+    wanted: usize,
+    /// The read that is on its way, and how many bytes it wants.
+    reading: Option<(Token, usize)>,
+    next_token: u64,
+    is_done: bool,
+}
+
+impl Recovery {
+    /// Begins with the parts whose files are there, and the lengths of the files.
+    ///
+    /// # Errors
+    ///
+    /// When one is missing between others.
+    pub fn new(config: Config, parts: impl IntoIterator<Item = (u64, u64)>) -> Result<Self, RecoveryError> {
+        let parts: BTreeMap<u64, u64> = parts.into_iter().collect();
+        let first = parts.keys().next().copied().unwrap_or(0);
+        if let Some(part) =
+            (first..).zip(parts.keys()).find_map(|(part, found)| (part != *found).then_some(part))
+        {
+            return Err(RecoveryError::Missing { part });
+        }
+        Ok(Self {
+            is_done: parts.is_empty(),
+            config,
+            parts,
+            ends: Vec::new(),
+            index: Index::new(),
+            live: BTreeMap::new(),
+            stamp_max: 0,
+            last: None,
+            part: first,
+            offset: 0,
+            wanted: READ_LEN,
+            reading: None,
+            next_token: 0,
+        })
+    }
+
+    /// The next read to make. There is one at a time.
+    pub fn next_op(&mut self) -> Option<LogOp> {
+        if self.is_done || self.reading.is_some() {
+            return None;
+        }
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        let left = self.len_of_part().saturating_sub(self.offset);
+        let len = self.wanted.min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.reading = Some((token, len));
+        Some(LogOp::Read { token, part: self.part, offset: self.offset, len })
+    }
+
+    /// Takes what was read.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be recovered.
+    pub fn completed(&mut self, completion: LogCompletion) -> Result<(), RecoveryError> {
+        let Some((_, asked)) = self.reading.take_if(|(token, _)| *token == completion.token) else {
+            return Ok(());
+        };
+        let bytes =
+            completion.result.map_err(|failure| RecoveryError::Unreadable { part: self.part, failure })?;
+        let mut at = 0;
+        loop {
+            let rest = bytes.get(at..).unwrap_or_default();
+            // A file may be shorter than it was said to be.
+            let is_all = bytes.len() < asked || self.offset + rest.len() as u64 >= self.len_of_part();
+            match self.group(rest) {
+                Ok(len) => {
+                    at += len;
+                    self.offset += len as u64;
+                    self.wanted = READ_LEN;
+                }
+                Err(Bad::Short(len)) if !is_all && len > rest.len() => {
+                    self.wanted = READ_LEN.max(len);
+                    return Ok(());
+                }
+                Err(Bad::Version(error)) => {
+                    return Err(RecoveryError::Version { part: self.part, error });
+                }
+                Err(Bad::Short(_) | Bad::Other) => return self.end_of_part(),
+            }
+        }
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> RecoveryProgress {
+        let before: u64 = self.parts.range(..self.part).map(|(_, len)| len).sum();
+        let total = self.parts.values().sum();
+        RecoveryProgress { read: before + self.offset, total, keys: self.index.len() }
+    }
+
+    /// The store, when there is nothing more to read.
+    pub fn finish(self) -> Result<Store, Box<Self>> {
+        if !self.is_done {
+            return Err(Box::new(self));
+        }
+        let Self { config, parts, ends, index, live, stamp_max, last, .. } = self;
+        let origin = match last {
+            Some((_, origin)) => Origin { store: origin.store, life: origin.life.saturating_add(1) },
+            None => Origin { store: config.name, life: 1 },
+        };
+        let end = ends.last().map_or(0, |(part, _)| part + 1);
+        let left_over: BTreeSet<u64> = parts.range(end..).map(|(part, _)| *part).collect();
+        let previous = last.map_or(0, |(address, _)| address);
+        let mut log = Log::new(config.log(), origin, &ends, left_over, previous);
+        for (part, live) in live {
+            log.keep(part * config.part_len, usize::try_from(live).unwrap_or(usize::MAX));
+        }
+        Ok(Store::with(config, index, log, stamp_max))
+    }
+
+    fn len_of_part(&self) -> u64 {
+        let len = self.parts.get(&self.part).copied().unwrap_or(0);
+        len.min(self.config.part_len) / BLOCK_LEN as u64 * BLOCK_LEN as u64
+    }
+
+    /// Takes the group that the bytes begin with; gives its length.
+    fn group(&mut self, bytes: &[u8]) -> Result<usize, Bad> {
+        if bytes.len() < BLOCK_LEN {
+            return Err(Bad::Short(BLOCK_LEN));
+        }
+        let header = GroupHeader::decode(bytes).map_err(|error| match error {
+            LogError::Version(_) => Bad::Version(error),
+            _ => Bad::Other,
+        })?;
+        let address = self.part * self.config.part_len + self.offset;
+        let follows = self.last.is_none_or(|(previous, origin)| {
+            header.previous == previous
+                && header.origin.store == origin.store
+                && header.origin.life >= origin.life
+        });
+        let fits = self.offset + header.length as u64 <= self.config.part_len;
+        if header.address != address || !follows || !fits {
+            return Err(Bad::Other);
+        }
+        let group = bytes.get(..header.length).ok_or(Bad::Short(header.length))?;
+        let records = header.records(group).map_err(|_| Bad::Other)?;
+        for (at, place) in records {
+            self.record(address + at as u64, &place.of(group.get(at..).unwrap_or_default()));
+        }
+        self.last = Some((address, header.origin));
+        let end = self.offset + header.length as u64;
+        match self.ends.last_mut() {
+            Some((part, used)) if *part == self.part => *used = end,
+            _ => self.ends.push((self.part, end)),
+        }
+        Ok(header.length)
+    }
+
+    fn record(&mut self, address: u64, record: &Record<'_>) {
+        self.stamp_max = self.stamp_max.max(record.stamp);
+        let begin = self.parts.keys().next().map_or(0, |part| part * self.config.part_len);
+        if record.key.is_empty() {
+            self.index.clear();
+            self.live.clear();
+            return;
+        }
+        let hash = KeyHash::of(&self.config.secret, record.key);
+        let old = if record.value.is_some() {
+            if is_planted(Bug::EarlierAddressWins) && self.index.find(hash, begin).is_some() {
+                return;
+            }
+            let len_max = rounded_len(record.len());
+            *self.live.entry(address / self.config.part_len).or_default() += len_max as u64;
+            self.index.insert(hash, Place { address, len_max, expires: record.expires.is_some() }, begin)
+        } else {
+            self.index.remove(hash, begin)
+        };
+        if let Some(old) = old
+            && let Some(live) = self.live.get_mut(&(old.address / self.config.part_len))
+        {
+            *live = live.saturating_sub(old.len_max as u64);
+        }
+    }
+
+    /// No good group comes here: the next one is at the begin of the next part, or nowhere.
+    fn end_of_part(&mut self) -> Result<(), RecoveryError> {
+        // Nothing is removed before what comes next is durable, so only a log that has not begun has no begin.
+        if self.last.is_none() && self.part > 0 {
+            return Err(RecoveryError::Damaged { part: self.part });
+        }
+        let has_begun = self.offset > 0;
+        let has_next = self.parts.contains_key(&(self.part + 1));
+        if has_begun && has_next {
+            (self.part, self.offset, self.wanted) = (self.part + 1, 0, READ_LEN);
+        } else {
+            self.is_done = true;
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no group.
+enum Bad {
+    /// It may be one, but so many bytes are needed to tell.
+    Short(usize),
+    Version(LogError),
+    Other,
+}

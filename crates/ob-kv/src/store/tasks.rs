@@ -1,0 +1,527 @@
+//! Requests on their way: looked up, locked, read, applied.
+
+use ob_core::Token;
+
+use super::answers::{ATTESTED_KEY_LEN_MAX, Answer, Attestation};
+use super::arguments::ScanArguments;
+use super::errors::{self, Refusal};
+use super::glob;
+use super::index::KeyHash;
+use super::ops::LogFailure;
+use super::run::{self, Change, Changes, Circumstances, Needed};
+use super::slots::{Look, Sight, Slot};
+use super::{Durability, Store};
+use crate::command::{Command, Effect, Outline};
+use crate::plant::{Bug, is_planted};
+use crate::resp::{Replies, Request, Version};
+
+/// Keys of one `SCAN`, each of which may be a read of the device.
+const SCAN_COUNT_MAX: usize = 1024;
+
+/// Who wants an answer, and in which version.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) connection: u64,
+    pub(crate) stamp: u64,
+    pub(crate) version: Version,
+}
+
+impl Job {
+    pub(crate) fn answer(self, bytes: Vec<u8>, attestation: Option<Attestation>, is_last: bool) -> Answer {
+        Answer { connection: self.connection, stamp: self.stamp, bytes, attestation, is_last }
+    }
+}
+
+/// What a read of the log is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadUse {
+    /// A key of a task.
+    Slot { task: u64, slot: usize, address: u64 },
+    /// Compaction.
+    Sweep { address: u64 },
+}
+
+/// The instant at which a request has taken its keys.
+#[derive(Clone, Copy, Debug)]
+struct Instant {
+    now_ms: u64,
+    /// What has to be settled before the answer shows what was there.
+    needs: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// It names its keys.
+    Named,
+    /// `SCAN`, and the cursor that it answers.
+    Scan { next: u64 },
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Task {
+    job: Job,
+    kind: Kind,
+    request: Vec<u8>,
+    /// The keys that it locks or waits for, each once.
+    keys: Vec<KeyHash>,
+    /// How many of them it does not have yet.
+    keys_missing: usize,
+    slots: Vec<Slot>,
+    reads_missing: usize,
+    instant: Instant,
+}
+
+impl Store {
+    /// Takes a request that has to do with keys.
+    pub(super) fn submit(&mut self, job: Job, request: &Request<'_>, outline: &Outline<'_>) {
+        if !self.held.is_empty() || (is_unnamed(outline) && !self.locks.is_empty()) {
+            self.held.push_back((job, request.bytes().to_vec()));
+            self.stats.requests_queued += 1;
+        } else {
+            self.start(job, request.bytes(), outline);
+        }
+    }
+
+    /// Goes on with what waited for what has just happened.
+    pub(super) fn go_on(&mut self) {
+        loop {
+            if let Some(id) = self.runnable.pop_front() {
+                if let Some(task) = self.tasks.remove(&id) {
+                    self.run_unblocked(id, task);
+                }
+                continue;
+            }
+            let is_locked = !self.locks.is_empty();
+            let may_start = |bytes: &[u8]| {
+                Outline::of(&Request::new(bytes)).is_ok_and(|outline| !(is_locked && is_unnamed(&outline)))
+            };
+            let Some((job, bytes)) = self.held.pop_front_if(|(_, bytes)| may_start(bytes)) else { return };
+            if let Ok(outline) = Outline::of(&Request::new(&bytes)) {
+                self.start(job, &bytes, &outline);
+            }
+        }
+    }
+
+    /// A read has brought bytes, or has failed.
+    pub(super) fn read_completed(&mut self, read: ReadUse, result: Result<Vec<u8>, LogFailure>) {
+        let (id, slot, address) = match read {
+            ReadUse::Slot { task, slot, address } => (task, slot, address),
+            ReadUse::Sweep { address } => {
+                self.log.read_done(address);
+                return self.swept(address, result);
+            }
+        };
+        self.log.read_done(address);
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        if let Some(slot) = task.slots.get_mut(slot) {
+            *slot = match result {
+                Ok(bytes) => Slot::Raw { address, bytes },
+                Err(failure) => Slot::Failed(failure),
+            };
+        }
+        task.reads_missing -= 1;
+        if task.reads_missing == 0
+            && let Some(task) = self.tasks.remove(&id)
+        {
+            self.finish(id, task);
+        }
+    }
+
+    fn start(&mut self, job: Job, request: &[u8], outline: &Outline<'_>) {
+        match outline.command {
+            Command::Scan => return self.scan(job, request, outline),
+            Command::Dbsize => {
+                let count = self.index.len() as i64;
+                return self.answer(job, self.instant(), |replies| replies.integer(count));
+            }
+            Command::Flushall | Command::Flushdb => return self.remove_all(job, outline),
+            _ => {}
+        }
+        let mut hashes = std::mem::take(&mut self.hashes);
+        hashes.clear();
+        hashes.extend(outline.keys().map(|key| KeyHash::of(&self.config.secret, key)));
+        let is_locked = !self.locks.is_empty() && hashes.iter().any(|hash| self.locks.contains_key(hash));
+        if is_locked {
+            self.wait_behind(job, request, &hashes);
+        } else {
+            self.attempt(job, request, outline, &hashes, None);
+        }
+        self.hashes = hashes;
+    }
+
+    /// Queues a request behind those that have its keys.
+    fn wait_behind(&mut self, job: Job, request: &[u8], hashes: &[KeyHash]) {
+        self.stats.requests_queued += 1;
+        let id = self.new_task_id();
+        let keys = each_once(hashes);
+        let mut keys_missing = 0;
+        for key in &keys {
+            let queue = self.locks.entry(*key).or_default();
+            keys_missing += usize::from(!queue.is_empty());
+            queue.push_back(id);
+        }
+        let instant = self.instant();
+        let task = Task {
+            job,
+            kind: Kind::Named,
+            request: request.to_vec(),
+            keys,
+            keys_missing,
+            slots: Vec::new(),
+            reads_missing: 0,
+            instant,
+        };
+        self.tasks.insert(id, task);
+    }
+
+    /// All keys of a request have come to it.
+    fn run_unblocked(&mut self, id: u64, task: Task) {
+        let request = Request::new(&task.request);
+        let Ok(outline) = Outline::of(&request) else { return };
+        let hashes: Vec<KeyHash> = outline.keys().map(|key| KeyHash::of(&self.config.secret, key)).collect();
+        self.attempt(task.job, &task.request, &outline, &hashes, Some((id, task.keys)));
+    }
+
+    /// Applies a request if everything that it needs is in memory, and else asks for that. `locked` are the task and its
+    /// keys, if it has them already.
+    fn attempt(
+        &mut self,
+        job: Job,
+        request: &[u8],
+        outline: &Outline<'_>,
+        hashes: &[KeyHash],
+        locked: Option<(u64, Vec<KeyHash>)>,
+    ) {
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.clear();
+        let instant = self.instant();
+        let missing = self.look_up(outline, hashes, &mut slots);
+        if missing.is_empty() {
+            let result = self.look_at(Some(outline), &mut slots, instant);
+            self.apply_now(job, outline, &slots, instant, result);
+            slots.clear();
+            self.slots = slots;
+            if let Some((id, keys)) = locked {
+                self.unlock(id, &keys);
+            }
+            return;
+        }
+        // What is in memory now may have been forgotten when the reads are done.
+        self.copy_out(&mut slots);
+        let (id, keys) = match locked {
+            Some((id, keys)) if outline.effect == Effect::Writes => (id, keys),
+            Some((id, keys)) => {
+                self.unlock(id, &keys);
+                (self.new_task_id(), Vec::new())
+            }
+            None => {
+                let id = self.new_task_id();
+                let is_locking = outline.effect == Effect::Writes && !is_planted(Bug::UnlockedChange);
+                (id, if is_locking { self.lock(id, hashes) } else { Vec::new() })
+            }
+        };
+        self.read_missing(id, &missing);
+        let reads_missing = missing.len();
+        let request = request.to_vec();
+        let task =
+            Task { job, kind: Kind::Named, request, keys, keys_missing: 0, slots, reads_missing, instant };
+        self.tasks.insert(id, task);
+    }
+
+    /// Finds where the keys are; gives which have to be read, with address and length.
+    fn look_up(
+        &mut self,
+        outline: &Outline<'_>,
+        hashes: &[KeyHash],
+        slots: &mut Vec<Slot>,
+    ) -> Vec<(usize, u64, usize)> {
+        let needed = run::needed(outline);
+        let mut missing = Vec::new();
+        if needed == Needed::Nothing {
+            return missing;
+        }
+        for (at, hash) in hashes.iter().enumerate() {
+            slots.push(match self.find(*hash) {
+                None => Slot::Absent,
+                Some(place) if needed == Needed::Existence && !place.expires => Slot::Present,
+                Some(place) => {
+                    match self.log.in_memory(place.address).map(|bytes| Slot::in_memory(place.address, bytes))
+                    {
+                        Some(Ok(slot)) => slot,
+                        // What is in memory was written by this program: this cannot be, and the device may know better.
+                        Some(Err(_)) | None => {
+                            missing.push((at, place.address, place.len_max));
+                            Slot::Reading
+                        }
+                    }
+                }
+            });
+        }
+        missing
+    }
+
+    fn copy_out(&self, slots: &mut [Slot]) {
+        for slot in slots {
+            if let Slot::Seen(seen) = slot {
+                let bytes = seen.bytes(&self.log).get(..seen.place.len).unwrap_or_default().to_vec();
+                *slot = Slot::Raw { address: seen.address, bytes };
+            }
+        }
+    }
+
+    fn read_missing(&mut self, id: u64, missing: &[(usize, u64, usize)]) {
+        for (slot, address, len) in missing {
+            let token: Token = self.log.read(*address, *len);
+            self.reads.insert(token, ReadUse::Slot { task: id, slot: *slot, address: *address });
+        }
+        self.stats.records_read += missing.len() as u64;
+    }
+
+    /// Looks at what was read, and puts keys aside that are not there after all: expired, or another key's.
+    fn look_at(
+        &mut self,
+        outline: Option<&Outline<'_>>,
+        slots: &mut [Slot],
+        instant: Instant,
+    ) -> Result<(), Refusal> {
+        let mut keys = outline.map(Outline::keys);
+        for slot in slots {
+            let key = keys.as_mut().and_then(Iterator::next);
+            match std::mem::replace(slot, Slot::Absent) {
+                Slot::Raw { address, bytes } => {
+                    *slot = Slot::of_read(address, bytes).map_err(errors::unreadable)?;
+                }
+                Slot::Failed(failure) => return Err(errors::unreadable(failure)),
+                other => *slot = other,
+            }
+            match slot.look(key, instant.now_ms, &self.log) {
+                Look::Right => continue,
+                Look::Expired => self.expired(slot),
+                Look::Other => self.stats.hash_collisions += 1,
+            }
+            *slot = Slot::Absent;
+        }
+        Ok(())
+    }
+
+    /// Forgets a key whose time is over, unless it has changed meanwhile. The record says by itself that it is over.
+    fn expired(&mut self, slot: &Slot) {
+        let Slot::Seen(seen) = slot else { return };
+        let hash = KeyHash::of(&self.config.secret, seen.place.of(seen.bytes(&self.log)).key);
+        if self.find(hash).is_some_and(|place| place.address == seen.address) {
+            self.stats.keys_expired += 1;
+            self.forget(hash);
+        }
+    }
+
+    /// A task has everything that it waited for.
+    fn finish(&mut self, id: u64, mut task: Task) {
+        let Task { job, kind, instant, .. } = task;
+        let mut slots = std::mem::take(&mut task.slots);
+        if let Ok(outline) = Outline::of(&Request::new(&task.request)) {
+            match kind {
+                Kind::Named => {
+                    let result = self.look_at(Some(&outline), &mut slots, instant);
+                    self.apply_now(job, &outline, &slots, instant, result);
+                }
+                Kind::Scan { next } => self.answer_scan(job, &outline, &mut slots, instant, next),
+            }
+        }
+        self.unlock(id, &task.keys);
+    }
+
+    /// Runs a command on keys of which everything needed is known, and makes its changes.
+    fn apply_now(
+        &mut self,
+        job: Job,
+        outline: &Outline<'_>,
+        slots: &[Slot],
+        instant: Instant,
+        result: Result<(), Refusal>,
+    ) {
+        let mut bytes = self.answers.buffer();
+        let circumstances =
+            Circumstances { now_ms: instant.now_ms, value_len_max: self.config.value_len_max };
+        let result = result
+            .and_then(|()| {
+                let sight = Sight { slots, log: &self.log };
+                run::run(outline, circumstances, &sight, &mut Replies::new(&mut bytes, job.version))
+            })
+            .and_then(|changes| self.commit_if_any(job.stamp, &changes));
+        match result {
+            Ok(has_changed) => {
+                let needs = if has_changed { self.instant().needs } else { instant.needs };
+                let needs = if is_planted(Bug::ReadBeforeDurable) && !has_changed { 0 } else { needs };
+                self.count(outline, slots);
+                let attestation = self.attest(outline, slots);
+                self.answers.push(needs, job.answer(bytes, attestation, false));
+            }
+            Err(refusal) => {
+                self.answers.give_back(bytes);
+                self.refuse(job, &refusal);
+            }
+        }
+    }
+
+    fn commit_if_any(&mut self, stamp: u64, changes: &Changes<'_>) -> Result<bool, Refusal> {
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        self.commit(stamp, changes).map(|()| true)
+    }
+
+    fn count(&mut self, outline: &Outline<'_>, slots: &[Slot]) {
+        if outline.effect == Effect::Reads {
+            let hits = slots.iter().filter(|slot| matches!(slot, Slot::Seen(_) | Slot::Present)).count();
+            self.stats.hits += hits as u64;
+            self.stats.misses += (slots.len() - hits) as u64;
+        }
+    }
+
+    /// Says where the record that answers a `GET` is, if the card could serve it.
+    fn attest(&self, outline: &Outline<'_>, slots: &[Slot]) -> Option<Attestation> {
+        let (Command::Get, [Slot::Seen(seen)]) = (outline.command, slots) else { return None };
+        let record = seen.place.of(seen.bytes(&self.log));
+        let is_settled = seen.address + seen.place.len as u64 <= self.log.settled();
+        (is_settled && record.key.len() <= ATTESTED_KEY_LEN_MAX).then(|| Attestation {
+            key: record.key.to_vec(),
+            part: seen.address / self.config.part_len,
+            offset: seen.address % self.config.part_len,
+            value_len: record.value.map_or(0, <[u8]>::len),
+            stamp: record.stamp,
+            expires: record.expires,
+        })
+    }
+
+    fn remove_all(&mut self, job: Job, outline: &Outline<'_>) {
+        let mut arguments = outline.arguments();
+        let is_mode = |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
+        let is_right = arguments.next().is_none_or(is_mode) && arguments.next().is_none();
+        let changes = Changes::of(Change::RemoveAll);
+        let result = if is_right { self.commit(job.stamp, &changes) } else { Err(errors::SYNTAX) };
+        match result {
+            Ok(()) => self.answer(job, self.instant(), |replies| replies.simple("OK")),
+            Err(refusal) => self.refuse(job, &refusal),
+        }
+    }
+
+    fn scan(&mut self, job: Job, request: &[u8], outline: &Outline<'_>) {
+        let arguments = match ScanArguments::parse(outline.arguments()) {
+            Ok(arguments) => arguments,
+            Err(refusal) => return self.refuse(job, &refusal),
+        };
+        let mut places = Vec::new();
+        let count = arguments.count.min(SCAN_COUNT_MAX);
+        let next = self.index.scan(arguments.cursor, count, self.log.begin(), &mut places);
+        let instant = self.instant();
+        let mut missing = Vec::new();
+        let mut slots = Vec::with_capacity(places.len());
+        for place in places {
+            let seen = self.log.in_memory(place.address).map(|bytes| Slot::in_memory(place.address, bytes));
+            slots.push(match seen {
+                Some(Ok(slot)) => slot,
+                Some(Err(_)) | None => {
+                    missing.push((slots.len(), place.address, place.len_max));
+                    Slot::Reading
+                }
+            });
+        }
+        if missing.is_empty() {
+            return self.answer_scan(job, outline, &mut slots, instant, next);
+        }
+        self.copy_out(&mut slots);
+        let id = self.new_task_id();
+        self.read_missing(id, &missing);
+        let (request, kind, reads_missing) = (request.to_vec(), Kind::Scan { next }, missing.len());
+        let task =
+            Task { job, kind, request, keys: Vec::new(), keys_missing: 0, slots, reads_missing, instant };
+        self.tasks.insert(id, task);
+    }
+
+    fn answer_scan(
+        &mut self,
+        job: Job,
+        outline: &Outline<'_>,
+        slots: &mut [Slot],
+        instant: Instant,
+        next: u64,
+    ) {
+        let looked_at = self.look_at(None, slots, instant);
+        let arguments = match looked_at.and_then(|()| ScanArguments::parse(outline.arguments())) {
+            Ok(arguments) => arguments,
+            Err(refusal) => return self.refuse(job, &refusal),
+        };
+        let mut bytes = self.answers.buffer();
+        let key_of = |slot| match slot {
+            &Slot::Seen(ref seen) => Some(seen.place.of(seen.bytes(&self.log)).key),
+            _ => None,
+        };
+        let is_wanted = |key: &&[u8]| {
+            !arguments.is_other_type
+                && arguments.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
+        };
+        let wanted: Vec<&[u8]> = slots.iter().filter_map(key_of).filter(is_wanted).collect();
+        let replies = &mut Replies::new(&mut bytes, job.version);
+        replies.array(2);
+        replies.bulk(next.to_string().as_bytes());
+        replies.array(wanted.len());
+        wanted.iter().for_each(|key| replies.bulk(key));
+        self.answers.push(instant.needs, job.answer(bytes, None, false));
+    }
+
+    fn answer(&mut self, job: Job, instant: Instant, write: impl FnOnce(&mut Replies<'_>)) {
+        let mut bytes = self.answers.buffer();
+        write(&mut Replies::new(&mut bytes, job.version));
+        self.answers.push(instant.needs, job.answer(bytes, None, false));
+    }
+
+    fn instant(&self) -> Instant {
+        let is_waiting = self.config.durability == Durability::Always;
+        Instant { now_ms: self.now_ms, needs: if is_waiting { self.log.appended() } else { 0 } }
+    }
+
+    fn new_task_id(&mut self) -> u64 {
+        self.next_task += 1;
+        self.next_task
+    }
+
+    /// Takes keys that nobody has.
+    fn lock(&mut self, id: u64, hashes: &[KeyHash]) -> Vec<KeyHash> {
+        let keys = each_once(hashes);
+        for key in &keys {
+            self.locks.entry(*key).or_default().push_back(id);
+        }
+        keys
+    }
+
+    /// Gives keys to those who wait for them.
+    fn unlock(&mut self, id: u64, keys: &[KeyHash]) {
+        for key in keys {
+            let Some(queue) = self.locks.get_mut(key) else { continue };
+            debug_assert_eq!(queue.front(), Some(&id));
+            queue.pop_front();
+            let Some(next) = queue.front() else {
+                self.locks.remove(key);
+                continue;
+            };
+            if let Some(task) = self.tasks.get_mut(next) {
+                task.keys_missing -= 1;
+                if task.keys_missing == 0 {
+                    self.runnable.push_back(*next);
+                }
+            }
+        }
+    }
+}
+
+fn is_unnamed(outline: &Outline<'_>) -> bool {
+    matches!(outline.effect, Effect::ReadsUnnamed | Effect::WritesUnnamed)
+}
+
+fn each_once(hashes: &[KeyHash]) -> Vec<KeyHash> {
+    let mut keys = hashes.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}

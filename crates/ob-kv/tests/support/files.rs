@@ -1,0 +1,150 @@
+//! The log's files in memory: operations become complete in any order, and a loss of power takes what was not durable.
+
+use std::collections::BTreeMap;
+
+use ob_kv::store::{LogCompletion, LogFailure, LogOp};
+use ob_sim::{PerMillion, Rng};
+
+const BLOCK_LEN: usize = 4096;
+
+#[derive(Clone, Debug)]
+struct Written {
+    part: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// The files.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// As a read sees them.
+    current: BTreeMap<u64, Vec<u8>>,
+    /// As they are after a loss of power, at least.
+    durable: BTreeMap<u64, Vec<u8>>,
+    /// Complete, and not durable.
+    unflushed: Vec<Written>,
+    in_flight: Vec<(LogOp, usize)>,
+    /// Everything fails from here on.
+    pub failure: Option<LogFailure>,
+}
+
+impl Files {
+    pub fn submit(&mut self, op: LogOp) {
+        // A flush is for what was complete when it was asked for.
+        self.in_flight.push((op, self.unflushed.len()));
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// The parts there are, with their lengths.
+    pub fn parts(&self) -> Vec<(u64, u64)> {
+        self.current.iter().map(|(part, bytes)| (*part, bytes.len() as u64)).collect()
+    }
+
+    /// Bytes of a part from an offset on, as the card would read them.
+    pub fn bytes(&self, part: u64, offset: u64) -> &[u8] {
+        self.current.get(&part).and_then(|bytes| bytes.get(offset as usize..)).unwrap_or_default()
+    }
+
+    /// Completes any of the operations.
+    pub fn complete(&mut self, rng: &mut Rng) -> Option<LogCompletion> {
+        if self.in_flight.is_empty() {
+            return None;
+        }
+        let (op, flushed) = self.in_flight.swap_remove(rng.index(self.in_flight.len()));
+        let token = op.token();
+        if let Some(failure) = self.failure {
+            return Some(LogCompletion { token, result: Err(failure) });
+        }
+        let mut read = Vec::new();
+        match op {
+            LogOp::Create { part, .. } => {
+                assert!(self.current.insert(part, Vec::new()).is_none(), "part {part} is there already");
+                self.durable.insert(part, Vec::new());
+            }
+            LogOp::Write { part, offset, bytes, is_durable, .. } => {
+                assert!(self.current.contains_key(&part), "part {part} is not there");
+                assert!(offset as usize % BLOCK_LEN == 0 && bytes.len().is_multiple_of(BLOCK_LEN));
+                let written = Written { part, offset, bytes: bytes.to_vec() };
+                write(&mut self.current, &written);
+                if is_durable { write(&mut self.durable, &written) } else { self.unflushed.push(written) }
+            }
+            LogOp::Flush { .. } => {
+                for written in self.unflushed.drain(..flushed) {
+                    write(&mut self.durable, &written);
+                }
+                for (_, other) in &mut self.in_flight {
+                    *other = other.saturating_sub(flushed);
+                }
+            }
+            LogOp::Read { part, offset, len, .. } => {
+                let file = self.current.get(&part).expect("a part that is read is there");
+                let end = (offset as usize + len).min(file.len());
+                read = file[(offset as usize).min(end)..end].to_vec();
+            }
+            LogOp::Remove { part, .. } => {
+                assert!(self.current.remove(&part).is_some());
+                self.durable.remove(&part);
+                self.unflushed.iter_mut().filter(|written| written.part == part).for_each(|written| {
+                    written.bytes.clear();
+                });
+            }
+        }
+        Some(LogCompletion { token, result: Ok(read) })
+    }
+
+    /// What is left after a loss of power: what was durable, and anything of the rest.
+    pub fn lose_power(self, rng: &mut Rng) -> Self {
+        let Self { mut durable, unflushed, in_flight, .. } = self;
+        let mut maybe = unflushed;
+        for (op, _) in in_flight {
+            match op {
+                LogOp::Write { part, offset, bytes, .. } => {
+                    maybe.push(Written { part, offset, bytes: bytes.to_vec() });
+                }
+                LogOp::Create { part, .. } if rng.chance(PerMillion::percent(50)) => {
+                    durable.insert(part, Vec::new());
+                }
+                LogOp::Remove { part, .. } if rng.chance(PerMillion::percent(50)) => {
+                    durable.remove(&part);
+                }
+                _ => {}
+            }
+        }
+        for written in maybe {
+            match rng.below(3) {
+                0 => {}
+                1 => write(&mut durable, &written),
+                _ => tear(&mut durable, &written, rng),
+            }
+        }
+        Self { current: durable.clone(), durable, ..Self::default() }
+    }
+}
+
+/// Some blocks of a write, and of one of them only the begin.
+fn tear(files: &mut BTreeMap<u64, Vec<u8>>, written: &Written, rng: &mut Rng) {
+    for (at, block) in written.bytes.chunks(BLOCK_LEN).enumerate() {
+        let len = match rng.below(3) {
+            0 => 0,
+            1 => block.len(),
+            _ => 512 * rng.below(8) as usize,
+        };
+        let offset = written.offset + (at * BLOCK_LEN) as u64;
+        write(files, &Written { part: written.part, offset, bytes: block[..len].to_vec() });
+    }
+}
+
+fn write(files: &mut BTreeMap<u64, Vec<u8>>, written: &Written) {
+    let Some(file) = files.get_mut(&written.part) else { return };
+    let (start, end) = (written.offset as usize, written.offset as usize + written.bytes.len());
+    if written.bytes.is_empty() {
+        return;
+    }
+    if file.len() < end {
+        file.resize(end.next_multiple_of(BLOCK_LEN), 0);
+    }
+    file[start..end].copy_from_slice(&written.bytes);
+}

@@ -1,0 +1,24 @@
+//! What the store's tests share: files with faults, and a store that is a plain map.
+
+pub mod files;
+pub mod reference;
+
+use ob_kv::resp::Request;
+
+/// A request of these strings.
+pub fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", strings.len()).into_bytes();
+    for string in strings {
+        let string = string.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", string.len()).as_bytes());
+        bytes.extend_from_slice(string);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// The strings of a request.
+#[allow(dead_code, reason = "not every test looks into requests")]
+pub fn decoded(bytes: &[u8]) -> Vec<Vec<u8>> {
+    Request::new(bytes).arguments().map(<[u8]>::to_vec).collect()
+}
