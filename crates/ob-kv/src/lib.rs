@@ -15,7 +15,7 @@
 
 pub mod card;
 pub mod command;
-mod plant;
 pub mod host;
+mod plant;
 pub mod resp;
 pub mod store;

@@ -20,6 +20,7 @@ pub mod config;
 pub mod files;
 pub mod halves;
 pub mod initiator;
+pub mod kv;
 pub mod lock;
 pub mod logging;
 pub mod nvme;

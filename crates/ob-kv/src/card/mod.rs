@@ -28,6 +28,8 @@ pub struct KvApplication {
     pub margin_ms: u64,
     /// Whether clients have to say who they are: until then they may say little.
     pub needs_password: bool,
+    /// Whether the card answers anything; without that every request is the host's, and nothing needs to be invalidated.
+    pub offloads: bool,
     /// What a request may be at most.
     pub limits: Limits,
 }
@@ -36,7 +38,7 @@ impl Default for KvApplication {
     fn default() -> Self {
         let limits =
             Limits { arguments: 1 << 20, argument_len: 64 << 20, request_len: 72 << 20, line_len: 64 << 10 };
-        Self { margin_ms: 100, needs_password: false, limits }
+        Self { margin_ms: 100, needs_password: false, offloads: true, limits }
     }
 }
 
@@ -54,6 +56,9 @@ impl KvApplication {
     fn route(&self, outline: &Outline<'_>, standing: Standing, requests: &mut Requests) -> Route {
         let host =
             |reason, changes| Route::Host { reason, changes, may_change_standing: outline.changes_standing };
+        if !self.offloads {
+            return host(Reason::Command, Changes::Nothing);
+        }
         match outline.effect {
             Effect::WritesUnnamed => return host(Reason::Write, Changes::Everything),
             Effect::Writes => {

@@ -19,6 +19,7 @@ use ob_wire_link::stream::{
     CREDIT_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
 };
 
+mod service;
 #[cfg(test)]
 mod tests;
 

@@ -161,6 +161,11 @@ impl Log {
         self.durable
     }
 
+    /// Which store's it is.
+    pub(crate) fn store(&self) -> [u8; 16] {
+        self.origin.store
+    }
+
     pub(crate) fn failure(&self) -> Option<LogFailure> {
         self.failure
     }

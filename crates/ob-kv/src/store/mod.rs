@@ -309,6 +309,19 @@ impl Store {
         self.stamp_max
     }
 
+    /// Which store this is: drawn when it was made.
+    #[must_use]
+    pub fn name(&self) -> [u8; 16] {
+        self.log.store()
+    }
+
+    /// Has everything written, and made durable, that was applied; whether it is. To be asked again after completions.
+    pub fn wind_down(&mut self) -> bool {
+        self.log.seal();
+        self.log.flush();
+        self.log.failure().is_some() || self.log.durable() >= self.log.appended()
+    }
+
     /// Why it takes no more changes, if it does not.
     #[must_use]
     pub fn failure(&self) -> Option<LogFailure> {

@@ -15,11 +15,13 @@ use ob_files_card::FilesService;
 use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_wire_link::files::FILES_SERVICE;
+use ob_wire_link::stream::KV_SERVICE;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
-use crate::config::{CardConfig, LinkKind};
+use crate::config::{CardConfig, LinkKind, Placement};
 use crate::files::{CardDevice, Mounted, flush_device, mount};
+use crate::kv::{Attachments, KvCard, KvGroup};
 use crate::nvme::{NvmeError, NvmeService};
 use crate::probe::{PROBE_SERVICE, ProbeService};
 use crate::router::{Router, Services};
@@ -40,17 +42,27 @@ const DESCRIPTORS: u64 = 8192;
 struct CardServices {
     probe: ProbeService,
     files: FilesService<CardDevice>,
+    kv: KvGroup,
 }
 
 impl Services for CardServices {
-    const DIRECTORY: &'static [(u32, &'static str)] = &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files")];
+    const DIRECTORY: &'static [(u32, &'static str)] =
+        &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files"), (KV_SERVICE, "kv")];
 
     fn service(&self, index: usize) -> &dyn CardService {
-        if index == 0 { &self.probe } else { &self.files }
+        match index {
+            0 => &self.probe,
+            1 => &self.files,
+            _ => &self.kv,
+        }
     }
 
     fn service_mut(&mut self, index: usize) -> &mut dyn CardService {
-        if index == 0 { &mut self.probe } else { &mut self.files }
+        match index {
+            0 => &mut self.probe,
+            1 => &mut self.files,
+            _ => &mut self.kv,
+        }
     }
 }
 
@@ -73,7 +85,12 @@ pub fn run_card(
     if let Some(formatted) = formatted {
         announce(Announcement::Formatted(formatted));
     }
-    let services = CardServices { probe: ProbeService::default(), files: FilesService::new(files, device) };
+    let mut services = CardServices {
+        probe: ProbeService::default(),
+        files: FilesService::new(files, device),
+        kv: KvGroup::default(),
+    };
+    let mut kv = start_kv(config, &reactor, &mut services)?;
     let mut card = open_link(config, &life, reactor, services)?;
     let mut nvme = start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
@@ -90,12 +107,15 @@ pub fn run_card(
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
         status: Some(server.address()),
-        services: std::iter::once(files_endpoint(config, &card)).chain(nvme_endpoints(&nvme)).collect(),
+        services: std::iter::once(files_endpoint(config, &card))
+            .chain(nvme_endpoints(&nvme))
+            .chain(kv.as_ref().map(|kv| ServiceEndpoint::kv(kv.address())))
+            .collect(),
     }));
     tracing::info!(incarnation = life.incarnation().0, status = %server.address(), "card ready");
-    serve(config, &mut card, &mut nvme, &stop, &board, &asked)?;
+    serve(config, &mut card, &mut nvme, &mut kv, &stop, &board, &asked)?;
     tracing::info!("card stopping");
-    wind_down(card, nvme);
+    wind_down(card, nvme, kv);
     Ok(())
 }
 
@@ -127,6 +147,22 @@ fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeE
     })
 }
 
+/// The key-value store, if clients reach it through this half.
+fn start_kv(
+    config: &CardConfig,
+    reactor: &Reactor,
+    services: &mut CardServices,
+) -> Result<Option<KvCard>, HalfError> {
+    if !config.kv.enabled || config.kv.placement != Placement::Card {
+        return Ok(None);
+    }
+    let started = KvCard::start(config, &reactor.handle(), services.files.local());
+    let (kv, Attachments { group, observer }) = started.map_err(|error| HalfError::Kv(Box::new(error)))?;
+    services.kv = group;
+    services.files.observe_writes(observer);
+    Ok(Some(kv))
+}
+
 fn nvme_endpoints(nvme: &NvmeService) -> impl Iterator<Item = ServiceEndpoint> {
     nvme.subsystems().iter().map(|subsystem| ServiceEndpoint {
         service: "nvme".to_owned(),
@@ -154,7 +190,7 @@ fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
 ///
 /// Initiators are not asked: their commands are answered while the card drains, and what comes later they send again to
 /// the card's next life.
-fn wind_down(mut card: Card, mut nvme: NvmeService) {
+fn wind_down(mut card: Card, mut nvme: NvmeService, mut kv: Option<KvCard>) {
     card.service.drain();
     nvme.stop_others();
     let deadline = MonotonicClock.now() + DRAIN_WITHIN;
@@ -162,10 +198,21 @@ fn wind_down(mut card: Card, mut nvme: NvmeService) {
     while MonotonicClock.now() < deadline {
         let turn = card.turn(Some(deadline), &mut events);
         for event in events.drain(..) {
-            nvme.handle(&event);
+            if !nvme.handle(&event)
+                && let Some(kv) = &mut kv
+            {
+                kv.handle(&event);
+            }
         }
         nvme.turn(MonotonicClock.now());
-        if card.service.services().files.is_idle() && nvme.is_idle() && turn != Turn::Worked {
+        if let Some(kv) = &mut kv {
+            kv.turn(MonotonicClock.now());
+        }
+        if card.service.services().files.is_idle()
+            && nvme.is_idle()
+            && kv.as_ref().is_none_or(KvCard::is_idle)
+            && turn != Turn::Worked
+        {
             break;
         }
     }
@@ -249,6 +296,7 @@ fn serve(
     config: &CardConfig,
     card: &mut Card,
     nvme: &mut NvmeService,
+    kv: &mut Option<KvCard>,
     stop: &StopSignal,
     board: &StatusBoard,
     asked: &AtomicBool,
@@ -258,9 +306,10 @@ fn serve(
     let mut events = Vec::new();
     let mut hosts = None;
     loop {
-        card.turn(nvme.next_due(), &mut events);
+        let due = [nvme.next_due(), kv.as_ref().and_then(KvCard::next_due)].into_iter().flatten().min();
+        card.turn(due, &mut events);
         for event in events.drain(..) {
-            if nvme.handle(&event) {
+            if nvme.handle(&event) || kv.as_mut().is_some_and(|kv| kv.handle(&event)) {
                 continue;
             }
             let stopping = matches!(event, Event::Ready { watch: ready, .. } if ready == watch);
@@ -270,7 +319,8 @@ fn serve(
         }
         nvme.check().map_err(|error| HalfError::Nvme(Box::new(error)))?;
         let now = MonotonicClock.now();
-        if nvme.turn(now) {
+        let worked = nvme.turn(now);
+        if kv.as_mut().is_some_and(|kv| kv.turn(now)) || worked {
             card.worked(now);
         }
         // A host is known for one when it probes, a moment after it has attached.
@@ -278,7 +328,7 @@ fn serve(
         let changed = hosts.replace(known) != Some(known);
         if asked.swap(false, Ordering::AcqRel) || changed {
             let endpoint = link_endpoint(config, &card.link);
-            board.publish(|snapshot| describe(snapshot, card, nvme, endpoint));
+            board.publish(|snapshot| describe(snapshot, card, nvme, kv.as_ref(), endpoint));
         }
     }
 }

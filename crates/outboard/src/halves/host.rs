@@ -7,9 +7,10 @@ use ob_link::{AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, WaitEr
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Half, HalfError, Life, Readiness};
+use super::{Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::accounting;
-use crate::config::{HostConfig, LinkKind};
+use crate::config::{HostConfig, LinkKind, Placement};
+use crate::kv::{KvFront, KvHost};
 use crate::probe::{PROBE_SERVICE, Report};
 use crate::signals::StopSignal;
 
@@ -31,6 +32,7 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
     let life = Life::begin(Half::Host, &config.directory)?;
     let link_config = link_config(config, &life);
+    let kv = Kv::start(config)?;
     let mut told_ready = false;
     while let Some(link) = attach(&link_config, &stop)? {
         tracing::info!(
@@ -45,7 +47,7 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
                 incarnation: life.incarnation().0,
                 link: link_endpoint(config),
                 status: None,
-                services: Vec::new(),
+                services: kv.endpoint().into_iter().collect(),
             });
         }
         match serve(&link, &stop)? {
@@ -55,6 +57,40 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
     }
     tracing::info!("host stopping");
     Ok(())
+}
+
+/// This half's part of the key-value store.
+enum Kv {
+    Off,
+    /// The store, behind a card.
+    #[expect(dead_code, reason = "it is kept until it is dropped")]
+    Behind(KvHost),
+    /// All of it.
+    Whole(KvFront),
+}
+
+impl Kv {
+    fn start(config: &HostConfig) -> Result<Self, HalfError> {
+        if !config.kv.enabled {
+            return Ok(Self::Off);
+        }
+        match config.kv.placement {
+            Placement::Card => {
+                KvHost::start(config).map(Self::Behind).map_err(HalfError::system("start a thread"))
+            }
+            Placement::Host => {
+                KvFront::start(config).map(Self::Whole).map_err(|error| HalfError::Kv(Box::new(error)))
+            }
+        }
+    }
+
+    /// Where clients reach it, if that is here.
+    fn endpoint(&self) -> Option<ServiceEndpoint> {
+        match self {
+            Self::Off | Self::Behind(_) => None,
+            Self::Whole(front) => Some(ServiceEndpoint::kv(front.address())),
+        }
+    }
 }
 
 fn link_config(config: &HostConfig, life: &Life) -> HostLinkConfig {

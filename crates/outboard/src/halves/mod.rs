@@ -21,6 +21,7 @@ pub use host::run_host;
 pub use incarnation::{IncarnationError, next_incarnation};
 
 use crate::files::{FilesDeviceError, Formatted};
+use crate::kv::KvError;
 use crate::lock::{LockError, PidLock, holder_in_words};
 use crate::nvme::NvmeError;
 
@@ -80,6 +81,14 @@ pub struct ServiceEndpoint {
     pub address: String,
     /// A command that tries it.
     pub next: String,
+}
+
+impl ServiceEndpoint {
+    /// The key-value store's.
+    pub(crate) fn kv(address: SocketAddr) -> Self {
+        let next = format!("redis-cli -h {} -p {}", address.ip(), address.port());
+        Self { service: "kv".to_owned(), address: address.to_string(), next }
+    }
 }
 
 /// What a card says while it starts.
@@ -147,6 +156,9 @@ pub enum HalfError {
     /// Nothing can be served over NVMe/TCP.
     #[error(transparent)]
     Nvme(Box<NvmeError>),
+    /// The key-value store cannot be served.
+    #[error(transparent)]
+    Kv(Box<KvError>),
     /// The link cannot be opened, or ended for good.
     #[error("the link failed: {0}")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -166,7 +178,7 @@ impl HalfError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) => true,
-            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) | Self::Nvme(_) => true,
+            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) | Self::Nvme(_) | Self::Kv(_) => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }

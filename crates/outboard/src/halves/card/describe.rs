@@ -7,13 +7,20 @@ use ob_link::{CardLink, HostReport};
 use super::{Card, CardServices};
 use crate::config::{CardConfig, LinkKind};
 use crate::halves::{Half, Life};
+use crate::kv::{KvCard, KvFacts};
 use crate::nvme::NvmeService;
 use crate::probe::ProbeService;
 use crate::status::{CardFacts, FilesFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot};
 
 /// Brings a snapshot up to date.
-pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService, endpoint: String) {
-    let CardServices { probe, files } = card.service.services();
+pub(super) fn describe(
+    snapshot: &mut Snapshot,
+    card: &Card,
+    nvme: &NvmeService,
+    kv: Option<&KvCard>,
+    endpoint: String,
+) {
+    let CardServices { probe, files, .. } = card.service.services();
     let hosts = card.link.hosts();
     let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
     // Applications that use files attach like the host does; only the host probes.
@@ -40,6 +47,9 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService,
         always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
         always("nvme", nvme.counts.io_commands() + nvme.counts.control_commands),
     ];
+    if let Some(facts) = kv.map(KvCard::facts) {
+        snapshot.requests.extend(kv_requests(&facts));
+    }
     snapshot.nvme = Some(nvme);
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
@@ -48,6 +58,20 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, nvme: &NvmeService,
         facts.frozen = files.files().is_frozen();
         facts.counts = counts;
     }
+}
+
+/// Who answered clients of the key-value store, and why.
+fn kv_requests(facts: &KvFacts) -> impl Iterator<Item = RequestCount> {
+    let counted = |half, reason: &str, count| RequestCount {
+        service: "kv".to_owned(),
+        half,
+        reason: reason.to_owned(),
+        count,
+    };
+    let by_host = facts.reasons().map(move |(reason, count)| counted(Half::Host, reason, count));
+    let all: Vec<_> =
+        std::iter::once(counted(Half::Card, "stored", facts.director.card)).chain(by_host).collect();
+    all.into_iter()
 }
 
 fn host_facts(host: &HostReport, service: &ProbeService) -> HostFacts {

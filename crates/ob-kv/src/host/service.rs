@@ -1,0 +1,81 @@
+//! The store behind the stream.
+
+use std::net::SocketAddr;
+
+use ob_core::ConnectionId;
+use ob_format::kv::Item;
+use ob_wire_link::stream::Recovered;
+
+use super::{Answer, Service};
+use crate::resp::Request;
+use crate::store::{self, Attestation, Session, Store};
+
+impl Service for Store {
+    type Session = Session;
+
+    fn opened(&mut self, connection: ConnectionId, _address: SocketAddr) -> Session {
+        self.open(connection.0)
+    }
+
+    fn closed(&mut self, _connection: ConnectionId, _session: Session) {}
+
+    fn request(
+        &mut self,
+        now_ms: u64,
+        connection: ConnectionId,
+        stamp: u64,
+        session: &mut Session,
+        request: &[u8],
+    ) {
+        let line = (!request.starts_with(b"*")).then(|| Request::of_line(request).ok()).flatten();
+        // A card forwards what it has cut. Bytes of another one that make no request are one without a command.
+        let request = line.unwrap_or_else(|| Request::new(request));
+        self.apply(now_ms, stamp, connection.0, session, &request);
+    }
+
+    fn standing(session: &Session) -> u32 {
+        session.standing()
+    }
+
+    fn has_room(&self) -> bool {
+        Store::has_room(self)
+    }
+
+    fn next_answer(&mut self) -> Option<Answer> {
+        let store::Answer { connection, stamp, bytes, attestation, is_last } = Store::next_answer(self)?;
+        let attest =
+            attestation.and_then(|found| Some((item(&found)?, found.key))).map(|(item, key)| (key, item));
+        Some(Answer { connection: ConnectionId(connection), stamp, bytes, attest, closes: is_last })
+    }
+
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        self.give_back(bytes);
+    }
+
+    fn greatest_stamp(&self) -> u64 {
+        self.stamp_max()
+    }
+
+    fn recovered(&self) -> Recovered {
+        Recovered { store: self.name(), end: self.settled() }
+    }
+
+    fn begins(&mut self, stamp: u64) {
+        let _ = stamp;
+    }
+
+    fn settled(&self) -> u64 {
+        Store::settled(self)
+    }
+}
+
+/// What the card's table is to hold; nothing, if it cannot say that.
+fn item(found: &Attestation) -> Option<Item> {
+    Some(Item {
+        part: u32::try_from(found.part).ok()?,
+        offset: found.offset,
+        value_length: u32::try_from(found.value_len).ok()?,
+        stamp: found.stamp as u32,
+        expires: found.expires,
+    })
+}

@@ -1,0 +1,225 @@
+//! The store's log in files of the card, through the library that applications use.
+//!
+//! ```text
+//!   LogOp ─▶ submit ─▶ tagged read or write, or a request about names ─▶ card
+//!               │                                                        │
+//!               ├─ no room, or no card ─▶ waiting ─▶ submitted again     │
+//!               └────────────────────── LogCompletion ◀──────────────────┘
+//! ```
+//!
+//! A card that dies and comes back has every file still, so what was out then is asked for again: writing the same bytes to the
+//! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use ob_core::NodeId;
+use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending};
+use ob_format::kv::part_name;
+use ob_kv::store::{LogCompletion, LogFailure, LogOp};
+
+/// The directory of the parts.
+pub(super) const DIRECTORY: &str = "/kv";
+
+/// The log's parts on a card.
+pub(super) struct CardLog {
+    group: Group,
+    parts: BTreeMap<u64, File>,
+    /// Reads and writes that are out, by their tokens.
+    out: HashMap<u64, LogOp>,
+    /// Everything else that is out.
+    asked: Vec<(LogOp, Asked)>,
+    /// What could not be sent, or was lost with a card.
+    waiting: VecDeque<LogOp>,
+    done: VecDeque<LogCompletion>,
+    /// Parts that were made and not told of yet.
+    made: Vec<(u64, NodeId)>,
+}
+
+enum Asked {
+    Create(Pending<ob_files_host::Result<File>>),
+    Other(Pending<ob_files_host::Result<()>>),
+}
+
+/// Bytes that the store reads too.
+struct Shared(Arc<Vec<u8>>);
+
+impl ForeignBuffer for Shared {
+    fn pieces(&self) -> usize {
+        1
+    }
+
+    fn piece(&self, _: usize) -> &[u8] {
+        &self.0
+    }
+
+    fn piece_mut(&mut self, _: usize) -> &mut [u8] {
+        &mut []
+    }
+}
+
+impl CardLog {
+    /// The parts that there are, each with its file.
+    pub(super) fn new(group: Group, parts: impl IntoIterator<Item = (u64, NodeId)>) -> Self {
+        let parts = parts.into_iter().map(|(part, node)| (part, group.file(node))).collect();
+        let (out, asked) = (HashMap::new(), Vec::new());
+        Self { group, parts, out, asked, waiting: VecDeque::new(), done: VecDeque::new(), made: Vec::new() }
+    }
+
+    /// The group that operations go through, to wait for.
+    pub(super) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The parts and their files.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (u64, NodeId)> + '_ {
+        self.parts.iter().map(|(part, file)| (*part, file.node()))
+    }
+
+    /// A part that was made since the last call.
+    pub(super) fn next_made(&mut self) -> Option<(u64, NodeId)> {
+        self.made.pop()
+    }
+
+    /// Begins an operation.
+    pub(super) fn submit(&mut self, op: LogOp) {
+        if self.waiting.is_empty() {
+            self.send(op);
+        } else {
+            self.waiting.push_back(op);
+        }
+    }
+
+    fn send(&mut self, op: LogOp) {
+        let token = op.token().0;
+        let refused = match &op {
+            LogOp::Create { part, .. } => {
+                let path = format!("{DIRECTORY}/{}", part_name(*part));
+                self.asked.push((op, Asked::Create(self.group.create(path.as_str()))));
+                return;
+            }
+            LogOp::Remove { part, .. } => {
+                let path = format!("{DIRECTORY}/{}", part_name(*part));
+                self.asked.push((op, Asked::Other(self.group.remove_file(path.as_str()))));
+                return;
+            }
+            LogOp::Flush { .. } => {
+                self.asked.push((op, Asked::Other(self.group.flush())));
+                return;
+            }
+            LogOp::Write { part, offset, bytes, is_durable, .. } => {
+                let Some(file) = self.parts.get(part) else { return self.fail(&op, LogFailure::Device) };
+                let buffer = Buffer::Foreign(Box::new(Shared(Arc::clone(bytes))));
+                let sent = match is_durable {
+                    true => file.submit_write_durable(buffer, *offset, token),
+                    false => file.submit_write(buffer, *offset, token),
+                };
+                sent.err().map(|refused| refused.reason)
+            }
+            LogOp::Read { part, offset, len, .. } => {
+                let Some(file) = self.parts.get(part) else { return self.fail(&op, LogFailure::Device) };
+                file.submit_read(vec![0; *len], *offset, token).err().map(|refused| refused.reason)
+            }
+        };
+        match refused {
+            None => {
+                self.out.insert(token, op);
+            }
+            Some(error) => self.failed(op, &error),
+        }
+    }
+
+    /// Takes what is done out of the rings; whether anything was.
+    pub(super) fn poll(&mut self) -> bool {
+        let mut completions = Vec::new();
+        self.group.poll_into(&mut completions);
+        let before = self.done.len();
+        for completion in completions {
+            self.complete(completion.tag, completion.result, completion.buffer);
+        }
+        for (op, asked) in std::mem::take(&mut self.asked) {
+            self.look(op, asked);
+        }
+        // What waits is sent in its order; what still finds no room goes to the front again.
+        for _ in 0..self.waiting.len() {
+            let Some(op) = self.waiting.pop_front() else { break };
+            let waiting = self.waiting.len();
+            self.send(op);
+            if self.waiting.len() > waiting {
+                self.waiting.rotate_right(1);
+                break;
+            }
+        }
+        self.done.len() > before
+    }
+
+    /// Takes a completion that somebody who waited got.
+    pub(super) fn complete(&mut self, tag: u64, result: ob_files_host::Result<usize>, buffer: Buffer) {
+        let Some(op) = self.out.remove(&tag) else { return };
+        match (&op, result) {
+            (LogOp::Write { bytes, .. }, Ok(len)) if len < bytes.len() => self.fail(&op, LogFailure::Device),
+            (LogOp::Read { .. }, Ok(len)) => {
+                let mut bytes = Vec::from_buffer(buffer).unwrap_or_default();
+                bytes.truncate(len);
+                self.done.push_back(LogCompletion { token: op.token(), result: Ok(bytes) });
+            }
+            (_, Ok(_)) => self.succeed(&op),
+            (_, Err(error)) => self.failed(op, &error),
+        }
+    }
+
+    fn look(&mut self, op: LogOp, asked: Asked) {
+        match asked {
+            Asked::Create(pending) => match pending.try_wait() {
+                Err(pending) => self.asked.push((op, Asked::Create(pending))),
+                Ok(Ok(file)) => {
+                    if let LogOp::Create { part, .. } = op {
+                        self.made.push((part, file.node()));
+                        self.parts.insert(part, file);
+                    }
+                    self.succeed(&op);
+                }
+                Ok(Err(error)) => self.failed(op, &error),
+            },
+            Asked::Other(pending) => match pending.try_wait() {
+                Err(pending) => self.asked.push((op, Asked::Other(pending))),
+                Ok(Ok(())) => self.succeed(&op),
+                // A card that died may have removed it before.
+                Ok(Err(Error::NotFound)) if matches!(op, LogOp::Remove { .. }) => self.succeed(&op),
+                Ok(Err(error)) => self.failed(op, &error),
+            },
+        }
+    }
+
+    fn succeed(&mut self, op: &LogOp) {
+        if let LogOp::Remove { part, .. } = op {
+            self.parts.remove(part);
+        }
+        self.done.push_back(LogCompletion { token: op.token(), result: Ok(Vec::new()) });
+    }
+
+    fn fail(&mut self, op: &LogOp, failure: LogFailure) {
+        self.done.push_back(LogCompletion { token: op.token(), result: Err(failure) });
+    }
+
+    fn failed(&mut self, op: LogOp, error: &Error) {
+        match error {
+            Error::CardGone
+            | Error::Detached
+            | Error::RingFull
+            | Error::TooManyOutstanding
+            | Error::Busy
+            | Error::TimedOut => self.waiting.push_back(op),
+            Error::NoSpace => self.fail(&op, LogFailure::Space),
+            other => {
+                tracing::error!("the log of the key-value store: {other}");
+                self.fail(&op, LogFailure::Device);
+            }
+        }
+    }
+
+    /// The next operation that is done.
+    pub(super) fn next_done(&mut self) -> Option<LogCompletion> {
+        self.done.pop_front()
+    }
+}

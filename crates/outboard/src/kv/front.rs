@@ -1,0 +1,321 @@
+//! The whole service on the host: `placement = "host"`.
+//!
+//! ```text
+//!   clients ─▶ TcpNet ─▶ director, which offers nothing to a card ─▶ InProcess ─▶ HostStream ─▶ store ─▶ OsLog
+//! ```
+//!
+//! The same director and the same store as with a card, without a link between them: the baseline, and for those who have no
+//! card. Everything runs on one thread, which polls for a moment after its last event and then sleeps.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ob_core::{Clock, Instant, Token};
+use ob_director::{Director, DirectorConfig, DirectorDriver, HostEvent, HostFrame, HostPort, Now, Signature};
+use ob_io::{
+    Config as ReactorConfig, Decision, Event, IdlePolicy, MonotonicClock, Reactor, TcpNet, Wait, Waker,
+    available_cores,
+};
+use ob_kv::card::KvApplication;
+use ob_kv::host::{HostLimits, HostStream};
+use ob_kv::store::{Recovery, Store};
+use ob_offload::{BlockRead, BlocksRead, Engine, EngineConfig, Files};
+use ob_table::{Table, TableConfig};
+use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
+
+use super::os_log::OsLog;
+use super::{KvError, Progress, store_config, unix_ms};
+use crate::config::HostConfig;
+
+/// Connections at once.
+const CONNECTIONS_MAX: u32 = 4096;
+/// Frames of the stream that wait for the director.
+const FRAMES_MAX: usize = 256;
+/// The directory of the log, in the host's own.
+const DIRECTORY: &str = "kv";
+/// How long a thread that stops waits for its last writes.
+const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
+/// No entry is ever admitted to it.
+const TABLE_BYTES: u64 = 4096;
+
+/// The thread that has the service.
+pub struct KvFront {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KvFront {
+    /// Recovers the store, listens, and serves.
+    pub fn start(config: &HostConfig) -> Result<Self, KvError> {
+        let (tell, told) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (own, asked) = (config.clone(), Arc::clone(&stop));
+        let run = move || match Front::open(&own) {
+            Ok(front) => front.run(&asked, &tell),
+            Err(error) => drop(tell.send(Err(error))),
+        };
+        let thread = std::thread::Builder::new().name("kv".to_owned()).spawn(run).map_err(KvError::System)?;
+        let (address, waker) = told.recv().map_err(|_| KvError::Ended)??;
+        Ok(Self { address, stop, waker, thread: Some(thread) })
+    }
+
+    /// Where clients reach it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for KvFront {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the key-value store has panicked");
+        }
+    }
+}
+
+type Shared = Rc<RefCell<HostStream<Store>>>;
+
+struct Front {
+    reactor: Reactor,
+    driver: DirectorDriver<TcpNet, InProcess, NoFiles, KvApplication>,
+    stream: Shared,
+    log: OsLog,
+    policy: IdlePolicy,
+    address: SocketAddr,
+}
+
+impl Front {
+    fn open(config: &HostConfig) -> Result<Self, KvError> {
+        let section = &config.kv;
+        let mut reactor = Reactor::new(&ReactorConfig::default())
+            .map_err(|error| KvError::System(io::Error::other(error)))?;
+        let handle = reactor.handle();
+        let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
+        let recovery = Recovery::new(store_config(section)?, log.parts())?;
+        let store = recover(&mut reactor, &mut log, recovery)?;
+        let stream = Rc::new(RefCell::new(HostStream::new(store, HostLimits::default())));
+        let application = Rc::new(KvApplication {
+            offloads: false,
+            needs_password: section.password.is_some(),
+            ..KvApplication::default()
+        });
+        let table = Table::new(TableConfig::with_memory_max(TABLE_BYTES));
+        let (_, writer) = table.map_err(|error| KvError::Table { error, fix: String::new() })?;
+        let engine =
+            Engine::new(Rc::clone(&application), writer, EngineConfig::default(), NoFiles.block_len());
+        let connections_max = CONNECTIONS_MAX as usize;
+        let director = Director::new(
+            application,
+            engine,
+            DirectorConfig { connections_max, ..DirectorConfig::default() },
+        );
+        let port = InProcess::new(Rc::clone(&stream));
+        let mut driver = DirectorDriver::new(TcpNet::new(&handle, CONNECTIONS_MAX), port, NoFiles, director);
+        let listening = driver.listen(&Signature::new([section.listen])).map_err(|error| {
+            KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }
+        })?;
+        let address = listening.first().copied().unwrap_or(section.listen);
+        let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
+        Ok(Self { reactor, driver, stream, log, policy, address })
+    }
+
+    fn run(mut self, stop: &AtomicBool, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
+        let _ = tell.send(Ok((self.address, self.reactor.handle().waker())));
+        let mut events = Vec::new();
+        while !stop.load(Ordering::Acquire) {
+            let now = MonotonicClock.now();
+            let wait = match self.policy.decide(now, self.next_due(now)) {
+                Decision::Sleep { until } => Wait::Until(until),
+                Decision::Spin => Wait::Poll,
+            };
+            self.turn(wait, &mut events);
+        }
+        self.wind_down();
+    }
+
+    fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
+        self.reactor.turn(wait, events);
+        let mut worked = !events.is_empty();
+        for event in events.drain(..) {
+            self.driver.net_mut().handle(&event);
+        }
+        let now = Now { instant: MonotonicClock.now(), unix_ms: unix_ms() };
+        self.driver.port_mut().now_ms = now.unix_ms;
+        worked |= self.move_log(now.unix_ms);
+        let turn = self.driver.turn(now);
+        worked |= turn.events > 0 || turn.has_more;
+        worked |= self.move_log(now.unix_ms);
+        if worked {
+            self.policy.on_event(now.instant);
+        }
+    }
+
+    /// Moves operations of the store to the log and completions back; whether anything moved.
+    fn move_log(&mut self, now_ms: u64) -> bool {
+        let mut stream = self.stream.borrow_mut();
+        let store = stream.service_mut();
+        store.tick(now_ms);
+        let mut moved = self.log.poll();
+        while let Some(done) = self.log.next_done() {
+            store.completed(done);
+        }
+        while let Some(op) = store.next_op() {
+            self.log.submit(op);
+            moved = true;
+        }
+        moved
+    }
+
+    /// When the next turn is due, if nothing happens before.
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let store = self.stream.borrow().service().next_due();
+        let store = store.map(|due| now + Duration::from_millis(due.saturating_sub(unix_ms())));
+        [self.driver.next_due(), store].into_iter().flatten().min()
+    }
+
+    /// Makes what was answered durable.
+    fn wind_down(mut self) {
+        let deadline = MonotonicClock.now() + WIND_DOWN_WITHIN;
+        let mut events = Vec::new();
+        while MonotonicClock.now() < deadline && !self.stream.borrow_mut().service_mut().wind_down() {
+            self.move_log(unix_ms());
+            self.reactor
+                .turn(Wait::Until(Some(MonotonicClock.now() + Duration::from_millis(10))), &mut events);
+            events.clear();
+        }
+    }
+}
+
+/// Reads the log; a long one says how far it has come.
+fn recover(reactor: &mut Reactor, log: &mut OsLog, mut recovery: Recovery) -> Result<Store, KvError> {
+    let (mut events, mut progress) = (Vec::new(), Progress::default());
+    loop {
+        recovery = match recovery.finish() {
+            Ok(store) => {
+                progress.done(&store);
+                return Ok(store);
+            }
+            Err(going_on) => *going_on,
+        };
+        while let Some(op) = recovery.next_op() {
+            log.submit(op);
+        }
+        while !log.poll() {
+            reactor.turn(Wait::Until(None), &mut events);
+            events.clear();
+        }
+        while let Some(done) = log.next_done() {
+            recovery.completed(done)?;
+        }
+        progress.tell(&recovery);
+    }
+}
+
+/// A frame of the host's half that waits for the director.
+struct OwnFrame {
+    inline: [u8; HEADER_LEN],
+    payload: Vec<u8>,
+}
+
+impl HostFrame for OwnFrame {
+    fn inline(&self) -> &[u8] {
+        &self.inline
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+/// The way to a host's half that is in the same thread.
+struct InProcess {
+    stream: Shared,
+    frames: VecDeque<OwnFrame>,
+    has_arrived: bool,
+    is_gone: bool,
+    now_ms: u64,
+}
+
+impl InProcess {
+    fn new(stream: Shared) -> Self {
+        Self { stream, frames: VecDeque::new(), has_arrived: false, is_gone: false, now_ms: unix_ms() }
+    }
+}
+
+impl HostPort for InProcess {
+    type Frame = OwnFrame;
+
+    fn has_room(&self, _payload_len: usize) -> bool {
+        self.stream.borrow().has_room()
+    }
+
+    fn send(&mut self, frame: &FromCard<'_>) {
+        if self.is_gone {
+            return;
+        }
+        let received = self.stream.borrow_mut().received(self.now_ms, frame);
+        if let Err(fault) = received {
+            self.close(&fault.to_string());
+        }
+    }
+
+    fn poll(&mut self) -> Option<HostEvent<OwnFrame>> {
+        if std::mem::take(&mut self.is_gone) {
+            self.has_arrived = false;
+            return Some(HostEvent::Gone);
+        }
+        if !std::mem::replace(&mut self.has_arrived, true) {
+            return Some(HostEvent::Arrived);
+        }
+        if self.frames.is_empty() {
+            let frames = &mut self.frames;
+            self.stream.borrow_mut().send(&mut |frame: &FromHost<'_>| {
+                if frames.len() >= FRAMES_MAX {
+                    return false;
+                }
+                let (inline, payload) = frame.encode();
+                frames.push_back(OwnFrame { inline, payload: payload.bytes().to_vec() });
+                true
+            });
+        }
+        self.frames.pop_front().map(HostEvent::Frame)
+    }
+
+    fn close(&mut self, why: &str) {
+        tracing::error!("the key-value store's own stream: {why}");
+        self.stream.borrow_mut().ended();
+        self.frames.clear();
+        self.is_gone = true;
+    }
+}
+
+/// What a director reads whose engine is never asked.
+struct NoFiles;
+
+impl Files for NoFiles {
+    fn block_len(&self) -> u32 {
+        4096
+    }
+
+    fn read(&mut self, _token: Token, read: BlockRead) -> Result<(), BlockRead> {
+        Err(read)
+    }
+
+    fn poll(&mut self) -> Option<BlocksRead> {
+        None
+    }
+}

@@ -1,0 +1,362 @@
+//! The store on the host, behind the stream of a card.
+//!
+//! ```text
+//!   attach ─▶ list parts ─▶ recover ─┬─▶ group ─▶ MEET … serve … group closed ─┐
+//!                                    └──────────── wait for the card ◀─────────┘
+//! ```
+//!
+//! One thread has the store. It takes frames out of its ring, applies them, hands the log's operations to the file library and
+//! takes their completions, and sleeps on the bells of all of these at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ob_files_host::{Endpoint, Error, GroupOptions, RingSizes, Session, SessionOptions};
+use ob_format::kv::part_number;
+use ob_io::doorbell;
+use ob_kv::host::{HostLimits, HostStream};
+use ob_kv::store::{LogOp, Recovery, RecoveryError, Store};
+use ob_link::HostGroup;
+use ob_ring::{Outgoing, PushError, ReceiveError};
+use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
+
+use super::card_log::{CardLog, DIRECTORY};
+use super::{Progress, store_config, unix_ms};
+use crate::config::{HostConfig, LinkKind};
+
+/// Bytes of the stream's rings.
+const RINGS: u32 = 1 << 20;
+/// Frames that are taken before answers are sent.
+const FRAMES_A_TURN: usize = 512;
+/// The longest sleep: whatever a thread might wait for by mistake, it looks again.
+const SLEEP_MAX: Duration = Duration::from_secs(10);
+/// Pauses between attempts to reach the card.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long a thread that stops waits for its last writes.
+const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// The thread that has the store.
+pub struct KvHost {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    asked: AtomicBool,
+    bell: AtomicU64,
+}
+
+impl Stop {
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Sleeps for so long, or until somebody asks; whether somebody has.
+    fn sleep(&self, time: Duration) -> bool {
+        let seen = self.bell.load(Ordering::Acquire) as u32;
+        if !self.is_asked() {
+            doorbell::futex_wait(&self.bell, seen, Some(time));
+        }
+        self.is_asked()
+    }
+}
+
+impl KvHost {
+    /// Starts the thread.
+    pub fn start(config: &HostConfig) -> std::io::Result<Self> {
+        let stop = Arc::new(Stop::default());
+        let (config, asked) = (config.clone(), Arc::clone(&stop));
+        let run = move || {
+            while !asked.is_asked() {
+                if let Err(error) = Serving::open(&config, &asked).and_then(|serving| serving.run()) {
+                    tracing::error!("the key-value store: {error}");
+                    asked.sleep(error.pause());
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("kv".to_owned()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for KvHost {
+    fn drop(&mut self) {
+        self.stop.asked.store(true, Ordering::Release);
+        self.stop.bell.fetch_add(1, Ordering::AcqRel);
+        doorbell::futex_wake_all(&self.stop.bell);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the key-value store has panicked");
+        }
+    }
+}
+
+/// Why the store cannot be served now.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("cannot use the card's files: {0}")]
+    Files(#[from] Error),
+    #[error(
+        "{0}; nothing was changed\nhint: a copy of the files of {DIRECTORY} is worth making before anything else"
+    )]
+    Recovery(#[from] RecoveryError),
+    #[error("no random numbers: {0}")]
+    Random(std::io::Error),
+}
+
+impl ServeError {
+    /// How long to wait before the next attempt.
+    fn pause(&self) -> Duration {
+        match self {
+            Self::Files(_) => RETRY,
+            // That does not change by itself.
+            Self::Recovery(_) | Self::Random(_) => Duration::from_secs(30),
+        }
+    }
+}
+
+struct Serving<'a> {
+    session: Session,
+    log: CardLog,
+    stream: HostStream<Store>,
+    stop: &'a Stop,
+    /// The payload of a frame.
+    payload: Vec<u8>,
+}
+
+/// Why a life of the stream is over.
+enum Ended {
+    Asked,
+    Closed(String),
+}
+
+impl<'a> Serving<'a> {
+    /// Attaches, and recovers the store.
+    fn open(config: &HostConfig, stop: &'a Stop) -> Result<Self, ServeError> {
+        let endpoint = match config.link.kind {
+            LinkKind::Shm | LinkKind::Model => Endpoint::Unix(config.link.socket.clone()),
+            LinkKind::Tcp => Endpoint::Tcp(config.link.card),
+        };
+        let session = loop {
+            let options = SessionOptions {
+                dead_after: config.link.dead_after.0,
+                ..SessionOptions::new(endpoint.clone())
+            };
+            match Session::open(options.group(GroupOptions::polled())) {
+                Ok(session) => break session,
+                // The other thread of this half tells people about a card that is not there.
+                Err(error) if stop.sleep(RETRY) => return Err(error.into()),
+                Err(_) => {}
+            }
+        };
+        match session.make_directory(DIRECTORY).wait() {
+            Ok(_) | Err(Error::Exists) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let entries = session.list(DIRECTORY).wait()?;
+        let named = |entry: &ob_files_host::DirectoryEntry| {
+            let part = std::str::from_utf8(&entry.name).ok().and_then(part_number)?;
+            Some((part, entry.node, entry.size))
+        };
+        let parts: Vec<_> = entries.iter().filter_map(named).collect();
+        let mut log =
+            CardLog::new(session.own_group().clone(), parts.iter().map(|(part, node, _)| (*part, *node)));
+        let store_config = store_config(&config.kv).map_err(ServeError::Random)?;
+        let recovery = Recovery::new(store_config, parts.iter().map(|(part, _, size)| (*part, *size)))?;
+        let store = recover(&mut log, recovery)?;
+        let mut stream = HostStream::new(store, HostLimits::default());
+        for (part, node) in log.parts() {
+            stream.name_file(part as u32, node);
+        }
+        Ok(Self { session, log, stream, stop, payload: vec![0; FRAGMENT_LEN] })
+    }
+
+    /// Serves one card after the other.
+    fn run(mut self) -> Result<(), ServeError> {
+        loop {
+            let attachment = self.session.attachments();
+            let rings = RingSizes::both(RINGS);
+            match self.session.service(KV_SERVICE, rings) {
+                Ok(group) => {
+                    let ended = self.serve(&group);
+                    self.stream.ended();
+                    match ended {
+                        Ended::Asked => {
+                            self.wind_down();
+                            return Ok(());
+                        }
+                        Ended::Closed(why) => tracing::warn!("the card's clients are gone: {why}"),
+                    }
+                }
+                Err(Error::CardGone | Error::Detached) => {
+                    while !self.session.wait_attached(attachment + 1, RETRY)
+                        && self.session.service(KV_SERVICE, rings).is_err()
+                    {
+                        if self.stop.is_asked() {
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("the card does not serve the key-value store: {error}");
+                    if self.stop.sleep(Duration::from_secs(1)) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, group: &HostGroup) -> Ended {
+        loop {
+            if self.stop.is_asked() {
+                return Ended::Asked;
+            }
+            let received = match self.receive(group) {
+                Ok(received) => received,
+                Err(why) => return Ended::Closed(why),
+            };
+            let moved = self.move_log();
+            let mut is_full = false;
+            self.stream.send(&mut |frame| {
+                let pushed = push(group, frame);
+                is_full |= pushed == Pushed::Full;
+                pushed != Pushed::Full
+            });
+            // Answers make room for requests, and what was recycled for operations.
+            if received == 0 && !moved {
+                self.sleep(group, is_full);
+            }
+        }
+    }
+
+    /// Takes what the card says; how many frames that were.
+    fn receive(&mut self, group: &HostGroup) -> Result<usize, String> {
+        let now = unix_ms();
+        for count in 0..FRAMES_A_TURN {
+            if !self.stream.has_room() {
+                return Ok(count);
+            }
+            let claimed = match group.receiver.receive() {
+                Ok(Some(claimed)) => claimed,
+                Ok(None) => return Ok(count),
+                Err(ReceiveError::Closed) => return Err("the group was closed".to_owned()),
+                Err(error) => return Err(error.to_string()),
+            };
+            let mut inline = [0; HEADER_LEN];
+            let inline_len = claimed.inline(&mut inline).max(claimed.inline_len());
+            let len = claimed.payload(0, &mut self.payload).max(claimed.payload_len());
+            drop(claimed);
+            let (Some(inline), Some(payload)) = (inline.get(..inline_len), self.payload.get(..len)) else {
+                return Err("a frame is longer than frames are".to_owned());
+            };
+            let frame = FromCard::decode(inline, payload).map_err(|error| error.to_string())?;
+            self.stream.received(now, &frame).map_err(|fault| fault.to_string())?;
+        }
+        Ok(FRAMES_A_TURN)
+    }
+
+    /// Moves operations of the store to the log and completions back; whether anything moved.
+    fn move_log(&mut self) -> bool {
+        self.stream.service_mut().tick(unix_ms());
+        let mut moved = false;
+        while let Some(op) = self.stream.service_mut().next_op() {
+            if let LogOp::Remove { part, .. } = &op {
+                self.stream.forget_file(*part as u32);
+            }
+            self.log.submit(op);
+            moved = true;
+        }
+        self.log.poll();
+        while let Some((part, node)) = self.log.next_made() {
+            self.stream.name_file(part as u32, node);
+        }
+        while let Some(done) = self.log.next_done() {
+            self.stream.service_mut().completed(done);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Sleeps until the card has said something, a file has moved, or it is time.
+    fn sleep(&mut self, group: &HostGroup, wants_room: bool) {
+        let now = unix_ms();
+        let due = self.stream.service().next_due().map(|due| Duration::from_millis(due.saturating_sub(now)));
+        let within = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
+        let (stop, takes_more) = (self.stop, self.stream.has_room());
+        let mut completions = Vec::new();
+        let register = || {
+            let receiver = (group.receiver.bell(), group.receiver.register_sleeper().bell);
+            let sender = wants_room.then(|| (group.sender.bell(), group.sender.register_sleeper().bell));
+            [Some(receiver), sender, Some((&stop.bell, stop.bell.load(Ordering::Acquire) as u32))]
+        };
+        let is_there = || stop.is_asked() || group.is_closed() || (takes_more && !group.receiver.is_empty());
+        self.log.group().wait_beside(within, |completion| completions.push(completion), register, is_there);
+        for completion in completions {
+            self.log.complete(completion.tag, completion.result, completion.buffer);
+        }
+    }
+
+    /// Makes what was answered durable.
+    fn wind_down(mut self) {
+        let deadline = Instant::now() + WIND_DOWN_WITHIN;
+        while Instant::now() < deadline && !self.stream.service_mut().wind_down() {
+            self.move_log();
+            let mut completions = Vec::new();
+            self.log.group().wait(Duration::from_millis(10), |completion| completions.push(completion));
+            for completion in completions {
+                self.log.complete(completion.tag, completion.result, completion.buffer);
+            }
+        }
+    }
+}
+
+/// Reads the log; a long one says how far it has come.
+fn recover(log: &mut CardLog, mut recovery: Recovery) -> Result<Store, ServeError> {
+    let mut progress = Progress::default();
+    loop {
+        recovery = match recovery.finish() {
+            Ok(store) => {
+                progress.done(&store);
+                return Ok(store);
+            }
+            Err(going_on) => *going_on,
+        };
+        while let Some(op) = recovery.next_op() {
+            log.submit(op);
+        }
+        let mut completions = Vec::new();
+        log.group().wait(Duration::from_secs(1), |completion| completions.push(completion));
+        for completion in completions {
+            log.complete(completion.tag, completion.result, completion.buffer);
+        }
+        log.poll();
+        while let Some(done) = log.next_done() {
+            recovery.completed(done)?;
+        }
+        progress.tell(&recovery);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Yes,
+    Full,
+    /// There is nobody to say it to; receiving tells.
+    Gone,
+}
+
+fn push(group: &HostGroup, frame: &FromHost<'_>) -> Pushed {
+    let (inline, payload) = frame.encode();
+    let pieces = [payload.bytes()];
+    let payload = (!payload.bytes().is_empty()).then_some((&pieces[..], 8));
+    match group.sender.push(Outgoing { inline: &inline, payload }) {
+        Ok(()) => Pushed::Yes,
+        Err(PushError::Retry) => Pushed::Full,
+        Err(PushError::Closed | PushError::TooLarge { .. } | PushError::Corrupt { .. }) => Pushed::Gone,
+    }
+}

@@ -1,0 +1,120 @@
+//! The key-value service: what the card runs of it, what the host runs, and how they are configured.
+//!
+//! ```text
+//!   placement = "card":  clients ─▶ card: KvCard (director, engine, table) ◀─ stream ─▶ host: KvHost (store) ─▶ files of the card
+//!   placement = "host":  clients ─▶ host: KvFront (the same director, without a table; the same store) ─▶ files of the system
+//! ```
+
+mod card;
+mod card_log;
+mod front;
+mod host;
+mod os_log;
+
+use std::io;
+use std::time::{Duration, Instant, SystemTime};
+
+use ob_core::NetListenError;
+use ob_io::OpenError;
+use ob_kv::store::{Config as StoreConfig, Recovery, RecoveryError, Store};
+use ob_table::ConfigError;
+
+use crate::config::{Durability, KvConfig};
+use crate::random;
+
+pub use card::{Attachments, KvCard, KvFacts, KvGroup};
+pub use front::KvFront;
+pub use host::KvHost;
+
+/// Why the service cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum KvError {
+    /// The table cannot be made.
+    #[error("the table of the key-value store: {error}\nhint: {fix}")]
+    Table {
+        /// Why.
+        error: ConfigError,
+        /// What to do.
+        fix: String,
+    },
+    /// The address cannot be listened on.
+    #[error("the key-value store: {error}\nhint: {fix}")]
+    Listen {
+        /// Why.
+        error: NetListenError,
+        /// What to do.
+        fix: String,
+    },
+    /// The log's files cannot be used.
+    #[error("the log of the key-value store: {0}")]
+    Log(#[from] OpenError),
+    /// The log cannot be recovered.
+    #[error(
+        "{0}; nothing was changed\n\
+         hint: copy the log's files before you try anything; an empty directory in their place begins a new store"
+    )]
+    Recovery(#[from] RecoveryError),
+    /// The system refused something that should always work.
+    #[error("the key-value store: {0}")]
+    System(#[from] io::Error),
+    /// Its thread has ended.
+    #[error("the thread of the key-value store has ended")]
+    Ended,
+}
+
+/// Tells people how far the recovery of a long log has come.
+struct Progress {
+    started: Instant,
+    told: Instant,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { started: Instant::now(), told: Instant::now() }
+    }
+}
+
+impl Progress {
+    fn tell(&mut self, recovery: &Recovery) {
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            let progress = recovery.progress();
+            let percent = progress.read * 100 / progress.total.max(1);
+            tracing::info!("recovering the key-value store: {percent} % of the log, {} keys", progress.keys);
+        }
+    }
+
+    fn done(&self, store: &Store) {
+        let keys = store.stats().keys;
+        tracing::info!(keys, "the key-value store is recovered, in {:?}", self.started.elapsed());
+    }
+}
+
+/// How often they are told.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// What the configuration means for a store. Of its memory three quarters are for the index, which cannot do with less than
+/// all of its keys; the rest keeps the newest records.
+fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
+    let memory = usize::try_from(config.memory.0).unwrap_or(usize::MAX);
+    Ok(StoreConfig {
+        durability: match config.durability {
+            Durability::Always => ob_kv::store::Durability::Always,
+            Durability::Everysec => ob_kv::store::Durability::EverySecond,
+            Durability::No => ob_kv::store::Durability::No,
+        },
+        part_len: config.part.0,
+        memory_len: memory / 4,
+        index_len_max: memory - memory / 4,
+        password: config.password.as_ref().map(|password| password.0.clone()),
+        secret: random::bytes()?,
+        name: random::uuid()?,
+        ..StoreConfig::default()
+    })
+}
+
+/// Milliseconds since 1970.
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

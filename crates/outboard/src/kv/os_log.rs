@@ -1,0 +1,287 @@
+//! The store's log in files of the operating system: what a store has that runs on the host alone.
+//!
+//! ```text
+//!   LogOp ─▶ Transfer: pieces of at most PIECE_LEN, one after the other ─▶ FileDevice of the part ─▶ io_uring
+//! ```
+//!
+//! Blocks bypass the page cache, as they do on the card, so that memory is what the configuration says.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+
+use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, Refused, RefusedReason, Token};
+use ob_format::kv::{BLOCK_LEN, part_name, part_number};
+use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Space};
+use ob_kv::store::{LogCompletion, LogFailure, LogOp};
+use ob_memory::{Pool, Slice};
+
+/// Bytes of one operation on a file.
+const PIECE_LEN: usize = 256 << 10;
+const PIECES: usize = 32;
+/// Bytes of most reads: a record and what surrounds it.
+const SMALL_LEN: usize = 8 << 10;
+const SMALLS: usize = 512;
+
+/// The log's parts in a directory.
+pub(super) struct OsLog {
+    handle: Handle,
+    directory: PathBuf,
+    part_len: u64,
+    parts: BTreeMap<u64, FileDevice>,
+    small: Pool,
+    large: Pool,
+    transfers: HashMap<u64, Transfer>,
+    /// Flushes, each with how many files it waits for, and whether one has failed.
+    flushes: HashMap<u64, (usize, bool)>,
+    /// Parts that were written to since they were flushed.
+    dirty: BTreeSet<u64>,
+    waiting: VecDeque<LogOp>,
+    done: VecDeque<LogCompletion>,
+}
+
+/// A read or write, and how far it has come.
+struct Transfer {
+    op: LogOp,
+    moved: usize,
+    read: Vec<u8>,
+}
+
+impl OsLog {
+    /// The parts that there are in a directory, which is made if it is missing.
+    pub(super) fn open(handle: &Handle, directory: &Path, part_len: u64) -> Result<Self, OpenError> {
+        let failed = |what: &'static str, error: &std::io::Error| OpenError::System {
+            what,
+            path: directory.to_owned(),
+            errno: rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO),
+        };
+        std::fs::create_dir_all(directory).map_err(|error| failed("make", &error))?;
+        let mut parts = BTreeMap::new();
+        for entry in std::fs::read_dir(directory).map_err(|error| failed("list", &error))? {
+            let entry = entry.map_err(|error| failed("list", &error))?;
+            let number = entry.file_name().to_str().and_then(part_number);
+            if let Some(part) = number {
+                parts.insert(part, FileDevice::open(handle, &entry.path(), &FileDeviceOptions::default())?);
+            }
+        }
+        let (small, large) = (Pool::new(SMALL_LEN, SMALLS), Pool::new(PIECE_LEN, PIECES));
+        for pool in [&small, &large] {
+            // Without it the kernel maps the memory for each operation: slower, and as right.
+            let _ = handle.register_arena(pool.arena());
+        }
+        Ok(Self {
+            handle: handle.clone(),
+            directory: directory.to_owned(),
+            part_len,
+            parts,
+            small,
+            large,
+            transfers: HashMap::new(),
+            flushes: HashMap::new(),
+            dirty: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            done: VecDeque::new(),
+        })
+    }
+
+    /// The parts, and how long they are.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.parts.iter().map(|(part, device)| (*part, device.info().capacity))
+    }
+
+    /// Begins an operation.
+    pub(super) fn submit(&mut self, op: LogOp) {
+        match op {
+            LogOp::Create { token, part } => {
+                let result = self.create(part);
+                self.finish(token, result);
+            }
+            LogOp::Remove { token, part } => {
+                self.parts.remove(&part);
+                self.dirty.remove(&part);
+                let removed = std::fs::remove_file(self.directory.join(part_name(part)));
+                let result = removed.map(|()| Vec::new()).map_err(|error| failure(&error));
+                self.finish(token, result);
+            }
+            LogOp::Flush { token } => self.flush(token),
+            LogOp::Read { len, .. } => self.begin(op, len),
+            LogOp::Write { .. } => self.begin(op, 0),
+        }
+    }
+
+    fn create(&mut self, part: u64) -> Result<Vec<u8>, LogFailure> {
+        let path = self.directory.join(part_name(part));
+        let options = FileDeviceOptions::default();
+        let made = FileDevice::create(&self.handle, &path, self.part_len, Space::Sparse, &options);
+        let device = made.map_err(|error| {
+            tracing::error!("the log of the key-value store: {error}");
+            if matches!(error, OpenError::NoSpace { .. }) { LogFailure::Space } else { LogFailure::Device }
+        })?;
+        // A part whose name is lost with the power would take the log behind it along.
+        let directory = std::fs::File::open(&self.directory).map_err(|error| failure(&error))?;
+        directory.sync_all().map_err(|error| failure(&error))?;
+        self.parts.insert(part, device);
+        Ok(Vec::new())
+    }
+
+    fn begin(&mut self, op: LogOp, len: usize) {
+        let token = op.token();
+        self.transfers.insert(token.0, Transfer { op, moved: 0, read: Vec::with_capacity(len) });
+        self.go_on(token);
+    }
+
+    /// Moves the next piece of a transfer, or finishes it.
+    fn go_on(&mut self, token: Token) {
+        let Some(transfer) = self.transfers.get_mut(&token.0) else { return };
+        let (part, op) = match &transfer.op {
+            LogOp::Write { part, offset, bytes, is_durable, .. } => {
+                let rest = bytes.get(transfer.moved..).unwrap_or_default();
+                if rest.is_empty() {
+                    return self.end(token, Ok(Vec::new()));
+                }
+                let Some(mut from) = piece(&self.small, &self.large, rest.len()) else {
+                    return self.wait(token);
+                };
+                let len = rest.len().min(from.len());
+                from.truncate(len);
+                from.copy_from_slice(&rest[..len]);
+                self.dirty.insert(*part);
+                let offset = offset + transfer.moved as u64;
+                (*part, DeviceOp::Write { offset, from, durable: *is_durable })
+            }
+            LogOp::Read { part, offset, len, .. } => {
+                let start = offset + transfer.read.len() as u64;
+                let (aligned, end) = (start - start % BLOCK_LEN as u64, offset + *len as u64);
+                let end = end.next_multiple_of(BLOCK_LEN as u64);
+                let capacity = self.parts.get(part).map_or(0, |device| device.info().capacity);
+                let end = end.min(capacity);
+                if transfer.read.len() >= *len || aligned >= end {
+                    let read = std::mem::take(&mut transfer.read);
+                    return self.end(token, Ok(read));
+                }
+                let Some(mut into) = piece(&self.small, &self.large, (end - aligned) as usize) else {
+                    return self.wait(token);
+                };
+                into.truncate((end - aligned) as usize);
+                (*part, DeviceOp::Read { offset: aligned, into })
+            }
+            _ => return self.end(token, Err(LogFailure::Device)),
+        };
+        let Some(device) = self.parts.get_mut(&part) else {
+            return self.end(token, Err(LogFailure::Device));
+        };
+        match device.submit(token, op) {
+            Ok(()) => {}
+            Err(Refused { reason: RefusedReason::Busy, .. }) => self.wait(token),
+            Err(Refused { reason: RefusedReason::Gone, .. }) => self.end(token, Err(LogFailure::Device)),
+        }
+    }
+
+    /// Tries the rest of a transfer again when something is done.
+    fn wait(&mut self, token: Token) {
+        if let Some(transfer) = self.transfers.get(&token.0) {
+            self.waiting.push_back(transfer.op.clone());
+        }
+    }
+
+    fn flush(&mut self, token: Token) {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut count = 0;
+        for part in dirty {
+            let Some(device) = self.parts.get_mut(&part) else { continue };
+            match device.submit(Token(token.0 | FLUSH), DeviceOp::Flush) {
+                Ok(()) => count += 1,
+                // The next flush has it again.
+                Err(_) => {
+                    self.dirty.insert(part);
+                    return self.finish_flush(token, count, true);
+                }
+            }
+        }
+        self.finish_flush(token, count, false);
+    }
+
+    fn finish_flush(&mut self, token: Token, count: usize, has_failed: bool) {
+        if count > 0 {
+            self.flushes.insert(token.0, (count, has_failed));
+        } else {
+            self.finish(token, if has_failed { Err(LogFailure::Device) } else { Ok(Vec::new()) });
+        }
+    }
+
+    /// Takes what the files have done; whether anything was.
+    pub(super) fn poll(&mut self) -> bool {
+        let before = self.done.len();
+        let numbers: Vec<u64> = self.parts.keys().copied().collect();
+        for part in numbers {
+            while let Some(completion) = self.parts.get_mut(&part).and_then(Device::poll) {
+                self.complete(&completion);
+            }
+        }
+        for _ in 0..self.waiting.len() {
+            let Some(op) = self.waiting.pop_front() else { break };
+            self.go_on(op.token());
+        }
+        self.done.len() > before
+    }
+
+    fn complete(&mut self, completion: &DeviceCompletion) {
+        let token = completion.token;
+        if token.0 & FLUSH != 0 {
+            return self.complete_flush(Token(token.0 & !FLUSH), completion.result.is_err());
+        }
+        let Some(transfer) = self.transfers.get_mut(&token.0) else { return };
+        if let Err(error) = completion.result {
+            let space = error == DeviceError::NoSpace;
+            return self.end(token, Err(if space { LogFailure::Space } else { LogFailure::Device }));
+        }
+        match (&completion.op, &transfer.op) {
+            (DeviceOp::Write { from, .. }, _) => transfer.moved += from.len(),
+            (DeviceOp::Read { offset: aligned, into }, LogOp::Read { offset, len, .. }) => {
+                let skip = (offset + transfer.read.len() as u64 - aligned) as usize;
+                let wanted = len - transfer.read.len();
+                let bytes = into.get(skip..).unwrap_or_default();
+                transfer.read.extend_from_slice(&bytes[..bytes.len().min(wanted)]);
+            }
+            _ => {}
+        }
+        self.go_on(token);
+    }
+
+    fn complete_flush(&mut self, token: Token, has_failed: bool) {
+        let Some((count, failed)) = self.flushes.get_mut(&token.0) else { return };
+        *count -= 1;
+        *failed |= has_failed;
+        if *count == 0 {
+            let result = if *failed { Err(LogFailure::Device) } else { Ok(Vec::new()) };
+            self.flushes.remove(&token.0);
+            self.finish(token, result);
+        }
+    }
+
+    fn end(&mut self, token: Token, result: Result<Vec<u8>, LogFailure>) {
+        self.transfers.remove(&token.0);
+        self.finish(token, result);
+    }
+
+    fn finish(&mut self, token: Token, result: Result<Vec<u8>, LogFailure>) {
+        self.done.push_back(LogCompletion { token, result });
+    }
+
+    /// The next operation that is done.
+    pub(super) fn next_done(&mut self) -> Option<LogCompletion> {
+        self.done.pop_front()
+    }
+}
+
+/// The bit that tells flushes from transfers at a device. The store's tokens count up from zero.
+const FLUSH: u64 = 1 << 63;
+
+/// Memory for so many bytes, or for some of them.
+fn piece(small: &Pool, large: &Pool, len: usize) -> Option<Slice> {
+    if len <= SMALL_LEN { small.take().or_else(|| large.take()) } else { large.take() }
+}
+
+fn failure(error: &std::io::Error) -> LogFailure {
+    tracing::error!("the log of the key-value store: {error}");
+    if error.kind() == std::io::ErrorKind::StorageFull { LogFailure::Space } else { LogFailure::Device }
+}
