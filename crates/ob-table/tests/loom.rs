@@ -46,27 +46,41 @@ fn check(table: &Table, key: &Key, invalidated: u64) {
     }
 }
 
+/// Scenes of three threads, and those in which one thread does much, have so many more interleavings that they get one
+/// preemption less.
+fn model_of_much(scene: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.saturating_sub(1).max(1));
+    builder.check(scene);
+}
+
 /// One thread writes, another invalidates `key` with stamp 2; nothing older is found afterwards.
 fn invalidated_while(
     overflow: u32,
     prepare: impl Fn(&mut TableWriter, &Key) + Send + Sync + 'static,
     write: impl Fn(&mut TableWriter, &Key) + Copy + Send + Sync + 'static,
 ) {
-    loom::model(move || {
-        let (table, mut writer) = table(overflow);
-        let subject = key(&table, 0, 0);
-        prepare(&mut writer, &subject);
-        let thread = thread::spawn(move || {
-            write(&mut writer, &subject);
-            writer
-        });
-        table.invalidate(&subject, stamp(2));
-        check(&table, &subject, 2);
-        let mut writer = thread.join().unwrap();
-        check(&table, &subject, 2);
-        admit(&mut writer, &subject, 1);
-        check(&table, &subject, 2);
+    loom::model(move || invalidate_beside(overflow, &prepare, write));
+}
+
+fn invalidate_beside(
+    overflow: u32,
+    prepare: impl Fn(&mut TableWriter, &Key),
+    write: impl Fn(&mut TableWriter, &Key) + Copy + Send + Sync + 'static,
+) {
+    let (table, mut writer) = table(overflow);
+    let subject = key(&table, 0, 0);
+    prepare(&mut writer, &subject);
+    let thread = thread::spawn(move || {
+        write(&mut writer, &subject);
+        writer
     });
+    table.invalidate(&subject, stamp(2));
+    check(&table, &subject, 2);
+    let mut writer = thread.join().unwrap();
+    check(&table, &subject, 2);
+    admit(&mut writer, &subject, 1);
+    check(&table, &subject, 2);
 }
 
 #[test]
@@ -113,46 +127,44 @@ fn an_invalidation_follows_an_entry_to_the_first_bucket() {
     invalidated_while(0, prepare, |writer, key| assert!(writer.displace(key)));
 }
 
-/// As [`invalidated_while`], by an invalidator that gives up before it has looked.
-fn given_up_while(
-    is_in_second_bucket: bool,
-    write: impl Fn(&mut TableWriter, &Key) + Copy + Send + Sync + 'static,
-) {
-    let prepare = move |writer: &mut TableWriter, key: &Key| {
+/// A preparation for an invalidator that gives up before it has looked.
+fn gives_up(is_in_second_bucket: bool) -> impl Fn(&mut TableWriter, &Key) + Copy + Send + Sync + 'static {
+    move |writer: &mut TableWriter, key: &Key| {
         assert!(admit(writer, key, 1));
         assert!(!is_in_second_bucket || writer.displace(key));
         writer.table().give_up_at_once();
-    };
-    invalidated_while(0, prepare, write);
+    }
 }
 
 #[test]
 fn an_invalidation_that_gives_up_stops_a_move() {
     for is_in_second_bucket in [false, true] {
-        given_up_while(is_in_second_bucket, |writer, key| assert!(writer.displace(key)));
+        invalidated_while(0, gives_up(is_in_second_bucket), |writer, key| assert!(writer.displace(key)));
     }
 }
 
 #[test]
 fn an_invalidation_that_gives_up_stops_two_moves() {
     for is_in_second_bucket in [false, true] {
-        given_up_while(is_in_second_bucket, |writer, key| {
+        let move_twice = |writer: &mut TableWriter, key: &Key| {
             writer.displace(key);
             writer.displace(key);
-        });
+        };
+        model_of_much(move || invalidate_beside(0, gives_up(is_in_second_bucket), move_twice));
     }
 }
 
 #[test]
 fn a_floor_that_is_settled_between_two_moves_has_stopped_them() {
     for is_in_second_bucket in [false, true] {
-        given_up_while(is_in_second_bucket, |writer, key| {
+        let settle_between_moves = |writer: &mut TableWriter, key: &Key| {
             writer.displace(key);
             // Any key settles the floors of its buckets, and here they are those of all keys.
             let other = self::key(writer.table(), 0, 1);
             writer.remove(&other);
             writer.displace(key);
-        });
+        };
+        model_of_much(move || invalidate_beside(0, gives_up(is_in_second_bucket), settle_between_moves));
     }
 }
 
@@ -217,16 +229,9 @@ fn an_invalidation_outlives_a_chain() {
     });
 }
 
-/// Three threads have so many more interleavings that they get one preemption less.
-fn model_of_three(scene: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.saturating_sub(1).max(1));
-    builder.check(scene);
-}
-
 #[test]
 fn two_invalidations_and_an_admission_between_them() {
-    model_of_three(|| {
+    model_of_much(|| {
         let (table, mut writer) = table(0);
         let subject = key(&table, 0, 0);
         let older = {
@@ -244,7 +249,7 @@ fn two_invalidations_and_an_admission_between_them() {
 
 #[test]
 fn a_reader_on_a_third_thread_finds_nothing_that_was_invalidated() {
-    model_of_three(|| {
+    model_of_much(|| {
         let (table, mut writer) = table(0);
         let subject = key(&table, 0, 0);
         assert!(admit(&mut writer, &subject, 1));
@@ -302,7 +307,7 @@ fn a_reader_sees_what_was_displaced_whole() {
 
 #[test]
 fn keys_are_looked_up_at_one_instant() {
-    loom::model(|| {
+    model_of_much(|| {
         let (table, mut writer) = table(0);
         let both = [key(&table, 0, 0), key(&table, 1, 0)];
         for key in &both {
