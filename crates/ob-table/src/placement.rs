@@ -112,6 +112,12 @@ impl Tag {
         tags & !(TAG_MASK << shift) | u64::from(self.0) << shift
     }
 
+    /// The slot that an entry with this tag is put into, if it is free in one of its buckets.
+    #[inline(always)]
+    pub(crate) fn home(self) -> usize {
+        (usize::from(self.0) * SLOTS) >> TAG_BITS
+    }
+
     /// The slots that have this tag, and now and then one more above them.
     #[inline(always)]
     pub(crate) fn matches(self, tags: u64) -> Matches {

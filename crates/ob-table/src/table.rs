@@ -46,7 +46,16 @@ pub(crate) struct Found {
     seq: u32,
 }
 
-enum Probe {
+/// A slot that may have a key: its tag is the same.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate {
+    pub(crate) main: u32,
+    /// The sequence before the tag was looked at.
+    pub(crate) seq: u32,
+    pub(crate) slot: u32,
+}
+
+pub(crate) enum Probe {
     Found(Found),
     /// The key is not there; the sequence that this holds for.
     Absent(u32),
@@ -105,8 +114,11 @@ impl Table {
     #[must_use]
     pub fn lookup(&self, key: &Key) -> Option<Hit> {
         let place = self.placement.place(key);
-        // Both at once: when the key is in its second bucket, the second miss of the cache is already under way.
+        // All that will be needed is asked for at once: both headers, and the slots where most entries are.
         self.prefetch_headers(&place);
+        let home = place.tag.home();
+        self.bucket(place.first).prefetch_slot(home);
+        self.bucket(place.second).prefetch_slot(home);
         self.find_valid(&place, key).map(|found| found.hit)
     }
 
@@ -190,7 +202,7 @@ impl Table {
     }
 
     #[inline(always)]
-    pub(crate) fn find_valid(&self, place: &Place, key: &Key) -> Option<Found> {
+    fn find_valid(&self, place: &Place, key: &Key) -> Option<Found> {
         match self.find_at_once(place, key) {
             Some(found) => Some(found),
             None => self.find_with_care(*place, key),
@@ -202,19 +214,32 @@ impl Table {
     #[inline(always)]
     fn find_at_once(&self, place: &Place, key: &Key) -> Option<Found> {
         for main in [place.first, place.second] {
-            let head = self.bucket(main);
-            let seq = head.seq.load(Ordering::Acquire);
-            let Some(slot) = place.tag.matches(head.tags.load(Ordering::Relaxed)).next() else { continue };
-            if let Some(Probe::Found(found)) = self.probe_slot(main, (main, head), slot, seq, key) {
+            let Some(candidate) = self.candidate(main, place.tag) else { continue };
+            if let Some(Probe::Found(found)) = self.probe_candidate(candidate, key) {
                 return Some(found);
             }
         }
         None
     }
 
+    /// The first slot of a bucket that has the tag.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, main: u32, tag: Tag) -> Option<Candidate> {
+        let head = self.bucket(main);
+        let seq = head.seq.load(Ordering::Acquire);
+        let slot = tag.matches(head.tags.load(Ordering::Relaxed)).next()?;
+        Some(Candidate { main, seq, slot: slot as u32 })
+    }
+
+    #[inline(always)]
+    pub(crate) fn probe_candidate(&self, candidate: Candidate, key: &Key) -> Option<Probe> {
+        let Candidate { main, seq, slot } = candidate;
+        self.probe_slot(main, (main, self.bucket(main)), slot as usize, seq, key)
+    }
+
     #[cold]
     #[inline(never)]
-    fn find_with_care(&self, place: Place, key: &Key) -> Option<Found> {
+    pub(crate) fn find_with_care(&self, place: Place, key: &Key) -> Option<Found> {
         for _ in 0..ATTEMPTS {
             let mut seqs = [0; 2];
             let mut is_torn = false;

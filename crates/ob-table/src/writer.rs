@@ -223,6 +223,9 @@ impl TableWriter {
 
     /// A free slot for an entry, by whatever means.
     fn make_room(&mut self, place: &Place, stamp: Stamp) -> Result<Spot, Refused> {
+        if let Some(spot) = self.free_home(place) {
+            return Ok(spot);
+        }
         for main in place.buckets() {
             if let Some(spot) = self.free_slot(main) {
                 return Ok(spot);
@@ -257,6 +260,13 @@ impl TableWriter {
         let kind = spots.map(|spot| (spot, self.state(spot))).filter(|(_, state)| is_kind(*state));
         let old = kind.map(|(spot, state)| (spot, state.stamp())).filter(|(_, stamp)| *stamp <= newest);
         old.min_by_key(|(_, stamp)| *stamp).map(|(spot, _)| spot)
+    }
+
+    /// A slot for which readers ask the memory before they know where the entry is, if it is free.
+    fn free_home(&self, place: &Place) -> Option<Spot> {
+        let slot = place.tag.home();
+        let homes = place.buckets().into_iter().map(|main| Spot { main, bucket: main, slot });
+        homes.into_iter().find(|spot| self.state(*spot).is_free())
     }
 
     /// A slot of the bucket or its chain that is free, or can be without losing anything: the floor says as much as the
