@@ -9,6 +9,8 @@
 //!                          └──▶ Trace: one seed, one hash;  a failure names the command that repeats it
 //! ```
 //!
+//! [`history`] judges what clients saw of a store, simulated or real: whether it is linearizable.
+//!
 //! One thread, no real time, no real I/O: a run depends on its seed and on the program alone. The parts that are
 //! simulated are the ones that ship; they are stepped, not modelled (after quinn's and TigerBeetle's manner).
 //!
@@ -21,6 +23,7 @@
 mod clock;
 mod disk;
 mod dma;
+pub mod history;
 pub mod link;
 mod net;
 pub mod ring;
