@@ -44,6 +44,9 @@ pub struct Operation<C, R> {
     pub called: u64,
     /// What came back; nothing if nobody knows whether the command was executed.
     pub returned: Option<Returned<R>>,
+    /// Where nothing came back: the instant after which it was not executed any more, for example because what it was sent to
+    /// was dead and empty by then. Without one it may be executed at any later time.
+    pub gone_by: Option<u64>,
 }
 
 /// The end of an operation.

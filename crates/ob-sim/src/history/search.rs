@@ -54,7 +54,10 @@ impl<'history, S: Specification> Search<'history, S> {
         let mut operations: Vec<usize> = part.iter().copied().filter(counts).collect();
         operations.sort_by_key(|index| history[*index].called);
         let returns = operations.iter().map(|index| returned_at(*index)).collect();
-        let is_timed = operations.iter().any(|index| specification.is_timed(&history[*index].command));
+        let is_timed = operations.iter().any(|index| {
+            let operation = &history[*index];
+            specification.is_timed(&operation.command) || operation.gone_by.is_some()
+        });
         Self { specification, history, operations, returns, is_timed }
     }
 
@@ -79,8 +82,14 @@ impl<'history, S: Specification> Search<'history, S> {
         self.history[self.operations[operation]].called
     }
 
-    fn successors(&self, state: &S::State, operation: usize, window: Window) -> Vec<S::State> {
+    fn successors(&self, state: &S::State, operation: usize, mut window: Window) -> Vec<S::State> {
         let full = &self.history[self.operations[operation]];
+        if full.returned.is_none() {
+            window.latest = window.latest.min(full.gone_by.unwrap_or(u64::MAX));
+            if window.earliest > window.latest {
+                return Vec::new();
+            }
+        }
         let reply =
             full.returned.as_ref().filter(|_| self.returns[operation].is_some()).map(|end| &end.reply);
         let mut successors = Vec::new();

@@ -24,10 +24,13 @@ fn explore(history: &[KvOperation], is_done: &mut [bool], state: &KvState, now: 
         if is_done[index] {
             continue;
         }
-        let last = operation.returned.as_ref().map_or(now.max(operation.called), |end| end.at);
         // Instants count only where something expires; for all else the earliest is as good as any.
         let first = now.max(operation.called);
-        let instants = if is_timed(history) { first..=last } else { first..=first.min(last) };
+        let last = match &operation.returned {
+            Some(end) => end.at,
+            None => first.min(operation.gone_by.unwrap_or(u64::MAX)),
+        };
+        let instants = if is_timed(history) { first..=last } else { first..=last.min(first) };
         for instant in instants {
             let mut successors = Vec::new();
             for command in with_fixed_expiry(&operation.command, instant) {

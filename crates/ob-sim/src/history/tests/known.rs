@@ -50,6 +50,14 @@ fn good() -> Named {
             ],
         ),
         ("what was lost never took effect", vec![lost(0, 0, set("a", "1")), did(1, 10, 11, get("a"), NIL)]),
+        (
+            "what was lost took effect before its server was gone",
+            vec![
+                gone(0, 0, 9, set("a", "1")),
+                did(1, 5, 6, get("a"), NIL),
+                did(1, 20, 21, get("a"), value("1")),
+            ],
+        ),
         ("a lost read says nothing", vec![did(0, 0, 1, set("a", "1"), OK), lost(1, 2, get("a"))]),
     ]
 }
@@ -192,6 +200,14 @@ fn impossible() -> Named {
         (
             "an effect of a lost write before its call",
             vec![did(1, 0, 1, get("a"), value("1")), lost(0, 2, set("a", "1"))],
+        ),
+        (
+            "a write of an earlier life",
+            vec![
+                gone(0, 0, 9, set("a", "1")),
+                did(1, 20, 21, get("a"), NIL),
+                did(1, 22, 23, get("a"), value("1")),
+            ],
         ),
         (
             "a lost write that came and went",
