@@ -83,6 +83,11 @@ impl LocalFiles {
         self.hub.borrow().users.get(&self.user).is_some_and(|user| user.in_flight < REQUESTS_MAX)
     }
 
+    /// Whether requests of this end are on their way.
+    pub fn has_requests(&self) -> bool {
+        self.hub.borrow().users.get(&self.user).is_some_and(|user| user.in_flight > 0)
+    }
+
     /// Sends a request, or hands it back if too many are on their way.
     pub fn submit(&mut self, token: Token, op: Op) -> Result<(), Op> {
         let mut hub = self.hub.borrow_mut();

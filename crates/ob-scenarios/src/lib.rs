@@ -12,4 +12,5 @@
 #![forbid(unsafe_code)]
 
 pub mod files;
+pub mod kv;
 pub mod nvme;

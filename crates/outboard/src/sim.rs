@@ -40,6 +40,12 @@ pub const SCENARIOS: &[&dyn Scenario] = &[
         steps: 1_500,
         make: || Box::new(ob_scenarios::nvme::NvmeScenario),
     },
+    &Simulated {
+        name: "kv",
+        about: "clients use a store cut between card and host while both die; their histories must be linearizable",
+        steps: 400,
+        make: || Box::new(ob_scenarios::kv::KvScenario),
+    },
 ];
 
 /// A scenario of the simulator.

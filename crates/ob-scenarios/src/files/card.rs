@@ -107,7 +107,7 @@ impl Group {
 }
 
 /// A disk that is waited for by moving the clock, and that may be gone after some operations.
-pub(super) struct SimDrive<'a> {
+pub(crate) struct SimDrive<'a> {
     device: Fragile<'a>,
     clock: SimClock,
 }
@@ -118,7 +118,7 @@ struct Fragile<'a> {
 }
 
 impl<'a> SimDrive<'a> {
-    pub(super) fn new(disk: &'a mut SimDisk, clock: SimClock, left: Option<u32>) -> Self {
+    pub(crate) fn new(disk: &'a mut SimDisk, clock: SimClock, left: Option<u32>) -> Self {
         Self { device: Fragile { disk, left }, clock }
     }
 }

@@ -26,7 +26,8 @@ use ob_files_card::{CheckReport, FilesService, MountError};
 use ob_sim::{Failure, Report, Rng, Scenario, SimDisk, Trace};
 use ob_wire_link::files::{Operation, RequestHeader, ServerInfo, VERSION};
 
-use card::{Card, SimDrive};
+use card::Card;
+pub(crate) use card::SimDrive;
 use generate::{Draft, Generator, Intent, Limits};
 use host::{Host, Rings, Waiting, Wire, header};
 use model::{Answer, Asked, Crash, Model, Shape, What};

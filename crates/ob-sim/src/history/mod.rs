@@ -38,6 +38,9 @@ pub use kv::{Command, Expiry, KvSpec, KvState, Reply};
 pub struct Operation<C, R> {
     /// Who asked. A client may have several operations under way.
     pub client: u32,
+    /// What it was asked in: operations of one session that take effect do so in the order of their calls, also where
+    /// several are under way. (What is lost may have taken no effect though a later one did.)
+    pub session: Option<u64>,
     /// What was asked.
     pub command: C,
     /// When it was asked, in nanoseconds of a clock that is the same for all.

@@ -8,7 +8,7 @@
 //!   take one out, with its return, and go on from the front; at a return, put the last one back and try the one after it
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{OperationOf, Specification, Window};
 
@@ -30,7 +30,20 @@ pub(super) struct Search<'history, S: Specification> {
     operations: Vec<usize>,
     /// For each of them, when it returned, if that was by the instant.
     returns: Vec<Option<u64>>,
+    /// For each of them, those of its session that have to be in the order before it, and those that must not be.
+    sessions: Vec<Session>,
     is_timed: bool,
+}
+
+/// Where an operation stands in its session.
+#[derive(Default)]
+struct Session {
+    /// The last one before it that returned.
+    before: Option<usize>,
+    /// Those behind it, up to the first that returned.
+    behind: Vec<usize>,
+    /// Those before it that never returned, since the last that did.
+    lost: Vec<usize>,
 }
 
 impl<'history, S: Specification> Search<'history, S> {
@@ -53,12 +66,13 @@ impl<'history, S: Specification> Search<'history, S> {
         };
         let mut operations: Vec<usize> = part.iter().copied().filter(counts).collect();
         operations.sort_by_key(|index| history[*index].called);
-        let returns = operations.iter().map(|index| returned_at(*index)).collect();
+        let returns: Vec<_> = operations.iter().map(|index| returned_at(*index)).collect();
+        let sessions = sessions(operations.iter().map(|index| history[*index].session), &returns);
         let is_timed = operations.iter().any(|index| {
             let operation = &history[*index];
             specification.is_timed(&operation.command) || operation.gone_by.is_some()
         });
-        Self { specification, history, operations, returns, is_timed }
+        Self { specification, history, operations, returns, sessions, is_timed }
     }
 
     /// Looks for an order, for so many steps at most, which are counted down.
@@ -96,6 +110,27 @@ impl<'history, S: Specification> Search<'history, S> {
         self.specification.apply(state, &full.command, reply, window, &mut successors);
         successors
     }
+}
+
+/// Where each operation stands in its session.
+fn sessions(of: impl Iterator<Item = Option<u64>>, returns: &[Option<u64>]) -> Vec<Session> {
+    let mut all: Vec<Session> = returns.iter().map(|_| Session::default()).collect();
+    let mut open: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (operation, session) in of.enumerate() {
+        let Some(session) = session else { continue };
+        // Of each session those since the last that returned, and that one.
+        let before = open.entry(session).or_default();
+        for earlier in before.iter() {
+            all[*earlier].behind.push(operation);
+        }
+        all[operation].before = before.iter().copied().find(|earlier| returns[*earlier].is_some());
+        all[operation].lost = before.iter().copied().filter(|earlier| returns[*earlier].is_none()).collect();
+        if returns[operation].is_some() {
+            before.clear();
+        }
+        before.push(operation);
+    }
+    all
 }
 
 /// An operation that was put into the order, and how to take it out again.
@@ -157,10 +192,12 @@ impl<'search, 'history, S: Specification> Walk<'search, 'history, S> {
             return self.put(read, vec![state], true);
         }
         while let Event::Call(operation) = self.events.at(self.cursor) {
-            let earliest = self.earliest.max(self.search.called(operation));
-            let successors = self.search.successors(&self.state, operation, Window { earliest, latest });
-            if self.put(operation, successors, false) {
-                return true;
+            if self.keeps_session(operation) {
+                let earliest = self.earliest.max(self.search.called(operation));
+                let successors = self.search.successors(&self.state, operation, Window { earliest, latest });
+                if self.put(operation, successors, false) {
+                    return true;
+                }
             }
             self.cursor = self.events.after(self.cursor);
         }
@@ -169,12 +206,15 @@ impl<'search, 'history, S: Specification> Walk<'search, 'history, S> {
 
     /// A read that fits the present state and may come next.
     ///
-    /// Where time counts, it must not take any away from those that come after it.
+    /// Where time counts, it must not take any away from those that come after it; nor the last chance from what was lost in
+    /// its session before it.
     fn free_read(&self, latest: u64) -> Option<usize> {
         let mut cursor = self.events.first();
         while let Event::Call(operation) = self.events.at(cursor) {
             let full = &self.search.history[self.search.operations[operation]];
             let is_free = self.search.returns[operation].is_some()
+                && self.keeps_session(operation)
+                && self.search.sessions[operation].lost.iter().all(|lost| self.done.contains(*lost))
                 && self.search.specification.is_read(&full.command)
                 && (!self.search.is_timed || full.called <= self.earliest);
             let earliest = self.earliest.max(full.called);
@@ -189,6 +229,13 @@ impl<'search, 'history, S: Specification> Walk<'search, 'history, S> {
             cursor = self.events.after(cursor);
         }
         None
+    }
+
+    /// Whether the operation is the next of its session.
+    fn keeps_session(&self, operation: usize) -> bool {
+        let Session { before, behind, .. } = &self.search.sessions[operation];
+        before.is_none_or(|before| self.done.contains(before))
+            && !behind.iter().any(|behind| self.done.contains(*behind))
     }
 
     /// Puts an operation into the order with the first of its successors that was not tried, and says whether there is one.
@@ -371,6 +418,10 @@ impl Done {
         while self.used > 0 && self.words[self.used - 1] == 0 {
             self.used -= 1;
         }
+    }
+
+    fn contains(&self, operation: usize) -> bool {
+        self.words[operation / 64] & 1 << (operation % 64) != 0
     }
 
     fn signature(&self) -> Signature {

@@ -427,3 +427,25 @@ client 1
 the longest order found has 2 of them, and ends: SET a 1; SET a 2";
     assert_eq!(violation.to_string(), expected);
 }
+
+#[test]
+fn a_session_keeps_its_order_where_others_need_not() {
+    let in_session = |session, operation| Operation { session, ..operation };
+    let history = |session| {
+        [
+            in_session(session, did(1, 0, 10, set("a", "1"), Reply::Done)),
+            in_session(session, did(1, 0, 10, get("a"), Reply::Nil)),
+        ]
+    };
+    assert!(verdict(&history(None)).is_linearizable(), "they overlap");
+    assert!(!verdict(&history(Some(1))).is_linearizable(), "the second was asked behind the first");
+    let lost_between = |reply| {
+        [
+            in_session(Some(1), lost(1, 0, set("a", "1"))),
+            in_session(Some(1), did(1, 1, 10, get("a"), reply)),
+            did(2, 20, 30, get("a"), value("1")),
+        ]
+    };
+    assert!(verdict(&lost_between(value("1"))).is_linearizable(), "what is lost may have taken effect");
+    assert!(!verdict(&lost_between(Reply::Nil)).is_linearizable(), "and not behind what followed it");
+}

@@ -30,12 +30,19 @@ fn value(text: &str) -> Reply {
 
 /// An operation of a client, from one instant to another.
 fn did(client: u32, called: u64, at: u64, command: Command, reply: Reply) -> KvOperation {
-    Operation { client, command, called, returned: Some(Returned { at, reply }), gone_by: None }
+    Operation {
+        client,
+        session: None,
+        command,
+        called,
+        returned: Some(Returned { at, reply }),
+        gone_by: None,
+    }
 }
 
 /// An operation of which nobody knows whether it was executed.
 fn lost(client: u32, called: u64, command: Command) -> KvOperation {
-    Operation { client, command, called, returned: None, gone_by: None }
+    Operation { client, session: None, command, called, returned: None, gone_by: None }
 }
 
 /// The same, where it was not executed after an instant.

@@ -1,0 +1,333 @@
+//! A client: it asks, several things at a time now and then, and writes down what it was told and when.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ob_core::{Clock, ConnectionId, Instant, Net, NetEvent, Received, Sent};
+use ob_sim::history::{Command, Expiry, Operation, Reply, Returned};
+use ob_sim::{Failure, Network, NodeId, Rng, SimClock, SimNet};
+
+use super::{CARD, PORT};
+
+/// Keys that all clients use: some of them the card never answers for.
+const KEYS: [&str; 6] = ["a", "b", "counter", "d", "e-which-is-longer-than-32-bytes-and-so-the-hosts", "f"];
+/// Requests of one client on their way at once.
+const PIPELINE: usize = 4;
+
+pub(super) type History = Vec<Operation<Command, Reply>>;
+
+pub(super) struct Client {
+    number: u32,
+    net: SimNet,
+    clock: SimClock,
+    rng: Rng,
+    connection: Option<ConnectionId>,
+    is_connected: bool,
+    again_at: Instant,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    /// What is on its way, by place in the history.
+    waiting: VecDeque<usize>,
+    values: u64,
+    /// Replies, and requests whose end nobody knows.
+    pub(super) answered: u64,
+    pub(super) lost: u64,
+}
+
+impl Client {
+    pub(super) fn new(number: u32, network: &Network, clock: SimClock, rng: Rng) -> Self {
+        Self {
+            number,
+            net: network.attach(NodeId(1 + number as usize)),
+            clock,
+            rng,
+            connection: None,
+            is_connected: false,
+            again_at: Instant::default(),
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            waiting: VecDeque::new(),
+            values: 0,
+            answered: 0,
+            lost: 0,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.connection.is_none().then_some(self.again_at)
+    }
+
+    /// Asks for something, if it may.
+    pub(super) fn issue(&mut self, history: &mut History) -> bool {
+        if !self.is_connected
+            || self.waiting.len() >= PIPELINE
+            || (!self.waiting.is_empty() && self.rng.one_in(2))
+        {
+            return false;
+        }
+        let command = self.draw();
+        self.ask(command, history);
+        true
+    }
+
+    /// Reads every key, one after the other.
+    pub(super) fn look(&mut self, history: &mut History) {
+        for key in KEYS {
+            self.ask(Command::Get(bytes(key)), history);
+        }
+    }
+
+    fn ask(&mut self, command: Command, history: &mut History) {
+        encode(&command, &mut self.outgoing);
+        let called = self.clock.now().nanoseconds();
+        self.waiting.push_back(history.len());
+        let session = self.connection.map(|connection| connection.0 << 8 | u64::from(self.number));
+        history.push(Operation {
+            client: self.number,
+            session,
+            command,
+            called,
+            returned: None,
+            gone_by: None,
+        });
+    }
+
+    fn key(&mut self) -> Arc<[u8]> {
+        bytes(KEYS[self.rng.index(KEYS.len())])
+    }
+
+    fn value(&mut self) -> Arc<[u8]> {
+        self.values += 1;
+        if self.rng.one_in(4) {
+            return bytes(&self.rng.below(1000).to_string());
+        }
+        let mut text = format!("{}.{}.", self.number, self.values);
+        let most = *self.rng.choose(&[8, 100, 5000]).unwrap_or(&8);
+        let padding = self.rng.below(most) as usize;
+        text.extend(std::iter::repeat_n('x', padding));
+        bytes(&text)
+    }
+
+    fn draw(&mut self) -> Command {
+        let key = self.key();
+        match self.rng.below(32) {
+            0..=9 => Command::Get(key),
+            10..=12 => Command::GetMany(vec![key, self.key(), self.key()]),
+            13 => Command::Exists(vec![key, self.key()]),
+            14 => Command::Length(key),
+            15..=20 => Command::Set(key, self.value(), Expiry::Never),
+            21 => Command::Set(key, self.value(), Expiry::Never),
+            22 => Command::SetIfAbsent(key, self.value()),
+            23 | 24 => {
+                let other = self.key();
+                let value = self.value();
+                Command::SetMany(vec![(key, value), (other, self.value())])
+            }
+            25 => Command::Delete(vec![key, self.key()]),
+            26 => Command::GetAndDelete(key),
+            27 | 28 => Command::Increment(bytes("counter"), 1),
+            29 => Command::Append(key, bytes("+")),
+            30 if self.rng.one_in(4) => Command::Clear,
+            30 => Command::Expire(key, Expiry::Never),
+            _ => Command::Get(key),
+        }
+    }
+
+    pub(super) fn turn(&mut self, history: &mut History) -> Result<(), Failure> {
+        let now = self.clock.now();
+        if self.connection.is_none() && self.again_at <= now {
+            self.connection = self.net.connect(Network::address(CARD, PORT)).ok();
+            self.again_at = now + Duration::from_millis(1);
+        }
+        while let Some(event) = self.net.poll() {
+            match event {
+                NetEvent::Connected(_) => self.is_connected = true,
+                NetEvent::Closed { connection, .. } if Some(connection) == self.connection => self.cut(),
+                _ => {}
+            }
+        }
+        let Some(connection) = self.connection.filter(|_| self.is_connected) else { return Ok(()) };
+        let mut chunk = [0; 4096];
+        loop {
+            match self.net.receive(connection, &mut chunk) {
+                Ok(Received::Bytes(count)) => self.incoming.extend_from_slice(&chunk[..count]),
+                Ok(Received::Nothing) => break,
+                Ok(Received::End) | Err(_) => {
+                    self.net.close(connection);
+                    self.cut();
+                    return Ok(());
+                }
+            }
+        }
+        self.take_replies(history)?;
+        while !self.outgoing.is_empty() {
+            match self.net.send(connection, &self.outgoing) {
+                Ok(Sent(0)) | Err(_) => break,
+                Ok(Sent(count)) => drop(self.outgoing.drain(..count)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection is no more: of what was on its way nobody knows the end.
+    fn cut(&mut self) {
+        self.lost += self.waiting.len() as u64;
+        self.waiting.clear();
+        self.outgoing.clear();
+        self.incoming.clear();
+        (self.connection, self.is_connected) = (None, false);
+        self.again_at = self.clock.now() + Duration::from_millis(self.rng.below(20));
+    }
+
+    fn take_replies(&mut self, history: &mut History) -> Result<(), Failure> {
+        while let Some((value, len)) = Value::parse(&self.incoming) {
+            self.incoming.drain(..len);
+            let Some(place) = self.waiting.pop_front() else {
+                return Err(Failure::new(format!(
+                    "client {} was told {value:?} and had not asked",
+                    self.number
+                )));
+            };
+            let operation = &mut history[place];
+            match value.reply(&operation.command) {
+                Told::Reply(reply) => {
+                    self.answered += 1;
+                    operation.returned = Some(Returned { at: self.clock.now().nanoseconds(), reply });
+                }
+                Told::Nothing => self.lost += 1,
+                Told::Wrong => {
+                    return Err(Failure::new(format!("{} was answered with {value:?}", operation.command)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bytes(text: &str) -> Arc<[u8]> {
+    Arc::from(text.as_bytes())
+}
+
+fn encode(command: &Command, into: &mut Vec<u8>) {
+    let text = |text: &str| text.as_bytes().to_vec();
+    let milliseconds = |nanoseconds: &u64| text(&(nanoseconds / 1_000_000).to_string());
+    let mut words: Vec<Vec<u8>> = Vec::new();
+    let mut put = |name: &str, keys: &mut dyn Iterator<Item = &Arc<[u8]>>| {
+        words.push(text(name));
+        words.extend(keys.map(|key| key.to_vec()));
+    };
+    match command {
+        Command::Get(key) => put("GET", &mut [key].into_iter()),
+        Command::GetMany(keys) => put("MGET", &mut keys.iter()),
+        Command::Exists(keys) => put("EXISTS", &mut keys.iter()),
+        Command::Length(key) => put("STRLEN", &mut [key].into_iter()),
+        Command::Set(key, value, expiry) => {
+            put("SET", &mut [key, value].into_iter());
+            if let Expiry::After(time) = expiry {
+                words.extend([text("PX"), milliseconds(time)]);
+            }
+        }
+        Command::SetIfAbsent(key, value) => put("SETNX", &mut [key, value].into_iter()),
+        Command::SetMany(pairs) => put("MSET", &mut pairs.iter().flat_map(|(key, value)| [key, value])),
+        Command::Delete(keys) => put("DEL", &mut keys.iter()),
+        Command::GetAndDelete(key) => put("GETDEL", &mut [key].into_iter()),
+        Command::Increment(key, by) => {
+            put("INCRBY", &mut [key].into_iter());
+            words.push(text(&by.to_string()));
+        }
+        Command::Append(key, value) => put("APPEND", &mut [key, value].into_iter()),
+        Command::Expire(key, Expiry::After(time)) => {
+            put("PEXPIRE", &mut [key].into_iter());
+            words.push(milliseconds(time));
+        }
+        Command::Expire(key, _) => put("PERSIST", &mut [key].into_iter()),
+        Command::Clear => put("FLUSHALL", &mut [].into_iter()),
+    }
+    into.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        into.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        into.extend_from_slice(&word);
+        into.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A reply as it came.
+#[derive(Debug)]
+enum Value {
+    Simple(String),
+    Error(String),
+    Integer(i64),
+    Bulk(Option<Vec<u8>>),
+    Array(Vec<Value>),
+}
+
+/// What a reply means for a history.
+enum Told {
+    Reply(Reply),
+    /// Nobody knows whether it was done.
+    Nothing,
+    /// No store says that.
+    Wrong,
+}
+
+impl Value {
+    /// The reply at the front, and how many bytes it has.
+    fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+        let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+        let line = std::str::from_utf8(bytes.get(1..end)?).ok()?;
+        let at = end + 2;
+        match bytes.first()? {
+            b'+' => Some((Self::Simple(line.to_owned()), at)),
+            b'-' => Some((Self::Error(line.to_owned()), at)),
+            b':' => Some((Self::Integer(line.parse().ok()?), at)),
+            b'$' if line == "-1" => Some((Self::Bulk(None), at)),
+            b'$' => {
+                let len: usize = line.parse().ok()?;
+                let value = bytes.get(at..at + len)?.to_vec();
+                bytes.get(at + len..at + len + 2)?;
+                Some((Self::Bulk(Some(value)), at + len + 2))
+            }
+            b'*' => {
+                let count: usize = line.parse().ok()?;
+                let (mut values, mut at) = (Vec::new(), at);
+                for _ in 0..count {
+                    let (value, len) = Self::parse(bytes.get(at..)?)?;
+                    values.push(value);
+                    at += len;
+                }
+                Some((Self::Array(values), at))
+            }
+            _ => None,
+        }
+    }
+
+    fn reply(&self, command: &Command) -> Told {
+        let value = |value: &Option<Vec<u8>>| value.as_ref().map(|value| Arc::from(value.as_slice()));
+        match (self, command) {
+            (Self::Error(text), _) if text.starts_with("LOADING ") => Told::Nothing,
+            (Self::Error(text), Command::Increment(..)) if text.contains("not an integer") => {
+                Told::Reply(Reply::Refused)
+            }
+            (Self::Simple(text), Command::Set(..) | Command::SetMany(_) | Command::Clear) if text == "OK" => {
+                Told::Reply(Reply::Done)
+            }
+            (Self::Integer(number), _) => Told::Reply(Reply::Integer(*number)),
+            (Self::Bulk(found), Command::Get(_) | Command::GetAndDelete(_)) => {
+                Told::Reply(value(found).map_or(Reply::Nil, Reply::Value))
+            }
+            (Self::Array(values), Command::GetMany(keys)) if values.len() == keys.len() => {
+                let values = values.iter().map(|found| match found {
+                    Self::Bulk(found) => value(found),
+                    _ => None,
+                });
+                Told::Reply(Reply::Values(values.collect()))
+            }
+            _ => Told::Wrong,
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A host's process: the store as it ships, its log in files of the card.
+
+use std::collections::BTreeMap;
+
+use ob_core::{Clock, NodeId, Token};
+use ob_files_card::{Completion, LocalFiles, MetadataOp, Op, Outcome, WriteObserver};
+use ob_format::kv::{part_name, part_number};
+use ob_kv::host::{HostLimits, HostStream};
+use ob_kv::store::{Config, LogCompletion, LogOp, Recovery, Store};
+use ob_memory::Pool;
+use ob_sim::{Failure, Rng};
+use ob_wire_link::files::{Entries, FileError, ROOT};
+use ob_wire_link::stream::FromCard;
+
+use super::card::Card;
+use super::port::SharedWire;
+use super::unix_ms;
+
+/// The token of the request that lists the parts: no operation of the log has it.
+const LISTING: Token = Token(u64::MAX);
+
+/// Bytes of the parts' list.
+const LIST_LEN: u32 = 64 << 10;
+
+enum Stage {
+    /// The parts are being listed.
+    Listing,
+    Recovering(Box<Recovery>),
+    Serving(Box<HostStream<Store>>),
+}
+
+/// One life of the host.
+pub(super) struct Host {
+    config: Config,
+    stage: Stage,
+    parts: BTreeMap<u64, NodeId>,
+    /// The card's files, and the stream, of the card's present life.
+    files: Option<LocalFiles>,
+    wire: Option<SharedWire>,
+    /// Operations that are out, and those that are held back for a while.
+    out: BTreeMap<u64, LogOp>,
+    held: Vec<LogOp>,
+    rng: Rng,
+    is_listed: bool,
+}
+
+impl Host {
+    pub(super) fn new(config: Config, rng: Rng) -> Self {
+        Self {
+            config,
+            stage: Stage::Listing,
+            parts: BTreeMap::new(),
+            files: None,
+            wire: None,
+            out: BTreeMap::new(),
+            held: Vec::new(),
+            rng,
+            is_listed: false,
+        }
+    }
+
+    /// Whether requests are applied.
+    pub(super) fn serves(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(stream) if stream.is_running())
+    }
+
+    pub(super) fn store(&self) -> Option<&Store> {
+        match &self.stage {
+            Stage::Serving(stream) => Some(stream.service()),
+            _ => None,
+        }
+    }
+
+    /// The process is gone: what the card has of it, it finishes.
+    pub(super) fn die(mut self) -> Option<LocalFiles> {
+        if let Some(wire) = self.wire.take() {
+            wire.borrow_mut().close();
+        }
+        self.files.take()
+    }
+
+    /// The card is gone.
+    pub(super) fn lose_card(&mut self) {
+        (self.files, self.wire, self.is_listed) = (None, None, false);
+        if let Stage::Serving(stream) = &mut self.stage {
+            stream.ended();
+        }
+        // Every file is there when the card is back, and what was out is asked for again.
+        self.held.extend(std::mem::take(&mut self.out).into_values());
+    }
+
+    pub(super) fn next_due_ms(&self) -> Option<u64> {
+        self.store().and_then(Store::next_due)
+    }
+
+    /// Whether there is something that waits for nothing but a turn.
+    pub(super) fn has_more(&self) -> bool {
+        !self.held.is_empty() && self.files.is_some()
+    }
+
+    pub(super) fn turn(&mut self, card: &mut Card) -> Result<(), Failure> {
+        if self.files.is_none() {
+            self.files = Some(card.service.local());
+        }
+        while let Some(completion) = self.files.as_mut().and_then(LocalFiles::poll) {
+            self.complete(completion)?;
+        }
+        match &mut self.stage {
+            Stage::Listing => self.list(),
+            Stage::Recovering(recovery) => {
+                if let Some(op) = recovery.next_op() {
+                    self.held.push(op);
+                }
+            }
+            Stage::Serving(_) => self.serve(card)?,
+        }
+        self.submit(card);
+        Ok(())
+    }
+
+    fn list(&mut self) {
+        if !std::mem::replace(&mut self.is_listed, true)
+            && let Some(files) = &mut self.files
+        {
+            let list = MetadataOp::List { directory: ROOT, after: Vec::new(), most: LIST_LEN };
+            let _ = files.submit(LISTING, Op::Metadata(list));
+        }
+    }
+
+    fn serve(&mut self, card: &mut Card) -> Result<(), Failure> {
+        let Stage::Serving(stream) = &mut self.stage else { return Ok(()) };
+        if self.wire.as_ref().is_some_and(|wire| !std::rc::Rc::ptr_eq(wire, &card.wire)) {
+            self.wire = None;
+        }
+        let wire = self.wire.get_or_insert_with(|| {
+            card.wire.borrow_mut().open();
+            std::rc::Rc::clone(&card.wire)
+        });
+        if let Some(why) = wire.borrow_mut().refused.take() {
+            return Err(Failure::new(format!("the card has sent the host away: {why}")));
+        }
+        let now = unix_ms(card.clock.now());
+        // How much is applied before the log moves on is another one each time.
+        for _ in 0..self.rng.below(8) {
+            if !stream.has_room() {
+                break;
+            }
+            let Some(frame) = wire.borrow_mut().hear() else { break };
+            let heard = FromCard::decode(&frame.inline, &frame.payload);
+            let heard =
+                heard.map_err(|error| Failure::new(format!("the card said what cannot be: {error}")))?;
+            stream.received(now, &heard).map_err(|fault| Failure::new(fault.to_string()))?;
+        }
+        stream.service_mut().tick(now);
+        while let Some(op) = stream.service_mut().next_op() {
+            if let LogOp::Remove { part, .. } = &op {
+                stream.forget_file(*part as u32);
+            }
+            self.held.push(op);
+        }
+        if let Some(failure) = stream.service().failure() {
+            return Err(Failure::new(format!("the store takes no more changes: {failure}")));
+        }
+        stream.send(&mut |frame| wire.borrow_mut().say(frame));
+        Ok(())
+    }
+
+    /// Hands some of what is held to the card, in any order.
+    fn submit(&mut self, card: &mut Card) {
+        let Some(files) = &mut self.files else { return };
+        let mut kept = Vec::new();
+        self.rng.shuffle(&mut self.held);
+        for op in std::mem::take(&mut self.held) {
+            if self.rng.one_in(3) || !files.has_room() {
+                kept.push(op);
+                continue;
+            }
+            let Some(request) = request(&op, &self.parts, &mut card.watcher) else {
+                kept.push(op);
+                continue;
+            };
+            if files.submit(op.token(), request).is_ok() {
+                self.out.insert(op.token().0, op);
+            } else {
+                kept.push(op);
+            }
+        }
+        self.held = kept;
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
+        if completion.token == LISTING {
+            return self.listed(completion.result);
+        }
+        let Some(op) = self.out.remove(&completion.token.0) else { return Ok(()) };
+        let bytes = match (&op, completion.result) {
+            (LogOp::Create { part, .. }, Ok(Outcome::Node(info))) => {
+                self.parts.insert(*part, info.id);
+                if let Stage::Serving(stream) = &mut self.stage {
+                    stream.name_file(*part as u32, info.id);
+                }
+                Vec::new()
+            }
+            (LogOp::Read { .. }, Ok(Outcome::Read(len))) => {
+                let buffer = completion.buffer.as_deref().unwrap_or_default();
+                buffer.get(..len as usize).unwrap_or_default().to_vec()
+            }
+            (LogOp::Remove { part, .. }, Ok(_) | Err(FileError::NotFound)) => {
+                self.parts.remove(part);
+                Vec::new()
+            }
+            (_, Ok(_)) => Vec::new(),
+            (op, Err(error)) => return Err(Failure::new(format!("{op:?} failed: {error}"))),
+        };
+        let done = LogCompletion { token: op.token(), result: Ok(bytes) };
+        match std::mem::replace(&mut self.stage, Stage::Listing) {
+            Stage::Recovering(mut recovery) => {
+                recovery.completed(done).map_err(|error| Failure::new(format!("not recovered: {error}")))?;
+                self.stage = finish(*recovery, &self.parts);
+            }
+            Stage::Serving(mut stream) => {
+                stream.service_mut().completed(done);
+                self.stage = Stage::Serving(stream);
+            }
+            Stage::Listing => {}
+        }
+        Ok(())
+    }
+
+    fn listed(&mut self, result: Result<Outcome, FileError>) -> Result<(), Failure> {
+        let Ok(Outcome::Entries { bytes, .. }) = result else {
+            return Err(Failure::new(format!("the parts are not listed: {result:?}")));
+        };
+        let mut sizes = Vec::new();
+        for entry in Entries::new(&bytes).flatten() {
+            if let Some(part) = std::str::from_utf8(entry.name).ok().and_then(part_number) {
+                self.parts.insert(part, entry.id);
+                sizes.push((part, entry.size));
+            }
+        }
+        let recovery = Recovery::new(self.config.clone(), sizes);
+        let recovery = recovery.map_err(|error| Failure::new(format!("not recovered: {error}")))?;
+        self.stage = finish(recovery, &self.parts);
+        Ok(())
+    }
+}
+
+fn finish(recovery: Recovery, parts: &BTreeMap<u64, NodeId>) -> Stage {
+    match recovery.finish() {
+        Err(going_on) => Stage::Recovering(going_on),
+        Ok(store) => {
+            let mut stream = HostStream::new(store, HostLimits::default());
+            for (part, node) in parts {
+                stream.name_file(*part as u32, *node);
+            }
+            Stage::Serving(Box::new(stream))
+        }
+    }
+}
+
+/// What an operation of the log asks of the files; nothing, while the part is not known.
+fn request(op: &LogOp, parts: &BTreeMap<u64, NodeId>, watcher: &mut dyn WriteObserver) -> Option<Op> {
+    let path = |part: &u64| part_name(*part).into_bytes();
+    Some(match op {
+        LogOp::Create { part, .. } => {
+            Op::Metadata(MetadataOp::Open { base: ROOT, path: path(part), create: true, exclusive: false })
+        }
+        LogOp::Remove { part, .. } => {
+            Op::Metadata(MetadataOp::Remove { base: ROOT, path: path(part), only: None })
+        }
+        LogOp::Flush { .. } => Op::Flush,
+        LogOp::Write { part, offset, bytes, is_durable, .. } => {
+            let file = *parts.get(part)?;
+            let mut from = Pool::new(bytes.len(), 1).take()?;
+            from.truncate(bytes.len());
+            from.copy_from_slice(bytes);
+            // The rings show writes to whoever watches; here there are none.
+            watcher.write_taken(file, *offset, bytes);
+            Op::Write { file, offset: *offset, from, durable: *is_durable }
+        }
+        LogOp::Read { part, offset, len, .. } => {
+            let into = Pool::new(len + 2 * 4096, 1).take()?;
+            Op::Read { file: *parts.get(part)?, offset: *offset, len: *len as u32, into }
+        }
+    })
+}

@@ -1,0 +1,290 @@
+//! `outboard sim kv`: clients use a store that is cut between card and host, while both of them die.
+//!
+//! ```text
+//!   clients ── SimNet ──▶ director, engine, table ── stream ──▶ store          either half dies, or both with their power;
+//!      │                        │                                 │            the log flushes, compacts, is recovered
+//!      │                        └──▶ FilesService, SimDisk ◀──────┘
+//!      ▼
+//!   history: what each was told, and when ──▶ is it linearizable?
+//! ```
+//!
+//! Everything is what ships, but for the network, the disk, the clock, and the rings, in whose place frames are passed on in
+//! their order, late. Answers are durable (`always`), so nothing that a client was told may be gone, whatever dies.
+
+mod card;
+mod client;
+mod host;
+mod port;
+
+use std::time::Duration;
+
+use ob_core::{Clock, Instant};
+use ob_files_card::{FormatOptions, LocalFiles};
+use ob_kv::store::{Config, Durability};
+use ob_sim::history::{KvSpec, Limits, check};
+use ob_sim::{Death, DiskPlan, Failure, NetPlan, Network, NodeId, Report, Rng, Scenario, SimDisk, Trace};
+
+use crate::files::SimDrive;
+use card::Card;
+use client::{Client, History};
+use host::Host;
+
+const CARD: NodeId = NodeId(0);
+const PORT: u16 = 6379;
+const CLIENTS: u32 = 4;
+/// Turns without an end before that is a failure.
+const TURNS_MAX: u64 = 2_000_000;
+/// The world begins some time after 1970.
+const EPOCH_MS: u64 = 1_000_000_000;
+/// How far the expiry of a key may be from what its client expects: the store counts whole milliseconds.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
+
+/// Milliseconds since 1970, in a world whose clock begins at 0.
+fn unix_ms(now: Instant) -> u64 {
+    EPOCH_MS + now.nanoseconds() / 1_000_000
+}
+
+/// A store that is cut between card and host.
+#[derive(Clone, Debug, Default)]
+pub struct KvScenario;
+
+impl Scenario for KvScenario {
+    fn name(&self) -> &'static str {
+        "kv"
+    }
+
+    fn run(&mut self, seed: u64, steps: u64, trace: &mut Trace) -> Result<Report, Failure> {
+        Run::new(seed, trace.clone())?.play(steps)
+    }
+}
+
+struct Run {
+    rng: Rng,
+    trace: Trace,
+    network: Network,
+    config: Config,
+    /// Here while the card is dead.
+    disk: Option<SimDisk>,
+    card: Option<Card>,
+    card_back_at: Instant,
+    host: Option<Host>,
+    host_back_at: Instant,
+    /// What hosts that died had asked of the card, until that is over.
+    orphans: Vec<LocalFiles>,
+    lives: u64,
+    clients: Vec<Client>,
+    history: History,
+    report: Report,
+}
+
+impl Run {
+    fn new(seed: u64, trace: Trace) -> Result<Self, Failure> {
+        let mut rng = Rng::new(seed);
+        let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
+        let plan = DiskPlan { capacity: 8 << 20, block_len: 4096, depth: 32, ..DiskPlan::default() };
+        let mut disk = SimDisk::new(plan, rng.fork("disk"), trace.clone());
+        let clock = trace.clock().clone();
+        let options = FormatOptions {
+            segment_len: Some(16 << 10),
+            section_len: Some(32 << 10),
+            log_len: Some(16 * (32 << 10)),
+        };
+        ob_files_card::format(&mut SimDrive::new(&mut disk, clock.clone(), None), &options, [3; 16])
+            .map_err(|error| Failure::new(format!("not formatted: {error}")))?;
+        let mut secret = [0; 16];
+        rng.fill(&mut secret);
+        let config = Config {
+            durability: Durability::Always,
+            part_len: 64 << 10,
+            parts_max: 64,
+            group_len: 8 << 10,
+            // Little, so that most records are read from the device.
+            memory_len: *rng.choose(&[0, 8 << 10, 64 << 10]).unwrap_or(&0),
+            writes_max: 4,
+            waiting_max: 64,
+            garbage_percent: 30,
+            secret,
+            name: [9; 16],
+            ..Config::default()
+        };
+        let clients = (0..CLIENTS).map(|number| {
+            Client::new(number, &network, clock.clone(), rng.fork_numbered("client", number.into()))
+        });
+        Ok(Self {
+            clients: clients.collect(),
+            rng: rng.fork("run"),
+            trace,
+            network,
+            config,
+            disk: Some(disk),
+            card: None,
+            card_back_at: Instant::default(),
+            host: None,
+            host_back_at: Instant::default(),
+            orphans: Vec::new(),
+            lives: 0,
+            history: History::new(),
+            report: Report::default(),
+        })
+    }
+
+    fn now(&self) -> Instant {
+        self.trace.clock().now()
+    }
+
+    fn play(mut self, steps: u64) -> Result<Report, Failure> {
+        let mut turns = 0;
+        while (self.history.len() as u64) < steps {
+            let number = self.rng.index(self.clients.len());
+            if self.clients[number].issue(&mut self.history) {
+                self.trace.note("ask", &[number as u64, self.history.len() as u64]);
+            }
+            self.disturb();
+            self.turn()?;
+            turns += 1;
+            if turns > TURNS_MAX {
+                return Err(Failure::new("the clients get nowhere"));
+            }
+        }
+        self.settle()?;
+        // What everybody finds in the end belongs to the history too.
+        for client in &mut self.clients {
+            client.look(&mut self.history);
+        }
+        self.settle()?;
+        self.judge()
+    }
+
+    /// Lets everything come to an end, with both halves alive.
+    fn settle(&mut self) -> Result<(), Failure> {
+        for _ in 0..TURNS_MAX {
+            let is_whole = self.card.is_some() && self.host.as_ref().is_some_and(Host::serves);
+            if is_whole && self.clients.iter().all(|client| client.is_idle() && client.next_due().is_none()) {
+                return Ok(());
+            }
+            self.turn()?;
+        }
+        Err(Failure::new("what was asked is never answered"))
+    }
+
+    fn judge(mut self) -> Result<Report, Failure> {
+        let (answered, lost) =
+            self.clients.iter().fold((0, 0), |sum, client| (sum.0 + client.answered, sum.1 + client.lost));
+        self.report.count("answered", answered);
+        self.report.count("lost", lost);
+        if let Some(card) = &self.card {
+            self.collect(card.driver.director().counts().card, card.driver.director().counts().host.total());
+        }
+        let spec = KvSpec { margin: EXPIRY_MARGIN.as_nanos() as u64 };
+        let verdict = check(&spec, &self.history, Limits::default());
+        if verdict.is_linearizable() { Ok(self.report) } else { Err(Failure::new(verdict.to_string())) }
+    }
+
+    fn collect(&mut self, by_card: u64, by_host: u64) {
+        self.report.count("answered by the card", by_card);
+        self.report.count("forwarded to the host", by_host);
+    }
+
+    /// Lets everybody do what can be done, and time go on to when something is due.
+    fn turn(&mut self) -> Result<(), Failure> {
+        self.begin_lives()?;
+        let mut has_more = false;
+        if let Some(card) = &mut self.card {
+            has_more |= card.turn();
+            if let Some(host) = &mut self.host {
+                host.turn(card)?;
+                has_more |= host.has_more();
+            }
+            for files in &mut self.orphans {
+                while files.poll().is_some() {}
+            }
+            self.orphans.retain(LocalFiles::has_requests);
+        }
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.turn(&mut self.history)?;
+            has_more |= self.network.has_events(NodeId(1 + number));
+        }
+        let now = self.now();
+        if has_more || self.network.has_events(CARD) {
+            // Even those who always have something to do take some time.
+            self.trace.clock().advance_to(now + Duration::from_nanos(self.rng.range(50..2000)));
+            return Ok(());
+        }
+        let halves = match (&mut self.card, &self.host) {
+            (None, _) => Some(self.card_back_at),
+            (Some(card), None) => [card.next_due(), Some(self.host_back_at)].into_iter().flatten().min(),
+            (Some(card), Some(_)) => card.next_due(),
+        };
+        let store = self.host.as_ref().and_then(Host::next_due_ms);
+        let store = store.map(|due| Instant::from_nanoseconds(due.saturating_sub(EPOCH_MS) * 1_000_000));
+        let clients = self.clients.iter().filter_map(Client::next_due).min();
+        let due = [self.network.next_due(), halves, store, clients].into_iter().flatten().min();
+        let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
+        self.trace.clock().advance_to(at.min(now + Duration::from_millis(2)) + Duration::from_nanos(50));
+        Ok(())
+    }
+
+    fn begin_lives(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        if self.card.is_none() && self.card_back_at <= now {
+            let Some(disk) = self.disk.take() else { return Err(Failure::new("there is no disk")) };
+            self.lives += 1;
+            let (clock, rng) = (self.trace.clock().clone(), self.rng.fork_numbered("card", self.lives));
+            self.card = Some(Card::new(disk, &self.network, clock, rng)?);
+        }
+        // A host is not served before what the one before it had asked for is over.
+        if self.host.is_none() && self.host_back_at <= now && self.orphans.is_empty() {
+            self.lives += 1;
+            self.host = Some(Host::new(self.config.clone(), self.rng.fork_numbered("host", self.lives)));
+        }
+        Ok(())
+    }
+
+    fn disturb(&mut self) {
+        if !self.rng.one_in(1500) {
+            return;
+        }
+        let number = self.rng.index(self.clients.len());
+        match self.rng.below(6) {
+            0 => {
+                self.report.count("resets", 1);
+                self.network.reset_between(NodeId(1 + number), CARD);
+            }
+            1 | 2 => self.kill_host(),
+            3 | 4 => self.kill_card(Death::Process),
+            _ => {
+                self.report.count("losses of power", 1);
+                self.kill_host();
+                self.kill_card(Death::Power);
+            }
+        }
+    }
+
+    fn kill_host(&mut self) {
+        let Some(host) = self.host.take() else { return };
+        self.report.count("host deaths", 1);
+        self.trace.note("host dies", &[]);
+        self.orphans.extend(host.die());
+        self.host_back_at = self.now() + Duration::from_micros(self.rng.below(5_000));
+    }
+
+    fn kill_card(&mut self, how: Death) {
+        let Some(card) = self.card.take() else { return };
+        self.report.count("card deaths", 1);
+        self.trace.note("card dies", &[]);
+        let counts = card.driver.director().counts();
+        self.collect(counts.card, counts.host.total());
+        self.network.kill(CARD, how);
+        if let Some(host) = &mut self.host {
+            host.lose_card();
+        }
+        self.orphans.clear();
+        let mut disk = card.into_disk();
+        match how {
+            Death::Process => disk.lose_process(),
+            Death::Power => disk.lose_power(),
+        }
+        self.disk = Some(disk);
+        self.card_back_at = self.now() + Duration::from_micros(self.rng.below(5_000));
+    }
+}
