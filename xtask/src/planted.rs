@@ -98,6 +98,23 @@ pub const HARNESSES: &[Harness] = &[
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
     Harness { package: "ob-files-card", test: "data", build: Build::Plain, plants: &["hole-reused-early"] },
+    Harness {
+        package: "ob-kv",
+        test: "model",
+        build: Build::Plain,
+        plants: &[
+            "answer-before-durable",
+            "read-before-durable",
+            "compaction-drops-live",
+            "compaction-copies-old",
+            "earlier-address-wins",
+            "part-removed-early",
+            "settled-with-gaps",
+            "life-written-ahead",
+            "unlocked-change",
+            "removed-not-logged",
+        ],
+    },
 ];
 
 const FEATURE: &str = "planted-bugs";

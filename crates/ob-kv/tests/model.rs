@@ -423,8 +423,9 @@ impl Run {
 
 #[test]
 fn it_is_a_map_whatever_happens() {
-    let first = std::env::var("OB_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = first.map_or(0..SEEDS, |seed: u64| seed..seed + 1);
+    // `OB_SEED` repeats one run, `OB_SEEDS` makes more of them.
+    let given = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let seeds = given("OB_SEED").map_or(0..given("OB_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let is_one = seeds.end - seeds.start == 1;
     let (mut crashes, mut removed, mut read, mut queued, mut attested) = (0, 0, 0, 0, 0);
     for seed in seeds {

@@ -87,12 +87,13 @@ struct Segment {
     /// How many of the tag's upper bits all of its keys share.
     depth: u32,
     used: usize,
-    slots: [Slot; SLOTS],
+    /// In a box, so that the list of segments can grow without moving them.
+    slots: Box<[Slot; SLOTS]>,
 }
 
 impl Segment {
     fn new(depth: u32) -> Self {
-        Self { depth, used: 0, slots: [Slot::default(); SLOTS] }
+        Self { depth, used: 0, slots: Box::new([Slot::default(); SLOTS]) }
     }
 
     /// The key's slot, or the free one where the search ended. Never called without a free slot.
@@ -144,15 +145,14 @@ pub(crate) struct Index {
     /// Which segment the tags with these upper bits are in; there are two to the power of `depth`.
     directory: Vec<u32>,
     depth: u32,
-    /// In boxes, so that this list can grow without moving them.
-    segments: Vec<Box<Segment>>,
+    segments: Vec<Segment>,
     keys: u64,
     expiring: u64,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { directory: vec![0], depth: 0, segments: vec![Box::new(Segment::new(0))], keys: 0, expiring: 0 }
+        Self { directory: vec![0], depth: 0, segments: vec![Segment::new(0)], keys: 0, expiring: 0 }
     }
 
     /// How many keys there are.
@@ -167,7 +167,7 @@ impl Index {
 
     /// Bytes of memory that it takes.
     pub(crate) fn memory_len(&self) -> usize {
-        let segment_len = size_of::<Segment>() + size_of::<Box<Segment>>();
+        let segment_len = size_of::<Segment>() + SLOTS * size_of::<Slot>();
         self.segments.len() * segment_len + self.directory.len() * size_of::<u32>()
     }
 
@@ -268,14 +268,14 @@ impl Index {
             self.directory = self.directory.iter().flat_map(|segment| [*segment; 2]).collect();
             self.depth += 1;
         }
-        let old = std::mem::replace(&mut *self.segments[number], Segment::new(depth + 1));
+        let old = std::mem::replace(&mut self.segments[number], Segment::new(depth + 1));
         let new_number = self.segments.len();
         let mut new = Segment::new(depth + 1);
         for slot in old.slots.iter().filter(|slot| slot.tag != 0) {
             let is_upper = upper_bits(slot.tag, depth + 1) & 1 == 1;
             if is_upper { new.insert(*slot) } else { self.segments[number].insert(*slot) }
         }
-        self.segments.push(Box::new(new));
+        self.segments.push(new);
         // The entries of the directory that named the old segment are neighbours; the upper half of them changes.
         let width = 1_usize << (self.depth - depth);
         let first = upper_bits(tag, depth) << (self.depth - depth);
@@ -360,10 +360,11 @@ mod tests {
             if cursor == 0 {
                 break;
             }
-            for number in next..(next + 100).min(4000) {
+            let end = (next + 100).min(4000);
+            for number in next..end {
                 index.insert(hash(number), at(number * 8), 0);
-                next = number + 1;
             }
+            next = end;
         }
         for number in 0..500 {
             assert_eq!(seen.get(&number), Some(&1), "{number}");

@@ -37,6 +37,8 @@ pub(crate) struct TooLong;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartState {
+    /// There is no file yet.
+    Wanted,
     Creating(Token),
     Ready,
     Removing(Token),
@@ -333,7 +335,10 @@ impl Log {
 
     /// The next operation.
     pub(crate) fn next_op(&mut self) -> Option<LogOp> {
-        self.issue_writes();
+        if self.failure.is_none() {
+            self.issue_create();
+            self.issue_writes();
+        }
         self.ops.pop_front()
     }
 
@@ -363,7 +368,7 @@ impl Log {
     fn is_ours(&self, token: Token) -> bool {
         let is_part = |part: &Part| match part.state {
             PartState::Creating(of) | PartState::Removing(of) => of == token,
-            PartState::Ready => false,
+            PartState::Wanted | PartState::Ready => false,
         };
         self.flushing.is_some_and(|(flush, _)| flush == token)
             || self.writes.iter().any(|write| write.state == WriteState::InFlight(token))
@@ -398,19 +403,27 @@ impl Log {
         }
     }
 
-    fn issue_writes(&mut self) {
-        if self.failure.is_some() {
-            return;
+    /// Files are made one behind the other, so that none is ever missing between others.
+    fn issue_create(&mut self) {
+        let token = Token(self.next_token + 1);
+        let is_made = |part: &Part| matches!(part.state, PartState::Ready | PartState::Removing(_));
+        let Some(part) = self.parts.iter_mut().find(|part| !is_made(part)) else { return };
+        if part.state == PartState::Wanted {
+            part.state = PartState::Creating(token);
+            self.next_token += 1;
+            self.ops.push_back(LogOp::Create { token, part: part.number });
         }
+    }
+
+    fn issue_writes(&mut self) {
         for at in 0..self.writes.len() {
-            if self.writes_in_flight >= self.config.writes_max {
+            let is_alone = !self.is_life_begun && !is_planted(Bug::LifeWrittenAhead);
+            let in_flight_max = if is_alone { 1 } else { self.config.writes_max };
+            if self.writes_in_flight >= in_flight_max {
                 return;
             }
             let write = &self.writes[at];
             if write.state != WriteState::Waiting {
-                if !self.is_life_begun && !is_planted(Bug::LifeWrittenAhead) {
-                    return;
-                }
                 continue;
             }
             let (part, offset) = (write.address / self.config.part_len, write.address % self.config.part_len);
@@ -432,13 +445,7 @@ impl Log {
         if self.parts.back().is_some_and(|part| part.number == number) {
             return;
         }
-        let state = if self.left_over.remove(&number) {
-            PartState::Ready
-        } else {
-            let token = self.token();
-            self.ops.push_back(LogOp::Create { token, part: number });
-            PartState::Creating(token)
-        };
+        let state = if self.left_over.remove(&number) { PartState::Ready } else { PartState::Wanted };
         self.parts.push_back(Part { number, live: 0, used: 0, reads: 0, state });
     }
 

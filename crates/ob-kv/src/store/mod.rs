@@ -232,7 +232,7 @@ impl Store {
         match Outline::of(request) {
             Err(OutlineError::Unknown) => self.refuse(job, &errors::unknown_command(request.arguments())),
             Err(OutlineError::Arity(command)) => {
-                self.refuse(job, &errors::wrong_arity(command.traits().name))
+                self.refuse(job, &errors::wrong_arity(command.traits().name));
             }
             Ok(outline) if !session.admits(outline.command) => self.refuse(job, &errors::NOT_AUTHENTICATED),
             Ok(outline) if outline.effect == Effect::Nothing => self.serve(job, session, &outline),
@@ -374,12 +374,17 @@ impl Store {
         self.answers.push(0, job.answer(bytes, None, is_closing));
     }
 
+    /// Answers with an error that shows nothing of any key.
     fn refuse(&mut self, job: Job, refusal: &Refusal) {
+        self.refuse_after(0, job, refusal);
+    }
+
+    /// Answers with an error that may leave when the log is settled up to `needs`: it can tell what a key is.
+    fn refuse_after(&mut self, needs: u64, job: Job, refusal: &Refusal) {
         self.stats.errors += 1;
         let mut bytes = self.answers.buffer();
-        bytes.clear();
         Replies::new(&mut bytes, job.version).error(&refusal.0);
-        self.answers.push(0, job.answer(bytes, None, false));
+        self.answers.push(needs, job.answer(bytes, None, false));
     }
 
     /// Makes the changes of a request, all or none.

@@ -63,6 +63,14 @@ impl Slot {
         Ok(Self::Seen(Seen { address, place, bytes: Some(bytes) }))
     }
 
+    /// The key of the record that was seen.
+    pub(crate) fn key<'a>(&'a self, log: &'a Log) -> Option<&'a [u8]> {
+        match self {
+            Self::Seen(seen) => Some(seen.place.of(seen.bytes(log)).key),
+            _ => None,
+        }
+    }
+
     /// Compares what was seen with what was looked for; any key will do where none is given.
     pub(crate) fn look(&self, key: Option<&[u8]>, now_ms: u64, log: &Log) -> Look {
         let Self::Seen(seen) = self else { return Look::Right };

@@ -359,7 +359,7 @@ impl Store {
             }
             Err(refusal) => {
                 self.answers.give_back(bytes);
-                self.refuse(job, &refusal);
+                self.refuse_after(instant.needs, job, &refusal);
             }
         }
     }
@@ -453,15 +453,12 @@ impl Store {
             Err(refusal) => return self.refuse(job, &refusal),
         };
         let mut bytes = self.answers.buffer();
-        let key_of = |slot| match slot {
-            &Slot::Seen(ref seen) => Some(seen.place.of(seen.bytes(&self.log)).key),
-            _ => None,
-        };
         let is_wanted = |key: &&[u8]| {
             !arguments.is_other_type
                 && arguments.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
         };
-        let wanted: Vec<&[u8]> = slots.iter().filter_map(key_of).filter(is_wanted).collect();
+        let wanted: Vec<&[u8]> =
+            slots.iter().filter_map(|slot| slot.key(&self.log)).filter(is_wanted).collect();
         let replies = &mut Replies::new(&mut bytes, job.version);
         replies.array(2);
         replies.bulk(next.to_string().as_bytes());
