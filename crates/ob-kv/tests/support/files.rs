@@ -16,7 +16,7 @@ struct Written {
 
 /// The files.
 #[derive(Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     /// As a read sees them.
     current: BTreeMap<u64, Vec<u8>>,
     /// As they are after a loss of power, at least.
@@ -25,31 +25,31 @@ pub struct Files {
     unflushed: Vec<Written>,
     in_flight: Vec<(LogOp, usize)>,
     /// Everything fails from here on.
-    pub failure: Option<LogFailure>,
+    pub(crate) failure: Option<LogFailure>,
 }
 
 impl Files {
-    pub fn submit(&mut self, op: LogOp) {
+    pub(crate) fn submit(&mut self, op: LogOp) {
         // A flush is for what was complete when it was asked for.
         self.in_flight.push((op, self.unflushed.len()));
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
     }
 
     /// The parts there are, with their lengths.
-    pub fn parts(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn parts(&self) -> Vec<(u64, u64)> {
         self.current.iter().map(|(part, bytes)| (*part, bytes.len() as u64)).collect()
     }
 
     /// Bytes of a part from an offset on, as the card would read them.
-    pub fn bytes(&self, part: u64, offset: u64) -> &[u8] {
+    pub(crate) fn bytes(&self, part: u64, offset: u64) -> &[u8] {
         self.current.get(&part).and_then(|bytes| bytes.get(offset as usize..)).unwrap_or_default()
     }
 
     /// Completes any of the operations.
-    pub fn complete(&mut self, rng: &mut Rng) -> Option<LogCompletion> {
+    pub(crate) fn complete(&mut self, rng: &mut Rng) -> Option<LogCompletion> {
         if self.in_flight.is_empty() {
             return None;
         }
@@ -66,7 +66,7 @@ impl Files {
             }
             LogOp::Write { part, offset, bytes, is_durable, .. } => {
                 assert!(self.current.contains_key(&part), "part {part} is not there");
-                assert!(offset as usize % BLOCK_LEN == 0 && bytes.len().is_multiple_of(BLOCK_LEN));
+                assert!((offset as usize).is_multiple_of(BLOCK_LEN) && bytes.len().is_multiple_of(BLOCK_LEN));
                 let written = Written { part, offset, bytes: bytes.to_vec() };
                 write(&mut self.current, &written);
                 if is_durable { write(&mut self.durable, &written) } else { self.unflushed.push(written) }
@@ -96,7 +96,7 @@ impl Files {
     }
 
     /// What is left after a loss of power: what was durable, and anything of the rest.
-    pub fn lose_power(self, rng: &mut Rng) -> Self {
+    pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
         let Self { mut durable, unflushed, in_flight, .. } = self;
         let mut maybe = unflushed;
         for (op, _) in in_flight {

@@ -1,12 +1,12 @@
 //! What the store's tests share: files with faults, and a store that is a plain map.
 
-pub mod files;
-pub mod reference;
+pub(crate) mod files;
+pub(crate) mod reference;
 
 use ob_kv::resp::Request;
 
 /// A request of these strings.
-pub fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {
+pub(crate) fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", strings.len()).into_bytes();
     for string in strings {
         let string = string.as_ref();
@@ -19,6 +19,6 @@ pub fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {
 
 /// The strings of a request.
 #[allow(dead_code, reason = "not every test looks into requests")]
-pub fn decoded(bytes: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn decoded(bytes: &[u8]) -> Vec<Vec<u8>> {
     Request::new(bytes).arguments().map(<[u8]>::to_vec).collect()
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 /// What a key is: its value, and when it is gone.
-pub type State = Option<(Vec<u8>, Option<u64>)>;
+pub(crate) type State = Option<(Vec<u8>, Option<u64>)>;
 
 /// The map, and what has become of each key.
 #[derive(Clone, Debug, Default)]
-pub struct Reference {
-    pub keys: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
+pub(crate) struct Reference {
+    pub(crate) keys: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
     /// What each key was made since the last recovery, with the stamp that made it; the first without one.
-    pub versions: BTreeMap<Vec<u8>, Vec<(u64, State)>>,
+    pub(crate) versions: BTreeMap<Vec<u8>, Vec<(u64, State)>>,
 }
 
 fn bulk(bytes: &[u8]) -> Vec<u8> {
@@ -38,11 +38,11 @@ const NOT_A_NUMBER: &[u8] = b"-ERR value is not an integer or out of range\r\n";
 
 impl Reference {
     /// Goes on from what was recovered.
-    pub fn of(keys: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>) -> Self {
+    pub(crate) fn of(keys: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>) -> Self {
         Self { keys, versions: BTreeMap::new() }
     }
 
-    pub fn get(&self, key: &[u8], now: u64) -> Option<&(Vec<u8>, Option<u64>)> {
+    pub(crate) fn get(&self, key: &[u8], now: u64) -> Option<&(Vec<u8>, Option<u64>)> {
         self.keys.get(key).filter(|(_, expires)| expires.is_none_or(|expires| expires > now))
     }
 
@@ -57,7 +57,7 @@ impl Reference {
     }
 
     /// The reply to a request, which it applies; nothing if any would do.
-    pub fn apply(&mut self, now: u64, stamp: u64, request: &[Vec<u8>]) -> Option<Vec<u8>> {
+    pub(crate) fn apply(&mut self, now: u64, stamp: u64, request: &[Vec<u8>]) -> Option<Vec<u8>> {
         let name = String::from_utf8(request[0].to_ascii_lowercase()).unwrap();
         let key = request.get(1).cloned().unwrap_or_default();
         let keys = || request[1..].iter();
@@ -94,6 +94,22 @@ impl Reference {
                 }
                 if name == "del" { number(removed) } else { value_or_nil(&old) }
             }
+            "append" | "incr" | "pexpire" | "persist" => self.modify(now, stamp, &name, request, old),
+            "flushall" => {
+                let keys: Vec<Vec<u8>> = self.keys.keys().cloned().collect();
+                for key in keys {
+                    self.change(stamp, &key, None);
+                }
+                ok()
+            }
+            _ => return None,
+        })
+    }
+
+    /// Commands that make a key another one by what it is.
+    fn modify(&mut self, now: u64, stamp: u64, name: &str, request: &[Vec<u8>], old: State) -> Vec<u8> {
+        let key = request[1].clone();
+        match name {
             "append" => {
                 let (mut value, expires) = old.unwrap_or_default();
                 value.extend_from_slice(&request[2]);
@@ -103,7 +119,7 @@ impl Reference {
             "incr" => {
                 let (value, expires) = old.unwrap_or_else(|| (b"0".to_vec(), None));
                 let Some(sum) = parsed(&value).and_then(|value| value.checked_add(1)) else {
-                    return Some(NOT_A_NUMBER.to_vec());
+                    return NOT_A_NUMBER.to_vec();
                 };
                 self.change(stamp, &key, Some((sum.to_string().into_bytes(), expires)));
                 number(sum)
@@ -124,15 +140,8 @@ impl Reference {
                 }
                 number(i64::from(is_expiring))
             }
-            "flushall" => {
-                let keys: Vec<Vec<u8>> = self.keys.keys().cloned().collect();
-                for key in keys {
-                    self.change(stamp, &key, None);
-                }
-                ok()
-            }
-            _ => return None,
-        })
+            _ => unreachable!("{name}"),
+        }
     }
 
     /// `SET key value [option] [time]`, with one option at most.
