@@ -1,5 +1,7 @@
 //! What the store's tests share: files with faults, and a store that is a plain map.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 pub(crate) mod files;
 pub(crate) mod reference;
 
@@ -18,7 +20,6 @@ pub(crate) fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {
 }
 
 /// The strings of a request.
-#[allow(dead_code, reason = "not every test looks into requests")]
 pub(crate) fn decoded(bytes: &[u8]) -> Vec<Vec<u8>> {
     Request::new(bytes).arguments().map(<[u8]>::to_vec).collect()
 }

@@ -1,0 +1,427 @@
+//! Commands as a client sees them: replies and errors in Redis' words, connections, failures, limits, wild requests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use ob_kv::resp::{Cut, Cutter, Limits, Request};
+use ob_kv::store::{Config, Durability, LogFailure, Recovery, Session, Store};
+use ob_sim::Rng;
+use proptest::prelude::*;
+use support::encoded;
+use support::files::Files;
+
+struct Client {
+    store: Store,
+    files: Files,
+    session: Session,
+    rng: Rng,
+    stamp: u64,
+    now: u64,
+}
+
+impl Client {
+    fn new(config: Config) -> Self {
+        let store = Store::create(config);
+        let session = store.open(5);
+        Self { store, files: Files::default(), session, rng: Rng::new(1), stamp: 0, now: 1_000_000 }
+    }
+
+    fn send(&mut self, request: &[u8]) {
+        self.stamp += 1;
+        self.store.apply(self.now, self.stamp, 1, &mut self.session, &Request::new(request));
+    }
+
+    /// The reply to a request.
+    fn reply(&mut self, request: &[u8]) -> Vec<u8> {
+        self.send(request);
+        for _ in 0..10_000 {
+            if let Some(answer) = self.store.next_answer() {
+                assert_eq!(answer.stamp, self.stamp);
+                return answer.bytes;
+            }
+            self.step();
+        }
+        panic!("no answer");
+    }
+
+    fn submit(&mut self) {
+        while let Some(op) = self.store.next_op() {
+            self.files.submit(op);
+        }
+    }
+
+    fn step(&mut self) {
+        self.submit();
+        if let Some(completion) = self.files.complete(&mut self.rng) {
+            self.store.completed(completion);
+        }
+    }
+
+    /// Lets everything become complete.
+    fn settle(&mut self) {
+        self.now += 10_000;
+        self.store.tick(self.now);
+        for _ in 0..10_000 {
+            self.step();
+            self.submit();
+            if self.files.is_idle() {
+                return;
+            }
+        }
+        panic!("it never comes to an end");
+    }
+
+    /// The reply to a line of words.
+    fn ask(&mut self, line: &str) -> String {
+        let request = Request::of_line(line.as_bytes()).unwrap();
+        String::from_utf8(self.reply(request.bytes())).unwrap()
+    }
+
+    /// Asks a line, and compares.
+    fn says(&mut self, line: &str, reply: &str) {
+        assert_eq!(self.ask(line), format!("{reply}\r\n"), "{line}");
+    }
+}
+
+fn small() -> Config {
+    Config { part_len: 64 << 10, group_len: 8 << 10, memory_len: 8 << 10, ..Config::default() }
+}
+
+#[test]
+fn strings_are_set_and_got() {
+    let mut client = Client::new(small());
+    client.says("get k", "$-1");
+    client.says("set k v", "+OK");
+    client.says("get k", "$1\r\nv");
+    client.says("set k w nx", "$-1");
+    client.says("set k w xx get", "$1\r\nv");
+    client.says("set none w xx", "$-1");
+    client.says("set none w nx get", "$-1");
+    client.says("getset k x", "$1\r\nw");
+    client.says("setnx k y", ":0");
+    client.says("setnx k2 y", ":1");
+    client.says("mget k missing k2", "*3\r\n$1\r\nx\r\n$-1\r\n$1\r\ny");
+    client.says("mset a 1 b 2 a 3", "+OK");
+    client.says("mget a b", "*2\r\n$1\r\n3\r\n$1\r\n2");
+    client.says("msetnx a 9 c 9", ":0");
+    client.says("msetnx c 9 d 9", ":1");
+    client.says("append c 1", ":2");
+    client.says("append new 1", ":1");
+    client.says("strlen c", ":2");
+    client.says("strlen missing", ":0");
+    client.says("set s 'Hello World'", "+OK");
+    client.says("getrange s 0 4", "$5\r\nHello");
+    client.says("getrange s -5 -1", "$5\r\nWorld");
+    client.says("getrange s 3 1", "$0\r\n");
+    client.says("getrange s 50 100", "$0\r\n");
+    client.says("getrange s -100 0", "$1\r\nH");
+    client.says("getrange missing 0 -1", "$0\r\n");
+    client.says("getdel s", "$11\r\nHello World");
+    client.says("getdel s", "$-1");
+    client.says("type a", "+string");
+    client.says("type s", "+none");
+    client.says("exists a a b s", ":3");
+    client.says("touch a s", ":1");
+    client.says("del a a b s", ":2");
+    client.says("unlink c", ":1");
+    client.says("dbsize", ":5");
+    client.says("flushdb sync", "+OK");
+    client.says("dbsize", ":0");
+    client.says("get k", "$-1");
+    client.says("set '' v", "-ERR empty keys are not supported");
+}
+
+#[test]
+fn numbers_are_counted() {
+    let mut client = Client::new(small());
+    client.says("incr n", ":1");
+    client.says("incrby n 41", ":42");
+    client.says("decr n", ":41");
+    client.says("decrby n 51", ":-10");
+    client.says("get n", "$3\r\n-10");
+    client.says("set n 9223372036854775807", "+OK");
+    client.says("incr n", "-ERR increment or decrement would overflow");
+    client.says("decrby n -9223372036854775808", "-ERR decrement would overflow");
+    client.says("set n ' 1'", "+OK");
+    client.says("incr n", "-ERR value is not an integer or out of range");
+    client.says("incrby m x", "-ERR value is not an integer or out of range");
+}
+
+#[test]
+fn keys_expire() {
+    let mut client = Client::new(small());
+    client.says("set k v px 100", "+OK");
+    client.says("pttl k", ":100");
+    client.says("ttl k", ":0");
+    client.says("pexpiretime k", ":1000100");
+    client.says("set k w keepttl", "+OK");
+    client.says("pttl k", ":100");
+    client.says("append k w", ":2");
+    client.says("pttl k", ":100");
+    client.now += 99;
+    client.says("get k", "$2\r\nww");
+    client.now += 1;
+    client.says("get k", "$-1");
+    client.says("dbsize", ":0");
+    client.says("ttl k", ":-2");
+    client.says("setex k 10 v", "+OK");
+    client.says("ttl k", ":10");
+    client.says("persist k", ":1");
+    client.says("persist k", ":0");
+    client.says("ttl k", ":-1");
+    client.says("psetex k 1500 v", "+OK");
+    client.says("ttl k", ":2");
+    client.says("expire k 100 nx", ":0");
+    client.says("expire k 1 gt", ":0");
+    client.says("expire k 100 gt", ":1");
+    client.says("pexpire k 5000 lt", ":1");
+    client.says("ttl k", ":5");
+    client.says("expireat k 2000", ":1");
+    client.says("expiretime k", ":2000");
+    client.says("expire missing 100", ":0");
+    client.says("expire k -1", ":1");
+    client.says("exists k", ":0");
+    client.says("set k v exat 1", "+OK");
+    client.says("get k", "$-1");
+    client.says("set k v ex 0", "-ERR invalid expire time in 'set' command");
+    client.says("setex k 0 v", "-ERR invalid expire time in 'setex' command");
+    client.says("expire k 9223372036854775807", "-ERR invalid expire time in 'expire' command");
+    client.says("expire k 1 foo", "-ERR Unsupported option foo");
+    client.says("set k v ex 1 px 1", "-ERR syntax error");
+    client.says("set k v foo", "-ERR syntax error");
+    // A clock that is set back stands still.
+    client.says("set k v px 10", "+OK");
+    client.now += 10;
+    client.says("get k", "$-1");
+    client.says("set k v px 10", "+OK");
+    client.now -= 1000;
+    client.says("pttl k", ":10");
+}
+
+#[test]
+fn mistakes_are_told_in_the_words_of_redis() {
+    let mut client = Client::new(small());
+    client.says("get", "-ERR wrong number of arguments for 'get' command");
+    client.says("mset a 1 b", "-ERR wrong number of arguments for 'mset' command");
+    client.says("lpush a b", "-ERR unknown command 'lpush', with args beginning with: 'a' 'b' ");
+    client.says("scan x", "-ERR invalid cursor");
+    client.says("scan 0 count 0", "-ERR syntax error");
+    client.says("flushall now", "-ERR syntax error");
+    client.says("select 1", "-ERR DB index is out of range");
+    client.says("select 0", "+OK");
+    client.says("client foo", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.");
+    client.says("ping a b", "-ERR wrong number of arguments for 'ping' command");
+    let reply = client.reply(&encoded(&[&b"no\r\nsuch"[..], &[0xff; 300], b"x"]));
+    assert!(reply.starts_with(b"-ERR unknown command 'no  such'") && reply.len() < 600);
+    assert_eq!(reply.iter().filter(|byte| **byte == b'\n').count(), 1);
+}
+
+#[test]
+fn connections_are_authenticated_greeted_and_named() {
+    let mut client = Client::new(Config { password: Some("secret".to_owned()), ..small() });
+    assert_eq!(client.session.standing(), 0);
+    client.says("get k", "-NOAUTH Authentication required.");
+    client.says("hello 3", "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time");
+    client.says("auth wrong", "-WRONGPASS invalid username-password pair or user is disabled.");
+    client.says("auth other secret", "-WRONGPASS invalid username-password pair or user is disabled.");
+    client.says("auth a b c", "-ERR syntax error");
+    client.says("auth secret", "+OK");
+    assert_eq!(client.session.standing(), 2);
+    client.says("hello 4", "-NOPROTO unsupported protocol version");
+    assert!(client.ask("hello 3 auth default secret setname me").starts_with("%7\r\n$6\r\nserver\r\n"));
+    assert_eq!(client.session.standing(), 3);
+    client.says("get k", "_");
+    client.says("client getname", "$2\r\nme");
+    client.says(
+        "client setname 'a b'",
+        "-ERR Client names cannot contain spaces, newlines or special characters.",
+    );
+    client.says("client setinfo lib-name test", "+OK");
+    client.says("client id", ":5");
+    assert!(client.ask("client list").contains("id=5 name=me "));
+    client.says("reset", "+RESET");
+    assert_eq!(client.session.standing(), 0);
+    client.says("auth default secret", "+OK");
+    client.says("ping", "+PONG");
+    client.says("ping hi", "$2\r\nhi");
+    client.says("echo hi", "$2\r\nhi");
+    client.send(&encoded(&["quit"]));
+    assert!(client.store.next_answer().unwrap().is_last);
+    let mut open = Client::new(small());
+    let text = "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
+    open.says("auth x", text);
+}
+
+#[test]
+fn tools_get_what_they_ask_for_first() {
+    let mut client = Client::new(small());
+    client.says("config get save", "*2\r\n$4\r\nsave\r\n$0\r\n");
+    client.says("config get appendon*", "*2\r\n$10\r\nappendonly\r\n$3\r\nyes");
+    client.says("config get nothing", "*0");
+    assert!(client.ask("config set maxmemory 1").starts_with("-ERR Unknown option"));
+    client.says("command docs", "*0");
+    assert!(client.ask("command").starts_with("*46\r\n*10\r\n$3\r\nget\r\n:2\r\n"));
+    assert!(client.ask("command info get nope").ends_with("$-1\r\n"));
+    client.says("set k v px 1000", "+OK");
+    let info = client.ask("info");
+    assert!(info.contains("\r\n# Keyspace\r\ndb0:keys=1,expires=1,avg_ttl=0\r\n"), "{info}");
+    assert!(info.contains("redis_version:7."));
+    assert!(!client.ask("info keyspace").contains("redis_version"));
+}
+
+#[test]
+fn a_scan_matches_patterns() {
+    let mut client = Client::new(small());
+    for number in 0..50 {
+        client.says(&format!("set user:{number} v"), "+OK");
+        client.says(&format!("set other:{number} v"), "+OK");
+    }
+    client.settle();
+    let reply = client.ask("scan 0 match user:1* count 1000");
+    assert!(reply.starts_with("*2\r\n$1\r\n0\r\n*11\r\n"), "{reply}");
+    assert!(client.ask("scan 0 type list count 1000").ends_with("*0\r\n"));
+}
+
+#[test]
+fn a_full_index_takes_no_new_keys_and_goes_on_with_the_old_ones() {
+    let mut client = Client::new(Config { index_len_max: 3000, ..small() });
+    client.says("set first v", "+OK");
+    let mut count = 1;
+    while client.ask(&format!("set key{count} v")) == "+OK\r\n" {
+        count += 1;
+        assert!(count < 1000);
+    }
+    client.says("set more v", "-OOM command not allowed when used memory > 'maxmemory'.");
+    client.says("incr more", "-OOM command not allowed when used memory > 'maxmemory'.");
+    client.says("set first w", "+OK");
+    client.says("get first", "$1\r\nw");
+    client.says("del first", ":1");
+}
+
+#[test]
+fn a_full_log_takes_no_more_until_something_is_removed() {
+    let mut client = Client::new(Config { parts_max: 6, ..small() });
+    let value = "v".repeat(1000);
+    let mut count = 0;
+    while client.ask(&format!("set key{count} {value}")) == "+OK\r\n" {
+        client.step();
+        count += 1;
+        assert!(count < 1000);
+    }
+    client.says("set more v", "-OOM command not allowed when used memory > 'maxmemory'.");
+    for number in 0..count {
+        client.says(&format!("get key{number}"), &format!("$1000\r\n{value}"));
+    }
+    for number in 0..count - 5 {
+        client.says(&format!("del key{number}"), ":1");
+    }
+    client.settle();
+    client.says("set more v", "+OK");
+    for number in count - 5..count {
+        client.says(&format!("get key{number}"), &format!("$1000\r\n{value}"));
+    }
+}
+
+#[test]
+fn long_values_are_kept_and_longer_ones_refused() {
+    let mut client = Client::new(Config { value_len_max: 40_000, ..small() });
+    let value = "v".repeat(40_000);
+    client.says(&format!("set k {value}"), "+OK");
+    client.settle();
+    client.says("set other v", "+OK");
+    client.settle();
+    client.says("get k", &format!("$40000\r\n{value}"));
+    client.says("append k v", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    client.says(&format!("set k {value}v"), "-ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+    client.says(&format!("mset a {value} b {value}"), "-ERR request exceeds a part of the log");
+    client.says("exists a b k", ":1");
+    let long_key = "k".repeat(70_000);
+    client.says(&format!("get {long_key}"), "$-1");
+    client.says(&format!("set {long_key} v"), "-ERR key exceeds maximum allowed size");
+}
+
+#[test]
+fn a_log_that_fails_is_never_lied_about() {
+    for durability in [Durability::Always, Durability::EverySecond] {
+        let mut client = Client::new(Config { durability, ..small() });
+        client.says("set k v", "+OK");
+        client.settle();
+        client.files.failure = Some(LogFailure::Space);
+        client.send(&encoded(&["set", "k", "w"]));
+        client.settle();
+        let answer = client.store.next_answer().unwrap().bytes;
+        let error = "-MISCONF Errors writing to the log: no space left for the log";
+        let is_always = durability == Durability::Always;
+        // It was promised in the one case, and only told in the other.
+        assert_eq!(
+            answer,
+            if is_always { format!("{error}\r\n") } else { "+OK\r\n".to_owned() }.into_bytes()
+        );
+        client.says("set k x", error);
+        client.says("get k", if is_always { error } else { "$1\r\nw" });
+        client.says("ping", "+PONG");
+        assert_eq!(client.store.failure(), Some(LogFailure::Space));
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_told() {
+    let mut client = Client::new(Config { memory_len: 0, ..small() });
+    client.says("set k 1", "+OK");
+    client.settle();
+    client.says("set other 1", "+OK");
+    client.settle();
+    client.files.failure = Some(LogFailure::Device);
+    client.says("get k", "-ERR a record could not be read: the log's device failed");
+    client.says("incr k", "-ERR a record could not be read: the log's device failed");
+    client.files.failure = None;
+    client.says("incr k", ":2");
+}
+
+#[test]
+fn a_new_life_knows_the_stamps_of_the_last() {
+    let mut client = Client::new(small());
+    client.stamp = 700;
+    client.says("set k v", "+OK");
+    client.settle();
+    let mut recovery = Recovery::new(small(), client.files.parts()).unwrap();
+    while let Some(op) = recovery.next_op() {
+        client.files.submit(op);
+        recovery.completed(client.files.complete(&mut client.rng).unwrap()).unwrap();
+    }
+    assert_eq!(recovery.progress().keys, 1);
+    client.store = recovery.finish().ok().unwrap();
+    assert_eq!(client.store.stamp_max(), 701);
+    client.says("get k", "$1\r\nv");
+}
+
+proptest! {
+    /// Whatever is cut out of a stream is answered once, and nothing panics.
+    #[test]
+    fn no_request_is_too_wild(seed: u64, noise in prop::collection::vec(any::<u8>(), 0..200)) {
+        let words: [&[u8]; 24] = [
+            b"set", b"get", b"mset", b"mget", b"scan", b"incrby", b"expire", b"getrange", b"hello", b"auth", b"client",
+            b"config", b"command", b"info", b"k", b"v", b"0", b"-1", b"9223372036854775807", b"px", b"match", b"[a-", b"",
+            &noise,
+        ];
+        let mut rng = Rng::new(seed);
+        let mut client = Client::new(small());
+        for _ in 0..60 {
+            let count = rng.range(1..7) as usize;
+            let strings: Vec<&[u8]> = (0..count).map(|_| words[rng.index(words.len())]).collect();
+            let reply = client.reply(&encoded(&strings));
+            prop_assert!(reply.ends_with(b"\r\n"));
+        }
+        let limits = Limits { arguments: 100, argument_len: 1000, request_len: 10_000, line_len: 1000 };
+        match Cutter::default().cut(&noise, &limits, false) {
+            Ok(Cut::Request(len)) => drop(client.reply(&noise[..len])),
+            Ok(Cut::Line(len)) => {
+                if let Ok(request) = Request::of_line(&noise[..len]) {
+                    client.reply(request.bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+}
