@@ -73,9 +73,8 @@ impl Store {
 
     fn begin_compaction(&mut self) {
         let count = self.log.parts().len();
-        let used: u64 = self.log.parts().map(|part| part.used).sum();
-        let live: u64 = self.log.parts().map(|part| part.live).sum();
-        let outdated = used.saturating_sub(live);
+        let used = self.log.used();
+        let outdated = used.saturating_sub(self.log.live());
         let is_worth_it = outdated * 100 > used * self.config.garbage_percent;
         // With little room left, less has to do; but copying what is current gains nothing.
         let is_short_of_parts = count + 3 > self.config.parts_max && outdated * 8 > used;
@@ -162,8 +161,7 @@ impl Store {
 
     fn remove_part(&mut self) {
         let Some(part) = self.log.parts().next().map(|part| part.number) else { return };
-        self.log.remove_oldest();
-        if self.log.is_removing() {
+        if self.log.remove_oldest() {
             self.compaction = Compaction::Removing { part };
         }
     }

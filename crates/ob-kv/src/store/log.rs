@@ -35,15 +35,6 @@ pub(crate) struct LogConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PartState {
-    /// There is no file yet.
-    Wanted,
-    Creating(Token),
-    Ready,
-    Removing(Token),
-}
-
 /// A part that recovery would look at.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -54,7 +45,15 @@ pub(crate) struct Part {
     pub(crate) used: u64,
     /// Reads that are on their way.
     reads: u32,
-    state: PartState,
+    /// Whether its file is there.
+    is_made: bool,
+}
+
+/// What a file operation that is on its way is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileChange {
+    Create { token: Token, part: u64 },
+    RemoveOldest { token: Token },
 }
 
 struct Open {
@@ -80,11 +79,23 @@ struct GroupWrite {
     state: WriteState,
 }
 
+impl FileChange {
+    fn token(self) -> Token {
+        match self {
+            Self::Create { token, .. } | Self::RemoveOldest { token } => token,
+        }
+    }
+}
+
 /// The log.
 pub(crate) struct Log {
     config: LogConfig,
     origin: Origin,
     parts: VecDeque<Part>,
+    live: u64,
+    used: u64,
+    creating: Option<FileChange>,
+    removing: Option<FileChange>,
     /// Parts beyond the last one whose files are there.
     left_over: BTreeSet<u64>,
     open: Option<Open>,
@@ -117,13 +128,16 @@ impl Log {
         left_over: BTreeSet<u64>,
         previous: u64,
     ) -> Self {
-        let part =
-            |&(number, used): &(u64, u64)| Part { number, live: 0, used, reads: 0, state: PartState::Ready };
+        let part = |&(number, used): &(u64, u64)| Part { number, live: 0, used, reads: 0, is_made: true };
         let end = parts.last().map_or(0, |(number, used)| number * config.part_len + used);
         Self {
             config,
             origin,
             parts: parts.iter().map(part).collect(),
+            live: 0,
+            used: parts.iter().map(|(_, used)| used).sum(),
+            creating: None,
+            removing: None,
             left_over,
             open: None,
             tail: end,
@@ -174,6 +188,16 @@ impl Log {
 
     pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = &Part> {
         self.parts.iter()
+    }
+
+    /// Bytes of records that are current, as the index rounds them.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of all groups.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
     }
 
     /// Bytes of groups in memory, those that are written included.
@@ -242,6 +266,7 @@ impl Log {
     pub(crate) fn keep(&mut self, address: u64, len: usize) {
         if let Some(part) = self.part_of(address) {
             part.live += len as u64;
+            self.live += len as u64;
         }
     }
 
@@ -249,11 +274,13 @@ impl Log {
     pub(crate) fn release(&mut self, address: u64, len: usize) {
         if let Some(part) = self.part_of(address) {
             part.live = part.live.saturating_sub(len as u64);
+            self.live = self.live.saturating_sub(len as u64);
         }
     }
 
     /// Nothing in the log is current any more.
     pub(crate) fn release_all(&mut self) {
+        self.live = 0;
         for part in &mut self.parts {
             part.live = 0;
         }
@@ -270,6 +297,7 @@ impl Log {
         if let Some(part) = self.part_of(address) {
             part.used = end;
         }
+        self.used += bytes.len() as u64;
         self.pages_len += bytes.len();
         self.pages.push_back(Page { address, bytes: Arc::clone(&bytes) });
         self.writes.push_back(GroupWrite { address, bytes, state: WriteState::Waiting });
@@ -316,21 +344,16 @@ impl Log {
         }
     }
 
-    /// Asks for the oldest part to be removed, unless it is the last, or being read, or being removed.
-    pub(crate) fn remove_oldest(&mut self) {
-        let token = self.token();
-        let is_last = self.parts.len() < 2;
-        let Some(part) = self.parts.front_mut() else { return };
-        if !is_last && part.reads == 0 && part.state == PartState::Ready {
-            part.state = PartState::Removing(token);
-            let part = part.number;
+    /// Asks for the oldest part to be removed, unless it is the last, or being read; whether it is removed.
+    pub(crate) fn remove_oldest(&mut self) -> bool {
+        let oldest = self.parts.front().filter(|part| part.reads == 0 && self.parts.len() > 1);
+        let Some(part) = oldest.map(|part| part.number) else { return false };
+        if self.removing.is_none() {
+            let token = self.token();
+            self.removing = Some(FileChange::RemoveOldest { token });
             self.ops.push_back(LogOp::Remove { token, part });
         }
-    }
-
-    /// Whether the oldest part is being removed.
-    pub(crate) fn is_removing(&self) -> bool {
-        self.parts.front().is_some_and(|part| matches!(part.state, PartState::Removing(_)))
+        true
     }
 
     /// The next operation.
@@ -351,14 +374,18 @@ impl Log {
             self.failure.get_or_insert(failure);
             return true;
         }
-        if self.flushing.is_some_and(|(flush, _)| flush == token) {
-            let (_, up_to) = self.flushing.take().unwrap_or((token, 0));
+        if let Some((_, up_to)) = self.flushing.take_if(|(flush, _)| *flush == token) {
             self.durable = self.durable.max(up_to);
-        } else if self.parts.front().is_some_and(|part| part.state == PartState::Removing(token)) {
-            self.parts.pop_front();
-        } else if let Some(part) = self.parts.iter_mut().find(|part| part.state == PartState::Creating(token))
+        } else if self.removing.take_if(|change| change.token() == token).is_some() {
+            if let Some(part) = self.parts.pop_front() {
+                self.used -= part.used;
+            }
+        } else if let Some(FileChange::Create { part, .. }) =
+            self.creating.take_if(|change| change.token() == token)
         {
-            part.state = PartState::Ready;
+            if let Some(part) = self.part_of(part * self.config.part_len) {
+                part.is_made = true;
+            }
         } else {
             self.write_done(token);
         }
@@ -366,13 +393,10 @@ impl Log {
     }
 
     fn is_ours(&self, token: Token) -> bool {
-        let is_part = |part: &Part| match part.state {
-            PartState::Creating(of) | PartState::Removing(of) => of == token,
-            PartState::Wanted | PartState::Ready => false,
-        };
+        let changes = [self.creating, self.removing];
         self.flushing.is_some_and(|(flush, _)| flush == token)
+            || changes.iter().flatten().any(|change| change.token() == token)
             || self.writes.iter().any(|write| write.state == WriteState::InFlight(token))
-            || self.parts.iter().any(is_part)
     }
 
     fn write_done(&mut self, token: Token) {
@@ -405,14 +429,11 @@ impl Log {
 
     /// Files are made one behind the other, so that none is ever missing between others.
     fn issue_create(&mut self) {
-        let token = Token(self.next_token + 1);
-        let is_made = |part: &Part| matches!(part.state, PartState::Ready | PartState::Removing(_));
-        let Some(part) = self.parts.iter_mut().find(|part| !is_made(part)) else { return };
-        if part.state == PartState::Wanted {
-            part.state = PartState::Creating(token);
-            self.next_token += 1;
-            self.ops.push_back(LogOp::Create { token, part: part.number });
-        }
+        let unmade = self.parts.iter().rev().take_while(|part| !part.is_made).last();
+        let (Some(part), None) = (unmade.map(|part| part.number), self.creating) else { return };
+        let token = self.token();
+        self.creating = Some(FileChange::Create { token, part });
+        self.ops.push_back(LogOp::Create { token, part });
     }
 
     fn issue_writes(&mut self) {
@@ -426,9 +447,9 @@ impl Log {
             if write.state != WriteState::Waiting {
                 continue;
             }
-            let (part, offset) = (write.address / self.config.part_len, write.address % self.config.part_len);
-            let is_ready = |known: &Part| known.number == part && known.state == PartState::Ready;
-            if !self.parts.iter().any(is_ready) {
+            let address = write.address;
+            let (part, offset) = (address / self.config.part_len, address % self.config.part_len);
+            if self.part_of(address).is_none_or(|part| !part.is_made) {
                 return;
             }
             let token = self.token();
@@ -445,8 +466,8 @@ impl Log {
         if self.parts.back().is_some_and(|part| part.number == number) {
             return;
         }
-        let state = if self.left_over.remove(&number) { PartState::Ready } else { PartState::Wanted };
-        self.parts.push_back(Part { number, live: 0, used: 0, reads: 0, state });
+        let is_made = self.left_over.remove(&number);
+        self.parts.push_back(Part { number, live: 0, used: 0, reads: 0, is_made });
     }
 
     fn part_of(&mut self, address: u64) -> Option<&mut Part> {

@@ -337,7 +337,7 @@ impl Store {
             index_len: self.index.memory_len(),
             log_memory_len: self.log.memory_len(),
             log_len: self.log.appended() - self.log.begin(),
-            log_live_len: self.log.parts().map(|part| part.live).sum(),
+            log_live_len: self.log.live(),
             requests_waiting: self.tasks.len() + self.held.len(),
             ..self.stats
         }
