@@ -113,6 +113,8 @@ pub const HARNESSES: &[Harness] = &[
             "life-written-ahead",
             "unlocked-change",
             "removed-not-logged",
+            "attests-locked",
+            "attests-unsettled",
         ],
     },
 ];

@@ -24,6 +24,10 @@ pub(crate) enum Bug {
     LifeWrittenAhead,
     /// `unlocked-change`: a request that waits for a read does not keep later ones off its key.
     UnlockedChange,
+    /// `attests-locked`: keys are attested that a request waits to change.
+    AttestsLocked,
+    /// `attests-unsettled`: records are attested that are not in the settled part of the log.
+    AttestsUnsettled,
     /// `removed-not-logged`: the removal of a key is not written to the log.
     RemovedNotLogged,
 }
@@ -43,6 +47,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "settled-with-gaps" => Some(Bug::SettledWithGaps),
         "life-written-ahead" => Some(Bug::LifeWrittenAhead),
         "unlocked-change" => Some(Bug::UnlockedChange),
+        "attests-locked" => Some(Bug::AttestsLocked),
+        "attests-unsettled" => Some(Bug::AttestsUnsettled),
         "removed-not-logged" => Some(Bug::RemovedNotLogged),
         _ => None,
     });

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use ob_format::kv::RecordPlace;
 use ob_kv::resp::Request;
-use ob_kv::store::{Answer, Config, Durability, Recovery, Session, Store};
+use ob_kv::store::{Answer, Attestation, Config, Durability, Recovery, Session, Store};
 use ob_sim::Rng;
 use support::files::Files;
 use support::reference::{Reference, State};
@@ -116,6 +116,7 @@ impl Run {
                 70..97 => self.complete(),
                 97 => self.pause(),
                 98 if self.rng.one_in(3) => self.lose_power(),
+                99 if self.rng.one_in(3) => self.store.begin_refill(),
                 _ => {}
             }
             self.take_answers();
@@ -213,6 +214,14 @@ impl Run {
 
     fn take_answers(&mut self) {
         self.settled = self.settled.max(self.store.settled());
+        while let Some((as_of, attestation)) = self.store.next_attestation() {
+            // No later request has changed the key by then, or the card would have to know of it.
+            let state = self.reference.versions.get(&attestation.key).and_then(|versions| {
+                versions.iter().rev().find(|(stamp, _)| *stamp <= as_of).map(|(_, state)| state.clone())
+            });
+            let state = state.unwrap_or_else(|| self.reference.keys.get(&attestation.key).cloned());
+            self.check_attestation(&attestation, state.as_ref().map(|(value, _)| &value[..]));
+        }
         while let Some(answer) = self.store.next_answer() {
             self.take_answer(&answer);
             self.store.give_back(answer.bytes);
@@ -245,17 +254,24 @@ impl Run {
             *known = stamp.max(*known);
         }
         if let Some(attestation) = &answer.attestation {
-            let bytes = self.files.bytes(attestation.part, attestation.offset);
-            // The part may be gone by then, and the card would notice.
-            if !bytes.is_empty() {
-                let record = RecordPlace::decode(bytes).expect("what is attested is there").of(bytes);
-                assert_eq!((record.key, record.stamp), (&*attestation.key, attestation.stamp));
-                let value = record.value.unwrap();
-                assert_eq!((value.len(), record.expires), (attestation.value_len, attestation.expires));
-                assert!(answer.bytes.ends_with(&[value, b"\r\n"].concat()), "seed {seed}");
-                self.attested += 1;
-            }
+            let value = decoded(&[b"*1\r\n", &answer.bytes[..]].concat()).remove(0);
+            self.check_attestation(attestation, Some(&value));
         }
+    }
+
+    /// What is attested lies on the device, and is what the key was.
+    fn check_attestation(&mut self, attestation: &Attestation, expected: Option<&[u8]>) {
+        // The part may be gone by then, and the card would notice.
+        if self.files.parts().first().is_none_or(|(oldest, _)| attestation.part < *oldest) {
+            return;
+        }
+        let bytes = self.files.bytes(attestation.part, attestation.offset);
+        let record = RecordPlace::decode(bytes).expect("what is attested is there").of(bytes);
+        assert_eq!((record.key, record.stamp), (&*attestation.key, attestation.stamp));
+        let value = record.value.unwrap();
+        assert_eq!((value.len(), record.expires), (attestation.value_len, attestation.expires));
+        assert!(expected == Some(value), "seed {}: an old record was attested", self.seed);
+        self.attested += 1;
     }
 
     /// Lets everything come to an end, and time pass.

@@ -12,13 +12,14 @@
 //! copied: there is nothing older that they could hide. The part may go when what *replaces* its records is durable; not
 //! only the copies, but whatever has outdated the others.
 
-use ob_format::kv::{GroupHeader, LogError};
+use ob_format::kv::Record;
 
 use super::Store;
 use super::index::KeyHash;
 use super::log::Log;
 use super::ops::LogFailure;
-use super::tasks::ReadUse;
+use super::sweep::{self, Piece};
+use super::tasks::{ReadUse, SweepUse};
 use crate::plant::{Bug, is_planted};
 
 /// How compaction stands.
@@ -26,8 +27,8 @@ use crate::plant::{Bug, is_planted};
 pub(crate) enum Compaction {
     #[default]
     Idle,
-    /// The next group to look at, and how many bytes to read at least.
-    Sweeping { address: u64, len: usize },
+    /// What to read next.
+    Sweeping(Piece),
     /// A read is on its way.
     Reading,
     /// Everything was copied; the part may go when the log is durable up to there.
@@ -46,11 +47,11 @@ impl Store {
         }
         match self.compaction {
             Compaction::Idle => self.begin_compaction(),
-            Compaction::Sweeping { address, len } => {
+            Compaction::Sweeping(Piece { address, len }) => {
                 // Clients' records come first: copies wait while the log is behind.
                 if self.log.unwritten_len() <= 4 * self.config.group_len as u64 {
                     let token = self.log.read(address, len);
-                    self.reads.insert(token, ReadUse::Sweep { address });
+                    self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Compaction });
                     self.compaction = Compaction::Reading;
                 }
             }
@@ -88,75 +89,45 @@ impl Store {
         self.compaction = if is_empty {
             Compaction::Waiting { needs: self.log.appended() }
         } else {
-            Compaction::Sweeping { address: begin, len: self.config.group_len }
+            Compaction::Sweeping(Piece { address: begin, len: self.config.group_len })
         };
     }
 
     /// A piece of the part was read.
     pub(super) fn swept(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
-        let Ok(bytes) = result else {
-            self.compaction = Compaction::Stuck;
-            return;
-        };
-        let Some(end) = self.log.parts().next().map(|oldest| self.log.begin() + oldest.used) else { return };
-        let mut at = 0;
-        let mut wanted = self.config.group_len;
-        while address + (at as u64) < end {
-            let rest = bytes.get(at..).unwrap_or_default();
-            match GroupHeader::decode(rest) {
-                Ok(header) if header.length <= rest.len() => {
-                    if self.copy_group(address + at as u64, &header, rest).is_err() {
-                        self.compaction = Compaction::Stuck;
-                        return;
-                    }
-                    at += header.length;
-                }
-                // Only the begin of it is there: read it as the first next time, and as much as it is long.
-                Ok(header) if at > 0 || header.length > bytes.len() => {
-                    wanted = wanted.max(header.length);
-                    break;
-                }
-                Err(LogError::Missing) if at > 0 => break,
-                Ok(_) | Err(_) => {
-                    self.compaction = Compaction::Stuck;
-                    return;
-                }
-            }
-        }
-        let next = address + at as u64;
-        self.compaction = if next < end {
-            Compaction::Sweeping { address: next, len: wanted }
-        } else {
-            Compaction::Waiting { needs: self.log.appended() }
+        let (end, len) = (self.log.end_of_part(address).unwrap_or(address), self.config.group_len);
+        let visited = result.ok().and_then(|bytes| {
+            let copy = |address, record: &Record<'_>| self.copy_if_current(address, record);
+            sweep::visit(&bytes, address, end, len, copy).ok()
+        });
+        self.compaction = match visited {
+            None => Compaction::Stuck,
+            Some(piece) if piece.address < end => Compaction::Sweeping(piece),
+            Some(_) => Compaction::Waiting { needs: self.log.appended() },
         };
     }
 
-    fn copy_group(&mut self, address: u64, header: &GroupHeader, group: &[u8]) -> Result<(), LogError> {
-        for (at, place) in header.records(group)? {
-            let record = place.of(group.get(at..).unwrap_or_default());
-            if record.value.is_none() {
-                continue;
-            }
-            let hash = KeyHash::of(&self.config.secret, record.key);
-            let is_current = self.find(hash).is_some_and(|place| place.address == address + at as u64);
-            if !is_current && !is_planted(Bug::CompactionCopiesOld) {
-                continue;
-            }
-            if is_planted(Bug::CompactionDropsLive) && record.key.len() % 4 == 1 {
-                continue;
-            }
-            if record.expires.is_some_and(|expires| expires <= self.now_ms) {
-                self.stats.keys_expired += 1;
-                self.forget(hash);
-                continue;
-            }
-            // It fitted into a part before, and does again.
-            if self.log.reserve(self.now_ms, Log::aligned(record.len())).is_ok() {
-                self.put(hash, &record);
-                self.stats.records_copied += 1;
-            }
+    fn copy_if_current(&mut self, address: u64, record: &Record<'_>) {
+        if record.value.is_none() {
+            return;
         }
-        Ok(())
+        let hash = KeyHash::of(&self.config.secret, record.key);
+        let is_current = self.find(hash).is_some_and(|place| place.address == address);
+        if !is_current && !is_planted(Bug::CompactionCopiesOld) {
+            return;
+        }
+        if is_planted(Bug::CompactionDropsLive) && record.key.len() % 4 == 1 {
+            return;
+        }
+        if record.expires.is_some_and(|expires| expires <= self.now_ms) {
+            self.stats.keys_expired += 1;
+            return self.forget(hash);
+        }
+        // It fitted into a part before, and does again.
+        if self.log.reserve(self.now_ms, Log::aligned(record.len())).is_ok() {
+            self.put(hash, record);
+            self.stats.records_copied += 1;
+        }
     }
 
     fn remove_part(&mut self) {

@@ -162,6 +162,11 @@ impl Log {
         self.parts.front().map_or(self.tail, |part| part.number * self.config.part_len)
     }
 
+    /// Where the oldest part begins that is not being removed.
+    pub(crate) fn begin_to_stay(&self) -> u64 {
+        self.begin() + if self.removing.is_some() { self.config.part_len } else { 0 }
+    }
+
     /// Where the last record ends.
     pub(crate) fn appended(&self) -> u64 {
         self.appended
@@ -188,6 +193,14 @@ impl Log {
 
     pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = &Part> {
         self.parts.iter()
+    }
+
+    /// Where the groups end of the part that an address is in.
+    pub(crate) fn end_of_part(&self, address: u64) -> Option<u64> {
+        let number = address / self.config.part_len;
+        let at = number.checked_sub(self.parts.front()?.number)?;
+        let part = self.parts.get(usize::try_from(at).ok()?)?;
+        Some(number * self.config.part_len + part.used)
     }
 
     /// Bytes of records that are current, as the index rounds them.

@@ -31,10 +31,12 @@ mod index;
 mod log;
 mod ops;
 mod recovery;
+mod refill;
 mod run;
 mod session;
 mod slots;
 mod stats;
+mod sweep;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -52,6 +54,7 @@ use self::compaction::Compaction;
 use self::errors::Refusal;
 use self::index::{Index, KeyHash, Place, rounded_len};
 use self::log::{Log, LogConfig};
+use self::refill::Refill;
 use self::run::{Change, Changes};
 use self::session::After;
 use self::slots::Slot;
@@ -160,6 +163,7 @@ pub struct Store {
     held: VecDeque<(Job, Vec<u8>)>,
     reads: BTreeMap<Token, ReadUse>,
     compaction: Compaction,
+    refill: Refill,
     started_ms: Option<u64>,
     now_ms: u64,
     flushed_ms: u64,
@@ -192,6 +196,7 @@ impl Store {
             held: VecDeque::new(),
             reads: BTreeMap::new(),
             compaction: Compaction::default(),
+            refill: Refill::default(),
             started_ms: None,
             now_ms: 0,
             flushed_ms: 0,
@@ -258,6 +263,7 @@ impl Store {
             self.log.seal();
         }
         self.compact();
+        self.step_refill();
         self.log.next_op()
     }
 

@@ -1,0 +1,118 @@
+//! Telling the card again what it may serve, after its table was lost: a walk through the log, from its begin to its end.
+//!
+//! What is attested is current *as of* the last request that was applied, whatever stamp its record has, so it passes the
+//! floors that the card's restart has raised (`docs/linearizable-offload.md`, "Refilling"). A key that a request waits to change
+//! is left out, for that request has a lesser stamp than the last one; and while requests are held back as a whole, nothing
+//! is attested.
+
+use std::collections::VecDeque;
+
+use ob_format::kv::Record;
+
+use super::Store;
+use super::answers::{ATTESTED_KEY_LEN_MAX, Attestation};
+use super::index::KeyHash;
+use super::ops::LogFailure;
+use super::sweep::{self, Piece};
+use super::tasks::{ReadUse, SweepUse};
+use crate::plant::{Bug, is_planted};
+
+/// Attestations that may wait before the walk does.
+const WAITING_MAX: usize = 4096;
+
+/// How the walk stands.
+#[derive(Debug, Default)]
+pub(crate) struct Refill {
+    step: Step,
+    /// Whether the walk begins anew when the read is done that is on its way.
+    begins_anew: bool,
+    waiting: VecDeque<(u64, Attestation)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    Next(Piece),
+    Reading,
+}
+
+impl Store {
+    /// Begins to attest all keys whose records the card could serve, from the first on.
+    pub fn begin_refill(&mut self) {
+        self.refill.waiting.clear();
+        if matches!(self.refill.step, Step::Reading) {
+            self.refill.begins_anew = true;
+            return;
+        }
+        self.refill.step = Step::Next(Piece { address: self.log.begin(), len: self.config.group_len });
+    }
+
+    /// The next attestation of a walk through the log, with the stamp as of which it holds.
+    pub fn next_attestation(&mut self) -> Option<(u64, Attestation)> {
+        self.refill.waiting.pop_front()
+    }
+
+    /// Whether a walk through the log has not come to its end.
+    #[must_use]
+    pub fn is_refilling(&self) -> bool {
+        !matches!(self.refill.step, Step::Idle) || !self.refill.waiting.is_empty()
+    }
+
+    /// Takes the next step, if there is one to take.
+    pub(super) fn step_refill(&mut self) {
+        let Step::Next(piece) = self.refill.step else { return };
+        if self.refill.waiting.len() >= WAITING_MAX || !self.held.is_empty() {
+            return;
+        }
+        let address = piece.address.max(self.log.begin_to_stay());
+        match self.log.end_of_part(address).map(|end| end.min(self.log.settled())) {
+            Some(end) if address < end => {
+                let token = self.log.read(address, piece.len);
+                self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Refill });
+                self.refill.step = Step::Reading;
+            }
+            Some(_) if address < self.log.settled() => {
+                let address = (address / self.config.part_len + 1) * self.config.part_len;
+                self.refill.step = Step::Next(Piece { address, len: self.config.group_len });
+            }
+            _ => self.refill.step = Step::Idle,
+        }
+    }
+
+    /// A piece of the log was read.
+    pub(super) fn refill(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
+        let end = self.log.end_of_part(address).unwrap_or(address).min(self.log.settled());
+        if std::mem::take(&mut self.refill.begins_anew) {
+            self.refill.step = Step::Idle;
+            return self.begin_refill();
+        }
+        let len = self.config.group_len;
+        let visited = result.ok().and_then(|bytes| {
+            let visit = |address, record: &Record<'_>| self.attest_if_current(address, record);
+            sweep::visit(&bytes, address, end, len, visit).ok()
+        });
+        // What cannot be read here is met by the requests that ask for it; the card does without.
+        self.refill.step = visited.map_or(Step::Idle, Step::Next);
+    }
+
+    fn attest_if_current(&mut self, address: u64, record: &Record<'_>) {
+        let hash = KeyHash::of(&self.config.secret, record.key);
+        let is_current = self.find(hash).is_some_and(|place| place.address == address);
+        let is_over = record.expires.is_some_and(|expires| expires <= self.now_ms);
+        let is_locked = self.locks.contains_key(&hash) && !is_planted(Bug::AttestsLocked);
+        let is_held_back = is_locked || !self.held.is_empty();
+        let Some(value) = record.value else { return };
+        if is_current && !is_over && !is_held_back && record.key.len() <= ATTESTED_KEY_LEN_MAX {
+            let attestation = Attestation {
+                key: record.key.to_vec(),
+                part: address / self.config.part_len,
+                offset: address % self.config.part_len,
+                value_len: value.len(),
+                stamp: record.stamp,
+                expires: record.expires,
+            };
+            self.refill.waiting.push_back((self.stamp_max, attestation));
+        }
+    }
+}
