@@ -200,6 +200,24 @@ fn keys_expire() {
 }
 
 #[test]
+fn keys_that_nobody_looks_at_expire_too() {
+    let mut client = Client::new(small());
+    for number in 0..300 {
+        client.says(&format!("set k{number} v px {}", 1000 + number), "+OK");
+    }
+    client.says("set k0 v", "+OK");
+    client.says("pexpire k1 60000", ":1");
+    client.says("dbsize", ":300");
+    client.now += 3000;
+    assert!(client.store.next_due().unwrap() <= client.now);
+    client.store.tick(client.now);
+    client.says("dbsize", ":2");
+    client.settle();
+    client.says("get k0", "$1\r\nv");
+    client.says("ttl k1", ":47");
+}
+
+#[test]
 fn mistakes_are_told_in_the_words_of_redis() {
     let mut client = Client::new(small());
     client.says("get", "-ERR wrong number of arguments for 'get' command");

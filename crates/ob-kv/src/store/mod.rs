@@ -16,8 +16,8 @@
 //! may be answered whenever they have been read. Requests about keys that they do not name (`FLUSHALL`, `SCAN`, `DBSIZE`) wait
 //! until nothing is locked, and everything behind them waits for them.
 //!
-//! **Expiry** is found out by whoever looks at a record. The index knows only whether a key expires, not when: the time would
-//! cost half as much memory again for every key that does. Keys that nobody looks at go when compaction meets their records.
+//! **Expiry** is in the records; the index knows only whether a key expires. So whoever has to know reads the record.
+//! Beside that a list of bounded length says which records are over when, for keys that nobody looks at.
 //!
 //! **Failure.** When the log cannot be written, the store takes no more changes, and answers that were waiting to become
 //! durable become errors. Recovery is what brings it back.
@@ -26,6 +26,7 @@ mod answers;
 mod arguments;
 mod compaction;
 mod errors;
+mod expiry;
 mod glob;
 mod index;
 mod log;
@@ -52,6 +53,7 @@ pub use stats::Stats;
 use self::answers::Answers;
 use self::compaction::Compaction;
 use self::errors::Refusal;
+use self::expiry::Expiry;
 use self::index::{Index, KeyHash, Place, rounded_len};
 use self::log::{Log, LogConfig};
 use self::refill::Refill;
@@ -130,6 +132,10 @@ impl Default for Config {
 }
 
 impl Config {
+    fn expiry_len_max(&self) -> usize {
+        self.index_len_max / EXPIRY_PART
+    }
+
     fn log(&self) -> LogConfig {
         LogConfig {
             part_len: self.part_len,
@@ -141,6 +147,10 @@ impl Config {
     }
 }
 
+/// The list of what expires when may take this part of the memory of the index.
+const EXPIRY_PART: usize = 4;
+/// Keys that may be forgotten at once because they are over.
+const EXPIRED_AT_ONCE_MAX: usize = 1000;
 /// Bytes that may wait to be written before the store asks for patience.
 const UNWRITTEN_GROUPS_MAX: u64 = 32;
 /// Groups that may be on their way before one that is not full waits for more, where answers wait for it.
@@ -151,6 +161,7 @@ const FLUSH_INTERVAL_MS: u64 = 1000;
 pub struct Store {
     config: Config,
     index: Index,
+    expiry: Expiry,
     log: Log,
     answers: Answers,
     tasks: BTreeMap<u64, Task>,
@@ -180,13 +191,15 @@ impl Store {
     pub fn create(config: Config) -> Self {
         let origin = Origin { store: config.name, life: 1 };
         let log = Log::new(config.log(), origin, &[], Default::default(), 0);
-        Self::with(config, Index::new(), log, 0)
+        let expiry = Expiry::new(config.expiry_len_max());
+        Self::with(config, Index::new(), expiry, log, 0)
     }
 
-    fn with(config: Config, index: Index, log: Log, stamp_max: u64) -> Self {
+    fn with(config: Config, index: Index, expiry: Expiry, log: Log, stamp_max: u64) -> Self {
         Self {
             config,
             index,
+            expiry,
             log,
             answers: Answers::default(),
             tasks: BTreeMap::new(),
@@ -285,6 +298,7 @@ impl Store {
         if self.log.open_since().is_some_and(|since| since + self.config.seal_after_ms <= self.now_ms) {
             self.log.seal();
         }
+        self.forget_expired();
         if self.config.durability == Durability::EverySecond
             && self.flushed_ms + FLUSH_INTERVAL_MS <= self.now_ms
         {
@@ -300,7 +314,7 @@ impl Store {
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
             .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
-        seal.into_iter().chain(flush).min()
+        seal.into_iter().chain(flush).chain(self.expiry.next_due()).min()
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.
@@ -340,7 +354,7 @@ impl Store {
         Stats {
             keys: self.index.len(),
             keys_expiring: self.index.expiring(),
-            index_len: self.index.memory_len(),
+            index_len: self.index.memory_len() + self.expiry.memory_len(),
             log_memory_len: self.log.memory_len(),
             log_len: self.log.appended() - self.log.begin(),
             log_live_len: self.log.live(),
@@ -412,6 +426,7 @@ impl Store {
                 Change::RemoveAll => {
                     self.log.append(&Record { key: &[], value: None, stamp, expires: None });
                     self.index.clear();
+                    self.expiry.clear();
                     self.log.release_all();
                 }
             }
@@ -462,6 +477,22 @@ impl Store {
         self.log.keep(address, len_max);
         if let Some(old) = old {
             self.log.release(old.address, old.len_max);
+        }
+        if let Some(expires) = record.expires
+            && !self.expiry.add(expires, hash, address)
+        {
+            self.stats.expiries_unlisted += 1;
+        }
+    }
+
+    /// Forgets keys whose time is over. Their records say so by themselves.
+    fn forget_expired(&mut self) {
+        for _ in 0..EXPIRED_AT_ONCE_MAX {
+            let Some((hash, address)) = self.expiry.due(self.now_ms) else { return };
+            if self.find(hash).is_some_and(|place| place.address == address) {
+                self.stats.keys_expired += 1;
+                self.forget(hash);
+            }
         }
     }
 

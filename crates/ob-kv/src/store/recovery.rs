@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ob_core::Token;
 use ob_format::kv::{BLOCK_LEN, GroupHeader, LogError, Origin, Record};
 
+use super::expiry::Expiry;
 use super::index::{Index, KeyHash, Place, rounded_len};
 use super::log::Log;
 use super::ops::{LogCompletion, LogFailure, LogOp};
@@ -70,6 +71,7 @@ pub struct Recovery {
     /// Where the parts that were read end.
     ends: Vec<(u64, u64)>,
     index: Index,
+    expiry: Expiry,
     live: BTreeMap<u64, u64>,
     stamp_max: u64,
     /// The last good group: where it begins, and who wrote it.
@@ -100,6 +102,7 @@ impl Recovery {
         }
         Ok(Self {
             is_done: parts.is_empty(),
+            expiry: Expiry::new(config.expiry_len_max()),
             config,
             parts,
             ends: Vec::new(),
@@ -175,7 +178,7 @@ impl Recovery {
         if !self.is_done {
             return Err(Box::new(self));
         }
-        let Self { config, parts, ends, index, live, stamp_max, last, .. } = self;
+        let Self { config, parts, ends, index, expiry, live, stamp_max, last, .. } = self;
         let origin = match last {
             Some((_, origin)) => Origin { store: origin.store, life: origin.life.saturating_add(1) },
             None => Origin { store: config.name, life: 1 },
@@ -187,7 +190,7 @@ impl Recovery {
         for (part, live) in live {
             log.keep(part * config.part_len, usize::try_from(live).unwrap_or(usize::MAX));
         }
-        Ok(Store::with(config, index, log, stamp_max))
+        Ok(Store::with(config, index, expiry, log, stamp_max))
     }
 
     fn len_of_part(&self) -> u64 {
@@ -233,6 +236,7 @@ impl Recovery {
         let begin = self.parts.keys().next().map_or(0, |part| part * self.config.part_len);
         if record.key.is_empty() {
             self.index.clear();
+            self.expiry.clear();
             self.live.clear();
             return;
         }
@@ -242,6 +246,9 @@ impl Recovery {
                 return;
             }
             let len_max = rounded_len(record.len());
+            if let Some(expires) = record.expires {
+                self.expiry.add(expires, hash, address);
+            }
             *self.live.entry(address / self.config.part_len).or_default() += len_max as u64;
             self.index.insert(hash, Place { address, len_max, expires: record.expires.is_some() }, begin)
         } else {

@@ -24,6 +24,8 @@ pub struct Stats {
     pub hash_collisions: u64,
     /// Keys that were found to have expired.
     pub keys_expired: u64,
+    /// Records with an expiry that the list of them had no room for.
+    pub expiries_unlisted: u64,
     /// Records that compaction has copied.
     pub records_copied: u64,
     /// Parts that compaction has removed.
@@ -32,7 +34,7 @@ pub struct Stats {
     pub keys: u64,
     /// Keys that are gone some day.
     pub keys_expiring: u64,
-    /// Bytes of memory that the index takes.
+    /// Bytes of memory that the index takes, with the list of what expires when.
     pub index_len: usize,
     /// Bytes of the log in memory.
     pub log_memory_len: usize,
@@ -142,6 +144,7 @@ impl Facts<'_> {
             ("total_commands_processed", stats.requests.to_string()),
             ("total_error_replies", stats.errors.to_string()),
             ("expired_keys", stats.keys_expired.to_string()),
+            ("expiries_unlisted", stats.expiries_unlisted.to_string()),
             ("keyspace_hits", stats.hits.to_string()),
             ("keyspace_misses", stats.misses.to_string()),
             ("records_read", stats.records_read.to_string()),
