@@ -116,7 +116,7 @@ impl Run {
                 70..97 => self.complete(),
                 97 => self.pause(),
                 98 if self.rng.one_in(3) => self.lose_power(),
-                99 if self.rng.one_in(3) => self.store.begin_refill(),
+                99 if self.rng.one_in(3) => self.store.begin_refill(self.stamp + 1),
                 _ => {}
             }
             self.take_answers();

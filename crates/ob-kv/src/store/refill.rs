@@ -38,13 +38,19 @@ enum Step {
 }
 
 impl Store {
-    /// Begins to attest all keys whose records the card could serve, from the first on.
-    pub fn begin_refill(&mut self) {
+    /// Begins to attest all keys whose records the card could serve, from the first on. `begins` is the stamp at which this
+    /// life of the stream begins: whatever has a lesser one has been applied, is a request that waits here, or is lost.
+    pub fn begin_refill(&mut self, begins: u64) {
+        self.stamp_max = self.stamp_max.max(begins.saturating_sub(1));
         self.refill.waiting.clear();
         if matches!(self.refill.step, Step::Reading) {
             self.refill.begins_anew = true;
-            return;
+        } else {
+            self.walk_from_begin();
         }
+    }
+
+    fn walk_from_begin(&mut self) {
         self.refill.step = Step::Next(Piece { address: self.log.begin(), len: self.config.group_len });
     }
 
@@ -84,8 +90,7 @@ impl Store {
     pub(super) fn refill(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
         let end = self.log.end_of_part(address).unwrap_or(address).min(self.log.settled());
         if std::mem::take(&mut self.refill.begins_anew) {
-            self.refill.step = Step::Idle;
-            return self.begin_refill();
+            return self.walk_from_begin();
         }
         let len = self.config.group_len;
         let visited = result.ok().and_then(|bytes| {
