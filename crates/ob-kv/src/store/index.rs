@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A key is known by 76 bits of a keyed hash, and its bytes are compared only where its record is read anyway. Among a thousand
-//! million keys the odds that two are taken for one are one in 130,000; nobody can look for such a pair without the secret.
+//! million keys the odds that any two are taken for one are one in 150,000; nobody can look for such a pair without the secret.
 //!
 //! A segment holds a contiguous range of tags. When it is full it becomes two, each with one half of the range, so growing never
 //! touches more than 64 keys (and, every time that the number of segments has doubled, the directory). `SCAN` goes by tags in
