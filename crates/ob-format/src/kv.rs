@@ -207,11 +207,13 @@ impl RecordPlace {
         Ok(Self { key, value, stamp: body.stamp.get(), expires, len })
     }
 
-    /// Bytes that a record takes, as its header says, which alone may be there and is not checked: how much to read.
+    /// The key of a record, and when it is gone, from bytes that need not reach further than the key. There is no telling
+    /// from them whether they are right.
     #[must_use]
-    pub fn len_of(header: &[u8]) -> Option<usize> {
-        let (body, _) = RecordBody::ref_from_prefix(header).ok()?;
-        Some(RECORD_HEADER_LEN + usize::from(body.key_length.get()) + body.value_length.get() as usize)
+    pub fn key_alone(bytes: &[u8]) -> Option<(&[u8], Option<u64>)> {
+        let (body, rest) = RecordBody::ref_from_prefix(bytes).ok()?;
+        let key = rest.get(..usize::from(body.key_length.get()))?;
+        Some((key, Some(body.expires.get()).filter(|expires| *expires > 0)))
     }
 
     /// The record itself.

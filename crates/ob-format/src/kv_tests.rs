@@ -108,6 +108,9 @@ proptest! {
             let alone = &bytes[*at..*at + expected.len()];
             prop_assert_eq!(RecordPlace::decode(alone).unwrap().of(alone), expected);
             prop_assert!(RecordPlace::decode(&alone[..alone.len() - 1]).is_err());
+            let key_end = RECORD_HEADER_LEN + key.len();
+            prop_assert_eq!(RecordPlace::key_alone(&alone[..key_end]), Some((&key[..], *expires)));
+            prop_assert_eq!(RecordPlace::key_alone(&alone[..key_end - 1]), None);
         }
     }
 

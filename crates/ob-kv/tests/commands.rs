@@ -360,6 +360,27 @@ fn long_values_are_kept_and_longer_ones_refused() {
 }
 
 #[test]
+fn a_key_named_many_times_is_not_read_many_times() {
+    let mut client = Client::new(Config { value_len_max: 40_000, ..small() });
+    client.says(&format!("set k {}", "v".repeat(40_000)), "+OK");
+    client.says("set small v", "+OK");
+    for _ in 0..2 {
+        let many = " k".repeat(10_000);
+        client.says(&format!("mget {many}"), "-ERR reply exceeds maximum allowed size");
+        client.says(&format!("exists {many}"), ":10000");
+        let many = " small".repeat(10_000);
+        assert_eq!(client.ask(&format!("mget {many}")).len(), 8 + 7 * 10_000);
+        assert!(client.ask("scan 0").contains("small"));
+        client.settle();
+        assert_eq!(client.store.stats().waiting_len, 0);
+    }
+    client.says(
+        &format!("client setname {}", "n".repeat(2000)),
+        "-ERR Client names cannot contain spaces, newlines or special characters.",
+    );
+}
+
+#[test]
 fn a_log_that_fails_is_never_lied_about() {
     for durability in [Durability::Always, Durability::EverySecond] {
         let mut client = Client::new(Config { durability, ..small() });

@@ -283,6 +283,7 @@ impl Run {
             self.seed,
             self.expected.len()
         );
+        assert_eq!(self.store.stats().waiting_len, 0, "seed {}", self.seed);
         self.now += self.rng.below(3000);
         let due = self.store.next_due();
         self.store.tick(due.unwrap_or(0).max(self.now));

@@ -52,6 +52,8 @@ pub(crate) struct Answers {
     /// By the address that has to be settled.
     waiting: VecDeque<(u64, Answer)>,
     ready: VecDeque<Answer>,
+    /// Bytes of all of them.
+    len: usize,
     buffers: Vec<Vec<u8>>,
 }
 
@@ -72,8 +74,14 @@ impl Answers {
         self.waiting.len() + self.ready.len()
     }
 
+    /// Bytes of the answers that wait.
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.len
+    }
+
     /// Takes an answer that may leave when the log is settled up to `needs`.
     pub(crate) fn push(&mut self, needs: u64, answer: Answer) {
+        self.len += answer.bytes.len();
         if needs == 0 || is_planted(Bug::AnswerBeforeDurable) {
             self.ready.push_back(answer);
             return;
@@ -85,14 +93,15 @@ impl Answers {
 
     /// The next one that may leave. After a failure nothing becomes settled any more, and what waits for it gets an error.
     pub(crate) fn next(&mut self, settled: u64, failure: Option<LogFailure>) -> Option<Answer> {
-        if let Some(answer) = self.ready.pop_front() {
-            return Some(answer);
-        }
-        if let Some((_, answer)) = self.waiting.pop_front_if(|(needs, _)| *needs <= settled) {
+        let ready = self.ready.pop_front();
+        let ready = ready.or_else(|| Some(self.waiting.pop_front_if(|(needs, _)| *needs <= settled)?.1));
+        if let Some(answer) = ready {
+            self.len -= answer.bytes.len();
             return Some(answer);
         }
         let failure = failure?;
         let (_, mut answer) = self.waiting.pop_front()?;
+        self.len -= answer.bytes.len();
         answer.bytes.clear();
         answer.attestation = None;
         // An error reads the same in both versions.

@@ -101,7 +101,10 @@ impl Store {
             sweep::visit(&bytes, address, end, len, copy).ok()
         });
         self.compaction = match visited {
-            None => Compaction::Stuck,
+            None => {
+                self.stats.parts_damaged += 1;
+                Compaction::Stuck
+            }
             Some(piece) if piece.address < end => Compaction::Sweeping(piece),
             Some(_) => Compaction::Waiting { needs: self.log.appended() },
         };

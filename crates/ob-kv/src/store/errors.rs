@@ -20,6 +20,7 @@ pub(crate) const TOO_LONG: Refusal = fixed("ERR string exceeds maximum allowed s
 pub(crate) const KEY_TOO_LONG: Refusal = fixed("ERR key exceeds maximum allowed size");
 pub(crate) const EMPTY_KEY: Refusal = fixed("ERR empty keys are not supported");
 pub(crate) const REQUEST_TOO_LONG: Refusal = fixed("ERR request exceeds a part of the log");
+pub(crate) const REPLY_TOO_LONG: Refusal = fixed("ERR reply exceeds maximum allowed size");
 pub(crate) const OUT_OF_MEMORY: Refusal = fixed("OOM command not allowed when used memory > 'maxmemory'.");
 pub(crate) const NOT_AUTHENTICATED: Refusal = fixed("NOAUTH Authentication required.");
 pub(crate) const INVALID_CURSOR: Refusal = fixed("ERR invalid cursor");

@@ -22,6 +22,9 @@ const SLOTS: usize = 64;
 /// A segment with so many keys is split, so that a search soon meets a free slot.
 const SLOTS_USED_MAX: usize = 60;
 
+/// Segments that are looked at in one step of a scan.
+const SCANNED_SEGMENTS_MAX: usize = 4096;
+
 const ADDRESS_BITS: u32 = 44;
 const ADDRESS_UNIT: u64 = 8;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
@@ -226,12 +229,19 @@ impl Index {
         *self = Self::new();
     }
 
-    /// The records of up to about `count` keys whose tags are `cursor` or more, in the order of tags, and the cursor to
+    /// Hashes and records of up to about `count` keys whose tags are `cursor` or more, in the order of tags, and the cursor to
     /// go on with; 0 at the end.
-    pub(crate) fn scan(&self, cursor: u64, count: usize, begin: u64, found: &mut Vec<Place>) -> u64 {
+    pub(crate) fn scan(
+        &self,
+        cursor: u64,
+        count: usize,
+        begin: u64,
+        found: &mut Vec<(KeyHash, Place)>,
+    ) -> u64 {
         let mut from = cursor;
         let mut slots = Vec::with_capacity(SLOTS);
-        loop {
+        // Where many keys were removed, many segments are empty.
+        for _ in 0..SCANNED_SEGMENTS_MAX {
             let segment = self.segment(from);
             slots.clear();
             slots.extend(segment.slots.iter().filter(|slot| slot.tag >= from && slot.tag != 0).copied());
@@ -242,7 +252,8 @@ impl Index {
                 if found.len() >= count && is_tag_over {
                     return slot.tag;
                 }
-                found.push(place(slot.word, begin));
+                let mark = (slot.word >> MARK_SHIFT) as u16;
+                found.push((KeyHash { tag: slot.tag, mark }, place(slot.word, begin)));
             }
             let next = range_end(from, segment.depth);
             let Some(next) = next else { return 0 };
@@ -251,6 +262,7 @@ impl Index {
             }
             from = next;
         }
+        from
     }
 
     fn number(&self, tag: u64) -> usize {
@@ -354,7 +366,7 @@ mod tests {
             found.clear();
             cursor = index.scan(cursor, 7, 0, &mut found);
             assert!(found.len() <= 7);
-            for place in &found {
+            for (_, place) in &found {
                 *seen.entry(place.address / 8).or_default() += 1;
             }
             if cursor == 0 {
@@ -393,7 +405,7 @@ mod tests {
             }
             let mut found = Vec::new();
             prop_assert_eq!(index.scan(0, usize::MAX, 0, &mut found), 0);
-            let found: BTreeSet<u64> = found.iter().map(|place| place.address).collect();
+            let found: BTreeSet<u64> = found.iter().map(|(_, place)| place.address).collect();
             prop_assert_eq!(found, model.values().map(|place| place.address).collect::<BTreeSet<u64>>());
         }
     }

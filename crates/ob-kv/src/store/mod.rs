@@ -34,6 +34,7 @@ mod ops;
 mod recovery;
 mod refill;
 mod run;
+mod scan;
 mod session;
 mod slots;
 mod stats;
@@ -98,6 +99,8 @@ pub struct Config {
     pub writes_max: usize,
     /// How many requests may wait: for reads, for others, or for their answers to become durable.
     pub waiting_max: usize,
+    /// Bytes that they, what they read and their answers may take.
+    pub waiting_len_max: usize,
     /// Milliseconds after which a group is written though it is not full, where answers do not wait for it.
     pub seal_after_ms: u64,
     /// Compaction begins when more than this part of the log, in percent, is outdated.
@@ -122,6 +125,7 @@ impl Default for Config {
             value_len_max: 64 << 20,
             writes_max: 8,
             waiting_max: 16 << 10,
+            waiting_len_max: 256 << 20,
             seal_after_ms: 5,
             garbage_percent: 50,
             password: None,
@@ -165,6 +169,8 @@ pub struct Store {
     log: Log,
     answers: Answers,
     tasks: BTreeMap<u64, Task>,
+    /// Bytes of requests that wait, and of what they read.
+    tasks_len: usize,
     next_task: u64,
     /// The tasks that have a key to themselves, first, or wait for it.
     locks: BTreeMap<KeyHash, VecDeque<u64>>,
@@ -203,6 +209,7 @@ impl Store {
             log,
             answers: Answers::default(),
             tasks: BTreeMap::new(),
+            tasks_len: 0,
             next_task: 0,
             locks: BTreeMap::new(),
             runnable: VecDeque::new(),
@@ -230,6 +237,7 @@ impl Store {
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.tasks.len() + self.held.len() + self.answers.waiting() < self.config.waiting_max
+            && self.waiting_len() < self.config.waiting_len_max
             && self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len as u64
     }
 
@@ -359,8 +367,13 @@ impl Store {
             log_len: self.log.appended() - self.log.begin(),
             log_live_len: self.log.live(),
             requests_waiting: self.tasks.len() + self.held.len(),
+            waiting_len: self.waiting_len(),
             ..self.stats
         }
+    }
+
+    fn waiting_len(&self) -> usize {
+        self.tasks_len + self.answers.waiting_len()
     }
 
     /// The clock never goes back, or a key that was gone could be there again.

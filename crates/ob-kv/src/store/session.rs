@@ -9,6 +9,9 @@ use crate::resp::{Replies, Version};
 /// The version of Redis whose commands these are, for clients that decide by it.
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
 
+/// Bytes of the longest name of a connection, and of its library.
+const NAME_LEN_MAX: usize = 1024;
+
 /// One client connection.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -236,8 +239,9 @@ fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..bytes.len().min(128)).unwrap_or_default()).into_owned()
 }
 
+/// A name that a connection may have; a long one would be memory that nobody counts.
 fn is_plain(text: &[u8]) -> bool {
-    text.iter().all(u8::is_ascii_graphic)
+    text.len() <= NAME_LEN_MAX && text.iter().all(u8::is_ascii_graphic)
 }
 
 fn check_name(name: &[u8]) -> Result<(), Refusal> {

@@ -63,19 +63,11 @@ impl Slot {
         Ok(Self::Seen(Seen { address, place, bytes: Some(bytes) }))
     }
 
-    /// The key of the record that was seen.
-    pub(crate) fn key<'a>(&'a self, log: &'a Log) -> Option<&'a [u8]> {
-        match self {
-            Self::Seen(seen) => Some(seen.place.of(seen.bytes(log)).key),
-            _ => None,
-        }
-    }
-
-    /// Compares what was seen with what was looked for; any key will do where none is given.
-    pub(crate) fn look(&self, key: Option<&[u8]>, now_ms: u64, log: &Log) -> Look {
+    /// Compares what was seen with what was looked for.
+    pub(crate) fn look(&self, key: &[u8], now_ms: u64, log: &Log) -> Look {
         let Self::Seen(seen) = self else { return Look::Right };
         let record = seen.place.of(seen.bytes(log));
-        if record.value.is_none() || key.is_some_and(|key| key != record.key) {
+        if record.value.is_none() || key != record.key {
             Look::Other
         } else if record.expires.is_some_and(|expires| expires <= now_ms) {
             Look::Expired

@@ -30,6 +30,8 @@ pub struct Stats {
     pub records_copied: u64,
     /// Parts that compaction has removed.
     pub parts_removed: u64,
+    /// Parts that compaction could not read. There is no more compaction behind one.
+    pub parts_damaged: u64,
     /// Keys there are.
     pub keys: u64,
     /// Keys that are gone some day.
@@ -44,6 +46,8 @@ pub struct Stats {
     pub log_live_len: u64,
     /// Requests that wait for a read, or for another request.
     pub requests_waiting: usize,
+    /// Bytes of them, of what they read, and of answers that wait to leave.
+    pub waiting_len: usize,
 }
 
 /// What connections' commands have to know of the store.
@@ -111,6 +115,7 @@ impl Facts<'_> {
                     ("log_bytes", stats.log_len.to_string()),
                     ("log_live_bytes", stats.log_live_len.to_string()),
                     ("log_parts_removed", stats.parts_removed.to_string()),
+                    ("log_parts_damaged", stats.parts_damaged.to_string()),
                     ("log_records_copied", stats.records_copied.to_string()),
                 ],
             ),

@@ -3,20 +3,20 @@
 use ob_core::Token;
 
 use super::answers::{ATTESTED_KEY_LEN_MAX, Answer, Attestation};
-use super::arguments::ScanArguments;
 use super::errors::{self, Refusal};
-use super::glob;
 use super::index::KeyHash;
 use super::ops::LogFailure;
 use super::run::{self, Change, Changes, Circumstances, Needed};
+use super::scan::Scan;
 use super::slots::{Look, Sight, Slot};
 use super::{Durability, Store};
 use crate::command::{Command, Effect, Outline};
 use crate::plant::{Bug, is_planted};
 use crate::resp::{Replies, Request, Version};
 
-/// Keys of one `SCAN`, each of which may be a read of the device.
-const SCAN_COUNT_MAX: usize = 1024;
+/// A request may read this many times the longest value, and at least the other number of bytes.
+const READ_VALUES_MAX: usize = 4;
+const READ_LEN_MAX_LEAST: usize = 1 << 20;
 
 /// Who wants an answer, and in which version.
 #[derive(Clone, Copy, Debug)]
@@ -50,18 +50,18 @@ pub(crate) enum SweepUse {
 
 /// The instant at which a request has taken its keys.
 #[derive(Clone, Copy, Debug)]
-struct Instant {
-    now_ms: u64,
+pub(crate) struct Instant {
+    pub(crate) now_ms: u64,
     /// What has to be settled before the answer shows what was there.
-    needs: u64,
+    pub(crate) needs: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Kind {
+#[derive(Debug)]
+pub(crate) enum Kind {
     /// It names its keys.
     Named,
-    /// `SCAN`, and the cursor that it answers.
-    Scan { next: u64 },
+    /// `SCAN`.
+    Scan(Scan),
 }
 
 /// A request that waits.
@@ -76,13 +76,33 @@ pub(crate) struct Task {
     keys_missing: usize,
     slots: Vec<Slot>,
     reads_missing: usize,
+    /// Bytes of the request, and of what is read for it.
+    len: usize,
     instant: Instant,
+}
+
+impl Task {
+    /// One that waits for reads: of which slots, with address and length.
+    pub(crate) fn reading(
+        job: Job,
+        kind: Kind,
+        request: &[u8],
+        keys: Vec<KeyHash>,
+        slots: Vec<Slot>,
+        missing: &[(usize, u64, usize)],
+        instant: Instant,
+    ) -> Self {
+        let len = request.len() + missing.iter().map(|(_, _, len)| len).sum::<usize>();
+        let (request, reads_missing) = (request.to_vec(), missing.len());
+        Self { job, kind, request, keys, keys_missing: 0, slots, reads_missing, len, instant }
+    }
 }
 
 impl Store {
     /// Takes a request that has to do with keys.
     pub(super) fn submit(&mut self, job: Job, request: &Request<'_>, outline: &Outline<'_>) {
         if !self.held.is_empty() || (is_unnamed(outline) && !self.locks.is_empty()) {
+            self.tasks_len += request.bytes().len();
             self.held.push_back((job, request.bytes().to_vec()));
             self.stats.requests_queued += 1;
         } else {
@@ -94,7 +114,7 @@ impl Store {
     pub(super) fn go_on(&mut self) {
         loop {
             if let Some(id) = self.runnable.pop_front() {
-                if let Some(task) = self.tasks.remove(&id) {
+                if let Some(task) = self.take_task(id) {
                     self.run_unblocked(id, task);
                 }
                 continue;
@@ -104,6 +124,7 @@ impl Store {
                 Outline::of(&Request::new(bytes)).is_ok_and(|outline| !(is_locked && is_unnamed(&outline)))
             };
             let Some((job, bytes)) = self.held.pop_front_if(|(_, bytes)| may_start(bytes)) else { return };
+            self.tasks_len -= bytes.len();
             if let Ok(outline) = Outline::of(&Request::new(&bytes)) {
                 self.start(job, &bytes, &outline);
             }
@@ -132,7 +153,7 @@ impl Store {
         }
         task.reads_missing -= 1;
         if task.reads_missing == 0
-            && let Some(task) = self.tasks.remove(&id)
+            && let Some(task) = self.take_task(id)
         {
             self.finish(id, task);
         }
@@ -180,9 +201,10 @@ impl Store {
             keys_missing,
             slots: Vec::new(),
             reads_missing: 0,
+            len: request.len(),
             instant,
         };
-        self.tasks.insert(id, task);
+        self.insert_task(id, task);
     }
 
     /// All keys of a request have come to it.
@@ -206,9 +228,12 @@ impl Store {
         let mut slots = std::mem::take(&mut self.slots);
         slots.clear();
         let instant = self.instant();
-        let missing = self.look_up(outline, hashes, &mut slots);
+        let (missing, result) = match self.look_up(outline, hashes, &mut slots) {
+            Ok(missing) => (missing, Ok(())),
+            Err(refusal) => (Vec::new(), Err(refusal)),
+        };
         if missing.is_empty() {
-            let result = self.look_at(Some(outline), &mut slots, instant);
+            let result = result.and_then(|()| self.look_at(outline, &mut slots, instant));
             self.apply_now(job, outline, &slots, instant, result);
             slots.clear();
             self.slots = slots;
@@ -232,43 +257,58 @@ impl Store {
             }
         };
         self.read_missing(id, &missing);
-        let reads_missing = missing.len();
-        let request = request.to_vec();
-        let task =
-            Task { job, kind: Kind::Named, request, keys, keys_missing: 0, slots, reads_missing, instant };
+        self.insert_task(id, Task::reading(job, Kind::Named, request, keys, slots, &missing, instant));
+    }
+
+    pub(super) fn insert_task(&mut self, id: u64, task: Task) {
+        self.tasks_len += task.len;
         self.tasks.insert(id, task);
     }
 
-    /// Finds where the keys are; gives which have to be read, with address and length.
+    fn take_task(&mut self, id: u64) -> Option<Task> {
+        let task = self.tasks.remove(&id)?;
+        self.tasks_len -= task.len;
+        Some(task)
+    }
+
+    /// Finds where the keys are; gives which have to be read, with address and length. A request that would read too
+    /// much is refused: its keys may be few, and named a million times.
     fn look_up(
         &mut self,
         outline: &Outline<'_>,
         hashes: &[KeyHash],
         slots: &mut Vec<Slot>,
-    ) -> Vec<(usize, u64, usize)> {
+    ) -> Result<Vec<(usize, u64, usize)>, Refusal> {
         let needed = run::needed(outline);
         let mut missing = Vec::new();
         if needed == Needed::Nothing {
-            return missing;
+            return Ok(missing);
         }
+        let mut len_left = (READ_VALUES_MAX * self.config.value_len_max).max(READ_LEN_MAX_LEAST);
         for (at, hash) in hashes.iter().enumerate() {
-            slots.push(match self.find(*hash) {
-                None => Slot::Absent,
-                Some(place) if needed == Needed::Existence && !place.expires => Slot::Present,
-                Some(place) => {
-                    match self.log.in_memory(place.address).map(|bytes| Slot::in_memory(place.address, bytes))
-                    {
-                        Some(Ok(slot)) => slot,
-                        // What is in memory was written by this program: this cannot be, and the device may know better.
-                        Some(Err(_)) | None => {
-                            missing.push((at, place.address, place.len_max));
-                            Slot::Reading
-                        }
-                    }
+            let place = match self.find(*hash) {
+                None => {
+                    slots.push(Slot::Absent);
+                    continue;
+                }
+                Some(place) if needed == Needed::Existence && !place.expires => {
+                    slots.push(Slot::Present);
+                    continue;
+                }
+                Some(place) => place,
+            };
+            len_left = len_left.checked_sub(place.len_max).ok_or(errors::REPLY_TOO_LONG)?;
+            let in_memory = self.log.in_memory(place.address);
+            slots.push(match in_memory.map(|bytes| Slot::in_memory(place.address, bytes)) {
+                Some(Ok(slot)) => slot,
+                // What is in memory was written by this program: this cannot be, and the device may know better.
+                Some(Err(_)) | None => {
+                    missing.push((at, place.address, place.len_max));
+                    Slot::Reading
                 }
             });
         }
-        missing
+        Ok(missing)
     }
 
     fn copy_out(&self, slots: &mut [Slot]) {
@@ -280,7 +320,7 @@ impl Store {
         }
     }
 
-    fn read_missing(&mut self, id: u64, missing: &[(usize, u64, usize)]) {
+    pub(super) fn read_missing(&mut self, id: u64, missing: &[(usize, u64, usize)]) {
         for (slot, address, len) in missing {
             let token: Token = self.log.read(*address, *len);
             self.reads.insert(token, ReadUse::Slot { task: id, slot: *slot, address: *address });
@@ -291,13 +331,11 @@ impl Store {
     /// Looks at what was read, and puts keys aside that are not there after all: expired, or another key's.
     fn look_at(
         &mut self,
-        outline: Option<&Outline<'_>>,
+        outline: &Outline<'_>,
         slots: &mut [Slot],
         instant: Instant,
     ) -> Result<(), Refusal> {
-        let mut keys = outline.map(Outline::keys);
-        for slot in slots {
-            let key = keys.as_mut().and_then(Iterator::next);
+        for (slot, key) in slots.iter_mut().zip(outline.keys()) {
             match std::mem::replace(slot, Slot::Absent) {
                 Slot::Raw { address, bytes } => {
                     *slot = Slot::of_read(address, bytes).map_err(errors::unreadable)?;
@@ -326,19 +364,18 @@ impl Store {
     }
 
     /// A task has everything that it waited for.
-    fn finish(&mut self, id: u64, mut task: Task) {
-        let Task { job, kind, instant, .. } = task;
-        let mut slots = std::mem::take(&mut task.slots);
-        if let Ok(outline) = Outline::of(&Request::new(&task.request)) {
+    fn finish(&mut self, id: u64, task: Task) {
+        let Task { job, kind, request, keys, mut slots, instant, .. } = task;
+        if let Ok(outline) = Outline::of(&Request::new(&request)) {
             match kind {
                 Kind::Named => {
-                    let result = self.look_at(Some(&outline), &mut slots, instant);
+                    let result = self.look_at(&outline, &mut slots, instant);
                     self.apply_now(job, &outline, &slots, instant, result);
                 }
-                Kind::Scan { next } => self.answer_scan(job, &outline, &mut slots, instant, next),
+                Kind::Scan(scan) => self.answer_scan(job, &outline, scan, slots, instant),
             }
         }
-        self.unlock(id, &task.keys);
+        self.unlock(id, &keys);
     }
 
     /// Runs a command on keys of which everything needed is known, and makes its changes.
@@ -417,79 +454,18 @@ impl Store {
         }
     }
 
-    fn scan(&mut self, job: Job, request: &[u8], outline: &Outline<'_>) {
-        let arguments = match ScanArguments::parse(outline.arguments()) {
-            Ok(arguments) => arguments,
-            Err(refusal) => return self.refuse(job, &refusal),
-        };
-        let mut places = Vec::new();
-        let count = arguments.count.min(SCAN_COUNT_MAX);
-        let next = self.index.scan(arguments.cursor, count, self.log.begin(), &mut places);
-        let instant = self.instant();
-        let mut missing = Vec::new();
-        let mut slots = Vec::with_capacity(places.len());
-        for place in places {
-            let seen = self.log.in_memory(place.address).map(|bytes| Slot::in_memory(place.address, bytes));
-            slots.push(match seen {
-                Some(Ok(slot)) => slot,
-                Some(Err(_)) | None => {
-                    missing.push((slots.len(), place.address, place.len_max));
-                    Slot::Reading
-                }
-            });
-        }
-        if missing.is_empty() {
-            return self.answer_scan(job, outline, &mut slots, instant, next);
-        }
-        self.copy_out(&mut slots);
-        let id = self.new_task_id();
-        self.read_missing(id, &missing);
-        let (request, kind, reads_missing) = (request.to_vec(), Kind::Scan { next }, missing.len());
-        let task =
-            Task { job, kind, request, keys: Vec::new(), keys_missing: 0, slots, reads_missing, instant };
-        self.tasks.insert(id, task);
-    }
-
-    fn answer_scan(
-        &mut self,
-        job: Job,
-        outline: &Outline<'_>,
-        slots: &mut [Slot],
-        instant: Instant,
-        next: u64,
-    ) {
-        let looked_at = self.look_at(None, slots, instant);
-        let arguments = match looked_at.and_then(|()| ScanArguments::parse(outline.arguments())) {
-            Ok(arguments) => arguments,
-            Err(refusal) => return self.refuse(job, &refusal),
-        };
-        let mut bytes = self.answers.buffer();
-        let is_wanted = |key: &&[u8]| {
-            !arguments.is_other_type
-                && arguments.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
-        };
-        let wanted: Vec<&[u8]> =
-            slots.iter().filter_map(|slot| slot.key(&self.log)).filter(is_wanted).collect();
-        let replies = &mut Replies::new(&mut bytes, job.version);
-        replies.array(2);
-        replies.bulk(next.to_string().as_bytes());
-        replies.array(wanted.len());
-        wanted.iter().for_each(|key| replies.bulk(key));
-        self.answers.push(instant.needs, job.answer(bytes, None, false));
-    }
-
-    fn answer(&mut self, job: Job, instant: Instant, write: impl FnOnce(&mut Replies<'_>)) {
+    pub(super) fn answer(&mut self, job: Job, instant: Instant, write: impl FnOnce(&mut Replies<'_>)) {
         let mut bytes = self.answers.buffer();
         write(&mut Replies::new(&mut bytes, job.version));
         self.answers.push(instant.needs, job.answer(bytes, None, false));
     }
 
-    fn instant(&self) -> Instant {
+    pub(super) fn instant(&self) -> Instant {
         let is_waiting = self.config.durability == Durability::Always;
         Instant { now_ms: self.now_ms, needs: if is_waiting { self.log.appended() } else { 0 } }
     }
 
-    fn new_task_id(&mut self) -> u64 {
+    pub(super) fn new_task_id(&mut self) -> u64 {
         self.next_task += 1;
         self.next_task
     }
