@@ -113,21 +113,26 @@ impl Record<'_> {
 
     /// Appends its bytes; `false`, and nothing, if it cannot be kept.
     pub fn encode(&self, into: &mut Vec<u8>) -> bool {
-        let value = self.value.unwrap_or_default();
-        let (Ok(key_length), Ok(value_length)) = (u16::try_from(self.key.len()), u32::try_from(value.len()))
-        else {
-            return false;
-        };
+        let Some(body) = self.body() else { return false };
+        let at = into.len();
+        into.extend_from_slice(body.as_bytes());
+        into.extend_from_slice(self.key);
+        into.extend_from_slice(self.value.unwrap_or_default());
+        into.get_mut(at..).is_some_and(seal)
+    }
+
+    /// The header without its checksum, if the record can be kept.
+    fn body(&self) -> Option<RecordBody> {
+        let value_length = u32::try_from(self.value.map_or(0, <[u8]>::len)).ok()?;
+        let key_length = u16::try_from(self.key.len()).ok()?;
         let kind = match (key_length, self.value) {
-            (0, Some(_)) => return false,
+            (0, Some(_)) => return None,
             (0, None) => kind::FLUSHED,
             (_, Some(_)) => kind::VALUE,
             (_, None) => kind::REMOVED,
         };
-        if self.stamp >= STAMP_END || self.expires == Some(0) {
-            return false;
-        }
-        let body = RecordBody {
+        let is_legal = self.stamp < STAMP_END && self.expires != Some(0);
+        is_legal.then(|| RecordBody {
             checksum: 0.into(),
             key_length: key_length.into(),
             kind,
@@ -136,17 +141,15 @@ impl Record<'_> {
             reserved_too: 0.into(),
             stamp: self.stamp.into(),
             expires: self.expires.unwrap_or(0).into(),
-        };
-        let at = into.len();
-        into.extend_from_slice(body.as_bytes());
-        into.extend_from_slice(self.key);
-        into.extend_from_slice(value);
-        let checksum = crc32c::crc32c(into.get(at + COVERED_FROM..).unwrap_or_default());
-        if let Some(place) = into.get_mut(at..at + COVERED_FROM) {
-            place.copy_from_slice(&checksum.to_le_bytes());
-        }
-        true
+        })
     }
+}
+
+/// Puts the checksum into the bytes of a record.
+fn seal(record: &mut [u8]) -> bool {
+    let Some((checksum, covered)) = record.split_at_mut_checked(COVERED_FROM) else { return false };
+    checksum.copy_from_slice(&crc32c::crc32c(covered).to_le_bytes());
+    true
 }
 
 /// A record in the bytes that were read.
@@ -356,6 +359,22 @@ impl GroupWriter {
         }
         self.records = records;
         Some(at)
+    }
+
+    /// Puts a record in the place of the one that begins there, if that is of the same key and as long; whether it did.
+    pub fn replace(&mut self, at: usize, record: &Record<'_>) -> bool {
+        let Some(place) = self.bytes.get_mut(at..) else { return false };
+        let old = RecordPlace::trusted(place);
+        let is_alike = old.is_ok_and(|old| old.of(place).key == record.key && old.len == record.len());
+        let (true, Some(body), Some(place)) = (is_alike, record.body(), place.get_mut(..record.len())) else {
+            return false;
+        };
+        let (head, value) = place.split_at_mut(RECORD_HEADER_LEN + record.key.len());
+        if let Some(head) = head.get_mut(..RECORD_HEADER_LEN) {
+            head.copy_from_slice(body.as_bytes());
+        }
+        value.copy_from_slice(record.value.unwrap_or_default());
+        seal(place)
     }
 
     /// The bytes to write at an address.

@@ -70,6 +70,24 @@ fn a_group_says_which_one_is_before_it() {
     assert_eq!(GroupHeader::decode(&bytes).unwrap().previous, 8192);
 }
 
+#[test]
+fn a_record_is_replaced_by_one_that_is_as_long() {
+    let record =
+        |value: &'static [u8], stamp| Record { key: b"key", value: Some(value), stamp, expires: None };
+    let mut group = GroupWriter::default();
+    let at = group.push(&record(b"first", 1)).unwrap();
+    group.push(&record(b"behind", 2)).unwrap();
+    assert!(group.replace(at, &record(b"other", 3)));
+    assert!(!group.replace(at, &record(b"longer", 4)));
+    assert!(!group.replace(at, &Record { key: b"kay", ..record(b"other", 4) }));
+    assert!(!group.replace(at, &Record { value: None, ..record(b"", 4) }));
+    assert!(!group.replace(4000, &record(b"other", 4)));
+    let bytes = group.finish(ORIGIN, 0);
+    let places = GroupHeader::decode(&bytes).unwrap().records(&bytes).unwrap();
+    let found: Vec<Record<'_>> = places.iter().map(|(at, place)| place.of(&bytes[*at..])).collect();
+    assert_eq!(found, [record(b"other", 3), record(b"behind", 2)]);
+}
+
 /// Key, value, stamp and expiry.
 type Owned = (Vec<u8>, Option<Vec<u8>>, u64, Option<u64>);
 

@@ -275,6 +275,14 @@ impl Log {
         Some(self.tail + at as u64)
     }
 
+    /// Puts a record in the place of one that is in the open group, if it is of the same key and as long; whether it did.
+    pub(crate) fn replace(&mut self, address: u64, record: &Record<'_>) -> bool {
+        let (Some(open), Some(at)) = (self.open.as_mut(), address.checked_sub(self.tail)) else {
+            return false;
+        };
+        usize::try_from(at).is_ok_and(|at| open.writer.replace(at, record))
+    }
+
     /// Adds to the current bytes of the part that an address is in.
     pub(crate) fn keep(&mut self, address: u64, len: usize) {
         if let Some(part) = self.part_of(address) {

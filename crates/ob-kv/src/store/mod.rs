@@ -481,8 +481,15 @@ impl Store {
         self.index.find(hash, self.log.begin())
     }
 
-    /// Appends a key's newest record, for which there was made room.
+    /// Appends a key's newest record, for which there was made room; or, if the one before has not begun its way to the
+    /// device, puts it there.
     fn put(&mut self, hash: KeyHash, record: &Record<'_>) {
+        // The list of what expires when takes a record at an address for what it was when it was listed.
+        let old = self.find(hash).filter(|old| !old.expires && record.expires.is_none());
+        if old.is_some_and(|old| self.log.replace(old.address, record)) {
+            self.stats.records_replaced += 1;
+            return;
+        }
         let Some(address) = self.log.append(record) else { return };
         let len_max = rounded_len(record.len());
         let place = Place { address, len_max, expires: record.expires.is_some() };

@@ -26,6 +26,8 @@ pub struct Stats {
     pub keys_expired: u64,
     /// Records with an expiry that the list of them had no room for.
     pub expiries_unlisted: u64,
+    /// Changes that were made in the place of one that was not written yet.
+    pub records_replaced: u64,
     /// Records that compaction has copied.
     pub records_copied: u64,
     /// Parts that compaction has removed.
