@@ -15,7 +15,7 @@ use support::files::Files;
 use support::reference::{Reference, State};
 use support::{decoded, encoded};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 400;
 const STEPS: u64 = 1500;
 
 /// What is to come of a request.
@@ -45,6 +45,8 @@ struct Run {
     settled: u64,
     stamp: u64,
     now: u64,
+    /// Steps until the next loss of power, where a life is to be short: what one life leaves behind, the next one meets.
+    steps_left: Option<u64>,
     /// What has happened, for the test that everything does.
     crashes: u64,
     parts_removed: u64,
@@ -100,6 +102,7 @@ impl Run {
             settled: 0,
             stamp: 0,
             now: 1_000_000,
+            steps_left: None,
             crashes: 0,
             parts_removed: 0,
             records_read: 0,
@@ -110,6 +113,10 @@ impl Run {
 
     fn go(&mut self) {
         for _ in 0..STEPS {
+            self.steps_left = self.steps_left.map(|left| left - 1);
+            if self.steps_left.take_if(|left| *left == 0).is_some() {
+                self.lose_power();
+            }
             match self.rng.below(100) {
                 0..50 if self.store.has_room() => self.request(),
                 50..70 => self.submit(),
@@ -359,6 +366,7 @@ impl Run {
 
     fn lose_power(&mut self) {
         self.crashes += 1;
+        self.steps_left = (!self.rng.one_in(4)).then(|| self.rng.range(5..50));
         self.count();
         self.expected.clear();
         self.files = std::mem::take(&mut self.files).lose_power(&mut self.rng);
