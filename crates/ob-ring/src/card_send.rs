@@ -51,6 +51,7 @@ pub struct CardSender {
     freed: u64,
     look: Look,
     closed: bool,
+    refused: bool,
 }
 
 /// The ordered read of the host's pointers: why one is due, and what the last one means.
@@ -136,6 +137,7 @@ impl CardSender {
             freed: 0,
             look: Look::default(),
             closed: false,
+            refused: false,
         }
     }
 
@@ -207,6 +209,11 @@ impl CardSender {
         Ok(())
     }
 
+    /// Ends the group: the host has said to the service what cannot be. The next [`CardSender::step`] tells the link.
+    pub fn refuse(&mut self) {
+        self.refused = true;
+    }
+
     /// The most bytes that a response may span, headers and padding included.
     pub fn message_max(&self) -> u32 {
         self.single.spec.message_max()
@@ -236,6 +243,10 @@ impl CardSender {
     pub fn step(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         if self.closed {
             return Err(RingError::Closed);
+        }
+        if self.refused {
+            self.closed = true;
+            return Err(RingError::Refused);
         }
         let result = self.submit(dma);
         self.closed |= result.is_err();

@@ -80,4 +80,7 @@ pub enum RingError {
     /// The ring was given up before.
     #[error("the ring is closed")]
     Closed,
+    /// The service behind the ring will have nothing to do with what the host has said.
+    #[error("the service has refused what it was told")]
+    Refused,
 }
