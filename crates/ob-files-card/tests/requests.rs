@@ -622,3 +622,29 @@ fn a_group_may_go_with_requests_in_flight() {
     }
     assert_eq!(house.service.files().space_info().free, total - 4 * SEGMENT);
 }
+
+#[test]
+fn writes_of_hosts_are_shown_to_who_wants_to_see_them() {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    type Seen = Rc<RefCell<Vec<(NodeId, u64, Vec<u8>)>>>;
+    struct Recorder(Seen);
+    impl ob_files_card::WriteObserver for Recorder {
+        fn write_taken(&mut self, file: NodeId, offset: u64, bytes: &[u8]) {
+            self.0.borrow_mut().push((file, offset, bytes.to_vec()));
+        }
+    }
+
+    let mut house = house();
+    let seen = Seen::default();
+    house.service.observe_writes(Box::new(Recorder(Rc::clone(&seen))));
+    let group = house.greeted(RING, RING);
+    let file = house.call(group, open(b"log")).node().id;
+    house.call(group, write(file, 4096, b"some bytes"));
+    house.call(group, read(file, 4096, 10));
+    // What is refused was not taken.
+    let without = Request::new(Operation::Write).node(file).length(5);
+    assert_eq!(house.call(group, without).error(), Some(FileError::Invalid));
+    assert_eq!(*seen.borrow(), [(file, 4096, b"some bytes".to_vec())]);
+}
