@@ -105,6 +105,8 @@ pub(crate) struct Connection<C> {
     pub(crate) pending: VecDeque<Pending>,
     /// How many at the front of `pending` do not depend on a read any more.
     pub(crate) settled: usize,
+    /// Bytes that requests at the engine read: they will be output soon.
+    pub(crate) reading: usize,
     pub(crate) underway: Underway,
     pub(crate) standing: Standing,
     /// The stamp of the last request that may have changed the standing.
@@ -135,6 +137,10 @@ pub(crate) struct Flags {
     pub(crate) is_in_control: bool,
     /// The driver has been told not to receive.
     pub(crate) is_held_up: bool,
+    /// The network takes nothing more until it says so.
+    pub(crate) is_clogged: bool,
+    /// It may go on, or end, when something was sent.
+    pub(crate) awaits_output: bool,
     /// It has a request for which the stream has no room.
     pub(crate) awaits_stream: bool,
 }
@@ -150,6 +156,7 @@ impl<C: Default> Connection<C> {
             output: Output::default(),
             pending: VecDeque::new(),
             settled: 0,
+            reading: 0,
             underway: Underway::default(),
             standing: Standing::NONE,
             standing_from: 0,

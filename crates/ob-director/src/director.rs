@@ -269,17 +269,36 @@ impl<A: Application> Director<A> {
         self.peek(key).map_or(0, |connection| connection.output.transmit(into))
     }
 
-    /// So many bytes were sent; `true` if there are more.
-    pub fn sent(&mut self, key: ConnectionKey, count: usize) -> bool {
+    /// So many of the bytes that were offered were sent; `true` if there are more and the network may take them. If it did not
+    /// take all, [`Director::writable`] says when it will again.
+    pub fn sent(&mut self, key: ConnectionKey, count: usize, offered: usize) -> bool {
         let Some(connection) = self.find(key) else { return false };
+        connection.flags.is_clogged = count < offered;
+        if count == 0 {
+            return false;
+        }
         connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
-        let has_more = !connection.output.is_empty();
+        let has_more = !connection.output.is_empty() && !connection.flags.is_clogged;
+        let awaits_output = connection.flags.awaits_output;
         if connection.wants_credit() {
             self.tell_host(key);
         }
         // There may be room for more replies, or this was the last.
-        self.make_ready(key);
+        if awaits_output {
+            self.make_ready(key);
+        }
         has_more
+    }
+
+    /// The network takes bytes again.
+    pub fn writable(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.find(key) {
+            connection.flags.is_clogged = false;
+            if !connection.flags.is_dirty {
+                connection.flags.is_dirty = true;
+                self.dirty.push_back(key);
+            }
+        }
     }
 
     /// What the driver has to do next.

@@ -127,8 +127,8 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
                 }
             }
             NetEvent::Writable(connection) => {
-                if let Some(key) = self.connections.get(&connection).copied() {
-                    self.send(key, connection);
+                if let Some(key) = self.connections.get(&connection) {
+                    self.director.writable(*key);
                 }
             }
             NetEvent::Closed { connection, .. } => {
@@ -193,8 +193,7 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
                 // What broke the connection is told by receiving, or by an event.
                 return;
             };
-            let has_more = self.director.sent(key, sent.0);
-            if sent.0 < wanted || !has_more {
+            if !self.director.sent(key, sent.0, wanted) {
                 return;
             }
         }

@@ -58,7 +58,8 @@ impl Input {
 
     /// Room for more, if there may be more.
     pub(crate) fn room(&mut self, budget: &mut Budget) -> Option<&mut [u8]> {
-        if self.end == self.bytes.len() {
+        let is_short = self.needed.min(SMALL_LEN) > self.bytes.len() - self.start;
+        if self.end == self.bytes.len() || is_short {
             self.make_room(budget);
         }
         self.bytes.get_mut(self.end..).filter(|room| !room.is_empty())
@@ -68,12 +69,14 @@ impl Input {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            return;
         }
         let len = self.bytes.len();
+        if self.end < len && self.needed <= len {
+            return;
+        }
         if len < SMALL_LEN {
-            self.bytes.resize((len * 2).clamp(FIRST_LEN, SMALL_LEN), 0);
-        } else if self.needed > len {
+            self.bytes.resize((len * 2).max(self.needed).clamp(FIRST_LEN, SMALL_LEN), 0);
+        } else if self.needed > len && self.end == len {
             // A service may know of the next few bytes only. Asking for so few at a time would be slow.
             let more = (self.needed - len).clamp(SMALL_LEN, len).min(budget.left);
             budget.left -= more;

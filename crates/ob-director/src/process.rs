@@ -213,7 +213,7 @@ impl<A: Application> Director<A> {
             }
             if connection.awaits_standing
                 || connection.pending.len() >= self.config.pending_max
-                || connection.output.len() >= self.config.output_len_max
+                || connection.output.len() + connection.reading >= self.config.output_len_max
             {
                 return Err(Stop::Waits);
             }
@@ -246,6 +246,7 @@ impl<A: Application> Director<A> {
             Route::Card => match self.start(connection, bytes, request.id, keys) {
                 Ok(context) => {
                     let is_settled = connection.is_settled();
+                    connection.reading += self.engine.read_len(context);
                     connection.pending.push_back(Pending::Card(context));
                     if is_settled && self.engine.state(context) == State::Ready {
                         connection.settled += 1;
@@ -256,7 +257,7 @@ impl<A: Application> Director<A> {
             },
         };
         if !self.stream.is_here() {
-            let said = self.unavailable(request.id, connection);
+            let said = self.unavailable(request.id);
             connection.pending.push_back(Pending::Said(said));
             return Ok(());
         }
@@ -300,9 +301,9 @@ impl<A: Application> Director<A> {
         self.engine.start(connection.key.0, id, bytes, keys, self.now.unix_ms)
     }
 
-    fn unavailable(&mut self, id: u64, connection: &Connection<A::Cutter>) -> Vec<u8> {
+    fn unavailable(&mut self, id: u64) -> Vec<u8> {
         let mut said = Vec::new();
-        self.application.unavailable(id, connection.standing, &mut said);
+        self.application.unavailable(id, false, &mut said);
         self.counts.unavailable += 1;
         said
     }
@@ -373,7 +374,8 @@ impl<A: Application> Director<A> {
         port: &mut P,
         effort: &mut Effort,
     ) {
-        let mut at = connection.settled;
+        // Where replies carry ids, those that read are passed by, and looked at again.
+        let mut at = if A::REPLIES == ReplyOrder::ById { 0 } else { connection.settled };
         while let Some(pending) = connection.pending.get(at) {
             let Pending::Card(context) = pending else {
                 at += 1;
@@ -384,12 +386,15 @@ impl<A: Application> Director<A> {
                 State::Ready => {}
                 State::Reading if A::REPLIES == ReplyOrder::ById => {}
                 State::Reading => break,
+                // Fragments of a connection's request follow each other without a gap.
+                State::Host(_) if connection.underway.forwarded > 0 => {}
                 State::Host(reason) => {
                     let replaced = self.fall_back(connection, context, number, reason, port, effort);
                     let Some(replaced) = replaced else {
                         self.await_stream(connection);
                         break;
                     };
+                    connection.reading -= self.engine.read_len(context);
                     self.engine.abandon(context);
                     let is_forwarded = matches!(replaced, Pending::Host(_));
                     if let Some(place) = connection.pending.get_mut(at) {
@@ -417,7 +422,7 @@ impl<A: Application> Director<A> {
     ) -> Option<Pending> {
         let (bytes, id) = self.engine.request(context);
         if !self.stream.is_here() {
-            return Some(Pending::Said(self.unavailable(id, connection)));
+            return Some(Pending::Said(self.unavailable(id)));
         }
         // The engine's own copy is lent to the stream, which lies beside the engine.
         self.scratch.clear();
@@ -452,7 +457,7 @@ impl<A: Application> Director<A> {
                 at += 1;
             }
         }
-        if !connection.output.is_empty() && !connection.flags.is_dirty {
+        if !(connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged) {
             connection.flags.is_dirty = true;
             self.dirty.push_back(connection.key);
         }
@@ -464,6 +469,7 @@ impl<A: Application> Director<A> {
             Some(Pending::Card(context)) => {
                 let is_ready = self.engine.state(*context) == State::Ready;
                 if is_ready {
+                    connection.reading -= self.engine.read_len(*context);
                     self.engine.take_reply(*context, &mut connection.output);
                 }
                 is_ready
@@ -485,6 +491,7 @@ impl<A: Application> Director<A> {
     pub(crate) fn abandon(&mut self, connection: &mut Connection<A::Cutter>, from: usize) {
         for pending in connection.pending.drain(from.min(connection.pending.len())..) {
             if let Pending::Card(context) = pending {
+                connection.reading -= self.engine.read_len(context);
                 self.engine.abandon(context);
             }
         }
@@ -512,6 +519,8 @@ impl<A: Application> Director<A> {
             connection.flags.is_held_up = false;
             self.actions.push_back(ConnectionAction::Resume(connection.key, connection.net));
         }
+        let is_open = connection.ending == Ending::Open && !connection.is_ended;
+        connection.flags.awaits_output = stop == Stop::Waits || !is_open;
         self.is_hungry |= connection.input.is_starved(&self.budget);
         self.put_back(connection);
     }

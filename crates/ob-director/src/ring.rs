@@ -33,14 +33,14 @@ pub struct RingPort {
 /// The link's end.
 pub struct RingService {
     hub: Rc<RefCell<Hub>>,
-    service: u32,
 }
 
 #[derive(Default)]
 struct Hub {
+    service: u32,
     group: Option<GroupKey>,
     /// The group is to be closed, and nothing of it is wanted.
-    closing: Option<String>,
+    is_closing: bool,
     events: VecDeque<Arrival>,
     /// Frames for the ring, one behind the other.
     outbox: VecDeque<u8>,
@@ -58,8 +58,8 @@ enum Arrival {
 
 /// Both ends of the way to the host's half of a service.
 pub fn pair(service: u32) -> (RingPort, RingService) {
-    let hub = Rc::new(RefCell::new(Hub::default()));
-    (RingPort { hub: Rc::clone(&hub) }, RingService { hub, service })
+    let hub = Rc::new(RefCell::new(Hub { service, ..Hub::default() }));
+    (RingPort { hub: Rc::clone(&hub) }, RingService { hub })
 }
 
 impl HostFrame for Message {
@@ -82,7 +82,7 @@ impl HostPort for RingPort {
     fn send(&mut self, frame: &FromCard<'_>) {
         let (inline, payload) = frame.encode();
         let mut hub = self.hub.borrow_mut();
-        if hub.group.is_none() || hub.closing.is_some() {
+        if hub.group.is_none() || hub.is_closing {
             return;
         }
         hub.outbox.extend(&inline);
@@ -114,7 +114,8 @@ impl HostPort for RingPort {
 
     fn close(&mut self, why: &str) {
         let mut hub = self.hub.borrow_mut();
-        hub.closing = Some(why.to_owned());
+        tracing::warn!("the host of service {} is sent away: {why}", hub.service);
+        (hub.is_closing, hub.news) = (true, true);
         hub.forget();
     }
 }
@@ -134,7 +135,11 @@ impl Hub {
                 Ok(reservation) => reservation,
                 Err(ReserveError::Full) => return,
                 Err(ReserveError::TooLarge { limit }) => {
-                    self.closing = Some(format!("rings whose messages have {limit} bytes are too small"));
+                    tracing::warn!(
+                        "rings of messages of {limit} bytes are too small for service {}",
+                        self.service
+                    );
+                    self.is_closing = true;
                     return self.forget();
                 }
             };
@@ -158,21 +163,21 @@ impl Hub {
 
 impl CardService for RingService {
     fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
-        if service != self.service {
-            return Err(format!("this service has number {}, not {service}", self.service));
-        }
         let mut hub = self.hub.borrow_mut();
+        if service != hub.service {
+            return Err(format!("this service has number {}, not {service}", hub.service));
+        }
         if hub.group.is_some() {
             return Err("another host has this service".to_owned());
         }
-        (hub.group, hub.closing, hub.news) = (Some(key), None, true);
+        (hub.group, hub.is_closing, hub.news) = (Some(key), false, true);
         hub.events.push_back(Arrival::Opened);
         Ok(())
     }
 
     fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
         let mut hub = self.hub.borrow_mut();
-        if hub.group == Some(key) && hub.closing.is_none() {
+        if hub.group == Some(key) && !hub.is_closing {
             hub.events.push_back(Arrival::Batch(batch));
             hub.news = true;
             hub.deliver(responses);
@@ -181,8 +186,12 @@ impl CardService for RingService {
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
         let mut hub = self.hub.borrow_mut();
-        if hub.group == Some(key) {
-            hub.deliver(responses);
+        if hub.group != Some(key) {
+            return;
+        }
+        hub.deliver(responses);
+        if hub.is_closing {
+            responses.refuse();
         }
     }
 

@@ -134,7 +134,7 @@ impl<A: Application> Director<A> {
                 return false;
             }
             let mut said = Vec::new();
-            self.application.unavailable(forwarded.id, connection.standing, &mut said);
+            self.application.unavailable(forwarded.id, true, &mut said);
             self.counts.unavailable += 1;
             *pending = Pending::Said(said);
         }
@@ -319,8 +319,12 @@ impl<A: Application> Director<A> {
             self.make_ready(key);
             return true;
         }
-        let length = std::mem::take(&mut connection.credit_due);
-        connection.credit = connection.credit.saturating_add(length);
+        // What an earlier host has sent is nothing that this one has to get back.
+        let length = std::mem::take(&mut connection.credit_due).min(CREDIT_LEN - connection.credit);
+        connection.credit += length;
+        if length == 0 {
+            return false;
+        }
         port.send(&FromCard::Credit { connection: number, length });
         true
     }

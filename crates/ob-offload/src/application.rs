@@ -240,6 +240,7 @@ pub trait Application {
         let _ = (file, offset, len, keys);
     }
 
-    /// Writes what a client is told whose request only the host can answer, while it is away.
-    fn unavailable(&self, id: u64, standing: Standing, reply: &mut Vec<u8>);
+    /// Writes what a client is told whose request only the host can answer, while it is away. If it was forwarded, the host may
+    /// have applied it or not, and the client must not be told that it was not.
+    fn unavailable(&self, id: u64, was_forwarded: bool, reply: &mut Vec<u8>);
 }

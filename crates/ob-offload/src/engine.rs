@@ -191,13 +191,6 @@ impl<A: Application> Engine<A> {
         self.watch.borrow().len()
     }
 
-    /// Has the memory fetch what lookups of these keys will need, all at once.
-    pub fn prefetch(&mut self, keys: &[Key]) {
-        self.found.clear();
-        self.found.resize(keys.len(), None);
-        self.table.lookup_many(keys, &mut self.found);
-    }
-
     /// Takes a request that the card may answer, at the instant of this call. The host has to if there is a reason.
     ///
     /// # Errors
@@ -376,6 +369,12 @@ impl<A: Application> Engine<A> {
     pub fn state(&self, context: ContextId) -> State {
         let state = self.contexts.get(context.0 as usize).and_then(|context| context.state);
         state.unwrap_or(State::Host(Reason::Busy))
+    }
+
+    /// Bytes that a request reads: about what its reply will have.
+    pub fn read_len(&self, context: ContextId) -> usize {
+        let context = self.contexts.get(context.0 as usize);
+        context.map_or(0, |context| context.plan.iter().map(|read| read.len as usize).sum())
     }
 
     /// The bytes of a request, and its id.

@@ -42,6 +42,14 @@ impl Default for KvApplication {
     }
 }
 
+/// How far a connection's stream was looked at.
+#[derive(Debug, Default)]
+pub struct KvCutter {
+    cutter: Cutter,
+    /// The host has said once that it knows the client, who is no stranger when it says so again later.
+    was_admitted: bool,
+}
+
 /// A request of a message, however it was written.
 fn request_of(message: &[u8]) -> Option<Request<'_>> {
     if message.starts_with(b"*") { Some(Request::new(message)) } else { Request::of_line(message).ok() }
@@ -92,18 +100,19 @@ impl KvApplication {
 }
 
 impl Application for KvApplication {
-    type Cutter = Cutter;
+    type Cutter = KvCutter;
 
     const REPLIES: ReplyOrder = ReplyOrder::AsAsked;
 
-    fn cut(&self, cutter: &mut Cutter, bytes: &[u8], standing: Standing, reply: &mut Vec<u8>) -> Cut {
-        let is_stranger = self.needs_password && !standing.is_admitted();
+    fn cut(&self, cutter: &mut KvCutter, bytes: &[u8], standing: Standing, reply: &mut Vec<u8>) -> Cut {
+        cutter.was_admitted |= standing.is_admitted();
+        let is_stranger = self.needs_password && !cutter.was_admitted;
         let limits = if is_stranger { &Limits::STRANGER } else { &self.limits };
         let wrong = |error: resp::RequestError, reply: &mut Vec<u8>| {
             Replies::new(reply, Version::Resp2).error(&format!("ERR {error}"));
             Cut::Wrong
         };
-        match cutter.cut(bytes, limits, is_stranger) {
+        match cutter.cutter.cut(bytes, limits, is_stranger) {
             Ok(resp::Cut::Part(missing)) => Cut::Part(missing),
             Ok(resp::Cut::Request(len)) => Cut::Message(len),
             Ok(resp::Cut::Nothing(len)) => Cut::Nothing(len),
@@ -203,10 +212,14 @@ impl Application for KvApplication {
         }
     }
 
-    fn unavailable(&self, _id: u64, _standing: Standing, reply: &mut Vec<u8>) {
-        // Clients know this code of servers that start, and try again.
-        Replies::new(reply, Version::Resp2)
-            .error("LOADING the host is away, and only it can answer this; try again");
+    fn unavailable(&self, _id: u64, was_forwarded: bool, reply: &mut Vec<u8>) {
+        // Clients know LOADING of servers that start: it says that nothing was done, and libraries try again by themselves. An
+        // INCR that the host may have applied must not get it.
+        Replies::new(reply, Version::Resp2).error(if was_forwarded {
+            "ERR the host went away while it had this request, and may have applied it or not"
+        } else {
+            "LOADING the host is away, and only it can answer this; try again"
+        });
     }
 }
 

@@ -92,7 +92,7 @@ fn strangers_may_say_little_and_lines_are_checked() {
     let application = KvApplication { needs_password: true, ..KvApplication::default() };
     let cut = |bytes: &[u8], standing| {
         let mut reply = Vec::new();
-        let cut = application.cut(&mut Cutter::default(), bytes, standing, &mut reply);
+        let cut = application.cut(&mut KvCutter::default(), bytes, standing, &mut reply);
         (cut, String::from_utf8(reply).unwrap())
     };
     let large = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000000\r\n";
@@ -102,4 +102,26 @@ fn strangers_may_say_little_and_lines_are_checked() {
     assert_eq!(cut(b"PING\r\n", ADMITTED).0, Cut::Message(6));
     assert_eq!(cut(b"\r\n", ADMITTED).0, Cut::Nothing(2));
     assert_eq!(cut(b"SET k \"v\r\n", ADMITTED).0, Cut::Wrong);
+}
+
+#[test]
+fn who_was_admitted_once_is_no_stranger_while_the_host_thinks_again() {
+    let application = KvApplication { needs_password: true, ..KvApplication::default() };
+    let mut cutter = KvCutter::default();
+    let mut reply = Vec::new();
+    assert_eq!(application.cut(&mut cutter, b"PING\r\n", ADMITTED, &mut reply), Cut::Message(6));
+    let many = b"*11\r\n$4\r\n";
+    assert!(matches!(application.cut(&mut cutter, many, Standing::NONE, &mut reply), Cut::Part(_)));
+    assert_eq!(application.cut(&mut KvCutter::default(), many, Standing::NONE, &mut reply), Cut::Wrong);
+}
+
+#[test]
+fn clients_are_told_to_try_again_only_what_was_not_done() {
+    let said = |was_forwarded| {
+        let mut reply = Vec::new();
+        KvApplication::default().unavailable(0, was_forwarded, &mut reply);
+        String::from_utf8(reply).unwrap()
+    };
+    assert!(said(false).starts_with("-LOADING ") && said(false).ends_with("\r\n"));
+    assert!(said(true).starts_with("-ERR ") && said(true).ends_with("\r\n"));
 }

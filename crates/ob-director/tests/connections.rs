@@ -1,0 +1,304 @@
+//! What clients do that nobody should: partial messages, garbage, ends, resets, and not reading.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails where something is missing")]
+
+mod support;
+
+use std::time::Duration;
+
+use ob_core::ConnectionId;
+use ob_director::{DirectorConfig, Now};
+use ob_wire_link::stream::{CREDIT_LEN, FRAGMENT_LEN, FromHost};
+use support::{Said, World, director_config, engine_config};
+
+fn later<const BY_ID: bool>(world: &mut World<BY_ID>, duration: Duration) {
+    world.now = Now { instant: world.now.instant + duration, ..world.now };
+    assert!(world.driver.next_due().is_some_and(|due| due <= world.now.instant), "it asks to be called");
+    world.turn();
+}
+
+#[test]
+fn messages_come_byte_by_byte() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    for byte in b"\nGET a\nSET b 1\n\nLEN a\n" {
+        world.arrive(client, &[*byte]);
+        world.turn();
+        world.disk.0.borrow_mut().answer_all();
+    }
+    world.turn();
+    let (connection, stamp) = world.expect_request("SET b 1");
+    world.reply(connection, stamp, "+\n");
+    assert_eq!(world.got(client), "$1\n+\n#1\n");
+}
+
+#[test]
+fn garbage_is_answered_behind_what_was_asked_before_and_ends_the_connection() {
+    let (mut world, client) = <World>::admitted();
+    world.arrive(client, b"SET a 1\n\xffjunk and more of it\nSET b 1\n");
+    world.turn();
+    let (connection, stamp) = world.expect_request("SET a 1");
+    assert!(!world.is_finished(client));
+    world.reply(connection, stamp, "+\n");
+    assert_eq!(world.got(client), "+\n!no\n");
+    assert!(world.is_finished(client) && !world.is_closed(client));
+    // What it still sends is taken and forgotten, or a reset would take the last reply from it.
+    world.arrive(client, &[b'x'; 200_000]);
+    world.turn();
+    assert_eq!(world.net.0.borrow().clients[&client].arriving.len(), 0);
+    world.end(client);
+    assert!(world.is_closed(client));
+    assert_eq!(world.said(), [Said::Closed(connection)]);
+    assert_eq!(world.driver.director().counts().wrong, 1);
+}
+
+#[test]
+fn who_does_not_end_its_side_is_closed_after_a_while() {
+    let (mut world, client) = <World>::admitted();
+    world.arrive(client, b"\xff");
+    world.turn();
+    assert!(world.is_finished(client) && !world.is_closed(client));
+    later(&mut world, DirectorConfig::default().linger);
+    assert!(world.is_closed(client));
+}
+
+#[test]
+fn a_client_that_has_ended_its_side_gets_what_it_asked_for() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.arrive(client, b"SET b 1\nGET a\nhalf of a mess");
+    world.end(client);
+    let (connection, stamp) = world.expect_request("SET b 1");
+    world.answer_reads();
+    assert!(!world.is_closed(client));
+    world.reply(connection, stamp, "+\n");
+    assert_eq!(world.got(client), "+\n$1\n");
+    assert!(world.is_closed(client));
+    assert_eq!(world.said(), [Said::Closed(connection)]);
+}
+
+#[test]
+fn a_reset_forgets_reads_that_are_in_flight_and_their_buffers_come_back() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "SET x 1\nGET a\nGET a\nSET b 1\n");
+    let (connection, stamp) = world.expect_request("SET x 1");
+    world.reset(client);
+    assert_eq!(world.said(), [Said::Closed(connection)], "the second SET was never forwarded");
+    assert_eq!(world.driver.director().engine().buffers_out(), 2);
+    world.answer_reads();
+    let engine = world.driver.director().engine();
+    assert_eq!((engine.buffers_out(), engine.in_flight()), (0, 0));
+    // The host may not know yet.
+    world.reply(connection, stamp, "+\n");
+    assert_eq!(world.host.0.borrow().closed, None);
+    let next = world.connect();
+    world.admit(next);
+}
+
+#[test]
+fn the_host_ends_a_connection_behind_a_reply() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "LEN a\nQUIT\nSET b 1\nGET a\n");
+    let requests = world.requests();
+    let (connection, stamp) = (requests[0].0, requests[0].1);
+    world.say(&FromHost::Close { connection: ConnectionId(connection), stamp });
+    assert_eq!(world.got(client), "#1\n");
+    assert!(!world.is_finished(client));
+    world.reply(connection, stamp, "+bye\n");
+    assert_eq!(world.got(client), "+bye\n");
+    assert!(world.is_finished(client));
+    world.answer_reads();
+    world.end(client);
+    assert!(world.is_closed(client));
+    assert_eq!(world.driver.director().engine().in_flight(), 0);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from_and_disturbs_nobody() {
+    let config = DirectorConfig { output_len_max: 4096, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (slow, other) = (world.connect(), world.connect());
+    world.said();
+    world.admit(slow);
+    world.store("a", &"v".repeat(3000), 1);
+    world.disk.0.borrow_mut().is_quick = true;
+    world.net.0.borrow_mut().clients.get_mut(&slow).unwrap().window = 0;
+    world.arrive(slow, "GET a\n".repeat(40_000).as_bytes());
+    world.turn();
+    let left = world.net.0.borrow().clients[&slow].arriving.len();
+    assert!(left > 150_000, "only what fits into its buffer is received: {left}");
+    let out = world.driver.director().engine().buffers_out();
+    assert!(out <= 3, "what waits for it is bounded: {out}");
+    world.admit(other);
+    world.send(other, "GET a\n");
+    assert_eq!(world.got(other).len(), 3002);
+    // It reads on: everything comes, in order.
+    let mut got = 0;
+    while got < 40_000 * 3002 {
+        world.open_window(slow, 1 << 20);
+        got += world.got(slow).len();
+    }
+    assert_eq!((got, world.driver.director().engine().buffers_out()), (40_000 * 3002, 0));
+    assert_eq!(world.requests(), []);
+}
+
+#[test]
+fn the_host_gets_credit_as_replies_are_sent_on() {
+    let (mut world, client) = <World>::admitted();
+    world.net.0.borrow_mut().clients.get_mut(&client).unwrap().window = 0;
+    world.send(client, "DUMP\n");
+    let (connection, stamp) = world.expect_request("DUMP");
+    let (length, part) = (10 * FRAGMENT_LEN, "x".repeat(FRAGMENT_LEN));
+    // The admission's reply has used some, and that is not given back before it is worth a frame.
+    for at in 0..3 {
+        world.reply_part(connection, stamp, part.as_bytes(), at * FRAGMENT_LEN, length);
+    }
+    assert_eq!(world.said(), []);
+    world.open_window(client, usize::MAX / 2);
+    let given: u32 =
+        world.said().iter().map(|said| if let Said::Credit(_, len) = said { *len } else { 0 }).sum();
+    assert_eq!(given as usize, 3 * FRAGMENT_LEN + 4, "with the four bytes of the admission's reply");
+    for at in 3..10 {
+        world.reply_part(connection, stamp, part.as_bytes(), at * FRAGMENT_LEN, length);
+    }
+    assert_eq!(world.got(client).len(), length);
+    assert_eq!(world.host.0.borrow().closed, None);
+}
+
+#[test]
+fn more_than_there_is_credit_for_ends_the_stream() {
+    let (mut world, client) = <World>::admitted();
+    world.net.0.borrow_mut().clients.get_mut(&client).unwrap().window = 0;
+    world.send(client, "DUMP\n");
+    let (connection, stamp) = world.expect_request("DUMP");
+    let part = "x".repeat(FRAGMENT_LEN);
+    for at in 0..CREDIT_LEN as usize / FRAGMENT_LEN {
+        world.reply_part(connection, stamp, part.as_bytes(), at * FRAGMENT_LEN, 10 * FRAGMENT_LEN);
+    }
+    assert!(world.host.0.borrow().closed.as_ref().unwrap().contains("credit"));
+    assert!(world.is_closed(client), "half of a reply cannot be taken back");
+}
+
+#[test]
+fn long_requests_go_in_fragments_and_others_overtake_them() {
+    let (mut world, client) = <World>::admitted();
+    let other = world.connect();
+    world.store("a", "1", 1);
+    world.said();
+    world.set_room(2);
+    let long = format!("SET a {}", "v".repeat(4 * FRAGMENT_LEN));
+    world.send(client, &format!("{long}\n"));
+    let fragments = world.host.0.borrow().fragments;
+    assert_eq!((fragments, world.requests()), (3, vec![]), "the first was the admission");
+    assert!(world.find("a").is_some(), "its stamp is given with the last fragment");
+    world.send(other, "SET b 1\n");
+    world.set_room(2);
+    world.turn();
+    assert_eq!(world.requests(), [], "who waits longer comes first");
+    world.set_room(100);
+    world.turn();
+    let requests = world.requests();
+    assert_eq!(
+        requests.iter().map(|(_, stamp, text)| (*stamp, text.len())).collect::<Vec<_>>(),
+        [(2, 7), (3, long.len())]
+    );
+    assert_eq!(world.find("a"), None);
+}
+
+#[test]
+fn who_waits_for_the_stream_gets_it_in_turn() {
+    let (mut world, first) = <World>::admitted();
+    let second = world.connect();
+    world.said();
+    world.set_room(0);
+    world.send(first, &"SET a 1\n".repeat(20));
+    world.send(second, &"SET b 1\n".repeat(20));
+    let mut texts = Vec::new();
+    for _ in 0..8 {
+        world.set_room(1);
+        world.turn();
+        texts.extend(world.texts());
+    }
+    assert_eq!(
+        texts,
+        ["SET a 1", "SET b 1", "SET a 1", "SET b 1", "SET a 1", "SET b 1", "SET a 1", "SET b 1"]
+    );
+    world.set_room(1000);
+    world.turn();
+    assert_eq!(world.requests().len(), 32);
+}
+
+#[test]
+fn memory_for_long_messages_is_shared_and_who_sits_on_it_is_closed() {
+    let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (hog, polite, small) = (world.connect(), world.connect(), world.connect());
+    world.arrive(hog, &[b'x'; 300 << 10]);
+    world.turn();
+    assert_eq!(world.driver.director().counts().long_left, 0);
+    assert!(!world.is_closed(hog), "nobody else wants it");
+    world.now = Now { instant: world.now.instant + Duration::from_secs(100), ..world.now };
+    world.turn();
+    assert!(!world.is_closed(hog), "even if it takes long");
+    world.send(hog, "x");
+    world.said();
+    let long = format!("SET a {}", "v".repeat(100 << 10));
+    world.send(polite, &format!("{long}\n"));
+    world.send(small, "SET c 1\n");
+    let lens: Vec<usize> = world.texts().iter().map(String::len).collect();
+    assert_eq!(lens, ["SET c 1".len()], "short messages need no such memory");
+    later(&mut world, DirectorConfig::default().long_stall_max);
+    assert!(world.is_closed(hog) && !world.is_closed(polite));
+    assert!(world.texts() == [long]);
+    let counts = world.driver.director().counts();
+    assert_eq!((counts.starved, counts.long_left), (1, 256 << 10));
+}
+
+#[test]
+fn pipelines_are_bounded_and_all_of_them_is_answered() {
+    let (mut world, client) = <World>::admitted();
+    world.arrive(client, "SET a 1\n".repeat(1000).as_bytes());
+    world.turn();
+    let mut answered = 0;
+    while answered < 1000 {
+        let requests = world.requests();
+        assert!(!requests.is_empty() && requests.len() <= 64, "{}", requests.len());
+        for (connection, stamp, _) in requests {
+            world.reply(connection, stamp, "+\n");
+            answered += 1;
+        }
+    }
+    assert_eq!(world.got(client), "+\n".repeat(1000));
+}
+
+#[test]
+fn there_are_only_so_many_connections_and_places_are_used_again() {
+    let mut world = <World>::new();
+    world.meet(0, 0);
+    let clients: Vec<u64> = (0..64).map(|_| world.connect()).collect();
+    let refused = world.connect();
+    assert!(world.is_closed(refused) && !world.is_closed(clients[63]));
+    let said = world.said();
+    world.set_room(0);
+    world.reset(clients[0]);
+    assert!(
+        {
+            let one = world.connect();
+            world.is_closed(one)
+        },
+        "the host does not know yet that there is room"
+    );
+    world.set_room(100);
+    world.turn();
+    let next = world.connect();
+    assert!(!world.is_closed(next));
+    let opened = |said: &Said| if let Said::Opened(number, _) = said { Some(*number) } else { None };
+    let mut numbers: Vec<u64> = said.iter().chain(&world.said()).filter_map(opened).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 65, "numbers are not used twice");
+}

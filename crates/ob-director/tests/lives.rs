@@ -1,0 +1,224 @@
+//! When the host dies, and comes back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails where something is missing")]
+
+mod support;
+
+use ob_core::{ConnectionId, NodeId};
+use ob_wire_link::stream::{FromHost, Recovered};
+use support::{Said, World};
+
+#[test]
+fn stored_reads_go_on_without_the_host_and_the_rest_is_told_to_try_again() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "SET b 1\nGET a\nSET c 1\n");
+    assert_eq!(world.reads(), 1);
+    world.host_dies();
+    assert_eq!(world.got(client), "~\n", "nobody knows whether it was applied");
+    world.answer_reads();
+    assert_eq!(world.got(client), "$1\n?\n");
+    world.send(client, "GET a\nSET a 2\nGET a\n");
+    world.answer_reads();
+    assert_eq!(world.got(client), "$1\n?\n$1\n", "what was not forwarded has changed nothing");
+    assert_eq!(world.driver.director().counts().unavailable, 3);
+    // A connection that the host has not admitted stays without an answer of the card.
+    let stranger = world.connect();
+    world.send(stranger, "GET a\n");
+    assert_eq!(world.got(stranger), "?\n");
+}
+
+#[test]
+fn what_falls_back_while_the_host_is_away_is_told_to_try_again() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "GET a\nLEN a\n");
+    world.host_dies();
+    world.disk.0.borrow_mut().contents.clear();
+    world.answer_reads();
+    assert_eq!(world.got(client), "?\n#1\n");
+}
+
+#[test]
+fn half_a_reply_ends_the_connection_when_the_host_dies() {
+    let (mut world, client) = <World>::admitted();
+    world.send(client, "DUMP\nDUMP\n");
+    let requests = world.requests();
+    world.reply_part(requests[1].0, requests[1].1, b"half", 0, 10);
+    world.host_dies();
+    assert_eq!(world.got(client), "~\n~\n", "what was held back can be forgotten");
+    assert!(!world.is_closed(client));
+    let (mut world, client) = <World>::admitted();
+    world.send(client, "DUMP\n");
+    let (connection, stamp) = world.expect_request("DUMP");
+    world.reply_part(connection, stamp, b"half", 0, 10);
+    world.host_dies();
+    assert!(world.is_closed(client), "what the client has got cannot");
+}
+
+#[test]
+fn a_host_that_comes_back_begins_a_life_with_greater_stamps() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "SET b 1\n");
+    world.host_dies();
+    assert_eq!(world.got(client), "~\n");
+    world.said();
+    world.meet(7, world.written());
+    let said = world.said();
+    assert!(matches!(said.as_slice(), [Said::Begin(8), Said::Opened(_, _)]), "{said:?}");
+    assert!(world.find("a").is_some(), "the host has what was admitted");
+    // The new host has not admitted anybody.
+    world.send(client, "GET a\n");
+    let (connection, stamp) = world.expect_request("GET a");
+    assert_eq!(stamp, 8);
+    world.say(&FromHost::Standing { connection: ConnectionId(connection), stamp, word: 2 });
+    world.reply(connection, stamp, "$1\n");
+    world.send(client, "LEN a\n");
+    assert_eq!(world.got(client), "$1\n#1\n");
+    // Its own greatest stamp counts where the card's is greater.
+    world.host_dies();
+    world.meet(0, world.written());
+    assert!(matches!(world.said().as_slice(), [Said::Begin(9), ..]));
+}
+
+#[test]
+fn invalidations_outlive_the_host_that_never_applied_them() {
+    let (mut world, client) = <World>::admitted();
+    let place = world.store("a", "1", 1);
+    world.send(client, "SET a 2\n");
+    world.host_dies();
+    world.meet(1, world.written());
+    assert_eq!(world.find("a"), None);
+    // The new life knows that the SET was lost.
+    world.attest("a", place, 2);
+    assert!(world.find("a").is_some());
+}
+
+#[test]
+fn a_host_that_has_lost_what_was_admitted_empties_the_table() {
+    let (mut world, client) = <World>::admitted();
+    let place = world.store("a", "1", 1);
+    world.host_dies();
+    world.meet(1, world.written() - 1);
+    assert_eq!(world.find("a"), None);
+    // What an earlier life has written is not admitted either, unless the host attests it in this one.
+    world.attest("a", place, 1);
+    world.admit_again(client);
+    assert!(world.find("a").is_some(), "as of the end of the life before");
+}
+
+#[test]
+fn another_store_empties_the_table() {
+    let (mut world, _) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.host_dies();
+    let recovered = Recovered { store: [3; 16], end: u64::MAX };
+    world.arrive_host();
+    world.say(&FromHost::Meet { stamp: 0, recovered });
+    assert_eq!(world.find("a"), None);
+}
+
+#[test]
+fn what_an_earlier_life_was_writing_is_forgotten() {
+    let (mut world, _) = <World>::admitted();
+    world.write("a", "1", 1);
+    world.host_dies();
+    world.meet(1, 0);
+    world.settle();
+    assert_eq!(world.find("a"), None);
+    assert_eq!(world.driver.director().engine().candidates(), 0);
+}
+
+#[test]
+fn connections_whose_session_the_host_kept_end_when_another_life_begins() {
+    let (mut world, plain) = <World>::admitted();
+    let named = world.connect();
+    world.said();
+    world.send(named, "AUTH me\n");
+    let (connection, stamp) = world.expect_request("AUTH me");
+    world.say(&FromHost::Standing { connection: ConnectionId(connection), stamp, word: 3 });
+    world.reply(connection, stamp, "+\n");
+    world.store("a", "1", 1);
+    world.host_dies();
+    world.send(named, "LEN a\n");
+    assert_eq!(world.got(named), "+\n#1\n", "while there is no host it is what it was");
+    world.meet(2, world.written());
+    assert!(world.is_finished(named) && !world.is_finished(plain));
+}
+
+#[test]
+fn a_request_that_waits_for_the_hosts_word_is_let_go_when_it_dies() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "AUTH me\nLEN a\n");
+    assert_eq!(world.got(client), "");
+    world.host_dies();
+    assert_eq!(world.got(client), "~\n?\n", "its standing is not known any more");
+}
+
+#[test]
+fn a_long_request_of_which_the_host_had_a_part_is_told_to_try_again() {
+    let (mut world, client) = <World>::admitted();
+    world.set_room(1);
+    world.send(client, &format!("SET a {}\n", "v".repeat(200_000)));
+    world.host_dies();
+    assert_eq!(world.got(client), "?\n");
+    world.set_room(1000);
+    world.meet(1, 0);
+    world.said();
+    world.send(client, "SET a 2\n");
+    assert_eq!(world.texts(), ["SET a 2"]);
+}
+
+#[test]
+fn what_a_host_may_not_say_ends_the_stream_and_nothing_else() {
+    let connection = ConnectionId(1);
+    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 } };
+    let wrong = [
+        meet,
+        FromHost::Standing { connection, stamp: 99, word: 2 },
+        FromHost::Close { connection, stamp: 99 },
+        FromHost::Attest { stamp: 99, entries: ob_wire_link::stream::Entries::new(&[1, 0, b'k']) },
+    ];
+    for frame in wrong {
+        let (mut world, client) = <World>::admitted();
+        world.store("a", "1", 1);
+        world.send(client, "SET b 1\n");
+        world.say(&frame);
+        assert!(world.host.0.borrow().closed.is_some(), "{frame:?}");
+        assert_eq!(world.got(client), "~\n");
+        world.send(client, "LEN a\n");
+        assert_eq!(world.got(client), "#1\n");
+        assert_eq!(world.driver.director().counts().host_refused, 1);
+        world.meet(5, world.written());
+        assert!(world.driver.director().has_host());
+    }
+    let mut world = <World>::new();
+    world.arrive_host();
+    world.say(&FromHost::File { name: 1, node: NodeId(1) });
+    assert!(world.host.0.borrow().closed.is_some(), "the first word is the meeting");
+}
+
+#[test]
+fn replies_that_cannot_be_end_the_stream() {
+    let wrong: [fn(&mut World, u64, u64); 4] = [
+        |world, connection, stamp| world.reply(connection, stamp + 1, "x"),
+        |world, connection, stamp| world.reply_part(connection, stamp, b"x", 1, 2),
+        |world, connection, stamp| {
+            world.reply_part(connection, stamp, b"x", 0, 3);
+            world.reply_part(connection, stamp, b"x", 1, 4);
+        },
+        |world, connection, stamp| {
+            world.reply(connection, stamp, "x");
+            world.reply(connection, stamp, "x");
+        },
+    ];
+    for reply in wrong {
+        let (mut world, client) = <World>::admitted();
+        world.send(client, "SET b 1\n");
+        let (connection, stamp) = world.expect_request("SET b 1");
+        reply(&mut world, connection, stamp);
+        assert!(world.host.0.borrow().closed.is_some());
+    }
+}
