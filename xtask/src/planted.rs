@@ -107,6 +107,12 @@ pub const HARNESSES: &[Harness] = &[
             "admitted-at-submission",
         ],
     },
+    Harness {
+        package: "ob-director",
+        test: "random",
+        build: Build::Plain,
+        plants: &["forward-past-read", "fallback-alone", "admitted-at-submission", "unchecked-read"],
+    },
     Harness { package: "ob-director", test: "lives", build: Build::Plain, plants: &["table-kept"] },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },

@@ -497,6 +497,14 @@ impl<const BY_ID: bool> World<BY_ID> {
         self.written as u64
     }
 
+    /// What lies behind an address is lost.
+    pub fn cut_log(&mut self, end: u64) {
+        self.written = end as usize;
+        if let Some(content) = self.disk.0.borrow_mut().contents.get_mut(&NODE.0) {
+            content.truncate(self.written);
+        }
+    }
+
     pub fn settle(&mut self) {
         let address = self.written();
         self.say(&FromHost::Settled { address });
