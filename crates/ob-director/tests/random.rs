@@ -179,7 +179,7 @@ impl Story {
         for said in self.world.said() {
             match said {
                 Said::Request(connection, stamp, text) => {
-                    self.host.inbox.push_back((connection, stamp, text))
+                    self.host.inbox.push_back((connection, stamp, text));
                 }
                 Said::Closed(connection) => self.host.outbox.retain(|(to, ..)| *to != connection),
                 Said::Begin(_) | Said::Opened(..) | Said::Credit(..) => {}
