@@ -515,6 +515,10 @@ impl<A: Application> Director<A> {
             self.lingering.push_back(connection.key);
             self.actions.push_back(ConnectionAction::Finish(connection.net));
         }
+        if connection.ending != Ending::Open {
+            // Nothing of it is looked at any more, and the client's own end is behind it.
+            connection.input.clear(&mut self.budget);
+        }
         if connection.flags.is_held_up && connection.input.room(&mut self.budget).is_some() {
             connection.flags.is_held_up = false;
             self.actions.push_back(ConnectionAction::Resume(connection.key, connection.net));

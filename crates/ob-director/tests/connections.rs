@@ -35,7 +35,7 @@ fn messages_come_byte_by_byte() {
 #[test]
 fn garbage_is_answered_behind_what_was_asked_before_and_ends_the_connection() {
     let (mut world, client) = <World>::admitted();
-    world.arrive(client, b"SET a 1\n\xffjunk and more of it\nSET b 1\n");
+    world.arrive(client, b"SET a 1\n\x01junk and more of it\nSET b 1\n");
     world.turn();
     let (connection, stamp) = world.expect_request("SET a 1");
     assert!(!world.is_finished(client));
@@ -53,9 +53,23 @@ fn garbage_is_answered_behind_what_was_asked_before_and_ends_the_connection() {
 }
 
 #[test]
+fn the_end_of_a_client_is_seen_behind_all_that_it_has_sent() {
+    let (mut world, client) = <World>::admitted();
+    world.send(client, "QUIT\n");
+    let (connection, stamp) = world.expect_request("QUIT");
+    world.set_room(0);
+    world.arrive(client, "SET a 1\n".repeat(20_000).as_bytes());
+    world.end(client);
+    world.say(&FromHost::Close { connection: ConnectionId(connection), stamp });
+    world.reply(connection, stamp, "+\n");
+    assert_eq!(world.got(client), "+\n");
+    assert!(world.is_closed(client), "its buffer was full");
+}
+
+#[test]
 fn who_does_not_end_its_side_is_closed_after_a_while() {
     let (mut world, client) = <World>::admitted();
-    world.arrive(client, b"\xff");
+    world.arrive(client, b"\x01");
     world.turn();
     assert!(world.is_finished(client) && !world.is_closed(client));
     later(&mut world, DirectorConfig::default().linger);

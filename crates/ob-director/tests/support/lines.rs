@@ -74,7 +74,7 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
     const REPLIES: ReplyOrder = if BY_ID { ReplyOrder::ById } else { ReplyOrder::AsAsked };
 
     fn cut(&self, looked: &mut usize, bytes: &[u8], _: Standing, reply: &mut Vec<u8>) -> Cut {
-        if bytes.starts_with(b"\xff") {
+        if bytes.starts_with(b"\x01") {
             reply.extend_from_slice(b"!no\n");
             return Cut::Wrong;
         }
