@@ -75,3 +75,30 @@ impl ReasonCounts {
         self.0.iter().sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = include_str!("../../../docs/director.md");
+
+    #[test]
+    fn the_document_explains_every_reason_and_no_other() {
+        let table = DOCUMENT.split("| reason | means |").nth(1).unwrap().split("\n\n").next().unwrap();
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(rows.collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn each_reason_has_a_count_of_its_own() {
+        let mut counts = ReasonCounts::default();
+        for (times, reason) in Reason::ALL.iter().enumerate() {
+            (0..times).for_each(|_| counts.add(*reason));
+        }
+        for (times, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(counts.of(*reason), times as u64);
+        }
+        assert_eq!(counts.total(), (0..Reason::ALL.len() as u64).sum());
+    }
+}
