@@ -105,8 +105,8 @@ pub(crate) struct Connection<C> {
     pub(crate) pending: VecDeque<Pending>,
     /// How many at the front of `pending` do not depend on a read any more.
     pub(crate) settled: usize,
-    /// Bytes that requests at the engine read: they will be output soon.
-    pub(crate) reading: usize,
+    /// Bytes of the engine's memory that its requests have.
+    pub(crate) held: usize,
     pub(crate) underway: Underway,
     pub(crate) standing: Standing,
     /// The stamp of the last request that may have changed the standing.
@@ -156,7 +156,7 @@ impl<C: Default> Connection<C> {
             output: Output::default(),
             pending: VecDeque::new(),
             settled: 0,
-            reading: 0,
+            held: 0,
             underway: Underway::default(),
             standing: Standing::NONE,
             standing_from: 0,

@@ -27,6 +27,8 @@ pub struct DirectorConfig {
     pub pending_max: usize,
     /// Bytes of replies that wait for a client; with more, nothing it sends is looked at.
     pub output_len_max: usize,
+    /// Bytes of the engine's buffers that requests of one connection may have, each of them rounded up to 4 KiB.
+    pub held_len_max: usize,
     /// Bytes of messages that do not fit into a connection's own buffer, of all connections.
     pub long_len_max: usize,
     /// How long a long message may make no progress while others wait for its memory.
@@ -40,7 +42,8 @@ impl Default for DirectorConfig {
         Self {
             connections_max: 10_000,
             pending_max: 1024,
-            output_len_max: 1 << 20,
+            output_len_max: 256 << 10,
+            held_len_max: 1 << 20,
             long_len_max: 128 << 20,
             long_stall_max: Duration::from_secs(5),
             linger: Duration::from_secs(1),
@@ -274,10 +277,12 @@ impl<A: Application> Director<A> {
     pub fn sent(&mut self, key: ConnectionKey, count: usize, offered: usize) -> bool {
         let Some(connection) = self.find(key) else { return false };
         connection.flags.is_clogged = count < offered;
+        connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
+        // A client that does not take its replies keeps no buffers that others could read into.
+        connection.output.copy_all(connection.flags.is_clogged);
         if count == 0 {
             return false;
         }
-        connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
         let has_more = !connection.output.is_empty() && !connection.flags.is_clogged;
         let awaits_output = connection.flags.awaits_output;
         if connection.wants_credit() {

@@ -22,6 +22,8 @@ pub(crate) struct Output {
     copied_sent: usize,
     runs: VecDeque<Run>,
     len: usize,
+    /// Slices are copied, and given back at once.
+    is_copying: bool,
 }
 
 impl Output {
@@ -48,6 +50,28 @@ impl Output {
         match self.runs.back_mut() {
             Some(Run::Copied { len, is_hosts }) if *is_hosts == of_host => *len += bytes.len(),
             _ => self.runs.push_back(Run::Copied { len: bytes.len(), is_hosts: of_host }),
+        }
+    }
+
+    /// From now on slices are copied and given back, those too that are here; or not any more.
+    pub(crate) fn copy_all(&mut self, is_copying: bool) {
+        self.is_copying = is_copying;
+        if !is_copying || !self.runs.iter().any(|run| matches!(run, Run::Read { .. })) {
+            return;
+        }
+        let runs = std::mem::take(&mut self.runs);
+        let copied = std::mem::take(&mut self.copied);
+        let mut rest = copied.get(std::mem::take(&mut self.copied_sent)..).unwrap_or_default();
+        self.len = 0;
+        for run in runs {
+            match run {
+                Run::Copied { len, is_hosts } => {
+                    let (bytes, behind) = rest.split_at(len.min(rest.len()));
+                    rest = behind;
+                    self.push(bytes, is_hosts);
+                }
+                Run::Read { slice, sent } => self.push(slice.get(sent..).unwrap_or_default(), false),
+            }
         }
     }
 
@@ -122,7 +146,9 @@ impl ReplySink for Output {
     }
 
     fn slice(&mut self, slice: Slice) {
-        if !slice.is_empty() {
+        if self.is_copying {
+            self.push(&slice, false);
+        } else if !slice.is_empty() {
             self.len += slice.len();
             self.runs.push_back(Run::Read { slice, sent: 0 });
         }
@@ -139,6 +165,32 @@ mod tests {
         let mut slices = [IoSlice::new(&[]); 16];
         let count = output.transmit(&mut slices);
         slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect()
+    }
+
+    #[test]
+    fn slices_can_be_copied_at_any_moment_and_nothing_changes() {
+        let pool = Pool::new(4096, 2);
+        let slice = |text: &[u8; 4]| {
+            let mut slice = pool.take().unwrap();
+            slice.truncate(4);
+            slice.copy_from_slice(text);
+            slice
+        };
+        for gone in 0..=12 {
+            let mut output = Output::default();
+            output.push_hosts(b"ab");
+            output.slice(slice(b"cdef"));
+            output.bytes(b"gh");
+            output.slice(slice(b"ijkl"));
+            let mut of_host = output.sent(gone);
+            output.copy_all(true);
+            assert_eq!((pool.blocks_out(), output.len()), (0, 12 - gone));
+            output.slice(slice(b"mnop"));
+            assert_eq!(pool.blocks_out(), 0);
+            assert_eq!(all(&output), b"abcdefghijklmnop"[gone..]);
+            of_host += output.sent(16 - gone);
+            assert_eq!((of_host, output.is_empty()), (2, true));
+        }
     }
 
     #[test]

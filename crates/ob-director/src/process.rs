@@ -213,7 +213,8 @@ impl<A: Application> Director<A> {
             }
             if connection.awaits_standing
                 || connection.pending.len() >= self.config.pending_max
-                || connection.output.len() + connection.reading >= self.config.output_len_max
+                || connection.output.len() >= self.config.output_len_max
+                || connection.held >= self.config.held_len_max
             {
                 return Err(Stop::Waits);
             }
@@ -246,7 +247,7 @@ impl<A: Application> Director<A> {
             Route::Card => match self.start(connection, bytes, request.id, keys) {
                 Ok(context) => {
                     let is_settled = connection.is_settled();
-                    connection.reading += self.engine.read_len(context);
+                    connection.held += self.engine.held_len(context);
                     connection.pending.push_back(Pending::Card(context));
                     if is_settled && self.engine.state(context) == State::Ready {
                         connection.settled += 1;
@@ -394,7 +395,7 @@ impl<A: Application> Director<A> {
                         self.await_stream(connection);
                         break;
                     };
-                    connection.reading -= self.engine.read_len(context);
+                    connection.held -= self.engine.held_len(context);
                     self.engine.abandon(context);
                     let is_forwarded = matches!(replaced, Pending::Host(_));
                     if let Some(place) = connection.pending.get_mut(at) {
@@ -469,7 +470,7 @@ impl<A: Application> Director<A> {
             Some(Pending::Card(context)) => {
                 let is_ready = self.engine.state(*context) == State::Ready;
                 if is_ready {
-                    connection.reading -= self.engine.read_len(*context);
+                    connection.held -= self.engine.held_len(*context);
                     self.engine.take_reply(*context, &mut connection.output);
                 }
                 is_ready
@@ -491,7 +492,7 @@ impl<A: Application> Director<A> {
     pub(crate) fn abandon(&mut self, connection: &mut Connection<A::Cutter>, from: usize) {
         for pending in connection.pending.drain(from.min(connection.pending.len())..) {
             if let Pending::Card(context) = pending {
-                connection.reading -= self.engine.read_len(context);
+                connection.held -= self.engine.held_len(context);
                 self.engine.abandon(context);
             }
         }

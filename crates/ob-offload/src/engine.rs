@@ -30,6 +30,9 @@ const READS_MAX: usize = BATCH_MAX;
 /// Contexts are few enough that their number and a read's fit into a token.
 const READ_BITS: u32 = 8;
 
+/// What a request counts for at least: a context, and the shortest of buffers.
+const HELD_LEN_MIN: usize = 4 << 10;
+
 /// How large an engine is.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -371,10 +374,11 @@ impl<A: Application> Engine<A> {
         state.unwrap_or(State::Host(Reason::Busy))
     }
 
-    /// Bytes that a request reads: about what its reply will have.
-    pub fn read_len(&self, context: ContextId) -> usize {
+    /// Bytes of the engine's memory that a request keeps from others, roughly; one that reads nothing has a context all the same.
+    pub fn held_len(&self, context: ContextId) -> usize {
         let context = self.contexts.get(context.0 as usize);
-        context.map_or(0, |context| context.plan.iter().map(|read| read.len as usize).sum())
+        let reads = context.into_iter().flat_map(|context| &context.plan);
+        reads.map(|read| (read.len as usize).max(HELD_LEN_MIN)).sum::<usize>().max(HELD_LEN_MIN)
     }
 
     /// The bytes of a request, and its id.
