@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command;
 use crate::outcome::Outcome;
 use crate::repository::Repository;
+use crate::{apt, command};
 
 /// One line of help.
 pub const ABOUT: &str = "Build for aarch64, the cards' processor, and test the rings there under qemu";
@@ -65,32 +65,9 @@ fn cross_cargo(repository: &Repository, arguments: &[&str]) -> Command {
 fn prepare(repository: &Repository) -> Result<(), String> {
     let add_target = &mut command::program(repository, "rustup", &["target", "add", TARGET]);
     command::run(add_target).map_err(|_| format!("rustup cannot add the target {TARGET}"))?;
-    if has_tools() {
-        return Ok(());
-    }
-    let wanted = PACKAGES_OF_THE_SYSTEM.join(" ");
-    let is_root = command::capture(Command::new("id").arg("-u")).is_ok_and(|output| output.stdout == b"0\n");
-    if !is_root || !command::is_installed("apt-get") {
-        return Err(format!(
-            "cannot install packages here (not root, or no apt-get); please install {wanted}"
-        ));
-    }
-    install_packages(repository);
-    if has_tools() { Ok(()) } else { Err(format!("apt-get cannot install {wanted}")) }
+    apt::install(repository, PACKAGES_OF_THE_SYSTEM, has_tools).map_err(|error| error.to_string())
 }
 
 fn has_tools() -> bool {
     command::is_installed(LINKER) && command::is_installed(EMULATOR)
-}
-
-fn install_packages(repository: &Repository) {
-    let mut install =
-        command::program(repository, "apt-get", &["install", "--yes", "--no-install-recommends"]);
-    install.args(PACKAGES_OF_THE_SYSTEM).env("DEBIAN_FRONTEND", "noninteractive");
-    // A fresh image has no package lists and a stale one has wrong lists: both show as a first attempt that fails.
-    // Whether the second worked is seen by the tools being there.
-    if command::run(&mut install).is_err() {
-        let _ = command::run(&mut command::program(repository, "apt-get", &["update"]));
-        let _ = command::run(&mut install);
-    }
 }

@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, spdk, tidy};
+use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, redis, spdk, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -58,6 +58,11 @@ const STEPS: &[Step] = &[
         name: "spdk",
         purpose: "SPDK's initiator uses the NVMe/TCP target, where SPDK is there",
         run: spdk::run_with_defaults,
+    },
+    Step {
+        name: "redis",
+        purpose: "Redis' own programs and a Python library use the key-value store",
+        run: redis::run_with_defaults,
     },
     Step { name: "miri", purpose: "no undefined behaviour in the homes of unsafe", run: miri::run },
     Step {

@@ -9,6 +9,7 @@
 //!   cargo xtask fuzz                              parsers against hostile bytes, for as long as you like
 //!   cargo xtask kernel                            an unmodified Linux kernel as the client of our NVMe/TCP target
 //!   cargo xtask spdk                              SPDK's initiator as its client
+//!   cargo xtask redis                             Redis' own programs as clients of the key-value store
 //! ```
 //!
 //! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
@@ -16,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apt;
 pub mod arm;
 pub mod ci;
 pub mod command;
@@ -26,6 +28,7 @@ pub mod miri;
 pub mod outcome;
 pub mod planted;
 pub mod readme;
+pub mod redis;
 pub mod repository;
 pub mod spdk;
 pub mod tidy;

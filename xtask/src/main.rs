@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, spdk, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, redis, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -31,6 +31,7 @@ enum Verb {
     Fuzz(fuzz::Arguments),
     Kernel(kernel::Arguments),
     Spdk(spdk::Arguments),
+    Redis(redis::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -55,6 +56,7 @@ fn run() -> Result<Outcome> {
         Verb::Fuzz(arguments) => fuzz::run(&repository, &arguments),
         Verb::Kernel(arguments) => kernel::run(&repository, &arguments),
         Verb::Spdk(arguments) => spdk::run(&repository, &arguments),
+        Verb::Redis(arguments) => redis::run(&repository, &arguments),
     }
 }
 

@@ -14,8 +14,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command;
 use crate::repository::Repository;
+use crate::{apt, command};
 
 /// The emulator.
 pub const EMULATOR: &str = "qemu-system-x86_64";
@@ -55,7 +55,7 @@ pub fn gather(repository: &Repository, folder: &Path) -> Result<Parts> {
             bail!("there is no {program}: the guest is made of Debian's packages");
         }
     }
-    install_emulator(repository)?;
+    apt::install(repository, EMULATOR_PACKAGES, || command::is_installed(EMULATOR))?;
     let apt = Apt::new(folder)?;
     let (programs, kernels) = match apt.resolve() {
         Ok(found) => found,
@@ -96,28 +96,6 @@ fn versions_of(programs: &[String], kernel: &str) -> String {
     let mut lines: Vec<&str> = programs.iter().map(String::as_str).collect();
     lines.push(kernel);
     lines.join("\n") + "\n"
-}
-
-fn install_emulator(repository: &Repository) -> Result<()> {
-    if command::is_installed(EMULATOR) {
-        return Ok(());
-    }
-    let wanted = EMULATOR_PACKAGES.join(" ");
-    let is_root = command::capture(Command::new("id").arg("-u")).is_ok_and(|output| output.stdout == b"0\n");
-    if !is_root {
-        bail!("{EMULATOR} is missing, and only root can install it; please install {wanted}");
-    }
-    let mut install =
-        command::program(repository, "apt-get", &["install", "--yes", "-qq", "--no-install-recommends"]);
-    install.args(EMULATOR_PACKAGES).env("DEBIAN_FRONTEND", "noninteractive");
-    if command::run(&mut install).is_err() {
-        let _ = command::run(&mut command::program(repository, "apt-get", &["update", "-qq"]));
-        let _ = command::run(&mut install);
-    }
-    if !command::is_installed(EMULATOR) {
-        bail!("apt-get cannot install {wanted}");
-    }
-    Ok(())
 }
 
 /// A kernel that can be had.
