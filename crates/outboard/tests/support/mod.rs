@@ -19,6 +19,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const FREE_NVME_PORTS: &str =
     "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\nsize = \"64MiB\"\n";
 
+/// The same for the key-value service.
+pub(crate) const FREE_KV_PORT: &str = "[kv]\nlisten = \"127.0.0.1:0\"\n";
+
 /// A directory with a configuration whose ports are any that are free.
 pub(crate) struct Place {
     directory: tempfile::TempDir,
@@ -31,7 +34,12 @@ impl Place {
 
     pub(crate) fn with_config(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let text = if text.contains("[nvme]") { text.to_owned() } else { format!("{text}{FREE_NVME_PORTS}") };
+        let mut text = text.to_owned();
+        for (section, free) in [("[nvme]", FREE_NVME_PORTS), ("[kv]", FREE_KV_PORT)] {
+            if !text.contains(section) {
+                text.push_str(free);
+            }
+        }
         std::fs::write(directory.path().join("outboard.toml"), text).unwrap();
         Self { directory }
     }

@@ -137,7 +137,7 @@ fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<
     let size = if size == 0 { String::new() } else { format!("size = \"{}MiB\"\n", size >> 20) };
     let text = format!(
         "[nvme]\nlisten = \"{address}\"\ndiscovery = \"127.0.0.1:0\"\nnqn = \"{SUBSYSTEM}\"\ndevice = \"{device}\"\n{size}\
-         [files]\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n"
+         [files]\ndevice = \"memory\"\nsize = \"64MiB\"\n[kv]\nenabled = false\n[status]\nlisten = \"127.0.0.1:0\"\n"
     );
     let config = place.join("outboard.toml");
     std::fs::write(&config, text)?;
