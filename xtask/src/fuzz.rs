@@ -1,5 +1,7 @@
 //! `cargo xtask fuzz`: parsers against hostile bytes.
 
+use std::fs;
+
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
@@ -9,8 +11,9 @@ use crate::repository::Repository;
 
 /// Fuzz one target of `fuzz/`, or all of them in turn.
 ///
-/// Needs a nightly toolchain; cargo-fuzz is installed when it is missing. What a target has learnt stays in
-/// `fuzz/corpus/`, and an input that breaks it in `fuzz/artifacts/`, with the command that repeats it in the output.
+/// Needs a nightly toolchain; cargo-fuzz is installed when it is missing. A target begins with what `fuzz/seeds/` has for
+/// it; what it has learnt stays in `fuzz/corpus/`, and an input that breaks it in `fuzz/artifacts/`, with the command that
+/// repeats it in the output.
 #[derive(Args)]
 pub struct Arguments {
     /// The target; all targets when none is given. `cargo fuzz list` names them.
@@ -40,7 +43,15 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     };
     for target in &chosen {
         let limit = format!("-max_total_time={}", arguments.seconds);
-        command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "run", target, "--", &limit]))?;
+        let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", target]);
+        let seeds = repository.root().join("fuzz/seeds").join(target);
+        if seeds.is_dir() {
+            // What is learnt goes to the first folder, so that the seeds stay as they are.
+            let learnt = repository.root().join("fuzz/corpus").join(target);
+            fs::create_dir_all(&learnt)?;
+            fuzz.args([learnt, seeds]);
+        }
+        command::run(fuzz.args(["--", &limit]))?;
     }
     Ok(Outcome::Done)
 }
