@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
 use super::compare::compare;
+use super::reply::Connection;
 use super::script::{self, Exchange, Tolerance};
 use crate::command;
 use crate::kernel::target::Target;
@@ -19,6 +22,9 @@ const PASSWORD: &str = "open-sesame";
 // Enough for figures that are not noise, few enough for a machine that does other things too.
 const BENCHMARK_REQUESTS: &str = "100000";
 const BENCHMARKS: &[&str] = &["SET:", "GET:", "INCR:", "MSET (10 keys):"];
+
+const START_PATIENCE: Duration = Duration::from_secs(60);
+const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Differences beyond these are counted and not shown.
 const SHOWN_MAX: usize = 60;
@@ -59,12 +65,29 @@ pub struct Server {
 
 impl Server {
     fn start(&mut self) -> Result<()> {
-        self.target.start_afresh(self.configuration)
+        self.target.start_afresh(self.configuration)?;
+        self.wait_until_it_serves()
     }
 
     fn start_locked(&mut self) -> Result<()> {
         let line = self.password_line.replace("{password}", PASSWORD);
-        self.target.start_afresh(&format!("{}{line}\n", self.configuration))
+        self.target.start_afresh(&format!("{}{line}\n", self.configuration))?;
+        self.wait_until_it_serves()
+    }
+
+    /// A card takes connections before its host is there; then it asks for patience, in the words of a Redis that loads.
+    fn wait_until_it_serves(&self) -> Result<()> {
+        let deadline = Instant::now() + START_PATIENCE;
+        loop {
+            let mut connection = Connection::open(self.port)?;
+            connection.send(b"DBSIZE\r\n")?;
+            let answer = connection.receive()?;
+            if !answer.bytes.starts_with(b"-LOADING") {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "it still loads: {}", String::from_utf8_lossy(&answer.bytes));
+            thread::sleep(POLL_PAUSE);
+        }
     }
 
     fn cli(&self, arguments: &[&str]) -> Result<String> {

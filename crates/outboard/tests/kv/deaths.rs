@@ -1,0 +1,284 @@
+//! Halves that are killed under load: what the card knows it goes on telling, what was promised is there afterwards, and
+//! nobody is told what is no longer so.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Scope;
+
+use super::support::kv::{Service, Setup, wait_until};
+use super::support::resp::{Client, Value};
+
+const STORED: u64 = 50;
+const WRITERS: usize = 4;
+const KEYS_OF_A_WRITER: usize = 8;
+
+/// Clients at work, and what they were told.
+struct Load {
+    address: SocketAddr,
+    /// Whether a connection may end: the card's death ends it, the host's does not.
+    may_reconnect: bool,
+    is_over: AtomicBool,
+    /// By writer and key: the last value whose SET was answered. Values only grow.
+    answered: [[AtomicU64; KEYS_OF_A_WRITER]; WRITERS],
+    /// And the last one that was sent.
+    tried: [[AtomicU64; KEYS_OF_A_WRITER]; WRITERS],
+    reads: AtomicU64,
+    writes: AtomicU64,
+    refusals: AtomicU64,
+}
+
+impl Load {
+    fn new(service: &Service, may_reconnect: bool) -> Self {
+        let zeroes = || [(); WRITERS].map(|()| [(); KEYS_OF_A_WRITER].map(|()| AtomicU64::new(0)));
+        Self {
+            address: service.address,
+            may_reconnect,
+            is_over: AtomicBool::new(false),
+            answered: zeroes(),
+            tried: zeroes(),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        }
+    }
+
+    fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        for writer in 0..WRITERS {
+            scope.spawn(move || self.write(writer));
+            scope.spawn(move || self.watch(writer));
+        }
+        scope.spawn(|| self.read());
+        scope.spawn(|| self.read());
+    }
+
+    /// Counts until so many more have been counted.
+    fn wait_for_more(&self, what: &str, count: &AtomicU64, more: u64) {
+        let wanted = count.load(Ordering::SeqCst) + more;
+        wait_until(what, || count.load(Ordering::SeqCst) >= wanted || self.is_over());
+        assert!(!self.is_over(), "a client has failed");
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// One request; nothing where the connection ended and there is another one now.
+    fn ask(&self, client: &mut Client, line: &str) -> Option<Value> {
+        match client.ask_line(line) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                assert!(self.may_reconnect, "`{line}` ended the connection: {error}");
+                wait_until("a client is let in again", || {
+                    Client::connect(self.address).map(|again| *client = again).is_ok() || self.is_over()
+                });
+                None
+            }
+        }
+    }
+
+    fn write(&self, writer: usize) {
+        let _farewell = Farewell(&self.is_over);
+        let mut client = Client::connect(self.address).unwrap();
+        for value in 1.. {
+            if self.is_over() {
+                return;
+            }
+            let key = usize::try_from(value).unwrap() % KEYS_OF_A_WRITER;
+            self.tried[writer][key].store(value, Ordering::SeqCst);
+            match self.ask(&mut client, &format!("SET written:{writer}:{key} {value}")) {
+                Some(answer) if answer == Value::ok() => {
+                    self.answered[writer][key].store(value, Ordering::SeqCst);
+                    self.writes.fetch_add(1, Ordering::SeqCst);
+                }
+                Some(Value::Error(_)) => {
+                    self.refusals.fetch_add(1, Ordering::SeqCst);
+                }
+                Some(other) => panic!("written:{writer}:{key}: {other:?}"),
+                None => {}
+            }
+        }
+    }
+
+    /// Reads what a writer writes, on a connection of its own: never less than what had been answered before.
+    fn watch(&self, writer: usize) {
+        let _farewell = Farewell(&self.is_over);
+        let mut client = Client::connect(self.address).unwrap();
+        for key in (0..KEYS_OF_A_WRITER).cycle() {
+            if self.is_over() {
+                return;
+            }
+            let floor = self.answered[writer][key].load(Ordering::SeqCst);
+            let Some(answer) = self.ask(&mut client, &format!("GET written:{writer}:{key}")) else {
+                continue;
+            };
+            if let Some(got) = number(&answer) {
+                let ceiling = self.tried[writer][key].load(Ordering::SeqCst);
+                let range = floor..=ceiling;
+                assert!(range.contains(&got), "written:{writer}:{key} is {got}, and should be in {range:?}");
+            }
+        }
+    }
+
+    /// Reads what the card can answer by itself, always, without a single error.
+    fn read(&self) {
+        let _farewell = Farewell(&self.is_over);
+        let mut client = Client::connect(self.address).unwrap();
+        for number in (0..STORED).cycle() {
+            if self.is_over() {
+                return;
+            }
+            match self.ask(&mut client, &format!("GET stored:{number}")) {
+                Some(answer) if answer == Value::bytes(stored_value(number)) => {
+                    self.reads.fetch_add(1, Ordering::SeqCst);
+                }
+                // Where the card has died, its table is filled again when the host is there.
+                Some(Value::Error(_)) if self.may_reconnect => {}
+                Some(other) => panic!("stored:{number}: {other:?}"),
+                None => {}
+            }
+        }
+    }
+
+    /// Everything that was answered is there, unless what was tried after it is.
+    fn check(&self) {
+        let mut client = Client::connect(self.address).unwrap();
+        for writer in 0..WRITERS {
+            for key in 0..KEYS_OF_A_WRITER {
+                let answer = client.ask_line(&format!("GET written:{writer}:{key}")).unwrap();
+                let [answered, tried] =
+                    [&self.answered, &self.tried].map(|values| values[writer][key].load(Ordering::SeqCst));
+                let got = number(&answer).unwrap();
+                let is_right = got == answered || got == tried;
+                assert!(is_right, "written:{writer}:{key} is {got}; {answered} was answered, {tried} tried");
+            }
+        }
+        for number in 0..STORED {
+            let got = client.ask_line(&format!("GET stored:{number}")).unwrap();
+            assert!(got == Value::bytes(stored_value(number)), "stored:{number}: {got:?}");
+        }
+    }
+}
+
+/// Ends the load when a client is done, or has failed.
+struct Farewell<'a>(&'a AtomicBool);
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What a key holds, 0 for nothing; no number for an error.
+fn number(answer: &Value) -> Option<u64> {
+    match answer {
+        Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).parse().unwrap()),
+        Value::Nothing => Some(0),
+        Value::Error(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn stored_value(number: u64) -> String {
+    format!("{number},").repeat(1 + usize::try_from(number).unwrap() * 40)
+}
+
+fn store(service: &Service) {
+    let mut client = service.client();
+    for number in 0..STORED {
+        let line = format!("SET stored:{number} {}", stored_value(number));
+        assert_eq!(client.ask_line(&line).unwrap(), Value::ok());
+    }
+}
+
+#[test]
+fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
+    let mut service = Service::start(Setup::CARD);
+    store(&service);
+    for number in 0..STORED {
+        service.wait_until_the_card_serves(&format!("stored:{number}"));
+    }
+    let load = Load::new(&service, false);
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&load.is_over);
+        load.start(scope);
+        for _ in 0..3 {
+            load.wait_for_more("writes are answered", &load.writes, 200);
+            service.kill_host();
+            load.wait_for_more("reads go on", &load.reads, 5 * STORED);
+            load.wait_for_more("writes are refused", &load.refusals, 20);
+            service.start_host();
+            // On the same connections: nobody was cut off.
+            load.wait_for_more("writes are answered again", &load.writes, 20);
+        }
+        drop(farewell);
+    });
+    load.check();
+}
+
+#[test]
+fn what_was_answered_is_there_after_the_card_was_killed() {
+    let mut service = Service::start(Setup::CARD);
+    store(&service);
+    let load = Load::new(&service, true);
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&load.is_over);
+        load.start(scope);
+        for _ in 0..3 {
+            load.wait_for_more("writes are answered", &load.writes, 200);
+            service.kill_card();
+            service.start_card();
+            load.wait_for_more("writes are answered again", &load.writes, 20);
+            load.wait_for_more("reads are answered again", &load.reads, STORED);
+        }
+        drop(farewell);
+    });
+    load.check();
+    // What the new card's table has lost comes back to it.
+    service.wait_until_the_card_serves("stored:1");
+}
+
+#[test]
+fn what_was_answered_is_there_after_both_were_killed() {
+    let mut service = Service::start(Setup::TIGHT);
+    store(&service);
+    let load = Load::new(&service, true);
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&load.is_over);
+        load.start(scope);
+        for turn in 0..4 {
+            load.wait_for_more("writes are answered", &load.writes, 200);
+            if turn % 2 == 0 {
+                service.kill_card();
+                service.kill_host();
+            } else {
+                service.kill_host();
+                service.kill_card();
+            }
+            service.start_card();
+            service.start_host();
+            load.wait_for_more("writes are answered again", &load.writes, 20);
+        }
+        drop(farewell);
+    });
+    load.check();
+}
+
+/// Without a card in between: the host's death ends connections, and loses nothing that was answered.
+#[test]
+fn what_was_answered_is_there_after_a_host_that_does_it_all_was_killed() {
+    let mut service = Service::start(Setup::HOST);
+    store(&service);
+    let load = Load::new(&service, true);
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&load.is_over);
+        load.start(scope);
+        for _ in 0..3 {
+            load.wait_for_more("writes are answered", &load.writes, 200);
+            service.kill_host();
+            service.start_host();
+            load.wait_for_more("writes are answered again", &load.writes, 20);
+        }
+        drop(farewell);
+    });
+    load.check();
+}
