@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::files::{FilesCardOptions, run_files_card};
+use crate::bench::kv::{HogOptions, run_hog};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::config::{Config, ConfigError};
@@ -153,6 +154,9 @@ Examples:
     /// The card of `bench files`, which that starts by itself
     #[command(hide = true)]
     BenchFilesCard(FilesCardOptions),
+    /// Other work on the host's core, which `bench kv` starts by itself
+    #[command(hide = true)]
+    BenchHog(HogOptions),
 }
 
 /// Where the configuration comes from.
@@ -377,6 +381,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),
         Command::BenchRingDoorbell(options) => run_doorbell(&options).map_err(CommandError::BenchHalf),
         Command::BenchFilesCard(options) => run_files_card(&options).map_err(CommandError::BenchHalf),
+        Command::BenchHog(options) => run_hog(&options).map_err(CommandError::BenchHalf),
     }
 }
 

@@ -9,12 +9,15 @@
 //! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`].
 
 mod cores;
+pub mod director;
 pub mod files;
+pub mod kv;
 mod latency;
 mod load;
 mod meter;
 pub mod nvme;
 mod plot;
+mod process;
 mod report;
 pub mod ring;
 pub mod table;
@@ -34,8 +37,14 @@ use crate::spelling::nearest;
 use crate::terminal::{say, table};
 
 /// All benchmarks, in the order in which they are listed.
-pub const BENCHES: &[&dyn Bench] =
-    &[&ring::RingBench, &files::FilesBench, &nvme::NvmeBench, &table::TableBench];
+pub const BENCHES: &[&dyn Bench] = &[
+    &ring::RingBench,
+    &files::FilesBench,
+    &nvme::NvmeBench,
+    &table::TableBench,
+    &kv::KvBench,
+    &director::DirectorBench,
+];
 
 /// One benchmark.
 pub trait Bench: Sync {

@@ -15,7 +15,6 @@ mod client;
 mod target;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ob_nvme::initiator::Payload;
@@ -23,13 +22,12 @@ use rustix::thread::sched_setaffinity;
 
 use super::cores::{card_core, leave};
 use super::load::{Direction, Load, Measured, Order, Role, median, stamp};
+use super::process::Place;
 use super::{Bench, BenchFailure, Case, Latencies, Report, Setting};
 use crate::accounting;
 use client::{Client, Crowd, Shape};
 use target::{Backend, TargetProcess, Who, spdk_program};
 
-/// Where files are put; the current directory without it.
-const DIRECTORY_VARIABLE: &str = "OUTBOARD_BENCH_DIR";
 /// A disk that may be overwritten.
 const DISK_VARIABLE: &str = "OUTBOARD_BENCH_DISK";
 /// Only cases whose names contain this are measured, for those who want to look closer.
@@ -250,25 +248,6 @@ fn idle_case(name: &str, percent: f64) -> Case {
     let mut case = Case::new(name, 1.0, &Latencies::new(), super::CpuPerOperation::default());
     case.extra.insert("cpu_percent".to_owned(), percent);
     case
-}
-
-/// Where files are put. Removed when dropped.
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Result<Self, BenchFailure> {
-        let parent = std::env::var_os(DIRECTORY_VARIABLE).map_or_else(|| PathBuf::from("."), PathBuf::from);
-        // Sockets lie there too, and their paths must be short.
-        let path = std::path::absolute(parent)?.join(format!("ob-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(Path::new(&self.0));
-    }
 }
 
 /// The card against SPDK, at the same load.

@@ -1,24 +1,16 @@
 //! The targets: a card as users run it, and SPDK's where somebody has built it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::sched_setaffinity;
+use std::process::Command;
 
 use crate::bench::BenchFailure;
-use crate::bench::cores::pin;
+use crate::bench::process::{ServerProcess, free_address};
 
 /// The subsystem, whoever serves it.
 pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.outboard:bench";
 /// SPDK's directory, with its programs in `build/bin`.
 const SPDK_VARIABLE: &str = "SPDK_DIR";
-/// How long a target may take until it listens.
-const START_WITHIN: Duration = Duration::from_secs(60);
-/// How long it may take to end when it is asked to.
-const END_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of a block of SPDK's memory device, as ours has.
 const BLOCK: u64 = 512;
 
@@ -54,9 +46,10 @@ pub(super) enum Backend {
     Disk(PathBuf),
 }
 
-/// A target's process. Ended when dropped.
+/// A target's process. Ended when dropped, and its directory removed.
 pub(super) struct TargetProcess {
-    child: Child,
+    server: Option<ServerProcess>,
+    pid: u32,
     address: SocketAddr,
     place: PathBuf,
 }
@@ -75,14 +68,9 @@ impl TargetProcess {
             Who::Card => card_command(backend, place, address)?,
             Who::Spdk => spdk_command(backend, place, address, core)?,
         };
-        let log = std::fs::File::create(place.join("log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let before = pin(core)?;
-        let child = command.spawn();
-        sched_setaffinity(None, &before)?;
-        let mut target = Self { child: child?, address, place: place.to_owned() };
-        target.wait()?;
-        Ok(target)
+        let mut server = ServerProcess::start(&mut command, &place.join("log"), core)?;
+        server.wait_for(address)?;
+        Ok(Self { pid: server.pid(), server: Some(server), address, place: place.to_owned() })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -90,42 +78,16 @@ impl TargetProcess {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Waits until it listens.
-    fn wait(&mut self) -> Result<(), BenchFailure> {
-        let deadline = Instant::now() + START_WITHIN;
-        while TcpStream::connect(self.address).is_err() {
-            let ended = self.child.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(self.place.join("log")).unwrap_or_default();
-                return Err(format!("a target did not start: {}", log.trim()).into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        self.pid
     }
 }
 
 impl Drop for TargetProcess {
     fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let deadline = Instant::now() + END_WITHIN;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Its files can go when nobody writes to them any more.
+        self.server = None;
         let _ = std::fs::remove_dir_all(&self.place);
     }
-}
-
-/// An address that nobody listens on, for now.
-fn free_address() -> Result<SocketAddr, BenchFailure> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 fn card_command(backend: &Backend, place: &Path, address: SocketAddr) -> Result<Command, BenchFailure> {

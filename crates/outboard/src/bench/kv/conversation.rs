@@ -1,0 +1,283 @@
+//! One connection to a server that speaks RESP, without its socket: questions in order, and answers that are checked.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::ledger::{KEY_LEN, Ledger, Shape, append_value, key_text};
+use crate::bench::BenchFailure;
+
+/// Bytes that a connection receives at once: more than the longest answer.
+const INPUT_LEN: usize = 256 << 10;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bench) enum Ask {
+    /// The value of a key.
+    Read(u32),
+    /// The value of a key, in words that a card leaves to the host.
+    HostRead(u32),
+    /// The next version of a key.
+    Write(u32),
+    /// The first version of a key.
+    Create(u32),
+    /// Nothing but an answer.
+    Ping,
+}
+
+/// A question that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    ask: Ask,
+    /// The oldest version that a read may find.
+    oldest: u32,
+    /// Since when it is waited for.
+    since: Instant,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply<'a> {
+    Word(&'a [u8]),
+    Error(&'a [u8]),
+    Bytes(&'a [u8]),
+    Nothing,
+}
+
+/// Questions and answers.
+pub(super) struct Conversation {
+    shape: Shape,
+    output: Vec<u8>,
+    sent: usize,
+    input: Box<[u8]>,
+    start: usize,
+    end: usize,
+    waiting: VecDeque<Question>,
+}
+
+impl Conversation {
+    pub(super) fn new(shape: Shape) -> Self {
+        let input = vec![0; INPUT_LEN].into_boxed_slice();
+        Self { shape, output: Vec::new(), sent: 0, input, start: 0, end: 0, waiting: VecDeque::new() }
+    }
+
+    /// Questions that have no answer yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Asks; the answer will have taken since then.
+    pub(super) fn ask(&mut self, ask: Ask, since: Instant, ledger: &mut Ledger) {
+        let mut oldest = 0;
+        match ask {
+            Ask::Read(key) => {
+                oldest = ledger.read(key);
+                self.output.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                self.key(key);
+            }
+            Ask::HostRead(key) => {
+                oldest = ledger.read(key);
+                self.output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
+                self.key(key);
+                self.output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
+            }
+            Ask::Write(key) => self.set(key, ledger.write(key)),
+            Ask::Create(key) => self.set(key, 0),
+            Ask::Ping => self.output.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
+        }
+        self.waiting.push_back(Question { ask, oldest, since });
+    }
+
+    fn set(&mut self, key: u32, version: u32) {
+        self.output.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+        self.key(key);
+        let len = self.shape.value_len;
+        self.output.extend_from_slice(format!("${len}\r\n").as_bytes());
+        append_value(&mut self.output, len, key, version);
+        self.output.extend_from_slice(b"\r\n");
+    }
+
+    fn key(&mut self, key: u32) {
+        const { assert!(KEY_LEN == 16) };
+        self.output.extend_from_slice(b"$16\r\n");
+        self.output.extend_from_slice(&key_text(key));
+        self.output.extend_from_slice(b"\r\n");
+    }
+
+    /// What is to be sent.
+    pub(super) fn output(&self) -> &[u8] {
+        &self.output[self.sent..]
+    }
+
+    /// So many bytes of it were.
+    pub(super) fn sent(&mut self, count: usize) {
+        self.sent += count;
+        if self.sent >= self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Where to receive.
+    pub(super) fn receive_into(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.input.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.input[self.end..]
+    }
+
+    /// So many bytes were received. Every answer is checked, and told with the time since which it was waited for.
+    pub(super) fn received(
+        &mut self,
+        count: usize,
+        ledger: &mut Ledger,
+        mut answered: impl FnMut(Instant),
+    ) -> Result<(), BenchFailure> {
+        self.end += count;
+        while let Some((reply, len)) = parse(&self.input[self.start..self.end])? {
+            let question = self.waiting.pop_front().ok_or("an answer to no question")?;
+            check(question, reply, self.shape, ledger)?;
+            answered(question.since);
+            self.start += len;
+        }
+        if self.end - self.start == self.input.len() {
+            return Err("an answer is too long".into());
+        }
+        Ok(())
+    }
+}
+
+fn check(
+    question: Question,
+    reply: Reply<'_>,
+    shape: Shape,
+    ledger: &mut Ledger,
+) -> Result<(), BenchFailure> {
+    match (question.ask, reply) {
+        (ask, Reply::Error(text)) => {
+            Err(format!("{ask:?} was answered with `{}`", String::from_utf8_lossy(text)).into())
+        }
+        (Ask::Read(key) | Ask::HostRead(key), Reply::Bytes(value)) if value.len() == shape.value_len => {
+            ledger.found(key, question.oldest, value)
+        }
+        (Ask::Read(key), Reply::Nothing) => Err(format!("key {key} is lost").into()),
+        (Ask::Write(key), Reply::Word(b"OK")) => {
+            ledger.written(key);
+            Ok(())
+        }
+        (Ask::Create(_), Reply::Word(b"OK")) | (Ask::Ping, Reply::Word(b"PONG")) => Ok(()),
+        (ask, reply) => Err(format!("{ask:?} was answered with {reply:?}").into()),
+    }
+}
+
+/// The answer that the bytes begin with, and its length, if all of it is there.
+fn parse(bytes: &[u8]) -> Result<Option<(Reply<'_>, usize)>, BenchFailure> {
+    let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
+    let (line, body) = (&bytes[..end], end + 2);
+    let reply = match line.split_first() {
+        Some((b'+', word)) => Reply::Word(word),
+        Some((b'-', text)) => Reply::Error(text),
+        Some((b'_', [])) | Some((b'$', b"-1")) => Reply::Nothing,
+        Some((b'$', len)) => {
+            let len: usize = std::str::from_utf8(len)?.parse()?;
+            let Some(rest) = bytes.get(body..body + len.min(INPUT_LEN) + 2) else { return Ok(None) };
+            let Some(value) = rest.strip_suffix(b"\r\n") else { return Err("a value has no end".into()) };
+            return Ok(Some((Reply::Bytes(value), body + rest.len())));
+        }
+        _ => return Err(format!("`{}` is no answer", String::from_utf8_lossy(line)).into()),
+    };
+    Ok(Some((reply, body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { keys: 100, value_len: 8 };
+
+    struct Pair {
+        conversation: Conversation,
+        ledger: Ledger,
+        answers: usize,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            Self { conversation: Conversation::new(SHAPE), ledger: Ledger::new(SHAPE), answers: 0 }
+        }
+
+        fn ask(&mut self, ask: Ask) {
+            self.conversation.ask(ask, Instant::now(), &mut self.ledger);
+        }
+
+        /// Gives it bytes, a few at a time.
+        fn answer(&mut self, bytes: &[u8], step: usize) -> Result<(), BenchFailure> {
+            for piece in bytes.chunks(step) {
+                self.conversation.receive_into()[..piece.len()].copy_from_slice(piece);
+                self.conversation.received(piece.len(), &mut self.ledger, |_| self.answers += 1)?;
+            }
+            Ok(())
+        }
+    }
+
+    fn bulk(key: u32, version: u32) -> Vec<u8> {
+        let mut bytes = b"$8\r\n".to_vec();
+        append_value(&mut bytes, 8, key, version);
+        bytes.extend_from_slice(b"\r\n");
+        bytes
+    }
+
+    #[test]
+    fn questions_are_written_as_redis_reads_them() {
+        let mut pair = Pair::new();
+        pair.ask(Ask::Read(42));
+        pair.ask(Ask::Ping);
+        let expected = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n*1\r\n$4\r\nPING\r\n";
+        assert_eq!(pair.conversation.output(), expected);
+        pair.conversation.sent(10);
+        assert_eq!(pair.conversation.output(), &expected[10..]);
+        pair.conversation.sent(expected.len() - 10);
+        pair.ask(Ask::Write(7));
+        let mut expected = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000007\r\n".to_vec();
+        expected.extend(bulk(7, 1));
+        assert_eq!(pair.conversation.output(), expected);
+    }
+
+    #[test]
+    fn answers_may_come_in_any_pieces() {
+        for step in [1, 3, 1000] {
+            let mut pair = Pair::new();
+            for ask in [Ask::Create(1), Ask::Write(1), Ask::Read(1), Ask::Ping] {
+                pair.ask(ask);
+            }
+            let mut bytes = b"+OK\r\n+OK\r\n".to_vec();
+            bytes.extend(bulk(1, 1));
+            bytes.extend_from_slice(b"+PONG\r\n");
+            pair.answer(&bytes, step).unwrap();
+            assert_eq!((pair.answers, pair.conversation.waiting()), (4, 0), "step {step}");
+        }
+    }
+
+    #[test]
+    fn wrong_answers_are_told() {
+        let told = |asks: &[Ask], answer: &[u8]| {
+            let mut pair = Pair::new();
+            for ask in asks {
+                pair.ask(*ask);
+            }
+            pair.answer(answer, 7).unwrap_err().to_string()
+        };
+        assert_eq!(told(&[Ask::Read(3)], b"$-1\r\n"), "key 3 is lost");
+        assert_eq!(told(&[Ask::Read(3)], b"_\r\n"), "key 3 is lost");
+        assert_eq!(told(&[Ask::Ping], b"-ERR no\r\n"), "Ping was answered with `ERR no`");
+        assert_eq!(told(&[], b"+OK\r\n"), "an answer to no question");
+        assert!(told(&[Ask::Read(3)], &bulk(4, 0)).contains("not one that was ever written"));
+        let mut pair = Pair::new();
+        pair.ask(Ask::Write(3));
+        pair.answer(b"+OK\r\n", 9).unwrap();
+        pair.ask(Ask::Read(3));
+        let told = pair.answer(&bulk(3, 0), 9).unwrap_err().to_string();
+        assert_eq!(told, "version 0 of key 3 was read after 1 had replaced it");
+    }
+}
