@@ -1,8 +1,9 @@
 //! One client thread: several connections, each with as many questions out as it may have.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZero;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ob_sim::Rng;
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const OUT_MAX: usize = 256;
 /// Questions that a connection has out while a server is filled.
 const FILL_DEPTH: usize = 32;
+/// A round is as long as it takes to get so many answers, however short it was meant to be.
+const ANSWERS_LEAST: u64 = 20;
 
 /// When the next question is asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,16 +96,17 @@ impl Client {
 
     /// Writes the first version of every key.
     pub(in crate::bench) fn fill(&mut self) -> Result<(), BenchFailure> {
-        let mut keys = 0..self.shape.keys;
-        let mut run = Run::new(self, Pace::Closed(FILL_DEPTH), Rng::new(0));
-        run.go(&mut |_| keys.next().map(Ask::Create), &mut |_, _| {})
+        self.each(Ask::Create)
     }
 
     /// Reads every key once: what was filled is there, and whoever keeps what was read keeps it now.
     pub(in crate::bench) fn read_all(&mut self) -> Result<(), BenchFailure> {
-        let mut keys = 0..self.shape.keys;
-        let mut run = Run::new(self, Pace::Closed(FILL_DEPTH), Rng::new(0));
-        run.go(&mut |_| keys.next().map(Ask::Read), &mut |_, _| {})
+        self.each(Ask::Read)
+    }
+
+    fn each(&mut self, ask: fn(u32) -> Ask) -> Result<(), BenchFailure> {
+        let mut each = Each { keys: 0..self.shape.keys, ask };
+        Run::new(self, Pace::Closed(FILL_DEPTH), Rng::new(0)).go(&mut each)
     }
 
     /// Runs a job for so long, after a time to get going, and checks every answer.
@@ -115,33 +119,86 @@ impl Client {
         processes: Processes,
     ) -> Result<Measured, BenchFailure> {
         let rng = Rng::new(1).fork_numbered(&format!("{:?}", job.what), round);
-        let mut asks = asks(job.what, self.shape, rng.fork("keys"));
-        let begin = Instant::now() + warm_up;
-        let end = begin + time;
-        let mut counting: Option<(CpuMeter, Instant)> = None;
-        let mut measured = None;
-        let mut latencies = Latencies::new();
-        let mut failure = None;
-        let mut run = Run::new(self, job.pace, rng.fork("times"));
-        run.go(&mut |now| (now < end).then(&mut asks), &mut |since, now| {
-            if failure.is_some() || measured.is_some() || now < begin {
-                return;
+        let mut round = Round {
+            asks: asks(job.what, self.shape, rng.fork("keys")),
+            begin: Instant::now() + warm_up,
+            time,
+            processes,
+            started: None,
+            latencies: Latencies::new(),
+            ended: None,
+        };
+        Run::new(self, job.pace, rng.fork("times")).go(&mut round)?;
+        let (cpu, seconds) = round.ended.ok_or("a round has no end")??;
+        Ok(Measured { latencies: round.latencies, seconds, cpu })
+    }
+}
+
+/// What is asked, and what becomes of it.
+trait Asker {
+    /// The next question; none when there are no more.
+    fn ask(&mut self, now: Instant) -> Option<Ask>;
+
+    /// An answer has come that was waited for since then.
+    fn answered(&mut self, since: Instant, now: Instant);
+}
+
+/// Every key once.
+struct Each {
+    keys: Range<u32>,
+    ask: fn(u32) -> Ask,
+}
+
+impl Asker for Each {
+    fn ask(&mut self, _: Instant) -> Option<Ask> {
+        self.keys.next().map(self.ask)
+    }
+
+    fn answered(&mut self, _: Instant, _: Instant) {}
+}
+
+/// Some time of a job: what is out at its end does not count.
+struct Round<Asks> {
+    asks: Asks,
+    begin: Instant,
+    time: Duration,
+    processes: Processes,
+    started: Option<(CpuMeter, Instant)>,
+    latencies: Latencies,
+    ended: Option<io::Result<(CpuPerOperation, f64)>>,
+}
+
+impl<Asks> Round<Asks> {
+    /// Starts and ends when it is time.
+    fn advance(&mut self, now: Instant) {
+        match &self.started {
+            None if now >= self.begin => match CpuMeter::start(self.processes.card, self.processes.host) {
+                Ok(meter) => self.started = Some((meter, now)),
+                Err(error) => self.ended = Some(Err(error)),
+            },
+            Some((meter, started))
+                if now >= *started + self.time && self.latencies.count() >= ANSWERS_LEAST =>
+            {
+                let seconds = (now - *started).as_secs_f64();
+                self.ended = Some(meter.finish(self.latencies.count()).map(|cpu| (cpu, seconds)));
             }
-            match &counting {
-                None => match CpuMeter::start(processes.card, processes.host) {
-                    Ok(meter) => counting = Some((meter, now)),
-                    Err(error) => failure = Some(error),
-                },
-                Some(_) if now < end => latencies.record(now - since),
-                Some((meter, started)) => match meter.finish(latencies.count()) {
-                    Ok(cpu) => measured = Some((cpu, (now - *started).as_secs_f64())),
-                    Err(error) => failure = Some(error),
-                },
-            }
-        })?;
-        failure.map_or(Ok(()), Err)?;
-        let (cpu, seconds) = measured.ok_or("nothing was answered in time")?;
-        Ok(Measured { latencies, seconds, cpu })
+            None | Some(_) => {}
+        }
+    }
+}
+
+impl<Asks: FnMut() -> Ask> Asker for Round<Asks> {
+    fn ask(&mut self, now: Instant) -> Option<Ask> {
+        if self.ended.is_none() {
+            self.advance(now);
+        }
+        self.ended.is_none().then(&mut self.asks)
+    }
+
+    fn answered(&mut self, since: Instant, now: Instant) {
+        if self.ended.is_none() && self.started.is_some() {
+            self.latencies.record(now - since);
+        }
     }
 }
 
@@ -190,22 +247,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Until `ask` has nothing more to ask, and everything was answered. `answered` is told since when an answer was
-    /// waited for, and when it came.
-    fn go(
-        &mut self,
-        ask: &mut dyn FnMut(Instant) -> Option<Ask>,
-        answered: &mut dyn FnMut(Instant, Instant),
-    ) -> Result<(), BenchFailure> {
+    /// Until there is nothing more to ask, and everything was answered.
+    fn go(&mut self, asker: &mut dyn Asker) -> Result<(), BenchFailure> {
         let mut ready = vec![true; self.streams.len()];
         let mut last = Instant::now();
         loop {
             for index in (0..ready.len()).filter(|index| ready[*index]) {
-                if self.receive(index, answered)? {
+                if self.receive(index, asker)? {
                     last = Instant::now();
                 }
             }
-            self.ask(ask);
+            self.ask(asker);
             for index in 0..ready.len() {
                 self.send(index)?;
             }
@@ -221,13 +273,13 @@ impl<'a> Run<'a> {
     }
 
     /// Asks what is to be asked now.
-    fn ask(&mut self, ask: &mut dyn FnMut(Instant) -> Option<Ask>) {
+    fn ask(&mut self, asker: &mut dyn Asker) {
         let now = Instant::now();
         match self.pace {
             Pace::Closed(depth) => {
                 for conversation in self.conversations.iter_mut() {
                     while !self.is_over && conversation.waiting() < depth {
-                        match ask(now) {
+                        match asker.ask(now) {
                             Some(ask) => conversation.ask(ask, now, self.ledger),
                             None => self.is_over = true,
                         }
@@ -240,7 +292,7 @@ impl<'a> Run<'a> {
                     if conversation.waiting() >= OUT_MAX {
                         break;
                     }
-                    match ask(now) {
+                    match asker.ask(now) {
                         Some(ask) => conversation.ask(ask, self.due, self.ledger),
                         None => self.is_over = true,
                     }
@@ -254,18 +306,14 @@ impl<'a> Run<'a> {
     }
 
     /// Takes what there is; whether there was anything.
-    fn receive(
-        &mut self,
-        index: usize,
-        answered: &mut dyn FnMut(Instant, Instant),
-    ) -> Result<bool, BenchFailure> {
+    fn receive(&mut self, index: usize, asker: &mut dyn Asker) -> Result<bool, BenchFailure> {
         let mut stream = &self.streams[index];
         let conversation = &mut self.conversations[index];
         match stream.read(conversation.receive_into()) {
             Ok(0) => Err("the server has closed a connection".into()),
             Ok(count) => {
                 let now = Instant::now();
-                conversation.received(count, self.ledger, |since| answered(since, now))?;
+                conversation.received(count, self.ledger, |since| asker.answered(since, now))?;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
