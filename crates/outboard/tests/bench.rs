@@ -108,3 +108,41 @@ fn a_namespace_is_measured_in_memory_and_on_a_file() {
     assert!(cases.iter().any(|case| case["case"] == "card.memory.idle" && case["cpu_percent"].is_number()));
     assert!(std::fs::read_to_string(place.path().join("nvme.svg")).unwrap().contains("</svg>"));
 }
+
+#[test]
+fn the_key_value_store_is_measured_in_both_placements() {
+    let place = Place::new();
+    let output = place.output(&["bench", "kv", "--quick", "--json", "kv.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("kv.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in
+        ["p99_vs_host.uniform_read", "p99_vs_host.uniform_read_busy", "throughput_vs_host.uniform_read"]
+    {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    // A round may be shorter than the steps in which the kernel tells processor time.
+    for ratio in ["host_cpu_vs_host.uniform_read", "total_cpu_vs_host.uniform_read"] {
+        assert!(report["ratios"].get(ratio).is_some(), "{ratio}");
+    }
+    let cases: Vec<&str> =
+        report["cases"].as_array().unwrap().iter().filter_map(|case| case["case"].as_str()).collect();
+    for case in ["host.uniform_read.v100", "card.zipfian_50_50.v4096", "card.uniform_read_busy.v100.paced"] {
+        assert!(cases.contains(&case), "{case} is not among {cases:?}");
+    }
+    let left = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(left.filter(|name| name.to_string_lossy().starts_with("ob-bench")).count(), 0, "it cleans up");
+}
+
+#[test]
+fn what_the_way_over_the_card_adds_is_measured() {
+    let place = Place::new();
+    let output = place.output(&["bench", "director", "--quick", "--json", "director.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("director.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in ["added_us", "added_us.apart", "added_us.ping"] {
+        assert!(report["ratios"][ratio].as_f64().is_some_and(f64::is_finite), "{ratio}");
+    }
+}

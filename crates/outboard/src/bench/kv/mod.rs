@@ -33,7 +33,7 @@ use client::{Client, Job, Measured, Pace, What};
 use hog::Hog;
 use keys::Distribution;
 use ledger::Shape;
-use server::{Memory, Server, Who, has_redis};
+use server::{Answered, Memory, Server, Who, has_redis};
 
 /// Only cases whose names contain this are measured, for those who want to look closer.
 const ONLY_VARIABLE: &str = "OUTBOARD_BENCH_ONLY";
@@ -68,7 +68,8 @@ const FULL: Plan = Plan {
         Shape { keys: 300_000, value_len: 1024 },
         Shape { keys: 100_000, value_len: 4096 },
     ],
-    memory: Memory { host: 32 << 20, table: 128 << 20 },
+    // The index takes most of the host's: some 24 bytes a key.
+    memory: Memory { host: 40 << 20, table: 128 << 20 },
     connections: 8,
     depth: 16,
     rounds: 5,
@@ -253,6 +254,8 @@ impl Measuring<'_> {
         let pace = self.pace(scene);
         let job = Job { what: What::Mix(scene.distribution, scene.reads), pace };
         let _hog = (scene.arrangement == Arrangement::Busy).then(|| Hog::start(layout.host)).transpose()?;
+        let before: Vec<Answered> =
+            contenders.iter().map(|contender| contender.server.answered()).collect::<Result<_, _>>()?;
         let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
         for round in 0..self.plan.rounds {
             for (contender, rounds) in contenders.iter_mut().zip(&mut rounds) {
@@ -268,10 +271,13 @@ impl Measuring<'_> {
                 rounds.push(contender.client.run(job, round, warm_up, time, processes).map_err(failed)?);
             }
         }
-        let cases = contenders.iter().zip(rounds);
-        self.cases.extend(
-            cases.filter_map(|(contender, rounds)| case(&case_name(contender.who, scene), pace, rounds)),
-        );
+        for ((contender, rounds), before) in contenders.iter().zip(rounds).zip(before) {
+            if let Some(mut case) = case(&case_name(contender.who, scene), pace, rounds) {
+                let by_card = contender.server.answered()?.share_of_card(before);
+                case.extra.extend(by_card.map(|share| ("by_card".to_owned(), share)));
+                self.cases.push(case);
+            }
+        }
         Ok(())
     }
 

@@ -10,6 +10,8 @@ use super::client::Processes;
 use crate::bench::BenchFailure;
 use crate::bench::cores::Layout;
 use crate::bench::process::{ServerProcess, free_address};
+use crate::halves::Half;
+use crate::status::fetch;
 
 /// What is started if it is found.
 const REDIS: &str = "redis-server";
@@ -57,7 +59,24 @@ pub(in crate::bench) struct Server {
     card: Option<ServerProcess>,
     host: Option<ServerProcess>,
     pub(in crate::bench) address: SocketAddr,
+    /// Where the card tells its status.
+    status: SocketAddr,
     place: PathBuf,
+}
+
+/// How many requests were answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::bench) struct Answered {
+    pub(in crate::bench) by_card: u64,
+    pub(in crate::bench) by_host: u64,
+}
+
+impl Answered {
+    /// Of what was answered since, the part that the card has, from 0 to 1.
+    pub(in crate::bench) fn share_of_card(self, before: Self) -> Option<f64> {
+        let (card, host) = (self.by_card - before.by_card, self.by_host - before.by_host);
+        (card + host > 0).then(|| card as f64 / (card + host) as f64)
+    }
 }
 
 impl Server {
@@ -70,13 +89,14 @@ impl Server {
     ) -> Result<Self, BenchFailure> {
         std::fs::create_dir_all(place)?;
         let address = free_address()?;
-        let mut server = Self { card: None, host: None, address, place: place.to_owned() };
+        let status = free_address()?;
+        let mut server = Self { card: None, host: None, address, status, place: place.to_owned() };
         let log = |name: &str| place.join(format!("{name}.log"));
         if who == Who::Redis {
             let mut command = redis_command(address, place);
             server.host = Some(ServerProcess::start(&mut command, &log("redis"), layout.host)?);
         } else {
-            let config = write_config(who, memory, address, place)?;
+            let config = write_config(who, memory, (address, status), place)?;
             let half = |half: &str| half_command(half, &config, place);
             server.card = Some(ServerProcess::start(&mut half("card")?, &log("card"), layout.card)?);
             server.host = Some(ServerProcess::start(&mut half("host")?, &log("host"), layout.host)?);
@@ -91,6 +111,20 @@ impl Server {
             card: self.card.as_ref().map(ServerProcess::pid),
             host: self.host.as_ref().map(ServerProcess::pid),
         }
+    }
+
+    /// What its halves have answered so far, as far as the card knows.
+    pub(in crate::bench) fn answered(&self) -> Result<Answered, BenchFailure> {
+        let mut answered = Answered::default();
+        if self.card.is_some() {
+            for count in fetch(self.status)?.requests.iter().filter(|count| count.service == "kv") {
+                match count.half {
+                    Half::Card => answered.by_card += count.count,
+                    Half::Host => answered.by_host += count.count,
+                }
+            }
+        }
+        Ok(answered)
     }
 
     /// Moves its halves to the cores of a layout.
@@ -130,13 +164,13 @@ fn redis_command(address: SocketAddr, place: &Path) -> Command {
 fn write_config(
     who: Who,
     memory: Memory,
-    address: SocketAddr,
+    (address, status): (SocketAddr, SocketAddr),
     place: &Path,
 ) -> Result<PathBuf, BenchFailure> {
     let text = format!(
         "[kv]\nlisten = \"{address}\"\nplacement = \"{}\"\ndurability = \"everysec\"\nmemory = \"{}MiB\"\ntable = \"{}MiB\"\n\
          [nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"1MiB\"\n\
-         [status]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"warn\"\n",
+         [status]\nlisten = \"{status}\"\n[log]\nlevel = \"warn\"\n",
         who.name(),
         memory.host >> 20,
         memory.table >> 20,
