@@ -21,6 +21,7 @@ mod process;
 mod report;
 pub mod ring;
 pub mod table;
+mod talk;
 
 use std::io;
 use std::path::{Path, PathBuf};

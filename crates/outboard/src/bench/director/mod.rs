@@ -15,11 +15,11 @@ use std::time::Duration;
 use rustix::thread::sched_setaffinity;
 
 use super::cores::{Layout, pin};
-use super::kv::case;
-use super::kv::client::{Client, Job, Measured, Pace, What};
+use super::kv::client::{Client, Job, What};
 use super::kv::ledger::Shape;
 use super::kv::server::{Memory, Server, Who};
 use super::process::Place;
+use super::talk::{Measured, Pace, Span, case};
 use super::{Bench, BenchFailure, Case, Report, Setting};
 
 /// The benchmark.
@@ -29,12 +29,13 @@ pub struct DirectorBench;
 /// How much is measured.
 struct Plan {
     rounds: u64,
-    warm_up: Duration,
-    time: Duration,
+    span: Span,
 }
 
-const FULL: Plan = Plan { rounds: 9, warm_up: Duration::from_millis(100), time: Duration::from_millis(1000) };
-const QUICK: Plan = Plan { rounds: 1, warm_up: Duration::from_millis(10), time: Duration::from_millis(50) };
+const FULL: Plan =
+    Plan { rounds: 9, span: Span { warm_up: Duration::from_millis(100), time: Duration::from_millis(1000) } };
+const QUICK: Plan =
+    Plan { rounds: 1, span: Span { warm_up: Duration::from_millis(10), time: Duration::from_millis(50) } };
 
 /// So little that the host keeps all of it in memory.
 const SHAPE: Shape = Shape { keys: 1000, value_len: 100 };
@@ -88,7 +89,7 @@ fn measure(
                     setting.progress.inc(1);
                     setting.progress.set_message(format!("{}.{job}{suffix}", who.name()));
                     let job = Job { what, pace: PACE };
-                    rounds.push(client.run(job, round, plan.warm_up, plan.time, server.processes())?);
+                    rounds.push(client.run(job, round, plan.span, server.processes())?);
                 }
             }
             let names = contenders.iter().map(|(who, ..)| format!("{}.{job}{suffix}", who.name()));

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::ledger::{KEY_LEN, Ledger, Shape, append_value, key_text};
 use crate::bench::BenchFailure;
+use crate::bench::talk::Dialogue;
 
 /// Bytes that a connection receives at once: more than the longest answer.
 const INPUT_LEN: usize = 256 << 10;
@@ -60,33 +61,6 @@ impl Conversation {
         Self { shape, output: Vec::new(), sent: 0, input, start: 0, end: 0, waiting: VecDeque::new() }
     }
 
-    /// Questions that have no answer yet.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Asks; the answer will have taken since then.
-    pub(super) fn ask(&mut self, ask: Ask, since: Instant, ledger: &mut Ledger) {
-        let mut oldest = 0;
-        match ask {
-            Ask::Read(key) => {
-                oldest = ledger.read(key);
-                self.output.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
-                self.key(key);
-            }
-            Ask::HostRead(key) => {
-                oldest = ledger.read(key);
-                self.output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
-                self.key(key);
-                self.output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
-            }
-            Ask::Write(key) => self.set(key, ledger.write(key)),
-            Ask::Create(key) => self.set(key, 0),
-            Ask::Ping => self.output.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
-        }
-        self.waiting.push_back(Question { ask, oldest, since });
-    }
-
     fn set(&mut self, key: u32, version: u32) {
         self.output.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
         self.key(key);
@@ -102,14 +76,42 @@ impl Conversation {
         self.output.extend_from_slice(&key_text(key));
         self.output.extend_from_slice(b"\r\n");
     }
+}
 
-    /// What is to be sent.
-    pub(super) fn output(&self) -> &[u8] {
+impl Dialogue for Conversation {
+    type Ask = Ask;
+    type Book = Ledger;
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn ask(&mut self, ask: Ask, since: Instant, book: &mut Ledger) {
+        let mut oldest = 0;
+        match ask {
+            Ask::Read(key) => {
+                oldest = book.read(key);
+                self.output.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                self.key(key);
+            }
+            Ask::HostRead(key) => {
+                oldest = book.read(key);
+                self.output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
+                self.key(key);
+                self.output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
+            }
+            Ask::Write(key) => self.set(key, book.write(key)),
+            Ask::Create(key) => self.set(key, 0),
+            Ask::Ping => self.output.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
+        }
+        self.waiting.push_back(Question { ask, oldest, since });
+    }
+
+    fn output(&self) -> &[u8] {
         &self.output[self.sent..]
     }
 
-    /// So many bytes of it were.
-    pub(super) fn sent(&mut self, count: usize) {
+    fn sent(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.output.len() {
             self.output.clear();
@@ -117,8 +119,7 @@ impl Conversation {
         }
     }
 
-    /// Where to receive.
-    pub(super) fn receive_into(&mut self) -> &mut [u8] {
+    fn receive_into(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.input.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -127,17 +128,16 @@ impl Conversation {
         &mut self.input[self.end..]
     }
 
-    /// So many bytes were received. Every answer is checked, and told with the time since which it was waited for.
-    pub(super) fn received(
+    fn received(
         &mut self,
         count: usize,
-        ledger: &mut Ledger,
-        mut answered: impl FnMut(Instant),
+        book: &mut Ledger,
+        answered: &mut dyn FnMut(Instant),
     ) -> Result<(), BenchFailure> {
         self.end += count;
         while let Some((reply, len)) = parse(&self.input[self.start..self.end])? {
             let question = self.waiting.pop_front().ok_or("an answer to no question")?;
-            check(question, reply, self.shape, ledger)?;
+            check(question, reply, self.shape, book)?;
             answered(question.since);
             self.start += len;
         }
@@ -215,7 +215,7 @@ mod tests {
         fn answer(&mut self, bytes: &[u8], step: usize) -> Result<(), BenchFailure> {
             for piece in bytes.chunks(step) {
                 self.conversation.receive_into()[..piece.len()].copy_from_slice(piece);
-                self.conversation.received(piece.len(), &mut self.ledger, |_| self.answers += 1)?;
+                self.conversation.received(piece.len(), &mut self.ledger, &mut |_| self.answers += 1)?;
             }
             Ok(())
         }

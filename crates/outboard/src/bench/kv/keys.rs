@@ -2,6 +2,8 @@
 
 use ob_sim::Rng;
 
+use crate::bench::talk::part;
+
 /// How unevenly keys are asked for: YCSB's own.
 const SKEW: f64 = 0.99;
 /// A prime, to scatter the popular keys over all.
@@ -52,11 +54,6 @@ impl Keys {
     pub(in crate::bench) fn percent(&mut self) -> u64 {
         self.rng.below(100)
     }
-}
-
-/// A number from 0 to 1, 1 excluded.
-pub(in crate::bench) fn part(rng: &mut Rng) -> f64 {
-    (rng.word() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Ranks with a Zipfian distribution, drawn as Gray and others do it ("Quickly generating billion-record synthetic

@@ -28,8 +28,9 @@ pub use hog::{HogOptions, run_hog};
 
 use super::cores::{Layout, pin};
 use super::process::Place;
-use super::{Bench, BenchFailure, Case, CpuPerOperation, Report, Setting};
-use client::{Client, Job, Measured, Pace, What};
+use super::talk::{Measured, Pace, Span, case};
+use super::{Bench, BenchFailure, Case, Report, Setting};
+use client::{Client, Job, What};
 use hog::Hog;
 use keys::Distribution;
 use ledger::Shape;
@@ -57,8 +58,7 @@ struct Plan {
     connections: usize,
     depth: usize,
     rounds: u64,
-    warm_up: Duration,
-    time: Duration,
+    span: Span,
 }
 
 const FULL: Plan = Plan {
@@ -73,8 +73,7 @@ const FULL: Plan = Plan {
     connections: 8,
     depth: 16,
     rounds: 5,
-    warm_up: Duration::from_millis(100),
-    time: Duration::from_millis(1000),
+    span: Span { warm_up: Duration::from_millis(100), time: Duration::from_millis(1000) },
 };
 const QUICK: Plan = Plan {
     shapes: &[Shape { keys: 5000, value_len: MAIN_LEN }, Shape { keys: 5000, value_len: 4096 }],
@@ -82,8 +81,7 @@ const QUICK: Plan = Plan {
     connections: 4,
     depth: 4,
     rounds: 1,
-    warm_up: Duration::from_millis(10),
-    time: Duration::from_millis(60),
+    span: Span { warm_up: Duration::from_millis(10), time: Duration::from_millis(60) },
 };
 
 /// How client and halves are arranged while something is measured.
@@ -267,8 +265,7 @@ impl Measuring<'_> {
                 self.setting.progress.set_message(name.clone());
                 let failed = |error: BenchFailure| -> BenchFailure { format!("{name}: {error}").into() };
                 let processes = contender.server.processes();
-                let (warm_up, time) = (self.plan.warm_up, self.plan.time);
-                rounds.push(contender.client.run(job, round, warm_up, time, processes).map_err(failed)?);
+                rounds.push(contender.client.run(job, round, self.plan.span, processes).map_err(failed)?);
             }
         }
         for ((contender, rounds), before) in contenders.iter().zip(rounds).zip(before) {
@@ -302,37 +299,6 @@ fn case_name(who: Who, scene: &Scene) -> String {
     format!("{}.{}", who.name(), scene.name())
 }
 
-/// The round in the middle: by throughput if that was not given, else by the 99th percentile. Processor time is that of all
-/// rounds together, because the kernel tells that of another process in steps of 10 ms.
-pub(in crate::bench) fn case(name: &str, pace: Pace, mut rounds: Vec<Measured>) -> Option<Case> {
-    let figure = |round: &Measured| match pace {
-        Pace::Closed(_) => round.latencies.count() as f64 / round.seconds,
-        Pace::Open(_) => round.latencies.quantile_us(0.99),
-    };
-    rounds.sort_by(|left, right| figure(left).total_cmp(&figure(right)));
-    let (least, most) = (figure(rounds.first()?), figure(rounds.last()?));
-    let cpu = pooled(&rounds);
-    let middle = rounds.get(rounds.len() / 2)?;
-    let mut case = Case::new(name, middle.seconds, &middle.latencies, cpu);
-    case.extra.insert("spread".to_owned(), most / least);
-    Some(case)
-}
-
-/// What an operation took, over all rounds.
-fn pooled(rounds: &[Measured]) -> CpuPerOperation {
-    let mean = |of: fn(&CpuPerOperation) -> Option<f64>| {
-        let count = |round: &Measured| round.latencies.count() as f64;
-        let total: Option<f64> = rounds.iter().map(|round| Some(of(&round.cpu)? * count(round))).sum();
-        Some(total? / rounds.iter().map(count).sum::<f64>().max(1.0))
-    };
-    CpuPerOperation {
-        client_cpu_us: mean(|cpu| cpu.client_cpu_us),
-        card_cpu_us: mean(|cpu| cpu.card_cpu_us),
-        host_cpu_us: mean(|cpu| cpu.host_cpu_us),
-        machine_cpu_us: mean(|cpu| cpu.machine_cpu_us),
-    }
-}
-
 /// With the card against without, at the same load.
 fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
     let mut ratios = BTreeMap::new();
@@ -364,27 +330,7 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Latencies;
-
-    fn measured(count: u64, seconds: f64, latency_us: u64, host_cpu_us: f64) -> Measured {
-        let mut latencies = Latencies::new();
-        (0..count).for_each(|_| latencies.record(Duration::from_micros(latency_us)));
-        let cpu = CpuPerOperation { host_cpu_us: Some(host_cpu_us), ..CpuPerOperation::default() };
-        Measured { latencies, seconds, cpu }
-    }
-
-    #[test]
-    fn the_middle_round_is_a_case_and_processor_time_is_that_of_all() {
-        let rounds = || vec![measured(30, 1.0, 7, 4.0), measured(10, 1.0, 9, 8.0), measured(20, 1.0, 8, 2.0)];
-        let closed = case("a", Pace::Closed(1), rounds()).unwrap();
-        assert!((closed.ops_per_s - 20.0).abs() < 1e-9);
-        assert!((closed.cpu.host_cpu_us.unwrap() - 4.0).abs() < 1e-9, "240 µs for 60 operations");
-        assert_eq!(closed.cpu.card_cpu_us, None);
-        assert!((closed.extra["spread"] - 3.0).abs() < 1e-9);
-        let open = case("a", Pace::Open(1.0), rounds()).unwrap();
-        assert!((open.p99_us - 8.0).abs() < 0.1);
-        assert!(case("a", Pace::Closed(1), Vec::new()).is_none());
-    }
+    use crate::bench::{CpuPerOperation, Latencies};
 
     #[test]
     fn ratios_are_named_after_what_was_compared() {

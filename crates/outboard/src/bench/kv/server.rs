@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::client::Processes;
 use crate::bench::BenchFailure;
 use crate::bench::cores::Layout;
 use crate::bench::process::{ServerProcess, free_address};
+use crate::bench::talk::Processes;
 use crate::halves::Half;
 use crate::status::fetch;
 
