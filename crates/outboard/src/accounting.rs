@@ -17,10 +17,24 @@ pub fn thread_cpu() -> Duration {
     elapsed(ClockId::ThreadCPUTime)
 }
 
-/// Processor time of another process so far, to the kernel's clock tick (10 ms as a rule).
+/// Processor time of another process so far: that of all of its threads to the kernel's clock tick (10 ms as a rule), or that
+/// of the threads that it has now, which is told to the nanosecond, if that is more.
 pub fn process_cpu(pid: u32) -> io::Result<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    parse_process_ticks(&text).map(from_ticks).ok_or_else(|| malformed("stat of a process"))
+    let all = parse_process_ticks(&text).map(from_ticks).ok_or_else(|| malformed("stat of a process"))?;
+    // Not every kernel tells.
+    Ok(all.max(threads_cpu(pid).unwrap_or_default()))
+}
+
+/// Processor time of the threads that a process has now.
+fn threads_cpu(pid: u32) -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may have ended since it was listed.
+        let text = std::fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+        sum += parse_thread_time(&text).unwrap_or_default();
+    }
+    Ok(sum)
 }
 
 /// What all processors did so far besides idling: the only account that knows interrupts, and what loopback does on the
@@ -55,6 +69,11 @@ fn parse_process_ticks(text: &str) -> Option<u64> {
     user.checked_add(system)
 }
 
+/// The first number: nanoseconds on a processor.
+fn parse_thread_time(text: &str) -> Option<Duration> {
+    text.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
 /// The sum of user, nice, system, irq and softirq in the first line.
 fn parse_machine_ticks(text: &str) -> Option<u64> {
     let fields = text.lines().next()?.strip_prefix("cpu ")?;
@@ -72,6 +91,12 @@ mod tests {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 5 0 0";
         assert_eq!(parse_process_ticks(text), Some(42));
         assert_eq!(parse_process_ticks("7 (cut"), None);
+    }
+
+    #[test]
+    fn a_threads_time_comes_first_and_waiting_does_not_count() {
+        assert_eq!(parse_thread_time("210735300 1408760658 462\n"), Some(Duration::from_nanos(210_735_300)));
+        assert_eq!(parse_thread_time(""), None);
     }
 
     #[test]

@@ -72,10 +72,11 @@ pub(in crate::bench) struct Answered {
 }
 
 impl Answered {
-    /// Of what was answered since, the part that the card has, from 0 to 1.
-    pub(in crate::bench) fn share_of_card(self, before: Self) -> Option<f64> {
+    /// Of what was answered since, the part that the card has, from 0 to 1. A status may be a moment old: it says nothing if it
+    /// does not know of so many.
+    pub(in crate::bench) fn share_of_card(self, before: Self, least: u64) -> Option<f64> {
         let (card, host) = (self.by_card - before.by_card, self.by_host - before.by_host);
-        (card + host > 0).then(|| card as f64 / (card + host) as f64)
+        (card + host > 0 && card + host >= least).then(|| card as f64 / (card + host) as f64)
     }
 }
 
