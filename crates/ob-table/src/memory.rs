@@ -206,6 +206,18 @@ impl Buckets {
         advise_large_pages(first, len, align);
         Ok(Self { first: first.cast(), count, allocation, layout })
     }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// When there is no such bucket.
+    // Not through the slice: Miri looks at every byte that a reference leads to whenever one is made.
+    #[inline(always)]
+    pub(crate) fn at(&self, index: u32) -> &Bucket {
+        assert!((index as usize) < self.count, "there are {} buckets, and no number {index}", self.count);
+        // SAFETY: as for the slice below, of which this is an element.
+        unsafe { self.first.add(index as usize).as_ref() }
+    }
 }
 
 #[cfg(all(not(loom), not(miri)))]
@@ -248,6 +260,10 @@ pub(crate) struct Buckets(Box<[Bucket]>);
 impl Buckets {
     pub(crate) fn new(count: u32) -> Result<Self, ConfigError> {
         Ok(Self((0..count).map(|_| Bucket::empty()).collect()))
+    }
+
+    pub(crate) fn at(&self, index: u32) -> &Bucket {
+        &self.0[index as usize]
     }
 }
 

@@ -192,7 +192,7 @@ impl Table {
 
     #[inline(always)]
     pub(crate) fn bucket(&self, index: u32) -> &Bucket {
-        &self.buckets[index as usize]
+        self.buckets.at(index)
     }
 
     /// The bucket and those chained to it, with their indices.

@@ -10,7 +10,7 @@ use ob_table::{BATCH_MAX, Hit, Item, Key, Refused, Stamp, Table, TableConfig, Ta
 use proptest::prelude::*;
 
 const KEYS: u8 = if cfg!(miri) { 12 } else { 40 };
-const OPS_MAX: usize = if cfg!(miri) { 40 } else { 300 };
+const OPS_MAX: usize = if cfg!(miri) { 20 } else { 300 };
 
 /// How long ago a stamp was given: 0 is one that is newer than all before.
 type Age = u64;
@@ -228,7 +228,7 @@ fn a_long_run_comes_through_every_part() {
         state ^= state << 17;
         state % below
     };
-    let steps = if cfg!(miri) { 40 } else { 20_000 };
+    let steps = if cfg!(miri) { 15 } else { 20_000 };
     for when_full in [WhenFull::Refuse, WhenFull::Evict] {
         let mut beside = Beside::new(4, 1, when_full, 3);
         let mut chained = 0;
@@ -344,7 +344,7 @@ fn removing_from_the_second_bucket_leaves_it_as_usable_as_before() {
 #[test]
 fn chains_hold_what_displacement_cannot_place_and_come_back() {
     let (table, mut writer) = small(WhenFull::Refuse, 2);
-    let all: Vec<Key> = (0..100).map(numbered).collect();
+    let all: Vec<Key> = (0..if cfg!(miri) { 25 } else { 100 }).map(numbered).collect();
     let admitted: Vec<&Key> =
         all.iter().filter(|key| writer.admit(key, &Item::EMPTY, stamp(1)).is_ok()).collect();
     assert_eq!((admitted.len(), writer.counts().chained), (20, 2), "two buckets, and two in chains");
@@ -357,7 +357,7 @@ fn chains_hold_what_displacement_cannot_place_and_come_back() {
 
 #[test]
 fn a_large_table_takes_nearly_as_many_as_it_has_slots() {
-    let buckets = if cfg!(miri) { 20 } else { 20_000 };
+    let buckets = if cfg!(miri) { 8 } else { 20_000 };
     let config = TableConfig { buckets, overflow: 0, when_full: WhenFull::Refuse, seed: Some(5) };
     let (table, mut writer) = Table::new(config).unwrap();
     let slots = buckets * 5;
