@@ -48,6 +48,10 @@ pub struct FilesService<D> {
     hub: Rc<RefCell<Hub>>,
     local: usize,
     observer: Option<Box<dyn WriteObserver>>,
+    /// Groups that are gone and whose requests are not over, by when they went: how many of each are left.
+    gone: BTreeMap<u64, (GroupKey, u32)>,
+    /// How many groups went.
+    departures: u64,
     /// The engine moved while one group was served, and others may have answers of it.
     moved: bool,
 }
@@ -55,6 +59,9 @@ pub struct FilesService<D> {
 #[derive(Default)]
 struct Group {
     greeted: bool,
+    /// How many groups had gone when it was opened. What they had begun is over before anything of this one begins: it
+    /// may be the next life of the same host, and writes to where the last one was writing.
+    departures: u64,
     batches: VecDeque<Batch>,
     /// A request that found no room.
     held: Option<Message>,
@@ -139,7 +146,19 @@ impl<D: Device> FilesService<D> {
     pub fn new(files: CardFiles, device: D) -> Self {
         let (groups, requests, free) = (BTreeMap::new(), Vec::new(), Vec::new());
         let hub = Rc::default();
-        Self { files, device, groups, requests, free, hub, local: 0, observer: None, moved: false }
+        Self {
+            files,
+            device,
+            groups,
+            requests,
+            free,
+            hub,
+            local: 0,
+            observer: None,
+            gone: BTreeMap::new(),
+            departures: 0,
+            moved: false,
+        }
     }
 
     /// An end for somebody within the card.
@@ -196,6 +215,9 @@ impl<D: Device> FilesService<D> {
         let share = (share as u32).clamp(1, GROUP_REQUESTS_MAX);
         loop {
             let Some(group) = self.groups.get_mut(&key) else { return };
+            if self.gone.first_key_value().is_some_and(|(departure, _)| *departure < group.departures) {
+                return;
+            }
             let message = match group.held.take() {
                 Some(message) => message,
                 None => match group.batches.front_mut().map(Batch::take_next) {
@@ -351,6 +373,23 @@ impl<D: Device> FilesService<D> {
         self.submit_for(Pending::Group(GroupRequest { key, id, reservation, list_len }), op);
     }
 
+    /// A request of a group that is gone is over.
+    fn orphan_is_over(&mut self, key: GroupKey) {
+        let Some((departure, left)) = self
+            .gone
+            .iter_mut()
+            .find_map(|(departure, (gone, left))| (*gone == key).then_some((*departure, left)))
+        else {
+            return;
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.gone.remove(&departure);
+            // Somebody may have waited for that.
+            self.moved = true;
+        }
+    }
+
     fn submit_for(&mut self, pending: Pending, op: Op) {
         let pending = Some(pending);
         let index = match self.free.pop() {
@@ -390,7 +429,10 @@ impl<D: Device> FilesService<D> {
                 }
             };
             // A group that is gone wants no answer; what was reserved in its ring goes with it.
-            let Some(group) = self.groups.get_mut(&pending.key) else { continue };
+            let Some(group) = self.groups.get_mut(&pending.key) else {
+                self.orphan_is_over(pending.key);
+                continue;
+            };
             group.in_flight -= 1;
             let answer = answer(pending.id, completion.result);
             group.lists_len -= pending.list_len;
@@ -528,7 +570,7 @@ impl<D: Device> CardService for FilesService<D> {
         if service != FILES_SERVICE {
             return Err(format!("the file service has number {FILES_SERVICE}, not {service}"));
         }
-        self.groups.insert(key, Group::default());
+        self.groups.insert(key, Group { departures: self.departures, ..Group::default() });
         Ok(())
     }
 
@@ -554,7 +596,11 @@ impl<D: Device> CardService for FilesService<D> {
     }
 
     fn closed(&mut self, key: GroupKey) {
-        self.groups.remove(&key);
+        let Some(group) = self.groups.remove(&key) else { return };
+        if group.in_flight > 0 {
+            self.gone.insert(self.departures, (key, group.in_flight));
+        }
+        self.departures += 1;
     }
 
     fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}

@@ -648,3 +648,29 @@ fn writes_of_hosts_are_shown_to_who_wants_to_see_them() {
     assert_eq!(house.call(group, without).error(), Some(FileError::Invalid));
     assert_eq!(*seen.borrow(), [(file, 4096, b"some bytes".to_vec())]);
 }
+
+#[test]
+fn nothing_of_a_new_group_begins_before_what_a_gone_one_had_begun_is_over() {
+    let mut house = house();
+    let beside = house.greeted(RING, RING);
+    let first = house.greeted(RING, RING);
+    let file = house.call(first, open(b"file")).node().id;
+    house.call(first, write(file, 0, &pattern(1, 0, 4096)));
+    let is_old =
+        |op: &DeviceOp| matches!(op, DeviceOp::Write { from, .. } if from[..] == pattern(2, 0, 4096));
+    house.service.device().holds = Some(Box::new(is_old));
+    house.push(first, write(file, 0, &pattern(2, 0, 4096)));
+    house.settle();
+    house.close(first);
+    // The next life of the same host: what it writes must not be under what the last one wrote.
+    let next = house.open(RING, RING);
+    let hello = house.push(next, Request::new(Operation::Hello).offset(u64::from(VERSION)));
+    house.settle();
+    assert!(house.groups[next].take(hello).is_none(), "it waits");
+    assert_eq!(house.call(beside, stat(b"file")).error(), None, "who was there before does not");
+    house.service.device().holds = None;
+    house.settle();
+    assert_eq!(house.groups[next].take(hello).unwrap().error(), None);
+    house.call(next, write(file, 0, &pattern(3, 0, 4096)));
+    assert!(house.call(next, read(file, 0, 4096)).payload == pattern(3, 0, 4096));
+}
