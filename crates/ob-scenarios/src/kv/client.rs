@@ -12,6 +12,8 @@ use super::{CARD, PORT};
 
 /// Keys that all clients use: some of them the card never answers for.
 const KEYS: [&str; 6] = ["a", "b", "counter", "d", "e-which-is-longer-than-32-bytes-and-so-the-hosts", "f"];
+/// How long a client waits for a reply.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Requests of one client on their way at once.
 const PIPELINE: usize = 4;
 
@@ -33,6 +35,8 @@ pub(super) struct Client {
     /// Replies, and requests whose end nobody knows.
     pub(super) answered: u64,
     pub(super) lost: u64,
+    /// Those that were not done, by place in the history.
+    pub(super) not_done: Vec<usize>,
 }
 
 impl Client {
@@ -51,6 +55,7 @@ impl Client {
             values: 0,
             answered: 0,
             lost: 0,
+            not_done: Vec::new(),
         }
     }
 
@@ -121,7 +126,7 @@ impl Client {
             13 => Command::Exists(vec![key, self.key()]),
             14 => Command::Length(key),
             15..=20 => Command::Set(key, self.value(), Expiry::Never),
-            21 => Command::Set(key, self.value(), Expiry::Never),
+            21 => Command::Set(key, self.value(), Expiry::After(1_000_000 * self.rng.range(1..40))),
             22 => Command::SetIfAbsent(key, self.value()),
             23 | 24 => {
                 let other = self.key();
@@ -134,7 +139,7 @@ impl Client {
             29 => Command::Append(key, bytes("+")),
             30 if self.rng.one_in(4) => Command::Clear,
             30 => Command::Expire(key, Expiry::Never),
-            _ => Command::Get(key),
+            _ => Command::Expire(key, Expiry::After(1_000_000 * self.rng.range(1..40))),
         }
     }
 
@@ -152,6 +157,13 @@ impl Client {
             }
         }
         let Some(connection) = self.connection.filter(|_| self.is_connected) else { return Ok(()) };
+        let oldest = self.waiting.front().map(|place| Instant::from_nanoseconds(history[*place].called));
+        if oldest.is_some_and(|oldest| now.since(oldest) > PATIENCE) {
+            // A machine that has lost its power says nothing.
+            self.net.close(connection);
+            self.cut();
+            return Ok(());
+        }
         let mut chunk = [0; 4096];
         loop {
             match self.net.receive(connection, &mut chunk) {
@@ -200,6 +212,7 @@ impl Client {
                     operation.returned = Some(Returned { at: self.clock.now().nanoseconds(), reply });
                 }
                 Told::Nothing => self.lost += 1,
+                Told::NotDone => self.not_done.push(place),
                 Told::Wrong => {
                     return Err(Failure::new(format!("{} was answered with {value:?}", operation.command)));
                 }
@@ -271,6 +284,8 @@ enum Told {
     Reply(Reply),
     /// Nobody knows whether it was done.
     Nothing,
+    /// It was not done.
+    NotDone,
     /// No store says that.
     Wrong,
 }
@@ -309,7 +324,8 @@ impl Value {
     fn reply(&self, command: &Command) -> Told {
         let value = |value: &Option<Vec<u8>>| value.as_ref().map(|value| Arc::from(value.as_slice()));
         match (self, command) {
-            (Self::Error(text), _) if text.starts_with("LOADING ") => Told::Nothing,
+            (Self::Error(text), _) if text.starts_with("LOADING ") => Told::NotDone,
+            (Self::Error(text), _) if text.contains("may have applied it or not") => Told::Nothing,
             (Self::Error(text), Command::Increment(..)) if text.contains("not an integer") => {
                 Told::Reply(Reply::Refused)
             }
