@@ -5,7 +5,7 @@
 mod support;
 
 use ob_kv::resp::{Cut, Cutter, Limits, Request};
-use ob_kv::store::{Config, Durability, LogFailure, Recovery, Session, Store};
+use ob_kv::store::{Config, Durability, LogFailure, Recovery, RecoveryError, Session, Store};
 use ob_sim::Rng;
 use proptest::prelude::*;
 use support::encoded;
@@ -401,6 +401,7 @@ fn a_log_that_fails_is_never_lied_about() {
         client.says("get k", if is_always { error } else { "$1\r\nw" });
         client.says("ping", "+PONG");
         assert_eq!(client.store.failure(), Some(LogFailure::Space));
+        assert!(client.store.has_room(), "or nobody is told");
     }
 }
 
@@ -418,21 +419,88 @@ fn a_read_that_fails_is_told() {
     client.says("incr k", ":2");
 }
 
-#[test]
-fn a_new_life_knows_the_stamps_of_the_last() {
+/// A store of three parts at least, settled.
+fn filled() -> Client {
     let mut client = Client::new(small());
-    client.stamp = 700;
-    client.says("set k v", "+OK");
+    let value = "v".repeat(3000);
+    for number in 0..50 {
+        client.says(&format!("set key{number} {value}"), "+OK");
+    }
     client.settle();
-    let mut recovery = Recovery::new(small(), client.files.parts()).unwrap();
+    assert!(client.files.parts().len() >= 3);
+    client
+}
+
+fn recovered(client: &mut Client) -> Result<Store, RecoveryError> {
+    let mut recovery = Recovery::new(small(), client.files.parts())?;
     while let Some(op) = recovery.next_op() {
         client.files.submit(op);
-        recovery.completed(client.files.complete(&mut client.rng).unwrap()).unwrap();
+        recovery.completed(client.files.complete(&mut client.rng).unwrap())?;
     }
-    assert_eq!(recovery.progress().keys, 1);
-    client.store = recovery.finish().ok().unwrap();
-    assert_eq!(client.store.stamp_max(), 701);
-    client.says("get k", "$1\r\nv");
+    let progress = recovery.progress();
+    assert!(progress.read <= progress.total);
+    Ok(recovery.finish().ok().unwrap())
+}
+
+#[test]
+fn a_new_life_knows_the_keys_and_stamps_of_the_last() {
+    let mut client = filled();
+    let (stamp, before) = (client.stamp, client.store.stats());
+    client.store = recovered(&mut client).unwrap();
+    assert_eq!((client.store.stamp_max(), client.store.stats().keys), (stamp, 50));
+    assert_eq!(client.store.stats().log_live_len, before.log_live_len);
+    for number in 0..50 {
+        client.says(&format!("strlen key{number}"), ":3000");
+    }
+    client.says("set more v", "+OK");
+    client.settle();
+    client.store = recovered(&mut client).unwrap();
+    client.says("dbsize", ":51");
+}
+
+#[test]
+fn a_log_that_has_lost_what_was_durable_is_not_taken_for_a_smaller_one() {
+    let mut client = filled();
+    client.files.edit(|files| drop(files.remove(&1)));
+    assert_eq!(recovered(&mut client).err(), Some(RecoveryError::Missing { part: 1 }));
+    // Without its first part it looks like one that was compacted, and those begin well.
+    let mut client = filled();
+    client.files.edit(|files| {
+        files.remove(&0);
+        files.get_mut(&1).unwrap()[8] ^= 1;
+    });
+    assert_eq!(recovered(&mut client).err(), Some(RecoveryError::Damaged { part: 1 }));
+    let mut client = filled();
+    client.files.edit(|files| files.get_mut(&0).unwrap()[4] = 2);
+    let error = recovered(&mut client).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "part 0 of the log: the format's version is 2, and this program knows version 1"
+    );
+    let mut client = filled();
+    client.files.failure = Some(LogFailure::Device);
+    let failure = LogFailure::Device;
+    assert_eq!(recovered(&mut client).err(), Some(RecoveryError::Unreadable { part: 0, failure }));
+}
+
+#[test]
+fn a_log_ends_at_its_first_damage() {
+    let mut client = filled();
+    client.files.edit(|files| files.get_mut(&1).unwrap()[4096] ^= 1);
+    client.store = recovered(&mut client).unwrap();
+    let keys = client.store.stats().keys;
+    assert!(keys > 5 && keys < 45, "{keys}");
+    // What lies behind the damage is written over, and does not come back.
+    client.says("set more v", "+OK");
+    client.settle();
+    client.store = recovered(&mut client).unwrap();
+    assert_eq!(client.store.stats().keys, keys + 1);
+    for part in 0..40 {
+        client.says(&format!("set new{part} {}", "w".repeat(3000)), "+OK");
+    }
+    client.settle();
+    client.store = recovered(&mut client).unwrap();
+    assert_eq!(client.store.stats().keys, keys + 41);
 }
 
 proptest! {

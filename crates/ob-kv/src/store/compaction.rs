@@ -49,7 +49,7 @@ impl Store {
             Compaction::Idle => self.begin_compaction(),
             Compaction::Sweeping(Piece { address, len }) => {
                 // Clients' records come first: copies wait while the log is behind.
-                if self.log.unwritten_len() <= 4 * self.config.group_len as u64 {
+                if self.log.unwritten_len() <= 4 * self.config.group_len {
                     let token = self.log.read(address, len);
                     self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Compaction });
                     self.compaction = Compaction::Reading;

@@ -108,6 +108,7 @@ pub(crate) struct Log {
     pages: VecDeque<Page>,
     pages_len: usize,
     writes: VecDeque<GroupWrite>,
+    unwritten_len: usize,
     writes_in_flight: usize,
     /// Whether the first group of this life is durable.
     is_life_begun: bool,
@@ -146,6 +147,7 @@ impl Log {
             pages: VecDeque::new(),
             pages_len: 0,
             writes: VecDeque::new(),
+            unwritten_len: 0,
             writes_in_flight: 0,
             is_life_begun: false,
             complete: end,
@@ -219,8 +221,8 @@ impl Log {
     }
 
     /// Bytes that wait to be written, or are.
-    pub(crate) fn unwritten_len(&self) -> u64 {
-        self.tail.saturating_sub(self.complete)
+    pub(crate) fn unwritten_len(&self) -> usize {
+        self.unwritten_len
     }
 
     /// Since when the open group has records.
@@ -319,6 +321,7 @@ impl Log {
             part.used = end;
         }
         self.used += bytes.len() as u64;
+        self.unwritten_len += bytes.len();
         self.pages_len += bytes.len();
         self.pages.push_back(Page { address, bytes: Arc::clone(&bytes) });
         self.writes.push_back(GroupWrite { address, bytes, state: WriteState::Waiting });
@@ -431,6 +434,7 @@ impl Log {
         }
         while let Some(write) = self.writes.pop_front_if(|write| write.state == WriteState::Complete) {
             self.complete = self.complete.max(write.address + write.bytes.len() as u64);
+            self.unwritten_len -= write.bytes.len();
             // The first of a life is made durable in any case.
             if self.config.is_durable || !self.is_life_begun {
                 self.durable = self.complete;

@@ -156,7 +156,7 @@ const EXPIRY_PART: usize = 4;
 /// Keys that may be forgotten at once because they are over.
 const EXPIRED_AT_ONCE_MAX: usize = 1000;
 /// Bytes that may wait to be written before the store asks for patience.
-const UNWRITTEN_GROUPS_MAX: u64 = 32;
+const UNWRITTEN_GROUPS_MAX: usize = 32;
 /// Groups that may be on their way before one that is not full waits for more, where answers wait for it.
 const COMMITS_MAX: usize = 2;
 const FLUSH_INTERVAL_MS: u64 = 1000;
@@ -238,7 +238,8 @@ impl Store {
     pub fn has_room(&self) -> bool {
         self.tasks.len() + self.held.len() + self.answers.waiting() < self.config.waiting_max
             && self.waiting_len() < self.config.waiting_len_max
-            && self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len as u64
+            && (self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len
+                || self.log.failure().is_some())
     }
 
     /// Takes a request. Requests come in the order of their stamps; each is answered once, in any order, with the

@@ -48,6 +48,12 @@ impl Files {
         self.current.get(&part).and_then(|bytes| bytes.get(offset as usize..)).unwrap_or_default()
     }
 
+    /// Changes the files behind the store's back.
+    pub(crate) fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<u64, Vec<u8>>)) {
+        edit(&mut self.current);
+        self.durable = self.current.clone();
+    }
+
     /// Completes any of the operations.
     pub(crate) fn complete(&mut self, rng: &mut Rng) -> Option<LogCompletion> {
         if self.in_flight.is_empty() {
