@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use ob_core::{ConnectionId, NodeId};
 use ob_format::kv::Item;
 use ob_wire_link::stream::{
-    CREDIT_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
+    CREDIT_LEN, ENTRY_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
 };
 
 mod service;
@@ -52,6 +52,12 @@ pub trait Service {
 
     /// The next answer that may leave, if there is one.
     fn next_answer(&mut self) -> Option<Answer>;
+
+    /// The key and the item of a record that is current as of the stamp before them, and that the card may read, if there is
+    /// one that no answer comes with: what a card is told again whose table was lost.
+    fn next_attested(&mut self) -> Option<(u64, Vec<u8>, Item)> {
+        None
+    }
 
     /// Takes the memory of an answer back.
     fn recycle(&mut self, bytes: Vec<u8>);
@@ -471,15 +477,21 @@ impl<S: Service> HostStream<S> {
     }
 
     fn send_attested(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
-        if self.attested.is_empty() {
-            return true;
+        loop {
+            while self.attested.len() + LONGEST_ENTRY_LEN <= FRAGMENT_LEN
+                && let Some((stamp, key, item)) = self.service.next_attested()
+            {
+                self.attest(stamp, &key, &item);
+            }
+            if self.attested.is_empty() {
+                return true;
+            }
+            let entries = Entries::new(&self.attested);
+            if !say(&FromHost::Attest { stamp: self.attested_at, entries }) {
+                return false;
+            }
+            self.attested.clear();
         }
-        let entries = Entries::new(&self.attested);
-        if !say(&FromHost::Attest { stamp: self.attested_at, entries }) {
-            return false;
-        }
-        self.attested.clear();
-        true
     }
 
     fn send_replies(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
@@ -571,5 +583,7 @@ impl<Session> Client<Session> {
     }
 }
 
+/// Bytes of the longest entry that can be said.
+const LONGEST_ENTRY_LEN: usize = ENTRY_LEN + 2 * u8::MAX as usize;
 /// Whole fragments of one connection before others have their turn.
 const FRAGMENTS_A_TURN: usize = 4;

@@ -48,6 +48,16 @@ impl Service for Store {
         Some(Answer { connection: ConnectionId(connection), stamp, bytes, attest, closes: is_last })
     }
 
+    fn next_attested(&mut self) -> Option<(u64, Vec<u8>, Item)> {
+        // One that cannot be said is the host's to answer.
+        loop {
+            let (stamp, found) = self.next_attestation()?;
+            if let Some(item) = item(&found) {
+                return Some((stamp, found.key, item));
+            }
+        }
+    }
+
     fn recycle(&mut self, bytes: Vec<u8>) {
         self.give_back(bytes);
     }
@@ -60,8 +70,9 @@ impl Service for Store {
         Recovered { store: self.name(), end: self.settled() }
     }
 
+    /// Whichever half has had a new life, the card's table may have less than it could.
     fn begins(&mut self, stamp: u64) {
-        let _ = stamp;
+        self.begin_refill(stamp);
     }
 
     fn settled(&self) -> u64 {

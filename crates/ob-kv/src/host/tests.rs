@@ -6,6 +6,7 @@ use super::*;
 #[derive(Default)]
 struct Echo {
     answers: VecDeque<Answer>,
+    attested: VecDeque<(u64, Vec<u8>, Item)>,
     applied: Vec<(u64, Vec<u8>)>,
     gone: Vec<ConnectionId>,
     greatest: u64,
@@ -49,6 +50,10 @@ impl Service for Echo {
 
     fn next_answer(&mut self) -> Option<Answer> {
         self.answers.pop_front()
+    }
+
+    fn next_attested(&mut self) -> Option<(u64, Vec<u8>, Item)> {
+        self.attested.pop_front()
     }
 
     fn recycle(&mut self, _: Vec<u8>) {}
@@ -257,4 +262,19 @@ fn files_and_the_settled_log_are_told_in_each_life() {
     stream.forget_file(1);
     stream.forget_file(9);
     assert_eq!(said(&mut stream), ["File { name: 2, node: node 22 }", "FileGone { name: 1 }", told[2]]);
+}
+
+#[test]
+fn what_is_attested_by_itself_is_said_whatever_the_room() {
+    let mut stream = running(HostLimits::default());
+    let count = 5000_u64;
+    stream.service_mut().attested = (0..count).map(|key| (9, key.to_le_bytes().to_vec(), ITEM)).collect();
+    let mut said = 0;
+    for _ in 0..20 {
+        for frame in said_up_to(&mut stream, 1) {
+            let number = frame.strip_prefix("attest ").and_then(|frame| frame.strip_suffix(" as of 9"));
+            said += number.and_then(|number| number.parse::<u64>().ok()).unwrap();
+        }
+    }
+    assert_eq!((said, stream.counts().attested), (count, count));
 }
