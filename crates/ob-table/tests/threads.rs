@@ -10,7 +10,7 @@ use std::thread;
 use ob_table::{Item, Key, Stamp, Table, TableConfig, TableWriter, WhenFull};
 
 const KEYS: u64 = 48;
-const REQUESTS: u64 = if cfg!(miri) { 60 } else { 30_000 };
+const REQUESTS: u64 = if cfg!(miri) { 25 } else { 30_000 };
 
 /// What everybody sees of the requests.
 struct Requests {
