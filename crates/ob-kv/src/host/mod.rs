@@ -97,11 +97,13 @@ pub struct HostLimits {
     pub request_len: usize,
     /// Bytes of replies that wait for credit, of all connections together.
     pub replies_len: usize,
+    /// Whether there is a table on the other side to be told what is current.
+    pub attests: bool,
 }
 
 impl Default for HostLimits {
     fn default() -> Self {
-        Self { request_len: 80 << 20, replies_len: 256 << 20 }
+        Self { request_len: 80 << 20, replies_len: 256 << 20, attests: true }
     }
 }
 
@@ -290,7 +292,9 @@ impl<S: Service> HostStream<S> {
         self.state = State::Running;
         self.last_stamp = stamp - 1;
         self.told_settled = 0;
-        self.service.begins(stamp);
+        if self.limits.attests {
+            self.service.begins(stamp);
+        }
         self.news.extend(self.files.keys().map(|name| News::File(*name)));
         Ok(())
     }
@@ -397,7 +401,7 @@ impl<S: Service> HostStream<S> {
     /// Moves answers of the service to the connections that they are for.
     fn take_answers(&mut self) {
         while let Some(mut answer) = self.service.next_answer() {
-            if let Some((key, item)) = answer.attest.take() {
+            if let Some((key, item)) = answer.attest.take().filter(|_| self.limits.attests) {
                 self.attest(answer.stamp, &key, &item);
             }
             let Some(client) = self.clients.get_mut(&answer.connection) else {

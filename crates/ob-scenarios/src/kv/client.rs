@@ -27,6 +27,7 @@ pub(super) struct Client {
     connection: Option<ConnectionId>,
     is_connected: bool,
     again_at: Instant,
+    connecting_since: Instant,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     /// What is on its way, by place in the history.
@@ -49,6 +50,7 @@ impl Client {
             connection: None,
             is_connected: false,
             again_at: Instant::default(),
+            connecting_since: Instant::default(),
             outgoing: Vec::new(),
             incoming: Vec::new(),
             waiting: VecDeque::new(),
@@ -148,6 +150,14 @@ impl Client {
         if self.connection.is_none() && self.again_at <= now {
             self.connection = self.net.connect(Network::address(CARD, PORT)).ok();
             self.again_at = now + Duration::from_millis(1);
+            self.connecting_since = now;
+        }
+        if let Some(connection) = self.connection
+            && !self.is_connected
+            && now.since(self.connecting_since) > PATIENCE
+        {
+            self.net.close(connection);
+            self.cut();
         }
         while let Some(event) = self.net.poll() {
             match event {

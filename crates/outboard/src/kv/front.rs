@@ -107,7 +107,10 @@ impl Front {
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
         let recovery = Recovery::new(store_config(section)?, log.parts())?;
         let store = recover(&mut reactor, &mut log, recovery)?;
-        let stream = Rc::new(RefCell::new(HostStream::new(store, HostLimits::default())));
+        let stream = Rc::new(RefCell::new(HostStream::new(
+            store,
+            HostLimits { attests: false, ..HostLimits::default() },
+        )));
         let application = Rc::new(KvApplication {
             offloads: false,
             needs_password: section.password.is_some(),
