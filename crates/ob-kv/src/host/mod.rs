@@ -168,6 +168,10 @@ struct Client<Session> {
     /// The begin of a request, and how long it will be.
     partial: Vec<u8>,
     partial_length: u32,
+    /// Stamps of its requests that have no reply, or none that was sent whole.
+    asked: VecDeque<u64>,
+    /// In the order of their stamps. None is sent before those of the requests before it: the card could not send it on
+    /// either, and it would use up the credit that they need.
     replies: VecDeque<Answer>,
     /// What the card will have been told of it, and by which replies it is still to be told.
     standing: u32,
@@ -307,6 +311,7 @@ impl<S: Service> HostStream<S> {
             session: self.service.opened(connection, address),
             partial: Vec::new(),
             partial_length: 0,
+            asked: VecDeque::new(),
             replies: VecDeque::new(),
             standing: 0,
             standings: VecDeque::new(),
@@ -350,6 +355,7 @@ impl<S: Service> HostStream<S> {
             }
         };
         self.counts.requests += 1;
+        client.asked.push_back(fragment.stamp);
         self.service.request(now_ms, connection, fragment.stamp, &mut client.session, request);
         let standing = S::standing(&client.session);
         if standing != client.standing {
@@ -418,7 +424,8 @@ impl<S: Service> HostStream<S> {
                 client.is_ready = true;
                 self.ready.push_back(answer.connection);
             }
-            client.replies.push_back(answer);
+            let place = client.replies.partition_point(|before| before.stamp < answer.stamp);
+            client.replies.insert(place, answer);
             if self.replies_len > self.limits.replies_len {
                 self.close_greatest();
             }
@@ -522,7 +529,7 @@ impl<S: Service> HostStream<S> {
 enum Outcome {
     /// There is no room in the ring.
     Full,
-    /// It has no replies, or no credit.
+    /// It has no reply that is next, or no credit.
     Waits,
     /// Others are to have a turn before its next fragment.
     TurnOver,
@@ -538,6 +545,9 @@ impl<Session> Client<Session> {
     ) -> Outcome {
         let mut fragments = 0;
         while let Some(answer) = self.replies.front_mut() {
+            if self.asked.front() != Some(&answer.stamp) {
+                return Outcome::Waits;
+            }
             if fragments >= FRAGMENTS_A_TURN {
                 return Outcome::TurnOver;
             }
@@ -578,6 +588,7 @@ impl<Session> Client<Session> {
             if is_last {
                 counts.replies += 1;
                 self.sent = 0;
+                self.asked.pop_front();
                 if let Some(answer) = self.replies.pop_front() {
                     recycle(answer.bytes);
                 }

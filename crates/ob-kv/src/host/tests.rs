@@ -2,11 +2,12 @@
 
 use super::*;
 
-/// Answers each request with its own bytes, repeated as often as its first digit says; `hold` keeps answers back.
+/// Answers each request with its own bytes; one that begins with `slow` when it is told to.
 #[derive(Default)]
 struct Echo {
     answers: VecDeque<Answer>,
     attested: VecDeque<(u64, Vec<u8>, Item)>,
+    slow: Vec<Answer>,
     applied: Vec<(u64, Vec<u8>)>,
     gone: Vec<ConnectionId>,
     greatest: u64,
@@ -39,13 +40,18 @@ impl Service for Echo {
         }
         self.greatest = stamp;
         self.applied.push((stamp, request.to_vec()));
-        self.answers.push_back(Answer {
+        let answer = Answer {
             connection,
             stamp,
             bytes: request.to_vec(),
             attest: request.starts_with(b"get").then(|| (request.to_vec(), ITEM)),
             closes: request.starts_with(b"quit"),
-        });
+        };
+        if request.starts_with(b"slow") {
+            self.slow.push(answer);
+        } else {
+            self.answers.push_back(answer);
+        }
     }
 
     fn next_answer(&mut self) -> Option<Answer> {
@@ -125,6 +131,23 @@ fn request(
 ) -> Result<(), HostFault> {
     let length = bytes.len() as u32;
     stream.received(0, &FromCard::Request(Fragment { connection, stamp, length, offset: 0, bytes }))
+}
+
+#[test]
+fn a_long_reply_does_not_use_up_the_credit_of_a_slow_one_before_it() {
+    let mut stream = running(HostLimits::default());
+    request(&mut stream, ONE, 10, b"slow").unwrap();
+    request(&mut stream, ONE, 11, &vec![b'x'; CREDIT_LEN as usize]).unwrap();
+    request(&mut stream, TWO, 12, b"other").unwrap();
+    assert_eq!(said(&mut stream), ["reply 2 12: 0+5 of 5"]);
+    let slow = std::mem::take(&mut stream.service_mut().slow);
+    stream.service_mut().answers.extend(slow);
+    let replies = said(&mut stream);
+    assert_eq!(replies[0], "reply 1 10: 0+4 of 4");
+    assert_eq!(replies.len(), 1 + CREDIT_LEN as usize / FRAGMENT_LEN);
+    assert_eq!(replies[4], format!("reply 1 11: {}+{} of {CREDIT_LEN}", 3 * FRAGMENT_LEN, FRAGMENT_LEN - 4));
+    stream.received(0, &FromCard::Credit { connection: ONE, length: 4 }).unwrap();
+    assert_eq!(said(&mut stream), [format!("reply 1 11: {}+4 of {CREDIT_LEN}", CREDIT_LEN - 4)]);
 }
 
 #[test]
