@@ -96,6 +96,8 @@ struct Front {
     log: OsLog,
     policy: IdlePolicy,
     address: SocketAddr,
+    /// The last turn has left something that the next one can do at once: nothing will wake a thread that sleeps on it.
+    has_more: bool,
 }
 
 impl Front {
@@ -133,7 +135,7 @@ impl Front {
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-        Ok(Self { reactor, driver, stream, log, policy, address })
+        Ok(Self { reactor, driver, stream, log, policy, address, has_more: false })
     }
 
     fn run(mut self, stop: &AtomicBool, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
@@ -142,8 +144,8 @@ impl Front {
         while !stop.load(Ordering::Acquire) {
             let now = MonotonicClock.now();
             let wait = match self.policy.decide(now, self.next_due(now)) {
-                Decision::Sleep { until } => Wait::Until(until),
-                Decision::Spin => Wait::Poll,
+                Decision::Sleep { until } if !self.has_more => Wait::Until(until),
+                Decision::Sleep { .. } | Decision::Spin => Wait::Poll,
             };
             self.turn(wait, &mut events);
         }
@@ -160,9 +162,10 @@ impl Front {
         self.driver.port_mut().now_ms = now.unix_ms;
         worked |= self.move_log(now.unix_ms);
         let turn = self.driver.turn(now);
-        worked |= turn.events > 0 || turn.has_more;
-        worked |= self.move_log(now.unix_ms);
-        if worked {
+        worked |= turn.events > 0;
+        let has_moved = self.move_log(now.unix_ms);
+        self.has_more = has_moved || turn.has_more || self.driver.port_mut().fetch();
+        if worked || self.has_more {
             self.policy.on_event(now.instant);
         }
     }
@@ -175,6 +178,7 @@ impl Front {
         let mut moved = self.log.poll();
         while let Some(done) = self.log.next_done() {
             store.completed(done);
+            moved = true;
         }
         while let Some(op) = store.next_op() {
             self.log.submit(op);
@@ -257,6 +261,23 @@ impl InProcess {
     fn new(stream: Shared) -> Self {
         Self { stream, frames: VecDeque::new(), has_arrived: false, is_gone: false, now_ms: unix_ms() }
     }
+
+    /// Takes what the host's half has to say; whether there is anything. No bell tells of it: answers come when the log has
+    /// moved, but also when a client has taken what there was credit for.
+    fn fetch(&mut self) -> bool {
+        if self.frames.is_empty() {
+            let frames = &mut self.frames;
+            self.stream.borrow_mut().send(&mut |frame: &FromHost<'_>| {
+                if frames.len() >= FRAMES_MAX {
+                    return false;
+                }
+                let (inline, payload) = frame.encode();
+                frames.push_back(OwnFrame { inline, payload: payload.bytes().to_vec() });
+                true
+            });
+        }
+        !self.frames.is_empty()
+    }
 }
 
 impl HostPort for InProcess {
@@ -284,17 +305,7 @@ impl HostPort for InProcess {
         if !std::mem::replace(&mut self.has_arrived, true) {
             return Some(HostEvent::Arrived);
         }
-        if self.frames.is_empty() {
-            let frames = &mut self.frames;
-            self.stream.borrow_mut().send(&mut |frame: &FromHost<'_>| {
-                if frames.len() >= FRAMES_MAX {
-                    return false;
-                }
-                let (inline, payload) = frame.encode();
-                frames.push_back(OwnFrame { inline, payload: payload.bytes().to_vec() });
-                true
-            });
-        }
+        self.fetch();
         self.frames.pop_front().map(HostEvent::Frame)
     }
 
