@@ -237,13 +237,21 @@ impl<'a> Request<'a> {
     /// The request that a line of words asks for, which [`Cut::Line`] has found.
     pub fn of_line(line: &[u8]) -> Result<Request<'static>, RequestError> {
         let words = words(line)?;
-        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        Ok(Self::of_words(words.iter().map(Vec::as_slice)))
+    }
+
+    /// The request that these strings are.
+    pub fn of_words<'w>(words: impl Iterator<Item = &'w [u8]>) -> Request<'static> {
+        let (mut count, mut strings) = (0, Vec::new());
         for word in words {
-            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            bytes.extend_from_slice(&word);
-            bytes.extend_from_slice(b"\r\n");
+            count += 1;
+            strings.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            strings.extend_from_slice(word);
+            strings.extend_from_slice(b"\r\n");
         }
-        Ok(Request { bytes: Cow::Owned(bytes) })
+        let mut bytes = format!("*{count}\r\n").into_bytes();
+        bytes.append(&mut strings);
+        Request { bytes: Cow::Owned(bytes) }
     }
 
     /// Its bytes, as a client would send them.

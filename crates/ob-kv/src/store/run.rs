@@ -198,9 +198,15 @@ impl<'a> Run<'a, '_> {
         let (mut start, mut end) = (integer(self.argument(1))?, integer(self.argument(2))?);
         let value = self.first_value();
         let len = value.len() as i64;
+        // Redis keeps an end before the first byte at the first byte, unless the start is behind it as it was given.
+        let is_backwards = start < 0 && end < 0 && start > end;
         // Both count from the end when they are negative; neither sum can overflow then.
         start = if start < 0 { (start + len).max(0) } else { start };
-        end = if end < 0 { end + len } else { end.min(len - 1) };
+        end = if end < 0 { (end + len).max(0) } else { end.min(len - 1) };
+        if is_backwards {
+            replies.bulk(b"");
+            return Ok(());
+        }
         let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         replies.bulk(range.and_then(|(start, end)| value.get(start..=end)).unwrap_or_default());
         Ok(())

@@ -3,8 +3,8 @@
 use super::errors::{self, Refusal};
 use super::glob;
 use super::stats::Facts;
-use crate::command::{Arity, Command, Effect, KeyPlaces, Outline};
-use crate::resp::{Replies, Version};
+use crate::command::{Arity, Command, Effect, KeyPlaces, Outline, OutlineError};
+use crate::resp::{Replies, Request, Version};
 
 /// The version of Redis whose commands these are, for clients that decide by it.
 pub(crate) const REDIS_VERSION: &str = "7.4.0";
@@ -335,19 +335,21 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
 
 fn commands(outline: &Outline<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
     let mut arguments = outline.arguments();
-    let subcommand = arguments.next().map(<[u8]>::to_ascii_lowercase);
-    match subcommand.as_deref() {
-        None => {
-            replies.array(Command::ALL.len());
-            Command::ALL.iter().for_each(|command| describe(*command, replies));
-        }
-        Some(b"count") => replies.integer(Command::ALL.len() as i64),
-        Some(b"docs") => replies.map(0),
-        Some(b"list") => {
+    let Some(subcommand) = arguments.next() else {
+        replies.array(Command::ALL.len());
+        Command::ALL.iter().for_each(|command| describe(*command, replies));
+        return Ok(());
+    };
+    match subcommand.to_ascii_lowercase().as_slice() {
+        b"count" if arguments.len() == 0 => replies.integer(Command::ALL.len() as i64),
+        b"count" => return Err(errors::wrong_arity("command|count")),
+        b"getkeys" => return keys_of(arguments, replies),
+        b"docs" => replies.map(0),
+        b"list" => {
             replies.array(Command::ALL.len());
             Command::ALL.iter().for_each(|command| replies.bulk(command.traits().name.as_bytes()));
         }
-        Some(b"info") => {
+        b"info" => {
             replies.array(arguments.len());
             for name in arguments {
                 match Command::find(name) {
@@ -356,8 +358,26 @@ fn commands(outline: &Outline<'_>, replies: &mut Replies<'_>) -> Result<(), Refu
                 }
             }
         }
-        Some(other) => return Err(errors::unknown_subcommand("command", other)),
+        _ => return Err(errors::unknown_subcommand("command", subcommand)),
     }
+    Ok(())
+}
+
+/// The keys of a request that is given as arguments.
+fn keys_of<'a>(arguments: impl Iterator<Item = &'a [u8]>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    let request = Request::of_words(arguments);
+    let outline = Outline::of(&request).map_err(|error| match error {
+        OutlineError::Unknown => errors::other("ERR Invalid command specified".to_owned()),
+        OutlineError::Arity(_) => {
+            errors::other("ERR Invalid number of arguments specified for command".to_owned())
+        }
+    })?;
+    let count = outline.keys().count();
+    if count == 0 {
+        return Err(errors::other("ERR The command has no key arguments".to_owned()));
+    }
+    replies.array(count);
+    outline.keys().for_each(|key| replies.bulk(key));
     Ok(())
 }
 
