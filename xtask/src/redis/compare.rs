@@ -99,6 +99,7 @@ fn agree(exchange: &Exchange, wanted: &Received, got: &Received) -> bool {
         Tolerance::SameKeys => keys(&wanted.reply).is_some() && keys(&wanted.reply) == keys(&got.reply),
         Tolerance::SameKind => wanted.reply.kind() == got.reply.kind(),
         Tolerance::Missing => got.bytes == unknown(&exchange.words),
+        Tolerance::Refused => wanted.reply.kind() != b'-' && got.reply.kind() == b'-',
         Tolerance::Anything => wanted.reply.kind() == b'-' || got.reply.kind() != b'-',
     }
 }
@@ -205,6 +206,9 @@ mod tests {
         assert_eq!(differences("@kind S", &[":1\r\n"], &["+2\r\n"]), 1);
         assert_eq!(differences("@any S", &["+a\r\n"], &[":1\r\n"]), 0);
         assert_eq!(differences("@any S", &["+a\r\n"], &["-ERR\r\n"]), 1);
+        assert_eq!(differences("@refused S", &["+a\r\n"], &["-ERR\r\n"]), 0);
+        assert_eq!(differences("@refused S", &["+a\r\n"], &["+a\r\n"]), 1);
+        assert_eq!(differences("@refused S", &["-a\r\n"], &["-a\r\n"]), 1);
         let unknown = &["-ERR unknown command 'LPUSH', with args beginning with: 'k' 'v' \r\n"];
         assert_eq!(differences("@missing LPUSH k v", &[":1\r\n"], unknown), 0);
         assert_eq!(differences("@missing LPUSH k v", &[":1\r\n"], &[":1\r\n"]), 1);

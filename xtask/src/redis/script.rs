@@ -30,6 +30,8 @@ pub enum Tolerance {
     SameKind,
     /// Redis has the command, and we say that there is none in its words.
     Missing,
+    /// Redis does it, and we say with an error that we do not.
+    Refused,
     /// Whatever it is, it is a reply, and no error where Redis has none.
     Anything,
 }
@@ -130,6 +132,7 @@ fn tolerance(line: &str) -> Result<(Tolerance, &str)> {
         "keys" => (Tolerance::SameKeys, rest),
         "kind" => (Tolerance::SameKind, rest),
         "missing" => (Tolerance::Missing, rest),
+        "refused" => (Tolerance::Refused, rest),
         "any" => (Tolerance::Anything, rest),
         other => bail!("unknown tag @{other}"),
     })

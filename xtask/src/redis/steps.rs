@@ -161,7 +161,9 @@ fn comparison(bench: &mut Bench) -> Result<()> {
     let groups = script::parse(&COMMANDS.replace("{password}", PASSWORD))?;
     // Redis in our place does not lack what Redis has.
     let is_self_test = bench.is_self_test;
-    let is_compared = |exchange: &Exchange| !(is_self_test && exchange.tolerance == Tolerance::Missing);
+    let is_compared = |exchange: &Exchange| {
+        !(is_self_test && matches!(exchange.tolerance, Tolerance::Missing | Tolerance::Refused))
+    };
     let (mut compared, mut differences) = (0, Vec::new());
     for is_locked in [false, true] {
         for server in [&mut bench.ours, &mut bench.oracle] {
