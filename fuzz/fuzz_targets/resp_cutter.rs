@@ -14,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((&[setting, pieces @ ..], stream)) = input.split_first_chunk::<8>() else { return };
     let (limits, is_stranger) = if setting % 2 == 0 { (SMALL, false) } else { (Limits::STRANGER, true) };
     let whole = found(stream, &[], &limits, is_stranger);
-    assert_eq!(found(stream, pieces, &limits, is_stranger), whole);
+    assert_eq!(found(stream, &pieces, &limits, is_stranger), whole);
     assert_eq!(found(stream, &[1], &limits, is_stranger), whole);
 });
 

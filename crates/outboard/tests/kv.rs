@@ -8,6 +8,8 @@
 mod crowd;
 #[path = "kv/deaths.rs"]
 mod deaths;
+#[path = "kv/history.rs"]
+mod history;
 #[path = "kv/model.rs"]
 mod model;
 mod support;
@@ -74,7 +76,8 @@ fn replies_keep_their_order(setup: Setup) {
     let mut model = Model::default();
     let mut client = service.client();
     for round in 0..5 {
-        let requests: Vec<Vec<Vec<u8>>> = (0..2000).map(|_| model::any_request(&mut rng)).collect();
+        let requests: Vec<Vec<Vec<u8>>> =
+            (0..2000).map(|_| model::any_request(&mut rng, round == 0)).collect();
         let expected: Vec<Value> = requests.iter().map(|words| model.apply(words)).collect();
         let mut sender = client.sender();
         std::thread::scope(|scope| {
@@ -96,7 +99,7 @@ fn replies_keep_their_order(setup: Setup) {
         }
     }
     if setup.placement == "card" {
-        assert!(service.served_by(Half::Card) > 1000, "hardly anything was answered by the card");
+        assert!(service.served_by(Half::Card) > 200, "hardly anything was answered by the card");
     }
 }
 

@@ -203,6 +203,8 @@ fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
         load.start(scope);
         for _ in 0..3 {
             load.wait_for_more("writes are answered", &load.writes, 200);
+            // The card serves a connection that its host has admitted, which each life does with the first answer.
+            load.wait_for_more("reads are answered", &load.reads, 4 * STORED);
             service.kill_host();
             load.wait_for_more("reads go on", &load.reads, 5 * STORED);
             load.wait_for_more("writes are refused", &load.refusals, 20);

@@ -6,7 +6,9 @@ use ob_sim::Rng;
 
 use super::support::resp::Value;
 
+/// Keys that are read, and keys that are changed, once all have been set: the others are the card's before long.
 const KEYS: u64 = 24;
+const CHANGED: u64 = 12;
 
 /// A map in memory.
 #[derive(Debug, Default)]
@@ -71,28 +73,31 @@ fn value(found: Option<&Vec<u8>>) -> Value {
 }
 
 /// One of the commands that the model knows, more often a read than a change.
-pub(crate) fn any_request(rng: &mut Rng) -> Vec<Vec<u8>> {
+pub(crate) fn any_request(rng: &mut Rng, is_first_round: bool) -> Vec<Vec<u8>> {
+    let changed_max = if is_first_round { KEYS } else { CHANGED };
     let key = |rng: &mut Rng| format!("key:{}", rng.below(KEYS)).into_bytes();
+    let changed = |rng: &mut Rng| format!("key:{}", rng.below(changed_max)).into_bytes();
     let mut words: Vec<Vec<u8>> = Vec::new();
     let name = *rng.choose(COMMANDS).unwrap();
     words.push(name.as_bytes().to_vec());
     match name {
         "GET" | "STRLEN" => words.push(key(rng)),
-        "EXISTS" | "MGET" | "DEL" => {
-            let count = if name == "DEL" { 1 } else { 1 + rng.below(5) };
+        "EXISTS" | "MGET" => {
+            let count = 1 + rng.below(3);
             words.extend((0..count).map(|_| key(rng)));
         }
+        "DEL" => words.push(changed(rng)),
         "GETRANGE" => words.extend([key(rng), b"0".to_vec(), b"7".to_vec()]),
-        "SET" => words.extend([key(rng), any_value(rng)]),
+        "SET" => words.extend([changed(rng), any_value(rng)]),
         "MSET" => {
             // One of a request's own keys twice would be right too, but then its last value counts.
-            let first = rng.below(KEYS);
+            let first = rng.below(changed_max);
             for offset in 0..3 {
-                words.push(format!("key:{}", (first + offset) % KEYS).into_bytes());
+                words.push(format!("key:{}", (first + offset) % changed_max).into_bytes());
                 words.push(any_value(rng));
             }
         }
-        "APPEND" => words.extend([key(rng), b"more".to_vec()]),
+        "APPEND" => words.extend([changed(rng), b"more".to_vec()]),
         "INCR" => words.push(format!("number:{}", rng.below(4)).into_bytes()),
         "ECHO" => words.push(any_value(rng)),
         _ => {}

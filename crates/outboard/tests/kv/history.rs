@@ -1,0 +1,254 @@
+//! What clients saw while halves were killed, held against a store that does one thing at a time.
+//!
+//! `OUTBOARD_KV_DEATHS` sets how many there are, `OUTBOARD_KV_SEED` which.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use ob_sim::Rng;
+use ob_sim::history::{Command, Expiry, KvSpec, Limits, Operation, Reply, Returned, Verdict, check};
+use outboard::halves::Half;
+
+use super::support::kv::{Service, Setup, wait_until};
+use super::support::resp::{Client, Value};
+
+const CLIENTS: u32 = 6;
+/// Keys are used in pairs, so that those of a pair are the only ones which one request may name together.
+const PAIRS: u64 = 2;
+/// Both sides of an expiry are told by the system's clock in milliseconds, and the history by one that is never set.
+const MARGIN_NS: u64 = 25_000_000;
+const MS: u64 = 1_000_000;
+
+type History = Vec<Operation<Command, Reply>>;
+
+#[test]
+fn histories_are_linearizable_while_halves_are_killed() {
+    let seed = setting("OUTBOARD_KV_SEED", 1);
+    let deaths = setting("OUTBOARD_KV_DEATHS", 8);
+    let (history, served) = recorded(seed, deaths);
+    let unknown = history.iter().filter(|operation| operation.returned.is_none()).count();
+    println!("{} operations, {unknown} without an answer, {served} by the card", history.len());
+    assert!(served > 0, "the card has answered nothing");
+    let verdict = judged(&history);
+    assert!(verdict.is_linearizable(), "seed {seed}: {verdict}");
+    // One answer that was right before and no longer is, in this very history, would have been found.
+    let verdict = judged(&with_a_stale_read(history));
+    assert!(matches!(verdict, Verdict::Violated(_)), "a stale read was not found: {verdict}");
+}
+
+fn setting(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+fn judged(history: &History) -> Verdict {
+    check(&KvSpec { margin: MARGIN_NS }, history, Limits::default())
+}
+
+/// What clients saw, and how many requests the card has answered.
+fn recorded(seed: u64, deaths: u64) -> (History, u64) {
+    let mut service = Service::start(Setup::TIGHT);
+    let mut rng = Rng::new(seed).fork("deaths");
+    let recorder = Recorder {
+        address: service.address,
+        begun: Instant::now(),
+        is_over: AtomicBool::new(false),
+        done: AtomicU64::new(0),
+        history: Mutex::default(),
+    };
+    let mut served = 0;
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&recorder.is_over);
+        for client in 0..CLIENTS {
+            let rng = Rng::new(seed).fork_numbered("client", client.into());
+            let recorder = &recorder;
+            scope.spawn(move || recorder.work(client, rng));
+        }
+        for _ in 0..deaths {
+            recorder.wait_for_more(200 + rng.below(1000));
+            served += service.served_by(Half::Card);
+            match rng.below(5) {
+                0 | 1 => service.kill_host(),
+                2 | 3 => service.kill_card(),
+                _ => {
+                    service.kill_card();
+                    service.kill_host();
+                }
+            }
+            service.start_what_is_dead();
+        }
+        recorder.wait_for_more(500);
+        served += service.served_by(Half::Card);
+        drop(farewell);
+    });
+    (recorder.history.into_inner().unwrap(), served)
+}
+
+struct Recorder {
+    address: SocketAddr,
+    begun: Instant,
+    is_over: AtomicBool,
+    done: AtomicU64,
+    history: Mutex<History>,
+}
+
+impl Recorder {
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn wait_for_more(&self, more: u64) {
+        let wanted = self.done.load(Ordering::SeqCst) + more;
+        wait_until("clients are answered", || self.done.load(Ordering::SeqCst) >= wanted || self.is_over());
+        assert!(!self.is_over(), "a client has failed");
+    }
+
+    fn work(&self, number: u32, mut rng: Rng) {
+        let _farewell = Farewell(&self.is_over);
+        let mut client = Client::connect(self.address).unwrap();
+        let mut history = Vec::new();
+        for sequence in 0.. {
+            if self.is_over() {
+                break;
+            }
+            let command = any_command(&mut rng, number, sequence);
+            let called = self.now();
+            let answer = client.ask(&words(&command));
+            let at = self.now();
+            let returned = answer.as_ref().ok().and_then(reply).map(|reply| Returned { at, reply });
+            let gone_by = if returned.is_some() {
+                self.done.fetch_add(1, Ordering::SeqCst);
+                None
+            } else {
+                // A half has died with it. When the next life answers, nothing of the earlier one is executed any more.
+                self.wait_until_served(&mut client).then(|| self.now())
+            };
+            history.push(Operation { client: number, command, called, returned, gone_by });
+        }
+        self.history.lock().unwrap().append(&mut history);
+    }
+
+    /// Whether somebody answers again; otherwise it is over.
+    fn wait_until_served(&self, client: &mut Client) -> bool {
+        let mut is_served = false;
+        wait_until("a client is served again", || {
+            is_served = match client.ask_line("DBSIZE") {
+                Ok(answer) => matches!(answer, Value::Number(_)),
+                Err(_) => {
+                    if let Ok(again) = Client::connect(self.address) {
+                        *client = again;
+                    }
+                    false
+                }
+            };
+            is_served || self.is_over()
+        });
+        is_served
+    }
+}
+
+/// Ends the work when a client is done, or has failed.
+struct Farewell<'a>(&'a AtomicBool);
+
+impl Drop for Farewell<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn bytes(text: &str) -> std::sync::Arc<[u8]> {
+    text.as_bytes().into()
+}
+
+/// Reads more often than changes, so that the card has something to answer; no value is set twice.
+fn any_command(rng: &mut Rng, client: u32, sequence: u64) -> Command {
+    let pair = rng.below(PAIRS);
+    let [first, second] = ["a", "b"].map(|half| bytes(&format!("{half}:{pair}")));
+    let key = if rng.one_in(2) { first.clone() } else { second.clone() };
+    let counter = bytes(&format!("counter:{pair}"));
+    // Some values are longer than a block of the device.
+    let filling = "x".repeat(usize::try_from(if rng.one_in(10) { rng.below(6000) } else { 5 }).unwrap());
+    let value = |which: &str| bytes(&format!("{client}.{sequence}{which}{filling}"));
+    match rng.below(20) {
+        0..=7 => Command::Get(key),
+        8 | 9 => Command::GetMany(vec![first, second]),
+        10 => Command::Get(counter),
+        11 | 12 => Command::Set(key, value(""), Expiry::Never),
+        13 => Command::Set(key, value(""), Expiry::After(rng.range(20..400) * MS)),
+        14 => Command::SetMany(vec![(first, value("a")), (second, value("b"))]),
+        15 => Command::Delete(vec![key]),
+        16 | 17 => Command::Increment(counter, 1),
+        18 => Command::Exists(vec![key]),
+        _ => Command::Length(key),
+    }
+}
+
+fn words(command: &Command) -> Vec<Vec<u8>> {
+    let named = |name: &str, rest: &[&[u8]]| {
+        std::iter::once(name.as_bytes()).chain(rest.iter().copied()).map(<[u8]>::to_vec).collect()
+    };
+    match command {
+        Command::Get(key) => named("GET", &[key]),
+        Command::GetMany(keys) => named("MGET", &keys.iter().map(|key| &**key).collect::<Vec<_>>()),
+        Command::Set(key, value, Expiry::Never) => named("SET", &[key, value]),
+        Command::Set(key, value, Expiry::After(time)) => {
+            named("SET", &[key, value, b"PX", (time / MS).to_string().as_bytes()])
+        }
+        Command::SetMany(pairs) => {
+            named("MSET", &pairs.iter().flat_map(|(key, value)| [&**key, &**value]).collect::<Vec<_>>())
+        }
+        Command::Delete(keys) => named("DEL", &keys.iter().map(|key| &**key).collect::<Vec<_>>()),
+        Command::Exists(keys) => named("EXISTS", &keys.iter().map(|key| &**key).collect::<Vec<_>>()),
+        Command::Length(key) => named("STRLEN", &[key]),
+        Command::Increment(key, by) => named("INCRBY", &[key, by.to_string().as_bytes()]),
+        other => panic!("nobody sends {other}"),
+    }
+}
+
+/// What a reply says; nothing for an error, which leaves open whether the request was executed.
+fn reply(answer: &Value) -> Option<Reply> {
+    let value = |value: &Value| match value {
+        Value::Bytes(bytes) => Some(bytes.as_slice().into()),
+        Value::Nothing => None,
+        other => panic!("{other:?}"),
+    };
+    Some(match answer {
+        Value::Status(text) if text == "OK" => Reply::Done,
+        Value::Bytes(bytes) => Reply::Value(bytes.as_slice().into()),
+        Value::Nothing => Reply::Nil,
+        Value::Number(number) => Reply::Integer(*number),
+        Value::Many(values) => Reply::Values(values.iter().map(value).collect()),
+        Value::Error(_) => return None,
+        other => panic!("{other:?}"),
+    })
+}
+
+/// The history with one GET that returned what another had returned, although a SET was called and answered in between.
+fn with_a_stale_read(mut history: History) -> History {
+    history.sort_by_key(|operation| operation.called);
+    let found = (0..history.len()).find_map(|index| {
+        let Command::Get(key) = &history[index].command else { return None };
+        history[index].returned.as_ref()?;
+        let before = |operation: &&Operation<Command, Reply>, time: u64| {
+            operation.returned.as_ref().is_some_and(|returned| returned.at < time)
+        };
+        let sets = |operation: &&Operation<Command, Reply>| {
+            matches!(&operation.command, Command::Set(set, _, Expiry::Never) if set == key)
+        };
+        let set = history.iter().rev().find(|one| sets(one) && before(one, history[index].called))?;
+        let is_value = |operation: &&Operation<Command, Reply>| {
+            matches!(&operation.command, Command::Get(got) if got == key)
+                && matches!(operation.returned, Some(Returned { reply: Reply::Value(_), .. }))
+        };
+        let earlier = history.iter().rev().find(|one| is_value(one) && before(one, set.called))?;
+        Some((index, earlier.returned.as_ref()?.reply.clone()))
+    });
+    let (index, stale) = found.expect("a key that was read, set and read");
+    history[index].returned.as_mut().unwrap().reply = stale;
+    history
+}
