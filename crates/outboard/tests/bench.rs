@@ -146,3 +146,19 @@ fn what_the_way_over_the_card_adds_is_measured() {
         assert!(report["ratios"][ratio].as_f64().is_some_and(f64::is_finite), "{ratio}");
     }
 }
+
+#[test]
+fn a_file_over_the_network_is_measured_three_ways() {
+    let place = Place::new();
+    let output = place.output(&["bench", "remote", "--quick", "--json", "remote.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("remote.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in ["throughput_vs_os.read", "throughput_vs_os.write", "throughput_vs_os.read.library"] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    for ratio in ["host_cpu_vs_os.read", "host_cpu_vs_os.write"] {
+        assert!(report["ratios"].get(ratio).is_some(), "{ratio}");
+    }
+}

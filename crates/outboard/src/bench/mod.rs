@@ -18,6 +18,7 @@ mod meter;
 pub mod nvme;
 mod plot;
 mod process;
+pub mod remote;
 mod report;
 pub mod ring;
 pub mod table;
@@ -45,6 +46,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &table::TableBench,
     &kv::KvBench,
     &director::DirectorBench,
+    &remote::RemoteBench,
 ];
 
 /// One benchmark.

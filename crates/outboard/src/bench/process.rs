@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use rustix::thread::sched_setaffinity;
 
 use super::BenchFailure;
@@ -93,6 +93,11 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Has this process, which a benchmark has started, end with it.
+pub(in crate::bench) fn end_with_parent() -> Result<(), BenchFailure> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 /// An address that nobody listens on, for now.

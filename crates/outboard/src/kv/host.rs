@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ob_files_host::{Endpoint, Error, GroupOptions, RingSizes, Session, SessionOptions};
 use ob_format::kv::part_number;
 use ob_io::doorbell;
-use ob_kv::host::{HostLimits, HostStream};
+use ob_kv::host::{HostLimits, HostStream, Service};
 use ob_kv::store::{LogOp, Recovery, RecoveryError, Store};
 use ob_link::HostGroup;
 use ob_ring::{Outgoing, PushError, ReceiveError};
@@ -216,7 +216,7 @@ impl<'a> Serving<'a> {
             if self.stop.is_asked() {
                 return Ended::Asked;
             }
-            let received = match self.receive(group) {
+            let received = match receive(group, &mut self.stream, &mut self.payload, unix_ms()) {
                 Ok(received) => received,
                 Err(why) => return Ended::Closed(why),
             };
@@ -232,32 +232,6 @@ impl<'a> Serving<'a> {
                 self.sleep(group, is_full);
             }
         }
-    }
-
-    /// Takes what the card says; how many frames that were.
-    fn receive(&mut self, group: &HostGroup) -> Result<usize, String> {
-        let now = unix_ms();
-        for count in 0..FRAMES_A_TURN {
-            if !self.stream.has_room() {
-                return Ok(count);
-            }
-            let claimed = match group.receiver.receive() {
-                Ok(Some(claimed)) => claimed,
-                Ok(None) => return Ok(count),
-                Err(ReceiveError::Closed) => return Err("the group was closed".to_owned()),
-                Err(error) => return Err(error.to_string()),
-            };
-            let mut inline = [0; HEADER_LEN];
-            let inline_len = claimed.inline(&mut inline).max(claimed.inline_len());
-            let len = claimed.payload(0, &mut self.payload).max(claimed.payload_len());
-            drop(claimed);
-            let (Some(inline), Some(payload)) = (inline.get(..inline_len), self.payload.get(..len)) else {
-                return Err("a frame is longer than frames are".to_owned());
-            };
-            let frame = FromCard::decode(inline, payload).map_err(|error| error.to_string())?;
-            self.stream.received(now, &frame).map_err(|fault| fault.to_string())?;
-        }
-        Ok(FRAMES_A_TURN)
     }
 
     /// Moves operations of the store to the log and completions back; whether anything moved.
@@ -342,15 +316,47 @@ fn recover(log: &mut CardLog, mut recovery: Recovery) -> Result<Store, ServeErro
     }
 }
 
+/// Takes what the card says; how many frames that were. `scratch` has room for the payload of a frame.
+pub(crate) fn receive<S: Service>(
+    group: &HostGroup,
+    stream: &mut HostStream<S>,
+    scratch: &mut [u8],
+    now_ms: u64,
+) -> Result<usize, String> {
+    for count in 0..FRAMES_A_TURN {
+        if !stream.has_room() {
+            return Ok(count);
+        }
+        let claimed = match group.receiver.receive() {
+            Ok(Some(claimed)) => claimed,
+            Ok(None) => return Ok(count),
+            Err(ReceiveError::Closed) => return Err("the group was closed".to_owned()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut inline = [0; HEADER_LEN];
+        let inline_len = claimed.inline(&mut inline).max(claimed.inline_len());
+        let len = claimed.payload(0, scratch).max(claimed.payload_len());
+        drop(claimed);
+        let (Some(inline), Some(payload)) = (inline.get(..inline_len), scratch.get(..len)) else {
+            return Err("a frame is longer than frames are".to_owned());
+        };
+        let frame = FromCard::decode(inline, payload).map_err(|error| error.to_string())?;
+        stream.received(now_ms, &frame).map_err(|fault| fault.to_string())?;
+    }
+    Ok(FRAMES_A_TURN)
+}
+
+/// What became of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pushed {
+pub(crate) enum Pushed {
     Yes,
     Full,
     /// There is nobody to say it to; receiving tells.
     Gone,
 }
 
-fn push(group: &HostGroup, frame: &FromHost<'_>) -> Pushed {
+/// Says something to the card.
+pub(crate) fn push(group: &HostGroup, frame: &FromHost<'_>) -> Pushed {
     let (inline, payload) = frame.encode();
     let pieces = [payload.bytes()];
     let payload = (!payload.bytes().is_empty()).then_some((&pieces[..], 8));

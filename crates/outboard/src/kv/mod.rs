@@ -25,6 +25,7 @@ use crate::random;
 pub use card::{Attachments, KvCard, KvFacts, KvGroup};
 pub use front::KvFront;
 pub use host::KvHost;
+pub(crate) use host::{Pushed, push, receive};
 
 /// Why the service cannot be started.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ob_core::{Device, Incarnation};
-use ob_files_card::{Drive, FilesOptions, FilesService, FormatOptions, format, mount};
+use ob_files_card::{CardFiles, Drive, FilesOptions, FilesService, FormatOptions, format, mount};
 use ob_io::{Config, FileDevice, FileDeviceOptions, MemoryDevice, Reactor, SPIN_DEFAULT, Space, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLoop, Listen};
 
@@ -71,18 +71,23 @@ impl<D: Device> Drive for Turning<'_, D> {
     }
 }
 
-fn serve<D: Device>(
-    options: &FilesCardOptions,
-    mut reactor: Reactor,
-    mut device: D,
-) -> Result<(), BenchFailure> {
-    let mut drive = Turning { reactor: &mut reactor, device: &mut device };
+/// Formats a device and mounts the files on it.
+pub(in crate::bench) fn mounted<D: Device>(
+    reactor: &mut Reactor,
+    device: &mut D,
+    copy_everything: bool,
+) -> Result<CardFiles, BenchFailure> {
+    let mut drive = Turning { reactor, device };
     format(&mut drive, &FormatOptions::default(), [1; 16])?;
-    let files_options = FilesOptions { copy_everything: options.copy_everything, ..FilesOptions::default() };
-    let files = mount(&mut drive, &files_options)?;
+    let options = FilesOptions { copy_everything, ..FilesOptions::default() };
+    Ok(mount(&mut drive, &options)?)
+}
+
+/// A link for one host.
+pub(in crate::bench) fn link(reactor: &Reactor, socket: &Path) -> Result<CardLink, BenchFailure> {
     let config = CardLinkConfig {
         incarnation: Incarnation(1),
-        listen: vec![Listen::Unix(options.socket.clone())],
+        listen: vec![Listen::Unix(socket.to_owned())],
         costs: None,
         pollers: 1,
         dead_after: Duration::from_secs(10),
@@ -92,7 +97,16 @@ fn serve<D: Device>(
         allow_users: Vec::new(),
         allow_addresses: Vec::new(),
     };
-    let link = CardLink::new(&reactor.handle(), config)?;
+    Ok(CardLink::new(&reactor.handle(), config)?)
+}
+
+fn serve<D: Device>(
+    options: &FilesCardOptions,
+    mut reactor: Reactor,
+    mut device: D,
+) -> Result<(), BenchFailure> {
+    let files = mounted(&mut reactor, &mut device, options.copy_everything)?;
+    let link = link(&reactor, &options.socket)?;
     let waker = reactor.handle().waker();
     let mut card = CardLoop::new(reactor, link, FilesService::new(files, device), SPIN_DEFAULT);
     let over = Arc::new(AtomicBool::new(false));

@@ -26,6 +26,7 @@ use super::load::{Contender, Direction, Load, Measured, Order, Role, check_some,
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use baseline::Baseline;
 use card::CardProcess;
+pub(in crate::bench) use card::{link, mounted};
 use library::{Arrival, Library};
 
 /// Where the files are put; the current directory without it.

@@ -1,0 +1,313 @@
+//! `outboard bench remote`: a file that is read and written over the network (DDS §8.1 to §8.3).
+//!
+//! ```text
+//!   os        client ◀─ TCP ─▶ host ─▶ file of the operating system
+//!   library   client ◀─ TCP ─▶ host ─▶ library ◀─ link ─▶ card ─▶ file
+//!   card      client ◀─ TCP ─▶ card ─▶ file          reads
+//!             client ◀─ TCP ─▶ card ◀─ link ─▶ host ◀─ link ─▶ card ─▶ file     writes
+//! ```
+//!
+//! Requests of 1 KiB come in messages of several, at rising load: more and more messages are out at once. The client has a core
+//! of its own; host and card share another, so that a server has one core however its work is divided. All are there at once,
+//! and one works while the others sleep, round by round in turn. Everything that is read is checked.
+
+mod backend;
+mod card;
+mod client;
+mod host;
+mod plain;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ob_sim::Rng;
+use rustix::thread::sched_setaffinity;
+
+pub use card::{RemoteCardOptions, run_remote_card};
+pub use host::{RemoteHostKind, RemoteHostOptions, run_remote_host};
+
+use super::cores::{Layout, pin};
+use super::load::Direction;
+use super::process::{Place, ServerProcess, free_address};
+use super::talk::{Measured, Pace, Processes, Span, Talk, case};
+use super::{Bench, BenchFailure, Case, Report, Setting};
+use client::{Message, RemoteDialogue};
+
+/// Only cases whose names contain this are measured, for those who want to look closer.
+const ONLY_VARIABLE: &str = "OUTBOARD_BENCH_ONLY";
+/// Bytes of a request.
+const REQUEST_LEN: usize = 1 << 10;
+/// Requests of a message.
+const BATCH: usize = 8;
+const CONNECTIONS: usize = 4;
+
+/// The benchmark.
+#[derive(Debug)]
+pub struct RemoteBench;
+
+/// How much is measured.
+struct Plan {
+    bytes: u64,
+    /// Messages that each connection has out; ratios are of the last.
+    depths: &'static [usize],
+    rounds: u64,
+    span: Span,
+}
+
+const FULL: Plan = Plan {
+    bytes: 512 << 20,
+    depths: &[1, 4, 16],
+    rounds: 5,
+    span: Span { warm_up: Duration::from_millis(100), time: Duration::from_millis(1000) },
+};
+const QUICK: Plan = Plan {
+    bytes: 8 << 20,
+    depths: &[1, 4],
+    rounds: 1,
+    span: Span { warm_up: Duration::from_millis(10), time: Duration::from_millis(50) },
+};
+
+const KINDS: [RemoteHostKind; 3] = [RemoteHostKind::Os, RemoteHostKind::Library, RemoteHostKind::Offloaded];
+
+fn name(kind: RemoteHostKind) -> &'static str {
+    match kind {
+        RemoteHostKind::Os => "os",
+        RemoteHostKind::Library => "library",
+        RemoteHostKind::Offloaded => "card",
+    }
+}
+
+impl Bench for RemoteBench {
+    fn name(&self) -> &'static str {
+        "remote"
+    }
+
+    fn about(&self) -> &'static str {
+        "a file over the network: on the host's own file, through the library, and answered by the card"
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
+        let plan = if setting.quick { &QUICK } else { &FULL };
+        let layout = Layout::together()?;
+        let place = Place::new()?;
+        let before = pin(layout.client)?;
+        let outcome = measure(plan, setting, &place, layout);
+        sched_setaffinity(None, &before)?;
+        outcome
+    }
+}
+
+/// A server, and the client that talks to it.
+struct Contender {
+    kind: RemoteHostKind,
+    // The client goes first, then the host, then the card that it is attached to.
+    talk: Talk<RemoteDialogue>,
+    host: ServerProcess,
+    card: Option<ServerProcess>,
+}
+
+impl Contender {
+    fn start(kind: RemoteHostKind, bytes: u64, place: &Path, layout: Layout) -> Result<Self, BenchFailure> {
+        std::fs::create_dir_all(place)?;
+        let listen = free_address()?;
+        let socket = place.join("link.sock");
+        let card = match kind {
+            RemoteHostKind::Os => None,
+            RemoteHostKind::Library | RemoteHostKind::Offloaded => {
+                let listen = (kind == RemoteHostKind::Offloaded).then_some(listen);
+                let mut command = card_command(&socket, &place.join("device"), bytes, listen)?;
+                let mut card = ServerProcess::start(&mut command, &place.join("card.log"), layout.card)?;
+                card.wait_until("open its socket", || socket.exists())?;
+                Some(card)
+            }
+        };
+        let path = if card.is_some() { socket } else { place.join("file") };
+        let log = place.join("host.log");
+        let mut host =
+            ServerProcess::start(&mut host_command(kind, listen, &path, bytes)?, &log, layout.host)?;
+        host.wait_until("get ready", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"))
+        })?;
+        let talk = Talk::connect(listen, CONNECTIONS, RemoteDialogue::new, ())?;
+        Ok(Self { kind, talk, host, card })
+    }
+
+    fn processes(&self) -> Processes {
+        Processes { card: self.card.as_ref().map(ServerProcess::pid), host: Some(self.host.pid()) }
+    }
+}
+
+fn card_command(
+    socket: &Path,
+    device: &Path,
+    bytes: u64,
+    listen: Option<SocketAddr>,
+) -> Result<Command, BenchFailure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    // Room for what a file system needs besides.
+    let bytes = bytes + bytes / 4 + (64 << 20);
+    command.arg("bench-remote-card").arg("--socket").arg(socket).arg("--device").arg(device);
+    command.args(["--bytes", &bytes.to_string()]);
+    command.args(listen.iter().flat_map(|listen| ["--listen".to_owned(), listen.to_string()]));
+    Ok(command)
+}
+
+fn host_command(
+    kind: RemoteHostKind,
+    listen: SocketAddr,
+    path: &PathBuf,
+    bytes: u64,
+) -> Result<Command, BenchFailure> {
+    let kind = match kind {
+        RemoteHostKind::Os => "os",
+        RemoteHostKind::Library => "library",
+        RemoteHostKind::Offloaded => "offloaded",
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench-remote-host", "--kind", kind, "--listen", &listen.to_string()]);
+    command.arg("--path").arg(path).args(["--bytes", &bytes.to_string()]);
+    Ok(command)
+}
+
+fn measure(
+    plan: &Plan,
+    setting: &Setting<'_>,
+    place: &Place,
+    layout: Layout,
+) -> Result<Report, BenchFailure> {
+    let only = std::env::var(ONLY_VARIABLE).ok();
+    let jobs: Vec<(Direction, usize)> = [Direction::Read, Direction::Write]
+        .into_iter()
+        .flat_map(|direction| plan.depths.iter().map(move |depth| (direction, *depth)))
+        .collect();
+    setting.progress.set_length((jobs.len() * KINDS.len()) as u64 * plan.rounds);
+    let start = |kind| Contender::start(kind, plan.bytes, &place.0.join(name(kind)), layout);
+    let mut contenders: Vec<Contender> = KINDS.into_iter().map(start).collect::<Result<_, _>>()?;
+    let mut cases = Vec::new();
+    for (direction, depth) in jobs {
+        let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
+        for round in 0..plan.rounds {
+            for (contender, rounds) in contenders.iter_mut().zip(&mut rounds) {
+                setting.progress.inc(1);
+                let name = case_name(contender.kind, direction, depth);
+                if only.as_ref().is_some_and(|only| !name.contains(only)) {
+                    continue;
+                }
+                setting.progress.set_message(name.clone());
+                let rng = Rng::new(1).fork_numbered(direction_name(direction), round);
+                let asks = messages(direction, plan.bytes, rng.clone());
+                let processes = contender.processes();
+                let measured = contender.talk.measure(Pace::Closed(depth), rng, asks, plan.span, processes);
+                rounds.push(measured.map_err(|error| format!("{name}: {error}"))?);
+            }
+        }
+        let names = contenders.iter().map(|contender| case_name(contender.kind, direction, depth));
+        cases.extend(
+            names
+                .zip(rounds)
+                .filter_map(|(name, rounds)| case(&name, Pace::Closed(depth), rounds).map(of_requests)),
+        );
+    }
+    let ratios = ratios(&cases, plan.depths);
+    Ok(Report { bench: "remote".to_owned(), cases, ratios })
+}
+
+fn messages(direction: Direction, bytes: u64, mut rng: Rng) -> impl FnMut() -> Message {
+    let places = bytes / REQUEST_LEN as u64;
+    move || {
+        let offsets = (0..BATCH).map(|_| rng.below(places) * REQUEST_LEN as u64).collect();
+        Message { direction, len: REQUEST_LEN, offsets }
+    }
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Read => "read",
+        Direction::Write => "write",
+    }
+}
+
+fn case_name(kind: RemoteHostKind, direction: Direction, depth: usize) -> String {
+    format!("{}.{}.m{depth}", name(kind), direction_name(direction))
+}
+
+/// Latencies are those of messages; an operation is one request of theirs.
+fn of_requests(mut case: Case) -> Case {
+    case.ops_per_s *= BATCH as f64;
+    let cpu = &mut case.cpu;
+    for time in [&mut cpu.client_cpu_us, &mut cpu.card_cpu_us, &mut cpu.host_cpu_us, &mut cpu.machine_cpu_us]
+    {
+        *time = time.map(|time| time / BATCH as f64);
+    }
+    case
+}
+
+/// With the card against the operating system's file, at the same load; those of the highest load without its name.
+fn ratios(cases: &[Case], depths: &[usize]) -> BTreeMap<String, f64> {
+    let mut ratios = BTreeMap::new();
+    let highest = depths.last().map(|depth| format!(".m{depth}")).unwrap_or_default();
+    for case in cases {
+        let Some((who, load)) = case.case.split_once('.') else { continue };
+        let Some(os) = cases.iter().find(|other| other.case == format!("os.{load}")) else { continue };
+        let suffix = match who {
+            "os" => continue,
+            "card" => String::new(),
+            other => format!(".{other}"),
+        };
+        let load = load.strip_suffix(&highest).unwrap_or(load);
+        let mut add = |what: &str, of: fn(&Case) -> Option<f64>| {
+            if let (Some(case), Some(os)) = (of(case), of(os)) {
+                ratios.insert(format!("{what}_vs_os.{load}{suffix}"), case / os);
+            }
+        };
+        add("host_cpu", |case| case.cpu.host_cpu_us);
+        add("total_cpu", |case| Some(case.cpu.card_cpu_us.unwrap_or(0.0) + case.cpu.host_cpu_us?));
+        add("throughput", |case| Some(case.ops_per_s));
+        add("p99", |case| Some(case.p99_us));
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{CpuPerOperation, Latencies};
+
+    #[test]
+    fn ratios_are_named_after_what_was_compared() {
+        let case = |name: &str, ops_per_s, card, host| {
+            let cpu = CpuPerOperation { card_cpu_us: card, host_cpu_us: Some(host), ..Default::default() };
+            Case { ops_per_s, p99_us: 10.0, ..Case::new(name, 1.0, &Latencies::new(), cpu) }
+        };
+        let cases = [
+            case("os.read.m16", 100.0, None, 8.0),
+            case("library.read.m16", 50.0, Some(4.0), 8.0),
+            case("card.read.m16", 200.0, Some(4.0), 0.0),
+            case("card.read.m1", 200.0, Some(4.0), 0.0),
+        ];
+        let expected = [
+            ("host_cpu_vs_os.read", 0.0),
+            ("total_cpu_vs_os.read", 0.5),
+            ("throughput_vs_os.read", 2.0),
+            ("p99_vs_os.read", 1.0),
+            ("host_cpu_vs_os.read.library", 1.0),
+            ("total_cpu_vs_os.read.library", 1.5),
+            ("throughput_vs_os.read.library", 0.5),
+            ("p99_vs_os.read.library", 1.0),
+        ];
+        let expected = expected.into_iter().map(|(name, ratio)| (name.to_owned(), ratio)).collect();
+        assert_eq!(ratios(&cases, &[1, 16]), expected);
+    }
+
+    #[test]
+    fn an_operation_is_a_request() {
+        let cpu = CpuPerOperation { host_cpu_us: Some(8.0), ..CpuPerOperation::default() };
+        let case = of_requests(Case { ops_per_s: 1.0, ..Case::new("a", 1.0, &Latencies::new(), cpu) });
+        assert!((case.ops_per_s - 8.0).abs() < 1e-9);
+        assert!((case.cpu.host_cpu_us.unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(case.cpu.card_cpu_us, None);
+    }
+}
