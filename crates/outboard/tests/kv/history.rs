@@ -128,7 +128,7 @@ impl Recorder {
                 // A half has died with it. When the next life answers, nothing of the earlier one is executed any more.
                 self.wait_until_served(&mut client).then(|| self.now())
             };
-            history.push(Operation { client: number, command, called, returned, gone_by });
+            history.push(Operation { client: number, session: None, command, called, returned, gone_by });
         }
         self.history.lock().unwrap().append(&mut history);
     }
