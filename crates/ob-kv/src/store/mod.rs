@@ -323,9 +323,7 @@ impl Store {
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
             .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
-        // A walk that waited for its attestations to leave goes on at once.
-        let walk = self.may_step_refill().then_some(self.now_ms);
-        seal.into_iter().chain(flush).chain(self.expiry.next_due()).chain(walk).min()
+        seal.into_iter().chain(flush).chain(self.expiry.next_due()).min()
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.

@@ -65,16 +65,10 @@ impl Store {
         !matches!(self.refill.step, Step::Idle) || !self.refill.waiting.is_empty()
     }
 
-    /// Whether there is a step to take.
-    pub(super) fn may_step_refill(&self) -> bool {
-        let is_next = matches!(self.refill.step, Step::Next(_));
-        is_next && self.refill.waiting.len() < WAITING_MAX && self.held.is_empty()
-    }
-
     /// Takes the next step, if there is one to take.
     pub(super) fn step_refill(&mut self) {
         let Step::Next(piece) = self.refill.step else { return };
-        if !self.may_step_refill() {
+        if self.refill.waiting.len() >= WAITING_MAX || !self.held.is_empty() {
             return;
         }
         let address = piece.address.max(self.log.begin_to_stay());
