@@ -64,6 +64,20 @@ impl ServerProcess {
         Ok(())
     }
 
+    /// Waits until it has said a line, all of it, and is there.
+    pub(in crate::bench) fn wait_until_said(
+        &mut self,
+        what: &str,
+        mut is_it: impl FnMut(&str) -> bool,
+    ) -> Result<(), BenchFailure> {
+        let log = self.log.clone();
+        self.wait_until(what, || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let end = text.rfind('\n').unwrap_or(0);
+            text[..end].lines().any(&mut is_it)
+        })
+    }
+
     /// Moves all of its threads to a core.
     pub(in crate::bench) fn move_to(&self, core: Option<usize>) -> Result<(), BenchFailure> {
         let Some(core) = core else { return Ok(()) };

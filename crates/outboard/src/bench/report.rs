@@ -82,7 +82,7 @@ impl Report {
         let mut text = format!("{}\n{}", styled(HEADING, &self.bench), table(&heading, &rows));
         if !self.ratios.is_empty() {
             let rows: Vec<_> =
-                self.ratios.iter().map(|(name, ratio)| vec![name.clone(), format!("{ratio:.2}")]).collect();
+                self.ratios.iter().map(|(name, ratio)| vec![name.clone(), small_figure(*ratio)]).collect();
             text += "\n\n";
             text += &table(&["ratio", "value"], &rows);
         }
@@ -98,6 +98,11 @@ fn row(case: &Case, extra: &BTreeSet<&str>) -> Vec<String> {
     cells.extend([client_cpu_us, card_cpu_us, host_cpu_us, machine_cpu_us].map(measured));
     cells.extend(extra.iter().map(|name| measured(case.extra.get(*name).copied())));
     cells
+}
+
+/// A ratio that is hardly there is what a reader wants to see more of.
+fn small_figure(ratio: f64) -> String {
+    if ratio.abs() < 0.1 { format!("{ratio:.4}") } else { format!("{ratio:.2}") }
 }
 
 /// Three digits are all that these measurements can promise.

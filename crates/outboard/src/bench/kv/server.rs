@@ -10,13 +10,16 @@ use crate::bench::BenchFailure;
 use crate::bench::cores::Layout;
 use crate::bench::process::{ServerProcess, free_address};
 use crate::bench::talk::Processes;
-use crate::halves::Half;
+use crate::halves::{Half, Readiness};
 use crate::status::fetch;
+use crate::worker::WorkerMessage;
 
 /// What is started if it is found.
 const REDIS: &str = "redis-server";
 /// How long a server may take to answer a PING before it is asked again.
 const PING_WITHIN: Duration = Duration::from_secs(1);
+/// How often Redis is started before that fails.
+const ATTEMPTS: usize = 3;
 
 /// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ pub(in crate::bench) struct Server {
     host: Option<ServerProcess>,
     pub(in crate::bench) address: SocketAddr,
     /// Where the card tells its status.
-    status: SocketAddr,
+    status: Option<SocketAddr>,
     place: PathBuf,
 }
 
@@ -89,22 +92,42 @@ impl Server {
         layout: Layout,
     ) -> Result<Self, BenchFailure> {
         std::fs::create_dir_all(place)?;
-        let address = free_address()?;
-        let status = free_address()?;
-        let mut server = Self { card: None, host: None, address, status, place: place.to_owned() };
-        let log = |name: &str| place.join(format!("{name}.log"));
         if who == Who::Redis {
-            let mut command = redis_command(address, place);
-            server.host = Some(ServerProcess::start(&mut command, &log("redis"), layout.host)?);
-        } else {
-            let config = write_config(who, memory, (address, status), place)?;
-            let half = |half: &str| half_command(half, &config, place);
-            server.card = Some(ServerProcess::start(&mut half("card")?, &log("card"), layout.card)?);
-            server.host = Some(ServerProcess::start(&mut half("host")?, &log("host"), layout.host)?);
+            return Self::start_redis(place, layout);
         }
-        let host = server.host.as_mut().ok_or("there is no host")?;
+        let config = write_config(who, memory, place)?;
+        let start = |half: Half, core: Option<usize>| {
+            let log = place.join(format!("{half}.log"));
+            ServerProcess::start(&mut half_command(half, &config, place)?, &log, core)
+        };
+        let mut card = start(Half::Card, layout.card)?;
+        let card_ready = readiness(&mut card)?;
+        let mut host = start(Half::Host, layout.host)?;
+        let host_ready = readiness(&mut host)?;
+        let mut services = card_ready.services.iter().chain(&host_ready.services);
+        let endpoint = services.find(|endpoint| endpoint.service == "kv").ok_or("nobody serves the store")?;
+        let address = endpoint.address.parse()?;
         host.wait_until("answer a PING", || is_answered(address).unwrap_or(false))?;
-        Ok(server)
+        let (card, host, place) = (Some(card), Some(host), place.to_owned());
+        Ok(Self { card, host, address, status: card_ready.status, place })
+    }
+
+    /// Redis takes no port that is free by itself, and one that was free may be taken meanwhile.
+    fn start_redis(place: &Path, layout: Layout) -> Result<Self, BenchFailure> {
+        for attempt in 1.. {
+            let address = free_address()?;
+            let mut command = redis_command(address, place);
+            let mut host = ServerProcess::start(&mut command, &place.join("redis.log"), layout.host)?;
+            match host.wait_until("answer a PING", || is_answered(address).unwrap_or(false)) {
+                Ok(()) => {
+                    let (host, place) = (Some(host), place.to_owned());
+                    return Ok(Self { card: None, host, address, status: None, place });
+                }
+                Err(error) if attempt == ATTEMPTS => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Err("Redis was not started".into())
     }
 
     pub(in crate::bench) fn processes(&self) -> Processes {
@@ -117,8 +140,8 @@ impl Server {
     /// What its halves have answered so far, as far as the card knows.
     pub(in crate::bench) fn answered(&self) -> Result<Answered, BenchFailure> {
         let mut answered = Answered::default();
-        if self.card.is_some() {
-            for count in fetch(self.status)?.requests.iter().filter(|count| count.service == "kv") {
+        if let Some(status) = self.status {
+            for count in fetch(status)?.requests.iter().filter(|count| count.service == "kv") {
                 match count.half {
                     Half::Card => answered.by_card += count.count,
                     Half::Host => answered.by_host += count.count,
@@ -144,6 +167,18 @@ impl Drop for Server {
     }
 }
 
+/// Waits until a half says that it is ready, and how.
+fn readiness(half: &mut ServerProcess) -> Result<Readiness, BenchFailure> {
+    let mut said = None;
+    half.wait_until_said("get ready", |line| {
+        if let Ok(WorkerMessage::Ready(readiness)) = serde_json::from_str(line) {
+            said = Some(readiness);
+        }
+        said.is_some()
+    })?;
+    said.ok_or_else(|| "a half says nothing".into())
+}
+
 /// Whether a PING is answered as it should be.
 fn is_answered(address: SocketAddr) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(address)?;
@@ -162,16 +197,11 @@ fn redis_command(address: SocketAddr, place: &Path) -> Command {
     command
 }
 
-fn write_config(
-    who: Who,
-    memory: Memory,
-    (address, status): (SocketAddr, SocketAddr),
-    place: &Path,
-) -> Result<PathBuf, BenchFailure> {
+fn write_config(who: Who, memory: Memory, place: &Path) -> Result<PathBuf, BenchFailure> {
     let text = format!(
-        "[kv]\nlisten = \"{address}\"\nplacement = \"{}\"\ndurability = \"everysec\"\nmemory = \"{}MiB\"\ntable = \"{}MiB\"\n\
+        "[kv]\nlisten = \"127.0.0.1:0\"\nplacement = \"{}\"\ndurability = \"everysec\"\nmemory = \"{}MiB\"\ntable = \"{}MiB\"\n\
          [nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"1MiB\"\n\
-         [status]\nlisten = \"{status}\"\n[log]\nlevel = \"warn\"\n",
+         [status]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"warn\"\n",
         who.name(),
         memory.host >> 20,
         memory.table >> 20,
@@ -181,9 +211,9 @@ fn write_config(
     Ok(config)
 }
 
-fn half_command(half: &str, config: &Path, place: &Path) -> Result<Command, BenchFailure> {
+fn half_command(half: Half, config: &Path, place: &Path) -> Result<Command, BenchFailure> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(half).arg("--config").arg(config).arg("--data").arg(place.join("data"));
+    command.arg(half.name()).arg("--json").arg("--config").arg(config).arg("--data").arg(place.join("data"));
     // It does not outlive this process, however that ends.
     command.arg("--supervisor").arg(std::process::id().to_string());
     Ok(command)

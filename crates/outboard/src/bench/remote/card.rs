@@ -1,6 +1,6 @@
 //! The card: its files, and for clients that it answers itself, a director before them.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -18,6 +18,7 @@ use ob_offload::{Engine, EngineConfig};
 use ob_table::{Table, TableConfig};
 use ob_wire_link::files::FILES_SERVICE;
 
+use super::plain::say_listening;
 use crate::bench::BenchFailure;
 use crate::bench::files::{link, mounted};
 use crate::bench::process::end_with_parent;
@@ -25,6 +26,8 @@ use crate::router::{Router, Services};
 
 /// The number of the service between the halves; a benchmark's card has no other that it could be taken for.
 pub(super) const REMOTE_SERVICE: u32 = 100;
+/// A port that is free.
+pub(super) const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 /// Connections at once.
 const CONNECTIONS_MAX: u32 = 64;
 /// There is nothing to look up.
@@ -42,9 +45,9 @@ pub struct RemoteCardOptions {
     /// Bytes of the device
     #[arg(long)]
     pub bytes: u64,
-    /// Where clients are served, if they are
+    /// Whether clients are served
     #[arg(long)]
-    pub listen: Option<SocketAddr>,
+    pub serve: bool,
 }
 
 struct CardServices {
@@ -77,8 +80,7 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     let files = mounted(&mut reactor, &mut device, false)?;
     let files = FilesService::new(files, device);
     let (port, stream) = ob_director::ring::pair(REMOTE_SERVICE);
-    let mut driver =
-        options.listen.map(|listen| director(&handle, port, files.local(), listen)).transpose()?;
+    let mut driver = options.serve.then(|| director(&handle, port, files.local())).transpose()?;
     let link = link(&reactor, &options.socket)?;
     let mut card = CardLoop::new(reactor, link, Router::new(CardServices { files, stream }), SPIN_DEFAULT);
     let mut events = Vec::new();
@@ -100,12 +102,7 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     }
 }
 
-fn director(
-    handle: &Handle,
-    port: RingPort,
-    files: LocalFiles,
-    listen: SocketAddr,
-) -> Result<Driver, BenchFailure> {
+fn director(handle: &Handle, port: RingPort, files: LocalFiles) -> Result<Driver, BenchFailure> {
     let application = Rc::new(RemoteFiles::default());
     let (_, writer) = Table::new(TableConfig::with_memory_max(TABLE_BYTES))?;
     let block_len = files.server_info().block_len;
@@ -118,6 +115,6 @@ fn director(
     let director =
         Director::new(application, engine, DirectorConfig { connections_max, ..DirectorConfig::default() });
     let mut driver = DirectorDriver::new(TcpNet::new(handle, CONNECTIONS_MAX), port, files, director);
-    driver.listen(&Signature::new([listen]))?;
+    driver.listen(&Signature::new([ANY_PORT]))?.into_iter().for_each(say_listening);
     Ok(driver)
 }

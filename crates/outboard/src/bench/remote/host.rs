@@ -14,7 +14,7 @@ use ob_offload::remote::{REQUEST_LEN, RemoteRequest, Status, reply};
 use ob_wire_link::stream::{FRAGMENT_LEN, Recovered};
 
 use super::backend::{LibraryFile, OsFile, create_on_card};
-use super::card::REMOTE_SERVICE;
+use super::card::{ANY_PORT, REMOTE_SERVICE};
 use super::client::FILE;
 use super::plain::Plain;
 use crate::bench::BenchFailure;
@@ -27,6 +27,9 @@ const RINGS: u32 = 1 << 20;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Requests that are taken before others are done.
 const WAITING_MAX: usize = 4096;
+
+/// What a host says that a card has met.
+pub(super) const READY: &str = "ready";
 
 /// How the file is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,9 +48,6 @@ pub struct RemoteHostOptions {
     /// How the file is served
     #[arg(long)]
     pub kind: RemoteHostKind,
-    /// Where clients are served, if not by the card
-    #[arg(long)]
-    pub listen: SocketAddr,
     /// The operating system's file, or where the card is attached to
     #[arg(long)]
     pub path: PathBuf,
@@ -56,10 +56,10 @@ pub struct RemoteHostOptions {
     pub bytes: u64,
 }
 
-/// Runs the host until it is ended: makes the file, says `ready`, serves.
+/// Runs the host until it is ended: makes the file, says where it serves it or that the card may, and serves.
 pub fn run_remote_host(options: &RemoteHostOptions) -> Result<(), BenchFailure> {
     end_with_parent()?;
-    let RemoteHostOptions { kind, listen, path, bytes } = options;
+    let RemoteHostOptions { kind, path, bytes } = options;
     if *kind == RemoteHostKind::Offloaded {
         let (session, file) = create_on_card(path, *bytes, GroupOptions::polled())?;
         return Offloaded::new(session, file)?.run();
@@ -67,12 +67,10 @@ pub fn run_remote_host(options: &RemoteHostOptions) -> Result<(), BenchFailure> 
     let reactor = Reactor::new(&Config::default())?;
     let handle = reactor.handle();
     if *kind == RemoteHostKind::Os {
-        let plain = Plain::new(reactor, OsFile::create(&handle, path, *bytes)?, *listen)?;
-        println!("ready");
+        let plain = Plain::new(reactor, OsFile::create(&handle, path, *bytes)?, ANY_PORT)?;
         plain.run()
     } else {
-        let plain = Plain::new(reactor, LibraryFile::create(path, *bytes, handle.waker())?, *listen)?;
-        println!("ready");
+        let plain = Plain::new(reactor, LibraryFile::create(path, *bytes, handle.waker())?, ANY_PORT)?;
         plain.run()
     }
 }
@@ -208,7 +206,7 @@ impl Offloaded {
                 pushed != Pushed::Full
             });
             if !is_told && self.stream.is_running() {
-                println!("ready");
+                println!("{READY}");
                 is_told = true;
             }
             if received == 0 && done == 0 {

@@ -19,7 +19,7 @@ mod plain;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,10 +31,12 @@ pub use host::{RemoteHostKind, RemoteHostOptions, run_remote_host};
 
 use super::cores::{Layout, pin};
 use super::load::Direction;
-use super::process::{Place, ServerProcess, free_address};
+use super::process::{Place, ServerProcess};
 use super::talk::{Measured, Pace, Processes, Span, Talk, case};
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use client::{Message, RemoteDialogue};
+use host::READY;
+use plain::LISTENING;
 
 /// Only cases whose names contain this are measured, for those who want to look closer.
 const ONLY_VARIABLE: &str = "OUTBOARD_BENCH_ONLY";
@@ -112,25 +114,27 @@ struct Contender {
 impl Contender {
     fn start(kind: RemoteHostKind, bytes: u64, place: &Path, layout: Layout) -> Result<Self, BenchFailure> {
         std::fs::create_dir_all(place)?;
-        let listen = free_address()?;
         let socket = place.join("link.sock");
-        let card = match kind {
+        let mut card = match kind {
             RemoteHostKind::Os => None,
             RemoteHostKind::Library | RemoteHostKind::Offloaded => {
-                let listen = (kind == RemoteHostKind::Offloaded).then_some(listen);
-                let mut command = card_command(&socket, &place.join("device"), bytes, listen)?;
+                let serves = kind == RemoteHostKind::Offloaded;
+                let mut command = card_command(&socket, &place.join("device"), bytes, serves)?;
                 let mut card = ServerProcess::start(&mut command, &place.join("card.log"), layout.card)?;
                 card.wait_until("open its socket", || socket.exists())?;
                 Some(card)
             }
         };
         let path = if card.is_some() { socket } else { place.join("file") };
-        let log = place.join("host.log");
-        let mut host =
-            ServerProcess::start(&mut host_command(kind, listen, &path, bytes)?, &log, layout.host)?;
-        host.wait_until("get ready", || {
-            std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"))
-        })?;
+        let mut command = host_command(kind, &path, bytes)?;
+        let mut host = ServerProcess::start(&mut command, &place.join("host.log"), layout.host)?;
+        let listen = match &mut card {
+            Some(card) if kind == RemoteHostKind::Offloaded => {
+                host.wait_until_said("meet its card", |line| line == READY)?;
+                listening(card)?
+            }
+            Some(_) | None => listening(&mut host)?,
+        };
         let talk = Talk::connect(listen, CONNECTIONS, RemoteDialogue::new, ())?;
         Ok(Self { kind, talk, host, card })
     }
@@ -140,34 +144,34 @@ impl Contender {
     }
 }
 
-fn card_command(
-    socket: &Path,
-    device: &Path,
-    bytes: u64,
-    listen: Option<SocketAddr>,
-) -> Result<Command, BenchFailure> {
+/// Waits until a process says where it serves clients.
+fn listening(process: &mut ServerProcess) -> Result<SocketAddr, BenchFailure> {
+    let mut address = None;
+    process.wait_until_said("listen", |line| {
+        address = line.strip_prefix(LISTENING).and_then(|text| text.parse().ok());
+        address.is_some()
+    })?;
+    address.ok_or_else(|| "nobody listens".into())
+}
+
+fn card_command(socket: &Path, device: &Path, bytes: u64, serves: bool) -> Result<Command, BenchFailure> {
     let mut command = Command::new(std::env::current_exe()?);
     // Room for what a file system needs besides.
     let bytes = bytes + bytes / 4 + (64 << 20);
     command.arg("bench-remote-card").arg("--socket").arg(socket).arg("--device").arg(device);
     command.args(["--bytes", &bytes.to_string()]);
-    command.args(listen.iter().flat_map(|listen| ["--listen".to_owned(), listen.to_string()]));
+    command.args(serves.then_some("--serve"));
     Ok(command)
 }
 
-fn host_command(
-    kind: RemoteHostKind,
-    listen: SocketAddr,
-    path: &PathBuf,
-    bytes: u64,
-) -> Result<Command, BenchFailure> {
+fn host_command(kind: RemoteHostKind, path: &Path, bytes: u64) -> Result<Command, BenchFailure> {
     let kind = match kind {
         RemoteHostKind::Os => "os",
         RemoteHostKind::Library => "library",
         RemoteHostKind::Offloaded => "offloaded",
     };
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench-remote-host", "--kind", kind, "--listen", &listen.to_string()]);
+    command.args(["bench-remote-host", "--kind", kind]);
     command.arg("--path").arg(path).args(["--bytes", &bytes.to_string()]);
     Ok(command)
 }

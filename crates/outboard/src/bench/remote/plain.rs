@@ -18,8 +18,15 @@ use crate::bench::BenchFailure;
 
 /// Connections at once.
 const CONNECTIONS_MAX: u32 = 64;
+/// What is said before an address.
+pub(super) const LISTENING: &str = "listening on ";
 /// Bytes of one receive.
 const RECEIVE_LEN: usize = 256 << 10;
+
+/// Says where clients are served.
+pub(super) fn say_listening(address: SocketAddr) {
+    println!("{LISTENING}{address}");
+}
 
 /// A request, and whom to answer.
 pub(super) struct Task {
@@ -53,6 +60,7 @@ pub(super) struct Plain<B> {
     reactor: Reactor,
     net: TcpNet,
     backend: B,
+    address: SocketAddr,
     clients: HashMap<ConnectionId, Client>,
     /// What found no room.
     waiting: VecDeque<Task>,
@@ -63,13 +71,15 @@ impl<B: Backend> Plain<B> {
     /// Listens.
     pub(super) fn new(reactor: Reactor, backend: B, address: SocketAddr) -> Result<Self, BenchFailure> {
         let mut net = TcpNet::new(&reactor.handle(), CONNECTIONS_MAX);
-        net.listen(address)?;
+        let listener = net.listen(address)?;
+        let address = net.listener_address(listener).unwrap_or(address);
         let (clients, waiting) = (HashMap::new(), VecDeque::new());
-        Ok(Self { reactor, net, backend, clients, waiting, buffer: vec![0; RECEIVE_LEN] })
+        Ok(Self { reactor, net, backend, address, clients, waiting, buffer: vec![0; RECEIVE_LEN] })
     }
 
-    /// Serves until the process is ended.
+    /// Says where, and serves until the process is ended.
     pub(super) fn run(mut self) -> Result<(), BenchFailure> {
+        say_listening(self.address);
         let mut policy = IdlePolicy::new(SPIN_DEFAULT, available_cores());
         let mut events: Vec<Event> = Vec::new();
         loop {
