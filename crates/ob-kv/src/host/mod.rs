@@ -414,7 +414,9 @@ impl<S: Service> HostStream<S> {
                 self.service.recycle(answer.bytes);
                 continue;
             };
-            if client.is_closing {
+            // What was asked in an earlier life, by a client that may have had the same number, was nobody else's question.
+            let is_asked = client.asked.binary_search(&answer.stamp).is_ok();
+            if client.is_closing || !is_asked {
                 self.service.recycle(answer.bytes);
                 continue;
             }

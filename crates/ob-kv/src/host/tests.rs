@@ -151,6 +151,20 @@ fn a_long_reply_does_not_use_up_the_credit_of_a_slow_one_before_it() {
 }
 
 #[test]
+fn an_answer_of_an_earlier_life_is_told_to_nobody() {
+    let mut stream = running(HostLimits::default());
+    request(&mut stream, ONE, 10, b"slow").unwrap();
+    stream.ended();
+    assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
+    stream.received(0, &FromCard::Begin { stamp: 20 }).unwrap();
+    stream.received(0, &FromCard::Opened { connection: ONE, address: address() }).unwrap();
+    request(&mut stream, ONE, 21, b"new").unwrap();
+    let slow = std::mem::take(&mut stream.service_mut().slow);
+    stream.service_mut().answers.extend(slow);
+    assert_eq!(said(&mut stream), ["reply 1 21: 0+3 of 3"]);
+}
+
+#[test]
 fn requests_are_applied_and_answered() {
     let mut stream = running(HostLimits::default());
     request(&mut stream, ONE, 10, b"hello").unwrap();
