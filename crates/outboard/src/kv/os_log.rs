@@ -15,6 +15,8 @@ use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Space};
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 use ob_memory::{Pool, Slice};
 
+use crate::files::open_patiently;
+
 /// Bytes of one operation on a file.
 const PIECE_LEN: usize = 256 << 10;
 const PIECES: usize = 32;
@@ -60,7 +62,9 @@ impl OsLog {
             let entry = entry.map_err(|error| failed("list", &error))?;
             let number = entry.file_name().to_str().and_then(part_number);
             if let Some(part) = number {
-                parts.insert(part, FileDevice::open(handle, &entry.path(), &FileDeviceOptions::default())?);
+                let options = FileDeviceOptions::default();
+                let opened = open_patiently(&entry.path(), |path| FileDevice::open(handle, path, &options))?;
+                parts.insert(part, opened);
             }
         }
         let (small, large) = (Pool::new(SMALL_LEN, SMALLS), Pool::new(PIECE_LEN, PIECES));
