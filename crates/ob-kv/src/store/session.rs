@@ -343,7 +343,8 @@ fn commands(outline: &Outline<'_>, replies: &mut Replies<'_>) -> Result<(), Refu
     match subcommand.to_ascii_lowercase().as_slice() {
         b"count" if arguments.len() == 0 => replies.integer(Command::ALL.len() as i64),
         b"count" => return Err(errors::wrong_arity("command|count")),
-        b"getkeys" => return keys_of(arguments, replies),
+        b"getkeys" if arguments.len() >= 2 => return keys_of(arguments, replies),
+        b"getkeys" => return Err(errors::wrong_arity("command|getkeys")),
         b"docs" => replies.map(0),
         b"list" => {
             replies.array(Command::ALL.len());
