@@ -32,7 +32,7 @@ const STAMP_END: u64 = 1 << 63;
 
 layout!(GroupBody, GROUP_HEADER_LEN, {
     magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, length: U32, used: U32,
-    records: U32, reserved: U32, previous: U64,
+    records: U32, part_blocks: U32, previous: U64,
 });
 
 layout!(RecordBody, RECORD_HEADER_LEN, {
@@ -305,6 +305,8 @@ pub struct Origin {
     pub store: [u8; 16],
     /// Its life.
     pub life: u32,
+    /// Bytes of its parts, a multiple of [`BLOCK_LEN`].
+    pub part_len: u64,
 }
 
 /// Collects records for one write.
@@ -392,7 +394,7 @@ impl GroupWriter {
             length: (self.bytes.len() as u32).into(),
             used: (used as u32).into(),
             records: self.records.into(),
-            reserved: 0.into(),
+            part_blocks: u32::try_from(origin.part_len / BLOCK_LEN as u64).unwrap_or(u32::MAX).into(),
             previous: self.previous.into(),
         };
         body.checksum = checksum_of(body.as_bytes(), CHECKSUM_AT).into();
@@ -443,7 +445,11 @@ impl GroupHeader {
         if body.address.get() % BLOCK_LEN as u64 != 0 {
             return Err(LogError::Illegal("an address within a block"));
         }
-        let origin = Origin { store: body.store, life: body.life.get() };
+        let part_len = u64::from(body.part_blocks.get()) * BLOCK_LEN as u64;
+        if part_len == 0 {
+            return Err(LogError::Illegal("parts without a block"));
+        }
+        let origin = Origin { store: body.store, life: body.life.get(), part_len };
         let (address, previous) = (body.address.get(), body.previous.get());
         Ok(Self { origin, address, length, previous, used, records: body.records.get() })
     }

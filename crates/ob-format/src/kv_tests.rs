@@ -4,7 +4,7 @@ use super::*;
 use crate::document::field_tables;
 
 const DOCUMENT: &str = include_str!("../../../docs/format/kv-log.md");
-const ORIGIN: Origin = Origin { store: *b"store of the one", life: 3 };
+const ORIGIN: Origin = Origin { store: *b"store of the one", life: 3, part_len: 1 << 20 };
 
 #[test]
 fn the_document_says_what_the_code_does() {

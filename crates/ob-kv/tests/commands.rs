@@ -432,7 +432,11 @@ fn filled() -> Client {
 }
 
 fn recovered(client: &mut Client) -> Result<Store, RecoveryError> {
-    let mut recovery = Recovery::new(small(), client.files.parts())?;
+    recovered_as(client, small())
+}
+
+fn recovered_as(client: &mut Client, config: Config) -> Result<Store, RecoveryError> {
+    let mut recovery = Recovery::new(config, client.files.parts())?;
     while let Some(op) = recovery.next_op() {
         client.files.submit(op);
         recovery.completed(client.files.complete(&mut client.rng).unwrap())?;
@@ -456,6 +460,18 @@ fn a_new_life_knows_the_keys_and_stamps_of_the_last() {
     client.settle();
     client.store = recovered(&mut client).unwrap();
     client.says("dbsize", ":51");
+}
+
+#[test]
+fn a_log_keeps_the_length_of_parts_that_it_was_made_with() {
+    let mut client = filled();
+    let (made_with, keys) = (small().part_len, client.store.stats().keys);
+    for part_len in [made_with / 2, made_with * 4] {
+        client.store = recovered_as(&mut client, Config { part_len, ..small() }).unwrap();
+        assert_eq!((client.store.part_len(), client.store.stats().keys), (made_with, keys));
+        client.says("set key1 changed", "+OK");
+        client.settle();
+    }
 }
 
 #[test]

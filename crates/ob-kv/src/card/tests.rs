@@ -73,7 +73,7 @@ fn a_write_of_the_log_brings_its_records() {
     writer.push(&Record { key: b"b", value: None, stamp: 6, expires: None }).unwrap();
     let second = Record { key: b"c", value: Some(b"333"), stamp: 7, expires: Some(8) };
     let second_at = writer.push(&second).unwrap();
-    let bytes = writer.finish(Origin { store: [1; 16], life: 1 }, 1 << 20);
+    let bytes = writer.finish(Origin { store: [1; 16], life: 1, part_len: 1 << 20 }, 1 << 20);
     let mut candidates = Candidates::default();
     KvApplication::default().cache(2, 8192, &bytes, &mut candidates);
     let wanted = [(at, value), (second_at, second)]

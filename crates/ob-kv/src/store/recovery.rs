@@ -180,8 +180,8 @@ impl Recovery {
         }
         let Self { config, parts, ends, index, expiry, live, stamp_max, last, .. } = self;
         let origin = match last {
-            Some((_, origin)) => Origin { store: origin.store, life: origin.life.saturating_add(1) },
-            None => Origin { store: config.name, life: 1 },
+            Some((_, origin)) => Origin { life: origin.life.saturating_add(1), ..origin },
+            None => Origin { store: config.name, life: 1, part_len: config.part_len },
         };
         let end = ends.last().map_or(0, |(part, _)| part + 1);
         let left_over: BTreeSet<u64> = parts.range(end..).map(|(part, _)| *part).collect();
@@ -207,10 +207,17 @@ impl Recovery {
             LogError::Version(_) => Bad::Version(error),
             _ => Bad::Other,
         })?;
-        let address = self.part * self.config.part_len + self.offset;
+        if self.last.is_none() {
+            // Places in the log are counted by the parts that it was made with.
+            self.config.part_len = header.origin.part_len;
+        }
+        // A file's name says any number.
+        let begin = self.part.checked_mul(self.config.part_len).ok_or(Bad::Other)?;
+        let address = begin.checked_add(self.offset).ok_or(Bad::Other)?;
         let follows = self.last.is_none_or(|(previous, origin)| {
             header.previous == previous
                 && header.origin.store == origin.store
+                && header.origin.part_len == origin.part_len
                 && header.origin.life >= origin.life
         });
         let fits = self.offset + header.length as u64 <= self.config.part_len;
@@ -233,7 +240,7 @@ impl Recovery {
 
     fn record(&mut self, address: u64, record: &Record<'_>) {
         self.stamp_max = self.stamp_max.max(record.stamp);
-        let begin = self.parts.keys().next().map_or(0, |part| part * self.config.part_len);
+        let begin = self.parts.keys().next().map_or(0, |part| part.saturating_mul(self.config.part_len));
         if record.key.is_empty() {
             self.index.clear();
             self.expiry.clear();

@@ -55,7 +55,7 @@ mod tests {
         for key in keys {
             group.push(&Record { key, value: Some(&vec![0; value_len]), stamp: 1, expires: None }).unwrap();
         }
-        group.finish(Origin { store: [0; 16], life: 1 }, address)
+        group.finish(Origin { store: [0; 16], life: 1, part_len: 1 << 20 }, address)
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Front {
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
         let recovery = Recovery::new(store_config(section)?, log.parts())?;
         let store = recover(&mut reactor, &mut log, recovery)?;
+        log.set_part_len(store.part_len());
         let stream = Rc::new(RefCell::new(HostStream::new(
             store,
             HostLimits { attests: false, ..HostLimits::default() },

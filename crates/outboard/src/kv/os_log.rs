@@ -87,6 +87,11 @@ impl OsLog {
         })
     }
 
+    /// Says how long the parts are that are made from now on.
+    pub(super) fn set_part_len(&mut self, part_len: u64) {
+        self.part_len = part_len;
+    }
+
     /// The parts, and how long they are.
     pub(super) fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.parts.iter().map(|(part, device)| (*part, device.info().capacity))
