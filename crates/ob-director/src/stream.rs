@@ -211,7 +211,7 @@ impl<A: Application> Director<A> {
         let is_same_store = self.stream.store.replace(recovered.store) == Some(recovered.store);
         let kept = is_planted(Bug::TableKept) && is_same_store;
         let end = if kept { u64::MAX } else { recovered.end };
-        self.engine.begin(before, end, is_same_store);
+        self.engine.begin(before, recovered.store, end, is_same_store);
         self.counts.host_lives += 1;
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };

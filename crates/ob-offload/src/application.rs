@@ -231,8 +231,9 @@ pub trait Application {
     /// table meant only if this says so: the right key, the right request's, whole.
     fn check(&self, request: &[u8], hits: &[Hit], read: &ReadBytes<'_>, reply: &mut Reply) -> bool;
 
-    /// Lists the records in what the host writes to a file (the paper's *Cache*).
-    fn cache(&self, file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates);
+    /// Lists the records in what the host writes to a file (the paper's *Cache*). `store` is the host's, as it said when it
+    /// met the card: no client knows it, so bytes of a client that look like the store's own are told from them by it.
+    fn cache(&self, store: &[u8; 16], file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates);
 
     /// Lists the keys in what the host reads from a file, to change it later (the paper's *Invalidate*). A service whose
     /// every change is a request needs none.

@@ -461,9 +461,9 @@ impl<A: Application> Engine<A> {
 
     /// Another life of the host begins: its files and what it was writing are unknown, and the table is emptied if the host
     /// does not have everything that was admitted.
-    pub fn begin(&mut self, before: Stamp, log_end: u64, is_same_store: bool) {
+    pub fn begin(&mut self, before: Stamp, store: [u8; 16], log_end: u64, is_same_store: bool) {
         self.files.clear();
-        self.watch.borrow_mut().clear();
+        self.watch.borrow_mut().begin(store);
         if !is_same_store || log_end < self.admitted_to {
             self.writer.clear(before);
             self.admitted_to = 0;

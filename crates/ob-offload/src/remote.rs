@@ -192,7 +192,7 @@ impl Application for RemoteFiles {
         true
     }
 
-    fn cache(&self, _: u32, _: u64, _: &[u8], _: &mut Candidates) {}
+    fn cache(&self, _: &[u8; 16], _: u32, _: u64, _: &[u8], _: &mut Candidates) {}
 
     fn invalidate(&self, _: u32, _: u64, _: u64, _: &mut Vec<Key>) {}
 

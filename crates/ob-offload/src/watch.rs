@@ -16,6 +16,8 @@ use crate::application::{Application, Candidates};
 /// Files whose writes are looked at, and what was found in them.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    /// Whose files they are.
+    store: [u8; 16],
     names: HashMap<NodeId, u32>,
     waiting: VecDeque<Candidates>,
     /// Records in `waiting`.
@@ -33,7 +35,7 @@ const SPARE_MAX: usize = 64;
 impl Watch {
     pub(crate) fn new(len_max: usize) -> Self {
         let (names, waiting, spare) = (HashMap::new(), VecDeque::new(), Vec::new());
-        Self { names, waiting, len: 0, len_max, spare, dropped: 0 }
+        Self { store: [0; 16], names, waiting, len: 0, len_max, spare, dropped: 0 }
     }
 
     pub(crate) fn watch(&mut self, node: NodeId, name: u32) {
@@ -44,8 +46,9 @@ impl Watch {
         self.names.remove(&node);
     }
 
-    /// Forgets files and records: those of a host that is gone mean nothing to the next one.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets files and records, for those of a host that is gone mean nothing to the next one, which has this store.
+    pub(crate) fn begin(&mut self, store: [u8; 16]) {
+        self.store = store;
         self.names.clear();
         self.waiting.clear();
         self.len = 0;
@@ -93,7 +96,7 @@ impl<A: Application> WriteObserver for Watcher<A> {
         let mut watch = self.watch.borrow_mut();
         let Some(name) = watch.names.get(&file).copied() else { return };
         let mut candidates = watch.spare.pop().unwrap_or_default();
-        self.application.cache(name, offset, bytes, &mut candidates);
+        self.application.cache(&watch.store, name, offset, bytes, &mut candidates);
         let found = candidates.list.len();
         if found == 0 {
             watch.keep(candidates);

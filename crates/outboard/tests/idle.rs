@@ -17,7 +17,8 @@ const WATCHED: Duration = Duration::from_secs(12);
 
 #[test]
 fn both_halves_together_take_under_one_percent_of_a_core() {
-    let place = Place::new();
+    let config = "[status]\nlisten = \"127.0.0.1:0\"\n[kv]\nlisten = \"127.0.0.1:0\"\n";
+    let place = Place::with_config(config);
     let mut up = place.start(&["up"]);
     let line = up.wait_for("Outboard is up");
     let halves = [pid_after(&line, "card (pid "), pid_after(&line, "host (pid ")];

@@ -153,7 +153,7 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
         is_right
     }
 
-    fn cache(&self, file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates) {
+    fn cache(&self, _: &[u8; 16], file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates) {
         let mut start = 0;
         for record in bytes.split_inclusive(|byte| *byte == b';') {
             if let Some((key, value, stamp)) = parse(record) {

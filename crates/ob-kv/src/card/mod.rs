@@ -192,11 +192,18 @@ impl Application for KvApplication {
         true
     }
 
-    fn cache(&self, file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates) {
+    fn cache(&self, store: &[u8; 16], file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates) {
         let mut at = 0;
         // Writes are whole groups; what is longer than one request of the library comes in pieces, and is left alone.
         while let Some(group) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let Ok(header) = GroupHeader::decode(group) else { return };
+            // A piece of a long group is bytes of a client, which may look like anything but this store's own.
+            let place = u64::from(file)
+                .checked_mul(header.origin.part_len)
+                .and_then(|part| part.checked_add(offset)?.checked_add(at as u64));
+            if header.origin.store != *store || place != Some(header.address) {
+                return;
+            }
             let Some(records) = group.get(..header.length).and_then(|group| header.records(group).ok())
             else {
                 return;

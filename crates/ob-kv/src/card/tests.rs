@@ -5,6 +5,9 @@ use ob_format::kv::{GroupWriter, Origin};
 use super::*;
 
 const ADMITTED: Standing = Standing(2);
+const STORE: [u8; 16] = *b"the secret store";
+/// The third block of the part with number 2.
+const ADDRESS: u64 = (2 << 20) + 8192;
 
 fn route(line: &str, standing: Standing) -> (Route, usize) {
     let mut requests = Requests::default();
@@ -73,16 +76,21 @@ fn a_write_of_the_log_brings_its_records() {
     writer.push(&Record { key: b"b", value: None, stamp: 6, expires: None }).unwrap();
     let second = Record { key: b"c", value: Some(b"333"), stamp: 7, expires: Some(8) };
     let second_at = writer.push(&second).unwrap();
-    let bytes = writer.finish(Origin { store: [1; 16], life: 1, part_len: 1 << 20 }, 1 << 20);
+    let bytes = writer.finish(Origin { store: STORE, life: 1, part_len: 1 << 20 }, ADDRESS);
     let mut candidates = Candidates::default();
-    KvApplication::default().cache(2, 8192, &bytes, &mut candidates);
+    KvApplication::default().cache(&STORE, 2, 8192, &bytes, &mut candidates);
     let wanted = [(at, value), (second_at, second)]
         .map(|(at, record)| candidate(2, 8192 + at as u64, &record).unwrap());
     assert_eq!(candidates.list(), wanted);
-    assert_eq!(candidates.end(), (1 << 20) + bytes.len() as u64);
+    assert_eq!(candidates.end(), ADDRESS + bytes.len() as u64);
+    let mut candidates = Candidates::default();
+    KvApplication::default().cache(&[2; 16], 2, 8192, &bytes, &mut candidates);
+    KvApplication::default().cache(&STORE, 2, 4096, &bytes, &mut candidates);
+    KvApplication::default().cache(&STORE, 1, 8192, &bytes, &mut candidates);
+    assert_eq!(candidates.list(), [], "of another store, or from another place");
     for broken in [&bytes[..100], &bytes[1..], b"", &[0; 4096]] {
         let mut candidates = Candidates::default();
-        KvApplication::default().cache(2, 8192, broken, &mut candidates);
+        KvApplication::default().cache(&STORE, 2, 8192, broken, &mut candidates);
         assert_eq!(candidates.list(), []);
     }
 }

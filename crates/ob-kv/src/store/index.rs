@@ -174,6 +174,11 @@ impl Index {
         self.segments.len() * segment_len + self.directory.len() * size_of::<u32>()
     }
 
+    /// Whether a new key needs more memory.
+    pub(crate) fn would_grow(&self, hash: KeyHash) -> bool {
+        self.segment(hash.tag).used >= SLOTS_USED_MAX
+    }
+
     /// Where the key's record is. `begin` is where the log begins: addresses are kept without their upper bits.
     pub(crate) fn find(&self, hash: KeyHash, begin: u64) -> Option<Place> {
         let segment = self.segment(hash.tag);

@@ -454,6 +454,11 @@ impl Store {
         Ok(())
     }
 
+    /// Whether a key is new, and the index has no slot for it.
+    fn needs_memory(&self, hash: KeyHash) -> bool {
+        self.find(hash).is_none() && self.index.would_grow(hash)
+    }
+
     /// Bytes that the changes take in the log, if they may be made.
     fn check(&self, changes: &Changes<'_>) -> Result<usize, Refusal> {
         if let Some(failure) = self.log.failure() {
@@ -474,7 +479,7 @@ impl Store {
                 Some(_) if key.len() > KEY_LEN_MAX => return Err(errors::KEY_TOO_LONG),
                 Some(value) if value.len() > self.config.value_len_max => return Err(errors::TOO_LONG),
                 Some(_) if is_log_full => return Err(errors::OUT_OF_MEMORY),
-                Some(_) if is_index_full && self.find(KeyHash::of(&self.config.secret, key)).is_none() => {
+                Some(_) if is_index_full && self.needs_memory(KeyHash::of(&self.config.secret, key)) => {
                     return Err(errors::OUT_OF_MEMORY);
                 }
                 _ => {}

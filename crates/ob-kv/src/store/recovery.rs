@@ -145,9 +145,10 @@ impl Recovery {
         let mut at = 0;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
+            let group = self.group(rest);
             // A file may be shorter than it was said to be.
             let is_all = bytes.len() < asked || self.offset + rest.len() as u64 >= self.len_of_part();
-            match self.group(rest) {
+            match group {
                 Ok(len) => {
                     at += len;
                     self.offset += len as u64;
@@ -204,7 +205,8 @@ impl Recovery {
             return Err(Bad::Short(BLOCK_LEN));
         }
         let header = GroupHeader::decode(bytes).map_err(|error| match error {
-            LogError::Version(_) => Bad::Version(error),
+            // Behind the first group there may be bytes of a client that an earlier life has left.
+            LogError::Version(_) if self.last.is_none() => Bad::Version(error),
             _ => Bad::Other,
         })?;
         if self.last.is_none() {

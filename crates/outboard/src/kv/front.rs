@@ -43,6 +43,8 @@ const FRAMES_MAX: usize = 256;
 const DIRECTORY: &str = "kv";
 /// How long a thread that stops waits for its last writes.
 const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
+/// Parts of the log that may be open at once: all of them are.
+const PARTS_MAX: u32 = 16 << 10;
 /// No entry is ever admitted to it.
 const TABLE_BYTES: u64 = 4096;
 
@@ -103,7 +105,7 @@ struct Front {
 impl Front {
     fn open(config: &HostConfig) -> Result<Self, KvError> {
         let section = &config.kv;
-        let mut reactor = Reactor::new(&ReactorConfig::default())
+        let mut reactor = Reactor::new(&ReactorConfig { devices_max: PARTS_MAX, ..ReactorConfig::default() })
             .map_err(|error| KvError::System(io::Error::other(error)))?;
         let handle = reactor.handle();
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;

@@ -1,8 +1,9 @@
 //! The store on the host, behind the stream of a card.
 //!
 //! ```text
-//!   attach ─▶ list parts ─▶ recover ─┬─▶ group ─▶ MEET … serve … group closed ─┐
-//!                                    └──────────── wait for the card ◀─────────┘
+//!   attach ─▶ group ─▶ list parts ─▶ recover ─┬─▶ MEET … serve … the card dies ─┐
+//!      ▲                                      └── the next card's group ◀───────┘
+//!      └───────────── another host has the group, or this one was sent away ◀── ┘
 //! ```
 //!
 //! One thread has the store. It takes frames out of its ring, applies them, hands the log's operations to the file library and
@@ -34,6 +35,10 @@ const FRAMES_A_TURN: usize = 512;
 const SLEEP_MAX: Duration = Duration::from_secs(10);
 /// Pauses between attempts to reach the card.
 const RETRY: Duration = Duration::from_millis(50);
+/// How long a card whose group was closed may take to be known for dead.
+const SENT_AWAY_AFTER: Duration = Duration::from_secs(3);
+/// Pauses between attempts to get the group of a card that gives it to another host.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// How long a thread that stops waits for its last writes.
 const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -104,6 +109,8 @@ enum ServeError {
         "{0}; nothing was changed\nhint: a copy of the files of {DIRECTORY} is worth making before anything else"
     )]
     Recovery(#[from] RecoveryError),
+    #[error("the card has closed the stream; beginning anew")]
+    SentAway,
     #[error("no random numbers: {0}")]
     Random(std::io::Error),
 }
@@ -112,7 +119,7 @@ impl ServeError {
     /// How long to wait before the next attempt.
     fn pause(&self) -> Duration {
         match self {
-            Self::Files(_) => RETRY,
+            Self::Files(_) | Self::SentAway => RETRY,
             // That does not change by itself.
             Self::Recovery(_) | Self::Random(_) => Duration::from_secs(30),
         }
@@ -121,6 +128,8 @@ impl ServeError {
 
 struct Serving<'a> {
     session: Session,
+    /// The group that is to be served next.
+    group: Option<HostGroup>,
     log: CardLog,
     stream: HostStream<Store>,
     stop: &'a Stop,
@@ -153,6 +162,23 @@ impl<'a> Serving<'a> {
                 Err(_) => {}
             }
         };
+        // Who has the group is the only host that writes to the log. What it holds is looked at only then.
+        let mut is_told = false;
+        let group = loop {
+            match session.service(KV_SERVICE, RingSizes::both(RINGS)) {
+                Ok(group) => break group,
+                Err(error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(
+                            "the card does not serve the key-value store yet: {error}; trying again"
+                        );
+                    }
+                    if stop.sleep(REFUSED_PAUSE) {
+                        return Err(error.into());
+                    }
+                }
+            }
+        };
         match session.make_directory(DIRECTORY).wait() {
             Ok(_) | Err(Error::Exists) => {}
             Err(error) => return Err(error.into()),
@@ -172,42 +198,37 @@ impl<'a> Serving<'a> {
         for (part, node) in log.parts() {
             stream.name_file(part as u32, node);
         }
-        Ok(Self { session, log, stream, stop, payload: vec![0; FRAGMENT_LEN] })
+        Ok(Self { session, group: Some(group), log, stream, stop, payload: vec![0; FRAGMENT_LEN] })
     }
 
-    /// Serves one card after the other.
+    /// Serves one card after the other, for as long as no other host can have written to the log in between.
     fn run(mut self) -> Result<(), ServeError> {
         loop {
             let attachment = self.session.attachments();
-            let rings = RingSizes::both(RINGS);
-            match self.session.service(KV_SERVICE, rings) {
-                Ok(group) => {
-                    let ended = self.serve(&group);
-                    self.stream.ended();
-                    match ended {
-                        Ended::Asked => {
-                            self.wind_down();
-                            return Ok(());
-                        }
-                        Ended::Closed(why) => tracing::warn!("the card's clients are gone: {why}"),
-                    }
-                }
-                Err(Error::CardGone | Error::Detached) => {
-                    while !self.session.wait_attached(attachment + 1, RETRY)
-                        && self.session.service(KV_SERVICE, rings).is_err()
-                    {
-                        if self.stop.is_asked() {
-                            return Ok(());
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!("the card does not serve the key-value store: {error}");
-                    if self.stop.sleep(Duration::from_secs(1)) {
+            if let Some(group) = self.group.take() {
+                let ended = self.serve(&group);
+                self.stream.ended();
+                match ended {
+                    Ended::Asked => {
+                        self.wind_down();
                         return Ok(());
                     }
+                    Ended::Closed(why) => tracing::warn!("the card's clients are gone: {why}"),
                 }
             }
+            let closed = Instant::now();
+            while !self.session.wait_attached(attachment + 1, RETRY) {
+                if self.stop.is_asked() {
+                    return Ok(());
+                }
+                // A card that dies takes its group along, and is known to be dead a moment later. One that lives has ended
+                // the group, and the next one may be another host's.
+                if self.session.is_attached() && closed.elapsed() > SENT_AWAY_AFTER {
+                    return Err(ServeError::SentAway);
+                }
+            }
+            // Whoever is refused now finds another host in its place.
+            self.group = Some(self.session.service(KV_SERVICE, RingSizes::both(RINGS))?);
         }
     }
 

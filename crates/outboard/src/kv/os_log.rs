@@ -153,7 +153,6 @@ impl OsLog {
                 let len = rest.len().min(from.len());
                 from.truncate(len);
                 from.copy_from_slice(&rest[..len]);
-                self.dirty.insert(*part);
                 let offset = offset + transfer.moved as u64;
                 (*part, DeviceOp::Write { offset, from, durable: *is_durable })
             }
@@ -193,23 +192,20 @@ impl OsLog {
     }
 
     fn flush(&mut self, token: Token) {
-        let dirty = std::mem::take(&mut self.dirty);
-        let mut count = 0;
-        for part in dirty {
+        let (mut count, mut has_failed) = self.flushes.remove(&token.0).unwrap_or_default();
+        while let Some(part) = self.dirty.pop_first() {
             let Some(device) = self.parts.get_mut(&part) else { continue };
             match device.submit(Token(token.0 | FLUSH), DeviceOp::Flush) {
                 Ok(()) => count += 1,
-                // The next flush has it again.
-                Err(_) => {
+                Err(Refused { reason: RefusedReason::Busy, .. }) => {
+                    // The rest of it goes when there is room.
                     self.dirty.insert(part);
-                    return self.finish_flush(token, count, true);
+                    self.flushes.insert(token.0, (count, has_failed));
+                    return self.waiting.push_back(LogOp::Flush { token });
                 }
+                Err(Refused { reason: RefusedReason::Gone, .. }) => has_failed = true,
             }
         }
-        self.finish_flush(token, count, false);
-    }
-
-    fn finish_flush(&mut self, token: Token, count: usize, has_failed: bool) {
         if count > 0 {
             self.flushes.insert(token.0, (count, has_failed));
         } else {
@@ -227,8 +223,11 @@ impl OsLog {
             }
         }
         for _ in 0..self.waiting.len() {
-            let Some(op) = self.waiting.pop_front() else { break };
-            self.go_on(op.token());
+            match self.waiting.pop_front() {
+                Some(LogOp::Flush { token }) => self.flush(token),
+                Some(op) => self.go_on(op.token()),
+                None => break,
+            }
         }
         self.done.len() > before
     }
@@ -244,7 +243,13 @@ impl OsLog {
             return self.end(token, Err(if space { LogFailure::Space } else { LogFailure::Device }));
         }
         match (&completion.op, &transfer.op) {
-            (DeviceOp::Write { from, .. }, _) => transfer.moved += from.len(),
+            (DeviceOp::Write { from, durable, .. }, op) => {
+                transfer.moved += from.len();
+                // Only now: a flush that was submitted before does not cover it.
+                if let (LogOp::Write { part, .. }, false) = (op, durable) {
+                    self.dirty.insert(*part);
+                }
+            }
             (DeviceOp::Read { offset: aligned, into }, LogOp::Read { offset, len, .. }) => {
                 let skip = (offset + transfer.read.len() as u64 - aligned) as usize;
                 let wanted = len - transfer.read.len();
@@ -260,7 +265,8 @@ impl OsLog {
         let Some((count, failed)) = self.flushes.get_mut(&token.0) else { return };
         *count -= 1;
         *failed |= has_failed;
-        if *count == 0 {
+        let waits = |op: &LogOp| matches!(op, LogOp::Flush { token: waiting } if *waiting == token);
+        if *count == 0 && !self.waiting.iter().any(waits) {
             let result = if *failed { Err(LogFailure::Device) } else { Ok(Vec::new()) };
             self.flushes.remove(&token.0);
             self.finish(token, result);

@@ -22,8 +22,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const FREE_NVME_PORTS: &str =
     "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\nsize = \"64MiB\"\n";
 
-/// The same for the key-value service.
-pub(crate) const FREE_KV_PORT: &str = "[kv]\nlisten = \"127.0.0.1:0\"\n";
+/// Tests of other services find no files and no hosts but their own.
+const NO_KV: &str = "[kv]\nenabled = false\n";
 
 /// A directory with a configuration whose ports are any that are free.
 pub(crate) struct Place {
@@ -38,7 +38,7 @@ impl Place {
     pub(crate) fn with_config(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut text = text.to_owned();
-        for (section, free) in [("[nvme]", FREE_NVME_PORTS), ("[kv]", FREE_KV_PORT)] {
+        for (section, free) in [("[nvme]", FREE_NVME_PORTS), ("[kv]", NO_KV)] {
             if !text.contains(section) {
                 text.push_str(free);
             }
