@@ -267,7 +267,7 @@ fn finding(output: &Output) -> Option<String> {
 /// Writes what the run said, and gives the file's place relative to the root where it can.
 fn keep_log(repository: &Repository, harness: &Harness, plant: &str, output: &Output) -> Result<String> {
     let folder = repository.target_folder("planted");
-    let path = folder.join(format!("{}-{plant}.log", harness.package));
+    let path = folder.join(format!("{}-{}-{plant}.log", harness.package, harness.test));
     fs::create_dir_all(&folder)
         .and_then(|()| fs::write(&path, [output.stdout.as_slice(), &output.stderr].concat()))
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -292,10 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn plants_are_unique_in_their_package_because_logs_are_named_after_them() {
-        let names: Vec<(&str, &str)> = HARNESSES
+    fn plants_are_unique_in_their_tests_because_logs_are_named_after_them() {
+        let names: Vec<(&str, &str, &str)> = HARNESSES
             .iter()
-            .flat_map(|harness| harness.plants.iter().map(|plant| (harness.package, *plant)))
+            .flat_map(|harness| harness.plants.iter().map(|plant| (harness.package, harness.test, *plant)))
             .collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     }

@@ -111,6 +111,8 @@ pub(crate) struct Connection<C> {
     pub(crate) standing: Standing,
     /// The stamp of the last request that may have changed the standing.
     pub(crate) standing_from: u64,
+    /// The request that decided the standing.
+    pub(crate) standing_told: u64,
     /// That request has no reply yet: nothing behind it is looked at.
     pub(crate) awaits_standing: bool,
     /// The host keeps something of this connection that the next host will not know.
@@ -160,6 +162,7 @@ impl<C: Default> Connection<C> {
             underway: Underway::default(),
             standing: Standing::NONE,
             standing_from: 0,
+            standing_told: 0,
             awaits_standing: false,
             has_session: false,
             is_ended: false,

@@ -151,6 +151,10 @@ impl<A: Application> Director<A> {
                 break Stop::Waits;
             }
             if connection.underway.len == 0 {
+                // Not even looked at: what it is may depend on the reply, and its memory is others' as long as it waits.
+                if self.is_clogged(connection) {
+                    break Stop::Waits;
+                }
                 match self.cut(connection, input.filled()) {
                     Cut::Part(missing) => {
                         input.needs(input.filled().len().saturating_add(missing));
@@ -211,11 +215,7 @@ impl<A: Application> Director<A> {
             if connection.flags.awaits_stream {
                 return Err(Stop::NoRoom);
             }
-            if connection.awaits_standing
-                || connection.pending.len() >= self.config.pending_max
-                || connection.output.len() >= self.config.output_len_max
-                || connection.held >= self.config.held_len_max
-            {
+            if self.is_clogged(connection) {
                 return Err(Stop::Waits);
             }
             if effort.requests == 0 {
@@ -275,12 +275,20 @@ impl<A: Application> Director<A> {
         }
         connection.pending.push_back(Pending::Host(Forwarded::new(stamp, request.id)));
         if may_change_standing {
-            connection.standing = ob_offload::Standing::NONE;
+            // Nothing behind it is looked at before its reply, and what the host then says of the connection holds.
             connection.standing_from = stamp;
             connection.awaits_standing = true;
             connection.has_session = true;
         }
         Ok(())
+    }
+
+    /// Whether a connection waits for replies, its own or the client's taking of them, before more of it is looked at.
+    fn is_clogged(&self, connection: &Connection<A::Cutter>) -> bool {
+        connection.awaits_standing
+            || connection.pending.len() >= self.config.pending_max
+            || connection.output.len() >= self.config.output_len_max
+            || connection.held >= self.config.held_len_max
     }
 
     /// Whether a request may be forwarded now: none before it may fall back behind it. Where replies carry ids, nobody is

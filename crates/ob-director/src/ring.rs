@@ -209,6 +209,7 @@ impl CardService for RingService {
 
     fn next_due(&self) -> Option<Instant> {
         // The director has to look at what came, and at the room that there is now.
-        self.hub.borrow().news.then(Instant::default)
+        let hub = self.hub.borrow();
+        (hub.news || !hub.events.is_empty()).then(Instant::default)
     }
 }

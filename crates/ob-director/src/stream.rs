@@ -111,7 +111,10 @@ impl<A: Application> Director<A> {
             (connection.is_announced, connection.flags.is_in_control) = (false, false);
             (connection.credit, connection.credit_due) = (CREDIT_LEN, 0);
             connection.underway.forwarded = 0;
-            connection.awaits_standing = false;
+            if std::mem::take(&mut connection.awaits_standing) {
+                // Nobody knows what the request has made of it.
+                connection.standing = Standing::NONE;
+            }
             if self.give_up(&mut connection) {
                 let key = connection.key;
                 self.put_back(connection);
@@ -166,9 +169,9 @@ impl<A: Application> Director<A> {
             FromHost::Standing { connection, stamp, word } => {
                 self.known(stamp)?;
                 if let Some(connection) = self.find(ConnectionKey(connection.0))
-                    && stamp >= connection.standing_from
+                    && stamp >= connection.standing_told
                 {
-                    connection.standing = Standing(word);
+                    (connection.standing, connection.standing_told) = (Standing(word), stamp);
                 }
             }
             FromHost::Close { connection, stamp } => {
@@ -217,7 +220,7 @@ impl<A: Application> Director<A> {
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
             // The host that said so is gone, and with it who the client was and what it had chosen.
             connection.standing = Standing::NONE;
-            connection.standing_from = 0;
+            (connection.standing_from, connection.standing_told) = (0, 0);
             let key = connection.key;
             if connection.has_session && connection.ending == Ending::Open {
                 // It would go on as somebody else than it takes itself for: it ends as if its server had.

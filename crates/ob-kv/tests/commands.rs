@@ -310,11 +310,17 @@ fn a_full_index_takes_no_new_keys_and_goes_on_with_the_old_ones() {
         count += 1;
         assert!(count < 1000);
     }
-    client.says("set more v", "-OOM command not allowed when used memory > 'maxmemory'.");
-    client.says("incr more", "-OOM command not allowed when used memory > 'maxmemory'.");
+    let refused = format!("key{count}");
+    let error = "-OOM command not allowed when used memory > 'maxmemory'.";
+    client.says(&format!("set {refused} v"), error);
+    client.says(&format!("incr {refused}"), error);
     client.says("set first w", "+OK");
     client.says("get first", "$1\r\nw");
-    client.says("del first", ":1");
+    // Where keys have gone there is room for others.
+    for number in 1..count {
+        client.says(&format!("del key{number}"), ":1");
+    }
+    client.says(&format!("set {refused} v"), "+OK");
 }
 
 #[test]

@@ -67,6 +67,10 @@ impl KvApplication {
         if !self.offloads {
             return host(Reason::Command, Changes::Nothing);
         }
+        if self.needs_password && !standing.is_admitted() {
+            // The host changes nothing for it, so nothing is invalidated.
+            return host(Reason::NotAdmitted, Changes::Nothing);
+        }
         match outline.effect {
             Effect::WritesUnnamed => return host(Reason::Write, Changes::Everything),
             Effect::Writes => {

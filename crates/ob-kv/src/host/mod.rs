@@ -428,7 +428,7 @@ impl<S: Service> HostStream<S> {
             }
             let place = client.replies.partition_point(|before| before.stamp < answer.stamp);
             client.replies.insert(place, answer);
-            if self.replies_len > self.limits.replies_len {
+            if self.replies_len >= self.limits.replies_len {
                 self.close_greatest();
             }
         }
