@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All servers are there at once and hold the same, more than the host's memory; one works while the others sleep, round
-//! by round in turn. What a server must answer is in [`ledger`], and where halves and client are in [`Layout`].
+//! by round in turn. What a server must answer is in `ledger`, and where halves and client are in `Layout`.
 
 pub(in crate::bench) mod client;
 mod conversation;
