@@ -191,6 +191,18 @@ fn store(service: &Service) {
     }
 }
 
+/// Has clients read and write while something happens to the service, and looks at what they were told afterwards.
+fn under_load(service: &mut Service, may_reconnect: bool, happens: impl FnOnce(&mut Service, &Load)) {
+    let load = Load::new(service, may_reconnect);
+    std::thread::scope(|scope| {
+        let farewell = Farewell(&load.is_over);
+        load.start(scope);
+        happens(service, &load);
+        drop(farewell);
+    });
+    load.check();
+}
+
 #[test]
 fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
     let mut service = Service::start(Setup::CARD);
@@ -198,10 +210,7 @@ fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
     for number in 0..STORED {
         service.wait_until_the_card_serves(&format!("stored:{number}"));
     }
-    let load = Load::new(&service, false);
-    std::thread::scope(|scope| {
-        let farewell = Farewell(&load.is_over);
-        load.start(scope);
+    under_load(&mut service, false, |service, load| {
         for _ in 0..3 {
             load.wait_for_more("writes are answered", &load.writes, 200);
             // The card serves a connection that its host has admitted, which each life does with the first answer.
@@ -213,19 +222,14 @@ fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
             // On the same connections: nobody was cut off.
             load.wait_for_more("writes are answered again", &load.writes, 20);
         }
-        drop(farewell);
     });
-    load.check();
 }
 
 #[test]
 fn what_was_answered_is_there_after_the_card_was_killed() {
     let mut service = Service::start(Setup::CARD);
     store(&service);
-    let load = Load::new(&service, true);
-    std::thread::scope(|scope| {
-        let farewell = Farewell(&load.is_over);
-        load.start(scope);
+    under_load(&mut service, true, |service, load| {
         for _ in 0..3 {
             load.wait_for_more("writes are answered", &load.writes, 200);
             service.kill_card();
@@ -233,9 +237,7 @@ fn what_was_answered_is_there_after_the_card_was_killed() {
             load.wait_for_more("writes are answered again", &load.writes, 20);
             load.wait_for_more("reads are answered again", &load.reads, STORED);
         }
-        drop(farewell);
     });
-    load.check();
     // What the new card's table has lost comes back to it.
     service.wait_until_the_card_serves("stored:1");
 }
@@ -244,10 +246,7 @@ fn what_was_answered_is_there_after_the_card_was_killed() {
 fn what_was_answered_is_there_after_both_were_killed() {
     let mut service = Service::start(Setup::TIGHT);
     store(&service);
-    let load = Load::new(&service, true);
-    std::thread::scope(|scope| {
-        let farewell = Farewell(&load.is_over);
-        load.start(scope);
+    under_load(&mut service, true, |service, load| {
         for turn in 0..4 {
             load.wait_for_more("writes are answered", &load.writes, 200);
             if turn % 2 == 0 {
@@ -261,9 +260,7 @@ fn what_was_answered_is_there_after_both_were_killed() {
             service.start_host();
             load.wait_for_more("writes are answered again", &load.writes, 20);
         }
-        drop(farewell);
     });
-    load.check();
 }
 
 /// Without a card in between: the host's death ends connections, and loses nothing that was answered.
@@ -271,17 +268,12 @@ fn what_was_answered_is_there_after_both_were_killed() {
 fn what_was_answered_is_there_after_a_host_that_does_it_all_was_killed() {
     let mut service = Service::start(Setup::HOST);
     store(&service);
-    let load = Load::new(&service, true);
-    std::thread::scope(|scope| {
-        let farewell = Farewell(&load.is_over);
-        load.start(scope);
+    under_load(&mut service, true, |service, load| {
         for _ in 0..3 {
             load.wait_for_more("writes are answered", &load.writes, 200);
             service.kill_host();
             service.start_host();
             load.wait_for_more("writes are answered again", &load.writes, 20);
         }
-        drop(farewell);
     });
-    load.check();
 }
