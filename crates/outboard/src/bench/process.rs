@@ -114,7 +114,7 @@ pub(in crate::bench) fn end_with_parent() -> Result<(), BenchFailure> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// An address that nobody listens on, for now.
+/// An address that nobody listens on at this moment. Somebody else may be first: for servers that cannot choose one themselves.
 pub(in crate::bench) fn free_address() -> Result<SocketAddr, BenchFailure> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

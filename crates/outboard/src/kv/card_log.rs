@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ob_core::NodeId;
 use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending};
@@ -151,6 +152,16 @@ impl CardLog {
             }
         }
         self.done.len() > before
+    }
+
+    /// Sleeps until something is done, or for so long, and takes it out of the rings.
+    pub(super) fn wait(&mut self, within: Duration) {
+        let mut completions = Vec::new();
+        self.group.wait(within, |completion| completions.push(completion));
+        for completion in completions {
+            self.complete(completion.tag, completion.result, completion.buffer);
+        }
+        self.poll();
     }
 
     /// Takes a completion that somebody who waited got.

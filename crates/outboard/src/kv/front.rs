@@ -32,7 +32,7 @@ use ob_table::{Table, TableConfig};
 use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
 use super::os_log::OsLog;
-use super::{KvError, Progress, store_config, unix_ms};
+use super::{KvError, recover, store_config, unix_ms};
 use crate::config::HostConfig;
 
 /// Connections at once.
@@ -110,7 +110,15 @@ impl Front {
         let handle = reactor.handle();
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
         let recovery = Recovery::new(store_config(section)?, log.parts())?;
-        let store = recover(&mut reactor, &mut log, recovery)?;
+        let mut events = Vec::new();
+        let store = recover(recovery, |op| {
+            log.submit(op);
+            while !log.poll() {
+                reactor.turn(Wait::Until(None), &mut events);
+                events.clear();
+            }
+            log.next_done()
+        })?;
         log.set_part_len(store.part_len());
         let stream = Rc::new(RefCell::new(HostStream::new(
             store,
@@ -207,31 +215,6 @@ impl Front {
                 .turn(Wait::Until(Some(MonotonicClock.now() + Duration::from_millis(10))), &mut events);
             events.clear();
         }
-    }
-}
-
-/// Reads the log; a long one says how far it has come.
-fn recover(reactor: &mut Reactor, log: &mut OsLog, mut recovery: Recovery) -> Result<Store, KvError> {
-    let (mut events, mut progress) = (Vec::new(), Progress::default());
-    loop {
-        recovery = match recovery.finish() {
-            Ok(store) => {
-                progress.done(&store);
-                return Ok(store);
-            }
-            Err(going_on) => *going_on,
-        };
-        while let Some(op) = recovery.next_op() {
-            log.submit(op);
-        }
-        while !log.poll() {
-            reactor.turn(Wait::Until(None), &mut events);
-            events.clear();
-        }
-        while let Some(done) = log.next_done() {
-            recovery.completed(done)?;
-        }
-        progress.tell(&recovery);
     }
 }
 

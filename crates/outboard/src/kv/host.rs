@@ -18,13 +18,13 @@ use ob_files_host::{Endpoint, Error, GroupOptions, RingSizes, Session, SessionOp
 use ob_format::kv::part_number;
 use ob_io::doorbell;
 use ob_kv::host::{HostLimits, HostStream, Service};
-use ob_kv::store::{LogOp, Recovery, RecoveryError, Store};
+use ob_kv::store::{LogOp, Recovery, Store};
 use ob_link::HostGroup;
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
 
 use super::card_log::{CardLog, DIRECTORY};
-use super::{Progress, store_config, unix_ms};
+use super::{KvError, recover, store_config, unix_ms};
 use crate::config::{HostConfig, LinkKind};
 
 /// Bytes of the stream's rings.
@@ -76,7 +76,9 @@ impl KvHost {
         let (config, asked) = (config.clone(), Arc::clone(&stop));
         let run = move || {
             while !asked.is_asked() {
-                if let Err(error) = Serving::open(&config, &asked).and_then(|serving| serving.run()) {
+                if let Err(error) = Serving::open(&config, &asked).and_then(|serving| serving.run())
+                    && !asked.is_asked()
+                {
                     tracing::error!("the key-value store: {error}");
                     asked.sleep(error.pause());
                 }
@@ -105,14 +107,10 @@ impl Drop for KvHost {
 enum ServeError {
     #[error("cannot use the card's files: {0}")]
     Files(#[from] Error),
-    #[error(
-        "{0}; nothing was changed\nhint: a copy of the files of {DIRECTORY} is worth making before anything else"
-    )]
-    Recovery(#[from] RecoveryError),
+    #[error(transparent)]
+    Store(#[from] KvError),
     #[error("the card has closed the stream; beginning anew")]
     SentAway,
-    #[error("no random numbers: {0}")]
-    Random(std::io::Error),
 }
 
 impl ServeError {
@@ -121,7 +119,7 @@ impl ServeError {
         match self {
             Self::Files(_) | Self::SentAway => RETRY,
             // That does not change by itself.
-            Self::Recovery(_) | Self::Random(_) => Duration::from_secs(30),
+            Self::Store(_) => Duration::from_secs(30),
         }
     }
 }
@@ -191,9 +189,20 @@ impl<'a> Serving<'a> {
         let parts: Vec<_> = entries.iter().filter_map(named).collect();
         let mut log =
             CardLog::new(session.own_group().clone(), parts.iter().map(|(part, node, _)| (*part, *node)));
-        let store_config = store_config(&config.kv).map_err(ServeError::Random)?;
-        let recovery = Recovery::new(store_config, parts.iter().map(|(part, _, size)| (*part, *size)))?;
-        let store = recover(&mut log, recovery)?;
+        let store_config = store_config(&config.kv).map_err(KvError::from)?;
+        let sizes = parts.iter().map(|(part, _, size)| (*part, *size));
+        let recovery = Recovery::new(store_config, sizes).map_err(KvError::from)?;
+        let store = recover(recovery, |op| {
+            log.submit(op);
+            // A card that dies meanwhile comes back, unless nobody waits for it any more.
+            while !stop.is_asked() {
+                log.wait(Duration::from_secs(1));
+                if let Some(done) = log.next_done() {
+                    return Some(done);
+                }
+            }
+            None
+        })?;
         let mut stream = HostStream::new(store, HostLimits::default());
         for (part, node) in log.parts() {
             stream.name_file(part as u32, node);
@@ -301,39 +310,8 @@ impl<'a> Serving<'a> {
         let deadline = Instant::now() + WIND_DOWN_WITHIN;
         while Instant::now() < deadline && !self.stream.service_mut().wind_down() {
             self.move_log();
-            let mut completions = Vec::new();
-            self.log.group().wait(Duration::from_millis(10), |completion| completions.push(completion));
-            for completion in completions {
-                self.log.complete(completion.tag, completion.result, completion.buffer);
-            }
+            self.log.wait(Duration::from_millis(10));
         }
-    }
-}
-
-/// Reads the log; a long one says how far it has come.
-fn recover(log: &mut CardLog, mut recovery: Recovery) -> Result<Store, ServeError> {
-    let mut progress = Progress::default();
-    loop {
-        recovery = match recovery.finish() {
-            Ok(store) => {
-                progress.done(&store);
-                return Ok(store);
-            }
-            Err(going_on) => *going_on,
-        };
-        while let Some(op) = recovery.next_op() {
-            log.submit(op);
-        }
-        let mut completions = Vec::new();
-        log.group().wait(Duration::from_secs(1), |completion| completions.push(completion));
-        for completion in completions {
-            log.complete(completion.tag, completion.result, completion.buffer);
-        }
-        log.poll();
-        while let Some(done) = log.next_done() {
-            recovery.completed(done)?;
-        }
-        progress.tell(&recovery);
     }
 }
 

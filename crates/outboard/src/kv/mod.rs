@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::NetListenError;
 use ob_io::OpenError;
-use ob_kv::store::{Config as StoreConfig, Recovery, RecoveryError, Store};
+use ob_kv::store::{Config as StoreConfig, LogCompletion, LogOp, Recovery, RecoveryError, Store};
 use ob_table::ConfigError;
 
 use crate::config::{Durability, KvConfig};
@@ -61,6 +61,28 @@ pub enum KvError {
     /// Its thread has ended.
     #[error("the thread of the key-value store has ended")]
     Ended,
+}
+
+/// Reads a log, one piece after the other as `read` gives them, and makes a store of it. Where that gives nothing, nobody waits for
+/// the store any more. A long log says how far it has come.
+fn recover(
+    mut recovery: Recovery,
+    mut read: impl FnMut(LogOp) -> Option<LogCompletion>,
+) -> Result<Store, KvError> {
+    let mut progress = Progress::default();
+    loop {
+        recovery = match recovery.finish() {
+            Ok(store) => {
+                progress.done(&store);
+                return Ok(store);
+            }
+            Err(going_on) => *going_on,
+        };
+        if let Some(op) = recovery.next_op() {
+            recovery.completed(read(op).ok_or(KvError::Ended)?)?;
+        }
+        progress.tell(&recovery);
+    }
 }
 
 /// Tells people how far the recovery of a long log has come.
