@@ -99,7 +99,8 @@ fn replies_keep_their_order(setup: Setup) {
         }
     }
     if setup.placement == "card" {
-        assert!(service.served_by(Half::Card) > 200, "hardly anything was answered by the card");
+        // The card publishes its counts now and then, not with each request.
+        wait_until("the card has answered a good part of it", || service.served_by(Half::Card) > 200);
     }
 }
 
