@@ -111,21 +111,42 @@ impl Service {
         });
     }
 
-    /// How many requests of clients a half has answered in the card's present life.
+    /// How many requests of clients a half has answered in the card's present life, as of some moments ago.
     pub(crate) fn served_by(&self, half: Half) -> u64 {
+        let (card, host) = self.served();
+        if half == Half::Card { card } else { host }
+    }
+
+    fn served(&self) -> (u64, u64) {
         let status = status::fetch(self.status).unwrap();
-        let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
-        rows.map(|row| row.count).sum()
+        let of = |half| {
+            let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
+            rows.map(|row| row.count).sum()
+        };
+        (of(Half::Card), of(Half::Host))
     }
 
     /// Asks for a key until the card answers: then its record is on the device, and the card knows where.
     pub(crate) fn wait_until_the_card_serves(&self, key: &str) {
         let mut client = self.client();
         wait_until("the card serves a key", || {
-            let before = self.served_by(Half::Card);
+            let before = self.served_until_now(&mut client);
             client.ask(&["GET", key]).unwrap();
-            self.served_by(Half::Card) > before
+            self.served_until_now(&mut client).0 > before.0
         });
+    }
+
+    /// How many requests each half has answered, those of just now included; nobody else may be asking. The status may be some time
+    /// old: it is a new one when it has changed because of a request that was made after it had been looked at.
+    fn served_until_now(&self, client: &mut Client) -> (u64, u64) {
+        let old = self.served();
+        let mut seen = old;
+        client.ask(&["ECHO", "anybody"]).unwrap();
+        wait_until("the status has changed", || {
+            seen = self.served();
+            seen.1 > old.1
+        });
+        seen
     }
 }
 
