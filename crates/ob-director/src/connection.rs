@@ -192,9 +192,14 @@ impl<C: Default> Connection<C> {
 impl<C> Connection<C> {
     /// The reply that is in the output in part: nothing else may come between.
     pub(crate) fn within_reply(&self) -> Option<usize> {
-        self.pending.iter().position(|pending| match pending {
-            Pending::Host(forwarded) => forwarded.received as usize > forwarded.held.len(),
-            Pending::Card(_) | Pending::Said(_) => false,
-        })
+        (0..self.pending.len()).find(|at| self.is_within(*at))
+    }
+
+    /// Whether the reply at this place is that one.
+    pub(crate) fn is_within(&self, at: usize) -> bool {
+        match self.pending.get(at) {
+            Some(Pending::Host(forwarded)) => forwarded.received as usize > forwarded.held.len(),
+            Some(Pending::Card(_) | Pending::Said(_)) | None => false,
+        }
     }
 }

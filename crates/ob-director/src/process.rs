@@ -454,13 +454,14 @@ impl<A: Application> Director<A> {
 
     /// Moves replies to the output: those at the front, or, where they carry ids, all that are there.
     fn flush(&mut self, connection: &mut Connection<A::Cutter>) {
-        let mut at = connection.within_reply().unwrap_or(0);
+        let mut within = connection.within_reply();
+        let mut at = within.unwrap_or(0);
         while at < connection.settled {
             if self.emit(connection, at) {
                 connection.pending.remove(at);
                 connection.settled -= 1;
-                at = if A::REPLIES == ReplyOrder::AsAsked { at } else { 0 };
-            } else if A::REPLIES == ReplyOrder::AsAsked || connection.within_reply().is_some() {
+                at = if within.take().is_some() { 0 } else { at };
+            } else if A::REPLIES == ReplyOrder::AsAsked || connection.is_within(at) {
                 break;
             } else {
                 at += 1;
