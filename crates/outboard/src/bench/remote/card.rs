@@ -9,15 +9,14 @@ use ob_core::Clock;
 use ob_director::ring::{RingPort, RingService};
 use ob_director::{Director, DirectorConfig, DirectorDriver, Now, Signature};
 use ob_files_card::{FilesService, LocalFiles};
-use ob_io::{
-    Config, FileDevice, FileDeviceOptions, Handle, MonotonicClock, Reactor, SPIN_DEFAULT, Space, TcpNet,
-};
+use ob_io::{Config, FileDevice, FileDeviceOptions, Handle, MonotonicClock, Reactor, Space, TcpNet};
 use ob_link::{CardLoop, CardService};
 use ob_offload::remote::RemoteFiles;
 use ob_offload::{Engine, EngineConfig};
 use ob_table::{Table, TableConfig};
 use ob_wire_link::files::FILES_SERVICE;
 
+use super::SPIN;
 use super::plain::say_listening;
 use crate::bench::BenchFailure;
 use crate::bench::files::{link, mounted};
@@ -82,7 +81,7 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     let (port, stream) = ob_director::ring::pair(REMOTE_SERVICE);
     let mut driver = options.serve.then(|| director(&handle, port, files.local())).transpose()?;
     let link = link(&reactor, &options.socket)?;
-    let mut card = CardLoop::new(reactor, link, Router::new(CardServices { files, stream }), SPIN_DEFAULT);
+    let mut card = CardLoop::new(reactor, link, Router::new(CardServices { files, stream }), SPIN);
     let mut events = Vec::new();
     loop {
         card.turn(driver.as_ref().and_then(Driver::next_due), &mut events);

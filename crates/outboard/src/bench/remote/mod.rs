@@ -45,6 +45,9 @@ const REQUEST_LEN: usize = 1 << 10;
 /// Requests of a message.
 const BATCH: usize = 8;
 const CONNECTIONS: usize = 4;
+/// How long servers poll after an event: not at all, for those of one server share a core, and who polls keeps the other from
+/// what it waits for.
+const SPIN: Duration = Duration::ZERO;
 
 /// The benchmark.
 #[derive(Debug)]

@@ -8,12 +8,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use ob_core::{Clock, ConnectionId, Net, NetEvent, Received};
-use ob_io::{
-    Decision, Event, IdlePolicy, MonotonicClock, Reactor, SPIN_DEFAULT, TcpNet, Wait, available_cores,
-};
+use ob_io::{Decision, Event, IdlePolicy, MonotonicClock, Reactor, TcpNet, Wait, available_cores};
 use ob_offload::remote::{MESSAGE_HEAD_LEN, RemoteFiles, RemoteRequest, Status, reply};
 use ob_offload::{Application, Cut, Standing};
 
+use super::SPIN;
 use crate::bench::BenchFailure;
 
 /// Connections at once.
@@ -80,7 +79,7 @@ impl<B: Backend> Plain<B> {
     /// Says where, and serves until the process is ended.
     pub(super) fn run(mut self) -> Result<(), BenchFailure> {
         say_listening(self.address);
-        let mut policy = IdlePolicy::new(SPIN_DEFAULT, available_cores());
+        let mut policy = IdlePolicy::new(SPIN, available_cores());
         let mut events: Vec<Event> = Vec::new();
         loop {
             let wait = match policy.decide(MonotonicClock.now(), None) {
