@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use ob_core::{ConnectionId, Instant};
-use ob_offload::{ContextId, Standing};
+use ob_offload::{ContextId, Reason, Requests, Standing};
 use ob_wire_link::stream::CREDIT_LEN;
 
 use crate::input::Input;
@@ -84,14 +84,20 @@ pub(crate) enum Ending {
 }
 
 /// A message whose requests are being routed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Underway {
     /// Bytes of it; 0 if there is none.
     pub(crate) len: usize,
+    /// The requests of it. A long message goes in many turns, and is not looked through again in each of them.
+    pub(crate) requests: Requests,
+    /// The standing that they were listed under, once they are.
+    pub(crate) listed_under: Option<Standing>,
     /// The request that is next.
     pub(crate) request: usize,
     /// Bytes of it that the host has.
     pub(crate) forwarded: usize,
+    /// Why the card does not answer it, if it was asked.
+    pub(crate) refused: Option<Reason>,
 }
 
 /// A client.
@@ -128,6 +134,8 @@ pub(crate) struct Connection<C> {
     pub(crate) credit_due: u32,
     /// When bytes came last.
     pub(crate) received_at: Instant,
+    /// When the client took bytes last, or was first offered some that it did not take.
+    pub(crate) sent_at: Instant,
     pub(crate) flags: Flags,
 }
 
@@ -171,6 +179,7 @@ impl<C: Default> Connection<C> {
             credit: CREDIT_LEN,
             credit_due: 0,
             received_at: now,
+            sent_at: now,
             flags: Flags::default(),
         }
     }

@@ -90,8 +90,8 @@ pub struct Director<A: Application> {
     /// Connections with a request for which there was no room.
     pub(crate) awaiting_stream: VecDeque<ConnectionKey>,
     pub(crate) actions: VecDeque<ConnectionAction>,
-    /// The requests of the message at hand.
-    pub(crate) requests: Requests,
+    /// Lists to use again, for the requests of messages to come.
+    pub(crate) spare_requests: Vec<Requests>,
     /// Bytes of replies of the director's own.
     pub(crate) scratch: Vec<u8>,
     pub(crate) now: Now,
@@ -120,7 +120,7 @@ impl<A: Application> Director<A> {
             control: VecDeque::new(),
             awaiting_stream: VecDeque::new(),
             actions: VecDeque::new(),
-            requests: Requests::default(),
+            spare_requests: Vec::new(),
             scratch: Vec::new(),
             now: Now::default(),
             counts: DirectorCounts::default(),
@@ -275,7 +275,11 @@ impl<A: Application> Director<A> {
     /// So many of the bytes that were offered were sent; `true` if there are more and the network may take them. If it did not
     /// take all, [`Director::writable`] says when it will again.
     pub fn sent(&mut self, key: ConnectionKey, count: usize, offered: usize) -> bool {
+        let now = self.now.instant;
         let Some(connection) = self.find(key) else { return false };
+        if count > 0 || !connection.flags.is_clogged {
+            connection.sent_at = now;
+        }
         connection.flags.is_clogged = count < offered;
         connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
         // A client that does not take its replies keeps no buffers that others could read into.

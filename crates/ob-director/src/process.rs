@@ -27,6 +27,8 @@ use crate::plant::{Bug, is_planted};
 const REQUESTS_A_TURN: usize = 256;
 /// Bytes of one connection that are forwarded before others have their turn.
 const FORWARDED_A_TURN: usize = 256 << 10;
+/// Lists of requests that are kept for the next messages.
+const SPARE_REQUESTS_MAX: usize = 64;
 
 /// Why no more of a connection is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +145,8 @@ impl<A: Application> Director<A> {
         port: &mut P,
         effort: &mut Effort,
     ) -> Stop {
-        // Both are lent to the loop, and come back as they are.
+        // It is lent to the loop, and comes back as it is.
         let mut input = std::mem::take(&mut connection.input);
-        let mut requests = std::mem::take(&mut self.requests);
         let stop = loop {
             if connection.ending != Ending::Open {
                 break Stop::Waits;
@@ -165,19 +166,28 @@ impl<A: Application> Director<A> {
                         continue;
                     }
                     Cut::Wrong => break Stop::Waits,
-                    Cut::Message(len) => connection.underway = Underway { len, ..Underway::default() },
+                    Cut::Message(len) => {
+                        let requests = self.spare_requests.pop().unwrap_or_default();
+                        connection.underway = Underway { len, requests, ..Underway::default() };
+                    }
                 }
             }
             let message = input.filled().get(..connection.underway.len).unwrap_or_default();
-            if let Err(stop) = self.route_message(connection, message, &mut requests, port, effort) {
+            if let Err(stop) = self.route_message(connection, message, port, effort) {
                 break stop;
             }
             input.consume(connection.underway.len, &mut self.budget);
-            connection.underway = Underway::default();
+            self.keep_requests(std::mem::take(&mut connection.underway).requests);
         };
-        self.requests = requests;
         connection.input = input;
         stop
+    }
+
+    fn keep_requests(&mut self, mut requests: Requests) {
+        if self.spare_requests.len() < SPARE_REQUESTS_MAX {
+            requests.clear();
+            self.spare_requests.push(requests);
+        }
     }
 
     fn cut(&mut self, connection: &mut Connection<A::Cutter>, bytes: &[u8]) -> Cut {
@@ -200,16 +210,35 @@ impl<A: Application> Director<A> {
         }
     }
 
+    /// Routes what is left of the requests of a message.
     fn route_message<P: HostPort>(
         &mut self,
         connection: &mut Connection<A::Cutter>,
         message: &[u8],
-        requests: &mut Requests,
         port: &mut P,
         effort: &mut Effort,
     ) -> Result<(), Stop> {
-        requests.clear();
-        self.application.predicate(message, connection.standing, requests);
+        let mut requests = std::mem::take(&mut connection.underway.requests);
+        let standing = Some(connection.standing);
+        // A request of which the host has a part goes there whatever has become of the connection.
+        if connection.underway.listed_under != standing && connection.underway.forwarded == 0 {
+            requests.clear();
+            self.application.predicate(message, connection.standing, &mut requests);
+            connection.underway.listed_under = standing;
+        }
+        let routed = self.route_requests(connection, message, &requests, port, effort);
+        connection.underway.requests = requests;
+        routed
+    }
+
+    fn route_requests<P: HostPort>(
+        &mut self,
+        connection: &mut Connection<A::Cutter>,
+        message: &[u8],
+        requests: &Requests,
+        port: &mut P,
+        effort: &mut Effort,
+    ) -> Result<(), Stop> {
         while let Some(request) = requests.get(connection.underway.request) {
             // A request that falls back and finds no room comes before all that is not routed yet.
             if connection.flags.awaits_stream {
@@ -228,6 +257,7 @@ impl<A: Application> Director<A> {
             effort.requests -= 1;
             connection.underway.request += 1;
             connection.underway.forwarded = 0;
+            connection.underway.refused = None;
         }
         Ok(())
     }
@@ -242,9 +272,13 @@ impl<A: Application> Director<A> {
         port: &mut P,
         effort: &mut Effort,
     ) -> Result<(), Stop> {
-        let (reason, changes, may_change_standing) = match request.route {
-            Route::Host { reason, changes, may_change_standing } => (reason, changes, may_change_standing),
-            Route::Card => match self.start(connection, bytes, request.id, keys) {
+        let refused = connection.underway.refused.filter(|_| connection.underway.forwarded > 0);
+        let (reason, changes, may_change_standing) = match (request.route, refused) {
+            (Route::Host { reason, changes, may_change_standing }, _) => {
+                (reason, changes, may_change_standing)
+            }
+            (Route::Card, Some(reason)) => (reason, Changes::Nothing, false),
+            (Route::Card, None) => match self.start(connection, bytes, request.id, keys) {
                 Ok(context) => {
                     let is_settled = connection.is_settled();
                     connection.held += self.engine.held_len(context);
@@ -254,7 +288,10 @@ impl<A: Application> Director<A> {
                     }
                     return Ok(());
                 }
-                Err(reason) => (reason, Changes::Nothing, false),
+                Err(reason) => {
+                    connection.underway.refused = Some(reason);
+                    (reason, Changes::Nothing, false)
+                }
             },
         };
         if !self.stream.is_here() {
@@ -284,7 +321,7 @@ impl<A: Application> Director<A> {
     }
 
     /// Whether a connection waits for replies, its own or the client's taking of them, before more of it is looked at.
-    fn is_clogged(&self, connection: &Connection<A::Cutter>) -> bool {
+    pub(crate) fn is_clogged(&self, connection: &Connection<A::Cutter>) -> bool {
         connection.awaits_standing
             || connection.pending.len() >= self.config.pending_max
             || connection.output.len() >= self.config.output_len_max
@@ -528,6 +565,7 @@ impl<A: Application> Director<A> {
         if connection.ending != Ending::Open {
             // Nothing of it is looked at any more, and the client's own end is behind it.
             connection.input.clear(&mut self.budget);
+            connection.underway.requests = Requests::default();
         }
         if connection.flags.is_held_up && connection.input.room(&mut self.budget).is_some() {
             connection.flags.is_held_up = false;

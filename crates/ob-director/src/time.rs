@@ -3,7 +3,7 @@
 use ob_core::Instant;
 use ob_offload::Application;
 
-use crate::connection::{ConnectionKey, Ending};
+use crate::connection::{Connection, ConnectionKey, Ending};
 use crate::director::Director;
 
 impl<A: Application> Director<A> {
@@ -39,14 +39,24 @@ impl<A: Application> Director<A> {
             && self.connections.iter().flatten().any(|found| found.input.is_starved(&self.budget))
     }
 
-    /// The long message that has made no progress for longest, of those that are not complete.
+    /// The long message that has made no progress for longest, of those whose clients are to blame.
     pub(crate) fn oldest_long(&self) -> Option<(ConnectionKey, Instant)> {
         if self.budget.left() > 0 {
             return None;
         }
-        let long = self.connections.iter().flatten();
-        let long = long.filter(|found| found.input.is_charged() && found.underway.len == 0);
-        long.map(|found| (found.key, found.received_at)).min_by_key(|(_, since)| *since)
+        let long = self.connections.iter().flatten().filter(|found| found.input.is_charged());
+        let stalled = long.filter_map(|found| Some((found.key, self.stalled_since(found)?)));
+        stalled.min_by_key(|(_, since)| *since)
+    }
+
+    /// Since when a client has kept its message from going on, if it has: the rest of it does not come, or the client does not
+    /// take the replies that have to leave before. What waits for the host is nobody's fault.
+    fn stalled_since(&self, connection: &Connection<A::Cutter>) -> Option<Instant> {
+        if connection.underway.len == 0 && !self.is_clogged(connection) {
+            return Some(connection.received_at);
+        }
+        let takes_nothing = connection.flags.is_clogged && !connection.flags.awaits_stream;
+        takes_nothing.then(|| connection.received_at.max(connection.sent_at))
     }
 
     /// There is memory for long messages again: whoever waits may go on.

@@ -243,6 +243,48 @@ fn long_requests_go_in_fragments_and_others_overtake_them() {
 }
 
 #[test]
+fn a_long_request_is_looked_through_once_however_many_turns_it_takes() {
+    let (mut world, client) = <World>::admitted();
+    let long = format!("SET a {}", "v".repeat(40 * FRAGMENT_LEN));
+    world.set_room(0);
+    let before = world.application.predicates.get();
+    world.send(client, &format!("{long}\n"));
+    let cuts = world.application.cuts.get();
+    // Each turn takes a fragment, and brings something more of the client.
+    for _ in 0..30 {
+        world.set_room(1);
+        world.send(client, "SET b 1\n");
+    }
+    let fragments = world.host.0.borrow().fragments;
+    assert_eq!((fragments, world.requests()), (31, vec![]), "one was the admission");
+    assert_eq!(world.application.predicates.get() - before, 1);
+    assert_eq!(world.application.cuts.get(), cuts, "what is behind it is not looked at");
+    world.set_room(1000);
+    world.turn();
+    assert_eq!(world.texts().iter().map(String::len).collect::<Vec<_>>()[..2], [long.len(), 7]);
+}
+
+#[test]
+fn a_request_of_which_the_host_has_a_part_goes_there_whatever_becomes_of_the_connection() {
+    let engine = ob_offload::EngineConfig { request_len_max: 4 * FRAGMENT_LEN, ..engine_config() };
+    let mut world = <World>::with(engine, director_config());
+    world.meet(0, 0);
+    let client = world.connect();
+    world.admit(client);
+    let keys = (0..64).map(|at| format!("k{at}")).collect::<Vec<_>>();
+    let text = format!("MGET {}{}", keys.join(" "), " k0".repeat(FRAGMENT_LEN / 2));
+    world.set_room(1);
+    world.send(client, &format!("{text}\n"));
+    assert_eq!(world.requests(), []);
+    let connection = 1 << 24;
+    world.say(&FromHost::Standing { connection: ConnectionId(connection), stamp: 1, word: 3 });
+    world.set_room(1000);
+    world.turn();
+    assert!(world.texts() == [text]);
+    assert_eq!(world.driver.director().counts().host.of(ob_offload::Reason::TooManyKeys), 1);
+}
+
+#[test]
 fn who_waits_for_the_stream_gets_it_in_turn() {
     let (mut world, first) = <World>::admitted();
     let second = world.connect();
@@ -290,6 +332,54 @@ fn memory_for_long_messages_is_shared_and_who_sits_on_it_is_closed() {
     assert!(world.texts() == [long]);
     let counts = world.driver.director().counts();
     assert_eq!((counts.starved, counts.long_left), (1, 256 << 10));
+}
+
+#[test]
+fn who_keeps_a_whole_long_message_waiting_by_not_reading_is_closed_too() {
+    let config = DirectorConfig { long_len_max: 256 << 10, output_len_max: 4096, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (hog, polite) = (world.connect(), world.connect());
+    world.said();
+    world.admit(hog);
+    world.store("a", &"v".repeat(3000), 1);
+    world.disk.0.borrow_mut().is_quick = true;
+    // The second request of a message waits until the replies to the first have left.
+    let long = format!("{}SET a {}", "GET a;".repeat(8), "v".repeat(300 << 10));
+    world.net.0.borrow_mut().clients.get_mut(&hog).unwrap().window = 0;
+    world.send(hog, &format!("{long}\n"));
+    let other = format!("SET b {}", "v".repeat(100 << 10));
+    world.send(polite, &format!("{other}\n"));
+    assert_eq!(world.driver.director().counts().long_left, 0);
+    // Whoever takes something goes on.
+    world.now = Now { instant: world.now.instant + Duration::from_secs(4), ..world.now };
+    world.open_window(hog, 10);
+    world.now = Now { instant: world.now.instant + Duration::from_secs(4), ..world.now };
+    world.turn();
+    assert!(!world.is_closed(hog));
+    later(&mut world, DirectorConfig::default().long_stall_max);
+    assert!(world.is_closed(hog) && !world.is_closed(polite));
+    assert!(world.texts() == [other]);
+}
+
+#[test]
+fn a_whole_long_message_that_waits_for_the_host_is_not_to_blame() {
+    let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (first, second) = (world.connect(), world.connect());
+    world.said();
+    world.set_room(1);
+    let long = format!("SET a {}", "v".repeat(300 << 10));
+    world.send(first, &format!("{long}\n"));
+    world.send(second, &format!("{long}\n"));
+    assert_eq!(world.driver.director().counts().long_left, 0);
+    world.now = Now { instant: world.now.instant + Duration::from_secs(100), ..world.now };
+    world.turn();
+    assert!(!world.is_closed(first));
+    world.set_room(1000);
+    world.turn();
+    assert!(world.texts() == [long.clone(), long]);
 }
 
 #[test]

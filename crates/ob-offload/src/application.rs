@@ -87,6 +87,9 @@ pub struct Request {
     pub keys: Range<usize>,
 }
 
+/// Keys and requests for which a list keeps its memory.
+const KEPT_MAX: usize = 1024;
+
 /// The requests of a message. It is used again for the next one.
 #[derive(Debug, Default)]
 pub struct Requests {
@@ -95,10 +98,12 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Forgets what is there.
+    /// Forgets what is there. The memory of an unusually long message goes back.
     pub fn clear(&mut self) {
         self.requests.clear();
+        self.requests.shrink_to(KEPT_MAX);
         self.keys.clear();
+        self.keys.shrink_to(KEPT_MAX);
     }
 
     /// Adds a key of the request that is pushed next.

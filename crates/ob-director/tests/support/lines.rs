@@ -4,6 +4,7 @@
 //! host's. Several requests of one message are separated by `;`. With `BY_ID`, a request is `7:GET k` and its reply `7:…`.
 //! A record in a file is `key=value@stamp;`.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use ob_offload::{
@@ -12,7 +13,11 @@ use ob_offload::{
 };
 
 #[derive(Default)]
-pub struct Lines<const BY_ID: bool>;
+pub struct Lines<const BY_ID: bool> {
+    /// How often messages were cut, and looked through.
+    pub cuts: Cell<usize>,
+    pub predicates: Cell<usize>,
+}
 
 /// What the table holds: where a record lies, how long it is, and of which request.
 #[derive(Clone, Copy)]
@@ -74,6 +79,7 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
     const REPLIES: ReplyOrder = if BY_ID { ReplyOrder::ById } else { ReplyOrder::AsAsked };
 
     fn cut(&self, looked: &mut usize, bytes: &[u8], _: Standing, reply: &mut Vec<u8>) -> Cut {
+        self.cuts.set(self.cuts.get() + 1);
         if bytes.starts_with(b"\x01") {
             reply.extend_from_slice(b"!no\n");
             return Cut::Wrong;
@@ -91,6 +97,7 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
     }
 
     fn predicate(&self, message: &[u8], _: Standing, requests: &mut Requests) {
+        self.predicates.set(self.predicates.get() + 1);
         let mut start = 0;
         for text in message[..message.len() - 1].split(|byte| *byte == b';') {
             let bytes = start..start + text.len();

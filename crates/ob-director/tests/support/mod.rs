@@ -277,6 +277,7 @@ pub struct World<const BY_ID: bool = false> {
     pub disk: ScriptedFiles,
     pub host: ScriptedHost,
     pub table: Arc<Table>,
+    pub application: Rc<Lines<BY_ID>>,
     watcher: Box<dyn WriteObserver>,
     pub now: Now,
     next_client: u64,
@@ -306,17 +307,17 @@ impl<const BY_ID: bool> World<BY_ID> {
     pub fn with(engine: EngineConfig, config: DirectorConfig) -> Self {
         let table = TableConfig { buckets: 64, overflow: 8, when_full: WhenFull::Evict, seed: Some(1) };
         let (table, writer) = Table::new(table).unwrap();
-        let application = Rc::new(Lines);
+        let application = Rc::new(Lines::default());
         let engine = Engine::new(Rc::clone(&application), writer, engine, BLOCK);
         let watcher = Box::new(engine.watcher());
-        let director = Director::new(application, engine, config);
+        let director = Director::new(Rc::clone(&application), engine, config);
         let (net, disk, host) = (ScriptedNet::default(), ScriptedFiles::default(), ScriptedHost::default());
         host.0.borrow_mut().room = usize::MAX;
         host.0.borrow_mut().table = Some(Arc::clone(&table));
         let mut driver = DirectorDriver::new(net.clone(), host.clone(), disk.clone(), director);
         driver.listen(&Signature::new(["127.0.0.1:1".parse().unwrap()])).unwrap();
         let now = Now { instant: Instant::from_nanoseconds(1), unix_ms: 1_000_000 };
-        Self { driver, net, disk, host, table, watcher, now, next_client: 1, written: 0 }
+        Self { driver, net, disk, host, table, application, watcher, now, next_client: 1, written: 0 }
     }
 
     /// A world whose host is there, with one client that it has admitted.
