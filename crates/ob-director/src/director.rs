@@ -173,6 +173,13 @@ impl<A: Application> Director<A> {
         Some(key)
     }
 
+    /// What a client is told that [`Director::accept`] has no room for.
+    pub fn full(&mut self) -> &[u8] {
+        self.scratch.clear();
+        self.application.full(&mut self.scratch);
+        &self.scratch
+    }
+
     /// Room for what a client sends, or nothing if it is to wait: then [`ConnectionAction::Resume`] follows.
     pub fn receive_into(&mut self, key: ConnectionKey) -> Option<&mut [u8]> {
         let budget = &mut self.budget;

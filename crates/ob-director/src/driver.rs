@@ -119,7 +119,7 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
                     self.connections.insert(connection, key);
                     self.readable.push_back((connection, key));
                 }
-                None => self.net.close(connection),
+                None => self.turn_away(connection),
             },
             NetEvent::Readable(connection) => {
                 if let Some(key) = self.connections.get(&connection) {
@@ -138,6 +138,15 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
             }
             NetEvent::Connected(_) => {}
         }
+    }
+
+    /// Tells a client that there is no room for it. Whether it hears that is left to the network: nothing is kept of it.
+    fn turn_away(&mut self, connection: ConnectionId) {
+        let said = self.director.full();
+        if !said.is_empty() && self.net.send(connection, said).is_ok() {
+            let _ = self.net.finish(connection);
+        }
+        self.net.close(connection);
     }
 
     fn receive_all(&mut self) -> usize {

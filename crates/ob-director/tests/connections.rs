@@ -406,6 +406,7 @@ fn there_are_only_so_many_connections_and_places_are_used_again() {
     let clients: Vec<u64> = (0..64).map(|_| world.connect()).collect();
     let refused = world.connect();
     assert!(world.is_closed(refused) && !world.is_closed(clients[63]));
+    assert_eq!((world.got(refused), world.driver.director().counts().refused), ("!full\n".to_owned(), 1));
     let said = world.said();
     world.set_room(0);
     world.reset(clients[0]);

@@ -249,4 +249,9 @@ pub trait Application {
     /// Writes what a client is told whose request only the host can answer, while it is away. If it was forwarded, the host may
     /// have applied it or not, and the client must not be told that it was not.
     fn unavailable(&self, id: u64, was_forwarded: bool, reply: &mut Vec<u8>);
+
+    /// Writes what a client is told for whose connection there is no room, before it is closed.
+    fn full(&self, reply: &mut Vec<u8>) {
+        let _ = reply;
+    }
 }

@@ -179,6 +179,10 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
         candidates.ends_at(offset + bytes.len() as u64);
     }
 
+    fn full(&self, reply: &mut Vec<u8>) {
+        reply.extend_from_slice(b"!full\n");
+    }
+
     fn unavailable(&self, id: u64, was_forwarded: bool, reply: &mut Vec<u8>) {
         let said = if was_forwarded { '~' } else { '?' };
         reply.extend_from_slice(format!("{}{said}\n", head::<BY_ID>(id)).as_bytes());

@@ -232,6 +232,10 @@ impl Application for KvApplication {
             "LOADING the host is away, and only it can answer this; try again"
         });
     }
+
+    fn full(&self, reply: &mut Vec<u8>) {
+        Replies::new(reply, Version::Resp2).error("ERR max number of clients reached");
+    }
 }
 
 /// What the table may hold of a record.

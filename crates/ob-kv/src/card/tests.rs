@@ -133,3 +133,10 @@ fn clients_are_told_to_try_again_only_what_was_not_done() {
     assert!(said(false).starts_with("-LOADING ") && said(false).ends_with("\r\n"));
     assert!(said(true).starts_with("-ERR ") && said(true).ends_with("\r\n"));
 }
+
+#[test]
+fn clients_for_whom_there_is_no_room_are_told_so_as_redis_does() {
+    let mut reply = Vec::new();
+    KvApplication::default().full(&mut reply);
+    assert_eq!(reply, b"-ERR max number of clients reached\r\n");
+}

@@ -24,7 +24,9 @@ use super::{KvError, unix_ms};
 use crate::config::CardConfig;
 
 /// Connections at once.
-const CONNECTIONS_MAX: u32 = 4096;
+pub(super) const CONNECTIONS_MAX: u32 = 4096;
+/// Connections that may be accepted beyond those in one turn: a client has to be accepted to be told that there is no room.
+pub(super) const CONNECTIONS_AT_THE_DOOR: u32 = 16;
 
 /// The card's half of the service.
 pub struct KvCard {
@@ -131,7 +133,8 @@ impl KvCard {
             engine,
             DirectorConfig { connections_max, ..DirectorConfig::default() },
         );
-        let mut driver = DirectorDriver::new(TcpNet::new(handle, CONNECTIONS_MAX), port, files, director);
+        let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
+        let mut driver = DirectorDriver::new(net, port, files, director);
         let listening = driver.listen(&Signature::new([section.listen])).map_err(|error| {
             KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }
         })?;

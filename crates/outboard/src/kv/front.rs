@@ -31,12 +31,11 @@ use ob_offload::{BlockRead, BlocksRead, Engine, EngineConfig, Files};
 use ob_table::{Table, TableConfig};
 use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
+use super::card::{CONNECTIONS_AT_THE_DOOR, CONNECTIONS_MAX};
 use super::os_log::OsLog;
 use super::{KvError, recover, store_config, unix_ms};
 use crate::config::HostConfig;
 
-/// Connections at once.
-const CONNECTIONS_MAX: u32 = 4096;
 /// Frames of the stream that wait for the director.
 const FRAMES_MAX: usize = 256;
 /// The directory of the log, in the host's own.
@@ -140,7 +139,8 @@ impl Front {
             DirectorConfig { connections_max, ..DirectorConfig::default() },
         );
         let port = InProcess::new(Rc::clone(&stream));
-        let mut driver = DirectorDriver::new(TcpNet::new(&handle, CONNECTIONS_MAX), port, NoFiles, director);
+        let net = TcpNet::new(&handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
+        let mut driver = DirectorDriver::new(net, port, NoFiles, director);
         let listening = driver.listen(&Signature::new([section.listen])).map_err(|error| {
             KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }
         })?;
