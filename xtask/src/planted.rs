@@ -43,13 +43,14 @@ pub const HARNESSES: &[Harness] = &[
             "moved-unseen",
             "torn-read",
             "not-at-once",
+            "cleared-between",
         ],
     },
     Harness {
         package: "ob-table",
         test: "model",
         build: Build::Plain,
-        plants: &["eviction-forgets", "plain-store", "stale-replaces", "removed-stays"],
+        plants: &["eviction-forgets", "plain-store", "stale-replaces", "removed-stays", "cleared-unseen"],
     },
     Harness {
         package: "ob-sim",

@@ -34,6 +34,10 @@
 //! it is valid, look at the floors and make the new one valid. There are never two valid entries of a key. **Eviction**: take
 //! the entry out by a swap, raise the floor of its bucket to the stamp that came out.
 //!
+//! **Clearing**: store the stamp in the one word `cleared` of the table. Whoever finds an entry loads that word afterwards, and has not
+//! found it if it is older. The writer admits nothing older from then on, and takes what is older out as it comes across it.
+//! (What was not older when the table was cleared, it takes out at once, one by one.)
+//!
 //! **Invalidation**: note both sequences, strike (`fetch_min`) every entry of the key in sight, look at the sequences again.
 //! If they changed, or an entry was taken out under its hands, look again. If something was struck, done. If nothing was
 //! there, raise the floor of the first bucket, full fence, and look again; if there is still nothing, done. An invalidator that
@@ -70,9 +74,13 @@
 //! stays invalid. The writer makes a hard floor soft only after it took out everything in that bucket that is older; what could
 //! still come there from the other bucket is stopped by the other's floor, or was taken out when that was made soft.
 //!
+//! *Cleared* with `c`. A lookup that began afterwards sees `c` or more in the word. What is valid with `r < c` is not returned any more, wherever
+//! it is moved; nothing is made valid with such a stamp that was not admitted before; and no later lineage has one. An invalidation
+//! that strikes what was cleared is kept as any other is: by the slot, and by the floor of its bucket when that is emptied.
+//!
 //! *All at one instant.* Each entry was valid when it was found in the first pass and still is, the same instance, in the second;
 //! so all were valid when the second began. Loads of states acquire: a pass that saw one key's new entry sees the invalidations
-//! that came before its admission.
+//! that came before its admission, and so the clearing if there was one, which the second pass compares all of them with.
 //!
 //! What is assumed: that a sequence of 32 bits does not come round to the same number (2^31 fillings of one bucket) while
 //! one lookup or invalidation is under way.

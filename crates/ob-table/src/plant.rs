@@ -28,6 +28,10 @@ pub enum Bug {
     StaleReplaces,
     /// `removed-stays`: removing an entry that lies in its second bucket leaves the slot taken.
     RemovedStays,
+    /// `cleared-unseen`: lookups do not compare with the stamp of the last clearing.
+    ClearedUnseen,
+    /// `cleared-between`: a lookup of several keys does not see a clearing between its two looks.
+    ClearedBetween,
 }
 
 /// Whether a bug is planted.
@@ -47,6 +51,8 @@ pub fn is_planted(bug: Bug) -> bool {
         "not-at-once" => Some(Bug::NotAtOnce),
         "stale-replaces" => Some(Bug::StaleReplaces),
         "removed-stays" => Some(Bug::RemovedStays),
+        "cleared-unseen" => Some(Bug::ClearedUnseen),
+        "cleared-between" => Some(Bug::ClearedBetween),
         _ => None,
     });
     *planted == Some(bug)

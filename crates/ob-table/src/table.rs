@@ -8,7 +8,7 @@ use crate::memory::{Bucket, Buckets};
 use crate::placement::{Place, Placement, Tag};
 use crate::plant::{Bug, is_planted};
 use crate::state::{Floor, State};
-use crate::sync::{ATTEMPTS, Ordering, SLOTS, fence};
+use crate::sync::{ATTEMPTS, AtomicU64, Ordering, SLOTS, fence};
 use crate::writer::TableWriter;
 use crate::{Hit, Key, Stamp};
 
@@ -21,6 +21,8 @@ pub struct Table {
     /// Buckets that keys are hashed to; those for chains come behind them.
     pub(crate) hashed: u32,
     pub(crate) placement: Placement,
+    /// The stamp of the last clearing: what is older is not there, whatever its slot says.
+    pub(crate) cleared: AtomicU64,
     pub(crate) outside: OutsideCounts,
 }
 
@@ -30,6 +32,8 @@ pub struct Table {
 pub(crate) struct OutsideCounts {
     /// Entries that were valid until an invalidation came.
     pub(crate) struck: Count,
+    /// Entries that had been cleared, and are tombstones of a later invalidation.
+    pub(crate) revived: Count,
     /// Invalidations that gave up looking.
     pub(crate) hardened: Count,
     #[cfg(loom)]
@@ -83,6 +87,7 @@ impl Table {
             buckets: Buckets::new(config.buckets + config.overflow)?,
             hashed: config.buckets,
             placement: Placement::new(config.buckets, config.seed),
+            cleared: AtomicU64::new(0),
             outside: OutsideCounts::default(),
         });
         let writer = TableWriter::new(Arc::clone(&table), config.when_full);
@@ -283,7 +288,7 @@ impl Table {
         key: &Key,
     ) -> Option<Probe> {
         let state = bucket.state(slot, Ordering::Acquire);
-        if !state.is_valid() || !bucket.has_key(slot, key) {
+        if !state.is_valid() || self.is_cleared(state.stamp()) || !bucket.has_key(slot, key) {
             return None;
         }
         let item = bucket.item(slot);
@@ -300,7 +305,15 @@ impl Table {
         let head = self.bucket(found.main);
         let state = self.bucket(found.bucket).state(found.slot, Ordering::Acquire);
         let is_same = head.seq.load(Ordering::Relaxed) == found.seq;
-        is_same && state == State::valid(found.hit.stamp)
+        let is_cleared = self.is_cleared(found.hit.stamp) && !is_planted(Bug::ClearedBetween);
+        is_same && state == State::valid(found.hit.stamp) && !is_cleared
+    }
+
+    /// Whether an entry of this stamp is older than the last clearing. Asked after the entry's state was loaded: whoever has
+    /// seen an entry that was admitted after a clearing sees the clearing.
+    #[inline(always)]
+    pub(crate) fn is_cleared(&self, stamp: Stamp) -> bool {
+        stamp.number() < self.cleared.load(Ordering::Acquire) && !is_planted(Bug::ClearedUnseen)
     }
 
     #[inline]
@@ -344,7 +357,13 @@ impl Table {
     }
 
     pub(crate) fn count_struck(&self, before: State, tombstone: State) {
-        if before.is_valid() && tombstone.0 < before.0 {
+        if tombstone.0 >= before.0 {
+            return;
+        }
+        if self.is_cleared(before.stamp()) {
+            let is_revived = !self.is_cleared(tombstone.stamp());
+            self.outside.revived.fetch_add(u64::from(is_revived), Ordering::Relaxed);
+        } else if before.is_valid() {
             self.outside.struck.fetch_add(1, Ordering::Relaxed);
         }
     }

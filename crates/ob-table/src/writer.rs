@@ -9,15 +9,19 @@ use crate::placement::{Place, Tag};
 use crate::plant::{Bug, is_planted};
 use crate::state::{Floor, State};
 use crate::sync::{ATTEMPTS, Ordering, SLOTS, fence};
-use crate::table::Table;
+use crate::table::{CHAIN_MAX, Table};
 use crate::{Item, Key, Stamp};
 
 /// The one who fills the table.
 pub struct TableWriter {
     pub(crate) table: Arc<Table>,
     when_full: WhenFull,
-    /// Nothing older is admitted anywhere.
+    /// Nothing older is admitted anywhere; what is older in a slot was cleared.
     floor: Stamp,
+    /// The greatest stamp of anything that this has filled.
+    newest: Stamp,
+    /// The next bucket that what was cleared is taken out of; at the end of the table, of none.
+    reaped: u32,
     pub(crate) overflow: Overflow,
     pub(crate) tally: Tally,
 }
@@ -57,11 +61,14 @@ pub struct Counts {
 }
 
 /// Counted by the writer. Entries go in and out by its hand only; what becomes of them between is the invalidators' count.
+/// What was cleared is not counted any more.
 #[derive(Default)]
 pub(crate) struct Tally {
-    occupied: u64,
-    valid_in: u64,
-    valid_out: u64,
+    occupied: i64,
+    valid: i64,
+    /// What the invalidators had counted at the last clearing.
+    struck_before: u64,
+    revived_before: u64,
     admitted: u64,
     refused_stale: u64,
     refused_full: u64,
@@ -80,7 +87,8 @@ pub(crate) struct Spot {
 impl TableWriter {
     pub(crate) fn new(table: Arc<Table>, when_full: WhenFull) -> Self {
         let overflow = Overflow::new(&table);
-        Self { table, when_full, floor: Stamp::ZERO, overflow, tally: Tally::default() }
+        let (floor, newest, reaped) = (Stamp::ZERO, Stamp::ZERO, table.hashed);
+        Self { table, when_full, floor, newest, reaped, overflow, tally: Tally::default() }
     }
 
     /// The table that this fills.
@@ -97,6 +105,7 @@ impl TableWriter {
     pub fn admit(&mut self, key: &Key, item: &Item, stamp: Stamp) -> Result<(), Refused> {
         let place = self.place(key);
         self.settle(&place);
+        self.reap();
         let outcome = self.admit_at(&place, key, item, stamp);
         match outcome {
             Ok(()) => self.tally.admitted += 1,
@@ -140,9 +149,25 @@ impl TableWriter {
         true
     }
 
-    /// Takes everything out, and admits nothing older than the stamp from now on. Touches one cache line a bucket.
+    /// Takes everything out, and admits nothing older than the stamp from now on.
+    ///
+    /// With a stamp that is greater than those of all that was admitted, as that of a request that is just being made, this
+    /// takes no time: lookups compare with the stamp, and slots are emptied as others need them. Otherwise it touches a cache
+    /// line of each bucket.
     pub fn clear(&mut self, stamp: Stamp) {
         self.floor = self.floor.max(stamp);
+        self.table.cleared.store(self.floor.number(), Ordering::Release);
+        if stamp <= self.newest {
+            self.take_all();
+        }
+        let outside = &self.table.outside;
+        self.tally.struck_before = outside.struck.load(Ordering::Relaxed);
+        self.tally.revived_before = outside.revived.load(Ordering::Relaxed);
+        (self.tally.occupied, self.tally.valid) = (0, 0);
+        self.reaped = 0;
+    }
+
+    fn take_all(&mut self) {
         for main in 0..self.table.hashed {
             let table = Arc::clone(&self.table);
             for (bucket, entries) in table.chain(main) {
@@ -152,6 +177,33 @@ impl TableWriter {
             }
             self.overflow.unlink_all(&table, main);
         }
+    }
+
+    /// Takes out what was cleared, of one bucket at a time, so that chains do not stay longer than they need be.
+    fn reap(&mut self) {
+        if self.reaped >= self.table.hashed {
+            return;
+        }
+        let main = self.reaped;
+        self.reaped += 1;
+        let table = Arc::clone(&self.table);
+        let mut chained = [None; CHAIN_MAX];
+        for (at, (bucket, _)) in table.chain(main).enumerate() {
+            for spot in (0..SLOTS).map(|slot| Spot { main, bucket, slot }) {
+                if self.was_cleared(self.state(spot)) {
+                    self.take(spot);
+                }
+            }
+            if let Some(place) = at.checked_sub(1).and_then(|at| chained.get_mut(at)) {
+                *place = Some(bucket);
+            }
+        }
+        chained.into_iter().flatten().for_each(|bucket| self.unlink_if_empty(main, bucket));
+    }
+
+    /// Whether a slot has what was there when everything was taken out.
+    fn was_cleared(&self, state: State) -> bool {
+        !state.is_free() && state.stamp() < self.floor
     }
 
     /// Moves a key's entry to its other bucket, if there is a free slot, and says whether. Admitting does this where it has
@@ -168,12 +220,14 @@ impl TableWriter {
     /// What the table holds, and what was done. Exact while nobody invalidates.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let struck = self.table.outside.struck.load(Ordering::Relaxed);
-        let Tally { occupied, valid_in, valid_out, .. } = self.tally;
-        let entries = valid_in.saturating_sub(valid_out).saturating_sub(struck);
+        let Tally { occupied, valid, struck_before, revived_before, .. } = self.tally;
+        let struck = self.table.outside.struck.load(Ordering::Relaxed) - struck_before;
+        let revived = self.table.outside.revived.load(Ordering::Relaxed) - revived_before;
+        let entries = valid.saturating_sub_unsigned(struck).max(0);
+        let tombstones = occupied.saturating_add_unsigned(revived) - entries;
         Counts {
-            entries,
-            tombstones: occupied.saturating_sub(entries),
+            entries: entries.unsigned_abs(),
+            tombstones: tombstones.max(0).unsigned_abs(),
             chained: self.overflow.used(),
             admitted: self.tally.admitted,
             refused_stale: self.tally.refused_stale,
@@ -217,7 +271,7 @@ impl TableWriter {
             bucket.publish(spot.slot, old);
             return Err(Refused::Stale);
         }
-        self.tally.count_out(old);
+        self.count_out(old);
         Ok(spot)
     }
 
@@ -263,27 +317,45 @@ impl TableWriter {
     }
 
     /// A slot for which readers ask the memory before they know where the entry is, if it is free.
-    fn free_home(&self, place: &Place) -> Option<Spot> {
+    fn free_home(&mut self, place: &Place) -> Option<Spot> {
         let slot = place.tag.home();
         let homes = place.buckets().into_iter().map(|main| Spot { main, bucket: main, slot });
-        homes.into_iter().find(|spot| self.state(*spot).is_free())
+        let spot = homes.into_iter().find(|spot| {
+            let state = self.state(*spot);
+            state.is_free() || self.was_cleared(state)
+        })?;
+        self.take_if_any(spot);
+        Some(spot)
+    }
+
+    fn take_if_any(&mut self, spot: Spot) {
+        if !self.state(spot).is_free() {
+            self.take(spot);
+        }
     }
 
     /// A slot of the bucket or its chain that is free, or can be without losing anything: the floor says as much as the
     /// tombstone in it.
     pub(crate) fn free_slot(&mut self, main: u32) -> Option<Spot> {
         let floor = self.floor.max(self.floor_word(main).stamp());
-        let mut idle = None;
+        let (mut idle, mut cleared) = (None, None);
         for (bucket, entries) in self.table.chain(main) {
             for slot in 0..SLOTS {
                 let state = entries.state(slot, Ordering::Relaxed);
                 if state.is_free() {
                     return Some(Spot { main, bucket, slot });
                 }
+                if self.was_cleared(state) {
+                    cleared = Some(Spot { main, bucket, slot });
+                }
                 if state.is_tombstone() && state.stamp() <= floor {
                     idle = Some(Spot { main, bucket, slot });
                 }
             }
+        }
+        if let Some(spot) = cleared {
+            self.take(spot);
+            return Some(spot);
         }
         idle.map(|spot| self.evict(spot))
     }
@@ -297,7 +369,7 @@ impl TableWriter {
     /// Takes an entry out for good. What it knew, the floor of its bucket knows from now on.
     fn take(&mut self, spot: Spot) {
         let old = self.table.bucket(spot.bucket).take_out(spot.slot);
-        self.tally.count_out(old);
+        self.count_out(old);
         if old.stamp() > self.floor && !is_planted(Bug::EvictionForgets) {
             self.table.raise_floor(spot.main, old.stamp());
         }
@@ -314,6 +386,7 @@ impl TableWriter {
         bucket.publish(spot.slot, State::tombstone(stamp));
         head.seq.store(seq.wrapping_add(2), Ordering::Release);
         self.tally.occupied += 1;
+        self.newest = self.newest.max(stamp);
     }
 
     /// Makes an entry valid that was published with this stamp, unless an invalidation came.
@@ -321,7 +394,7 @@ impl TableWriter {
         let state = &self.table.bucket(spot.bucket).states[spot.slot];
         let (before, after) = (State::tombstone(stamp).0, State::valid(stamp).0);
         let is_made = state.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.tally.valid_in += u64::from(is_made);
+        self.tally.valid += i64::from(is_made);
         is_made
     }
 
@@ -330,12 +403,15 @@ impl TableWriter {
         let table = Arc::clone(&self.table);
         let source = table.bucket(from.bucket);
         let before = source.state(from.slot, Ordering::Acquire);
+        if self.was_cleared(before) {
+            return self.take(from);
+        }
         let stamp = before.stamp();
         self.fill(to, source.tag(from.slot), &source.key(from.slot), &source.item(from.slot), stamp);
         // As in `admit_at`, for an invalidator that has given up looking.
         fence(Ordering::SeqCst);
         let mut old = source.take_out(from.slot);
-        self.tally.count_out(old);
+        self.count_out(old);
         self.tally.kicks += 1;
         if is_planted(Bug::MoveForgets) {
             old = before;
@@ -383,6 +459,13 @@ impl TableWriter {
         }
     }
 
+    fn count_out(&mut self, old: State) {
+        if !self.was_cleared(old) {
+            self.tally.occupied -= 1;
+            self.tally.valid -= i64::from(old.is_valid());
+        }
+    }
+
     /// Where a key can be; both headers are on their way.
     fn place(&self, key: &Key) -> Place {
         let place = self.table.placement.place(key);
@@ -416,12 +499,5 @@ impl TableWriter {
     /// Nothing older is admitted for a key of this place.
     fn floor_of(&self, place: &Place) -> Stamp {
         place.buckets().into_iter().fold(self.floor, |floor, main| floor.max(self.floor_word(main).stamp()))
-    }
-}
-
-impl Tally {
-    fn count_out(&mut self, old: State) {
-        self.occupied -= 1;
-        self.valid_out += u64::from(old.is_valid());
     }
 }

@@ -269,6 +269,66 @@ fn a_reader_on_a_third_thread_finds_nothing_that_was_invalidated() {
     });
 }
 
+#[test]
+fn a_reader_finds_nothing_that_was_cleared() {
+    model_of_much(|| {
+        let (table, mut writer) = table(0);
+        let (subject, other) = (key(&table, 0, 0), key(&table, 0, 1));
+        assert!(admit(&mut writer, &subject, 1));
+        let is_done = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let is_done = Arc::clone(&is_done);
+            thread::spawn(move || {
+                writer.clear(stamp(2));
+                is_done.store(true, Ordering::Release);
+                // Whose slot the other one takes.
+                assert!(admit(&mut writer, &other, 3));
+                assert!(admit(&mut writer, &subject, 3));
+            })
+        };
+        let invalidated = if is_done.load(Ordering::Acquire) { 2 } else { 0 };
+        check(&table, &subject, invalidated);
+        thread.join().unwrap();
+        check(&table, &subject, 3);
+    });
+}
+
+#[test]
+fn an_invalidation_of_what_was_cleared_is_not_lost() {
+    invalidated_while(
+        0,
+        |writer, subject| {
+            assert!(admit(writer, subject, 0));
+        },
+        |writer, subject| {
+            writer.clear(stamp(1));
+            let _ = admit(writer, subject, 1);
+        },
+    );
+}
+
+#[test]
+fn a_clearing_takes_all_keys_at_one_instant() {
+    model_of_much(|| {
+        let (table, mut writer) = table(0);
+        let both = [key(&table, 0, 0), key(&table, 1, 0)];
+        for key in &both {
+            assert!(admit(&mut writer, key, 1));
+        }
+        let thread = {
+            thread::spawn(move || {
+                writer.clear(stamp(2));
+                assert!(admit(&mut writer, &both[0], 2));
+            })
+        };
+        let mut hits = [None; 2];
+        if table.lookup_all_at_once(&both, &mut hits) {
+            assert_eq!(hits.map(|hit| hit.map(|hit| hit.stamp)), [Some(stamp(1)); 2]);
+        }
+        thread.join().unwrap();
+    });
+}
+
 /// A reader beside a writer never sees a mixture.
 fn read_while(write: impl Fn(&mut TableWriter, &Key, &Key) + Copy + Send + Sync + 'static) {
     loom::model(move || {
