@@ -106,6 +106,7 @@ pub const HARNESSES: &[Harness] = &[
             "served-unadmitted",
             "unchecked-read",
             "admitted-at-submission",
+            "read-unseen",
         ],
     },
     Harness {

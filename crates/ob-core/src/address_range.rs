@@ -1,4 +1,4 @@
-//! Which addresses may attach over `tcp`.
+//! Ranges of addresses: who may attach over `tcp`, and whose requests the card may answer.
 
 use std::net::IpAddr;
 

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address_range;
 mod device;
 mod dma;
 mod ids;
@@ -22,6 +23,7 @@ mod net;
 mod node_kind;
 mod time;
 
+pub use address_range::{AddressRange, address_bits};
 pub use device::{Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp};
 pub use dma::{Bell, Dma, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Doorbell, WORDS_MAX};
 pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, NodeId, RegionId, Token};

@@ -105,6 +105,8 @@ pub(crate) struct Connection<C> {
     pub(crate) key: ConnectionKey,
     pub(crate) net: ConnectionId,
     pub(crate) peer: SocketAddr,
+    /// The card looks for answers to its requests.
+    pub(crate) is_matched: bool,
     pub(crate) cutter: C,
     pub(crate) input: Input,
     pub(crate) output: Output,
@@ -161,6 +163,7 @@ impl<C: Default> Connection<C> {
             key,
             net,
             peer,
+            is_matched: true,
             cutter: C::default(),
             input: Input::default(),
             output: Output::default(),

@@ -150,8 +150,9 @@ impl<A: Application> Director<A> {
         self.stream.is_here()
     }
 
-    /// A client has connected. Without a key there is no room, and the connection is to be closed.
-    pub fn accept(&mut self, net: ConnectionId, peer: SocketAddr) -> Option<ConnectionKey> {
+    /// A client has connected. If its flow is not matched, the card looks for no answers to its requests. Without a key there is no
+    /// room, and the connection is to be closed.
+    pub fn accept(&mut self, net: ConnectionId, peer: SocketAddr, is_matched: bool) -> Option<ConnectionKey> {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.connections.len() < self.config.connections_max => {
@@ -166,7 +167,8 @@ impl<A: Application> Director<A> {
         let key = ConnectionKey::new(self.next_serial, index);
         self.next_serial += 1;
         if let Some(place) = self.connections.get_mut(index) {
-            *place = Some(Connection::new(key, net, peer, self.now.instant));
+            let connection = Connection::new(key, net, peer, self.now.instant);
+            *place = Some(Connection { is_matched, ..connection });
         }
         self.counts.accepted += 1;
         self.tell_host(key);

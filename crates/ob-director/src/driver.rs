@@ -15,14 +15,14 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use ob_core::{ConnectionId, Instant, Net, NetEvent, NetListenError, Received};
+use ob_core::{ConnectionId, Instant, ListenerId, Net, NetEvent, NetListenError, Received};
 use ob_offload::{Application, Files};
 use ob_wire_link::stream::FRAGMENT_LEN;
 
 use crate::connection::ConnectionKey;
 use crate::director::{ConnectionAction, Director, Now};
 use crate::host::HostPort;
-use crate::signature::Signature;
+use crate::signature::{Flow, Protocol, Signature};
 
 /// Receives a connection gets in one turn; the others are not to wait for one that always has more.
 const RECEIVES_A_TURN: usize = 4;
@@ -44,6 +44,8 @@ pub struct DirectorDriver<N, P, F, A: Application> {
     port: P,
     files: F,
     director: Director<A>,
+    /// Where it listens, and for what.
+    listeners: HashMap<ListenerId, (SocketAddr, Signature)>,
     connections: HashMap<ConnectionId, ConnectionKey>,
     /// Connections that may have bytes.
     readable: VecDeque<(ConnectionId, ConnectionKey)>,
@@ -52,7 +54,8 @@ pub struct DirectorDriver<N, P, F, A: Application> {
 impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
     /// Nothing is served before [`DirectorDriver::listen`].
     pub fn new(net: N, port: P, files: F, director: Director<A>) -> Self {
-        Self { net, port, files, director, connections: HashMap::new(), readable: VecDeque::new() }
+        let (listeners, connections, readable) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Self { net, port, files, director, listeners, connections, readable }
     }
 
     /// Accepts the connections of a signature; the addresses that it really has.
@@ -63,7 +66,9 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
         let mut addresses = Vec::new();
         for address in signature.listens() {
             let listener = self.net.listen(*address)?;
-            addresses.push(self.net.listener_address(listener).unwrap_or(*address));
+            let address = self.net.listener_address(listener).unwrap_or(*address);
+            self.listeners.insert(listener, (address, signature.clone()));
+            addresses.push(address);
         }
         Ok(addresses)
     }
@@ -114,13 +119,7 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
 
     fn handle(&mut self, event: NetEvent) {
         match event {
-            NetEvent::Accepted { connection, peer, .. } => match self.director.accept(connection, peer) {
-                Some(key) => {
-                    self.connections.insert(connection, key);
-                    self.readable.push_back((connection, key));
-                }
-                None => self.turn_away(connection),
-            },
+            NetEvent::Accepted { listener, connection, peer } => self.accept(listener, connection, peer),
             NetEvent::Readable(connection) => {
                 if let Some(key) = self.connections.get(&connection) {
                     self.readable.push_back((connection, *key));
@@ -137,6 +136,19 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
                 }
             }
             NetEvent::Connected(_) => {}
+        }
+    }
+
+    fn accept(&mut self, listener: ListenerId, connection: ConnectionId, client: SocketAddr) {
+        let is_matched = self.listeners.get(&listener).is_some_and(|(local, signature)| {
+            signature.matches(&Flow { protocol: Protocol::Tcp, client, local: *local })
+        });
+        match self.director.accept(connection, client, is_matched) {
+            Some(key) => {
+                self.connections.insert(connection, key);
+                self.readable.push_back((connection, key));
+            }
+            None => self.turn_away(connection),
         }
     }
 

@@ -33,4 +33,4 @@ pub use counts::DirectorCounts;
 pub use director::{ConnectionAction, Director, DirectorConfig, Now};
 pub use driver::{DirectorDriver, Turn};
 pub use host::{HostEvent, HostFrame, HostPort};
-pub use signature::Signature;
+pub use signature::{Flow, FlowPattern, Protocol, Signature};

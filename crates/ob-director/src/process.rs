@@ -341,6 +341,9 @@ impl<A: Application> Director<A> {
         id: u64,
         keys: &[Key],
     ) -> Result<ContextId, Reason> {
+        if !connection.is_matched {
+            return Err(Reason::NotMatched);
+        }
         if !connection.standing.is_admitted() && !is_planted(Bug::ServedUnadmitted) {
             return Err(Reason::NotAdmitted);
         }
@@ -398,6 +401,7 @@ impl<A: Application> Director<A> {
                     self.invalidate(outgoing, stamp);
                 }
                 self.stream.given(stamp);
+                self.engine.given(stamp);
                 self.counts.host.add(outgoing.reason);
                 return Ok(stamp.number());
             }

@@ -5,9 +5,10 @@
 mod support;
 
 use ob_core::ConnectionId;
+use ob_director::{FlowPattern, Signature};
 use ob_offload::Reason;
 use ob_wire_link::stream::FromHost;
-use support::{Said, World};
+use support::{Said, World, director_config, engine_config};
 
 #[test]
 fn a_stored_record_is_read_by_the_card_alone() {
@@ -161,6 +162,33 @@ fn records_are_admitted_when_the_log_is_settled_behind_them() {
 }
 
 #[test]
+fn what_the_host_reads_to_change_it_is_the_hosts_until_it_says_more() {
+    let (mut world, client) = <World>::admitted();
+    world.application.invalidates.set(true);
+    world.disk.0.borrow_mut().is_quick = true;
+    let (a, _) = (world.store("a", "1", 1), world.store("b", "1", 1));
+    let c = world.write("c", "1", 1);
+    world.read_by_host(&a);
+    world.read_by_host(&c);
+    assert_eq!((world.find("a"), world.find("b").map(|stamp| stamp.number())), (None, Some(1)));
+    world.settle();
+    assert_eq!(world.find("c"), None, "what was on its way to the table is outdated too");
+    world.attest("a", a, 1);
+    assert_eq!(world.find("a"), None, "and so is what the host says of the time before");
+    world.send(client, "GET b\nGET a\n");
+    assert_eq!(world.got(client), "$1\n");
+    let (connection, stamp) = world.expect_request("GET a");
+    world.reply(connection, stamp, "$1\n");
+    world.attest("a", a, stamp);
+    world.send(client, "GET a\n");
+    assert_eq!((world.got(client), world.texts()), ("$1\n$1\n".to_owned(), vec![]));
+    // An application that does not ask for it is not troubled.
+    world.application.invalidates.set(false);
+    world.read_by_host(&a);
+    assert!(world.find("a").is_some());
+}
+
+#[test]
 fn a_record_with_a_stamp_that_nobody_was_given_is_not_admitted() {
     let (mut world, _) = <World>::admitted();
     world.store("a", "1", 2);
@@ -205,6 +233,30 @@ fn nobody_is_served_before_the_host_has_admitted_the_connection() {
     world.send(stranger, "GET a\n");
     assert_eq!((world.reads(), world.requests()), (1, vec![]));
     assert_eq!(world.driver.director().counts().host.of(Reason::NotAdmitted), 1);
+}
+
+#[test]
+fn what_the_signature_leaves_out_is_the_hosts_and_invalidates_all_the_same() {
+    // Clients of these worlds come from port 1000 and their number on.
+    let writers = FlowPattern { client_ports: Some(1002..=1002), ..FlowPattern::default() };
+    let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let signature = Signature::new([listen]).without([writers]);
+    let mut world = <World>::with_signature(engine_config(), director_config(), &signature);
+    world.meet(0, 0);
+    let (reader, writer) = (world.connect(), world.connect());
+    world.said();
+    world.admit(reader);
+    world.admit(writer);
+    world.store("a", "1", 1);
+    world.disk.0.borrow_mut().is_quick = true;
+    world.send(writer, "GET a\n");
+    let (connection, stamp) = world.expect_request("GET a");
+    world.reply(connection, stamp, "$1\n");
+    assert_eq!(world.driver.director().counts().host.of(Reason::NotMatched), 1);
+    world.send(reader, "GET a\n");
+    assert_eq!((world.got(reader), world.texts()), ("$1\n".to_owned(), vec![]));
+    world.send(writer, "SET a 2\n");
+    assert_eq!((world.texts(), world.find("a")), (vec!["SET a 2".to_owned()], None));
 }
 
 #[test]

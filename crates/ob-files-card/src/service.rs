@@ -166,7 +166,7 @@ impl<D: Device> FilesService<D> {
         LocalFiles::new(&self.hub, self.files.server_info())
     }
 
-    /// Shows the writes of hosts to somebody within the card, from now on.
+    /// Shows the writes and reads of hosts to somebody within the card, from now on.
     pub fn observe_writes(&mut self, observer: Box<dyn WriteObserver>) {
         self.observer = Some(observer);
     }
@@ -328,6 +328,9 @@ impl<D: Device> FilesService<D> {
             // Nothing to read, but the engine decides whether that is an error.
             None => message.inline.split_to(0),
         };
+        if let Some(observer) = &mut self.observer {
+            observer.read_taken(header.node, header.offset, u64::from(len));
+        }
         let op = Op::Read { file: header.node, offset: header.offset, len, into };
         self.submit(key, header.id, Some(reservation), op);
         Taken::Yes

@@ -624,7 +624,7 @@ fn a_group_may_go_with_requests_in_flight() {
 }
 
 #[test]
-fn writes_of_hosts_are_shown_to_who_wants_to_see_them() {
+fn writes_and_reads_of_hosts_are_shown_to_who_wants_to_see_them() {
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -633,6 +633,10 @@ fn writes_of_hosts_are_shown_to_who_wants_to_see_them() {
     impl ob_files_card::WriteObserver for Recorder {
         fn write_taken(&mut self, file: NodeId, offset: u64, bytes: &[u8]) {
             self.0.borrow_mut().push((file, offset, bytes.to_vec()));
+        }
+
+        fn read_taken(&mut self, file: NodeId, offset: u64, len: u64) {
+            self.0.borrow_mut().push((file, offset, format!("{len} bytes").into_bytes()));
         }
     }
 
@@ -646,7 +650,16 @@ fn writes_of_hosts_are_shown_to_who_wants_to_see_them() {
     // What is refused was not taken.
     let without = Request::new(Operation::Write).node(file).length(5);
     assert_eq!(house.call(group, without).error(), Some(FileError::Invalid));
-    assert_eq!(*seen.borrow(), [(file, 4096, b"some bytes".to_vec())]);
+    assert_eq!(*seen.borrow(), [(file, 4096, b"some bytes".to_vec()), (file, 4096, b"10 bytes".to_vec())]);
+    // It is shown before any of it is read.
+    house.service.device().holds = Some(Box::new(|op: &DeviceOp| matches!(op, DeviceOp::Read { .. })));
+    let held = house.push(group, read(file, 4096, 4));
+    house.settle();
+    assert_eq!(seen.borrow().last(), Some(&(file, 4096, b"4 bytes".to_vec())));
+    assert!(house.groups[group].take(held).is_none());
+    house.service.device().holds = None;
+    house.settle();
+    assert_eq!(house.groups[group].take(held).unwrap().payload, b"some");
 }
 
 #[test]

@@ -18,7 +18,6 @@ use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::address_range::AddressRange;
 use crate::attachment::{CardAttachment, CardEvent, Identity};
 use crate::card_dma::CardDma;
 use crate::connection::{self, Arrived, Connection, ConnectionError, PeerProcess};
@@ -26,6 +25,7 @@ use crate::frame_dma::FrameDma;
 use crate::group::{GroupClosedReason, GroupRefusal};
 use crate::memory_file;
 use crate::model::{Costs, ModelDma};
+use ob_core::AddressRange;
 
 /// Transfers in flight for one host.
 const TRANSFERS_MAX: usize = 1024;

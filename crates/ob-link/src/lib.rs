@@ -24,7 +24,6 @@
 //! shared descriptor flags do not matter; regions cannot shrink; the death of the process is seen by its process
 //! descriptor, even if children hold its sockets open.
 
-mod address_range;
 mod attachment;
 mod card_dma;
 mod card_link;
@@ -38,7 +37,6 @@ pub mod memory_file;
 mod model;
 mod sequencer;
 
-pub use address_range::{AddressRange, address_bits};
 pub use attachment::{CardAttachment, CardEvent, Identity};
 pub use card_dma::{CardDma, Wake};
 pub use card_link::{CardLink, CardLinkConfig, CardLinkError, HostReport, Listen};
@@ -50,6 +48,7 @@ pub use host_link::{
     AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, OpenGroupError, Over, WaitError,
 };
 pub use model::{Costs, ModelDma};
+pub use ob_core::{AddressRange, address_bits};
 pub use ob_ring::{CardService, GroupKey};
 pub use ob_wire_link::frame::LinkKind;
 

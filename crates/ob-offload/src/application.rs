@@ -3,7 +3,7 @@
 //! Each function gets bytes and small values, and gives lists back; none keeps a reference, and none has a state but the
 //! cutter's. So a verified program can stand in for any of them.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use ob_table::{Hit, Item, Key, Stamp};
 
@@ -61,6 +61,14 @@ pub enum Route {
         /// Whether the connection's standing may be another one afterwards.
         may_change_standing: bool,
     },
+}
+
+impl Route {
+    /// To the host, for a request that changes nothing.
+    #[must_use]
+    pub fn to_host(reason: Reason) -> Self {
+        Self::Host { reason, changes: Changes::Nothing, may_change_standing: false }
+    }
 }
 
 /// What a request may change.
@@ -206,6 +214,17 @@ impl Candidates {
     }
 }
 
+/// Cuts messages that begin with their length, in four bytes, the lowest first; these four count too.
+#[must_use]
+pub fn cut_by_length(bytes: &[u8], lengths: RangeInclusive<usize>) -> Cut {
+    match bytes.first_chunk().map(|head| u32::from_le_bytes(*head) as usize) {
+        None => Cut::Part(4 - bytes.len().min(3)),
+        Some(length) if length < 4 || !lengths.contains(&length) => Cut::Wrong,
+        Some(length) if length > bytes.len() => Cut::Part(length - bytes.len()),
+        Some(length) => Cut::Message(length),
+    }
+}
+
 /// A service, as the card sees it (DDS Table 1).
 pub trait Application {
     /// How far a connection's stream was looked at.
@@ -237,11 +256,15 @@ pub trait Application {
     fn check(&self, request: &[u8], hits: &[Hit], read: &ReadBytes<'_>, reply: &mut Reply) -> bool;
 
     /// Lists the records in what the host writes to a file (the paper's *Cache*). `store` is the host's, as it said when it
-    /// met the card: no client knows it, so bytes of a client that look like the store's own are told from them by it.
-    fn cache(&self, store: &[u8; 16], file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates);
+    /// met the card: no client knows it, so bytes of a client that look like the store's own are told from them by it. A service that
+    /// finds things without the table needs none.
+    fn cache(&self, store: &[u8; 16], file: u32, offset: u64, bytes: &[u8], candidates: &mut Candidates) {
+        let _ = (store, file, offset, bytes, candidates);
+    }
 
-    /// Lists the keys in what the host reads from a file, to change it later (the paper's *Invalidate*). A service whose
-    /// every change is a request needs none.
+    /// Lists the keys in what the host is about to read from a file, to change it later (the paper's *Invalidate*). The table
+    /// forgets them before anything of it reaches the host, and takes only what was written, or is attested, as of a request that is
+    /// forwarded afterwards. A service whose every change is a request needs none.
     fn invalidate(&self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
         let _ = (file, offset, len, keys);
     }

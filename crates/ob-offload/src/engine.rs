@@ -8,7 +8,7 @@
 //!
 //! Nothing waits here: a request that finds no context or no buffer is the host's.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct Context {
 pub struct Engine<A> {
     application: Rc<A>,
     table: Arc<Table>,
-    writer: TableWriter,
+    writer: Rc<RefCell<TableWriter>>,
     config: EngineConfig,
     buffers: Buffers,
     block_len: u32,
@@ -143,7 +143,7 @@ impl<A: Application> Engine<A> {
         Self {
             application,
             table: Arc::clone(writer.table()),
-            writer,
+            writer: Rc::new(RefCell::new(writer)),
             buffers: Buffers::new(&config.buffers),
             block_len: block_len.max(1),
             contexts: (0..contexts).map(|_| Context::default()).collect(),
@@ -159,9 +159,13 @@ impl<A: Application> Engine<A> {
         }
     }
 
-    /// What shows the host's writes to this engine: for the file service.
+    /// What shows the host's writes and reads to this engine: for the file service.
     pub fn watcher(&self) -> Watcher<A> {
-        Watcher { watch: Rc::clone(&self.watch), application: Rc::clone(&self.application) }
+        Watcher {
+            watch: Rc::clone(&self.watch),
+            writer: Rc::clone(&self.writer),
+            application: Rc::clone(&self.application),
+        }
     }
 
     /// Where the buffers lie, for registration.
@@ -180,8 +184,8 @@ impl<A: Application> Engine<A> {
     }
 
     /// The table's writer, for its counts.
-    pub fn writer(&self) -> &TableWriter {
-        &self.writer
+    pub fn writer(&self) -> Ref<'_, TableWriter> {
+        self.writer.borrow()
     }
 
     /// What was done so far.
@@ -451,12 +455,17 @@ impl<A: Application> Engine<A> {
 
     /// Rule 2: from now on the table has nothing older for this key.
     pub fn invalidate(&mut self, key: &Key, stamp: Stamp) {
-        self.writer.invalidate(key, stamp);
+        self.writer.borrow_mut().invalidate(key, stamp);
     }
 
     /// From now on the table has nothing older at all.
     pub fn clear(&mut self, stamp: Stamp) {
-        self.writer.clear(stamp);
+        self.writer.borrow_mut().clear(stamp);
+    }
+
+    /// A request was forwarded with this stamp. What the host reads from now on outdates what is older.
+    pub fn given(&mut self, stamp: Stamp) {
+        self.watch.borrow_mut().given(stamp);
     }
 
     /// Another life of the host begins: its files and what it was writing are unknown, and the table is emptied if the host
@@ -464,8 +473,9 @@ impl<A: Application> Engine<A> {
     pub fn begin(&mut self, before: Stamp, store: [u8; 16], log_end: u64, is_same_store: bool) {
         self.files.clear();
         self.watch.borrow_mut().begin(store);
+        self.given(before);
         if !is_same_store || log_end < self.admitted_to {
-            self.writer.clear(before);
+            self.writer.borrow_mut().clear(before);
             self.admitted_to = 0;
         }
     }
@@ -498,7 +508,7 @@ impl<A: Application> Engine<A> {
     }
 
     fn admit_up_to(&mut self, address: u64, last: Stamp) {
-        let (writer, counts) = (&mut self.writer, &mut self.counts);
+        let (mut writer, counts) = (self.writer.borrow_mut(), &mut self.counts);
         self.watch.borrow_mut().settle(address, |candidates| {
             // A stamp that nobody was given would outlive every invalidation to come.
             for candidate in candidates.list.iter().filter(|candidate| candidate.stamp <= last) {
@@ -519,7 +529,7 @@ impl<A: Application> Engine<A> {
     /// The host attests that a record is current as of a stamp.
     pub fn attest(&mut self, key: &Key, item: &Item, as_of: Stamp) {
         self.counts.attested += 1;
-        let _ = self.writer.admit(key, item, as_of);
+        let _ = self.writer.borrow_mut().admit(key, item, as_of);
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! A service is an [`Application`]: pure functions over bytes. The [`Engine`] has the table, the buffers that reads land in and
 //! are sent from, and the records that wait until the log is settled behind them. It never waits: whatever it cannot do at
-//! once is the host's to do. [`remote`] is a whole service as an example, in some fifty lines. Why the answers are right is `docs/linearizable-offload.md`; the order of requests is the director's.
+//! once is the host's to do. A service in some fifty lines is `examples/pages.rs`: page reads of a database, as in DDS §9.1. Why the
+//! answers are right is `docs/linearizable-offload.md`; the order of requests is the director's.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ mod watch;
 
 pub use application::{
     Application, Candidate, Candidates, Changes, Cut, FileRead, ReplyOrder, Request, Requests, Route,
-    Standing, Verdict,
+    Standing, Verdict, cut_by_length,
 };
 pub use buffers::BufferClass;
 pub use engine::{ContextId, Engine, EngineConfig, EngineCounts, State};

@@ -10,6 +10,8 @@ pub(crate) enum Bug {
     UncheckedRead,
     /// `admitted-at-submission`: records are admitted when their write is taken, not when the log is settled.
     AdmittedAtSubmission,
+    /// `read-unseen`: what the host reads is not invalidated.
+    ReadUnseen,
 }
 
 /// Whether a bug is planted.
@@ -20,6 +22,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
     let planted = PLANTED.get_or_init(|| match std::env::var("OB_PLANT").ok()?.as_str() {
         "unchecked-read" => Some(Bug::UncheckedRead),
         "admitted-at-submission" => Some(Bug::AdmittedAtSubmission),
+        "read-unseen" => Some(Bug::ReadUnseen),
         _ => None,
     });
     *planted == Some(bug)

@@ -29,6 +29,8 @@ reasons! {
     Command, "command";
     /// The host has not admitted the connection.
     NotAdmitted, "not-admitted";
+    /// The signature says that the card is not to look at its connection.
+    NotMatched, "not-matched";
     /// It, or one of its keys, is longer than the card takes.
     TooLong, "too-long";
     /// It has more keys than are looked up at once.

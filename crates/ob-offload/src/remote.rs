@@ -1,4 +1,4 @@
-//! A whole service as an example: files that are read and written over the network, many at a time (DDS §8.1).
+//! A whole service, which `outboard bench remote` measures: files that are read and written over the network, many at a time (DDS §8.1).
 //!
 //! Reads are answered by the card, whose files they are; writes go to the host, which may do with them what it likes before it
 //! writes them to the same files. A write is answered when it is in the file, so a read that is sent afterwards finds it, whoever
@@ -28,11 +28,11 @@
 //! | `status` | 8 | 4 | 0: done; 1: it cannot be done; 2: the host is away, try again; 3: it went away, nobody knows |
 //! | `length` | 12 | 4 | bytes that follow |
 
-use ob_table::{Hit, Key};
+use ob_table::Hit;
 
 use crate::{
-    Application, Candidates, Changes, Cut, FileRead, ReadBytes, Reason, Reply, ReplyOrder, Requests, Route,
-    Standing, Verdict,
+    Application, Cut, FileRead, ReadBytes, Reason, Reply, ReplyOrder, Requests, Route, Standing, Verdict,
+    cut_by_length,
 };
 
 /// Bytes of a message before its requests.
@@ -147,22 +147,16 @@ impl Application for RemoteFiles {
     const REPLIES: ReplyOrder = ReplyOrder::ById;
 
     fn cut(&self, (): &mut (), bytes: &[u8], _: Standing, _: &mut Vec<u8>) -> Cut {
-        match word(bytes, 0).map(|length| length as usize) {
-            None => Cut::Part(4 - bytes.len().min(3)),
-            Some(length) if length < MESSAGE_HEAD_LEN || length > self.message_len_max => Cut::Wrong,
-            Some(length) if length > bytes.len() => Cut::Part(length - bytes.len()),
-            Some(length) => Cut::Message(length),
-        }
+        cut_by_length(bytes, MESSAGE_HEAD_LEN..=self.message_len_max)
     }
 
     fn predicate(&self, message: &[u8], _: Standing, requests: &mut Requests) {
-        let to_host = |reason| Route::Host { reason, changes: Changes::Nothing, may_change_standing: false };
         let mut at = MESSAGE_HEAD_LEN;
         for _ in 0..word(message, 4).unwrap_or(0) {
             let rest = message.get(at..).unwrap_or_default();
             // What is none ends the message. Its client will wait for replies, as it would if it had not sent it.
             let Some((request, len)) = RemoteRequest::decode(rest) else { return };
-            let route = if request.is_write { to_host(Reason::Write) } else { Route::Card };
+            let route = if request.is_write { Route::to_host(Reason::Write) } else { Route::Card };
             requests.push(at..at + len, request.id, route);
             at += len;
         }
@@ -191,10 +185,6 @@ impl Application for RemoteFiles {
         into.read(0, 0..bytes.len());
         true
     }
-
-    fn cache(&self, _: &[u8; 16], _: u32, _: u64, _: &[u8], _: &mut Candidates) {}
-
-    fn invalidate(&self, _: u32, _: u64, _: u64, _: &mut Vec<Key>) {}
 
     fn unavailable(&self, id: u64, was_forwarded: bool, into: &mut Vec<u8>) {
         let status = if was_forwarded { Status::Lost } else { Status::Away };

@@ -1,7 +1,9 @@
-//! Cache-on-write: records in what the host writes wait here until the log is settled behind them.
+//! Cache-on-write: records in what the host writes wait here until the log is settled behind them. And invalidate-on-read: what the
+//! host reads to change it later is the host's from then on.
 //!
 //! ```text
-//!   FilesService ── a write is taken ──▶ Watcher ── Application::cache ──▶ Watch ── SETTLED ──▶ table
+//!   FilesService ─┬─ a write is taken ──▶ Watcher ── Application::cache ──▶ Watch ── SETTLED ──▶ table
+//!                 └─ a read is taken ───▶ Watcher ── Application::invalidate ────────────────────▶ table
 //! ```
 
 use std::cell::RefCell;
@@ -11,7 +13,10 @@ use std::rc::Rc;
 use ob_core::NodeId;
 use ob_files_card::WriteObserver;
 
+use ob_table::{Key, Stamp, TableWriter};
+
 use crate::application::{Application, Candidates};
+use crate::plant::{Bug, is_planted};
 
 /// Files whose writes are looked at, and what was found in them.
 #[derive(Debug)]
@@ -27,6 +32,10 @@ pub(crate) struct Watch {
     spare: Vec<Candidates>,
     /// Records for which there was no room.
     dropped: u64,
+    /// The greatest stamp that was given.
+    last: Stamp,
+    /// Keys of the read at hand.
+    keys: Vec<Key>,
 }
 
 /// Lists that are kept for the next writes.
@@ -34,8 +43,27 @@ const SPARE_MAX: usize = 64;
 
 impl Watch {
     pub(crate) fn new(len_max: usize) -> Self {
-        let (names, waiting, spare) = (HashMap::new(), VecDeque::new(), Vec::new());
-        Self { store: [0; 16], names, waiting, len: 0, len_max, spare, dropped: 0 }
+        Self {
+            store: [0; 16],
+            names: HashMap::new(),
+            waiting: VecDeque::new(),
+            len: 0,
+            len_max,
+            spare: Vec::new(),
+            dropped: 0,
+            last: Stamp::ZERO,
+            keys: Vec::new(),
+        }
+    }
+
+    /// A stamp was given, or is known to have been.
+    pub(crate) fn given(&mut self, stamp: Stamp) {
+        self.last = self.last.max(stamp);
+    }
+
+    /// What outdates everything that is there, and nothing that comes of requests from now on.
+    fn now(&self) -> Stamp {
+        Stamp::new(self.last.number() + 1).unwrap_or(Stamp::MAX)
     }
 
     pub(crate) fn watch(&mut self, node: NodeId, name: u32) {
@@ -85,9 +113,10 @@ impl Watch {
     }
 }
 
-/// Shows writes to an application, on behalf of its engine.
+/// Shows writes and reads to an application, on behalf of its engine.
 pub struct Watcher<A> {
     pub(crate) watch: Rc<RefCell<Watch>>,
+    pub(crate) writer: Rc<RefCell<TableWriter>>,
     pub(crate) application: Rc<A>,
 }
 
@@ -107,5 +136,17 @@ impl<A: Application> WriteObserver for Watcher<A> {
             watch.len += found;
             watch.waiting.push_back(candidates);
         }
+    }
+
+    fn read_taken(&mut self, file: NodeId, offset: u64, len: u64) {
+        let mut watch = self.watch.borrow_mut();
+        let Some(name) = watch.names.get(&file).copied() else { return };
+        let mut keys = std::mem::take(&mut watch.keys);
+        self.application.invalidate(name, offset, len, &mut keys);
+        let mut writer = self.writer.borrow_mut();
+        for key in keys.drain(..).filter(|_| !is_planted(Bug::ReadUnseen)) {
+            writer.invalidate(&key, watch.now());
+        }
+        watch.keys = keys;
     }
 }

@@ -4,7 +4,8 @@
 //! host's. Several requests of one message are separated by `;`. With `BY_ID`, a request is `7:GET k` and its reply `7:…`.
 //! A record in a file is `key=value@stamp;`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ob_offload::{
@@ -17,6 +18,10 @@ pub struct Lines<const BY_ID: bool> {
     /// How often messages were cut, and looked through.
     pub cuts: Cell<usize>,
     pub predicates: Cell<usize>,
+    /// What the host reads is invalidated.
+    pub invalidates: Cell<bool>,
+    /// Which record begins where.
+    begins: RefCell<BTreeMap<u64, Key>>,
 }
 
 /// What the table holds: where a record lies, how long it is, and of which request.
@@ -172,11 +177,18 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
                     stamp,
                 };
                 let (key, stamp) = (Key::new(key).unwrap(), Stamp::new(stamp).unwrap());
+                self.begins.borrow_mut().insert(u64::from(place.offset), key);
                 candidates.push(Candidate { key, item: place.item(), stamp });
             }
             start += record.len() as u32;
         }
         candidates.ends_at(offset + bytes.len() as u64);
+    }
+
+    fn invalidate(&self, _: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
+        if self.invalidates.get() {
+            keys.extend(self.begins.borrow().range(offset..offset + len).map(|(_, key)| *key));
+        }
     }
 
     fn full(&self, reply: &mut Vec<u8>) {

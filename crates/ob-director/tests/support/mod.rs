@@ -305,6 +305,10 @@ impl<const BY_ID: bool> World<BY_ID> {
     }
 
     pub fn with(engine: EngineConfig, config: DirectorConfig) -> Self {
+        Self::with_signature(engine, config, &Signature::new([SocketAddr::from(([127, 0, 0, 1], 1))]))
+    }
+
+    pub fn with_signature(engine: EngineConfig, config: DirectorConfig, signature: &Signature) -> Self {
         let table = TableConfig { buckets: 64, overflow: 8, when_full: WhenFull::Evict, seed: Some(1) };
         let (table, writer) = Table::new(table).unwrap();
         let application = Rc::new(Lines::default());
@@ -315,7 +319,7 @@ impl<const BY_ID: bool> World<BY_ID> {
         host.0.borrow_mut().room = usize::MAX;
         host.0.borrow_mut().table = Some(Arc::clone(&table));
         let mut driver = DirectorDriver::new(net.clone(), host.clone(), disk.clone(), director);
-        driver.listen(&Signature::new(["127.0.0.1:1".parse().unwrap()])).unwrap();
+        driver.listen(signature).unwrap();
         let now = Now { instant: Instant::from_nanoseconds(1), unix_ms: 1_000_000 };
         Self { driver, net, disk, host, table, application, watcher, now, next_client: 1, written: 0 }
     }
@@ -492,6 +496,11 @@ impl<const BY_ID: bool> World<BY_ID> {
         self.turn();
         let (len, value_len) = (bytes.len() as u32, value.len() as u32);
         Place { file: FILE, offset: offset as u32, len, value_len, stamp }
+    }
+
+    /// The host reads a record from its file.
+    pub fn read_by_host(&mut self, place: &Place) {
+        self.watcher.read_taken(NODE, u64::from(place.offset), u64::from(place.len));
     }
 
     pub fn written(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::Serialize;
 
-use super::ByteSize;
+use super::{ByteSize, Network};
 
 /// How the key-value store is run.
 #[derive(Clone, Debug, Serialize)]
@@ -24,6 +24,10 @@ pub struct KvConfig {
     pub table: ByteSize,
     /// Bytes of a part of its log. No value is longer, and space is given back a part at a time.
     pub part: ByteSize,
+    /// Whose requests the card may answer.
+    pub offload_clients: Vec<Network>,
+    /// But not if they come from these ports.
+    pub offload_excluded_ports: Vec<u16>,
     /// What clients have to say with `AUTH`.
     #[serde(skip_serializing)]
     pub password: Option<Password>,
@@ -39,6 +43,8 @@ impl Default for KvConfig {
             memory: ByteSize(256 << 20),
             table: ByteSize(64 << 20),
             part: ByteSize(128 << 20),
+            offload_clients: ["0.0.0.0/0", "::/0"].into_iter().filter_map(Network::parse).collect(),
+            offload_excluded_ports: Vec::new(),
             password: None,
         }
     }

@@ -56,7 +56,21 @@ const SECTIONS: &[(&str, &[&str])] = &[
         ],
     ),
     (nvme::SECTION, &["nqn", "listen", "thread", "device", "size", "hosts", "key", "controller_key"]),
-    ("kv", &["enabled", "listen", "placement", "durability", "memory", "table", "part", "password"]),
+    (
+        "kv",
+        &[
+            "enabled",
+            "listen",
+            "placement",
+            "durability",
+            "memory",
+            "table",
+            "part",
+            "offload_clients",
+            "offload_excluded_ports",
+            "password",
+        ],
+    ),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -305,6 +319,12 @@ impl Reader<'_> {
             "memory" => self.set("kv", key, value, &mut kv.memory, |value| byte_size(value, KV_MEMORY)),
             "table" => self.set("kv", key, value, &mut kv.table, |value| byte_size(value, MEMORY)),
             "part" => self.set("kv", key, value, &mut kv.part, part),
+            "offload_clients" => {
+                self.set("kv", key, value, &mut kv.offload_clients, |value| list(value, network));
+            }
+            "offload_excluded_ports" => {
+                self.set("kv", key, value, &mut kv.offload_excluded_ports, |value| list(value, port));
+            }
             "password" => self.set("kv", key, value, &mut kv.password, |value| password(value).map(Some)),
             _ => self.unknown("kv", key),
         }
@@ -599,6 +619,12 @@ fn count(value: &DeValue<'_>, most: usize) -> Parsed<usize> {
     number
         .filter(|number| (1..=most).contains(number))
         .ok_or_else(|| Problem::new("expected a number", format!("it can be from 1 to {most}")))
+}
+
+fn port(value: &DeValue<'_>) -> Parsed<u16> {
+    let most = usize::from(u16::MAX);
+    let number = count(value, most)?;
+    u16::try_from(number).map_err(|_| Problem::new("expected a port", format!("it can be from 1 to {most}")))
 }
 
 fn user(value: &DeValue<'_>) -> Parsed<u32> {

@@ -438,6 +438,12 @@ fn the_store_is_configured_and_its_password_is_not_shown() {
     let shown = format!("{:?}{}", config.kv, config.to_toml().unwrap());
     assert!(shown.contains("durability = \"always\"") && !shown.contains("sesame"), "{shown}");
     assert!(explained("[kv]\npart = \"65MiB\"").contains("65MiB is not a power of two"));
+    let text = "[kv]\noffload_clients = [\"10.0.0.0/8\"]\noffload_excluded_ports = [7000]\n";
+    let config = parse(text).unwrap();
+    assert_eq!(config.card().kv.offload_excluded_ports, [7000]);
+    assert_eq!(config.kv.offload_clients, [Network::parse("10.0.0.0/8").unwrap()]);
+    assert!(explained("[kv]\noffload_clients = [\"ten\"]").contains("neither an address nor a range"));
+    assert!(explained("[kv]\noffload_excluded_ports = [65536]").contains("from 1 to 65535"));
     assert!(explained("[kv]\nenabled = \"no\"").contains("without quotes"));
     let wrong = explained("[kv]\npassword = 12345");
     assert!(wrong.contains("expected a password"), "{wrong}");

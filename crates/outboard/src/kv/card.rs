@@ -11,7 +11,9 @@ use std::rc::Rc;
 
 use ob_core::{AttachmentId, Instant};
 use ob_director::ring::{RingPort, RingService};
-use ob_director::{Director, DirectorConfig, DirectorCounts, DirectorDriver, Now, Signature};
+use ob_director::{
+    Director, DirectorConfig, DirectorCounts, DirectorDriver, FlowPattern, Now, Protocol, Signature,
+};
 use ob_files_card::{LocalFiles, WriteObserver};
 use ob_io::{Event, Handle, TcpNet};
 use ob_kv::card::KvApplication;
@@ -21,12 +23,22 @@ use ob_table::{Counts as TableCounts, Table, TableConfig};
 use ob_wire_link::stream::KV_SERVICE;
 
 use super::{KvError, unix_ms};
-use crate::config::CardConfig;
+use crate::config::{CardConfig, KvConfig};
 
 /// Connections at once.
 pub(super) const CONNECTIONS_MAX: u32 = 4096;
 /// Connections that may be accepted beyond those in one turn: a client has to be accepted to be told that there is no room.
 pub(super) const CONNECTIONS_AT_THE_DOOR: u32 = 16;
+
+/// Which connections the card looks at (DDS §5.1).
+fn signature(config: &KvConfig) -> Signature {
+    let any = FlowPattern { protocol: Some(Protocol::Tcp), ..FlowPattern::default() };
+    let clients = config.offload_clients.iter().map(|network| Some(network.0));
+    let ports = config.offload_excluded_ports.iter().map(|port| Some(*port..=*port));
+    Signature::new([config.listen])
+        .only(clients.map(|client| FlowPattern { client, ..any.clone() }))
+        .without(ports.map(|client_ports| FlowPattern { client_ports, ..any.clone() }))
+}
 
 /// The card's half of the service.
 pub struct KvCard {
@@ -135,8 +147,9 @@ impl KvCard {
         );
         let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
         let mut driver = DirectorDriver::new(net, port, files, director);
-        let listening = driver.listen(&Signature::new([section.listen])).map_err(|error| {
-            KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }
+        let listening = driver.listen(&signature(section)).map_err(|error| KvError::Listen {
+            error,
+            fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\""),
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
         Ok((Self { driver, address }, Attachments { group: KvGroup(Some(service)), observer }))
