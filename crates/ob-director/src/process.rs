@@ -172,7 +172,9 @@ impl<A: Application> Director<A> {
                     }
                 }
             }
-            let message = input.filled().get(..connection.underway.len).unwrap_or_default();
+            let (message, behind) =
+                input.filled().split_at_checked(connection.underway.len).unwrap_or_default();
+            self.look_ahead(connection, behind);
             if let Err(stop) = self.route_message(connection, message, port, effort) {
                 break stop;
             }
@@ -181,6 +183,18 @@ impl<A: Application> Director<A> {
         };
         connection.input = input;
         stop
+    }
+
+    /// Asks the memory for what the message behind the one at hand will need, if there is one.
+    fn look_ahead(&self, connection: &Connection<A::Cutter>, behind: &[u8]) {
+        let is_first = connection.underway.listed_under.is_none() && !behind.is_empty();
+        if is_first
+            && connection.is_matched
+            && connection.standing.is_admitted()
+            && let Some(key) = self.application.glance(behind)
+        {
+            self.engine.expect(&key);
+        }
     }
 
     fn keep_requests(&mut self, mut requests: Requests) {

@@ -34,6 +34,23 @@ fn what_the_item_says_needs_no_read() {
 }
 
 #[test]
+fn what_is_behind_a_request_is_glanced_at_once() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "GET a\n");
+    assert_eq!(world.application.glances.get(), 0, "nothing is behind it");
+    world.set_room(0);
+    world.send(client, "GET a\nSET b 1\nGET a\n");
+    assert_eq!(world.application.glances.get(), 2);
+    world.answer_reads();
+    world.turn();
+    assert_eq!(world.application.glances.get(), 2, "not again in each turn");
+    let other = world.connect();
+    world.send(other, "GET a\nGET a\n");
+    assert_eq!(world.application.glances.get(), 2, "the card may not answer there");
+}
+
+#[test]
 fn a_key_is_invalidated_before_its_change_is_forwarded() {
     let (mut world, client) = <World>::admitted();
     world.store("a", "1", 1);

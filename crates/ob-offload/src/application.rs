@@ -237,6 +237,13 @@ pub trait Application {
     /// [`Cut::Part`]. For [`Cut::Wrong`] it writes what the client is told.
     fn cut(&self, cutter: &mut Self::Cutter, bytes: &[u8], standing: Standing, reply: &mut Vec<u8>) -> Cut;
 
+    /// Guesses a key that the message at the front of some bytes asks for, while the one before it is worked on: the memory is
+    /// asked for what the table has of it. The bytes may be anything, and nothing depends on the guess.
+    fn glance(&self, bytes: &[u8]) -> Option<Key> {
+        let _ = bytes;
+        None
+    }
+
     /// Lists the requests of a message, each with who answers it (the paper's *OffPred*).
     fn predicate(&self, message: &[u8], standing: Standing, requests: &mut Requests);
 

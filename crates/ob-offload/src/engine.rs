@@ -229,6 +229,11 @@ impl<A: Application> Engine<A> {
         Ok(ContextId(index))
     }
 
+    /// Asks the memory for what the table has of a key that is likely to be asked for next.
+    pub fn expect(&self, key: &Key) {
+        self.table.prefetch(key);
+    }
+
     /// Rule 8: all of them at one instant, or none.
     fn look_up(&mut self, keys: &[Key]) -> Result<(), Reason> {
         if keys.len() > BATCH_MAX {

@@ -127,6 +127,16 @@ impl Table {
         self.find_valid(&place, key).map(|found| found.hit)
     }
 
+    /// Asks the memory for what a lookup of the key will need.
+    #[inline(always)]
+    pub fn prefetch(&self, key: &Key) {
+        let place = self.placement.place(key);
+        self.prefetch_headers(&place);
+        let home = place.tag.home();
+        self.bucket(place.first).prefetch_slot(home);
+        self.bucket(place.second).prefetch_slot(home);
+    }
+
     /// From the moment when this returns, no lookup that begins finds an item of the key with a smaller stamp, whatever is
     /// admitted, moved or evicted.
     ///

@@ -42,6 +42,9 @@ impl Default for KvApplication {
     }
 }
 
+/// How far a glance goes: a command and a key that the table takes are shorter.
+const GLANCE_LEN: usize = 96;
+
 /// How far a connection's stream was looked at.
 #[derive(Debug, Default)]
 pub struct KvCutter {
@@ -126,6 +129,15 @@ impl Application for KvApplication {
             },
             Err(error) => wrong(error, reply),
         }
+    }
+
+    fn glance(&self, bytes: &[u8]) -> Option<Key> {
+        if !self.offloads || !bytes.starts_with(b"*") {
+            return None;
+        }
+        let request = Request::new(bytes.get(..GLANCE_LEN.min(bytes.len()))?);
+        let key = request.arguments().nth(1)?;
+        Key::new(key).ok()
     }
 
     fn predicate(&self, message: &[u8], standing: Standing, requests: &mut Requests) {

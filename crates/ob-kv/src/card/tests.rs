@@ -135,6 +135,23 @@ fn clients_are_told_to_try_again_only_what_was_not_done() {
 }
 
 #[test]
+fn a_glance_finds_the_key_of_what_follows_and_minds_no_nonsense() {
+    let application = KvApplication::default();
+    let seen = |bytes: &[u8]| application.glance(bytes).map(|key| key.bytes().to_vec());
+    let request = b"*2\r\n$3\r\nGET\r\n$5\r\nhello\r\n*1\r\n";
+    assert_eq!(seen(request), Some(b"hello".to_vec()));
+    for len in 0..request.len() {
+        let found = seen(&request[..len]);
+        assert!(found.is_none() || found == Some(b"hello".to_vec()));
+    }
+    for nonsense in [&b""[..], b"GET hello\r\n", b"*9\r\n$99999999999999999999\r\n", b"*2\r\n$-1\r\n$-1\r\n"]
+    {
+        assert_eq!(seen(nonsense), None);
+    }
+    assert_eq!(KvApplication { offloads: false, ..KvApplication::default() }.glance(request), None);
+}
+
+#[test]
 fn clients_for_whom_there_is_no_room_are_told_so_as_redis_does() {
     let mut reply = Vec::new();
     KvApplication::default().full(&mut reply);
