@@ -142,8 +142,12 @@ fn what_the_way_over_the_card_adds_is_measured() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = std::fs::read_to_string(place.path().join("director.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    for ratio in ["added_us", "added_us.apart", "added_us.ping"] {
+    for ratio in ["added_us", "added_us.apart", "added_us.ping", "added_us.echo", "p50_vs_copy.64k"] {
         assert!(report["ratios"][ratio].as_f64().is_some_and(f64::is_finite), "{ratio}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    for case in ["card.echo", "host.echo.apart", "zero-copy.4k", "copy.64k"] {
+        assert!(cases.iter().any(|found| found["case"] == case), "{case}");
     }
 }
 

@@ -27,6 +27,8 @@ pub(in crate::bench) enum What {
     Mix(Distribution, u64),
     /// Keys, with a command that only a host answers.
     HostRead,
+    /// Lengths of values, for which a card needs nothing but its table.
+    Length,
     /// Nothing but an answer.
     Ping,
 }
@@ -58,6 +60,11 @@ impl Client {
         self.talk.ask_all(FILL_DEPTH, (0..self.shape.keys).map(Ask::Read))
     }
 
+    /// Asks for the length of every value once.
+    pub(in crate::bench) fn measure_all(&mut self) -> Result<(), BenchFailure> {
+        self.talk.ask_all(FILL_DEPTH, (0..self.shape.keys).map(Ask::Length))
+    }
+
     /// Runs a job for some time, and checks every answer.
     pub(in crate::bench) fn run(
         &mut self,
@@ -75,7 +82,7 @@ impl Client {
 fn asks(what: What, shape: Shape, rng: Rng) -> impl FnMut() -> Ask {
     let distribution = match what {
         What::Mix(distribution, _) => distribution,
-        What::HostRead | What::Ping => Distribution::Uniform,
+        What::HostRead | What::Length | What::Ping => Distribution::Uniform,
     };
     let mut keys = Keys::new(distribution, shape.keys, rng);
     move || {
@@ -84,6 +91,7 @@ fn asks(what: What, shape: Shape, rng: Rng) -> impl FnMut() -> Ask {
             What::Mix(_, reads) if reads < 100 && keys.percent() >= reads => Ask::Write(key),
             What::Mix(..) => Ask::Read(key),
             What::HostRead => Ask::HostRead(key),
+            What::Length => Ask::Length(key),
             What::Ping => Ask::Ping,
         }
     }

@@ -17,6 +17,8 @@ pub(in crate::bench) enum Ask {
     Read(u32),
     /// The value of a key, in words that a card leaves to the host.
     HostRead(u32),
+    /// The length of a key's value.
+    Length(u32),
     /// The next version of a key.
     Write(u32),
     /// The first version of a key.
@@ -41,6 +43,7 @@ enum Reply<'a> {
     Word(&'a [u8]),
     Error(&'a [u8]),
     Bytes(&'a [u8]),
+    Number(u64),
     Nothing,
 }
 
@@ -99,6 +102,10 @@ impl Dialogue for Conversation {
                 self.output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
                 self.key(key);
                 self.output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
+            }
+            Ask::Length(key) => {
+                self.output.extend_from_slice(b"*2\r\n$6\r\nSTRLEN\r\n");
+                self.key(key);
             }
             Ask::Write(key) => self.set(key, book.write(key)),
             Ask::Create(key) => self.set(key, 0),
@@ -166,6 +173,7 @@ fn check(
             ledger.written(key);
             Ok(())
         }
+        (Ask::Length(_), Reply::Number(len)) if len == shape.value_len as u64 => Ok(()),
         (Ask::Create(_), Reply::Word(b"OK")) | (Ask::Ping, Reply::Word(b"PONG")) => Ok(()),
         (ask, reply) => Err(format!("{ask:?} was answered with {reply:?}").into()),
     }
@@ -178,6 +186,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Reply<'_>, usize)>, BenchFailure> {
     let reply = match line.split_first() {
         Some((b'+', word)) => Reply::Word(word),
         Some((b'-', text)) => Reply::Error(text),
+        Some((b':', number)) => Reply::Number(std::str::from_utf8(number)?.parse()?),
         Some((b'_', [])) | Some((b'$', b"-1")) => Reply::Nothing,
         Some((b'$', len)) => {
             let len: usize = std::str::from_utf8(len)?.parse()?;

@@ -47,6 +47,9 @@ pub struct RemoteCardOptions {
     /// Whether clients are served
     #[arg(long)]
     pub serve: bool,
+    /// Whether what was read is copied before it is sent
+    #[arg(long)]
+    pub copy: bool,
 }
 
 struct CardServices {
@@ -79,7 +82,8 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     let files = mounted(&mut reactor, &mut device, false)?;
     let files = FilesService::new(files, device);
     let (port, stream) = ob_director::ring::pair(REMOTE_SERVICE);
-    let mut driver = options.serve.then(|| director(&handle, port, files.local())).transpose()?;
+    let local = files.local();
+    let mut driver = options.serve.then(|| director(&handle, port, local, options.copy)).transpose()?;
     let link = link(&reactor, &options.socket)?;
     let mut card = CardLoop::new(reactor, link, Router::new(CardServices { files, stream }), SPIN);
     let mut events = Vec::new();
@@ -101,11 +105,15 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     }
 }
 
-fn director(handle: &Handle, port: RingPort, files: LocalFiles) -> Result<Driver, BenchFailure> {
+fn director(handle: &Handle, port: RingPort, files: LocalFiles, copy: bool) -> Result<Driver, BenchFailure> {
     let application = Rc::new(RemoteFiles::default());
     let (_, writer) = Table::new(TableConfig::with_memory_max(TABLE_BYTES))?;
     let block_len = files.server_info().block_len;
-    let engine = Engine::new(Rc::clone(&application), writer, EngineConfig::default(), block_len);
+    let mut config = EngineConfig::default();
+    if copy {
+        config.copy_len_max = usize::MAX;
+    }
+    let engine = Engine::new(Rc::clone(&application), writer, config, block_len);
     for arena in engine.arenas() {
         // Without it the kernel maps the memory for each read: slower, and as right.
         let _ = handle.register_arena(arena);

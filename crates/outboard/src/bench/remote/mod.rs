@@ -106,7 +106,7 @@ impl Bench for RemoteBench {
 }
 
 /// A server, and the client that talks to it.
-struct Contender {
+pub(super) struct Contender {
     kind: RemoteHostKind,
     // The client goes first, then the host, then the card that it is attached to.
     talk: Talk<RemoteDialogue>,
@@ -114,15 +114,25 @@ struct Contender {
     card: Option<ServerProcess>,
 }
 
+/// What a server is to be like.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) kind: RemoteHostKind,
+    /// Bytes of its file.
+    pub(super) bytes: u64,
+    /// Its card copies what was read before it is sent.
+    pub(super) copies: bool,
+}
+
 impl Contender {
-    fn start(kind: RemoteHostKind, bytes: u64, place: &Path, layout: Layout) -> Result<Self, BenchFailure> {
+    pub(super) fn start(wanted: Wanted, place: &Path, layout: Layout) -> Result<Self, BenchFailure> {
+        let Wanted { kind, bytes, .. } = wanted;
         std::fs::create_dir_all(place)?;
         let socket = place.join("link.sock");
         let mut card = match kind {
             RemoteHostKind::Os => None,
             RemoteHostKind::Library | RemoteHostKind::Offloaded => {
-                let serves = kind == RemoteHostKind::Offloaded;
-                let mut command = card_command(&socket, &place.join("device"), bytes, serves)?;
+                let mut command = card_command(&socket, &place.join("device"), wanted)?;
                 let mut card = ServerProcess::start(&mut command, &place.join("card.log"), layout.card)?;
                 card.wait_until("open its socket", || socket.exists())?;
                 Some(card)
@@ -142,6 +152,25 @@ impl Contender {
         Ok(Self { kind, talk, host, card })
     }
 
+    /// Reads pieces of one length for some time, one a message.
+    pub(super) fn read(
+        &mut self,
+        len: usize,
+        file_len: u64,
+        pace: Pace,
+        round: u64,
+        span: Span,
+    ) -> Result<Measured, BenchFailure> {
+        let rng = Rng::new(1).fork_numbered("pieces", round);
+        let (mut places, count) = (rng.clone(), file_len / len as u64);
+        let asks = move || {
+            let offsets = vec![places.below(count) * len as u64];
+            Message { direction: Direction::Read, len, offsets }
+        };
+        let processes = self.processes();
+        self.talk.measure(pace, rng, asks, span, processes)
+    }
+
     fn processes(&self) -> Processes {
         Processes { card: self.card.as_ref().map(ServerProcess::pid), host: Some(self.host.pid()) }
     }
@@ -157,13 +186,14 @@ fn listening(process: &mut ServerProcess) -> Result<SocketAddr, BenchFailure> {
     address.ok_or_else(|| "nobody listens".into())
 }
 
-fn card_command(socket: &Path, device: &Path, bytes: u64, serves: bool) -> Result<Command, BenchFailure> {
+fn card_command(socket: &Path, device: &Path, wanted: Wanted) -> Result<Command, BenchFailure> {
     let mut command = Command::new(std::env::current_exe()?);
     // Room for what a file system needs besides.
-    let bytes = bytes + bytes / 4 + (64 << 20);
+    let bytes = wanted.bytes + wanted.bytes / 4 + (64 << 20);
     command.arg("bench-remote-card").arg("--socket").arg(socket).arg("--device").arg(device);
     command.args(["--bytes", &bytes.to_string()]);
-    command.args(serves.then_some("--serve"));
+    command.args((wanted.kind == RemoteHostKind::Offloaded).then_some("--serve"));
+    command.args(wanted.copies.then_some("--copy"));
     Ok(command)
 }
 
@@ -191,7 +221,10 @@ fn measure(
         .flat_map(|direction| plan.depths.iter().map(move |depth| (direction, *depth)))
         .collect();
     setting.progress.set_length((jobs.len() * KINDS.len()) as u64 * plan.rounds);
-    let start = |kind| Contender::start(kind, plan.bytes, &place.0.join(name(kind)), layout);
+    let start = |kind| {
+        let wanted = Wanted { kind, bytes: plan.bytes, copies: false };
+        Contender::start(wanted, &place.0.join(name(kind)), layout)
+    };
     let mut contenders: Vec<Contender> = KINDS.into_iter().map(start).collect::<Result<_, _>>()?;
     let mut cases = Vec::new();
     for (direction, depth) in jobs {
