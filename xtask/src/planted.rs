@@ -139,6 +139,7 @@ pub const HARNESSES: &[Harness] = &[
             "attests-unsettled",
         ],
     },
+    Harness { package: "ob-kv", test: "space", build: Build::Plain, plants: &["reserve-given-away"] },
 ];
 
 const FEATURE: &str = "planted-bugs";

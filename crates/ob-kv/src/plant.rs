@@ -30,6 +30,8 @@ pub(crate) enum Bug {
     AttestsUnsettled,
     /// `removed-not-logged`: the removal of a key is not written to the log.
     RemovedNotLogged,
+    /// `reserve-given-away`: values are appended where only compaction may.
+    ReserveGivenAway,
 }
 
 /// Whether a bug is planted.
@@ -50,6 +52,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "attests-locked" => Some(Bug::AttestsLocked),
         "attests-unsettled" => Some(Bug::AttestsUnsettled),
         "removed-not-logged" => Some(Bug::RemovedNotLogged),
+        "reserve-given-away" => Some(Bug::ReserveGivenAway),
         _ => None,
     });
     *planted == Some(bug)

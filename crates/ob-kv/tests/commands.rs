@@ -5,88 +5,11 @@
 mod support;
 
 use ob_kv::resp::{Cut, Cutter, Limits, Request};
-use ob_kv::store::{Config, Durability, LogFailure, Recovery, RecoveryError, Session, Store};
+use ob_kv::store::{Config, Durability, LogFailure, RecoveryError};
 use ob_sim::Rng;
 use proptest::prelude::*;
+use support::client::{Client, recovered, recovered_as, small};
 use support::encoded;
-use support::files::Files;
-
-struct Client {
-    store: Store,
-    files: Files,
-    session: Session,
-    rng: Rng,
-    stamp: u64,
-    now: u64,
-}
-
-impl Client {
-    fn new(config: Config) -> Self {
-        let store = Store::create(config);
-        let session = store.open(5);
-        Self { store, files: Files::default(), session, rng: Rng::new(1), stamp: 0, now: 1_000_000 }
-    }
-
-    fn send(&mut self, request: &[u8]) {
-        self.stamp += 1;
-        self.store.apply(self.now, self.stamp, 1, &mut self.session, &Request::new(request));
-    }
-
-    /// The reply to a request.
-    fn reply(&mut self, request: &[u8]) -> Vec<u8> {
-        self.send(request);
-        for _ in 0..10_000 {
-            if let Some(answer) = self.store.next_answer() {
-                assert_eq!(answer.stamp, self.stamp);
-                return answer.bytes;
-            }
-            self.step();
-        }
-        panic!("no answer");
-    }
-
-    fn submit(&mut self) {
-        while let Some(op) = self.store.next_op() {
-            self.files.submit(op);
-        }
-    }
-
-    fn step(&mut self) {
-        self.submit();
-        if let Some(completion) = self.files.complete(&mut self.rng) {
-            self.store.completed(completion);
-        }
-    }
-
-    /// Lets everything become complete.
-    fn settle(&mut self) {
-        self.now += 10_000;
-        self.store.tick(self.now);
-        for _ in 0..10_000 {
-            self.step();
-            self.submit();
-            if self.files.is_idle() {
-                return;
-            }
-        }
-        panic!("it never comes to an end");
-    }
-
-    /// The reply to a line of words.
-    fn ask(&mut self, line: &str) -> String {
-        let request = Request::of_line(line.as_bytes()).unwrap();
-        String::from_utf8(self.reply(request.bytes())).unwrap()
-    }
-
-    /// Asks a line, and compares.
-    fn says(&mut self, line: &str, reply: &str) {
-        assert_eq!(self.ask(line), format!("{reply}\r\n"), "{line}");
-    }
-}
-
-fn small() -> Config {
-    Config { part_len: 64 << 10, group_len: 8 << 10, memory_len: 8 << 10, ..Config::default() }
-}
 
 #[test]
 fn strings_are_set_and_got() {
@@ -333,7 +256,7 @@ fn a_full_log_takes_no_more_until_something_is_removed() {
         count += 1;
         assert!(count < 1000);
     }
-    client.says("set more v", "-OOM command not allowed when used memory > 'maxmemory'.");
+    client.says("set more v", "-OOM command not allowed when the log has no space left.");
     for number in 0..count {
         client.says(&format!("get key{number}"), &format!("$1000\r\n{value}"));
     }
@@ -392,11 +315,11 @@ fn a_log_that_fails_is_never_lied_about() {
         let mut client = Client::new(Config { durability, ..small() });
         client.says("set k v", "+OK");
         client.settle();
-        client.files.failure = Some(LogFailure::Space);
+        client.files.failure = Some(LogFailure::Device);
         client.send(&encoded(&["set", "k", "w"]));
         client.settle();
         let answer = client.store.next_answer().unwrap().bytes;
-        let error = "-MISCONF Errors writing to the log: no space left for the log";
+        let error = "-MISCONF Errors writing to the log: the log's device failed";
         let is_always = durability == Durability::Always;
         // It was promised in the one case, and only told in the other.
         assert_eq!(
@@ -406,7 +329,7 @@ fn a_log_that_fails_is_never_lied_about() {
         client.says("set k x", error);
         client.says("get k", if is_always { error } else { "$1\r\nw" });
         client.says("ping", "+PONG");
-        assert_eq!(client.store.failure(), Some(LogFailure::Space));
+        assert_eq!(client.store.failure(), Some(LogFailure::Device));
         assert!(client.store.has_room(), "or nobody is told");
     }
 }
@@ -435,21 +358,6 @@ fn filled() -> Client {
     client.settle();
     assert!(client.files.parts().len() >= 3);
     client
-}
-
-fn recovered(client: &mut Client) -> Result<Store, RecoveryError> {
-    recovered_as(client, small())
-}
-
-fn recovered_as(client: &mut Client, config: Config) -> Result<Store, RecoveryError> {
-    let mut recovery = Recovery::new(config, client.files.parts())?;
-    while let Some(op) = recovery.next_op() {
-        client.files.submit(op);
-        recovery.completed(client.files.complete(&mut client.rng).unwrap())?;
-    }
-    let progress = recovery.progress();
-    assert!(progress.read <= progress.total);
-    Ok(recovery.finish().ok().unwrap())
 }
 
 #[test]

@@ -14,12 +14,13 @@
 
 use ob_format::kv::Record;
 
-use super::Store;
 use super::index::KeyHash;
 use super::log::Log;
 use super::ops::LogFailure;
+use super::room::Space;
 use super::sweep::{self, Piece};
 use super::tasks::{ReadUse, SweepUse};
+use super::{Store, UNWRITTEN_GROUPS_MAX};
 use crate::plant::{Bug, is_planted};
 
 /// How compaction stands.
@@ -40,19 +41,30 @@ pub(crate) enum Compaction {
 }
 
 impl Store {
-    /// Takes the next step, if there is one to take.
+    /// Takes the next steps, as many as there are to take.
     pub(super) fn compact(&mut self) {
-        if self.log.failure().is_some() {
-            return;
-        }
+        // Nobody comes back for a step that could have been taken at once.
+        while self.log.failure().is_none() && self.step_compaction() {}
+    }
+
+    /// Takes the next step; whether there may be another one at once.
+    fn step_compaction(&mut self) -> bool {
         match self.compaction {
-            Compaction::Idle => self.begin_compaction(),
+            Compaction::Idle => {
+                self.begin_compaction();
+                return !matches!(self.compaction, Compaction::Idle);
+            }
             Compaction::Sweeping(Piece { address, len }) => {
-                // Clients' records come first: copies wait while the log is behind.
-                if self.log.unwritten_len() <= 4 * self.config.group_len {
+                // Clients' records come first, and copies wait while the log is behind; unless there is little space, and copies
+                // are what makes more of it.
+                let is_first = self.space() != Space::Plenty;
+                let groups_max = if is_first { UNWRITTEN_GROUPS_MAX } else { 4 };
+                let is_behind = self.log.unwritten_len() > groups_max * self.config.group_len;
+                if !is_behind && !self.log.is_out_of_space() {
                     let token = self.log.read(address, len);
                     self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Compaction });
                     self.compaction = Compaction::Reading;
+                    self.compaction_stepped();
                 }
             }
             Compaction::Waiting { needs } => {
@@ -66,24 +78,36 @@ impl Store {
                 if self.log.parts().next().is_none_or(|oldest| oldest.number != part) {
                     self.stats.parts_removed += 1;
                     self.compaction = Compaction::Idle;
+                    self.part_was_removed();
+                    return true;
                 }
+                // The device may have refused it.
+                self.log.remove_oldest();
             }
             Compaction::Reading | Compaction::Stuck => {}
         }
+        false
     }
 
     fn begin_compaction(&mut self) {
         let count = self.log.parts().len();
-        let used = self.log.used();
-        let outdated = used.saturating_sub(self.log.live());
-        let is_worth_it = outdated * 100 > used * self.config.garbage_percent;
-        // With little room left, less has to do; but copying what is current gains nothing.
-        let is_short_of_parts = count + 3 > self.config.parts_max && outdated * 8 > used;
+        // With little room left, less has to do.
+        let is_short_of_parts = count + 3 > self.config.parts_max;
+        let (percent, share) = match self.space() {
+            Space::Plenty if is_short_of_parts => (100, 8),
+            Space::Plenty => (self.config.garbage_percent, 1),
+            Space::Short => (100, 8),
+            Space::Full | Space::Refused => (100, 32),
+        };
+        let is_worth_it = self.is_outdated_by(percent, share);
         let Some(oldest) = self.log.parts().next() else { return };
         let (begin, end) = (self.log.begin(), self.log.begin() + oldest.used);
         let is_empty = oldest.live == 0;
         let is_written = end <= self.log.settled();
-        if count < 2 || !is_written || !(is_worth_it || is_short_of_parts) {
+        // Copies that the device has no room for would keep everything else from being written.
+        let fits = self.room_left().is_none_or(|left| left >= self.compaction_need());
+        let has_room = is_empty || (fits && !self.log.is_out_of_space());
+        if count < 2 || !is_written || !has_room || !is_worth_it {
             return;
         }
         self.compaction = if is_empty {
@@ -91,6 +115,15 @@ impl Store {
         } else {
             Compaction::Sweeping(Piece { address: begin, len: self.config.group_len })
         };
+    }
+
+    /// Whether more than so many percent of a share of the log are outdated, or would be gained by writing it more tightly. What
+    /// copying itself may lose does not count, or it would never end.
+    fn is_outdated_by(&self, percent: u64, share: u64) -> bool {
+        let (used, kept, live) = (self.log.used(), self.log.kept(), self.log.live());
+        let is_more = |part: u64, whole: u64| part * 100 * share > whole * percent;
+        is_more(kept.saturating_sub(live), kept)
+            || is_more(used.saturating_sub(live + self.copying_loss(used)), used)
     }
 
     /// A piece of the part was read.

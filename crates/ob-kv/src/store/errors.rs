@@ -22,6 +22,8 @@ pub(crate) const EMPTY_KEY: Refusal = fixed("ERR empty keys are not supported");
 pub(crate) const REQUEST_TOO_LONG: Refusal = fixed("ERR request exceeds a part of the log");
 pub(crate) const REPLY_TOO_LONG: Refusal = fixed("ERR reply exceeds maximum allowed size");
 pub(crate) const OUT_OF_MEMORY: Refusal = fixed("OOM command not allowed when used memory > 'maxmemory'.");
+/// Clients go by the first word, which tells them what holds here as well: what adds data is refused, what reads or removes is not.
+pub(crate) const OUT_OF_SPACE: Refusal = fixed("OOM command not allowed when the log has no space left.");
 pub(crate) const NOT_AUTHENTICATED: Refusal = fixed("NOAUTH Authentication required.");
 pub(crate) const INVALID_CURSOR: Refusal = fixed("ERR invalid cursor");
 pub(crate) const OPTIONS_NX: Refusal =

@@ -41,6 +41,8 @@ pub(crate) struct Part {
     pub(crate) number: u64,
     /// Bytes of records in it that are current, as the index rounds them.
     pub(crate) live: u64,
+    /// The same of all values in it, whether they are current or not.
+    kept: u64,
     /// Where its last group ends.
     pub(crate) used: u64,
     /// Reads that are on their way.
@@ -54,6 +56,16 @@ pub(crate) struct Part {
 enum FileChange {
     Create { token: Token, part: u64 },
     RemoveOldest { token: Token },
+}
+
+/// What the device has refused for want of space, and what is asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Refused {
+    Create,
+    Remove,
+    Flush,
+    /// The group at an address.
+    Write(u64),
 }
 
 struct Open {
@@ -93,6 +105,7 @@ pub(crate) struct Log {
     origin: Origin,
     parts: VecDeque<Part>,
     live: u64,
+    kept: u64,
     used: u64,
     creating: Option<FileChange>,
     removing: Option<FileChange>,
@@ -110,6 +123,9 @@ pub(crate) struct Log {
     writes: VecDeque<GroupWrite>,
     unwritten_len: usize,
     writes_in_flight: usize,
+    /// Bytes of all groups that were sealed in this life, and of those that are complete.
+    sealed_len: u64,
+    completed_len: u64,
     /// Whether the first group of this life is durable.
     is_life_begun: bool,
     complete: u64,
@@ -117,6 +133,9 @@ pub(crate) struct Log {
     flushing: Option<(Token, u64)>,
     ops: VecDeque<LogOp>,
     next_token: u64,
+    refused: BTreeSet<Refused>,
+    /// Nothing is asked of a device without space until somebody says that it is time.
+    is_held: bool,
     failure: Option<LogFailure>,
 }
 
@@ -129,13 +148,15 @@ impl Log {
         left_over: BTreeSet<u64>,
         previous: u64,
     ) -> Self {
-        let part = |&(number, used): &(u64, u64)| Part { number, live: 0, used, reads: 0, is_made: true };
+        let part =
+            |&(number, used): &(u64, u64)| Part { number, live: 0, kept: 0, used, reads: 0, is_made: true };
         let end = parts.last().map_or(0, |(number, used)| number * config.part_len + used);
         Self {
             config,
             origin,
             parts: parts.iter().map(part).collect(),
             live: 0,
+            kept: 0,
             used: parts.iter().map(|(_, used)| used).sum(),
             creating: None,
             removing: None,
@@ -149,12 +170,16 @@ impl Log {
             writes: VecDeque::new(),
             unwritten_len: 0,
             writes_in_flight: 0,
+            sealed_len: 0,
+            completed_len: 0,
             is_life_begun: false,
             complete: end,
             durable: end,
             flushing: None,
             ops: VecDeque::new(),
             next_token: 0,
+            refused: BTreeSet::new(),
+            is_held: false,
             failure: None,
         }
     }
@@ -208,6 +233,36 @@ impl Log {
     /// Bytes of records that are current, as the index rounds them.
     pub(crate) fn live(&self) -> u64 {
         self.live
+    }
+
+    /// Bytes of all values in it, rounded in the same way. All that is more than what is current is outdated.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Bytes of groups that were sealed in this life, and of the open one.
+    pub(crate) fn grown_len(&self) -> u64 {
+        self.sealed_len + self.open.as_ref().map_or(0, |open| open.writer.len() as u64)
+    }
+
+    /// Bytes of groups of this life that the device has.
+    pub(crate) fn completed_len(&self) -> u64 {
+        self.completed_len
+    }
+
+    /// Whether the device has refused something for want of space that it has not taken since.
+    pub(crate) fn is_out_of_space(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Whether nothing is asked of the device until [`Log::try_again`].
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// There may be space again.
+    pub(crate) fn try_again(&mut self) {
+        self.is_held = false;
     }
 
     /// Bytes of all groups.
@@ -287,9 +342,16 @@ impl Log {
 
     /// Adds to the current bytes of the part that an address is in.
     pub(crate) fn keep(&mut self, address: u64, len: usize) {
+        self.recover(address, len as u64, len as u64);
+    }
+
+    /// Says how many bytes of values there are in the part that an address is in, and how many of them are current.
+    pub(crate) fn recover(&mut self, address: u64, kept: u64, live: u64) {
         if let Some(part) = self.part_of(address) {
-            part.live += len as u64;
-            self.live += len as u64;
+            part.live += live;
+            part.kept += kept;
+            self.live += live;
+            self.kept += kept;
         }
     }
 
@@ -321,6 +383,7 @@ impl Log {
             part.used = end;
         }
         self.used += bytes.len() as u64;
+        self.sealed_len += bytes.len() as u64;
         self.unwritten_len += bytes.len();
         self.pages_len += bytes.len();
         self.pages.push_back(Page { address, bytes: Arc::clone(&bytes) });
@@ -361,7 +424,8 @@ impl Log {
 
     /// Asks for a flush of what is complete, if it is needed and none is on its way.
     pub(crate) fn flush(&mut self) {
-        if self.flushing.is_none() && self.durable < self.complete && self.failure.is_none() {
+        let is_needed = self.flushing.is_none() && self.durable < self.complete;
+        if is_needed && !self.is_held && self.failure.is_none() {
             let token = self.token();
             self.flushing = Some((token, self.complete));
             self.ops.push_back(LogOp::Flush { token });
@@ -372,7 +436,9 @@ impl Log {
     pub(crate) fn remove_oldest(&mut self) -> bool {
         let oldest = self.parts.front().filter(|part| part.reads == 0 && self.parts.len() > 1);
         let Some(part) = oldest.map(|part| part.number) else { return false };
-        if self.removing.is_none() {
+        // It makes room, so a device without any is asked for it at once, and again when it is time.
+        let waits = self.is_held && self.refused.contains(&Refused::Remove);
+        if self.removing.is_none() && !waits {
             let token = self.token();
             self.removing = Some(FileChange::RemoveOldest { token });
             self.ops.push_back(LogOp::Remove { token, part });
@@ -382,7 +448,7 @@ impl Log {
 
     /// The next operation.
     pub(crate) fn next_op(&mut self) -> Option<LogOp> {
-        if self.failure.is_none() {
+        if self.failure.is_none() && !self.is_held {
             self.issue_create();
             self.issue_writes();
         }
@@ -394,26 +460,59 @@ impl Log {
         if !self.is_ours(token) {
             return false;
         }
-        if let Err(failure) = result {
-            self.failure.get_or_insert(failure);
-            return true;
+        match result {
+            Err(LogFailure::Space) => {
+                self.refuse(token);
+                return true;
+            }
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                return true;
+            }
+            Ok(()) => {}
         }
         if let Some((_, up_to)) = self.flushing.take_if(|(flush, _)| *flush == token) {
             self.durable = self.durable.max(up_to);
+            self.refused.remove(&Refused::Flush);
         } else if self.removing.take_if(|change| change.token() == token).is_some() {
             if let Some(part) = self.parts.pop_front() {
                 self.used -= part.used;
+                self.kept -= part.kept;
             }
+            self.refused.remove(&Refused::Remove);
+            // What it had is for others now.
+            self.is_held = false;
         } else if let Some(FileChange::Create { part, .. }) =
             self.creating.take_if(|change| change.token() == token)
         {
             if let Some(part) = self.part_of(part * self.config.part_len) {
                 part.is_made = true;
             }
+            self.refused.remove(&Refused::Create);
         } else {
             self.write_done(token);
         }
         true
+    }
+
+    /// The device has no space for an operation, which waits to be asked for again.
+    fn refuse(&mut self, token: Token) {
+        let is_it = |change: &mut FileChange| change.token() == token;
+        let refused = if self.flushing.take_if(|(flush, _)| *flush == token).is_some() {
+            Refused::Flush
+        } else if self.removing.take_if(is_it).is_some() {
+            Refused::Remove
+        } else if self.creating.take_if(is_it).is_some() {
+            Refused::Create
+        } else {
+            let write = self.writes.iter_mut().find(|write| write.state == WriteState::InFlight(token));
+            let Some(write) = write else { return };
+            write.state = WriteState::Waiting;
+            self.writes_in_flight -= 1;
+            Refused::Write(write.address)
+        };
+        self.refused.insert(refused);
+        self.is_held = true;
     }
 
     fn is_ours(&self, token: Token) -> bool {
@@ -428,6 +527,7 @@ impl Log {
         let Some(write) = write else { return };
         write.state = WriteState::Complete;
         self.writes_in_flight -= 1;
+        self.refused.remove(&Refused::Write(write.address));
         if is_planted(Bug::SettledWithGaps) {
             self.complete = self.complete.max(write.address + write.bytes.len() as u64);
             self.durable = if self.config.is_durable { self.complete } else { self.durable };
@@ -435,6 +535,7 @@ impl Log {
         while let Some(write) = self.writes.pop_front_if(|write| write.state == WriteState::Complete) {
             self.complete = self.complete.max(write.address + write.bytes.len() as u64);
             self.unwritten_len -= write.bytes.len();
+            self.completed_len += write.bytes.len() as u64;
             // The first of a life is made durable in any case.
             if self.config.is_durable || !self.is_life_begun {
                 self.durable = self.complete;
@@ -492,7 +593,7 @@ impl Log {
             return;
         }
         let is_made = self.left_over.remove(&number);
-        self.parts.push_back(Part { number, live: 0, used: 0, reads: 0, is_made });
+        self.parts.push_back(Part { number, live: 0, kept: 0, used: 0, reads: 0, is_made });
     }
 
     fn part_of(&mut self, address: u64) -> Option<&mut Part> {

@@ -20,7 +20,7 @@
 //! Beside that a list of bounded length says which records are over when, for keys that nobody looks at.
 //!
 //! **Failure.** When the log cannot be written, the store takes no more changes, and answers that were waiting to become
-//! durable become errors. Recovery is what brings it back.
+//! durable become errors. Recovery is what brings it back. A device without space is no failure: see `room`.
 
 mod answers;
 mod arguments;
@@ -33,6 +33,7 @@ mod log;
 mod ops;
 mod recovery;
 mod refill;
+mod room;
 mod run;
 mod scan;
 mod session;
@@ -48,6 +49,7 @@ use ob_core::Token;
 use ob_format::kv::{KEY_LEN_MAX, Origin, Record};
 pub use ops::{LogCompletion, LogFailure, LogOp};
 pub use recovery::{Recovery, RecoveryError, RecoveryProgress};
+pub use room::Space;
 pub use session::Session;
 pub use stats::Stats;
 
@@ -58,6 +60,7 @@ use self::expiry::Expiry;
 use self::index::{Index, KeyHash, Place, rounded_len};
 use self::log::{Log, LogConfig};
 use self::refill::Refill;
+use self::room::{Growth, Room};
 use self::run::{Change, Changes};
 use self::session::After;
 use self::slots::Slot;
@@ -181,6 +184,7 @@ pub struct Store {
     reads: BTreeMap<Token, ReadUse>,
     compaction: Compaction,
     refill: Refill,
+    room: Room,
     started_ms: Option<u64>,
     now_ms: u64,
     flushed_ms: u64,
@@ -217,6 +221,7 @@ impl Store {
             reads: BTreeMap::new(),
             compaction: Compaction::default(),
             refill: Refill::default(),
+            room: Room::default(),
             started_ms: None,
             now_ms: 0,
             flushed_ms: 0,
@@ -239,7 +244,9 @@ impl Store {
         self.tasks.len() + self.held.len() + self.answers.waiting() < self.config.waiting_max
             && self.waiting_len() < self.config.waiting_len_max
             && (self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len
-                || self.log.failure().is_some())
+                || self.log.failure().is_some()
+                || self.log.is_out_of_space())
+            && !self.is_ahead_of_compaction()
     }
 
     /// Takes a request. Requests come in the order of their stamps; each is answered once, in any order, with the
@@ -269,8 +276,7 @@ impl Store {
 
     /// The next answer that may leave.
     pub fn next_answer(&mut self) -> Option<Answer> {
-        let failure = self.log.failure().filter(|_| self.config.durability == Durability::Always);
-        self.answers.next(self.log.settled(), failure)
+        self.answers.next(self.log.settled(), self.failure_of_waiting())
     }
 
     /// Takes the buffer of an answer back, so that the next one needs no new one.
@@ -295,7 +301,9 @@ impl Store {
         match self.reads.remove(&token) {
             Some(read) => self.read_completed(read, result),
             None => {
+                let was_held = self.log.is_held();
                 self.log.completed(token, result.map(drop));
+                self.watch_refusals(was_held);
             }
         }
         self.go_on();
@@ -308,6 +316,7 @@ impl Store {
             self.log.seal();
         }
         self.forget_expired();
+        self.tick_room();
         if self.config.durability == Durability::EverySecond
             && self.flushed_ms + FLUSH_INTERVAL_MS <= self.now_ms
         {
@@ -323,7 +332,7 @@ impl Store {
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
             .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
-        seal.into_iter().chain(flush).chain(self.expiry.next_due()).min()
+        seal.into_iter().chain(flush).chain(self.expiry.next_due()).chain(self.room_due()).min()
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.
@@ -373,6 +382,8 @@ impl Store {
             log_memory_len: self.log.memory_len(),
             log_len: self.log.appended() - self.log.begin(),
             log_live_len: self.log.live(),
+            log_room_len: self.room_left(),
+            space: self.space(),
             requests_waiting: self.tasks.len() + self.held.len(),
             waiting_len: self.waiting_len(),
             ..self.stats
@@ -401,7 +412,7 @@ impl Store {
             value_len_max: self.config.value_len_max,
             stats: self.stats(),
             uptime_ms: self.now_ms - self.started_ms.unwrap_or(self.now_ms),
-            is_read_only: self.log.failure().is_some(),
+            is_read_only: self.log.failure().is_some() || self.log.is_out_of_space(),
         };
         let is_closing = match session::run(session, outline, &facts, &mut bytes) {
             Ok(after) => after == After::Close,
@@ -429,7 +440,13 @@ impl Store {
 
     /// Makes the changes of a request, all or none.
     fn commit(&mut self, stamp: u64, changes: &Changes<'_>) -> Result<(), Refusal> {
-        let len = self.check(changes)?;
+        let len = match self.check(changes) {
+            Err(refusal) if refusal == errors::OUT_OF_SPACE || self.log.is_out_of_space() => {
+                self.stats.refused_for_space += 1;
+                return Err(refusal);
+            }
+            checked => checked?,
+        };
         self.log.reserve(self.now_ms, len).map_err(|_| errors::REQUEST_TOO_LONG)?;
         for change in changes.iter() {
             match change {
@@ -467,18 +484,23 @@ impl Store {
         // Compaction needs room for copies.
         let is_log_full = self.log.parts().len() + 2 > self.config.parts_max;
         let is_index_full = self.index.memory_len() >= self.config.index_len_max;
-        let mut len = 0;
+        let (mut len, mut growth) = (0, Growth::Removals);
         for change in changes.iter() {
             let (key, value): (&[u8], Option<&[u8]>) = match change {
                 Change::Put { key, value, .. } => (key, Some(value)),
                 Change::Remove { key } => (key, None),
                 Change::RemoveAll => (b"", None),
             };
+            match (value, change) {
+                (Some(_), _) => growth = Growth::Values,
+                (None, Change::RemoveAll) => growth = Growth::RemoveAll,
+                (None, _) => {}
+            }
             match value {
                 Some(_) if key.is_empty() => return Err(errors::EMPTY_KEY),
                 Some(_) if key.len() > KEY_LEN_MAX => return Err(errors::KEY_TOO_LONG),
                 Some(value) if value.len() > self.config.value_len_max => return Err(errors::TOO_LONG),
-                Some(_) if is_log_full => return Err(errors::OUT_OF_MEMORY),
+                Some(_) if is_log_full => return Err(errors::OUT_OF_SPACE),
                 Some(_) if is_index_full && self.needs_memory(KeyHash::of(&self.config.secret, key)) => {
                     return Err(errors::OUT_OF_MEMORY);
                 }
@@ -486,6 +508,7 @@ impl Store {
             }
             len += Log::aligned(Record { key, value, stamp: 0, expires: None }.len());
         }
+        self.check_room(growth, len)?;
         Ok(len)
     }
 

@@ -63,6 +63,13 @@ pub struct RecoveryProgress {
     pub keys: u64,
 }
 
+/// Bytes of values in a part, as the index rounds them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    all: u64,
+    live: u64,
+}
+
 /// A log that is being recovered.
 pub struct Recovery {
     config: Config,
@@ -72,7 +79,8 @@ pub struct Recovery {
     ends: Vec<(u64, u64)>,
     index: Index,
     expiry: Expiry,
-    live: BTreeMap<u64, u64>,
+    /// Bytes of the values in each part, and of those that are current.
+    kept: BTreeMap<u64, Kept>,
     stamp_max: u64,
     /// The last good group: where it begins, and who wrote it.
     last: Option<(u64, Origin)>,
@@ -107,7 +115,7 @@ impl Recovery {
             parts,
             ends: Vec::new(),
             index: Index::new(),
-            live: BTreeMap::new(),
+            kept: BTreeMap::new(),
             stamp_max: 0,
             last: None,
             part: first,
@@ -179,7 +187,7 @@ impl Recovery {
         if !self.is_done {
             return Err(Box::new(self));
         }
-        let Self { config, parts, ends, index, expiry, live, stamp_max, last, .. } = self;
+        let Self { config, parts, ends, index, expiry, kept, stamp_max, last, .. } = self;
         let origin = match last {
             Some((_, origin)) => Origin { life: origin.life.saturating_add(1), ..origin },
             None => Origin { store: config.name, life: 1, part_len: config.part_len },
@@ -188,8 +196,8 @@ impl Recovery {
         let left_over: BTreeSet<u64> = parts.range(end..).map(|(part, _)| *part).collect();
         let previous = last.map_or(0, |(address, _)| address);
         let mut log = Log::new(config.log(), origin, &ends, left_over, previous);
-        for (part, live) in live {
-            log.keep(part * config.part_len, usize::try_from(live).unwrap_or(usize::MAX));
+        for (part, Kept { all, live }) in kept {
+            log.recover(part * config.part_len, all, live);
         }
         Ok(Store::with(config, index, expiry, log, stamp_max))
     }
@@ -246,7 +254,7 @@ impl Recovery {
         if record.key.is_empty() {
             self.index.clear();
             self.expiry.clear();
-            self.live.clear();
+            self.kept.values_mut().for_each(|kept| kept.live = 0);
             return;
         }
         let hash = KeyHash::of(&self.config.secret, record.key);
@@ -258,15 +266,17 @@ impl Recovery {
             if let Some(expires) = record.expires {
                 self.expiry.add(expires, hash, address);
             }
-            *self.live.entry(address / self.config.part_len).or_default() += len_max as u64;
+            let kept = self.kept.entry(address / self.config.part_len).or_default();
+            kept.all += len_max as u64;
+            kept.live += len_max as u64;
             self.index.insert(hash, Place { address, len_max, expires: record.expires.is_some() }, begin)
         } else {
             self.index.remove(hash, begin)
         };
         if let Some(old) = old
-            && let Some(live) = self.live.get_mut(&(old.address / self.config.part_len))
+            && let Some(kept) = self.kept.get_mut(&(old.address / self.config.part_len))
         {
-            *live = live.saturating_sub(old.len_max as u64);
+            kept.live = kept.live.saturating_sub(old.len_max as u64);
         }
     }
 

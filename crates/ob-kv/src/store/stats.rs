@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Durability;
+use super::room::Space;
 use super::session::REDIS_VERSION;
 
 /// What has happened since the store was opened, and how it stands.
@@ -46,6 +47,12 @@ pub struct Stats {
     pub log_len: u64,
     /// Bytes of it that are current.
     pub log_live_len: u64,
+    /// Bytes that it may still grow by, if that was measured.
+    pub log_room_len: Option<u64>,
+    /// How it stands with the device's space.
+    pub space: Space,
+    /// Changes that were refused because there was too little of it.
+    pub refused_for_space: u64,
     /// Requests that wait for a read, or for another request.
     pub requests_waiting: usize,
     /// Bytes of them, of what they read, and of answers that wait to leave.
@@ -116,6 +123,9 @@ impl Facts<'_> {
                     ("aof_last_write_status", if self.is_read_only { "err" } else { "ok" }.to_owned()),
                     ("log_bytes", stats.log_len.to_string()),
                     ("log_live_bytes", stats.log_live_len.to_string()),
+                    ("log_room_bytes", stats.log_room_len.map_or_else(String::new, |len| len.to_string())),
+                    ("log_space", stats.space.name().to_owned()),
+                    ("log_changes_refused_for_space", stats.refused_for_space.to_string()),
                     ("log_parts_removed", stats.parts_removed.to_string()),
                     ("log_parts_damaged", stats.parts_damaged.to_string()),
                     ("log_records_copied", stats.records_copied.to_string()),

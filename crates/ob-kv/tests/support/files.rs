@@ -26,6 +26,11 @@ pub(crate) struct Files {
     in_flight: Vec<(LogOp, usize)>,
     /// Everything fails from here on.
     pub(crate) failure: Option<LogFailure>,
+    /// How many bytes there are, if that is few, and how many of them somebody else has.
+    pub(crate) capacity: Option<u64>,
+    pub(crate) foreign: u64,
+    /// Writes for which there was no space.
+    pub(crate) refusals: u64,
 }
 
 impl Files {
@@ -48,6 +53,17 @@ impl Files {
         self.current.get(&part).and_then(|bytes| bytes.get(offset as usize..)).unwrap_or_default()
     }
 
+    /// Bytes that are left, if they are counted. What was never written takes none.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let used: u64 = self.current.values().map(|bytes| bytes.len() as u64).sum();
+        Some(self.capacity?.saturating_sub(self.foreign + used))
+    }
+
+    fn has_space(&self, part: u64, end: u64) -> bool {
+        let len = self.current.get(&part).map_or(0, |bytes| bytes.len() as u64);
+        self.left().is_none_or(|left| end.saturating_sub(len) <= left)
+    }
+
     /// Changes the files behind the store's back.
     pub(crate) fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<u64, Vec<u8>>)) {
         edit(&mut self.current);
@@ -63,6 +79,12 @@ impl Files {
         let token = op.token();
         if let Some(failure) = self.failure {
             return Some(LogCompletion { token, result: Err(failure) });
+        }
+        if let LogOp::Write { part, offset, bytes, .. } = &op
+            && !self.has_space(*part, offset + bytes.len() as u64)
+        {
+            self.refusals += 1;
+            return Some(LogCompletion { token, result: Err(LogFailure::Space) });
         }
         let mut read = Vec::new();
         match op {
@@ -103,7 +125,7 @@ impl Files {
 
     /// What is left after a loss of power: what was durable, and anything of the rest.
     pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
-        let Self { mut durable, unflushed, in_flight, .. } = self;
+        let Self { mut durable, unflushed, in_flight, capacity, foreign, .. } = self;
         let mut maybe = unflushed;
         for (op, _) in in_flight {
             match op {
@@ -126,7 +148,7 @@ impl Files {
                 _ => tear(&mut durable, &written, rng),
             }
         }
-        Self { current: durable.clone(), durable, ..Self::default() }
+        Self { current: durable.clone(), durable, capacity, foreign, ..Self::default() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+pub(crate) mod client;
 pub(crate) mod files;
 pub(crate) mod reference;
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ob_core::NodeId;
-use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending};
+use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 
@@ -35,6 +35,9 @@ pub(super) struct CardLog {
     done: VecDeque<LogCompletion>,
     /// Parts that were made and not told of yet.
     made: Vec<(u64, NodeId)>,
+    /// A question for what the device has left, and what came of the last one.
+    measuring: Option<Pending<ob_files_host::Result<SpaceInfo>>>,
+    measured: Option<Option<u64>>,
 }
 
 enum Asked {
@@ -63,8 +66,17 @@ impl CardLog {
     /// The parts that there are, each with its file.
     pub(super) fn new(group: Group, parts: impl IntoIterator<Item = (u64, NodeId)>) -> Self {
         let parts = parts.into_iter().map(|(part, node)| (part, group.file(node))).collect();
-        let (out, asked) = (HashMap::new(), Vec::new());
-        Self { group, parts, out, asked, waiting: VecDeque::new(), done: VecDeque::new(), made: Vec::new() }
+        Self {
+            group,
+            parts,
+            out: HashMap::new(),
+            asked: Vec::new(),
+            waiting: VecDeque::new(),
+            done: VecDeque::new(),
+            made: Vec::new(),
+            measuring: None,
+            measured: None,
+        }
     }
 
     /// The group that operations go through, to wait for.
@@ -80,6 +92,16 @@ impl CardLog {
     /// A part that was made since the last call.
     pub(super) fn next_made(&mut self) -> Option<(u64, NodeId)> {
         self.made.pop()
+    }
+
+    /// Asks how many bytes the device has left; [`CardLog::next_measured`] tells.
+    pub(super) fn measure(&mut self) {
+        self.measuring = Some(self.group.space());
+    }
+
+    /// What the device has left, if that was asked for and is known now; nothing within, if it could not be found out.
+    pub(super) fn next_measured(&mut self) -> Option<Option<u64>> {
+        self.measured.take()
     }
 
     /// Begins an operation.
@@ -140,6 +162,11 @@ impl CardLog {
         }
         for (op, asked) in std::mem::take(&mut self.asked) {
             self.look(op, asked);
+        }
+        match self.measuring.take().map(Pending::try_wait) {
+            Some(Ok(space)) => self.measured = Some(space.ok().map(|space| space.free)),
+            Some(Err(pending)) => self.measuring = Some(pending),
+            None => {}
         }
         // What waits is sent in its order; what still finds no room goes to the front again.
         for _ in 0..self.waiting.len() {

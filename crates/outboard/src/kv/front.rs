@@ -33,7 +33,7 @@ use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
 use super::card::{CONNECTIONS_AT_THE_DOOR, CONNECTIONS_MAX};
 use super::os_log::OsLog;
-use super::{KvError, recover, store_config, unix_ms};
+use super::{KvError, SpaceNews, fitted_part_len, recover, store_config, unix_ms};
 use crate::config::HostConfig;
 
 /// Frames of the stream that wait for the director.
@@ -95,6 +95,7 @@ struct Front {
     driver: DirectorDriver<TcpNet, InProcess, NoFiles, KvApplication>,
     stream: Shared,
     log: OsLog,
+    news: SpaceNews,
     policy: IdlePolicy,
     address: SocketAddr,
     /// The last turn has left something that the next one can do at once: nothing will wake a thread that sleeps on it.
@@ -108,7 +109,11 @@ impl Front {
             .map_err(|error| KvError::System(io::Error::other(error)))?;
         let handle = reactor.handle();
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
-        let recovery = Recovery::new(store_config(section)?, log.parts())?;
+        let mut store_config = store_config(section)?;
+        if let (None, Some(left)) = (log.parts().next(), log.left()) {
+            store_config.part_len = fitted_part_len(store_config.part_len, left);
+        }
+        let recovery = Recovery::new(store_config, log.parts())?;
         let mut events = Vec::new();
         let store = recover(recovery, |op| {
             log.submit(op);
@@ -146,7 +151,8 @@ impl Front {
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-        Ok(Self { reactor, driver, stream, log, policy, address, has_more: false })
+        let news = SpaceNews::default();
+        Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
     }
 
     fn run(mut self, stop: &AtomicBool, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
@@ -186,6 +192,9 @@ impl Front {
         let mut stream = self.stream.borrow_mut();
         let store = stream.service_mut();
         store.tick(now_ms);
+        if store.wants_measure() {
+            store.measured(self.log.left());
+        }
         let mut moved = self.log.poll();
         while let Some(done) = self.log.next_done() {
             store.completed(done);
@@ -195,6 +204,7 @@ impl Front {
             self.log.submit(op);
             moved = true;
         }
+        self.news.tell(store.space());
         moved
     }
 

@@ -24,7 +24,7 @@ use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
 
 use super::card_log::{CardLog, DIRECTORY};
-use super::{KvError, recover, store_config, unix_ms};
+use super::{KvError, SpaceNews, fitted_part_len, recover, store_config, unix_ms};
 use crate::config::{HostConfig, LinkKind};
 
 /// Bytes of the stream's rings.
@@ -131,6 +131,7 @@ struct Serving<'a> {
     log: CardLog,
     stream: HostStream<Store>,
     stop: &'a Stop,
+    news: SpaceNews,
     /// The payload of a frame.
     payload: Vec<u8>,
 }
@@ -189,7 +190,10 @@ impl<'a> Serving<'a> {
         let parts: Vec<_> = entries.iter().filter_map(named).collect();
         let mut log =
             CardLog::new(session.own_group().clone(), parts.iter().map(|(part, node, _)| (*part, *node)));
-        let store_config = store_config(&config.kv).map_err(KvError::from)?;
+        let mut store_config = store_config(&config.kv).map_err(KvError::from)?;
+        if parts.is_empty() {
+            store_config.part_len = fitted_part_len(store_config.part_len, session.space().wait()?.free);
+        }
         let sizes = parts.iter().map(|(part, _, size)| (*part, *size));
         let recovery = Recovery::new(store_config, sizes).map_err(KvError::from)?;
         let store = recover(recovery, |op| {
@@ -207,7 +211,8 @@ impl<'a> Serving<'a> {
         for (part, node) in log.parts() {
             stream.name_file(part as u32, node);
         }
-        Ok(Self { session, group: Some(group), log, stream, stop, payload: vec![0; FRAGMENT_LEN] })
+        let (news, payload) = (SpaceNews::default(), vec![0; FRAGMENT_LEN]);
+        Ok(Self { session, group: Some(group), log, stream, stop, news, payload })
     }
 
     /// Serves one card after the other, for as long as no other host can have written to the log in between.
@@ -267,6 +272,9 @@ impl<'a> Serving<'a> {
     /// Moves operations of the store to the log and completions back; whether anything moved.
     fn move_log(&mut self) -> bool {
         self.stream.service_mut().tick(unix_ms());
+        if self.stream.service_mut().wants_measure() {
+            self.log.measure();
+        }
         let mut moved = false;
         while let Some(op) = self.stream.service_mut().next_op() {
             if let LogOp::Remove { part, .. } = &op {
@@ -283,6 +291,11 @@ impl<'a> Serving<'a> {
             self.stream.service_mut().completed(done);
             moved = true;
         }
+        if let Some(left) = self.log.next_measured() {
+            self.stream.service_mut().measured(left);
+            moved = true;
+        }
+        self.news.tell(self.stream.service().space());
         moved
     }
 

@@ -15,8 +15,9 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::NetListenError;
+use ob_format::kv::BLOCK_LEN;
 use ob_io::OpenError;
-use ob_kv::store::{Config as StoreConfig, LogCompletion, LogOp, Recovery, RecoveryError, Store};
+use ob_kv::store::{Config as StoreConfig, LogCompletion, LogOp, Recovery, RecoveryError, Space, Store};
 use ob_table::ConfigError;
 
 use crate::config::{Durability, KvConfig};
@@ -136,8 +137,62 @@ fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
     })
 }
 
+/// Bytes of the parts of a new log, on a device that has so many left. Compaction needs the room of one, which should be little of
+/// the whole.
+fn fitted_part_len(configured: u64, left: u64) -> u64 {
+    const PARTS_LEAST: u64 = 16;
+    const LEN_LEAST: u64 = 1 << 20;
+    let fitting = (left / PARTS_LEAST).max(LEN_LEAST);
+    if configured <= fitting { configured } else { fitting - fitting % BLOCK_LEN as u64 }
+}
+
+/// Tells people when a log's device becomes full, and when it no longer is; each once.
+#[derive(Default)]
+struct SpaceNews {
+    told: Space,
+}
+
+impl SpaceNews {
+    fn tell(&mut self, space: Space) {
+        match (self.told, space) {
+            (Space::Plenty | Space::Short | Space::Full, Space::Refused) => tracing::error!(
+                "the device has no space left for the log of the key-value store, which takes no changes until there is \
+                 some; it tries again by itself"
+            ),
+            (Space::Plenty | Space::Short, Space::Full) => tracing::warn!(
+                "the key-value store's log has filled its device, and takes no more values until keys are removed or the \
+                 device has grown; they can be read and removed"
+            ),
+            (Space::Refused, Space::Full) => {
+                tracing::warn!("the log of the key-value store is written again")
+            }
+            // Short of space, one value more or less decides whether it is full.
+            (Space::Full, Space::Short) => return,
+            (Space::Refused | Space::Full, Space::Plenty | Space::Short) => {
+                tracing::info!("there is space for the log of the key-value store again");
+            }
+            _ => {}
+        }
+        self.told = space;
+    }
+}
+
 /// Milliseconds since 1970.
 fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_new_log_are_no_longer_than_its_device_bears() {
+        assert_eq!(fitted_part_len(128 << 20, 1 << 40), 128 << 20);
+        assert_eq!(fitted_part_len(128 << 20, 1 << 30), 64 << 20);
+        assert_eq!(fitted_part_len(128 << 20, (1 << 30) + 100_000), 64 << 20);
+        assert_eq!(fitted_part_len(128 << 20, 0), 1 << 20);
+        assert_eq!(fitted_part_len(65_536, 0), 65_536);
+    }
 }

@@ -97,6 +97,12 @@ impl OsLog {
         self.parts.iter().map(|(part, device)| (*part, device.info().capacity))
     }
 
+    /// Bytes that the file system has left for this process, if it says so.
+    pub(super) fn left(&self) -> Option<u64> {
+        let space = rustix::fs::statvfs(&self.directory).ok()?;
+        space.f_bavail.checked_mul(space.f_frsize)
+    }
+
     /// Begins an operation.
     pub(super) fn submit(&mut self, op: LogOp) {
         match op {

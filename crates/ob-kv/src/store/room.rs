@@ -1,0 +1,239 @@
+//! How much the log may still grow, and what is done when that is little.
+//!
+//! ```text
+//!   bytes left:   │ refused │ compaction's own │ removals │ short: compaction comes first │ plenty
+//!                 0         need              reserve    full                            3 × reserve
+//! ```
+//!
+//! The driver measures what the device has left, and the store takes off what it has appended since. Values are refused while
+//! there is room enough for removals and for one part's copies: so whatever the store is full of, keys can be removed, compaction
+//! can copy a part to the end and remove it, and the store goes on. Removals are refused only where they would take
+//! the room that the oldest part's copies need; to remove everything takes one block, and is refused only without that.
+//!
+//! Others may fill the device all the same. What it refuses then is asked for again after a while. Until it is taken, nothing
+//! can be changed: memory is no place for what was promised to be on a device.
+
+use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN};
+
+use super::compaction::Compaction;
+use super::errors::{self, Refusal};
+use super::ops::LogFailure;
+use super::{Durability, Store};
+use crate::plant::{Bug, is_planted};
+
+/// How often the device is measured while the log grows, or is short of space.
+const MEASURE_EVERY_MS: u64 = 1000;
+/// How long after a refusal the device is asked again.
+const RETRY_AFTER_MS: u64 = 500;
+/// How long answers wait for a device without space before they become errors.
+const PATIENCE_MS: u64 = 5000;
+/// Compaction comes first when less is left than this many times the reserve.
+const SHORT_RESERVES: u64 = 3;
+/// What removals may take beyond the reserve: this part of a part, and so many blocks.
+const REMOVALS_PART: u64 = 8;
+const REMOVAL_BLOCKS: u64 = 16;
+
+/// How the log stands with the device's space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Space {
+    /// There is enough.
+    #[default]
+    Plenty,
+    /// It is little: compaction comes before clients.
+    Short,
+    /// No values are taken. Keys can be removed, and everything can be read.
+    Full,
+    /// The device has refused a write, though there should have been room. Nothing is changed until it takes it.
+    Refused,
+}
+
+impl Space {
+    /// A word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plenty => "ok",
+            Self::Short => "short",
+            Self::Full => "full",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What the device had left when it was measured.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Bytes, and how much of the log was surely counted as taken then.
+    measured: Option<(u64, u64)>,
+    /// A measurement that is on its way, with what it surely counts.
+    asked: Option<u64>,
+    is_wanted: bool,
+    due_ms: u64,
+    /// How far the log had grown when the device was measured last.
+    grown: u64,
+    /// How far the log had grown when compaction took its last step.
+    grown_at_step: u64,
+    refused_since: Option<u64>,
+    retry_ms: u64,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            measured: None,
+            asked: None,
+            is_wanted: true,
+            due_ms: 0,
+            grown: 0,
+            grown_at_step: 0,
+            refused_since: None,
+            retry_ms: 0,
+        }
+    }
+}
+
+impl Store {
+    /// Whether the device is to be measured now: how many bytes it has for the log's files, beside what they have. What comes
+    /// of it is for [`Store::measured`]; until then this is `false`.
+    pub fn wants_measure(&mut self) -> bool {
+        let is_wanted = self.room.is_wanted && self.room.asked.is_none();
+        if is_wanted {
+            self.room.is_wanted = false;
+            self.room.asked = Some(self.log.completed_len());
+        }
+        is_wanted
+    }
+
+    /// Takes how many bytes the device has left, if that could be found out.
+    pub fn measured(&mut self, left: Option<u64>) {
+        let Some(counted) = self.room.asked.take() else { return };
+        self.room.due_ms = self.now_ms + MEASURE_EVERY_MS;
+        self.room.grown = self.log.grown_len();
+        if let Some(left) = left {
+            self.room.measured = Some((left, counted));
+        }
+    }
+
+    /// How the log stands with the device's space.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        if self.log.is_out_of_space() {
+            return Space::Refused;
+        }
+        match self.room_left() {
+            Some(left) if left < self.reserve_for_values() + BLOCK_LEN as u64 => Space::Full,
+            Some(left) if left < SHORT_RESERVES * self.reserve() => Space::Short,
+            _ => Space::Plenty,
+        }
+    }
+
+    /// Bytes that the log may still grow by, as far as is known.
+    pub(super) fn room_left(&self) -> Option<u64> {
+        let (left, counted) = self.room.measured?;
+        Some(left.saturating_sub(self.log.grown_len() - counted))
+    }
+
+    /// Whether the changes of a request may be appended, which take `len` bytes.
+    pub(super) fn check_room(&self, kind: Growth, len: usize) -> Result<(), Refusal> {
+        if self.log.is_out_of_space() {
+            return Err(errors::read_only(LogFailure::Space));
+        }
+        let Some(left) = self.room_left() else { return Ok(()) };
+        let reserve = match kind {
+            Growth::Values if is_planted(Bug::ReserveGivenAway) => 0,
+            Growth::Values => self.reserve_for_values(),
+            Growth::Removals => self.compaction_need(),
+            Growth::RemoveAll => 0,
+        };
+        let len = (GROUP_HEADER_LEN + len).next_multiple_of(BLOCK_LEN) as u64;
+        if left < reserve + len { Err(errors::OUT_OF_SPACE) } else { Ok(()) }
+    }
+
+    /// Bytes that compaction needs for the copies of the oldest part.
+    pub(super) fn compaction_need(&self) -> u64 {
+        let Some(oldest) = self.log.parts().next() else { return 0 };
+        if oldest.live == 0 { 0 } else { oldest.live.min(oldest.used) + self.copying_loss(oldest.used) }
+    }
+
+    /// Bytes that compaction needs for the copies of any part.
+    fn reserve(&self) -> u64 {
+        self.config.part_len + self.copying_loss(self.config.part_len)
+    }
+
+    /// What has to be left when values are appended.
+    fn reserve_for_values(&self) -> u64 {
+        self.reserve() + self.config.part_len / REMOVALS_PART + REMOVAL_BLOCKS * BLOCK_LEN as u64
+    }
+
+    /// A part is copied in pieces. The copies of each may begin a group, and leave most of a block empty.
+    pub(super) fn copying_loss(&self, len: u64) -> u64 {
+        (len / self.config.group_len as u64 + 2) * 2 * BLOCK_LEN as u64
+    }
+
+    /// Whether clients have appended as much since compaction's last step as they may where space is short, so that compaction
+    /// frees more than they take.
+    pub(super) fn is_ahead_of_compaction(&self) -> bool {
+        let is_copying = matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading);
+        is_copying
+            && self.log.grown_len() - self.room.grown_at_step > self.config.group_len as u64 / 4
+            && self.space() == Space::Short
+    }
+
+    /// Compaction has taken a step.
+    pub(super) fn compaction_stepped(&mut self) {
+        self.room.grown_at_step = self.log.grown_len();
+    }
+
+    /// A part was removed: what there is room for is to be found out anew.
+    pub(super) fn part_was_removed(&mut self) {
+        self.room.is_wanted = true;
+    }
+
+    /// Does what is due by the clock.
+    pub(super) fn tick_room(&mut self) {
+        if self.log.is_held() && self.room.retry_ms <= self.now_ms {
+            self.log.try_again();
+        }
+        let is_moving = self.log.grown_len() > self.room.grown || self.space() != Space::Plenty;
+        if self.room.due_ms <= self.now_ms && self.room.measured.is_some() && is_moving {
+            self.room.is_wanted = true;
+        }
+    }
+
+    /// When there is something to do by the clock.
+    pub(super) fn room_due(&self) -> Option<u64> {
+        let retry = self.log.is_held().then_some(self.room.retry_ms);
+        let is_measured = self.room.measured.is_some() && self.room.asked.is_none();
+        let measure = (is_measured && self.space() != Space::Plenty).then_some(self.room.due_ms);
+        retry.into_iter().chain(measure).min()
+    }
+
+    /// Looks whether the device has refused something just now, or has taken everything.
+    pub(super) fn watch_refusals(&mut self, was_held: bool) {
+        if !self.log.is_out_of_space() {
+            self.room.refused_since = None;
+            return;
+        }
+        self.room.refused_since.get_or_insert(self.now_ms);
+        if self.log.is_held() && !was_held {
+            self.room.retry_ms = self.now_ms + RETRY_AFTER_MS;
+            self.room.is_wanted = true;
+        }
+    }
+
+    /// Why answers that wait for the log become errors, if they do.
+    pub(super) fn failure_of_waiting(&self) -> Option<LogFailure> {
+        let refused_for = self.room.refused_since.map(|since| self.now_ms - since);
+        let is_hopeless = refused_for.is_some_and(|time| time >= PATIENCE_MS);
+        let failure = self.log.failure().or(is_hopeless.then_some(LogFailure::Space));
+        failure.filter(|_| self.config.durability == Durability::Always)
+    }
+}
+
+/// What changes append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    Values,
+    Removals,
+    RemoveAll,
+}
