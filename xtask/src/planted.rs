@@ -137,8 +137,11 @@ pub const HARNESSES: &[Harness] = &[
             "removed-not-logged",
             "attests-locked",
             "attests-unsettled",
+            "durable-early",
+            "recovered-not-flushed",
         ],
     },
+    Harness { package: "ob-kv", test: "damage", build: Build::Plain, plants: &["damage-is-the-end"] },
     Harness { package: "ob-kv", test: "space", build: Build::Plain, plants: &["reserve-given-away"] },
 ];
 

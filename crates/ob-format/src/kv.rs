@@ -15,7 +15,7 @@ use crate::layout::{checksum_of, layout};
 /// Groups begin at multiples of this.
 pub const BLOCK_LEN: usize = 4096;
 /// Bytes of a group's header.
-pub const GROUP_HEADER_LEN: usize = 64;
+pub const GROUP_HEADER_LEN: usize = 72;
 /// Bytes of a record's header.
 pub const RECORD_HEADER_LEN: usize = 32;
 /// Records begin at multiples of this in their group.
@@ -26,13 +26,13 @@ pub const ITEM_LEN: usize = 24;
 pub const KEY_LEN_MAX: usize = u16::MAX as usize;
 
 const MAGIC: [u8; 4] = *b"OBKG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Stamps are below this.
 const STAMP_END: u64 = 1 << 63;
 
 layout!(GroupBody, GROUP_HEADER_LEN, {
     magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, length: U32, used: U32,
-    records: U32, part_blocks: U32, previous: U64,
+    records: U32, part_blocks: U32, previous: U64, durable: U64,
 });
 
 layout!(RecordBody, RECORD_HEADER_LEN, {
@@ -315,11 +315,12 @@ pub struct GroupWriter {
     bytes: Vec<u8>,
     records: u32,
     previous: u64,
+    durable: u64,
 }
 
 impl Default for GroupWriter {
     fn default() -> Self {
-        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0, previous: 0 }
+        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0, previous: 0, durable: 0 }
     }
 }
 
@@ -327,6 +328,11 @@ impl GroupWriter {
     /// Says at which address the group before it begins.
     pub fn follow(&mut self, previous: u64) {
         self.previous = previous;
+    }
+
+    /// Says up to where the log is known to be durable.
+    pub fn attest_durable(&mut self, durable: u64) {
+        self.durable = durable;
     }
 
     /// What is there so far; the header is not.
@@ -396,6 +402,7 @@ impl GroupWriter {
             records: self.records.into(),
             part_blocks: u32::try_from(origin.part_len / BLOCK_LEN as u64).unwrap_or(u32::MAX).into(),
             previous: self.previous.into(),
+            durable: self.durable.into(),
         };
         body.checksum = checksum_of(body.as_bytes(), CHECKSUM_AT).into();
         if let Some(place) = self.bytes.get_mut(..GROUP_HEADER_LEN) {
@@ -416,6 +423,8 @@ pub struct GroupHeader {
     pub length: usize,
     /// Where the group before it begins.
     pub previous: u64,
+    /// Up to where the log was durable before it was written.
+    pub durable: u64,
     used: usize,
     records: u32,
 }
@@ -445,13 +454,23 @@ impl GroupHeader {
         if body.address.get() % BLOCK_LEN as u64 != 0 {
             return Err(LogError::Illegal("an address within a block"));
         }
+        if body.durable.get() > body.address.get() {
+            return Err(LogError::Illegal("what comes later is durable before it was written"));
+        }
         let part_len = u64::from(body.part_blocks.get()) * BLOCK_LEN as u64;
         if part_len == 0 {
             return Err(LogError::Illegal("parts without a block"));
         }
         let origin = Origin { store: body.store, life: body.life.get(), part_len };
-        let (address, previous) = (body.address.get(), body.previous.get());
-        Ok(Self { origin, address, length, previous, used, records: body.records.get() })
+        Ok(Self {
+            origin,
+            address: body.address.get(),
+            length,
+            previous: body.previous.get(),
+            durable: body.durable.get(),
+            used,
+            records: body.records.get(),
+        })
     }
 
     /// Where the records of the group are in its bytes.

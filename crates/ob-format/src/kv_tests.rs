@@ -63,11 +63,16 @@ fn a_record_without_a_key_says_that_all_keys_were_removed() {
 }
 
 #[test]
-fn a_group_says_which_one_is_before_it() {
+fn a_group_says_which_one_is_before_it_and_what_is_durable() {
     let mut group = GroupWriter::default();
     group.follow(8192);
+    group.attest_durable(4096);
     let bytes = group.finish(ORIGIN, 12288);
-    assert_eq!(GroupHeader::decode(&bytes).unwrap().previous, 8192);
+    let header = GroupHeader::decode(&bytes).unwrap();
+    assert_eq!((header.previous, header.durable), (8192, 4096));
+    let mut group = GroupWriter::default();
+    group.attest_durable(16384);
+    assert!(matches!(GroupHeader::decode(&group.finish(ORIGIN, 12288)), Err(LogError::Illegal(_))));
 }
 
 #[test]

@@ -32,6 +32,12 @@ pub(crate) enum Bug {
     RemovedNotLogged,
     /// `reserve-given-away`: values are appended where only compaction may.
     ReserveGivenAway,
+    /// `durable-early`: groups say that everything before them is durable.
+    DurableEarly,
+    /// `recovered-not-flushed`: what was recovered is taken for durable.
+    RecoveredNotFlushed,
+    /// `damage-is-the-end`: recovery takes damage for the log's end.
+    DamageIsTheEnd,
 }
 
 /// Whether a bug is planted.
@@ -53,6 +59,9 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "attests-unsettled" => Some(Bug::AttestsUnsettled),
         "removed-not-logged" => Some(Bug::RemovedNotLogged),
         "reserve-given-away" => Some(Bug::ReserveGivenAway),
+        "durable-early" => Some(Bug::DurableEarly),
+        "recovered-not-flushed" => Some(Bug::RecoveredNotFlushed),
+        "damage-is-the-end" => Some(Bug::DamageIsTheEnd),
         _ => None,
     });
     *planted == Some(bug)

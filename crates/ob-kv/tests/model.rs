@@ -297,9 +297,12 @@ impl Run {
         self.now = self.now.max(due.unwrap_or(0));
         self.drain();
         if self.config.durability == Durability::EverySecond && self.rng.one_in(2) {
-            self.now += 1001;
-            self.store.tick(self.now);
-            self.drain();
+            // A flush is for what was complete before: the open group is written first.
+            for pause in [self.config.seal_after_ms, 1001] {
+                self.now += pause;
+                self.store.tick(self.now);
+                self.drain();
+            }
             for (key, stamp) in std::mem::take(&mut self.answered) {
                 self.promised.insert(key, stamp);
             }
@@ -369,7 +372,12 @@ impl Run {
         self.steps_left = (!self.rng.one_in(4)).then(|| self.rng.range(5..50));
         self.count();
         self.expected.clear();
-        self.files = std::mem::take(&mut self.files).lose_power(&mut self.rng);
+        let files = std::mem::take(&mut self.files);
+        let is_process_alone = self.rng.one_in(3);
+        self.files = match is_process_alone {
+            true => files.lose_process(&mut self.rng),
+            false => files.lose_power(&mut self.rng),
+        };
         let mut recovery = Recovery::new(self.config.clone(), self.files.parts()).unwrap();
         while let Some(op) = recovery.next_op() {
             self.files.submit(op);

@@ -373,8 +373,10 @@ impl Log {
 
     /// Ends the open group, which waits to be written from then on.
     pub(crate) fn seal(&mut self) {
-        let Some(open) = self.open.take_if(|open| !open.writer.is_empty()) else { return };
+        let Some(mut open) = self.open.take_if(|open| !open.writer.is_empty()) else { return };
         let address = self.tail;
+        // Recovery tells damage from the log's end by it.
+        open.writer.attest_durable(if is_planted(Bug::DurableEarly) { address } else { self.durable });
         let bytes = Arc::new(open.writer.finish(self.origin, address));
         self.previous = address;
         self.tail += bytes.len() as u64;

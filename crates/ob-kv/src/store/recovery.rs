@@ -1,8 +1,14 @@
 //! Recovery: reads the log from its begin to its end, and makes a store of it.
 //!
 //! ```text
-//!   parts there are ─▶ next_op(): Read ─▶ completed() ─▶ group by group: index ─▶ … ─▶ the log's end ─▶ finish(): Store
+//!   parts there are ─▶ Groups: index, one by one ─▶ no good one ─▶ Behind: does a later one prove damage? ─▶ Flush ─▶ finish(): Store
 //! ```
+//!
+//! Where no good group comes, the log ends, or is damaged. A group behind that place that says that the log was durable
+//! beyond it proves the latter (`docs/format/kv-log.md`).
+//!
+//! What was found may never have been flushed, if only the process had died that wrote it. Everything that the new life does rests on
+//! it, so it is made durable first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,11 +42,21 @@ pub enum RecoveryError {
         /// Why.
         failure: LogFailure,
     },
-    /// The begin of the log, which was durable, is not what was written.
-    #[error("part {part} of the log is damaged at its begin")]
+    /// What was durable is not what was written.
+    #[error(
+        "the log is damaged: what was written to part {part} at byte {offset} was durable, and is not there any more"
+    )]
     Damaged {
         /// The part.
         part: u64,
+        /// Where in the part the log cannot be read on.
+        offset: u64,
+    },
+    /// What was found cannot be made durable.
+    #[error("the log cannot be made durable: {failure}")]
+    Unflushed {
+        /// Why.
+        failure: LogFailure,
     },
     /// Another version of this program has written it.
     #[error("part {part} of the log: {error}")]
@@ -91,7 +107,22 @@ pub struct Recovery {
     /// The read that is on its way, and how many bytes it wants.
     reading: Option<(Token, usize)>,
     next_token: u64,
-    is_done: bool,
+    stage: Stage,
+}
+
+/// What recovery is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Taking one good group after the other.
+    Groups,
+    /// Looking for a group that proves that the log has not ended there: a part, and an offset.
+    Behind {
+        part: u64,
+        offset: u64,
+    },
+    /// Making durable what was found.
+    Flush,
+    Done,
 }
 
 impl Recovery {
@@ -109,7 +140,7 @@ impl Recovery {
             return Err(RecoveryError::Missing { part });
         }
         Ok(Self {
-            is_done: parts.is_empty(),
+            stage: if parts.is_empty() { Stage::Done } else { Stage::Groups },
             expiry: Expiry::new(config.expiry_len_max()),
             config,
             parts,
@@ -126,20 +157,24 @@ impl Recovery {
         })
     }
 
-    /// The next read to make. There is one at a time.
+    /// The next operation. There is one at a time.
     pub fn next_op(&mut self) -> Option<LogOp> {
-        if self.is_done || self.reading.is_some() {
+        if self.stage == Stage::Done || self.reading.is_some() {
             return None;
         }
         self.next_token += 1;
         let token = Token(self.next_token);
+        if self.stage == Stage::Flush {
+            self.reading = Some((token, 0));
+            return Some(LogOp::Flush { token });
+        }
         let left = self.len_of_part().saturating_sub(self.offset);
         let len = self.wanted.min(usize::try_from(left).unwrap_or(usize::MAX));
         self.reading = Some((token, len));
         Some(LogOp::Read { token, part: self.part, offset: self.offset, len })
     }
 
-    /// Takes what was read.
+    /// Takes what came of it.
     ///
     /// # Errors
     ///
@@ -148,8 +183,24 @@ impl Recovery {
         let Some((_, asked)) = self.reading.take_if(|(token, _)| *token == completion.token) else {
             return Ok(());
         };
-        let bytes =
-            completion.result.map_err(|failure| RecoveryError::Unreadable { part: self.part, failure })?;
+        match (self.stage, completion.result) {
+            (Stage::Groups, Ok(bytes)) => self.groups(&bytes, asked),
+            (Stage::Groups, Err(failure)) => Err(RecoveryError::Unreadable { part: self.part, failure }),
+            // What cannot be read proves nothing.
+            (Stage::Behind { part, offset }, result) => {
+                self.behind(part, offset, &result.unwrap_or_default(), asked)
+            }
+            (Stage::Flush, Ok(_)) => {
+                self.stage = Stage::Done;
+                Ok(())
+            }
+            (Stage::Flush, Err(failure)) => Err(RecoveryError::Unflushed { failure }),
+            (Stage::Done, _) => Ok(()),
+        }
+    }
+
+    /// Takes the groups that were read.
+    fn groups(&mut self, bytes: &[u8], asked: usize) -> Result<(), RecoveryError> {
         let mut at = 0;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -184,7 +235,7 @@ impl Recovery {
 
     /// The store, when there is nothing more to read.
     pub fn finish(self) -> Result<Store, Box<Self>> {
-        if !self.is_done {
+        if self.stage != Stage::Done {
             return Err(Box::new(self));
         }
         let Self { config, parts, ends, index, expiry, kept, stamp_max, last, .. } = self;
@@ -284,17 +335,71 @@ impl Recovery {
     fn end_of_part(&mut self) -> Result<(), RecoveryError> {
         // Nothing is removed before what comes next is durable, so only a log that has not begun has no begin.
         if self.last.is_none() && self.part > 0 {
-            return Err(RecoveryError::Damaged { part: self.part });
+            return Err(RecoveryError::Damaged { part: self.part, offset: 0 });
         }
         let has_begun = self.offset > 0;
-        let has_next = self.parts.contains_key(&(self.part + 1));
+        let has_next = has_next_of(&self.parts, self.part);
         if has_begun && has_next {
             (self.part, self.offset, self.wanted) = (self.part + 1, 0, READ_LEN);
-        } else {
-            self.is_done = true;
+            return Ok(());
+        }
+        // It may be the part before that lacks its last group. Whatever is missing begins where the last good one ends.
+        let (mut part, mut offset) = self.ends.last().copied().unwrap_or((self.part, 0));
+        if offset >= self.config.part_len && has_next_of(&self.parts, part) {
+            (part, offset) = (part + 1, 0);
+        }
+        (self.part, self.offset, self.wanted) = (part, offset, READ_LEN);
+        self.stage = Stage::Behind { part, offset };
+        if is_planted(Bug::DamageIsTheEnd) {
+            self.end_is_found();
         }
         Ok(())
     }
+
+    /// Looks for proof that the log had been durable beyond a place where no good group comes.
+    fn behind(&mut self, part: u64, offset: u64, bytes: &[u8], asked: usize) -> Result<(), RecoveryError> {
+        for block in bytes.chunks_exact(BLOCK_LEN) {
+            if self.is_proof(part, offset, block) {
+                return Err(RecoveryError::Damaged { part, offset });
+            }
+            self.offset += BLOCK_LEN as u64;
+        }
+        if bytes.len() < asked.max(BLOCK_LEN) || self.offset >= self.len_of_part() {
+            let next = self.parts.range(self.part + 1..).next().map(|(part, _)| *part);
+            match next {
+                Some(part) => (self.part, self.offset) = (part, 0),
+                None => self.end_is_found(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a group begins in a block that is read now, and says that the log was durable beyond a place.
+    fn is_proof(&self, part: u64, offset: u64, block: &[u8]) -> bool {
+        let Ok(header) = GroupHeader::decode(block) else { return false };
+        let part_len = header.origin.part_len;
+        let address = |part: u64, offset: u64| part.checked_mul(part_len)?.checked_add(offset);
+        // Clients' bytes may look like anything but this store's own at this place.
+        let is_own = self.last.is_none_or(|(_, origin)| {
+            header.origin.store == origin.store && header.origin.part_len == origin.part_len
+        });
+        let is_here = address(self.part, self.offset) == Some(header.address);
+        let is_beyond = match self.last {
+            Some(_) => address(part, offset).is_some_and(|end| header.durable > end),
+            // The first group of all was durable before another one was written.
+            None => header.address > 0,
+        };
+        is_own && is_here && is_beyond
+    }
+
+    /// The log ends where no good group came.
+    fn end_is_found(&mut self) {
+        self.stage = if is_planted(Bug::RecoveredNotFlushed) { Stage::Done } else { Stage::Flush };
+    }
+}
+
+fn has_next_of(parts: &BTreeMap<u64, u64>, part: u64) -> bool {
+    parts.contains_key(&part.saturating_add(1))
 }
 
 /// Why there is no group.

@@ -123,6 +123,21 @@ impl Files {
         Some(LogCompletion { token, result: Ok(read) })
     }
 
+    /// What is there after the death of the process that wrote: what was on its way may have arrived, and what was not flushed is
+    /// not yet durable.
+    pub(crate) fn lose_process(mut self, rng: &mut Rng) -> Self {
+        for (op, _) in std::mem::take(&mut self.in_flight) {
+            if let LogOp::Write { part, offset, bytes, .. } = op
+                && rng.one_in(2)
+            {
+                let written = Written { part, offset, bytes: bytes.to_vec() };
+                write(&mut self.current, &written);
+                self.unflushed.push(written);
+            }
+        }
+        self
+    }
+
     /// What is left after a loss of power: what was durable, and anything of the rest.
     pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
         let Self { mut durable, unflushed, in_flight, capacity, foreign, .. } = self;

@@ -53,7 +53,8 @@ pub enum KvError {
     /// The log cannot be recovered.
     #[error(
         "{0}; nothing was changed\n\
-         hint: copy the log's files before you try anything; an empty directory in their place begins a new store"
+         hint: copy the log's files before you try anything. Where one is damaged, what lies before the damage can be had: cut \
+         that file off at the byte, and remove the files of later parts. An empty directory in their place begins a new store"
     )]
     Recovery(#[from] RecoveryError),
     /// The system refused something that should always work.

@@ -76,12 +76,13 @@ impl OsLog {
             handle: handle.clone(),
             directory: directory.to_owned(),
             part_len,
-            parts,
             small,
             large,
             transfers: HashMap::new(),
             flushes: HashMap::new(),
-            dirty: BTreeSet::new(),
+            // Whoever wrote them before may not have flushed them.
+            dirty: parts.keys().copied().collect(),
+            parts,
             waiting: VecDeque::new(),
             done: VecDeque::new(),
         })
