@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use ob_kv::resp::{Cut, Cutter, Limits, Request};
 use ob_kv::store::{Config, Durability, LogFailure, RecoveryError};
 use ob_sim::Rng;
@@ -138,6 +140,110 @@ fn keys_that_nobody_looks_at_expire_too() {
     client.settle();
     client.says("get k0", "$1\r\nv");
     client.says("ttl k1", ":47");
+}
+
+/// Lets time pass from one thing that is due to the next, as a driver would that nobody else wakes; for so long at most.
+fn idle(client: &mut Client, for_ms: u64) {
+    let end = client.now + for_ms;
+    while let Some(due) = client.store.next_due().filter(|due| *due <= end) {
+        client.now = client.now.max(due);
+        client.store.tick(client.now);
+        client.submit();
+        while !client.files.is_idle() {
+            client.step();
+            client.submit();
+        }
+    }
+    client.now = end;
+    client.store.tick(end);
+}
+
+#[test]
+fn keys_expire_though_the_list_of_them_is_full() {
+    for memory_len in [0, 1 << 20] {
+        let mut client = Client::new(Config { index_len_max: 60_000, memory_len, ..small() });
+        for number in 0..1500 {
+            client.says(&format!("set key{number} v px {}", 2000 + number), "+OK");
+        }
+        for number in 0..100 {
+            client.says(&format!("set stays{number} v px 1000000"), "+OK");
+            client.says(&format!("set forever{number} v"), "+OK");
+        }
+        assert!(client.store.stats().expiries_unlisted > 500);
+        // The same after a restart, which lists what it finds.
+        client.settle();
+        let config = Config { index_len_max: 60_000, memory_len, ..small() };
+        client.store = recovered_as(&mut client, config).unwrap();
+        assert!(client.store.stats().keys > 1000);
+        idle(&mut client, 60_000);
+        assert_eq!(client.store.stats().keys, 200);
+        client.says("get stays7", "$1\r\nv");
+        // Now the list has room for all of them, and there is nothing to look for any more.
+        let due = client.store.next_due().unwrap();
+        assert!(due > client.now + 500_000, "{} ms", due - client.now);
+        idle(&mut client, 1_000_000);
+        client.says("dbsize", ":100");
+    }
+}
+
+/// Keys that a refill attests, to the end of it, with a driver that sleeps whenever nothing is due.
+fn refilled(client: &mut Client, mut meanwhile: impl FnMut(&mut Client)) -> BTreeSet<Vec<u8>> {
+    let mut attested = BTreeSet::new();
+    client.store.begin_refill(client.stamp + 1);
+    for _ in 0..100_000 {
+        meanwhile(client);
+        client.submit();
+        let completion = client.files.complete(&mut client.rng);
+        let has_moved = completion.is_some();
+        completion.into_iter().for_each(|completion| client.store.completed(completion));
+        if has_moved {
+            continue;
+        }
+        // They leave late, so that the walk has to wait for them.
+        attested.extend(std::iter::from_fn(|| client.store.next_attestation()).map(|(_, found)| found.key));
+        if !client.store.is_refilling() {
+            return attested;
+        }
+        let is_due = client.store.next_due().is_some_and(|due| due <= client.now);
+        assert!(is_due, "it sleeps, and the walk is not over");
+    }
+    panic!("it never comes to an end");
+}
+
+#[test]
+fn a_refill_comes_to_its_end_without_a_pause() {
+    let keys = |numbers: std::ops::Range<u32>| -> BTreeSet<Vec<u8>> {
+        numbers.map(|number| format!("key{number}").into_bytes()).collect()
+    };
+    let mut client = filled();
+    assert_eq!(refilled(&mut client, |_| ()), keys(0..50));
+    // More of them than may wait.
+    for number in 0..10_000 {
+        client.says(&format!("set key{number} v"), "+OK");
+    }
+    client.settle();
+    assert_eq!(refilled(&mut client, |_| ()), keys(0..10_000));
+    // While the log grows, everything is met that was there before.
+    for seed in 0..100 {
+        let mut client = filled();
+        client.rng = Rng::new(seed);
+        let (mut number, mut rng) = (0, Rng::new(seed));
+        let attested = refilled(&mut client, |client| {
+            number += 1;
+            if number < 100 && rng.one_in(2) {
+                client.send(&encoded(&[b"set", &format!("new{number}").into_bytes()[..], &[b'v'; 900]]));
+                while client.store.next_answer().is_some() {}
+            }
+            client.now += rng.below(4);
+            client.store.tick(client.now);
+        });
+        assert!(attested.is_superset(&keys(0..50)), "seed {seed}: {} keys", attested.len());
+    }
+    // What cannot be read takes its part along, and no more.
+    let mut client = filled();
+    client.files.edit(|files| files.get_mut(&0).unwrap()[100] ^= 1);
+    let attested = refilled(&mut client, |_| ());
+    assert!(attested.len() > 20 && attested.contains(&b"key49"[..]), "{}", attested.len());
 }
 
 #[test]

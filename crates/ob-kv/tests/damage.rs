@@ -49,8 +49,8 @@ fn damage_is_told_from_the_end_where_a_later_group_knows_better() {
             end = (*part, *offset + header.length as u64);
             let is_known = groups.iter().any(|(_, _, other)| other.durable > header.address);
             // In the header, in the first record, and everything of the first block.
-            let damages: [&dyn Fn(&mut [u8]); 3] =
-                [&|block| block[8] ^= 1, &|block| block[100] ^= 1, &|block| block.fill(0)];
+            let damages: [fn(&mut [u8]); 3] =
+                [|block| block[8] ^= 1, |block| block[100] ^= 1, |block| block.fill(0)];
             for damage in damages {
                 let mut client = filled(durability);
                 let at = *offset as usize;

@@ -6,7 +6,7 @@
 //!
 //! An entry holds if the index still names its address: a record never changes, so if it is still the key's newest, the key is
 //! over. Entries of records that were replaced stay until their time, and mean nothing then. The memory is bounded; a record for
-//! which there is none left is noticed by whoever looks at it, and by compaction.
+//! which there is none left is noticed by whoever looks at it, by compaction, and by a walk through the index (`overdue`).
 
 use std::collections::BTreeMap;
 
@@ -24,6 +24,8 @@ pub(crate) struct Expiry {
     buckets: BTreeMap<u64, Vec<(KeyHash, u64)>>,
     entries: usize,
     len_max: usize,
+    /// Whether a record found no room since the list was made.
+    has_unlisted: bool,
 }
 
 impl Expiry {
@@ -43,6 +45,23 @@ impl Expiry {
         if has_room {
             self.buckets.entry(expires / BUCKET_MS).or_default().push((hash, address));
             self.entries += 1;
+        }
+        self.has_unlisted |= !has_room;
+        has_room
+    }
+
+    /// Whether there may be records that it does not have.
+    pub(crate) fn has_unlisted(&self) -> bool {
+        self.has_unlisted
+    }
+
+    /// Forgets everything to be made anew, if so many records have room; whether that is so.
+    pub(crate) fn relist(&mut self, count: u64) -> bool {
+        // Each may have a bucket to itself.
+        let len = count.saturating_mul((ENTRY_LEN + BUCKET_LEN) as u64);
+        let has_room = len <= self.len_max as u64;
+        if has_room {
+            self.clear();
         }
         has_room
     }
@@ -67,6 +86,7 @@ impl Expiry {
     pub(crate) fn clear(&mut self) {
         self.buckets.clear();
         self.entries = 0;
+        self.has_unlisted = false;
     }
 }
 

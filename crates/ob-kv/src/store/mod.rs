@@ -17,7 +17,8 @@
 //! until nothing is locked, and everything behind them waits for them.
 //!
 //! **Expiry** is in the records; the index knows only whether a key expires. So whoever has to know reads the record.
-//! Beside that a list of bounded length says which records are over when, for keys that nobody looks at.
+//! Beside that a list of bounded length says which records are over when, for keys that nobody looks at; what finds no place
+//! in it is found by a walk through the index.
 //!
 //! **Failure.** When the log cannot be written, the store takes no more changes, and answers that were waiting to become
 //! durable become errors. Recovery is what brings it back. A device without space is no failure: see `room`.
@@ -31,6 +32,7 @@ mod glob;
 mod index;
 mod log;
 mod ops;
+mod overdue;
 mod recovery;
 mod refill;
 mod room;
@@ -59,6 +61,7 @@ use self::errors::Refusal;
 use self::expiry::Expiry;
 use self::index::{Index, KeyHash, Place, rounded_len};
 use self::log::{Log, LogConfig};
+use self::overdue::Overdue;
 use self::refill::Refill;
 use self::room::{Growth, Room};
 use self::run::{Change, Changes};
@@ -185,6 +188,7 @@ pub struct Store {
     compaction: Compaction,
     refill: Refill,
     room: Room,
+    overdue: Overdue,
     started_ms: Option<u64>,
     now_ms: u64,
     flushed_ms: u64,
@@ -222,6 +226,7 @@ impl Store {
             compaction: Compaction::default(),
             refill: Refill::default(),
             room: Room::default(),
+            overdue: Overdue::default(),
             started_ms: None,
             now_ms: 0,
             flushed_ms: 0,
@@ -316,6 +321,7 @@ impl Store {
             self.log.seal();
         }
         self.forget_expired();
+        self.walk_overdue();
         self.tick_room();
         if self.config.durability == Durability::EverySecond
             && self.flushed_ms + FLUSH_INTERVAL_MS <= self.now_ms
@@ -332,7 +338,8 @@ impl Store {
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
             .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
-        seal.into_iter().chain(flush).chain(self.expiry.next_due()).chain(self.room_due()).min()
+        let others = [self.expiry.next_due(), self.overdue_due(), self.room_due(), self.refill_due()];
+        seal.into_iter().chain(flush).chain(others.into_iter().flatten()).min()
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.

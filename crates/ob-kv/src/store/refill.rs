@@ -34,7 +34,10 @@ enum Step {
     #[default]
     Idle,
     Next(Piece),
-    Reading,
+    /// A read is on its way. What was settled when it began ends there: whatever has been written since may not be in it.
+    Reading {
+        end: u64,
+    },
 }
 
 impl Store {
@@ -43,7 +46,7 @@ impl Store {
     pub fn begin_refill(&mut self, begins: u64) {
         self.stamp_max = self.stamp_max.max(begins.saturating_sub(1));
         self.refill.waiting.clear();
-        if matches!(self.refill.step, Step::Reading) {
+        if matches!(self.refill.step, Step::Reading { .. }) {
             self.refill.begins_anew = true;
         } else {
             self.walk_from_begin();
@@ -65,30 +68,41 @@ impl Store {
         !matches!(self.refill.step, Step::Idle) || !self.refill.waiting.is_empty()
     }
 
-    /// Takes the next step, if there is one to take.
+    /// Takes the next steps, as many as there are to take: nobody comes back for one that could have been taken at once.
     pub(super) fn step_refill(&mut self) {
-        let Step::Next(piece) = self.refill.step else { return };
-        if self.refill.waiting.len() >= WAITING_MAX || !self.held.is_empty() {
-            return;
+        while let Step::Next(piece) = self.refill.step
+            && self.may_refill()
+        {
+            let address = piece.address.max(self.log.begin_to_stay());
+            self.refill.step = match self.log.end_of_part(address).map(|end| end.min(self.log.settled())) {
+                Some(end) if address < end => {
+                    let token = self.log.read(address, piece.len);
+                    self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Refill });
+                    Step::Reading { end }
+                }
+                Some(_) if address < self.log.settled() => self.next_part(address),
+                _ => Step::Idle,
+            };
         }
-        let address = piece.address.max(self.log.begin_to_stay());
-        match self.log.end_of_part(address).map(|end| end.min(self.log.settled())) {
-            Some(end) if address < end => {
-                let token = self.log.read(address, piece.len);
-                self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Refill });
-                self.refill.step = Step::Reading;
-            }
-            Some(_) if address < self.log.settled() => {
-                let address = (address / self.config.part_len + 1) * self.config.part_len;
-                self.refill.step = Step::Next(Piece { address, len: self.config.group_len });
-            }
-            _ => self.refill.step = Step::Idle,
-        }
+    }
+
+    fn may_refill(&self) -> bool {
+        self.refill.waiting.len() < WAITING_MAX && self.held.is_empty()
+    }
+
+    /// When there is a step to take: at once, if attestations have left that it waited for.
+    pub(super) fn refill_due(&self) -> Option<u64> {
+        (matches!(self.refill.step, Step::Next(_)) && self.may_refill()).then_some(self.now_ms)
+    }
+
+    fn next_part(&self, address: u64) -> Step {
+        let address = (address / self.config.part_len + 1) * self.config.part_len;
+        Step::Next(Piece { address, len: self.config.group_len })
     }
 
     /// A piece of the log was read.
     pub(super) fn refill(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
-        let end = self.log.end_of_part(address).unwrap_or(address).min(self.log.settled());
+        let Step::Reading { end } = self.refill.step else { return };
         if std::mem::take(&mut self.refill.begins_anew) {
             return self.walk_from_begin();
         }
@@ -97,8 +111,8 @@ impl Store {
             let visit = |address, record: &Record<'_>| self.attest_if_current(address, record);
             sweep::visit(&bytes, address, end, len, visit).ok()
         });
-        // What cannot be read here is met by the requests that ask for it; the card does without.
-        self.refill.step = visited.map_or(Step::Idle, Step::Next);
+        // What cannot be read here is met by the requests that ask for it; the card does without the rest of the part.
+        self.refill.step = visited.map_or_else(|| self.next_part(address), Step::Next);
     }
 
     fn attest_if_current(&mut self, address: u64, record: &Record<'_>) {

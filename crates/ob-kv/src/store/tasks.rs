@@ -37,6 +37,8 @@ impl Job {
 pub(crate) enum ReadUse {
     /// A key of a task.
     Slot { task: u64, slot: usize, address: u64 },
+    /// A key that may be over.
+    Overdue { hash: KeyHash, address: u64 },
     /// A walk through the log.
     Sweep { address: u64, sweep: SweepUse },
 }
@@ -135,6 +137,10 @@ impl Store {
     pub(super) fn read_completed(&mut self, read: ReadUse, result: Result<Vec<u8>, LogFailure>) {
         let (id, slot, address) = match read {
             ReadUse::Slot { task, slot, address } => (task, slot, address),
+            ReadUse::Overdue { hash, address } => {
+                self.log.read_done(address);
+                return self.overdue_read(hash, address, result);
+            }
             ReadUse::Sweep { address, sweep } => {
                 self.log.read_done(address);
                 return match sweep {

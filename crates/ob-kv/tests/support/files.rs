@@ -23,7 +23,8 @@ pub(crate) struct Files {
     durable: BTreeMap<u64, Vec<u8>>,
     /// Complete, and not durable.
     unflushed: Vec<Written>,
-    in_flight: Vec<(LogOp, usize)>,
+    /// Operations, with what a flush is for, or what a read has found.
+    in_flight: Vec<(LogOp, usize, Vec<u8>)>,
     /// Everything fails from here on.
     pub(crate) failure: Option<LogFailure>,
     /// How many bytes there are, if that is few, and how many of them somebody else has.
@@ -35,8 +36,14 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn submit(&mut self, op: LogOp) {
-        // A flush is for what was complete when it was asked for.
-        self.in_flight.push((op, self.unflushed.len()));
+        // A flush is for what was complete when it was asked for; and a read need not show what was not.
+        let mut read = Vec::new();
+        if let LogOp::Read { part, offset, len, .. } = &op {
+            let file = self.current.get(part).expect("a part that is read is there");
+            let end = (*offset as usize + len).min(file.len());
+            read = file[(*offset as usize).min(end)..end].to_vec();
+        }
+        self.in_flight.push((op, self.unflushed.len(), read));
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -75,7 +82,7 @@ impl Files {
         if self.in_flight.is_empty() {
             return None;
         }
-        let (op, flushed) = self.in_flight.swap_remove(rng.index(self.in_flight.len()));
+        let (op, flushed, read) = self.in_flight.swap_remove(rng.index(self.in_flight.len()));
         let token = op.token();
         if let Some(failure) = self.failure {
             return Some(LogCompletion { token, result: Err(failure) });
@@ -86,7 +93,6 @@ impl Files {
             self.refusals += 1;
             return Some(LogCompletion { token, result: Err(LogFailure::Space) });
         }
-        let mut read = Vec::new();
         match op {
             LogOp::Create { part, .. } => {
                 assert!(self.current.insert(part, Vec::new()).is_none(), "part {part} is there already");
@@ -103,14 +109,12 @@ impl Files {
                 for written in self.unflushed.drain(..flushed) {
                     write(&mut self.durable, &written);
                 }
-                for (_, other) in &mut self.in_flight {
+                for (_, other, _) in &mut self.in_flight {
                     *other = other.saturating_sub(flushed);
                 }
             }
-            LogOp::Read { part, offset, len, .. } => {
-                let file = self.current.get(&part).expect("a part that is read is there");
-                let end = (offset as usize + len).min(file.len());
-                read = file[(offset as usize).min(end)..end].to_vec();
+            LogOp::Read { part, .. } => {
+                assert!(self.current.contains_key(&part), "a part is there while it is read");
             }
             LogOp::Remove { part, .. } => {
                 assert!(self.current.remove(&part).is_some());
@@ -126,7 +130,7 @@ impl Files {
     /// What is there after the death of the process that wrote: what was on its way may have arrived, and what was not flushed is
     /// not yet durable.
     pub(crate) fn lose_process(mut self, rng: &mut Rng) -> Self {
-        for (op, _) in std::mem::take(&mut self.in_flight) {
+        for (op, _, _) in std::mem::take(&mut self.in_flight) {
             if let LogOp::Write { part, offset, bytes, .. } = op
                 && rng.one_in(2)
             {
@@ -142,7 +146,7 @@ impl Files {
     pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
         let Self { mut durable, unflushed, in_flight, capacity, foreign, .. } = self;
         let mut maybe = unflushed;
-        for (op, _) in in_flight {
+        for (op, _, _) in in_flight {
             match op {
                 LogOp::Write { part, offset, bytes, .. } => {
                     maybe.push(Written { part, offset, bytes: bytes.to_vec() });

@@ -165,7 +165,7 @@ impl SpaceNews {
                  device has grown; they can be read and removed"
             ),
             (Space::Refused, Space::Full) => {
-                tracing::warn!("the log of the key-value store is written again")
+                tracing::warn!("the log of the key-value store is written again");
             }
             // Short of space, one value more or less decides whether it is full.
             (Space::Full, Space::Short) => return,

@@ -1,0 +1,119 @@
+//! Keys whose time is over, and whose expiry found no place in the list of what is over when.
+//!
+//! ```text
+//!   tick ─▶ the next keys of the index that expire some day ─▶ records, in memory or read ─┬─ over ─▶ forgotten
+//!             ▲                                                                              └─ not ──▶ listed, if all find a place
+//!             └──────────── a few at a time, sooner if many of the last ones were over ◀────────────────────┘
+//! ```
+//!
+//! The walk begins when the list has refused a record. If by then there is room for everything that expires, the list is made anew on
+//! the way, and the walk is the last one; else it begins again after its end.
+
+use ob_format::kv::RecordPlace;
+
+use super::Store;
+use super::index::KeyHash;
+use super::ops::LogFailure;
+use super::tasks::ReadUse;
+
+/// Keys that are looked at in one step.
+const KEYS_A_STEP: usize = 64;
+/// Bytes that a step reads, unless its first record is longer.
+const READ_LEN_A_STEP: usize = 1 << 20;
+/// Milliseconds from a step to the next, where many keys were over, and where few were.
+const SOON_MS: u64 = 10;
+const LATER_MS: u64 = 100;
+/// Milliseconds from a walk to the next.
+const PAUSE_MS: u64 = 10_000;
+
+/// How the walk stands.
+#[derive(Debug, Default)]
+pub(crate) struct Overdue {
+    /// Where the next step begins, while there is a walk.
+    cursor: Option<u64>,
+    /// Whether what is not over is listed.
+    is_listing: bool,
+    due_ms: u64,
+    reads: usize,
+    /// Keys of the last step: looked at, and over.
+    seen: usize,
+    over: usize,
+    found: Vec<(KeyHash, super::index::Place)>,
+}
+
+impl Store {
+    /// Takes the next step of the walk, if it is due.
+    pub(super) fn walk_overdue(&mut self) {
+        if self.overdue_due().is_none_or(|due| due > self.now_ms) {
+            return;
+        }
+        let cursor = self.overdue.cursor.unwrap_or_else(|| {
+            self.overdue.is_listing = self.expiry.relist(self.index.expiring());
+            0
+        });
+        let mut found = std::mem::take(&mut self.overdue.found);
+        found.clear();
+        let mut next = self.index.scan(cursor, KEYS_A_STEP, self.log.begin(), &mut found);
+        (self.overdue.seen, self.overdue.over) = (0, 0);
+        let mut len_left = READ_LEN_A_STEP;
+        for (hash, place) in found.drain(..).filter(|(_, place)| place.expires) {
+            self.overdue.seen += 1;
+            let in_memory = self.log.in_memory(place.address).map(RecordPlace::trusted);
+            if let Some(Ok(record)) = in_memory {
+                self.judge_overdue(hash, place.address, record.expires);
+                continue;
+            }
+            if place.len_max > len_left && self.overdue.reads > 0 {
+                next = hash.tag;
+                break;
+            }
+            len_left = len_left.saturating_sub(place.len_max);
+            let token = self.log.read(place.address, place.len_max);
+            self.reads.insert(token, ReadUse::Overdue { hash, address: place.address });
+            self.overdue.reads += 1;
+        }
+        self.overdue.found = found;
+        self.overdue.cursor = (next != 0).then_some(next);
+        self.pause_overdue();
+    }
+
+    /// A record was read.
+    pub(super) fn overdue_read(&mut self, hash: KeyHash, address: u64, result: Result<Vec<u8>, LogFailure>) {
+        self.overdue.reads -= 1;
+        // What cannot be read is met by the requests that ask for it.
+        if let Some(record) = result.ok().and_then(|bytes| RecordPlace::decode(&bytes).ok()) {
+            self.judge_overdue(hash, address, record.expires);
+        }
+        if self.overdue.reads == 0 {
+            self.pause_overdue();
+        }
+    }
+
+    /// When the next step is due, if there is one and nothing is read for the last.
+    pub(super) fn overdue_due(&self) -> Option<u64> {
+        let is_wanted = self.overdue.cursor.is_some() || self.expiry.has_unlisted();
+        (is_wanted && self.overdue.reads == 0).then_some(self.overdue.due_ms)
+    }
+
+    fn judge_overdue(&mut self, hash: KeyHash, address: u64, expires: Option<u64>) {
+        let is_current = self.find(hash).is_some_and(|place| place.address == address);
+        let Some(expires) = expires.filter(|_| is_current) else { return };
+        if expires <= self.now_ms {
+            self.overdue.over += 1;
+            self.stats.keys_expired += 1;
+            self.forget(hash);
+        } else if self.overdue.is_listing {
+            self.expiry.add(expires, hash, address);
+        }
+    }
+
+    fn pause_overdue(&mut self) {
+        let are_many = self.overdue.over * 4 > self.overdue.seen;
+        self.overdue.due_ms = self.now_ms
+            + match (self.overdue.cursor, are_many) {
+                (_, true) => SOON_MS,
+                (Some(_), false) => LATER_MS,
+                (None, false) => PAUSE_MS,
+            };
+    }
+}
