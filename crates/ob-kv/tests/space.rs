@@ -111,6 +111,21 @@ fn a_device_that_has_grown_takes_more() {
 }
 
 #[test]
+fn a_device_that_cannot_be_measured_is_measured_later() {
+    let mut client = Client::new(config(Durability::EverySecond));
+    assert!(client.store.wants_measure());
+    client.store.measured(None);
+    assert!(!client.store.wants_measure(), "not at once");
+    client.says("set k v", "+OK");
+    client.now += 1000;
+    client.store.tick(client.now);
+    assert!(client.store.wants_measure());
+    client.store.measured(Some(0));
+    client.says("set k v", FULL);
+    client.says("get k", "$1\r\nv");
+}
+
+#[test]
 fn compaction_keeps_up_with_changes_where_space_is_short() {
     let mut client = client(Durability::EverySecond, 24);
     let keys = 500;

@@ -96,7 +96,8 @@ impl FileDevice {
     ) -> Result<Self, OpenError> {
         let Opened { file, info, memory_align, direct, access } = opened;
         let read_only = access == Access::ReadOnly;
-        let device = DeviceFile { file, info, memory_align, read_only, depth: options.depth.max(1) };
+        let depth = options.depth.max(1);
+        let device = DeviceFile { file, info, memory_align, read_only, direct, depth };
         let index =
             handle.add_device(device).map_err(|reason| OpenError::Reactor { path: path.into(), reason })?;
         Ok(Self { handle: handle.clone(), index, info, memory_align, direct })

@@ -37,6 +37,8 @@ pub(crate) struct DeviceFile {
     pub(crate) memory_align: usize,
     /// Only reads are carried out.
     pub(crate) read_only: bool,
+    /// Whether I/O bypasses the page cache.
+    pub(crate) direct: bool,
     /// How many operations may be submitted and not yet polled.
     pub(crate) depth: usize,
 }
@@ -332,6 +334,11 @@ impl DeviceSlot {
             {
                 (self.zeroes_by_writing, operation.by_writing) = (true, true);
                 return None;
+            }
+            // Past the page cache a write finds its space before anything is made durable: it is refused, and what was complete
+            // before is as durable as it was.
+            (Errno::NOSPC | Errno::DQUOT | Errno::FBIG, DeviceOp::Write { .. }) if self.device.direct => {
+                tracing::debug!(%errno, "a device has no space for a write");
             }
             (_, DeviceOp::Flush | DeviceOp::Write { durable: true, .. }) if errno != Errno::CANCELED => {
                 tracing::error!(%errno, "a device failed to make writes durable; it will not be trusted again");

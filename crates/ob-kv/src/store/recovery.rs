@@ -353,6 +353,7 @@ impl Recovery {
         if is_planted(Bug::DamageIsTheEnd) {
             self.end_is_found();
         }
+        self.skip_ends();
         Ok(())
     }
 
@@ -364,14 +365,22 @@ impl Recovery {
             }
             self.offset += BLOCK_LEN as u64;
         }
-        if bytes.len() < asked.max(BLOCK_LEN) || self.offset >= self.len_of_part() {
-            let next = self.parts.range(self.part + 1..).next().map(|(part, _)| *part);
-            match next {
-                Some(part) => (self.part, self.offset) = (part, 0),
+        // A file may be shorter than it was said to be.
+        if bytes.len() < asked {
+            self.offset = self.len_of_part();
+        }
+        self.skip_ends();
+        Ok(())
+    }
+
+    /// Goes on with the next part where this one has no more, and ends behind the last.
+    fn skip_ends(&mut self) {
+        while matches!(self.stage, Stage::Behind { .. }) && self.offset >= self.len_of_part() {
+            match self.parts.range(self.part + 1..).next() {
+                Some((part, _)) => (self.part, self.offset) = (*part, 0),
                 None => self.end_is_found(),
             }
         }
-        Ok(())
     }
 
     /// Whether a group begins in a block that is read now, and says that the log was durable beyond a place.

@@ -68,6 +68,7 @@ pub(crate) struct Room {
     /// A measurement that is on its way, with what it surely counts.
     asked: Option<u64>,
     is_wanted: bool,
+    /// When the next one is due; 0 before the first.
     due_ms: u64,
     /// How far the log had grown when the device was measured last.
     grown: u64,
@@ -195,7 +196,9 @@ impl Store {
             self.log.try_again();
         }
         let is_moving = self.log.grown_len() > self.room.grown || self.space() != Space::Plenty;
-        if self.room.due_ms <= self.now_ms && self.room.measured.is_some() && is_moving {
+        // Where it could not be found out, it is asked for again.
+        let is_due = self.room.due_ms > 0 && self.room.due_ms <= self.now_ms;
+        if is_due && (is_moving || self.room.measured.is_none()) {
             self.room.is_wanted = true;
         }
     }

@@ -123,7 +123,7 @@ impl Front {
             }
             log.next_done()
         })?;
-        log.set_part_len(store.part_len());
+        log.set_part_len(store.part_len())?;
         let stream = Rc::new(RefCell::new(HostStream::new(
             store,
             HostLimits { attests: false, ..HostLimits::default() },

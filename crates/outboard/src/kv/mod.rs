@@ -139,11 +139,11 @@ fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
 }
 
 /// Bytes of the parts of a new log, on a device that has so many left. Compaction needs the room of one, which should be little of
-/// the whole.
+/// the whole; and the longest value should fit into one.
 fn fitted_part_len(configured: u64, left: u64) -> u64 {
-    const PARTS_LEAST: u64 = 16;
     const LEN_LEAST: u64 = 1 << 20;
-    let fitting = (left / PARTS_LEAST).max(LEN_LEAST);
+    let with_longest_value = StoreConfig::default().value_len_max as u64 + LEN_LEAST;
+    let fitting = (left / 16).max(with_longest_value.min(left / 8)).max(LEN_LEAST);
     if configured <= fitting { configured } else { fitting - fitting % BLOCK_LEN as u64 }
 }
 
@@ -191,8 +191,10 @@ mod tests {
     #[test]
     fn parts_of_a_new_log_are_no_longer_than_its_device_bears() {
         assert_eq!(fitted_part_len(128 << 20, 1 << 40), 128 << 20);
-        assert_eq!(fitted_part_len(128 << 20, 1 << 30), 64 << 20);
-        assert_eq!(fitted_part_len(128 << 20, (1 << 30) + 100_000), 64 << 20);
+        assert_eq!(fitted_part_len(256 << 20, (2 << 30) + 60_000), 128 << 20);
+        // The longest value fits, unless that takes too much of the device.
+        assert_eq!(fitted_part_len(128 << 20, 1 << 30), 65 << 20);
+        assert_eq!(fitted_part_len(128 << 20, 256 << 20), 32 << 20);
         assert_eq!(fitted_part_len(128 << 20, 0), 1 << 20);
         assert_eq!(fitted_part_len(65_536, 0), 65_536);
     }

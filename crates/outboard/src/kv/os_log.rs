@@ -62,6 +62,13 @@ impl OsLog {
             let entry = entry.map_err(|error| failed("list", &error))?;
             let number = entry.file_name().to_str().and_then(part_number);
             if let Some(part) = number {
+                // Whoever made it may have died before it had a length, or somebody has cut it off where it was damaged.
+                let len = entry.metadata().map_err(|error| failed("look at", &error))?.len();
+                if len < BLOCK_LEN as u64 {
+                    let file = std::fs::OpenOptions::new().write(true).open(entry.path());
+                    file.and_then(|file| file.set_len(BLOCK_LEN as u64))
+                        .map_err(|error| failed("lengthen", &error))?;
+                }
                 let options = FileDeviceOptions::default();
                 let opened = open_patiently(&entry.path(), |path| FileDevice::open(handle, path, &options))?;
                 parts.insert(part, opened);
@@ -88,9 +95,13 @@ impl OsLog {
         })
     }
 
-    /// Says how long the parts are that are made from now on.
-    pub(super) fn set_part_len(&mut self, part_len: u64) {
+    /// Says how long parts are, and makes those so long that are shorter.
+    pub(super) fn set_part_len(&mut self, part_len: u64) -> std::io::Result<()> {
         self.part_len = part_len;
+        for device in self.parts.values_mut().filter(|device| device.info().capacity < part_len) {
+            device.resize(part_len)?;
+        }
+        Ok(())
     }
 
     /// The parts, and how long they are.
@@ -129,8 +140,12 @@ impl OsLog {
         let options = FileDeviceOptions::default();
         let made = FileDevice::create(&self.handle, &path, self.part_len, Space::Sparse, &options);
         let device = made.map_err(|error| {
+            // The store tells of that by itself, and tries again.
+            if matches!(error, OpenError::NoSpace { .. }) {
+                return LogFailure::Space;
+            }
             tracing::error!("the log of the key-value store: {error}");
-            if matches!(error, OpenError::NoSpace { .. }) { LogFailure::Space } else { LogFailure::Device }
+            LogFailure::Device
         })?;
         // A part whose name is lost with the power would take the log behind it along.
         let directory = std::fs::File::open(&self.directory).map_err(|error| failure(&error))?;
@@ -167,8 +182,10 @@ impl OsLog {
                 let start = offset + transfer.read.len() as u64;
                 let (aligned, end) = (start - start % BLOCK_LEN as u64, offset + *len as u64);
                 let end = end.next_multiple_of(BLOCK_LEN as u64);
-                let capacity = self.parts.get(part).map_or(0, |device| device.info().capacity);
-                let end = end.min(capacity);
+                let Some(device) = self.parts.get(part) else {
+                    return self.end(token, Err(LogFailure::Device));
+                };
+                let end = end.min(device.info().capacity);
                 if transfer.read.len() >= *len || aligned >= end {
                     let read = std::mem::take(&mut transfer.read);
                     return self.end(token, Ok(read));
@@ -304,6 +321,13 @@ fn piece(small: &Pool, large: &Pool, len: usize) -> Option<Slice> {
 }
 
 fn failure(error: &std::io::Error) -> LogFailure {
+    if error.kind() == std::io::ErrorKind::StorageFull {
+        return LogFailure::Space;
+    }
     tracing::error!("the log of the key-value store: {error}");
-    if error.kind() == std::io::ErrorKind::StorageFull { LogFailure::Space } else { LogFailure::Device }
+    LogFailure::Device
 }
+
+#[cfg(test)]
+#[path = "os_log_tests.rs"]
+mod tests;

@@ -1,0 +1,253 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
+
+use std::process::Command;
+use std::time::{Duration, Instant as SystemInstant};
+
+use ob_core::Clock;
+use ob_io::{Config as ReactorConfig, MonotonicClock, Reactor, Wait};
+use ob_kv::resp::Request;
+use ob_kv::store::{Config, Durability, Recovery, Session, Space as LogSpace, Store};
+use tempfile::TempDir;
+
+use super::*;
+use crate::kv::unix_ms;
+
+const PART_LEN: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Bench {
+    reactor: Reactor,
+    log: OsLog,
+}
+
+impl Bench {
+    fn new(directory: &Path) -> Self {
+        let reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        let log = OsLog::open(&reactor.handle(), directory, PART_LEN).unwrap();
+        Self { reactor, log }
+    }
+
+    /// Waits a moment for the files.
+    fn turn(&mut self) {
+        self.reactor
+            .turn(Wait::Until(Some(MonotonicClock.now() + Duration::from_millis(1))), &mut Vec::new());
+        self.log.poll();
+    }
+
+    /// What becomes of operations, by their tokens.
+    fn run(&mut self, ops: impl IntoIterator<Item = LogOp>) -> BTreeMap<u64, Result<Vec<u8>, LogFailure>> {
+        let mut missing = 0;
+        for op in ops {
+            self.log.submit(op);
+            missing += 1;
+        }
+        let (mut done, deadline) = (BTreeMap::new(), SystemInstant::now() + PATIENCE);
+        while done.len() < missing {
+            assert!(SystemInstant::now() < deadline, "{} of {missing} are done", done.len());
+            while let Some(LogCompletion { token, result }) = self.log.next_done() {
+                assert!(done.insert(token.0, result).is_none(), "{token:?} is done twice");
+            }
+            self.turn();
+        }
+        done
+    }
+}
+
+fn write(token: u64, offset: u64, bytes: Vec<u8>) -> LogOp {
+    LogOp::Write { token: Token(token), part: 0, offset, bytes: bytes.into(), is_durable: token % 2 == 0 }
+}
+
+fn read(token: u64, part: u64, offset: u64, len: usize) -> LogOp {
+    LogOp::Read { token: Token(token), part, offset, len }
+}
+
+#[test]
+fn operations_are_done_once_however_many_there_are() {
+    let directory = TempDir::new().unwrap();
+    let mut bench = Bench::new(directory.path());
+    bench.run([LogOp::Create { token: Token(1), part: 0 }])[&1].as_ref().unwrap();
+    // More, and longer, than there is memory for at once.
+    let block = |number: u64| vec![number as u8; 20_480];
+    let writes = (0..51).map(|number| write(number + 1, number * 20_480, block(number)));
+    assert!(bench.run(writes).values().all(Result::is_ok));
+    assert!(bench.run([LogOp::Flush { token: Token(1) }])[&1].is_ok());
+    let done = bench.run((0..2000).map(|number| read(number + 1, 0, (number % 51) * 20_480 + 7, 100)));
+    for (token, result) in &done {
+        assert_eq!(result.as_ref().unwrap(), &vec![((token - 1) % 51) as u8; 100]);
+    }
+    let long = bench.run((0..100).map(|number| read(number + 1, 0, 4096, 51 * 20_480 - 4096)));
+    let all: Vec<u8> = (0..51).flat_map(block).skip(4096).collect();
+    assert!(long.values().all(|result| *result.as_ref().unwrap() == all));
+}
+
+#[test]
+fn fewer_bytes_are_given_where_the_part_ends() {
+    let directory = TempDir::new().unwrap();
+    let mut bench = Bench::new(directory.path());
+    bench.run([LogOp::Create { token: Token(1), part: 0 }]);
+    let done = bench.run([read(1, 0, PART_LEN - 5000, 9000), read(2, 0, PART_LEN, 10), read(3, 1, 0, 10)]);
+    assert_eq!((done[&1].as_ref().unwrap().len(), done[&2].as_ref().unwrap().len()), (5000, 0));
+    assert_eq!(done[&3], Err(LogFailure::Device), "there is no such part");
+    assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok());
+    assert_eq!(bench.run([write(1, 0, vec![0; 4096])])[&1], Err(LogFailure::Device));
+}
+
+/// A store on such files, and its one client.
+struct Served {
+    bench: Bench,
+    store: Store,
+    session: Session,
+    stamp: u64,
+}
+
+impl Served {
+    fn open(directory: &Path) -> Result<Self, ob_kv::store::RecoveryError> {
+        let mut bench = Bench::new(directory);
+        let config =
+            Config { durability: Durability::Always, part_len: PART_LEN, memory_len: 0, ..Config::default() };
+        let mut recovery = Recovery::new(config, bench.log.parts())?;
+        while let Some(op) = recovery.next_op() {
+            let (token, result) = bench.run([op]).pop_first().unwrap();
+            recovery.completed(LogCompletion { token: Token(token), result })?;
+        }
+        let store = recovery.finish().ok().unwrap();
+        bench.log.set_part_len(store.part_len()).unwrap();
+        Ok(Self { session: store.open(1), bench, store, stamp: 1 << 32 })
+    }
+
+    fn turn(&mut self) {
+        self.store.tick(unix_ms());
+        if self.store.wants_measure() {
+            self.store.measured(self.bench.log.left());
+        }
+        while let Some(op) = self.store.next_op() {
+            self.bench.log.submit(op);
+        }
+        self.bench.turn();
+        while let Some(done) = self.bench.log.next_done() {
+            self.store.completed(done);
+        }
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.stamp += 1;
+        let request = Request::of_line(line.as_bytes()).unwrap();
+        self.store.apply(unix_ms(), self.stamp, 1, &mut self.session, &request);
+        let deadline = SystemInstant::now() + PATIENCE;
+        loop {
+            self.turn();
+            if let Some(answer) = self.store.next_answer() {
+                return String::from_utf8(answer.bytes).unwrap();
+            }
+            assert!(SystemInstant::now() < deadline, "no answer to {line:.20}");
+        }
+    }
+
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let deadline = SystemInstant::now() + PATIENCE;
+        while !is_so(self) {
+            self.turn();
+            assert!(SystemInstant::now() < deadline, "never: {what}");
+        }
+    }
+
+    /// Sets keys of 100,000 bytes from a number on until one is refused; gives its number.
+    fn fill(&mut self, from: usize) -> usize {
+        let value = "v".repeat(100_000);
+        for number in from..from + 1000 {
+            let reply = self.ask(&format!("set key{number} {value}"));
+            if reply != "+OK\r\n" {
+                assert!(reply.starts_with("-OOM "), "{reply}");
+                return number;
+            }
+        }
+        panic!("it never fills");
+    }
+}
+
+#[test]
+fn a_part_that_was_cut_off_or_never_had_a_length_is_written_again() {
+    let directory = TempDir::new().unwrap();
+    let mut served = Served::open(directory.path()).unwrap();
+    for number in 0..15 {
+        assert_eq!(served.ask(&format!("set key{number} {}", "v".repeat(100_000))), "+OK\r\n");
+    }
+    drop(served);
+    let path = |part| directory.path().join(part_name(part));
+    let cut = |part, len| {
+        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path(part));
+        file.unwrap().set_len(len).unwrap();
+    };
+    // The next part, which its maker did not finish; and the last one, of which a person has cut off the end.
+    cut(2, 0);
+    cut(1, 2 * 106_496);
+    let mut served = Served::open(directory.path()).unwrap();
+    let keys = served.store.stats().keys;
+    assert!((9..14).contains(&keys), "{keys}");
+    for number in 20..50 {
+        assert_eq!(served.ask(&format!("set key{number} {}", "w".repeat(100_000))), "+OK\r\n");
+    }
+    drop(served);
+    let served = Served::open(directory.path()).unwrap();
+    assert_eq!(served.store.stats().keys, keys + 30);
+}
+
+/// The directory of a small file system, in a process that was started for it.
+const SMALL: &str = "OB_SMALL_FILE_SYSTEM";
+const SMALL_LEN_MIB: u64 = 24;
+
+#[test]
+fn a_file_system_that_is_full_stops_nothing_for_good() {
+    if let Some(directory) = std::env::var_os(SMALL) {
+        return fill_and_go_on(Path::new(&directory));
+    }
+    // A file system of its own needs a name space of its own, which not every machine grants.
+    let can_mount =
+        Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success());
+    if !can_mount {
+        eprintln!("not tested: this machine lets nobody mount a file system");
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let script = format!("mount -t tmpfs -o size={SMALL_LEN_MIB}m none \"${SMALL}\" && exec \"$0\" \"$@\"");
+    let name = "kv::os_log::tests::a_file_system_that_is_full_stops_nothing_for_good";
+    let status = Command::new("unshare")
+        .args(["-rm", "sh", "-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(SMALL, directory.path())
+        .status();
+    assert!(status.unwrap().success());
+}
+
+fn fill_and_go_on(directory: &Path) {
+    let mut served = Served::open(&directory.join("kv")).unwrap();
+    let end = served.fill(0);
+    assert!(end > 150, "{end} keys of 100,000 bytes are few for {SMALL_LEN_MIB} MiB");
+    assert_eq!(served.ask("strlen key7"), ":100000\r\n");
+    for number in 0..end / 2 {
+        assert_eq!(served.ask(&format!("del key{number}")), ":1\r\n");
+    }
+    served.until("compaction makes room", |served| served.store.space() != LogSpace::Full);
+    let end = served.fill(end);
+    // Somebody else takes the rest, and gives it back.
+    let other = directory.join("other");
+    let _ = std::fs::write(&other, vec![1; (SMALL_LEN_MIB as usize) << 20]);
+    served.stamp += 1;
+    let request = Request::of_line(format!("del key{}", end - 1).as_bytes()).unwrap();
+    served.store.apply(unix_ms(), served.stamp, 1, &mut served.session, &request);
+    served.until("the device refuses it", |served| served.store.space() == LogSpace::Refused);
+    assert!(served.store.next_answer().is_none() && served.store.failure().is_none());
+    std::fs::remove_file(&other).unwrap();
+    let mut answer = None;
+    served.until("it is written after all", |served| {
+        answer = answer.take().or_else(|| served.store.next_answer());
+        answer.is_some()
+    });
+    assert_eq!(answer.unwrap().bytes, b":1\r\n");
+    let keys = served.store.stats().keys;
+    drop(served);
+    let mut served = Served::open(&directory.join("kv")).unwrap();
+    assert_eq!(served.store.stats().keys, keys);
+    assert_eq!(served.ask(&format!("strlen key{}", end - 2)), ":100000\r\n");
+}
