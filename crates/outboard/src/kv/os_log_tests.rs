@@ -54,7 +54,13 @@ impl Bench {
 }
 
 fn write(token: u64, offset: u64, bytes: Vec<u8>) -> LogOp {
-    LogOp::Write { token: Token(token), part: 0, offset, bytes: bytes.into(), is_durable: token % 2 == 0 }
+    LogOp::Write {
+        token: Token(token),
+        part: 0,
+        offset,
+        bytes: bytes.into(),
+        is_durable: token.is_multiple_of(2),
+    }
 }
 
 fn read(token: u64, part: u64, offset: u64, len: usize) -> LogOp {
