@@ -261,3 +261,7 @@ impl CardLog {
         self.done.pop_front()
     }
 }
+
+#[cfg(test)]
+#[path = "card_log_tests.rs"]
+mod tests;
