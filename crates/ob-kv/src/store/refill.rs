@@ -24,6 +24,9 @@ const WAITING_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Refill {
     step: Step,
+    /// Where the log ended when the walk began. What is written later is shown to the card that is there by then, and a walk that
+    /// had to catch up with it would have no end.
+    until: u64,
     /// Whether the walk begins anew when the read is done that is on its way.
     begins_anew: bool,
     waiting: VecDeque<(u64, Attestation)>,
@@ -54,6 +57,7 @@ impl Store {
     }
 
     fn walk_from_begin(&mut self) {
+        self.refill.until = self.log.appended();
         self.refill.step = Step::Next(Piece { address: self.log.begin(), len: self.config.group_len });
     }
 
@@ -74,13 +78,16 @@ impl Store {
             && self.may_refill()
         {
             let address = piece.address.max(self.log.begin_to_stay());
+            let is_over = address >= self.refill.until || self.log.failure().is_some();
             self.refill.step = match self.log.end_of_part(address).map(|end| end.min(self.log.settled())) {
-                Some(end) if address < end => {
+                Some(end) if address < end && !is_over => {
                     let token = self.log.read(address, piece.len);
                     self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Refill });
                     Step::Reading { end }
                 }
-                Some(_) if address < self.log.settled() => self.next_part(address),
+                Some(_) if address < self.log.settled() && !is_over => self.next_part(address),
+                // The rest is on its way to the device.
+                Some(_) if !is_over => return,
                 _ => Step::Idle,
             };
         }
@@ -92,7 +99,9 @@ impl Store {
 
     /// When there is a step to take: at once, if attestations have left that it waited for.
     pub(super) fn refill_due(&self) -> Option<u64> {
-        (matches!(self.refill.step, Step::Next(_)) && self.may_refill()).then_some(self.now_ms)
+        let Step::Next(piece) = self.refill.step else { return None };
+        let is_there = piece.address < self.log.settled() || piece.address >= self.refill.until;
+        (is_there && self.may_refill()).then_some(self.now_ms)
     }
 
     fn next_part(&self, address: u64) -> Step {
