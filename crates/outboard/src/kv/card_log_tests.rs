@@ -108,9 +108,9 @@ fn what_was_out_when_the_card_died_is_done_by_the_next_one() {
         log.submit(LogOp::Flush { token: Token(5) });
         card.wait_held(5);
         if says_goodbye {
-            card.leave()
+            card.leave();
         } else {
-            card.vanish()
+            card.vanish();
         }
         // What comes while there is no card waits too.
         log.submit(read(6, 4096, 4096));
