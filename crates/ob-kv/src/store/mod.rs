@@ -391,6 +391,7 @@ impl Store {
             log_live_len: self.log.live(),
             log_room_len: self.room_left(),
             space: self.space(),
+            log_unsettled_len: self.log.appended().saturating_sub(self.log.settled()),
             requests_waiting: self.tasks.len() + self.held.len(),
             waiting_len: self.waiting_len(),
             ..self.stats

@@ -53,6 +53,8 @@ pub struct Stats {
     pub space: Space,
     /// Changes that were refused because there was too little of it.
     pub refused_for_space: u64,
+    /// Bytes of records at its end that recovery would not find yet.
+    pub log_unsettled_len: u64,
     /// Requests that wait for a read, or for another request.
     pub requests_waiting: usize,
     /// Bytes of them, of what they read, and of answers that wait to leave.
@@ -126,6 +128,7 @@ impl Facts<'_> {
                     ("log_room_bytes", stats.log_room_len.map_or_else(String::new, |len| len.to_string())),
                     ("log_space", stats.space.name().to_owned()),
                     ("log_changes_refused_for_space", stats.refused_for_space.to_string()),
+                    ("log_unsettled_bytes", stats.log_unsettled_len.to_string()),
                     ("log_parts_removed", stats.parts_removed.to_string()),
                     ("log_parts_damaged", stats.parts_damaged.to_string()),
                     ("log_records_copied", stats.records_copied.to_string()),
