@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use model::Model;
 use ob_sim::Rng;
 use outboard::halves::Half;
-use support::kv::{Service, Setup, wait_until};
+use support::kv::{Service, Setup, wait_until, wait_until_the_card_serves};
 use support::resp::{Client, Value, request};
 
 const MIB: usize = 1 << 20;
@@ -271,13 +271,7 @@ fn a_password_is_asked_for(setup: Setup) {
     assert_eq!(client.ask(&["AUTH", "open sesame"]).unwrap(), Value::ok());
     assert_eq!(client.ask_line("SET k v").unwrap(), Value::ok());
     if setup.placement == "card" {
-        let mut asked = 0;
-        wait_until("the card serves a key", || {
-            asked += 1;
-            let before = service.served_by(Half::Card);
-            assert_eq!(client.ask_line("GET k").unwrap(), Value::bytes("v"), "asked {asked} times");
-            service.served_by(Half::Card) > before
-        });
+        wait_until_the_card_serves(&mut client, &["k"]);
     }
     // What the card knows it tells nobody who has not said the password, before or after others have.
     let mut stranger = service.client();

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Scope;
 
-use super::support::kv::{Service, Setup, wait_until};
+use super::support::kv::{Service, Setup, wait_until, wait_until_the_card_serves};
 use super::support::resp::{Client, Value};
 
 const STORED: u64 = 50;
 const WRITERS: usize = 4;
+const READERS: usize = 2;
 const KEYS_OF_A_WRITER: usize = 8;
 
 /// Clients at work, and what they were told.
@@ -22,7 +23,8 @@ struct Load {
     answered: [[AtomicU64; KEYS_OF_A_WRITER]; WRITERS],
     /// And the last one that was sent.
     tried: [[AtomicU64; KEYS_OF_A_WRITER]; WRITERS],
-    reads: AtomicU64,
+    /// By reader.
+    reads: [AtomicU64; READERS],
     writes: AtomicU64,
     refusals: AtomicU64,
 }
@@ -36,7 +38,7 @@ impl Load {
             is_over: AtomicBool::new(false),
             answered: zeroes(),
             tried: zeroes(),
-            reads: AtomicU64::new(0),
+            reads: [(); READERS].map(|()| AtomicU64::new(0)),
             writes: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
         }
@@ -47,8 +49,16 @@ impl Load {
             scope.spawn(move || self.write(writer));
             scope.spawn(move || self.watch(writer));
         }
-        scope.spawn(|| self.read());
-        scope.spawn(|| self.read());
+        for reader in &self.reads {
+            scope.spawn(move || self.read(reader));
+        }
+    }
+
+    /// Waits until each reader has read so much more.
+    fn wait_for_more_reads(&self, what: &str, more: u64) {
+        for reads in &self.reads {
+            self.wait_for_more(what, reads, more);
+        }
     }
 
     /// Counts until so many more have been counted.
@@ -120,7 +130,7 @@ impl Load {
     }
 
     /// Reads what the card can answer by itself, always, without a single error.
-    fn read(&self) {
+    fn read(&self, reads: &AtomicU64) {
         let _farewell = Farewell(&self.is_over);
         let mut client = Client::connect(self.address).unwrap();
         for number in (0..STORED).cycle() {
@@ -129,7 +139,7 @@ impl Load {
             }
             match self.ask(&mut client, &format!("GET stored:{number}")) {
                 Some(answer) if answer == Value::bytes(stored_value(number)) => {
-                    self.reads.fetch_add(1, Ordering::SeqCst);
+                    reads.fetch_add(1, Ordering::SeqCst);
                 }
                 // Where the card has died, its table is filled again when the host is there.
                 Some(Value::Error(_)) if self.may_reconnect => {}
@@ -207,16 +217,15 @@ fn under_load(service: &mut Service, may_reconnect: bool, happens: impl FnOnce(&
 fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
     let mut service = Service::start(Setup::CARD);
     store(&service);
-    for number in 0..STORED {
-        service.wait_until_the_card_serves(&format!("stored:{number}"));
-    }
+    let keys: Vec<String> = (0..STORED).map(|number| format!("stored:{number}")).collect();
+    wait_until_the_card_serves(&mut service.client(), &keys);
     under_load(&mut service, false, |service, load| {
         for _ in 0..3 {
             load.wait_for_more("writes are answered", &load.writes, 200);
             // The card serves a connection that its host has admitted, which each life does with the first answer.
-            load.wait_for_more("reads are answered", &load.reads, 4 * STORED);
+            load.wait_for_more_reads("reads are answered", 2 * STORED);
             service.kill_host();
-            load.wait_for_more("reads go on", &load.reads, 5 * STORED);
+            load.wait_for_more_reads("reads go on", 2 * STORED);
             load.wait_for_more("writes are refused", &load.refusals, 20);
             service.start_host();
             // On the same connections: nobody was cut off.
@@ -235,7 +244,7 @@ fn what_was_answered_is_there_after_the_card_was_killed() {
             service.kill_card();
             service.start_card();
             load.wait_for_more("writes are answered again", &load.writes, 20);
-            load.wait_for_more("reads are answered again", &load.reads, STORED);
+            load.wait_for_more_reads("reads are answered again", STORED);
         }
     });
     // What the new card's table has lost comes back to it.

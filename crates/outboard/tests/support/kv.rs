@@ -8,8 +8,9 @@ use outboard::halves::Half;
 use outboard::status;
 use rustix::process::Signal;
 
+use super::confinement::Confinement;
 use super::resp::{Client, Value};
-use super::{DEADLINE, FREE_NVME_PORTS, Place, Program};
+use super::{DEADLINE, FREE_NVME_PORTS, Place, Program, confinement, number_after};
 
 /// How often something is looked at that cannot be waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -31,6 +32,15 @@ impl Setup {
     pub(crate) const TIGHT: Self = Self { more: "memory = \"8MiB\"\npart = \"1MiB\"\n", ..Self::CARD };
 }
 
+/// What the store tells of its log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogFacts {
+    pub(crate) live_bytes: u64,
+    pub(crate) unsettled_bytes: u64,
+    pub(crate) parts_removed: u64,
+    pub(crate) records_copied: u64,
+}
+
 /// Card and host, each running or not, and where clients go, which is the same in all their lives.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
@@ -38,18 +48,29 @@ pub(crate) struct Service {
     place: Place,
     card: Option<Program>,
     host: Option<Program>,
+    /// What bounds the host, behind the programs because it outlives them.
+    confinement: Option<Confinement>,
 }
 
 impl Service {
     /// A service that serves.
     pub(crate) fn start(setup: Setup) -> Self {
+        Self::start_within(setup, None)
+    }
+
+    /// A service whose host is bounded.
+    pub(crate) fn start_confined(setup: Setup, confinement: Confinement) -> Self {
+        Self::start_within(setup, Some(confinement))
+    }
+
+    fn start_within(setup: Setup, confinement: Option<Confinement>) -> Self {
         let (address, status) = free_addresses();
         let Setup { placement, durability, more } = setup;
         let place = Place::with_config(&format!(
             "[status]\nlisten = \"{status}\"\n[files]\nsize = \"4GiB\"\n{FREE_NVME_PORTS}\
              [kv]\nlisten = \"{address}\"\nplacement = \"{placement}\"\ndurability = \"{durability}\"\n{more}"
         ));
-        let mut service = Self { address, status, place, card: None, host: None };
+        let mut service = Self { address, status, place, card: None, host: None, confinement };
         service.start_card();
         service.start_host();
         service.wait_until_it_serves();
@@ -61,7 +82,49 @@ impl Service {
     }
 
     pub(crate) fn start_host(&mut self) {
-        self.host.insert(self.place.start(&["host"])).wait_for("The host is ready");
+        let host = match &self.confinement {
+            None => self.place.start(&["host"]),
+            Some(confinement) => self.place.start_behind(&confinement.script(), &["host"]),
+        };
+        self.host.insert(host).wait_for("The host is ready");
+    }
+
+    /// Waits for something that the host says.
+    pub(crate) fn wait_for_host(&mut self, text: &str) {
+        self.host.as_mut().unwrap().wait_for(text);
+    }
+
+    /// Another host at the same card, with a directory of its own.
+    pub(crate) fn another_host(&self) -> Program {
+        let socket = self.place.data().join("link.sock");
+        let config = std::fs::read_to_string(self.place.path().join("outboard.toml")).unwrap();
+        let config = format!("[link]\nsocket = \"{}\"\n{config}", socket.display());
+        std::fs::write(self.place.path().join("another.toml"), config).unwrap();
+        self.place.start_with("another.toml", "another", &["host"])
+    }
+
+    /// The most memory that the host has had in its present life.
+    pub(crate) fn host_memory_peak(&self) -> u64 {
+        confinement::memory_peak(self.host.as_ref().unwrap().pid())
+    }
+
+    /// What `INFO` says of the store's log.
+    pub(crate) fn log_facts(&self) -> LogFacts {
+        let answer = self.client().ask_line("INFO persistence").unwrap();
+        let Value::Bytes(text) = answer else { panic!("{answer:?}") };
+        let text = String::from_utf8(text).unwrap();
+        let fact = |name| number_after(&text, &format!("\nlog_{name}:"));
+        LogFacts {
+            live_bytes: fact("live_bytes"),
+            unsettled_bytes: fact("unsettled_bytes"),
+            parts_removed: fact("parts_removed"),
+            records_copied: fact("records_copied"),
+        }
+    }
+
+    /// Waits until a host that is killed would find everything again that was answered before.
+    pub(crate) fn wait_until_settled(&self) {
+        wait_until("the log is settled", || self.log_facts().unsettled_bytes == 0);
     }
 
     pub(crate) fn kill_card(&mut self) {
@@ -70,6 +133,12 @@ impl Service {
 
     pub(crate) fn kill_host(&mut self) {
         Self::end(&mut self.host, Signal::KILL);
+    }
+
+    /// Kills the card, and then the host at once.
+    pub(crate) fn kill_both(&mut self) {
+        self.kill_card();
+        self.kill_host();
     }
 
     /// Starts each half that was killed.
@@ -113,41 +182,36 @@ impl Service {
 
     /// How many requests of clients a half has answered in the card's present life, as of some moments ago.
     pub(crate) fn served_by(&self, half: Half) -> u64 {
-        let (card, host) = self.served();
-        if half == Half::Card { card } else { host }
-    }
-
-    fn served(&self) -> (u64, u64) {
         let status = status::fetch(self.status).unwrap();
-        let of = |half| {
-            let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
-            rows.map(|row| row.count).sum()
-        };
-        (of(Half::Card), of(Half::Host))
+        let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
+        rows.map(|row| row.count).sum()
     }
 
     /// Asks for a key until the card answers: then its record is on the device, and the card knows where.
     pub(crate) fn wait_until_the_card_serves(&self, key: &str) {
-        let mut client = self.client();
-        wait_until("the card serves a key", || {
-            let before = self.served_until_now(&mut client);
-            client.ask(&["GET", key]).unwrap();
-            self.served_until_now(&mut client).0 > before.0
-        });
+        wait_until_the_card_serves(&mut self.client(), &[key]);
     }
+}
 
-    /// How many requests each half has answered, those of just now included; nobody else may be asking. The status may be some time
-    /// old: it is a new one when it has changed because of a request that was made after it had been looked at.
-    fn served_until_now(&self, client: &mut Client) -> (u64, u64) {
-        let old = self.served();
-        let mut seen = old;
-        client.ask(&["ECHO", "anybody"]).unwrap();
-        wait_until("the status has changed", || {
-            seen = self.served();
-            seen.1 > old.1
-        });
-        seen
-    }
+/// Asks for keys until the card answers for all of them; nobody else may be reading.
+pub(crate) fn wait_until_the_card_serves<K: AsRef<str>>(client: &mut Client, keys: &[K]) {
+    wait_until("the card serves these keys", || {
+        let before = host_reads(client);
+        for key in keys {
+            let answer = client.ask(&["GET", key.as_ref()]).unwrap();
+            assert!(matches!(answer, Value::Bytes(_)), "{}: {answer:?}", key.as_ref());
+        }
+        host_reads(client) == before
+    });
+}
+
+/// How many keys the host has looked for in its present life, because of requests that read. Unlike the card's counts, which are
+/// published now and then, this is as of now: what was answered and not read by the host was read by the card.
+pub(crate) fn host_reads(client: &mut Client) -> u64 {
+    let answer = client.ask_line("INFO stats").unwrap();
+    let Value::Bytes(text) = answer else { panic!("{answer:?}") };
+    let text = String::from_utf8(text).unwrap();
+    number_after(&text, "keyspace_hits:") + number_after(&text, "keyspace_misses:")
 }
 
 /// Looks until it is so, or the deadline is over.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod confinement;
 pub(crate) mod kv;
 pub(crate) mod resp;
 
@@ -70,14 +71,24 @@ impl Place {
 
     /// Starts a command that runs until it is stopped, with this place's configuration and data.
     pub(crate) fn start(&self, arguments: &[&str]) -> Program {
+        self.start_with("outboard.toml", "data", arguments)
+    }
+
+    /// The same, with another configuration and other data.
+    pub(crate) fn start_with(&self, config: &str, data: &str, arguments: &[&str]) -> Program {
         let mut command = self.command(arguments);
-        command.args(["--config", "outboard.toml", "--data", "data"]);
+        command.args(["--config", config, "--data", data]);
         Program::start(command)
     }
 
     /// The same from a shell that lets a program have so many descriptors unless it asks for more.
     pub(crate) fn start_with_descriptors(&self, count: u32, arguments: &[&str]) -> Program {
-        let script = format!("ulimit -S -n {count} && exec \"$0\" \"$@\"");
+        self.start_behind(&format!("ulimit -S -n {count}"), arguments)
+    }
+
+    /// The same from a shell that does something first, to itself: it becomes the program.
+    pub(crate) fn start_behind(&self, first: &str, arguments: &[&str]) -> Program {
+        let script = format!("{first} && exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_outboard")]).args(arguments);
         command.args(["--config", "outboard.toml", "--data", "data"]);
