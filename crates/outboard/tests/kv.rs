@@ -8,8 +8,14 @@
 mod crowd;
 #[path = "kv/deaths.rs"]
 mod deaths;
+#[path = "kv/durability.rs"]
+mod durability;
 #[path = "kv/history.rs"]
 mod history;
+#[path = "kv/hosts.rs"]
+mod hosts;
+#[path = "kv/memory.rs"]
+mod memory;
 #[path = "kv/model.rs"]
 mod model;
 mod support;

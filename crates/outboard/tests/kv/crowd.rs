@@ -26,7 +26,16 @@ const STACK_BYTES: usize = 256 << 10;
 
 #[test]
 fn a_hundred_that_misbehave_do_not_disturb_a_hundred_that_behave() {
-    let service = Service::start(Setup::CARD);
+    disturb(Setup::CARD);
+}
+
+#[test]
+fn nor_do_they_where_the_host_does_it_all() {
+    disturb(Setup::HOST);
+}
+
+fn disturb(setup: Setup) {
+    let service = Service::start(setup);
     let mut first = service.client();
     assert_eq!(first.ask(&[&b"SET"[..], b"large", &vec![b'x'; 64 << 10]]).unwrap(), Value::ok());
     let crowd = Crowd {
