@@ -27,6 +27,7 @@ pub mod loom;
 pub mod miri;
 pub mod outcome;
 pub mod planted;
+pub mod program;
 pub mod readme;
 pub mod redis;
 pub mod repository;

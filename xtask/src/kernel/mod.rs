@@ -34,8 +34,8 @@ use self::protocol::{Answer, Report};
 use self::relay::Relay;
 use self::scenarios::{RECORDING, SCENARIOS, Scenario};
 use self::target::{Commands, Target, free_port};
-use crate::command;
 use crate::outcome::Outcome;
+use crate::program;
 use crate::repository::Repository;
 
 /// An unmodified Linux kernel as the client, in an emulated machine.
@@ -243,9 +243,10 @@ impl Run {
             return Ok(Self { image, folder, port, peer: Peer::Guest { relay, forward }, machine: None });
         }
         let port = arguments.port.map_or_else(free_port, Ok)?;
-        if arguments.target.is_none() {
-            command::run(&mut command::cargo(repository, &["build", "--package", "outboard"]))?;
-        }
+        let own = match arguments.target {
+            None => program::of_the_tests(repository)?,
+            Some(_) => repository.target_folder("debug/outboard"),
+        };
         let commands = Commands {
             serve: arguments.target.clone().unwrap_or_else(|| OWN_TARGET.to_owned()),
             ready: arguments.ready.clone(),
@@ -253,7 +254,7 @@ impl Run {
             remove: arguments.remove.clone(),
         };
         let data = folder.join("target");
-        let words = words(&repository.target_folder("debug/outboard"), &data, port);
+        let words = words(&own, &data, port);
         let peer = Peer::Process(Target::new(commands, &data, port, words));
         Ok(Self { image, folder, port, peer, machine: None })
     }

@@ -28,7 +28,7 @@ use crate::kernel;
 use crate::kernel::target::{Commands, Target, free_port};
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{apt, command};
+use crate::{apt, command, program};
 
 const PACKAGES: &[&str] = &["redis-server", "redis-tools", "python3-redis"];
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Put Redis in our place, to try the harness itself.
     #[arg(long)]
     self_test: bool,
+    /// Take a release build, for figures that say something; it takes minutes to build.
+    #[arg(long)]
+    release: bool,
     /// Keep data and outputs even when all is well.
     #[arg(long)]
     keep: bool,
@@ -64,7 +67,9 @@ pub struct Arguments {
 /// # Errors
 /// As [`run`].
 pub fn run_with_defaults(repository: &Repository) -> Result<Outcome> {
-    run(repository, &Arguments { steps: Vec::new(), list: false, self_test: false, keep: false })
+    let arguments =
+        Arguments { steps: Vec::new(), list: false, self_test: false, release: false, keep: false };
+    run(repository, &arguments)
 }
 
 /// Runs the chosen steps.
@@ -81,11 +86,15 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     if let Err(error) = apt::install(repository, PACKAGES, has_programs) {
         return Ok(Outcome::skipped("redis", &format!("{error:#}")));
     }
-    if !arguments.self_test {
-        // Figures of a build without optimisation say nothing, and they are printed.
-        command::run(&mut command::cargo(repository, &["build", "--release", "--package", "outboard"]))?;
-    }
-    let mut bench = prepare(repository, arguments.self_test)?;
+    let outboard = match arguments {
+        Arguments { self_test: true, .. } => None,
+        Arguments { release: true, .. } => Some(program::released(repository)?),
+        Arguments { .. } => {
+            println!("redis: the program is the tests' own; figures that say something need --release");
+            Some(program::of_the_tests(repository)?)
+        }
+    };
+    let mut bench = prepare(repository, outboard.as_deref())?;
     let is_chosen =
         |step: &&Step| arguments.steps.is_empty() || arguments.steps.iter().any(|name| name == step.name);
     let failed = run_steps(&mut bench, STEPS.iter().filter(is_chosen));
@@ -107,24 +116,25 @@ fn has_programs() -> bool {
         && command::succeeds(Command::new(PYTHON).args(["-c", "import redis"]))
 }
 
-fn prepare(repository: &Repository, is_self_test: bool) -> Result<Bench> {
+/// The two servers, neither of them started; without a program of ours Redis stands where it would.
+fn prepare(repository: &Repository, outboard: Option<&Path>) -> Result<Bench> {
     let folder = repository.target_folder("redis");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let outboard = repository.target_folder("release/outboard");
     let redis = |name: &str| {
         let line = "requirepass {password}";
-        server(ORACLE, include_str!("redis.conf"), line, &outboard, &folder.join(name))
+        server(ORACLE, include_str!("redis.conf"), line, Path::new(""), &folder.join(name))
     };
-    let ours = if is_self_test {
-        redis("ours")?
-    } else {
-        let line = "password = \"{password}\"";
-        server(OURS, include_str!("outboard.toml"), line, &outboard, &folder.join("ours"))?
+    let ours = match outboard {
+        None => redis("ours")?,
+        Some(outboard) => {
+            let line = "password = \"{password}\"";
+            server(OURS, include_str!("outboard.toml"), line, outboard, &folder.join("ours"))?
+        }
     };
-    Ok(Bench { ours, oracle: redis("oracle")?, is_self_test, folder })
+    Ok(Bench { ours, oracle: redis("oracle")?, is_self_test: outboard.is_none(), folder })
 }
 
 fn server(

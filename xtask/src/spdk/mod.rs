@@ -15,7 +15,7 @@ pub mod steps;
 pub mod tools;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -24,10 +24,10 @@ use clap::builder::PossibleValuesParser;
 
 use self::steps::{Bench, STEPS, Step};
 use self::tools::Tools;
-use crate::command;
 use crate::kernel;
 use crate::kernel::target::{CONFIGURATION, Commands, Target, free_port};
 use crate::outcome::Outcome;
+use crate::program;
 use crate::repository::Repository;
 
 const FOLDER_VARIABLE: &str = "SPDK_DIR";
@@ -83,8 +83,8 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         Err(error) => return Ok(Outcome::skipped("spdk", &format!("no SPDK: {error:#}"))),
     };
     // Figures of a build without optimisation say nothing, and they are printed.
-    command::run(&mut command::cargo(repository, &["build", "--release", "--package", "outboard"]))?;
-    let mut bench = prepare(repository, tools)?;
+    let outboard = program::released(repository)?;
+    let mut bench = prepare(repository, tools, &outboard)?;
     let is_chosen =
         |step: &&Step| arguments.steps.is_empty() || arguments.steps.iter().any(|name| name == step.name);
     let failed = run_steps(&mut bench, STEPS.iter().filter(is_chosen));
@@ -100,7 +100,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn prepare(repository: &Repository, tools: Tools) -> Result<Bench> {
+fn prepare(repository: &Repository, tools: Tools, outboard: &Path) -> Result<Bench> {
     let folder = repository.target_folder("spdk");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -114,7 +114,7 @@ fn prepare(repository: &Repository, tools: Tools) -> Result<Bench> {
         resize: kernel::OWN_RESIZE.to_owned(),
         remove: kernel::OWN_REMOVE.to_owned(),
     };
-    let words = kernel::words(&repository.target_folder("release/outboard"), &data, port);
+    let words = kernel::words(outboard, &data, port);
     let target = Target::new(commands, &data, port, words);
     Ok(Bench { tools, target, port, folder, data, repository: repository.clone() })
 }
