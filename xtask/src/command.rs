@@ -2,7 +2,11 @@
 
 use std::env;
 use std::fmt::Write as _;
+use std::num::NonZero;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 
@@ -43,6 +47,44 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub fn capture(command: &mut Command) -> Result<Output> {
     let shown = shown(command);
     command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{shown}`"))
+}
+
+/// Runs to the end and shows the output then, in one piece: for programs that run side by side.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_quietly(command: &mut Command) -> Result<()> {
+    let output = capture(command)?;
+    let shown = shown(command);
+    let text = [output.stderr.as_slice(), &output.stdout].concat();
+    println!("$ {shown}\n{}", String::from_utf8_lossy(&text));
+    if !output.status.success() {
+        bail!("`{shown}` ended with {}", output.status);
+    }
+    Ok(())
+}
+
+/// Does the work for each item, for as many at once as there are processors, beginning with the first ones. Gives the results in
+/// the order of the items.
+///
+/// # Errors
+/// The first error, in that order; the rest of the work is done all the same.
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for _ in 0..workers.min(items.len()) {
+            scope.spawn(|| {
+                let take = || next.fetch_add(1, Ordering::Relaxed);
+                while let Some((item, done)) = Some(take()).and_then(|at| items.get(at).zip(done.get(at))) {
+                    *done.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(item));
+                }
+            });
+        }
+    });
+    let results = done.into_iter().map(|done| done.into_inner().unwrap_or_else(PoisonError::into_inner));
+    results.map(|result| result.context("a piece of work was not done")?).collect()
 }
 
 /// Whether the program starts and succeeds; its output is thrown away. For probes such as `--version`.
@@ -93,6 +135,14 @@ mod tests {
         let mut command = Command::new("cargo");
         command.args(["test", "it's", ""]).env("RUSTFLAGS", "--cfg loom");
         assert_eq!(shown(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn work_that_is_done_side_by_side_comes_back_in_order() {
+        let numbers: Vec<u32> = (0..100).collect();
+        assert_eq!(side_by_side(&numbers, |number| Ok(*number)).unwrap(), numbers);
+        let error = side_by_side(&numbers, |number| if *number < 50 { Ok(()) } else { bail!("{number}") });
+        assert_eq!(error.unwrap_err().to_string(), "50");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: parsers against hostile bytes.
 
 use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -9,7 +10,7 @@ use crate::command;
 use crate::outcome::Outcome;
 use crate::repository::Repository;
 
-/// Fuzz one target of `fuzz/`, or all of them in turn.
+/// Fuzz one target of `fuzz/`, or all of them, as many at once as there are processors.
 ///
 /// Needs a nightly toolchain; cargo-fuzz is installed when it is missing. A target begins with what `fuzz/seeds/` has for
 /// it; what it has learnt stays in `fuzz/corpus/`, and an input that breaks it in `fuzz/artifacts/`, with the command that
@@ -24,7 +25,7 @@ pub struct Arguments {
     seconds: u64,
 }
 
-/// Fuzzes, and ends at the first input that breaks a target.
+/// Fuzzes; a target ends at the first input that breaks it.
 ///
 /// # Errors
 /// When cargo-fuzz cannot be installed, a target does not build, or an input breaks it.
@@ -41,19 +42,29 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         Some(target) if known.contains(target) => vec![target.clone()],
         Some(target) => bail!("no fuzz target is called `{target}`; there are: {}", known.join(", ")),
     };
-    for target in &chosen {
-        let limit = format!("-max_total_time={}", arguments.seconds);
-        let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", target]);
-        let seeds = repository.root().join("fuzz/seeds").join(target);
-        if seeds.is_dir() {
-            // What is learnt goes to the first folder, so that the seeds stay as they are.
-            let learnt = repository.root().join("fuzz/corpus").join(target);
-            fs::create_dir_all(&learnt)?;
-            fuzz.args([learnt, seeds]);
-        }
-        command::run(fuzz.args(["--", &limit]))?;
+    if let [target] = &chosen[..] {
+        command::run(&mut fuzz(repository, target, arguments.seconds)?)?;
+    } else {
+        // Each uses one processor, and finds what is built here.
+        command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "build"]))?;
+        command::side_by_side(&chosen, |target| {
+            command::run_quietly(&mut fuzz(repository, target, arguments.seconds)?)
+        })?;
     }
     Ok(Outcome::Done)
+}
+
+fn fuzz(repository: &Repository, target: &str, seconds: u64) -> Result<Command> {
+    let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", target]);
+    let seeds = repository.root().join("fuzz/seeds").join(target);
+    if seeds.is_dir() {
+        // What is learnt goes to the first folder, so that the seeds stay as they are.
+        let learnt = repository.root().join("fuzz/corpus").join(target);
+        fs::create_dir_all(&learnt)?;
+        fuzz.args([learnt, seeds]);
+    }
+    fuzz.arg("--").arg(format!("-max_total_time={seconds}"));
+    Ok(fuzz)
 }
 
 /// A few seconds of each target: enough to see that they build and run.
@@ -61,7 +72,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
 /// # Errors
 /// As [`run`].
 pub fn run_briefly(repository: &Repository) -> Result<Outcome> {
-    let has = |program: &str| command::succeeds(std::process::Command::new(program).arg("--version"));
+    let has = |program: &str| command::succeeds(Command::new(program).arg("--version"));
     if !has("c++") || !command::succeeds(&mut command::cargo(repository, &["+nightly", "--version"])) {
         return Ok(Outcome::skipped(
             "fuzz",

@@ -41,7 +41,8 @@ pub struct Arguments {
 /// When one does not build or does not hold.
 pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     for (package, test) in TESTS {
-        let mut command = test_command(repository, package, test, &[]);
+        let mut command = test_command(repository);
+        command.args(["--package", package, "--test", test]);
         command.env(PREEMPTIONS_VARIABLE, arguments.preemptions.to_string());
         command.arg("--").args(&arguments.test_arguments);
         command::run(&mut command)?;
@@ -65,10 +66,8 @@ pub fn run_with_defaults(repository: &Repository) -> Result<Outcome> {
 
 /// A `cargo test` with loom in place of the standard atomics.
 #[must_use]
-pub fn test_command(repository: &Repository, package: &str, test: &str, options: &[&str]) -> Command {
-    let mut command =
-        command::cargo(repository, &["test", "--release", "--package", package, "--test", test]);
-    command.args(options);
+pub fn test_command(repository: &Repository) -> Command {
+    let mut command = command::cargo(repository, &["test", "--release"]);
     let flags =
         env::var("RUSTFLAGS").map_or_else(|_| "--cfg loom".to_owned(), |flags| format!("{flags} --cfg loom"));
     command
@@ -76,8 +75,13 @@ pub fn test_command(repository: &Repository, package: &str, test: &str, options:
         .env("CARGO_TARGET_DIR", repository.target_folder("loom"))
         // Models are exhaustive search: they need optimised code, but linking across crates buys nothing.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
+    bound(&mut command);
+    command
+}
+
+/// Bounds the models that a command runs, unless the environment does.
+pub fn bound(command: &mut Command) {
     if env::var_os(PREEMPTIONS_VARIABLE).is_none() {
         command.env(PREEMPTIONS_VARIABLE, PREEMPTIONS.to_string());
     }
-    command
 }

@@ -1,6 +1,8 @@
 //! `cargo xtask miri`: the homes of unsafe under Miri, which finds undefined behaviour.
 
-use std::env;
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::{env, fs};
 
 use anyhow::Result;
 
@@ -23,6 +25,9 @@ MIRIFLAGS and PROPTEST_CASES are taken from the environment when they are set th
 // Crates that call into the kernel (ob-io, ob-link) are not here: Miri does not know io_uring.
 const PACKAGES: &[&str] = &["ob-memory", "ob-ring", "ob-table"];
 
+// The test target that takes as long as all others together.
+const LONGEST: &str = "threads";
+
 // Tests that draw seeds or look at the clock need the outside world. Miri's emulation of weak memory fails an assertion
 // of its own where words of a region are written both by atomic stores and by plain copies; loom has the orderings.
 const FLAGS: &str = "-Zmiri-disable-isolation -Zmiri-disable-weak-memory-emulation";
@@ -41,6 +46,19 @@ pub fn run(repository: &Repository) -> Result<Outcome> {
             "a nightly toolchain with miri and rust-src cannot be installed here",
         ));
     }
+    command::run(test_command(repository).arg("--no-run"))?;
+    // Miri uses one processor, whatever a test does: targets are run side by side.
+    let tests = test_targets(repository)?;
+    let mut targets: Vec<Vec<&str>> = tests.iter().map(|test| vec!["--test", test]).collect();
+    targets.extend([vec!["--lib"], vec!["--doc"]]);
+    // The longest first, so that none of them is alone at the end.
+    targets.sort_by_key(|target| !target.contains(&LONGEST));
+    command::side_by_side(&targets, |target| command::run_quietly(test_command(repository).args(target)))?;
+    Ok(Outcome::Done)
+}
+
+/// Always of all packages: with fewer of them, what they depend on might have other features and be built once more.
+fn test_command(repository: &Repository) -> Command {
     let mut command = command::cargo(repository, &["+nightly", "miri", "test"]);
     for package in PACKAGES {
         command.args(["--package", package]);
@@ -51,8 +69,25 @@ pub fn run(repository: &Repository) -> Result<Outcome> {
             command.env(name, value);
         }
     }
-    command::run(&mut command)?;
-    Ok(Outcome::Done)
+    command
+}
+
+/// The names of the packages' test targets.
+fn test_targets(repository: &Repository) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for package in PACKAGES {
+        let folder = repository.root().join("crates").join(package).join("tests");
+        if !folder.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    Ok(names)
 }
 
 /// Miri is there, and so are the sources from which it builds a standard library for itself.

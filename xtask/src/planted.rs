@@ -4,11 +4,15 @@
 //! that its tests exist to find; the variable `OB_PLANT` names the one bug to break it with. A name that the
 //! crate does not know must change nothing, so that a misspelled plant shows up here as one that was not found.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
@@ -162,7 +166,7 @@ pub struct Harness {
 }
 
 /// How a test target is built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// With loom's atomics.
     Loom,
@@ -172,9 +176,8 @@ pub enum Build {
 
 /// Put bugs in on purpose, and require that the tests find them.
 ///
-/// For each test target: build it with the feature `planted-bugs`, require that it passes while no bug is chosen, then
-/// run it once a bug with `OB_PLANT` naming the bug, and require that it fails. What a failing run said is
-/// kept below `target/planted/`.
+/// Builds the test targets with the feature `planted-bugs`. Each must pass while no bug is chosen; then it runs once a
+/// bug, with `OB_PLANT` naming the bug, and must fail. What a run said is kept below `target/planted/`.
 #[derive(Args)]
 pub struct Arguments {
     /// Only this bug.
@@ -195,11 +198,21 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         bail!("no plant is called `{plant}`; there are: {}", known.join(", "));
     }
     let is_chosen = |plant: &str| chosen.is_none_or(|chosen| chosen == plant);
-    for harness in HARNESSES {
-        let plants: Vec<&str> = harness.plants.iter().copied().filter(|plant| is_chosen(plant)).collect();
-        if !plants.is_empty() {
-            harness.run(repository, &plants)?;
-        }
+    let harnesses: Vec<&Harness> =
+        HARNESSES.iter().filter(|harness| harness.plants.iter().any(|plant| is_chosen(plant))).collect();
+    let programs = build(repository, &harnesses)?;
+    let mut trials = Vec::new();
+    for (harness, program) in harnesses.iter().zip(&programs) {
+        // Without a plant it must pass: where tests fail anyway, every plant would look found.
+        trials.push(Trial { harness, program, plant: None });
+        let plants = harness.plants.iter().copied().filter(|plant| is_chosen(plant));
+        trials.extend(plants.map(|plant| Trial { harness, program, plant: Some(plant) }));
+    }
+    // Side by side, since most of these tests use one processor.
+    let results = command::side_by_side(&trials, |trial| trial.run(repository))?;
+    let wrong: Vec<String> = results.into_iter().flatten().collect();
+    if !wrong.is_empty() {
+        bail!("not as it should be:\n{}", wrong.join("\n"));
     }
     Ok(Outcome::Done)
 }
@@ -212,49 +225,107 @@ pub fn run_all(repository: &Repository) -> Result<Outcome> {
     run(repository, &Arguments { plant: None })
 }
 
-impl Harness {
-    fn run(&self, repository: &Repository, plants: &[&str]) -> Result<()> {
-        // Built first, so that code which does not compile is not taken for a bug that was found.
-        command::run(&mut self.command(repository, &["--no-run"]))?;
-        // Without a plant it must pass: where tests fail anyway, every plant would look found.
-        command::run(&mut self.command(repository, &[]))?;
-        let mut missed = Vec::new();
-        for plant in plants {
-            let output = command::capture(self.command(repository, &[]).env(PLANT_VARIABLE, plant))?;
-            // Kept, not shown: a log with `test result: FAILED` in it reads like a run that failed.
-            let log = keep_log(repository, self, plant, &output)?;
-            match finding(&output) {
-                Some(tests) => println!("planted: `{plant}` was found by {tests} ({log})"),
-                None => {
-                    println!("planted: `{plant}` was NOT found ({log})");
-                    missed.push(*plant);
-                }
-            }
-        }
-        if !missed.is_empty() {
-            bail!(
-                "{} test `{}` passes with these bugs planted: {}",
-                self.package,
-                self.test,
-                missed.join(", ")
-            );
-        }
-        Ok(())
-    }
+/// A test program, and the folder that cargo would run it in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Program {
+    executable: PathBuf,
+    folder: PathBuf,
+}
 
-    fn command(&self, repository: &Repository, options: &[&str]) -> Command {
-        let options: Vec<&str> = [&["--features", FEATURE], options].concat();
-        let mut command = match self.build {
-            Build::Loom => loom::test_command(repository, self.package, self.test, &options),
-            Build::Plain => {
-                let mut command =
-                    command::cargo(repository, &["test", "--package", self.package, "--test", self.test]);
-                command.args(&options);
-                command
-            }
+/// Builds all harnesses, and gives each one's program. Built before anything runs, so that code which does not compile is not
+/// taken for a bug that was found.
+///
+/// Those of a kind are built with one command: their packages share most of what they depend on, and with a command for each
+/// the feature would be on in other combinations each time, and the same crates be compiled again and again.
+fn build(repository: &Repository, harnesses: &[&Harness]) -> Result<Vec<Program>> {
+    let mut built = BTreeMap::new();
+    for kind in [Build::Loom, Build::Plain] {
+        let of_kind: Vec<&Harness> = harnesses.iter().copied().filter(|one| one.build == kind).collect();
+        if !of_kind.is_empty() {
+            built.extend(build_together(repository, kind, &of_kind)?);
+        }
+    }
+    let program = |harness: &&Harness| {
+        let named = (harness.package.to_owned(), harness.test.to_owned());
+        built.get(&named).cloned().with_context(|| format!("{named:?} was not built"))
+    };
+    harnesses.iter().map(program).collect()
+}
+
+fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) -> Result<Programs> {
+    let mut command = match kind {
+        Build::Loom => loom::test_command(repository),
+        Build::Plain => command::cargo(repository, &["test"]),
+    };
+    let packages: BTreeSet<&str> = harnesses.iter().map(|harness| harness.package).collect();
+    let tests: BTreeSet<&str> = harnesses.iter().map(|harness| harness.test).collect();
+    command.args(packages.iter().flat_map(|package| ["--package", package]));
+    command.args(tests.iter().flat_map(|test| ["--test", test]));
+    command.args(["--features", FEATURE, "--no-run", "--message-format", "json-render-diagnostics"]);
+    println!("$ {}", command::shown(&command));
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("`{}` ended with {}", command::shown(&command), output.status);
+    }
+    Ok(programs(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Test programs by package and target.
+type Programs = BTreeMap<(String, String), Program>;
+
+/// The test programs that cargo says it has made. A folder is called like its package.
+fn programs(messages: &str) -> Programs {
+    #[derive(Deserialize)]
+    struct Message {
+        manifest_path: PathBuf,
+        target: Target,
+        executable: PathBuf,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        name: String,
+    }
+    // Messages of other kinds have no executable.
+    let artifacts = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    let named = artifacts.filter_map(|artifact| {
+        let folder = artifact.manifest_path.parent()?.to_owned();
+        let package = folder.file_name()?.to_str()?.to_owned();
+        Some(((package, artifact.target.name), Program { executable: artifact.executable, folder }))
+    });
+    named.collect()
+}
+
+/// One run of a test program.
+struct Trial<'a> {
+    harness: &'a Harness,
+    program: &'a Program,
+    plant: Option<&'a str>,
+}
+
+impl Trial<'_> {
+    /// What is wrong with it, if something is.
+    fn run(&self, repository: &Repository) -> Result<Option<String>> {
+        let Harness { package, test, build, .. } = self.harness;
+        let mut command = Command::new(&self.program.executable);
+        command.current_dir(&self.program.folder).env_remove(PLANT_VARIABLE);
+        if *build == Build::Loom {
+            loom::bound(&mut command);
+        }
+        command.envs(self.plant.map(|plant| (PLANT_VARIABLE, plant)));
+        let start = Instant::now();
+        let output = command::capture(&mut command)?;
+        let seconds = start.elapsed().as_secs_f64();
+        // Kept, not shown: a log with `test result: FAILED` in it reads like a run that failed.
+        let log = keep_log(repository, self.harness, self.plant.unwrap_or("nothing"), &output)?;
+        let (line, is_right) = match (self.plant, finding(&output)) {
+            (Some(plant), Some(tests)) => (format!("`{plant}` was found by {tests}"), true),
+            (Some(plant), None) => (format!("`{plant}` was NOT found"), false),
+            (None, None) => ("passes without a bug".to_owned(), true),
+            (None, Some(tests)) => (format!("FAILS without a bug: {tests}"), false),
         };
-        command.env_remove(PLANT_VARIABLE);
-        command
+        let line = format!("planted: {package} {test}: {line}, {seconds:.1} s ({log})");
+        println!("{line}");
+        Ok((!is_right).then_some(line))
     }
 }
 
@@ -282,8 +353,6 @@ fn keep_log(repository: &Repository, harness: &Harness, plant: &str, output: &Ou
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     fn output_of(script: &str) -> Output {
@@ -295,6 +364,36 @@ mod tests {
         assert_eq!(finding(&output_of("echo 'test sleeps ... ok'")), None);
         assert_eq!(finding(&output_of("echo 'test sleeps ... FAILED'; exit 101")).as_deref(), Some("sleeps"));
         assert!(finding(&output_of("kill -ABRT $$")).unwrap().contains("signal"));
+    }
+
+    #[test]
+    fn programs_are_found_in_what_cargo_says() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/r/crates/ob-kv/Cargo.toml","#,
+            r#""target":{"kind":["lib"],"name":"ob_kv"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/r/crates/ob-kv/Cargo.toml","#,
+            r#""target":{"kind":["test"],"name":"model"},"executable":"/r/target/debug/deps/model-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        let found = programs(messages);
+        let program =
+            Program { executable: "/r/target/debug/deps/model-1".into(), folder: "/r/crates/ob-kv".into() };
+        assert_eq!(found, Programs::from([(("ob-kv".to_owned(), "model".to_owned()), program)]));
+    }
+
+    #[test]
+    fn a_trial_tells_a_bug_that_was_found_from_one_that_was_not() {
+        let repository = Repository::here().unwrap();
+        let harness = Harness { package: "xtask", test: "itself", build: Build::Plain, plants: &[] };
+        // One program fails whatever is planted, the other never does.
+        let program = |name: &str| Program { executable: name.into(), folder: repository.root().to_owned() };
+        let (always, never) = (program("false"), program("true"));
+        let is_right =
+            |program, plant| Trial { harness: &harness, program, plant }.run(&repository).unwrap().is_none();
+        assert!(is_right(&always, Some("a-bug")) && is_right(&never, None));
+        assert!(!is_right(&never, Some("a-bug")) && !is_right(&always, None));
     }
 
     #[test]
