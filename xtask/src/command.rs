@@ -2,13 +2,14 @@
 
 use std::env;
 use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read};
 use std::num::NonZero;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::repository::Repository;
 
@@ -47,6 +48,35 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub fn capture(command: &mut Command) -> Result<Output> {
     let shown = shown(command);
     command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{shown}`"))
+}
+
+/// Keeps the output like [`capture`], and kills the program when a line of its standard output is all that was wanted.
+///
+/// # Errors
+/// When the program cannot be started, or its output not read.
+pub fn capture_until(command: &mut Command, is_enough: impl Fn(&str) -> bool) -> Result<Output> {
+    let shown = shown(command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start `{shown}`"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let mut stdout = Vec::new();
+    let stderr = thread::scope(|scope| {
+        let errors = scope.spawn(|| {
+            let mut bytes = Vec::new();
+            err.map_or(Ok(0), |mut stream| stream.read_to_end(&mut bytes)).map(|_| bytes)
+        });
+        let mut lines = BufReader::new(out.context("no standard output")?);
+        let mut begin = 0;
+        while lines.read_until(b'\n', &mut stdout)? > 0 {
+            if is_enough(String::from_utf8_lossy(&stdout[begin..]).trim_end()) {
+                child.kill()?;
+            }
+            begin = stdout.len();
+        }
+        let errors = errors.join().map_err(|_| anyhow!("a thread that reads has panicked"))?;
+        anyhow::Ok(errors?)
+    })?;
+    Ok(Output { status: child.wait()?, stdout, stderr })
 }
 
 /// Runs to the end and shows the output then, in one piece: for programs that run side by side.
@@ -135,6 +165,17 @@ mod tests {
         let mut command = Command::new("cargo");
         command.args(["test", "it's", ""]).env("RUSTFLAGS", "--cfg loom");
         assert_eq!(shown(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn a_program_that_has_said_enough_is_ended() {
+        let mut endless = Command::new("bash");
+        endless.args(["-c", "echo wrong >&2; echo first; echo enough; exec sleep 1000"]);
+        let output = capture_until(&mut endless, |line| line == "enough").unwrap();
+        assert!(!output.status.success());
+        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"first\nenough\n"[..], &b"wrong\n"[..]));
+        let output = capture_until(Command::new("echo").arg("else"), |line| line == "enough").unwrap();
+        assert!(output.status.success());
     }
 
     #[test]

@@ -235,8 +235,8 @@ struct Program {
 /// Builds all harnesses, and gives each one's program. Built before anything runs, so that code which does not compile is not
 /// taken for a bug that was found.
 ///
-/// Those of a kind are built with one command: their packages share most of what they depend on, and with a command for each
-/// the feature would be on in other combinations each time, and the same crates be compiled again and again.
+/// Those of a kind are built with one command: with one for each, the feature would be on in other combinations each time, and
+/// the same crates be compiled again and again.
 fn build(repository: &Repository, harnesses: &[&Harness]) -> Result<Vec<Program>> {
     let mut built = BTreeMap::new();
     for kind in [Build::Loom, Build::Plain] {
@@ -253,13 +253,17 @@ fn build(repository: &Repository, harnesses: &[&Harness]) -> Result<Vec<Program>
 }
 
 fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) -> Result<Programs> {
-    let mut command = match kind {
-        Build::Loom => loom::test_command(repository),
-        Build::Plain => command::cargo(repository, &["test"]),
-    };
     let packages: BTreeSet<&str> = harnesses.iter().map(|harness| harness.package).collect();
     let tests: BTreeSet<&str> = harnesses.iter().map(|harness| harness.test).collect();
-    command.args(packages.iter().flat_map(|package| ["--package", package]));
+    let mut command = match kind {
+        Build::Loom => loom::test_command(repository),
+        // The whole workspace, or else libraries of others would have other features than `cargo test --workspace` has left
+        // them with. What is built is still only what the test targets need.
+        Build::Plain => command::cargo(repository, &["test", "--workspace"]),
+    };
+    if kind == Build::Loom {
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+    }
     command.args(tests.iter().flat_map(|test| ["--test", test]));
     command.args(["--features", FEATURE, "--no-run", "--message-format", "json-render-diagnostics"]);
     println!("$ {}", command::shown(&command));
@@ -313,7 +317,15 @@ impl Trial<'_> {
         }
         command.envs(self.plant.map(|plant| (PLANT_VARIABLE, plant)));
         let start = Instant::now();
-        let output = command::capture(&mut command)?;
+        let output = match self.plant {
+            None => command::capture(&mut command)?,
+            // One test that fails is enough. The others would go on for as long as they take to find nothing; so would
+            // the one that failed stay silent about why, unless nothing is kept from the output.
+            Some(_) => {
+                command.arg("--nocapture");
+                command::capture_until(&mut command, |line| failed_test(line).is_some())?
+            }
+        };
         let seconds = start.elapsed().as_secs_f64();
         // Kept, not shown: a log with `test result: FAILED` in it reads like a run that failed.
         let log = keep_log(repository, self.harness, self.plant.unwrap_or("nothing"), &output)?;
@@ -335,10 +347,13 @@ fn finding(output: &Output) -> Option<String> {
         return None;
     }
     let stdout = String::from_utf8_lossy(&output.stdout);
-    let failed_test = |line: &str| line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(str::to_owned);
-    let failed: Vec<String> = stdout.lines().filter_map(failed_test).collect();
+    let failed: Vec<&str> = stdout.lines().filter_map(failed_test).collect();
     // A test can also abort the whole program, and then there is no such line.
     Some(if failed.is_empty() { format!("{}", output.status) } else { failed.join(", ") })
+}
+
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 /// Writes what the run said, and gives the file's place relative to the root where it can.
