@@ -79,7 +79,9 @@ pub fn run_card(
     allow_descriptors();
     let life = Life::begin(Half::Card, &config.directory)?;
     let link_error = |error| HalfError::Link(Box::new(error));
-    let mut reactor = Reactor::new(&ReactorConfig::default()).map_err(link_error)?;
+    let sizes = ReactorConfig::default();
+    let watches_max = sizes.watches_max + crate::kv::WATCHES_MAX;
+    let mut reactor = Reactor::new(&ReactorConfig { watches_max, ..sizes }).map_err(link_error)?;
     let Mounted { files, device, formatted } =
         mount(config, &mut reactor, format).map_err(|error| HalfError::Files(Box::new(error)))?;
     if let Some(formatted) = formatted {

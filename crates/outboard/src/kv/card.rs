@@ -28,7 +28,10 @@ use crate::config::{CardConfig, KvConfig};
 /// Connections at once.
 pub(super) const CONNECTIONS_MAX: u32 = 4096;
 /// Connections that may be accepted beyond those in one turn: a client has to be accepted to be told that there is no room.
-pub(super) const CONNECTIONS_AT_THE_DOOR: u32 = 16;
+const CONNECTIONS_AT_THE_DOOR: u32 = 16;
+
+/// Descriptors that a reactor watches for this service, beside its own.
+pub const WATCHES_MAX: u32 = CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR;
 
 /// Which connections the card looks at (DDS §5.1).
 fn signature(config: &KvConfig) -> Signature {
@@ -145,7 +148,7 @@ impl KvCard {
             engine,
             DirectorConfig { connections_max, ..DirectorConfig::default() },
         );
-        let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
+        let net = TcpNet::new(handle, WATCHES_MAX);
         let mut driver = DirectorDriver::new(net, port, files, director);
         let listening = driver.listen(&signature(section)).map_err(|error| KvError::Listen {
             error,
@@ -193,5 +196,34 @@ impl KvCard {
             table_slots: writer.table().slots(),
             table_bytes: writer.table().bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_director::Flow;
+
+    use super::*;
+    use crate::config::Network;
+
+    #[test]
+    fn the_configuration_says_whose_requests_the_card_may_answer() {
+        let is_matched = |config: &KvConfig, client: &str| {
+            let (client, local) = (client.parse().unwrap(), config.listen);
+            signature(config).matches(&Flow { protocol: Protocol::Tcp, client, local })
+        };
+        let everybody = KvConfig::default();
+        assert!(is_matched(&everybody, "192.0.2.1:5000") && is_matched(&everybody, "[2001:db8::1]:5000"));
+        let some = KvConfig {
+            offload_clients: vec![Network::parse("10.0.0.0/8").unwrap()],
+            offload_excluded_ports: vec![7000],
+            ..KvConfig::default()
+        };
+        assert!(is_matched(&some, "10.1.2.3:5000"));
+        assert!(!is_matched(&some, "10.1.2.3:7000"));
+        assert!(!is_matched(&some, "192.0.2.1:5000") && !is_matched(&some, "[2001:db8::1]:5000"));
+        let nobody = KvConfig { offload_clients: Vec::new(), ..KvConfig::default() };
+        assert!(!is_matched(&nobody, "10.1.2.3:5000"));
+        assert_eq!(signature(&some).listens(), [some.listen]);
     }
 }

@@ -31,7 +31,7 @@ use ob_offload::{BlockRead, BlocksRead, Engine, EngineConfig, Files};
 use ob_table::{Table, TableConfig};
 use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
-use super::card::{CONNECTIONS_AT_THE_DOOR, CONNECTIONS_MAX};
+use super::card::{CONNECTIONS_MAX, WATCHES_MAX};
 use super::os_log::OsLog;
 use super::{KvError, SpaceNews, fitted_part_len, recover, store_config, unix_ms};
 use crate::config::HostConfig;
@@ -105,8 +105,10 @@ struct Front {
 impl Front {
     fn open(config: &HostConfig) -> Result<Self, KvError> {
         let section = &config.kv;
-        let mut reactor = Reactor::new(&ReactorConfig { devices_max: PARTS_MAX, ..ReactorConfig::default() })
-            .map_err(|error| KvError::System(io::Error::other(error)))?;
+        let sizes = ReactorConfig::default();
+        let watches_max = sizes.watches_max + WATCHES_MAX;
+        let sizes = ReactorConfig { devices_max: PARTS_MAX, watches_max, ..sizes };
+        let mut reactor = Reactor::new(&sizes).map_err(|error| KvError::System(io::Error::other(error)))?;
         let handle = reactor.handle();
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
         let mut store_config = store_config(section)?;
@@ -144,7 +146,7 @@ impl Front {
             DirectorConfig { connections_max, ..DirectorConfig::default() },
         );
         let port = InProcess::new(Rc::clone(&stream));
-        let net = TcpNet::new(&handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
+        let net = TcpNet::new(&handle, WATCHES_MAX);
         let mut driver = DirectorDriver::new(net, port, NoFiles, director);
         let listening = driver.listen(&Signature::new([section.listen])).map_err(|error| {
             KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }

@@ -23,7 +23,7 @@ use ob_table::ConfigError;
 use crate::config::{Durability, KvConfig};
 use crate::random;
 
-pub use card::{Attachments, KvCard, KvFacts, KvGroup};
+pub use card::{Attachments, KvCard, KvFacts, KvGroup, WATCHES_MAX};
 pub use front::KvFront;
 pub use host::KvHost;
 pub(crate) use host::{Pushed, push, receive};
