@@ -12,7 +12,7 @@
 //! (`.apart`) the host has that one, and the card one more or, if there is none, the client's.
 //!
 //! Then long reads that the card answers, from the buffers that they were read into, and copied into another one first
-//! ([`copies`]).
+//! (`copies.rs`).
 
 mod copies;
 
