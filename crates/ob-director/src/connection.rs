@@ -90,14 +90,33 @@ pub(crate) struct Underway {
     pub(crate) len: usize,
     /// The requests of it. A long message goes in many turns, and is not looked through again in each of them.
     pub(crate) requests: Requests,
-    /// The standing that they were listed under, once they are.
+    /// The standing that they were listed under, as long as they are.
     pub(crate) listed_under: Option<Standing>,
+    /// They were listed, and the list was too long to be kept until they can be routed.
+    pub(crate) is_put_off: bool,
     /// The request that is next.
     pub(crate) request: usize,
     /// Bytes of it that the host has.
     pub(crate) forwarded: usize,
     /// Why the card does not answer it, if it was asked.
     pub(crate) refused: Option<Reason>,
+}
+
+impl Underway {
+    /// Whether the next to be forwarded is the rest of this message, because its list is long and cannot be made again.
+    pub(crate) fn keeps_turn(&self) -> bool {
+        self.forwarded > 0 && self.requests.is_long()
+    }
+
+    /// Nothing can be routed for now. A long list is made again when something can, unless that is this connection's turn next:
+    /// thousands of connections may wait at once. Where a part is done, making it again and again would take too long.
+    pub(crate) fn spare_memory(&mut self, is_next: bool) {
+        if self.requests.is_long() && self.request == 0 && self.forwarded == 0 && !is_next {
+            self.requests.clear();
+            self.listed_under = None;
+            self.is_put_off = true;
+        }
+    }
 }
 
 /// A client.
@@ -134,10 +153,10 @@ pub(crate) struct Connection<C> {
     pub(crate) credit: u32,
     /// Bytes of replies that were sent on, for which the host has got no credit back.
     pub(crate) credit_due: u32,
-    /// When bytes came last.
-    pub(crate) received_at: Instant,
-    /// When the client took bytes last, or was first offered some that it did not take.
-    pub(crate) sent_at: Instant,
+    /// Bytes that came, and bytes that the client took.
+    pub(crate) progress: u64,
+    /// How many those were when somebody began to wait for memory, if this connection had some and was not held up since.
+    pub(crate) progress_from: Option<u64>,
     pub(crate) flags: Flags,
 }
 
@@ -158,7 +177,7 @@ pub(crate) struct Flags {
 }
 
 impl<C: Default> Connection<C> {
-    pub(crate) fn new(key: ConnectionKey, net: ConnectionId, peer: SocketAddr, now: Instant) -> Self {
+    pub(crate) fn new(key: ConnectionKey, net: ConnectionId, peer: SocketAddr) -> Self {
         Self {
             key,
             net,
@@ -181,8 +200,8 @@ impl<C: Default> Connection<C> {
             is_announced: false,
             credit: CREDIT_LEN,
             credit_due: 0,
-            received_at: now,
-            sent_at: now,
+            progress: 0,
+            progress_from: None,
             flags: Flags::default(),
         }
     }
@@ -202,6 +221,11 @@ impl<C: Default> Connection<C> {
 }
 
 impl<C> Connection<C> {
+    /// Bytes of memory for its message that it waits for.
+    pub(crate) fn starves_for(&self) -> usize {
+        if self.flags.is_held_up { self.input.lacks() } else { 0 }
+    }
+
     /// The reply that is in the output in part: nothing else may come between.
     pub(crate) fn within_reply(&self) -> Option<usize> {
         (0..self.pending.len()).find(|at| self.is_within(*at))

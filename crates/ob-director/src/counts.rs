@@ -27,4 +27,6 @@ pub struct DirectorCounts {
     pub host_refused: u64,
     /// Bytes that long messages may still take.
     pub long_left: u64,
+    /// Messages whose long list of requests and keys is kept because a part of them is done, or comes next.
+    pub long_lists: u64,
 }

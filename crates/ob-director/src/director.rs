@@ -9,7 +9,7 @@ use std::time::Duration;
 use ob_core::{ConnectionId, Instant};
 use ob_offload::{Application, Engine, Files, Requests};
 
-use crate::connection::{CONNECTIONS_END, Connection, ConnectionKey, Ending};
+use crate::connection::{CONNECTIONS_END, Connection, ConnectionKey, Ending, Underway};
 use crate::counts::DirectorCounts;
 use crate::host::{HostEvent, HostPort};
 use crate::input::Budget;
@@ -31,8 +31,10 @@ pub struct DirectorConfig {
     pub held_len_max: usize,
     /// Bytes of messages that do not fit into a connection's own buffer, of all connections.
     pub long_len_max: usize,
-    /// How long a long message may make no progress while others wait for its memory.
+    /// How long a long message may make too little progress while others wait for its memory.
     pub long_stall_max: Duration,
+    /// Bytes that have to come, or to be taken, in that time; and at least a sixteenth of the memory that the message has.
+    pub long_progress_min: usize,
     /// How long a client whose connection was ended may take to end its side.
     pub linger: Duration,
 }
@@ -46,6 +48,7 @@ impl Default for DirectorConfig {
             held_len_max: 1 << 20,
             long_len_max: 128 << 20,
             long_stall_max: Duration::from_secs(5),
+            long_progress_min: 64 << 10,
             linger: Duration::from_secs(1),
         }
     }
@@ -98,6 +101,8 @@ pub struct Director<A: Application> {
     pub(crate) counts: DirectorCounts,
     /// Somebody waits for memory for a long message.
     pub(crate) is_hungry: bool,
+    /// Since when somebody does, or since when it was last looked at who gets on.
+    pub(crate) hungry_since: Option<Instant>,
     /// Connections that were ended and whose clients have not ended theirs.
     pub(crate) lingering: VecDeque<ConnectionKey>,
 }
@@ -125,6 +130,7 @@ impl<A: Application> Director<A> {
             now: Now::default(),
             counts: DirectorCounts::default(),
             is_hungry: false,
+            hungry_since: None,
             lingering: VecDeque::new(),
         }
     }
@@ -137,7 +143,9 @@ impl<A: Application> Director<A> {
     /// What was done so far.
     pub fn counts(&self) -> DirectorCounts {
         let connections = self.connections.iter().flatten().filter(|found| found.ending != Ending::Gone);
+        let lists = self.connections.iter().flatten().filter(|found| found.underway.requests.is_long());
         DirectorCounts {
+            long_lists: lists.count() as u64,
             connections: connections.count() as u64,
             card: self.engine.counts().answered,
             long_left: self.budget.left() as u64,
@@ -167,7 +175,7 @@ impl<A: Application> Director<A> {
         let key = ConnectionKey::new(self.next_serial, index);
         self.next_serial += 1;
         if let Some(place) = self.connections.get_mut(index) {
-            let connection = Connection::new(key, net, peer, self.now.instant);
+            let connection = Connection::new(key, net, peer);
             *place = Some(Connection { is_matched, ..connection });
         }
         self.counts.accepted += 1;
@@ -197,10 +205,9 @@ impl<A: Application> Director<A> {
 
     /// So many bytes came.
     pub fn received(&mut self, key: ConnectionKey, count: usize) {
-        let now = self.now.instant;
         if let Some(connection) = self.find(key) {
             connection.input.received(count);
-            connection.received_at = now;
+            connection.progress += count as u64;
             self.make_ready(key);
         }
     }
@@ -260,8 +267,7 @@ impl<A: Application> Director<A> {
             Ending::Finished { until } => Some(until),
             _ => Some(Instant::default()),
         });
-        let starved = self.oldest_long().filter(|_| self.is_starved());
-        let starved = starved.map(|(_, since)| since + self.config.long_stall_max);
+        let starved = self.hungry_since.map(|since| since + self.config.long_stall_max);
         [linger, starved].into_iter().flatten().min()
     }
 
@@ -284,11 +290,8 @@ impl<A: Application> Director<A> {
     /// So many of the bytes that were offered were sent; `true` if there are more and the network may take them. If it did not
     /// take all, [`Director::writable`] says when it will again.
     pub fn sent(&mut self, key: ConnectionKey, count: usize, offered: usize) -> bool {
-        let now = self.now.instant;
         let Some(connection) = self.find(key) else { return false };
-        if count > 0 || !connection.flags.is_clogged {
-            connection.sent_at = now;
-        }
+        connection.progress += count as u64;
         connection.flags.is_clogged = count < offered;
         connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
         // A client that does not take its replies keeps no buffers that others could read into.
@@ -368,6 +371,7 @@ impl<A: Application> Director<A> {
     pub(crate) fn forget(&mut self, mut connection: Connection<A::Cutter>, close: bool) {
         self.abandon(&mut connection, 0);
         connection.input.clear(&mut self.budget);
+        connection.underway = Underway::default();
         connection.output = crate::output::Output::default();
         if close {
             self.actions.push_back(ConnectionAction::Close(connection.net));

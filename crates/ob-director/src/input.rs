@@ -45,15 +45,21 @@ impl Input {
         self.charged > 0
     }
 
+    /// Bytes that it has taken from the budget.
+    pub(crate) fn charged(&self) -> usize {
+        self.charged
+    }
+
     /// The message at the front will have so many bytes at least.
     pub(crate) fn needs(&mut self, len: usize) {
         self.needed = len;
     }
 
-    /// Whether the message at the front has no room and the budget has none.
-    pub(crate) fn is_starved(&self, budget: &Budget) -> bool {
+    /// Bytes that the message at the front needs beyond those for which it has room, if that is full.
+    pub(crate) fn lacks(&self) -> usize {
         let len = self.end - self.start;
-        len >= SMALL_LEN && len == self.bytes.len() && self.needed > len && budget.left == 0
+        let is_full = len >= SMALL_LEN && len == self.bytes.len();
+        if is_full { self.needed.saturating_sub(len) } else { 0 }
     }
 
     /// Room for more, if there may be more.
@@ -146,7 +152,7 @@ mod tests {
         input.needs(10 << 20);
         assert!(!input.is_charged());
         assert_eq!(push(&mut input, &mut budget, &[2; SMALL_LEN]), SMALL_LEN);
-        assert_eq!((budget.left(), input.is_starved(&budget)), (0, true));
+        assert_eq!((budget.left(), input.lacks()), (0, (10 << 20) - 2 * SMALL_LEN));
         let mut other = Input::default();
         push(&mut other, &mut budget, &[3; SMALL_LEN]);
         other.needs(SMALL_LEN + 1);

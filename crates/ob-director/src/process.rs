@@ -94,8 +94,10 @@ impl<A: Application> Director<A> {
             let forwarded = self.process(key, port, Effort::new(true));
             moved |= forwarded;
             if !forwarded && self.peek(key).is_some_and(|connection| connection.flags.awaits_stream) {
-                let _ = self.awaiting_stream.pop_back();
-                self.awaiting_stream.push_front(key);
+                if self.awaiting_stream.front() != Some(&key) {
+                    let _ = self.awaiting_stream.pop_back();
+                    self.awaiting_stream.push_front(key);
+                }
                 break;
             }
         }
@@ -120,6 +122,13 @@ impl<A: Application> Director<A> {
         self.flush(&mut connection);
         let forwarded = effort.forwarded;
         match stop {
+            // Of those whose long list is kept for the rest of a request there is only one: nobody forwards before it.
+            Stop::Effort | Stop::NoRoom if connection.underway.keeps_turn() => {
+                if !connection.flags.awaits_stream {
+                    connection.flags.awaits_stream = true;
+                    self.awaiting_stream.push_front(key);
+                }
+            }
             Stop::Effort => {
                 connection.flags.is_ready = true;
                 self.ready.push_back(key);
@@ -232,17 +241,38 @@ impl<A: Application> Director<A> {
         port: &mut P,
         effort: &mut Effort,
     ) -> Result<(), Stop> {
-        let mut requests = std::mem::take(&mut connection.underway.requests);
+        // A request that falls back and finds no room comes before all that is not routed yet.
+        if connection.flags.awaits_stream {
+            return Err(Stop::NoRoom);
+        }
         let standing = Some(connection.standing);
         // A request of which the host has a part goes there whatever has become of the connection.
-        if connection.underway.listed_under != standing && connection.underway.forwarded == 0 {
+        let is_stale = connection.underway.listed_under != standing && connection.underway.forwarded == 0;
+        if is_stale {
+            self.may_list(connection, effort)?;
+        }
+        let mut requests = std::mem::take(&mut connection.underway.requests);
+        if is_stale {
             requests.clear();
             self.application.predicate(message, connection.standing, &mut requests);
             connection.underway.listed_under = standing;
         }
         let routed = self.route_requests(connection, message, &requests, port, effort);
         connection.underway.requests = requests;
+        if let Err(stop) = routed {
+            connection.underway.spare_memory(stop == Stop::NoRoom && effort.is_first && !effort.forwarded);
+        }
         routed
+    }
+
+    /// Whether a message is looked through now: not if it is known already that nothing could be done with what is found, or
+    /// a client who sends byte by byte would have all of it looked through for each of them.
+    fn may_list(&self, connection: &Connection<A::Cutter>, effort: &Effort) -> Result<(), Stop> {
+        let awaits_others = connection.underway.is_put_off && !self.may_follow(connection);
+        if self.is_clogged(connection) || awaits_others {
+            return Err(Stop::Waits);
+        }
+        if effort.requests == 0 { Err(Stop::Effort) } else { Ok(()) }
     }
 
     fn route_requests<P: HostPort>(
@@ -254,11 +284,8 @@ impl<A: Application> Director<A> {
         effort: &mut Effort,
     ) -> Result<(), Stop> {
         while let Some(request) = requests.get(connection.underway.request) {
-            // A request that falls back and finds no room comes before all that is not routed yet.
-            if connection.flags.awaits_stream {
-                return Err(Stop::NoRoom);
-            }
-            if self.is_clogged(connection) {
+            // What the host has a part of goes on, whether its client takes replies or not.
+            if connection.underway.forwarded == 0 && self.is_clogged(connection) {
                 return Err(Stop::Waits);
             }
             if effort.requests == 0 {
@@ -587,11 +614,12 @@ impl<A: Application> Director<A> {
         }
         if connection.flags.is_held_up && connection.input.room(&mut self.budget).is_some() {
             connection.flags.is_held_up = false;
+            connection.progress_from = None;
             self.actions.push_back(ConnectionAction::Resume(connection.key, connection.net));
         }
         let is_open = connection.ending == Ending::Open && !connection.is_ended;
         connection.flags.awaits_output = stop == Stop::Waits || !is_open;
-        self.is_hungry |= connection.input.is_starved(&self.budget);
+        self.is_hungry |= connection.input.lacks() > 0 && self.budget.left() == 0;
         self.put_back(connection);
     }
 }

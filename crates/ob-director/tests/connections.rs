@@ -17,6 +17,11 @@ fn later<const BY_ID: bool>(world: &mut World<BY_ID>, duration: Duration) {
     world.turn();
 }
 
+fn pass<const BY_ID: bool>(world: &mut World<BY_ID>, seconds: u64) {
+    world.now = Now { instant: world.now.instant + Duration::from_secs(seconds), ..world.now };
+    world.turn();
+}
+
 #[test]
 fn messages_come_byte_by_byte() {
     let (mut world, client) = <World>::admitted();
@@ -265,6 +270,57 @@ fn a_long_request_is_looked_through_once_however_many_turns_it_takes() {
 }
 
 #[test]
+fn of_all_that_wait_one_has_a_long_list_and_none_is_looked_through_in_vain() {
+    let (mut world, first) = <World>::admitted();
+    let mut clients = vec![first];
+    clients.extend((0..20).map(|_| world.connect()));
+    world.said();
+    world.set_room(0);
+    let long = format!("MGET{}", " k".repeat(3 * FRAGMENT_LEN));
+    for client in &clients {
+        world.send(*client, &format!("{long}\n"));
+        assert!(world.driver.director().counts().long_lists <= 1);
+    }
+    let before = world.application.predicates.get();
+    for _ in 0..50 {
+        clients.iter().for_each(|client| world.send(*client, "\n"));
+    }
+    assert_eq!(world.application.predicates.get(), before, "what comes behind it changes nothing");
+    let mut texts = Vec::new();
+    while texts.len() < clients.len() {
+        world.set_room(1);
+        world.turn();
+        texts.extend(world.texts());
+        assert!(world.driver.director().counts().long_lists <= 1, "also while a part of them is forwarded");
+    }
+    assert!(texts.iter().all(|text| *text == long));
+    let listed = world.application.predicates.get() - before;
+    assert!(listed <= 2 * clients.len(), "{listed} times for {}", clients.len());
+}
+
+#[test]
+fn a_long_list_that_waits_for_reads_is_made_again_when_they_are_done() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    let long = format!("MGET{}", " k".repeat(3000));
+    world.send(client, &format!("{}{long}\n", "GET a\n".repeat(20)));
+    assert_eq!((world.reads(), world.driver.director().counts().long_lists), (20, 0));
+    let before = world.application.predicates.get();
+    while world.reads() > 0 {
+        assert_eq!(world.texts(), Vec::<String>::new());
+        world.answer_read(0);
+    }
+    assert!(world.texts() == [long.as_str()]);
+    assert_eq!(world.application.predicates.get() - before, 1);
+    // A connection that is gone keeps nothing, although the host has not heard of it.
+    world.set_room(0);
+    world.send(client, &format!("{long}\n"));
+    assert_eq!(world.driver.director().counts().long_lists, 1);
+    world.reset(client);
+    assert_eq!(world.driver.director().counts().long_lists, 0);
+}
+
+#[test]
 fn a_request_of_which_the_host_has_a_part_goes_there_whatever_becomes_of_the_connection() {
     let engine = ob_offload::EngineConfig { request_len_max: 4 * FRAGMENT_LEN, ..engine_config() };
     let mut world = <World>::with(engine, director_config());
@@ -335,8 +391,82 @@ fn memory_for_long_messages_is_shared_and_who_sits_on_it_is_closed() {
 }
 
 #[test]
+fn a_byte_now_and_then_does_not_keep_memory_that_others_wait_for() {
+    let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (honest, other) = (world.connect(), world.connect());
+    let hogs = [world.connect(), world.connect()];
+    world.said();
+    let long = format!("SET a {}", "v".repeat(250 << 10));
+    let (begin, rest) = long.split_at(100 << 10);
+    world.send(honest, begin);
+    world.arrive(hogs[0], &[b'x'; 130 << 10]);
+    world.arrive(hogs[1], &[b'x'; 70 << 10]);
+    world.turn();
+    assert_eq!(world.driver.director().counts().long_left, 0);
+    world.send(honest, &format!("{rest}\n"));
+    world.send(other, &format!("{}\n", long.replace("SET a", "SET b")));
+    for _ in 0..4 {
+        pass(&mut world, 4);
+        hogs.iter().for_each(|hog| world.send(*hog, "x"));
+    }
+    assert_eq!((world.is_closed(honest), world.is_closed(other)), (false, false), "they were held up");
+    assert!(hogs.iter().all(|hog| world.is_closed(*hog)));
+    let mut texts = world.texts();
+    texts.sort();
+    assert!(texts == [long.clone(), long.replace("SET a", "SET b")]);
+}
+
+#[test]
+fn who_sends_steadily_is_left_alone_while_others_wait() {
+    let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (steady, other) = (world.connect(), world.connect());
+    world.said();
+    world.arrive(steady, &[b'x'; 200 << 10]);
+    world.turn();
+    world.arrive(steady, &[b'x'; 50 << 10]);
+    world.turn();
+    let long = format!("SET a {}", "v".repeat(100 << 10));
+    world.send(other, &format!("{long}\n"));
+    for part in [40 << 10, 30 << 10] {
+        pass(&mut world, 4);
+        world.arrive(steady, &vec![b'x'; part]);
+        world.turn();
+        assert!(!world.is_closed(steady) && !world.is_closed(other));
+    }
+}
+
+#[test]
+fn of_those_that_wait_for_each_other_the_largest_goes() {
+    let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let (small, large) = (world.connect(), world.connect());
+    world.said();
+    let long = format!("SET a {}", "v".repeat(200 << 10));
+    let (begin, rest) = long.split_at(100 << 10);
+    world.send(small, begin);
+    world.arrive(large, &[b'x'; 300 << 10]);
+    world.turn();
+    world.send(small, &format!("{rest}\n"));
+    assert_eq!(world.texts(), Vec::<String>::new());
+    later(&mut world, DirectorConfig::default().long_stall_max);
+    assert!(world.is_closed(large) && !world.is_closed(small));
+    assert!(world.texts() == [long]);
+    assert_eq!(world.driver.director().counts().long_left, 256 << 10);
+}
+
+#[test]
 fn who_keeps_a_whole_long_message_waiting_by_not_reading_is_closed_too() {
-    let config = DirectorConfig { long_len_max: 256 << 10, output_len_max: 4096, ..director_config() };
+    let config = DirectorConfig {
+        long_len_max: 256 << 10,
+        long_progress_min: 4096,
+        output_len_max: 4096,
+        ..director_config()
+    };
     let mut world = <World>::with(engine_config(), config);
     world.meet(0, 0);
     let (hog, polite) = (world.connect(), world.connect());
@@ -351,13 +481,15 @@ fn who_keeps_a_whole_long_message_waiting_by_not_reading_is_closed_too() {
     let other = format!("SET b {}", "v".repeat(100 << 10));
     world.send(polite, &format!("{other}\n"));
     assert_eq!(world.driver.director().counts().long_left, 0);
-    // Whoever takes something goes on.
-    world.now = Now { instant: world.now.instant + Duration::from_secs(4), ..world.now };
-    world.open_window(hog, 10);
-    world.now = Now { instant: world.now.instant + Duration::from_secs(4), ..world.now };
-    world.turn();
+    // Whoever takes enough goes on.
+    pass(&mut world, 4);
+    world.open_window(hog, 17 << 10);
+    pass(&mut world, 1);
     assert!(!world.is_closed(hog));
-    later(&mut world, DirectorConfig::default().long_stall_max);
+    pass(&mut world, 4);
+    world.open_window(hog, 10);
+    assert!(!world.is_closed(hog));
+    later(&mut world, Duration::from_secs(1));
     assert!(world.is_closed(hog) && !world.is_closed(polite));
     assert!(world.texts() == [other]);
 }

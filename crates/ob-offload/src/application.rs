@@ -131,6 +131,11 @@ impl Requests {
         self.requests.push(Request { bytes, id, route, keys: start..self.keys.len() });
     }
 
+    /// Whether the memory that it takes is more than is kept for the next message.
+    pub fn is_long(&self) -> bool {
+        self.requests.len().max(self.keys.len()) > KEPT_MAX
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.requests.len()
