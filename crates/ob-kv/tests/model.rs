@@ -406,7 +406,7 @@ impl Run {
             let versions = self.reference.versions.get(&key).unwrap_or(&unchanged);
             let least = self.promised.get(&key).copied().unwrap_or(0);
             let is_like = |version: &State| {
-                let is_over = matches!(version, Some((_, Some(expires))) if *expires <= now);
+                let is_over = matches!(version, Some((_, Some(expires))) if *expires < now);
                 *version == state || (is_over && state.is_none())
             };
             let stamps: Vec<u64> = versions

@@ -14,6 +14,7 @@
 
 use ob_format::kv::Record;
 
+use super::expiry::is_over;
 use super::index::KeyHash;
 use super::log::Log;
 use super::ops::LogFailure;
@@ -155,7 +156,7 @@ impl Store {
         if is_planted(Bug::CompactionDropsLive) && record.key.len() % 4 == 1 {
             return;
         }
-        if record.expires.is_some_and(|expires| expires <= self.now_ms) {
+        if is_over(record.expires, self.now_ms) {
             self.stats.keys_expired += 1;
             return self.forget(hash);
         }

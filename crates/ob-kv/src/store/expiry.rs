@@ -90,6 +90,12 @@ impl Expiry {
     }
 }
 
+/// Whether a key is gone: its last millisecond has passed. Times are cut to milliseconds, so the one in which a key expires may have begun
+/// before its client had got all the time that it had asked for.
+pub(crate) fn is_over(expires: Option<u64>, now_ms: u64) -> bool {
+    expires.is_some_and(|expires| expires < now_ms)
+}
+
 /// When everything in a bucket is over.
 fn bucket_end(bucket: u64) -> u64 {
     bucket.saturating_add(1).saturating_mul(BUCKET_MS)

@@ -12,6 +12,7 @@
 use ob_format::kv::RecordPlace;
 
 use super::Store;
+use super::expiry::is_over;
 use super::index::KeyHash;
 use super::ops::LogFailure;
 use super::tasks::ReadUse;
@@ -98,7 +99,7 @@ impl Store {
     fn judge_overdue(&mut self, hash: KeyHash, address: u64, expires: Option<u64>) {
         let is_current = self.find(hash).is_some_and(|place| place.address == address);
         let Some(expires) = expires.filter(|_| is_current) else { return };
-        if expires <= self.now_ms {
+        if is_over(Some(expires), self.now_ms) {
             self.overdue.over += 1;
             self.stats.keys_expired += 1;
             self.forget(hash);

@@ -6,6 +6,7 @@ use ob_format::kv::{KEY_LEN_MAX, RECORD_HEADER_LEN, RecordPlace};
 use super::Store;
 use super::arguments::ScanArguments;
 use super::errors::{self, Refusal};
+use super::expiry::is_over;
 use super::glob;
 use super::index::KeyHash;
 use super::slots::Slot;
@@ -102,7 +103,7 @@ impl Store {
 
 impl Scan {
     fn take(&mut self, key: &[u8], expires: Option<u64>, now_ms: u64) {
-        if expires.is_none_or(|expires| expires > now_ms) {
+        if !is_over(expires, now_ms) {
             self.keys.push(key.to_vec());
         }
     }

@@ -2,6 +2,7 @@
 
 use ob_format::kv::{LogError, RecordPlace};
 
+use super::expiry;
 use super::log::Log;
 use super::ops::LogFailure;
 use super::run::{Found, View};
@@ -69,7 +70,7 @@ impl Slot {
         let record = seen.place.of(seen.bytes(log));
         if record.value.is_none() || key != record.key {
             Look::Other
-        } else if record.expires.is_some_and(|expires| expires <= now_ms) {
+        } else if expiry::is_over(record.expires, now_ms) {
             Look::Expired
         } else {
             Look::Right

@@ -43,7 +43,7 @@ impl Reference {
     }
 
     pub(crate) fn get(&self, key: &[u8], now: u64) -> Option<&(Vec<u8>, Option<u64>)> {
-        self.keys.get(key).filter(|(_, expires)| expires.is_none_or(|expires| expires > now))
+        self.keys.get(key).filter(|(_, expires)| expires.is_none_or(|expires| expires >= now))
     }
 
     fn change(&mut self, stamp: u64, key: &[u8], state: State) {
