@@ -8,6 +8,8 @@
 mod crowd;
 #[path = "kv/deaths.rs"]
 mod deaths;
+#[path = "kv/doors.rs"]
+mod doors;
 #[path = "kv/durability.rs"]
 mod durability;
 #[path = "kv/history.rs"]

@@ -16,8 +16,8 @@ use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, W
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_wire_link::files::FILES_SERVICE;
 use ob_wire_link::stream::KV_SERVICE;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::descriptors::allow_descriptors;
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind, Placement};
 use crate::files::{CardDevice, Mounted, flush_device, mount};
@@ -34,9 +34,6 @@ use describe::{describe, first_snapshot, link_endpoint};
 const HOSTS_MAX: usize = 64;
 /// How long a card that stops waits for what it has taken. A supervisor kills it some seconds later.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
-
-/// Descriptors that a card asks for: more than all hosts and connections that it may have at once.
-const DESCRIPTORS: u64 = 8192;
 
 /// What this card serves.
 struct CardServices {
@@ -119,19 +116,6 @@ pub fn run_card(
     tracing::info!("card stopping");
     wind_down(card, nvme, kv);
     Ok(())
-}
-
-/// A shell lets a program have fewer descriptors than there may be connections, and lets it ask for more. Without them
-/// connections that say nothing would keep others out, before anybody could decide which of them to close.
-fn allow_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.map_or(DESCRIPTORS, |maximum| maximum.min(DESCRIPTORS));
-    if limit.current.is_some_and(|current| current < wanted)
-        && let Err(error) =
-            setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum })
-    {
-        tracing::warn!("no more than {:?} descriptors can be had: {error}", limit.current);
-    }
 }
 
 /// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of

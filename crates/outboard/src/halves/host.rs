@@ -7,6 +7,7 @@ use ob_link::{AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, WaitEr
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::descriptors::allow_descriptors;
 use super::{Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::accounting;
 use crate::config::{HostConfig, LinkKind, Placement};
@@ -30,6 +31,8 @@ const SILENT_FOR: Duration = Duration::from_secs(1);
 /// says so and attaches again.
 pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result<(), HalfError> {
     let stop = StopSignal::install().map_err(HalfError::system("catch signals"))?;
+    // Clients of the key-value store may come here.
+    allow_descriptors();
     let life = Life::begin(Half::Host, &config.directory)?;
     let link_config = link_config(config, &life);
     let kv = Kv::start(config)?;

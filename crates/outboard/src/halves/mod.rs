@@ -5,6 +5,7 @@
 //! ```
 
 mod card;
+mod descriptors;
 mod host;
 mod incarnation;
 

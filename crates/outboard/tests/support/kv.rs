@@ -15,6 +15,9 @@ use super::{DEADLINE, FREE_NVME_PORTS, Place, Program, confinement, number_after
 /// How often something is looked at that cannot be waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// As few descriptors as a shell gives are not what bounds a half.
+const SHELL: &str = "ulimit -S -n 256";
+
 /// How the service is configured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
@@ -78,13 +81,15 @@ impl Service {
     }
 
     pub(crate) fn start_card(&mut self) {
-        self.card.insert(self.place.start(&["card"])).wait_for("The card is ready");
+        self.card.insert(self.place.start_behind(SHELL, &["card"])).wait_for("The card is ready");
     }
 
     pub(crate) fn start_host(&mut self) {
         let host = match &self.confinement {
-            None => self.place.start(&["host"]),
-            Some(confinement) => self.place.start_behind(&confinement.script(), &["host"]),
+            None => self.place.start_behind(SHELL, &["host"]),
+            Some(confinement) => {
+                self.place.start_behind(&format!("{SHELL} && {}", confinement.script()), &["host"])
+            }
         };
         self.host.insert(host).wait_for("The host is ready");
     }
@@ -185,6 +190,13 @@ impl Service {
         let status = status::fetch(self.status).unwrap();
         let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
         rows.map(|row| row.count).sum()
+    }
+
+    /// How many requests the host has answered for a reason in the card's present life, as of some moments ago.
+    pub(crate) fn sent_to_host_as(&self, reason: &str) -> u64 {
+        let status = status::fetch(self.status).unwrap();
+        let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == Half::Host);
+        rows.filter(|row| row.reason == reason).map(|row| row.count).sum()
     }
 
     /// Asks for a key until the card answers: then its record is on the device, and the card knows where.

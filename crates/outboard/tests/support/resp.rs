@@ -3,6 +3,9 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
 use super::DEADLINE;
 
 /// A reply.
@@ -37,7 +40,19 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, DEADLINE)?;
+        Self::of(TcpStream::connect_timeout(&address, DEADLINE)?)
+    }
+
+    /// A connection that comes from an address, and a port if there is one in it.
+    pub(crate) fn connect_from(own: SocketAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &own)?;
+        connect(&socket, &address)?;
+        Self::of(TcpStream::from(socket))
+    }
+
+    fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
         stream.set_nodelay(true)?;
