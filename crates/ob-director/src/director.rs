@@ -158,6 +158,11 @@ impl<A: Application> Director<A> {
         self.stream.is_here()
     }
 
+    /// How many milliseconds the host's clock is before this card's at most, as far as is known.
+    pub fn host_ahead_ms(&self) -> Option<u64> {
+        self.stream.clock().ahead_ms()
+    }
+
     /// A client has connected. If its flow is not matched, the card looks for no answers to its requests. Without a key there is no
     /// room, and the connection is to be closed.
     pub fn accept(&mut self, net: ConnectionId, peer: SocketAddr, is_matched: bool) -> Option<ConnectionKey> {

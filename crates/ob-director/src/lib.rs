@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod connection;
 mod counts;
 mod director;

@@ -16,6 +16,8 @@ pub(crate) enum Bug {
     FallbackAlone,
     /// `table-kept`: the table is not emptied when the host has lost what was admitted.
     TableKept,
+    /// `clock-unmeasured`: the host's clock is taken for the card's own.
+    ClockUnmeasured,
 }
 
 /// Whether a bug is planted.
@@ -29,6 +31,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "served-unadmitted" => Some(Bug::ServedUnadmitted),
         "fallback-alone" => Some(Bug::FallbackAlone),
         "table-kept" => Some(Bug::TableKept),
+        "clock-unmeasured" => Some(Bug::ClockUnmeasured),
         _ => None,
     });
     *planted == Some(bug)

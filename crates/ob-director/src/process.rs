@@ -388,7 +388,8 @@ impl<A: Application> Director<A> {
         if !connection.standing.is_admitted() && !is_planted(Bug::ServedUnadmitted) {
             return Err(Reason::NotAdmitted);
         }
-        self.engine.start(connection.key.0, id, bytes, keys, self.now.unix_ms)
+        let now = self.stream.clock().latest(self.now.unix_ms);
+        self.engine.start(connection.key.0, id, bytes, keys, now)
     }
 
     fn unavailable(&mut self, id: u64) -> Vec<u8> {
@@ -441,7 +442,7 @@ impl<A: Application> Director<A> {
                 if is_late {
                     self.invalidate(outgoing, stamp);
                 }
-                self.stream.given(stamp);
+                self.stream.given(stamp, self.now);
                 self.engine.given(stamp);
                 self.counts.host.add(outgoing.reason);
                 return Ok(stamp.number());

@@ -9,8 +9,9 @@
 use ob_offload::{Application, Item, Key, ReplyOrder, Stamp, Standing};
 use ob_wire_link::stream::{CREDIT_LEN, Fragment, FromCard, FromHost, Recovered, StreamError};
 
+use crate::clock::HostClock;
 use crate::connection::{Connection, ConnectionKey, Ending, Pending};
-use crate::director::Director;
+use crate::director::{Director, Now};
 use crate::host::{HostFrame, HostPort};
 use crate::plant::{Bug, is_planted};
 
@@ -36,6 +37,7 @@ pub(crate) struct Stream {
     /// What `BEGIN` is to say, until it is said.
     begin: Option<u64>,
     store: Option<[u8; 16]>,
+    clock: HostClock,
 }
 
 impl Stream {
@@ -57,8 +59,14 @@ impl Stream {
         Stamp::new(self.last + 1).ok()
     }
 
-    pub(crate) fn given(&mut self, stamp: Stamp) {
+    pub(crate) fn given(&mut self, stamp: Stamp, now: Now) {
         self.last = stamp.number();
+        self.clock.sent(self.last, now.unix_ms);
+    }
+
+    /// What is known of the host's clock.
+    pub(crate) fn clock(&self) -> &HostClock {
+        &self.clock
     }
 }
 
@@ -193,6 +201,10 @@ impl<A: Application> Director<A> {
                 self.engine.name_file(name, node);
             }
             FromHost::FileGone { name } => self.engine.forget_file(name),
+            FromHost::Clock { stamp, unix_ms } => {
+                self.known(stamp)?;
+                self.stream.clock.told(stamp, unix_ms);
+            }
             FromHost::Settled { address } => self.engine.settled(address, self.stream.last()),
         }
         Ok(())
@@ -210,6 +222,7 @@ impl<A: Application> Director<A> {
         self.stream.last = before.number();
         let begin = self.stream.next().ok_or(Violation::Stamp(seen))?;
         self.stream.begin = Some(begin.number());
+        self.stream.clock.begin(before.number(), self.now.unix_ms);
         self.stream.state = HostState::Here;
         let is_same_store = self.stream.store.replace(recovered.store) == Some(recovered.store);
         let kept = is_planted(Bug::TableKept) && is_same_store;

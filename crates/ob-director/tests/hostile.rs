@@ -73,13 +73,14 @@ fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     let mut entries = Vec::new();
     push_entry(&mut entries, [b"a", b"b"][rng.below(2) as usize], place.item().bytes());
     let extra = [0, 0, 0, 5][rng.below(4) as usize];
-    world.say(&match rng.below(20) {
+    world.say(&match rng.below(21) {
         0 => FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: rng.below(9) } },
         1..=3 => FromHost::Standing { connection, stamp, word: rng.below(3) as u32 },
         4 => FromHost::Close { connection, stamp },
         5..=7 => FromHost::Attest { stamp, entries: Entries::new(&entries) },
         8 => FromHost::File { name: rng.below(3) as u32, node: NodeId(70 + rng.below(3)) },
         9 => FromHost::FileGone { name: rng.below(3) as u32 },
+        11 => FromHost::Clock { stamp, unix_ms: rng.below(u64::MAX) },
         10 => FromHost::Settled { address: rng.below(1 << 14) },
         _ => FromHost::Reply(Fragment {
             connection,

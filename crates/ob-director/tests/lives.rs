@@ -222,3 +222,37 @@ fn replies_that_cannot_be_end_the_stream() {
         assert!(world.host.0.borrow().closed.is_some());
     }
 }
+
+#[test]
+fn the_hosts_clock_is_known_before_the_card_answers_for_what_expires() {
+    let (mut world, client) = <World>::admitted();
+    let ahead = |world: &World| world.driver.director().host_ahead_ms();
+    assert_eq!(ahead(&world), None, "it has not said anything");
+    let begun = world.now.unix_ms;
+    world.now.unix_ms += 20;
+    world.send(client, "SET a 1\n");
+    let (connection, stamp) = world.expect_request("SET a 1");
+    world.now.unix_ms += 3;
+    // It looked at its clock before it had the request: then that is compared with when its life began.
+    world.say(&FromHost::Clock { stamp: stamp - 1, unix_ms: begun + 500 });
+    assert_eq!(ahead(&world), Some(500));
+    // After it had: then the request may have taken no time, and no less.
+    world.say(&FromHost::Clock { stamp, unix_ms: begun + 500 });
+    assert_eq!(ahead(&world), Some(480));
+    world.reply(connection, stamp, "+\n");
+    // Without a newer request the difference looks greater the longer that is ago, and never less.
+    world.say(&FromHost::Clock { stamp, unix_ms: begun + 700 });
+    assert_eq!(ahead(&world), Some(680));
+    world.now.unix_ms += 177;
+    world.send(client, "SET a 2\n");
+    let (_, stamp) = world.expect_request("SET a 2");
+    world.say(&FromHost::Clock { stamp, unix_ms: begun + 100 });
+    assert_eq!(ahead(&world), Some(0), "a host that is behind calls nothing over that the card does not");
+    // What it says of requests that nobody has asked cannot be.
+    world.host_dies();
+    assert_eq!(ahead(&world), Some(0), "nobody else decides meanwhile");
+    world.meet(stamp, world.written());
+    assert_eq!(ahead(&world), None, "another host has another clock");
+    world.say(&FromHost::Clock { stamp: 99, unix_ms: 1 });
+    assert!(world.host.0.borrow().closed.is_some());
+}

@@ -38,6 +38,12 @@ pub(crate) enum Bug {
     RecoveredNotFlushed,
     /// `damage-is-the-end`: recovery takes damage for the log's end.
     DamageIsTheEnd,
+    /// `not-revisited`: a store goes on with what it has in memory, whoever has written to its log meanwhile.
+    NotRevisited,
+    /// `life-unmarked`: a host that changes nothing leaves no mark in the log.
+    LifeUnmarked,
+    /// `no-margin`: the card answers for a key up to the moment at which it expires.
+    NoMargin,
 }
 
 /// Whether a bug is planted.
@@ -62,6 +68,9 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "durable-early" => Some(Bug::DurableEarly),
         "recovered-not-flushed" => Some(Bug::RecoveredNotFlushed),
         "damage-is-the-end" => Some(Bug::DamageIsTheEnd),
+        "not-revisited" => Some(Bug::NotRevisited),
+        "life-unmarked" => Some(Bug::LifeUnmarked),
+        "no-margin" => Some(Bug::NoMargin),
         _ => None,
     });
     *planted == Some(bug)

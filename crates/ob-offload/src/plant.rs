@@ -12,6 +12,8 @@ pub(crate) enum Bug {
     AdmittedAtSubmission,
     /// `read-unseen`: what the host reads is not invalidated.
     ReadUnseen,
+    /// `flush-keeps`: a request that changes every key leaves the table as it is.
+    FlushKeeps,
 }
 
 /// Whether a bug is planted.
@@ -23,6 +25,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "unchecked-read" => Some(Bug::UncheckedRead),
         "admitted-at-submission" => Some(Bug::AdmittedAtSubmission),
         "read-unseen" => Some(Bug::ReadUnseen),
+        "flush-keeps" => Some(Bug::FlushKeeps),
         _ => None,
     });
     *planted == Some(bug)

@@ -92,6 +92,8 @@ kinds! {
     FILE_GONE = 22, "host";
     /// How far the log is complete.
     SETTLED = 23, "host";
+    /// What time it is.
+    CLOCK = 24, "host";
 }
 
 /// Some bytes of a request or reply.
@@ -207,6 +209,13 @@ pub enum FromHost<'a> {
     Settled {
         /// The address.
         address: u64,
+    },
+    /// What time it is for the host.
+    Clock {
+        /// The last request that the host had received before it looked.
+        stamp: u64,
+        /// Milliseconds since 1970.
+        unix_ms: u64,
     },
 }
 
@@ -446,6 +455,9 @@ impl<'a> FromHost<'a> {
             Self::Settled { address } => {
                 (Header { kind: kind::SETTLED, ..Header::default() }, number(*address))
             }
+            Self::Clock { stamp, unix_ms } => {
+                (Header { kind: kind::CLOCK, stamp: *stamp, ..Header::default() }, number(*unix_ms))
+            }
         };
         (header.encode(), payload)
     }
@@ -481,6 +493,7 @@ impl<'a> FromHost<'a> {
             kind::FILE => Self::File { name: header.word, node: NodeId(number()?) },
             kind::FILE_GONE => Self::FileGone { name: header.word },
             kind::SETTLED => Self::Settled { address: number()? },
+            kind::CLOCK => Self::Clock { stamp: header.stamp, unix_ms: number()? },
             other => return Err(StreamError::Kind(other)),
         })
     }

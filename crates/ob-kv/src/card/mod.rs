@@ -16,6 +16,7 @@ use ob_offload::{
 };
 
 use crate::command::{Command, Effect, Outline};
+use crate::plant::{Bug, is_planted};
 use crate::resp::{self, BULK_TAIL, Cutter, Limits, Replies, Request, Version, bulk_head};
 
 /// Keys that a request may name for the card to answer it: as many as the table looks up at once.
@@ -166,7 +167,8 @@ impl Application for KvApplication {
         let mut length = 0;
         for (key, hit) in outline.keys().zip(hits) {
             let Some(item) = Item::decode(hit.item.bytes()) else { return Verdict::Host(Reason::Mismatch) };
-            if item.expires.is_some_and(|expires| expires <= now.saturating_add(self.margin_ms)) {
+            let margin_ms = if is_planted(Bug::NoMargin) { 0 } else { self.margin_ms };
+            if item.expires.is_some_and(|expires| expires <= now.saturating_add(margin_ms)) {
                 return Verdict::Host(Reason::NearExpiry);
             }
             length = i64::from(item.value_length);

@@ -62,6 +62,11 @@ pub trait Service {
     /// Takes the memory of an answer back.
     fn recycle(&mut self, bytes: Vec<u8>);
 
+    /// Whether it may be served: until then the card is not met.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// The greatest stamp that it has seen.
     fn greatest_stamp(&self) -> u64;
 
@@ -151,8 +156,29 @@ pub struct HostStream<S: Service> {
     attested_at: u64,
     /// The last stamp that the card has said.
     last_stamp: u64,
+    clock: Clock,
     replies_len: usize,
     counts: HostCounts,
+}
+
+/// What the card knows of the time here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    now_ms: u64,
+    /// What it was told last in this life, and the stamp beside it.
+    told: Option<(u64, u64)>,
+}
+
+impl Clock {
+    /// Whether it is to be told before a reply can leave; or, without one, because it can find out more.
+    fn is_due(&self, last_stamp: u64, has_replies: bool) -> bool {
+        match self.told {
+            None => self.now_ms > 0,
+            Some((told_ms, stamp)) => {
+                (has_replies || stamp < last_stamp) && self.now_ms >= told_ms + CLOCK_EVERY_MS
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -213,6 +239,7 @@ impl<S: Service> HostStream<S> {
             attested: Vec::new(),
             attested_at: 0,
             last_stamp: 0,
+            clock: Clock::default(),
             replies_len: 0,
             counts: HostCounts::default(),
         }
@@ -295,6 +322,7 @@ impl<S: Service> HostStream<S> {
         }
         self.state = State::Running;
         self.last_stamp = stamp - 1;
+        self.clock.told = None;
         self.told_settled = 0;
         if self.limits.attests {
             self.service.begins(stamp);
@@ -382,10 +410,17 @@ impl<S: Service> HostStream<S> {
         Ok(())
     }
 
+    /// What time it is, read after what was received: to be told before [`HostStream::send`], in milliseconds since 1970. Like the
+    /// service's, this clock never goes back.
+    pub fn set_clock(&mut self, now_ms: u64) {
+        self.clock.now_ms = self.clock.now_ms.max(now_ms);
+    }
+
     /// Says what there is to say. `say` takes a frame, or says `false` if there is no room for it; then this has to be called
     /// again. Whether everything was said.
     pub fn send(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
         match self.state {
+            State::Silent if !self.service.is_ready() => true,
             State::Silent => {
                 let (stamp, recovered) = (self.service.greatest_stamp(), self.service.recovered());
                 if say(&FromHost::Meet { stamp, recovered }) {
@@ -396,7 +431,8 @@ impl<S: Service> HostStream<S> {
             State::Met => true,
             State::Running => {
                 self.take_answers();
-                self.send_news(say)
+                self.send_clock(say)
+                    && self.send_news(say)
                     && self.send_settled(say)
                     && self.send_replies(say)
                     && self.send_attested(say)
@@ -456,6 +492,19 @@ impl<S: Service> HostStream<S> {
         client.is_closing = true;
         self.news.push_back(News::Close(*connection));
         self.counts.closed_for_memory += 1;
+    }
+
+    /// The card answers for keys that expire by what it knows of this clock.
+    fn send_clock(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
+        if !self.limits.attests || !self.clock.is_due(self.last_stamp, !self.ready.is_empty()) {
+            return true;
+        }
+        let (stamp, unix_ms) = (self.last_stamp, self.clock.now_ms);
+        if !say(&FromHost::Clock { stamp, unix_ms }) {
+            return false;
+        }
+        self.clock.told = Some((unix_ms, stamp));
+        true
     }
 
     fn send_news(&mut self, say: &mut dyn FnMut(&FromHost<'_>) -> bool) -> bool {
@@ -602,5 +651,7 @@ impl<Session> Client<Session> {
 
 /// Bytes of the longest entry that can be said.
 const LONGEST_ENTRY_LEN: usize = ENTRY_LEN + 2 * u8::MAX as usize;
+/// How much later by the host's clock a reply may be made than what the card was told: its margin covers that.
+const CLOCK_EVERY_MS: u64 = 100;
 /// Whole fragments of one connection before others have their turn.
 const FRAGMENTS_A_TURN: usize = 4;

@@ -62,6 +62,10 @@ impl Service for Store {
         self.give_back(bytes);
     }
 
+    fn is_ready(&self) -> bool {
+        self.is_life_marked()
+    }
+
     fn greatest_stamp(&self) -> u64 {
         self.stamp_max()
     }

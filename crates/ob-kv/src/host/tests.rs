@@ -13,6 +13,7 @@ struct Echo {
     greatest: u64,
     begun: Vec<u64>,
     settled: u64,
+    is_busy: bool,
 }
 
 impl Service for Echo {
@@ -52,6 +53,10 @@ impl Service for Echo {
         } else {
             self.answers.push_back(answer);
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.is_busy
     }
 
     fn next_answer(&mut self) -> Option<Answer> {
@@ -314,4 +319,40 @@ fn what_is_attested_by_itself_is_said_whatever_the_room() {
         }
     }
     assert_eq!((said, stream.counts().attested), (count, count));
+}
+
+#[test]
+fn the_card_is_told_the_time_before_replies_that_were_made_much_later() {
+    let mut stream = HostStream::new(Echo::default(), HostLimits::default());
+    said(&mut stream);
+    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
+    stream.received(0, &FromCard::Opened { connection: ONE, address: address() }).unwrap();
+    let clock = |stamp: u64, unix_ms: u64| format!("Clock {{ stamp: {stamp}, unix_ms: {unix_ms} }}");
+    stream.set_clock(1000);
+    assert_eq!(said(&mut stream), [clock(9, 1000)], "at once, before anybody is answered");
+    request(&mut stream, ONE, 10, b"one").unwrap();
+    stream.set_clock(1099);
+    assert_eq!(said(&mut stream), ["reply 1 10: 0+3 of 3"]);
+    request(&mut stream, ONE, 11, b"two").unwrap();
+    stream.set_clock(1100);
+    assert_eq!(said(&mut stream), [clock(11, 1100), "reply 1 11: 0+3 of 3".to_owned()]);
+    // With nothing to say there is nothing to tell; and a clock that was set back stands still.
+    stream.set_clock(900);
+    assert!(said(&mut stream).is_empty());
+    stream.set_clock(5000);
+    assert!(said(&mut stream).is_empty());
+    request(&mut stream, ONE, 12, b"slow").unwrap();
+    assert_eq!(said(&mut stream), [clock(12, 5000)]);
+    let slow = std::mem::take(&mut stream.service_mut().slow);
+    stream.service_mut().answers.extend(slow);
+    stream.set_clock(5100);
+    assert_eq!(said(&mut stream), [clock(12, 5100), "reply 1 12: 0+4 of 4".to_owned()]);
+}
+
+#[test]
+fn a_service_that_is_not_ready_does_not_meet_the_card() {
+    let mut stream = HostStream::new(Echo { is_busy: true, ..Echo::default() }, HostLimits::default());
+    assert!(said(&mut stream).is_empty());
+    stream.service_mut().is_busy = false;
+    assert!(said(&mut stream)[0].starts_with("Meet"));
 }

@@ -18,6 +18,7 @@ use ob_core::Token;
 use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN, GroupWriter, Origin, RECORD_ALIGNMENT, Record};
 
 use super::ops::{LogFailure, LogOp};
+use super::revisit::Known;
 use crate::plant::{Bug, is_planted};
 
 /// How the log is kept.
@@ -128,9 +129,15 @@ pub(crate) struct Log {
     completed_len: u64,
     /// Whether the first group of this life is durable.
     is_life_begun: bool,
+    /// Whether nobody is to be served before it is.
+    is_marking: bool,
     complete: u64,
     durable: u64,
-    flushing: Option<(Token, u64)>,
+    /// Where the last groups begin that end there.
+    complete_group: u64,
+    durable_group: u64,
+    /// A flush that is on its way: what was complete when it was asked for, and the last group of that.
+    flushing: Option<(Token, u64, u64)>,
     ops: VecDeque<LogOp>,
     next_token: u64,
     refused: BTreeSet<Refused>,
@@ -173,8 +180,11 @@ impl Log {
             sealed_len: 0,
             completed_len: 0,
             is_life_begun: false,
+            is_marking: false,
             complete: end,
             durable: end,
+            complete_group: previous,
+            durable_group: previous,
             flushing: None,
             ops: VecDeque::new(),
             next_token: 0,
@@ -207,6 +217,20 @@ impl Log {
     /// Up to where recovery would find the log after a loss of power.
     pub(crate) fn durable(&self) -> u64 {
         self.durable
+    }
+
+    /// What it has written, or is about to, for a comparison with what is on the device.
+    pub(crate) fn known(&self) -> Known {
+        let durable_group = (self.durable > 0).then_some(self.durable_group);
+        let mut known = Known::new(self.origin, durable_group, self.durable, self.complete);
+        known.groups.extend(self.writes.iter().map(|write| (write.address, Arc::clone(&write.bytes))));
+        known
+    }
+
+    /// The parts whose files are there and stay.
+    pub(crate) fn parts_to_stay(&self) -> impl Iterator<Item = u64> + '_ {
+        let first = usize::from(self.removing.is_some());
+        self.parts.iter().skip(first).filter(|part| part.is_made).map(|part| part.number)
     }
 
     /// Which store's it is.
@@ -373,11 +397,33 @@ impl Log {
 
     /// Ends the open group, which waits to be written from then on.
     pub(crate) fn seal(&mut self) {
-        let Some(mut open) = self.open.take_if(|open| !open.writer.is_empty()) else { return };
+        if let Some(open) = self.open.take_if(|open| !open.writer.is_empty()) {
+            self.write_group(open.writer);
+        }
+    }
+
+    /// Begins this life with a group that has no record: whoever comes next finds it, whether anything follows or not.
+    pub(crate) fn mark_life(&mut self) {
+        let is_first = !self.is_life_begun && self.writes.is_empty() && self.open.is_none();
+        // A group without a record fits into any part.
+        if is_first && self.reserve(0, 0).is_ok() {
+            self.is_marking = true;
+            if let Some(open) = self.open.take() {
+                self.write_group(open.writer);
+            }
+        }
+    }
+
+    /// Whether this life has begun in the log as far as it has to before anybody is served; so also where it cannot.
+    pub(crate) fn is_marked(&self) -> bool {
+        !self.is_marking || self.is_life_begun || self.failure.is_some()
+    }
+
+    fn write_group(&mut self, mut writer: GroupWriter) {
         let address = self.tail;
         // Recovery tells damage from the log's end by it.
-        open.writer.attest_durable(if is_planted(Bug::DurableEarly) { address } else { self.durable });
-        let bytes = Arc::new(open.writer.finish(self.origin, address));
+        writer.attest_durable(if is_planted(Bug::DurableEarly) { address } else { self.durable });
+        let bytes = Arc::new(writer.finish(self.origin, address));
         self.previous = address;
         self.tail += bytes.len() as u64;
         let end = address % self.config.part_len + bytes.len() as u64;
@@ -429,7 +475,7 @@ impl Log {
         let is_needed = self.flushing.is_none() && self.durable < self.complete;
         if is_needed && !self.is_held && self.failure.is_none() {
             let token = self.token();
-            self.flushing = Some((token, self.complete));
+            self.flushing = Some((token, self.complete, self.complete_group));
             self.ops.push_back(LogOp::Flush { token });
         }
     }
@@ -473,8 +519,10 @@ impl Log {
             }
             Ok(()) => {}
         }
-        if let Some((_, up_to)) = self.flushing.take_if(|(flush, _)| *flush == token) {
-            self.durable = self.durable.max(up_to);
+        if let Some((_, up_to, group)) = self.flushing.take_if(|(flush, ..)| *flush == token) {
+            if up_to > self.durable {
+                (self.durable, self.durable_group) = (up_to, group);
+            }
             self.refused.remove(&Refused::Flush);
         } else if self.removing.take_if(|change| change.token() == token).is_some() {
             if let Some(part) = self.parts.pop_front() {
@@ -500,7 +548,7 @@ impl Log {
     /// The device has no space for an operation, which waits to be asked for again.
     fn refuse(&mut self, token: Token) {
         let is_it = |change: &mut FileChange| change.token() == token;
-        let refused = if self.flushing.take_if(|(flush, _)| *flush == token).is_some() {
+        let refused = if self.flushing.take_if(|(flush, ..)| *flush == token).is_some() {
             Refused::Flush
         } else if self.removing.take_if(is_it).is_some() {
             Refused::Remove
@@ -519,7 +567,7 @@ impl Log {
 
     fn is_ours(&self, token: Token) -> bool {
         let changes = [self.creating, self.removing];
-        self.flushing.is_some_and(|(flush, _)| flush == token)
+        self.flushing.is_some_and(|(flush, ..)| flush == token)
             || changes.iter().flatten().any(|change| change.token() == token)
             || self.writes.iter().any(|write| write.state == WriteState::InFlight(token))
     }
@@ -536,11 +584,12 @@ impl Log {
         }
         while let Some(write) = self.writes.pop_front_if(|write| write.state == WriteState::Complete) {
             self.complete = self.complete.max(write.address + write.bytes.len() as u64);
+            self.complete_group = write.address;
             self.unwritten_len -= write.bytes.len();
             self.completed_len += write.bytes.len() as u64;
             // The first of a life is made durable in any case.
             if self.config.is_durable || !self.is_life_begun {
-                self.durable = self.complete;
+                (self.durable, self.durable_group) = (self.complete, self.complete_group);
             }
             self.is_life_begun = true;
         }

@@ -19,11 +19,14 @@ use super::expiry::Expiry;
 use super::index::{Index, KeyHash, Place, rounded_len};
 use super::log::Log;
 use super::ops::{LogCompletion, LogFailure, LogOp};
+use super::revisit::Known;
 use super::{Config, Store};
 use crate::plant::{Bug, is_planted};
 
 /// Bytes of a read.
 const READ_LEN: usize = 1 << 20;
+/// Tokens of a comparison are greater: the store's own operations wait meanwhile, and must not be taken for it.
+const KNOWN_TOKENS: u64 = 1 << 62;
 
 /// Why a log cannot be recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +110,8 @@ pub struct Recovery {
     /// The read that is on its way, and how many bytes it wants.
     reading: Option<(Token, usize)>,
     next_token: u64,
+    /// What a store has in memory of the log, if that is all that is asked for.
+    known: Option<Known>,
     stage: Stage,
 }
 
@@ -141,6 +146,7 @@ impl Recovery {
         }
         Ok(Self {
             stage: if parts.is_empty() { Stage::Done } else { Stage::Groups },
+            known: None,
             expiry: Expiry::new(config.expiry_len_max()),
             config,
             parts,
@@ -155,6 +161,27 @@ impl Recovery {
             reading: None,
             next_token: 0,
         })
+    }
+
+    /// Goes through the log from the last group on that a store knows to be durable, and compares.
+    pub(super) fn of_known(
+        config: Config,
+        parts: impl IntoIterator<Item = (u64, u64)>,
+        known: Known,
+    ) -> Result<Self, RecoveryError> {
+        let mut recovery = Self::new(config, parts)?;
+        if let Some(group) = known.durable_group {
+            recovery.part = group / recovery.config.part_len;
+            recovery.offset = group % recovery.config.part_len;
+        }
+        recovery.known = Some(known);
+        recovery.next_token = KNOWN_TOKENS;
+        Ok(recovery)
+    }
+
+    /// What a comparison has found, when it is over.
+    pub(super) fn known(&self) -> Option<&Known> {
+        self.known.as_ref().filter(|_| self.stage == Stage::Done)
     }
 
     /// The next operation. There is one at a time.
@@ -287,8 +314,12 @@ impl Recovery {
         }
         let group = bytes.get(..header.length).ok_or(Bad::Short(header.length))?;
         let records = header.records(group).map_err(|_| Bad::Other)?;
-        for (at, place) in records {
-            self.record(address + at as u64, &place.of(group.get(at..).unwrap_or_default()));
+        if let Some(known) = &mut self.known {
+            known.meets(address, header.origin, group);
+        } else {
+            for (at, place) in records {
+                self.record(address + at as u64, &place.of(group.get(at..).unwrap_or_default()));
+            }
         }
         self.last = Some((address, header.origin));
         let end = self.offset + header.length as u64;
@@ -337,10 +368,19 @@ impl Recovery {
         if self.last.is_none() && self.part > 0 {
             return Err(RecoveryError::Damaged { part: self.part, offset: 0 });
         }
+        // A comparison ends where the log does; whoever recovers it looks further.
+        if self.known.is_some() && self.last.is_none() {
+            self.stage = Stage::Done;
+            return Ok(());
+        }
         let has_begun = self.offset > 0;
         let has_next = has_next_of(&self.parts, self.part);
         if has_begun && has_next {
             (self.part, self.offset, self.wanted) = (self.part + 1, 0, READ_LEN);
+            return Ok(());
+        }
+        if self.known.is_some() {
+            self.stage = Stage::Done;
             return Ok(());
         }
         // It may be the part before that lacks its last group. Whatever is missing begins where the last good one ends.

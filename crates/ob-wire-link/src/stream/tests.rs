@@ -32,6 +32,7 @@ fn from_host(entries: &[u8]) -> Vec<FromHost<'_>> {
         FromHost::File { name: 8, node: NodeId(44) },
         FromHost::FileGone { name: 8 },
         FromHost::Settled { address: 1 << 40 },
+        FromHost::Clock { stamp: 9, unix_ms: 1_700_000_000_000 },
     ]
 }
 

@@ -32,6 +32,8 @@ pub(super) struct CardLog {
     asked: Vec<(LogOp, Asked)>,
     /// What could not be sent, or was lost with a card.
     waiting: VecDeque<LogOp>,
+    /// Nothing that waits is sent: it is not known yet whose log it is.
+    is_held: bool,
     done: VecDeque<LogCompletion>,
     /// Parts that were made and not told of yet.
     made: Vec<(u64, NodeId)>,
@@ -72,11 +74,25 @@ impl CardLog {
             out: HashMap::new(),
             asked: Vec::new(),
             waiting: VecDeque::new(),
+            is_held: false,
             done: VecDeque::new(),
             made: Vec::new(),
             measuring: None,
             measured: None,
         }
+    }
+
+    /// Another card, or the same one again, has these parts. What waits is held back until [`CardLog::go_on`].
+    pub(super) fn hold(&mut self, parts: impl IntoIterator<Item = (u64, NodeId)>) {
+        self.is_held = true;
+        for (part, node) in parts {
+            self.parts.entry(part).or_insert_with(|| self.group.file(node));
+        }
+    }
+
+    /// What waits is sent.
+    pub(super) fn go_on(&mut self) {
+        self.is_held = false;
     }
 
     /// The group that operations go through, to wait for.
@@ -106,7 +122,7 @@ impl CardLog {
 
     /// Begins an operation.
     pub(super) fn submit(&mut self, op: LogOp) {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() || self.is_held {
             self.send(op);
         } else {
             self.waiting.push_back(op);
@@ -169,7 +185,8 @@ impl CardLog {
             None => {}
         }
         // What waits is sent in its order; what still finds no room goes to the front again.
-        for _ in 0..self.waiting.len() {
+        let sent_max = if self.is_held { 0 } else { self.waiting.len() };
+        for _ in 0..sent_max {
             let Some(op) = self.waiting.pop_front() else { break };
             let waiting = self.waiting.len();
             self.send(op);

@@ -119,11 +119,14 @@ impl Front {
         let mut events = Vec::new();
         let store = recover(recovery, |op| {
             log.submit(op);
-            while !log.poll() {
+            loop {
+                log.poll();
+                if let Some(done) = log.next_done() {
+                    return Some(done);
+                }
                 reactor.turn(Wait::Until(None), &mut events);
                 events.clear();
             }
-            log.next_done()
         })?;
         log.set_part_len(store.part_len())?;
         let stream = Rc::new(RefCell::new(HostStream::new(

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   attach ─▶ group ─▶ list parts ─▶ recover ─┬─▶ MEET … serve … the card dies ─┐
-//!      ▲                                      └── the next card's group ◀───────┘
-//!      └───────────── another host has the group, or this one was sent away ◀── ┘
+//!      ▲                                      └── the next card's group, revisit ◀┘
+//!      └── another host has the group, or has had it; this one was sent away ◀────┘
 //! ```
 //!
 //! One thread has the store. It takes frames out of its ring, applies them, hands the log's operations to the file library and
@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ob_files_host::{Endpoint, Error, GroupOptions, RingSizes, Session, SessionOptions};
+use ob_core::NodeId;
+use ob_files_host::{Endpoint, Error, Group, GroupOptions, RingSizes, Session, SessionOptions};
 use ob_format::kv::part_number;
 use ob_io::doorbell;
 use ob_kv::host::{HostLimits, HostStream, Service};
-use ob_kv::store::{LogOp, Recovery, Store};
+use ob_kv::store::{LogCompletion, LogOp, Recovery, Revisited, Store};
 use ob_link::HostGroup;
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
@@ -111,13 +112,17 @@ enum ServeError {
     Store(#[from] KvError),
     #[error("the card has closed the stream; beginning anew")]
     SentAway,
+    #[error("another host has written to the log meanwhile; recovering what it has left")]
+    Overtaken,
+    #[error("the card has lost the log's last groups with its power; recovering what is left")]
+    Lost,
 }
 
 impl ServeError {
     /// How long to wait before the next attempt.
     fn pause(&self) -> Duration {
         match self {
-            Self::Files(_) | Self::SentAway => RETRY,
+            Self::Files(_) | Self::SentAway | Self::Overtaken | Self::Lost => RETRY,
             // That does not change by itself.
             Self::Store(_) => Duration::from_secs(30),
         }
@@ -178,35 +183,30 @@ impl<'a> Serving<'a> {
                 }
             }
         };
-        match session.make_directory(DIRECTORY).wait() {
+        let attachment = session.attachments();
+        // A card finishes what the host before had asked for before it begins with a group that was opened later. The session's
+        // own may be older than that.
+        let files = session.group(GroupOptions::polled())?;
+        match files.make_directory(DIRECTORY).wait() {
             Ok(_) | Err(Error::Exists) => {}
             Err(error) => return Err(error.into()),
         }
-        let entries = session.list(DIRECTORY).wait()?;
-        let named = |entry: &ob_files_host::DirectoryEntry| {
-            let part = std::str::from_utf8(&entry.name).ok().and_then(part_number)?;
-            Some((part, entry.node, entry.size))
-        };
-        let parts: Vec<_> = entries.iter().filter_map(named).collect();
-        let mut log =
-            CardLog::new(session.own_group().clone(), parts.iter().map(|(part, node, _)| (*part, *node)));
+        let parts = list_parts(&files)?;
         let mut store_config = store_config(&config.kv).map_err(KvError::from)?;
         if parts.is_empty() {
-            store_config.part_len = fitted_part_len(store_config.part_len, session.space().wait()?.free);
+            store_config.part_len = fitted_part_len(store_config.part_len, files.space().wait()?.free);
         }
+        let mut log = CardLog::new(files, parts.iter().map(|(part, node, _)| (*part, *node)));
         let sizes = parts.iter().map(|(part, _, size)| (*part, *size));
         let recovery = Recovery::new(store_config, sizes).map_err(KvError::from)?;
-        let store = recover(recovery, |op| {
-            log.submit(op);
-            // A card that dies meanwhile comes back, unless nobody waits for it any more.
-            while !stop.is_asked() {
-                log.wait(Duration::from_secs(1));
-                if let Some(done) = log.next_done() {
-                    return Some(done);
-                }
-            }
-            None
-        })?;
+        let is_over = || stop.is_asked() || session.attachments() != attachment;
+        let recovered = recover(recovery, |op| finish(&mut log, op, is_over, drop));
+        if session.attachments() != attachment {
+            // Another host may have come between what was read before and after.
+            return Err(Error::CardGone.into());
+        }
+        let mut store = recovered?;
+        store.mark_life();
         let mut stream = HostStream::new(store, HostLimits::default());
         for (part, node) in log.parts() {
             stream.name_file(part as u32, node);
@@ -215,7 +215,7 @@ impl<'a> Serving<'a> {
         Ok(Self { session, group: Some(group), log, stream, stop, news, payload })
     }
 
-    /// Serves one card after the other, for as long as no other host can have written to the log in between.
+    /// Serves one card after the other, for as long as no other host has written to the log in between.
     fn run(mut self) -> Result<(), ServeError> {
         loop {
             let attachment = self.session.attachments();
@@ -230,10 +230,19 @@ impl<'a> Serving<'a> {
                     Ended::Closed(why) => tracing::warn!("the card's clients are gone: {why}"),
                 }
             }
+            if !self.rejoin(attachment)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the card's next life, for its group, and for the log to be found as it was; `false` if nobody waits any more.
+    fn rejoin(&mut self, mut attachment: u64) -> Result<bool, ServeError> {
+        loop {
             let closed = Instant::now();
             while !self.session.wait_attached(attachment + 1, RETRY) {
                 if self.stop.is_asked() {
-                    return Ok(());
+                    return Ok(false);
                 }
                 // A card that dies takes its group along, and is known to be dead a moment later. One that lives has ended
                 // the group, and the next one may be another host's.
@@ -241,8 +250,46 @@ impl<'a> Serving<'a> {
                     return Err(ServeError::SentAway);
                 }
             }
-            // Whoever is refused now finds another host in its place.
-            self.group = Some(self.session.service(KV_SERVICE, RingSizes::both(RINGS))?);
+            attachment = self.session.attachments();
+            let joined = match self.session.service(KV_SERVICE, RingSizes::both(RINGS)) {
+                Ok(group) => self.revisit(attachment)?.then_some(group),
+                Err(Error::CardGone | Error::Detached) => None,
+                // Whoever is refused now finds another host in its place.
+                Err(error) => return Err(error.into()),
+            };
+            if joined.is_some() {
+                self.group = joined;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Looks whether the log is what it was when the card was left; `false` if the card is gone again. Nobody else writes to it
+    /// meanwhile, and this host does not either.
+    fn revisit(&mut self, attachment: u64) -> Result<bool, ServeError> {
+        let parts = match list_parts(self.log.group()) {
+            Ok(parts) => parts,
+            Err(Error::CardGone | Error::Detached) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        self.log.hold(parts.iter().map(|(part, node, _)| (*part, *node)));
+        // What the card has said before it went counts: it is looked for.
+        self.log.poll();
+        while let Some(done) = self.log.next_done() {
+            self.stream.service_mut().completed(done);
+        }
+        let mut revisit = self.stream.service().revisit(parts.iter().map(|(part, _, size)| (*part, *size)));
+        while let Some(op) = revisit.next_op() {
+            let is_over = || self.stop.is_asked() || self.session.attachments() != attachment;
+            let others = |done| self.stream.service_mut().completed(done);
+            let Some(done) = finish(&mut self.log, op, is_over, others) else { return Ok(false) };
+            revisit.completed(done);
+        }
+        self.log.go_on();
+        match revisit.outcome() {
+            Some(Revisited::Same) => Ok(true),
+            Some(Revisited::Lost) => Err(ServeError::Lost),
+            Some(Revisited::Overtaken) | None => Err(ServeError::Overtaken),
         }
     }
 
@@ -256,6 +303,7 @@ impl<'a> Serving<'a> {
                 Err(why) => return Ended::Closed(why),
             };
             let moved = self.move_log();
+            self.stream.set_clock(unix_ms());
             let mut is_full = false;
             self.stream.send(&mut |frame| {
                 let pushed = push(group, frame);
@@ -326,6 +374,37 @@ impl<'a> Serving<'a> {
             self.log.wait(Duration::from_millis(10));
         }
     }
+}
+
+/// The log's parts on the card: their numbers, files and lengths.
+fn list_parts(files: &Group) -> Result<Vec<(u64, NodeId, u64)>, Error> {
+    let entries = files.list(DIRECTORY).wait()?;
+    let named = |entry: &ob_files_host::DirectoryEntry| {
+        let part = std::str::from_utf8(&entry.name).ok().and_then(part_number)?;
+        Some((part, entry.node, entry.size))
+    };
+    Ok(entries.iter().filter_map(named).collect())
+}
+
+/// Waits until an operation is done; nothing, if nobody waits for it any more.
+fn finish(
+    log: &mut CardLog,
+    op: LogOp,
+    is_over: impl Fn() -> bool,
+    mut others: impl FnMut(LogCompletion),
+) -> Option<LogCompletion> {
+    let token = op.token();
+    log.submit(op);
+    while !is_over() {
+        log.wait(Duration::from_secs(1));
+        while let Some(done) = log.next_done() {
+            if done.token == token {
+                return Some(done);
+            }
+            others(done);
+        }
+    }
+    None
 }
 
 /// Takes what the card says; how many frames that were. `scratch` has room for the payload of a frame.

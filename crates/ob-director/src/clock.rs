@@ -1,0 +1,71 @@
+//! What the card knows of the host's clock.
+//!
+//! ```text
+//!   card:  request s forwarded at c ─────┐                       ┌──▶ the host's clock is before the card's by h - c at most
+//!                                        ▼                       │
+//!   host:                                s received … looks: h ─▶ CLOCK(s, h)
+//! ```
+//!
+//! The host looks at its clock after it has received `s`, so not before `c` by the card's clock. How long the way took makes the
+//! difference look greater than it is, never less: the card calls keys over that the host may still have, and not the other
+//! way round.
+
+use std::collections::VecDeque;
+
+use crate::plant::{Bug, is_planted};
+
+/// Requests whose time is remembered, and how many milliseconds lie between them at least.
+const SENT_MAX: usize = 64;
+const SENT_EVERY_MS: u64 = 4;
+
+/// What is known of the clock of the host that is there, or was there last.
+#[derive(Debug, Default)]
+pub(crate) struct HostClock {
+    /// Stamps, and when they were sent.
+    sent: VecDeque<(u64, u64)>,
+    ahead_ms: Option<u64>,
+}
+
+impl HostClock {
+    /// Another host is there, which knows of stamps up to this one.
+    pub(crate) fn begin(&mut self, last: u64, now_ms: u64) {
+        self.ahead_ms = None;
+        self.sent.clear();
+        self.sent.push_back((last, now_ms));
+    }
+
+    /// A request goes to the host.
+    pub(crate) fn sent(&mut self, stamp: u64, now_ms: u64) {
+        if self.sent.back().is_some_and(|(_, at)| at + SENT_EVERY_MS > now_ms) {
+            return;
+        }
+        if self.sent.len() == SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((stamp, now_ms));
+    }
+
+    /// The host says what time it was for it when it had received a request.
+    pub(crate) fn told(&mut self, stamp: u64, host_ms: u64) {
+        let received = self.sent.partition_point(|(sent, _)| *sent <= stamp);
+        // What was sent before the last that it had received says less. Where that is forgotten, nothing is known.
+        self.sent.drain(..received.saturating_sub(1));
+        if received > 0
+            && let Some((_, at)) = self.sent.front()
+        {
+            self.ahead_ms = Some(host_ms.saturating_sub(*at));
+        }
+    }
+
+    pub(crate) fn ahead_ms(&self) -> Option<u64> {
+        self.ahead_ms
+    }
+
+    /// The latest time that it can be for the host. As long as it has not said anything, it may be any.
+    pub(crate) fn latest(&self, now_ms: u64) -> u64 {
+        if is_planted(Bug::ClockUnmeasured) {
+            return now_ms;
+        }
+        self.ahead_ms.map_or(u64::MAX, |ahead| now_ms.saturating_add(ahead))
+    }
+}

@@ -1,0 +1,178 @@
+//! A store that meets its log again: goes on if it is what it has left, and notices whoever was there meanwhile.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use ob_kv::resp::Request;
+use ob_kv::store::{Config, Durability, LogOp, Recovery, Revisited, Store};
+use ob_sim::Rng;
+use support::encoded;
+use support::files::Files;
+
+const NOW: u64 = 1_000_000;
+
+fn config(durability: Durability) -> Config {
+    Config { durability, part_len: 16 << 10, memory_len: 0, ..Config::default() }
+}
+
+/// Sets a key, without a look at what becomes of it.
+fn set(store: &mut Store, stamp: u64, key: &str) {
+    let mut session = store.open(1);
+    let request = encoded(&["set", key, &format!("{stamp:0>1000}")]);
+    store.apply(NOW + 100 * stamp, stamp, 1, &mut session, &Request::new(&request));
+}
+
+/// Writes everything, and makes it durable where it was asked for.
+fn settle(store: &mut Store, files: &mut Files, rng: &mut Rng) {
+    // Groups are closed by the clock.
+    store.tick(NOW + 100 * store.stamp_max() + 50);
+    loop {
+        while let Some(op) = store.next_op() {
+            files.submit(op);
+        }
+        match files.complete(rng) {
+            Some(completion) => store.completed(completion),
+            None => return,
+        }
+    }
+}
+
+fn recover(files: &mut Files, config: Config, rng: &mut Rng) -> Store {
+    let mut recovery = Recovery::new(config, files.parts()).unwrap();
+    while let Some(op) = recovery.next_op() {
+        files.submit(op);
+        recovery.completed(files.complete(rng).unwrap()).unwrap();
+    }
+    recovery.finish().ok().unwrap()
+}
+
+fn revisit(store: &Store, files: &mut Files, rng: &mut Rng) -> Revisited {
+    let mut revisit = store.revisit(files.parts());
+    while let Some(op) = revisit.next_op() {
+        assert!(matches!(op, LogOp::Read { .. }), "nothing is changed by a look");
+        files.submit(op);
+        revisit.completed(files.complete(rng).unwrap());
+    }
+    revisit.outcome().expect("there is nothing more to read")
+}
+
+fn written(durability: Durability, keys: u64) -> (Store, Files, Rng) {
+    let (mut store, mut files, mut rng) = (Store::create(config(durability)), Files::default(), Rng::new(3));
+    for stamp in 1..=keys {
+        set(&mut store, stamp, &format!("key{stamp}"));
+        settle(&mut store, &mut files, &mut rng);
+    }
+    (store, files, rng)
+}
+
+#[test]
+fn a_log_that_nobody_has_touched_is_the_same() {
+    for durability in [Durability::Always, Durability::EverySecond, Durability::No] {
+        // None at all, one, and several parts.
+        for keys in [0, 1, 3, 4, 9, 30] {
+            let (mut store, mut files, mut rng) = written(durability, keys);
+            assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
+            // What is applied and not on its way is nobody's business, and nor is what is on its way.
+            set(&mut store, keys + 1, "open");
+            assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
+            store.tick(NOW + 100 * store.stamp_max() + 50);
+            let asked: Vec<LogOp> = std::iter::from_fn(|| store.next_op()).collect();
+            assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
+            // It was done, and nobody has said so.
+            for op in asked {
+                files.submit(op);
+                files.complete(&mut rng);
+            }
+            assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
+        }
+    }
+}
+
+#[test]
+fn another_host_is_noticed_even_if_it_has_changed_nothing() {
+    for durability in [Durability::Always, Durability::EverySecond, Durability::No] {
+        for keys in [0, 1, 3, 9] {
+            for changes in [0, 1, 40] {
+                let (mut store, mut files, mut rng) = written(durability, keys);
+                set(&mut store, keys + 1, "unwritten");
+                let name = if keys == 0 { [7; 16] } else { [0; 16] };
+                let visiting = Config { name, ..config(durability) };
+                let mut visitor = recover(&mut files, visiting, &mut rng);
+                visitor.mark_life();
+                assert!(!visitor.is_life_marked());
+                settle(&mut visitor, &mut files, &mut rng);
+                assert!(visitor.is_life_marked());
+                for stamp in 0..changes {
+                    set(&mut visitor, keys + 1 + stamp, &format!("key{}", stamp % 3));
+                    settle(&mut visitor, &mut files, &mut rng);
+                }
+                let found = revisit(&store, &mut files, &mut rng);
+                assert_eq!(found, Revisited::Overtaken, "{durability:?}, {keys} keys, {changes} changes");
+                // Nor does a third one, to which the second is what the first is to it.
+                let mut third = recover(&mut files, config(durability), &mut rng);
+                third.mark_life();
+                settle(&mut third, &mut files, &mut rng);
+                assert_eq!(revisit(&visitor, &mut files, &mut rng), Revisited::Overtaken);
+                assert_eq!(revisit(&third, &mut files, &mut rng), Revisited::Same);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_complete_and_is_gone_is_noticed() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..60 {
+        let (mut store, mut files, mut rng) = written(Durability::No, 3);
+        let complete = store.settled();
+        rng = rng.fork_numbered("power", seed);
+        files = files.lose_power(&mut rng);
+        let found = revisit(&store, &mut files, &mut rng);
+        let recovered = recover(&mut files, config(Durability::No), &mut rng);
+        let is_there = recovered.settled() >= complete;
+        assert_eq!(found, if is_there { Revisited::Same } else { Revisited::Lost }, "seed {seed}");
+        if is_there {
+            kept += 1;
+            // Whatever is written behind it now is not lost with it.
+            set(&mut store, 10, "later");
+            settle(&mut store, &mut files, &mut rng);
+            assert_eq!(recover(&mut files, config(Durability::No), &mut rng).stamp_max(), 10);
+        } else {
+            lost += 1;
+        }
+    }
+    assert!(lost > 0 && kept > 0, "{lost} lost, {kept} kept");
+}
+
+#[test]
+fn what_recovery_has_found_is_durable_before_anything_follows() {
+    for seed in 0..40 {
+        let (_, mut files, mut rng) = written(Durability::No, 3);
+        rng = rng.fork_numbered("power", seed);
+        let mut store = recover(&mut files, config(Durability::No), &mut rng);
+        set(&mut store, 4, "first");
+        settle(&mut store, &mut files, &mut rng);
+        files = files.lose_power(&mut rng);
+        let left = recover(&mut files, config(Durability::No), &mut rng);
+        assert_eq!(
+            (left.stamp_max(), left.stats().keys),
+            (4, 4),
+            "seed {seed}: the first group of a life is durable"
+        );
+    }
+}
+
+#[test]
+fn files_of_another_store_are_noticed() {
+    let (store, _, mut rng) = written(Durability::Always, 5);
+    let mut other = Store::create(Config { name: [8; 16], ..config(Durability::Always) });
+    let mut files = Files::default();
+    assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Overtaken, "none at all");
+    for stamp in 1..=5 {
+        set(&mut other, stamp, &format!("key{stamp}"));
+        settle(&mut other, &mut files, &mut rng);
+    }
+    assert_eq!(revisit(&other, &mut files, &mut rng), Revisited::Same);
+    assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Overtaken);
+}
