@@ -4,13 +4,14 @@ use std::rc::Rc;
 
 use ob_core::{Clock, Device, Instant};
 use ob_director::{Director, DirectorConfig, DirectorDriver, Now, Signature};
-use ob_files_card::{FilesOptions, FilesService, LocalFiles};
+use ob_files_card::{FilesOptions, FilesService};
 use ob_kv::card::KvApplication;
 use ob_offload::{BufferClass, Engine, EngineConfig, Watcher};
 use ob_ring::CardService;
 use ob_sim::{Failure, Network, Rng, SimClock, SimDisk, SimNet};
 use ob_table::{Table, TableConfig};
 
+use super::fickle::FickleFiles;
 use super::port::{SharedWire, SimPort, Wire};
 use super::{CARD, PORT, unix_ms};
 use crate::files::SimDrive;
@@ -18,7 +19,7 @@ use crate::files::SimDrive;
 /// One life of the card.
 pub(super) struct Card {
     pub(super) service: FilesService<SimDisk>,
-    pub(super) driver: DirectorDriver<SimNet, SimPort, LocalFiles, KvApplication>,
+    pub(super) driver: DirectorDriver<SimNet, SimPort, FickleFiles, KvApplication>,
     pub(super) watcher: Watcher<KvApplication>,
     pub(super) wire: SharedWire,
     pub(super) clock: SimClock,
@@ -42,7 +43,8 @@ impl Card {
         // Few places, so that entries and tombstones go all the time; sometimes one bucket has all keys.
         let buckets = *rng.choose(&[2, 4, 64]).unwrap_or(&4);
         let seed = Some(rng.word());
-        let table = Table::new(TableConfig { buckets, seed, ..TableConfig::with_memory_max(1 << 16) });
+        let table =
+            Table::new(TableConfig { buckets, overflow: 0, seed, ..TableConfig::with_memory_max(1 << 16) });
         let (_, writer) = table.map_err(|error| failed(&error))?;
         let config = EngineConfig {
             contexts: 4,
@@ -58,7 +60,8 @@ impl Card {
         let director = Director::new(application, engine, director);
         let wire = Wire::new(clock.clone(), rng.fork("wire"));
         let port = SimPort(Rc::clone(&wire));
-        let mut driver = DirectorDriver::new(network.attach(CARD), port, service.local(), director);
+        let files = FickleFiles::new(service.local(), rng.fork("files"));
+        let mut driver = DirectorDriver::new(network.attach(CARD), port, files, director);
         let signature = Signature::new([Network::address(CARD, PORT)]);
         driver.listen(&signature).map_err(|error| failed(&error))?;
         Ok(Self { service, driver, watcher, wire, clock })

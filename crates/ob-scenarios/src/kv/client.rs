@@ -11,7 +11,10 @@ use ob_sim::{Failure, Network, NodeId, Rng, SimClock, SimNet};
 use super::{CARD, PORT};
 
 /// Keys that all clients use: some of them the card never answers for.
-const KEYS: [&str; 6] = ["a", "b", "counter", "d", "e-which-is-longer-than-32-bytes-and-so-the-hosts", "f"];
+pub(super) const KEYS: [&str; 6] =
+    ["a", "b", "counter", "d", "e-which-is-longer-than-32-bytes-and-so-the-hosts", "f"];
+/// Keys that are read and written now and then, so that the table has not room for all.
+const OTHER_KEYS: u64 = 16;
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Requests of one client on their way at once.
@@ -61,6 +64,11 @@ impl Client {
         }
     }
 
+    /// Whether it is connected and waits for nothing.
+    pub(super) fn may_ask(&self) -> bool {
+        self.is_connected && self.waiting.is_empty()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -89,7 +97,7 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, command: Command, history: &mut History) {
+    pub(super) fn ask(&mut self, command: Command, history: &mut History) {
         encode(&command, &mut self.outgoing);
         let called = self.clock.now().nanoseconds();
         self.waiting.push_back(history.len());
@@ -108,6 +116,10 @@ impl Client {
         bytes(KEYS[self.rng.index(KEYS.len())])
     }
 
+    fn any_key(&mut self) -> Arc<[u8]> {
+        if self.rng.one_in(3) { bytes(&format!("k{}", self.rng.below(OTHER_KEYS))) } else { self.key() }
+    }
+
     fn value(&mut self) -> Arc<[u8]> {
         self.values += 1;
         if self.rng.one_in(4) {
@@ -123,13 +135,14 @@ impl Client {
     fn draw(&mut self) -> Command {
         let key = self.key();
         match self.rng.below(32) {
-            0..=9 => Command::Get(key),
+            0..=9 => Command::Get(self.any_key()),
             10..=12 => Command::GetMany(vec![key, self.key(), self.key()]),
             13 => Command::Exists(vec![key, self.key()]),
             14 => Command::Length(key),
-            15..=20 => Command::Set(key, self.value(), Expiry::Never),
+            15..=19 => Command::Set(self.any_key(), self.value(), Expiry::Never),
             21 => Command::Set(key, self.value(), Expiry::After(1_000_000 * self.rng.range(1..40))),
-            22 => Command::SetIfAbsent(key, self.value()),
+            20 | 22 if self.rng.one_in(2) => Command::Delete(vec![self.any_key()]),
+            20 | 22 => Command::SetIfAbsent(key, self.value()),
             23 | 24 => {
                 let other = self.key();
                 let value = self.value();
@@ -139,7 +152,7 @@ impl Client {
             26 => Command::GetAndDelete(key),
             27 | 28 => Command::Increment(bytes("counter"), 1),
             29 => Command::Append(key, bytes("+")),
-            30 if self.rng.one_in(4) => Command::Clear,
+            30 if self.rng.one_in(3) => Command::Clear,
             30 => Command::Expire(key, Expiry::Never),
             _ => Command::Expire(key, Expiry::After(1_000_000 * self.rng.range(1..40))),
         }
@@ -232,7 +245,7 @@ impl Client {
     }
 }
 
-fn bytes(text: &str) -> Arc<[u8]> {
+pub(super) fn bytes(text: &str) -> Arc<[u8]> {
     Arc::from(text.as_bytes())
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ob_core::{Clock, NodeId, Token};
+use ob_core::{NodeId, Token};
 use ob_files_card::{Completion, LocalFiles, MetadataOp, Op, Outcome, WriteObserver};
 use ob_format::kv::{part_name, part_number};
 use ob_kv::host::{HostLimits, HostStream};
-use ob_kv::store::{Config, LogCompletion, LogOp, Recovery, Store};
+use ob_kv::store::{Config, LogCompletion, LogFailure, LogOp, Recovery, Revisit, Revisited, Store};
 use ob_memory::Pool;
 use ob_sim::{Failure, Rng};
 use ob_wire_link::files::{Entries, FileError, ROOT};
@@ -14,7 +14,6 @@ use ob_wire_link::stream::FromCard;
 
 use super::card::Card;
 use super::port::SharedWire;
-use super::unix_ms;
 
 /// The token of the request that lists the parts: no operation of the log has it.
 const LISTING: Token = Token(u64::MAX);
@@ -29,10 +28,17 @@ enum Stage {
     Serving(Box<HostStream<Store>>),
 }
 
+/// A store that has met its card again looks whether its log is what it was.
+enum Check {
+    Listing,
+    Reading(Box<Revisit>),
+}
+
 /// One life of the host.
 pub(super) struct Host {
     config: Config,
     stage: Stage,
+    check: Option<Check>,
     parts: BTreeMap<u64, NodeId>,
     /// The card's files, and the stream, of the card's present life.
     files: Option<LocalFiles>,
@@ -42,6 +48,15 @@ pub(super) struct Host {
     held: Vec<LogOp>,
     rng: Rng,
     is_listed: bool,
+    pub(super) counts: HostCounts,
+}
+
+/// What became of a store when its host met the card again.
+#[derive(Clone, Copy, Default)]
+pub(super) struct HostCounts {
+    pub(super) kept: u64,
+    pub(super) lost: u64,
+    pub(super) overtaken: u64,
 }
 
 impl Host {
@@ -49,6 +64,7 @@ impl Host {
         Self {
             config,
             stage: Stage::Listing,
+            check: None,
             parts: BTreeMap::new(),
             files: None,
             wire: None,
@@ -56,12 +72,21 @@ impl Host {
             held: Vec::new(),
             rng,
             is_listed: false,
+            counts: HostCounts::default(),
         }
     }
 
     /// Whether requests are applied.
     pub(super) fn serves(&self) -> bool {
         matches!(&self.stage, Stage::Serving(stream) if stream.is_running())
+    }
+
+    /// What the stream has done in this life.
+    pub(super) fn attested(&self) -> u64 {
+        match &self.stage {
+            Stage::Serving(stream) => stream.counts().attested,
+            _ => 0,
+        }
     }
 
     pub(super) fn store(&self) -> Option<&Store> {
@@ -79,14 +104,36 @@ impl Host {
         self.files.take()
     }
 
+    /// The link is gone, and both halves live: what the card has of this host, it finishes.
+    pub(super) fn lose_link(&mut self) -> Option<LocalFiles> {
+        if let Some(wire) = self.wire.take() {
+            wire.borrow_mut().close();
+        }
+        let files = self.files.take();
+        self.lose_card();
+        files
+    }
+
     /// The card is gone.
     pub(super) fn lose_card(&mut self) {
         (self.files, self.wire, self.is_listed) = (None, None, false);
-        if let Stage::Serving(stream) = &mut self.stage {
-            stream.ended();
+        let Stage::Serving(stream) = &mut self.stage else {
+            return self.begin_anew();
+        };
+        stream.ended();
+        // Every file is there when the card is back, and what was out is asked for again; but for what was read to compare.
+        let out = std::mem::take(&mut self.out);
+        if self.check.replace(Check::Listing).is_none() {
+            self.held.extend(out.into_values());
         }
-        // Every file is there when the card is back, and what was out is asked for again.
-        self.held.extend(std::mem::take(&mut self.out).into_values());
+    }
+
+    /// Recovers the store from what is on the card.
+    fn begin_anew(&mut self) {
+        (self.stage, self.check, self.is_listed) = (Stage::Listing, None, false);
+        self.parts.clear();
+        self.out.clear();
+        self.held.clear();
     }
 
     pub(super) fn next_due_ms(&self) -> Option<u64> {
@@ -98,12 +145,17 @@ impl Host {
         !self.held.is_empty() && self.files.is_some()
     }
 
-    pub(super) fn turn(&mut self, card: &mut Card) -> Result<(), Failure> {
+    /// `now_ms` is what its own clock says.
+    pub(super) fn turn(&mut self, card: &mut Card, now_ms: u64) -> Result<(), Failure> {
         if self.files.is_none() {
             self.files = Some(card.service.local());
         }
         while let Some(completion) = self.files.as_mut().and_then(LocalFiles::poll) {
             self.complete(completion)?;
+        }
+        if self.check.is_some() {
+            self.revisit(card);
+            return Ok(());
         }
         match &mut self.stage {
             Stage::Listing => self.list(),
@@ -112,7 +164,7 @@ impl Host {
                     self.held.push(op);
                 }
             }
-            Stage::Serving(_) => self.serve(card)?,
+            Stage::Serving(_) => self.serve(card, now_ms)?,
         }
         self.submit(card);
         Ok(())
@@ -127,7 +179,34 @@ impl Host {
         }
     }
 
-    fn serve(&mut self, card: &mut Card) -> Result<(), Failure> {
+    /// Takes a step of the look at the log; nothing else is asked of it meanwhile.
+    fn revisit(&mut self, card: &mut Card) {
+        let Some(Check::Reading(revisit)) = &mut self.check else { return self.list() };
+        if let Some(op) = revisit.next_op()
+            && let Some(files) = &mut self.files
+            && let Some(request) = request(&op, &self.parts, &mut card.watcher)
+            && files.submit(op.token(), request).is_ok()
+        {
+            self.out.insert(op.token().0, op);
+        }
+        match revisit.outcome() {
+            None => {}
+            Some(Revisited::Same) => {
+                self.counts.kept += 1;
+                self.check = None;
+            }
+            Some(Revisited::Lost) => {
+                self.counts.lost += 1;
+                self.begin_anew();
+            }
+            Some(Revisited::Overtaken) => {
+                self.counts.overtaken += 1;
+                self.begin_anew();
+            }
+        }
+    }
+
+    fn serve(&mut self, card: &mut Card, now: u64) -> Result<(), Failure> {
         let Stage::Serving(stream) = &mut self.stage else { return Ok(()) };
         if self.wire.as_ref().is_some_and(|wire| !std::rc::Rc::ptr_eq(wire, &card.wire)) {
             self.wire = None;
@@ -139,7 +218,6 @@ impl Host {
         if let Some(why) = wire.borrow_mut().refused.take() {
             return Err(Failure::new(format!("the card has sent the host away: {why}")));
         }
-        let now = unix_ms(card.clock.now());
         // How much is applied before the log moves on is another one each time.
         for _ in 0..self.rng.below(8) {
             if !stream.has_room() {
@@ -161,6 +239,7 @@ impl Host {
         if let Some(failure) = stream.service().failure() {
             return Err(Failure::new(format!("the store takes no more changes: {failure}")));
         }
+        stream.set_clock(now);
         stream.send(&mut |frame| wire.borrow_mut().say(frame));
         Ok(())
     }
@@ -210,9 +289,20 @@ impl Host {
                 Vec::new()
             }
             (_, Ok(_)) => Vec::new(),
+            // A part that another host has removed is not what it was.
+            (LogOp::Read { token, .. }, Err(_)) if self.check.is_some() => {
+                if let Some(Check::Reading(revisit)) = &mut self.check {
+                    revisit.completed(LogCompletion { token: *token, result: Err(LogFailure::Device) });
+                }
+                return Ok(());
+            }
             (op, Err(error)) => return Err(Failure::new(format!("{op:?} failed: {error}"))),
         };
         let done = LogCompletion { token: op.token(), result: Ok(bytes) };
+        if let Some(Check::Reading(revisit)) = &mut self.check {
+            revisit.completed(done);
+            return Ok(());
+        }
         match std::mem::replace(&mut self.stage, Stage::Listing) {
             Stage::Recovering(mut recovery) => {
                 recovery.completed(done).map_err(|error| Failure::new(format!("not recovered: {error}")))?;
@@ -234,9 +324,13 @@ impl Host {
         let mut sizes = Vec::new();
         for entry in Entries::new(&bytes).flatten() {
             if let Some(part) = std::str::from_utf8(entry.name).ok().and_then(part_number) {
-                self.parts.insert(part, entry.id);
+                self.parts.entry(part).or_insert(entry.id);
                 sizes.push((part, entry.size));
             }
+        }
+        if let (Some(check), Stage::Serving(stream)) = (&mut self.check, &self.stage) {
+            *check = Check::Reading(Box::new(stream.service().revisit(sizes)));
+            return Ok(());
         }
         let recovery = Recovery::new(self.config.clone(), sizes);
         let recovery = recovery.map_err(|error| Failure::new(format!("not recovered: {error}")))?;
@@ -248,7 +342,8 @@ impl Host {
 fn finish(recovery: Recovery, parts: &BTreeMap<u64, NodeId>) -> Stage {
     match recovery.finish() {
         Err(going_on) => Stage::Recovering(going_on),
-        Ok(store) => {
+        Ok(mut store) => {
+            store.mark_life();
             let mut stream = HostStream::new(store, HostLimits::default());
             for (part, node) in parts {
                 stream.name_file(*part as u32, *node);

@@ -9,11 +9,15 @@
 //! ```
 //!
 //! Everything is what ships, but for the network, the disk, the clock, and the rings, in whose place frames are passed on in
-//! their order, late. Answers are durable (`always`), so nothing that a client was told may be gone, whatever dies.
+//! their order, late. In most runs answers are durable (`always`), so nothing that a client was told may be gone, whatever dies. In some
+//! they are not, and only what loses nothing even then happens: a card dies, a link breaks. In the rest of them, of which
+//! [`losses`] tells, everything happens, and what is lost must be an end of what was written.
 
 mod card;
 mod client;
+mod fickle;
 mod host;
+mod losses;
 mod port;
 
 use std::collections::BTreeSet;
@@ -21,8 +25,9 @@ use std::time::Duration;
 
 use ob_core::{Clock, Instant};
 use ob_files_card::{FormatOptions, LocalFiles};
-use ob_kv::store::{Config, Durability};
-use ob_sim::history::{KvSpec, Limits, Verdict, check};
+use ob_kv::store::{Config, Durability, Store};
+use ob_offload::Reason;
+use ob_sim::history::{Command, KvSpec, Limits, Verdict, check};
 use ob_sim::{Death, DiskPlan, Failure, NetPlan, Network, NodeId, Report, Rng, Scenario, SimDisk, Trace};
 
 use crate::files::SimDrive;
@@ -40,7 +45,11 @@ const STEPS_MAX: u64 = 300_000;
 /// The world begins some time after 1970.
 const EPOCH_MS: u64 = 1_000_000_000;
 /// How far the expiry of a key may be from what its client expects: the store counts whole milliseconds.
-const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(2 + HOST_STEP_MS);
+/// How far the host's clock is before the card's at most.
+const HOST_AHEAD_MS: u64 = 200;
+/// How far it jumps now and then.
+const HOST_STEP_MS: u64 = 4;
 
 /// Milliseconds since 1970, in a world whose clock begins at 0.
 fn unix_ms(now: Instant) -> u64 {
@@ -61,7 +70,19 @@ impl Scenario for KvScenario {
     }
 }
 
+/// What may happen in a run, and what is promised then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Answers are durable, and everything happens.
+    Durable,
+    /// They are not, and what happens must not lose anything.
+    Lossless,
+    /// They are not, and everything happens.
+    Losses,
+}
+
 struct Run {
+    mode: Mode,
     rng: Rng,
     trace: Trace,
     network: Network,
@@ -72,6 +93,14 @@ struct Run {
     card_back_at: Instant,
     host: Option<Host>,
     host_back_at: Instant,
+    /// A host that has lost its link, and does not know who has its place meanwhile.
+    away: Option<Host>,
+    /// Nobody takes its place.
+    is_alone: bool,
+    /// What the host's clock says, and how far it is before the card's now.
+    host_ms: u64,
+    host_ahead_ms: u64,
+    has_stepped: bool,
     /// What hosts that died had asked of the card, until that is over.
     orphans: Vec<LocalFiles>,
     lives: u64,
@@ -84,7 +113,9 @@ impl Run {
     fn new(seed: u64, trace: Trace) -> Result<Self, Failure> {
         let mut rng = Rng::new(seed);
         let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
-        let plan = DiskPlan { capacity: 8 << 20, block_len: 4096, depth: 32, ..DiskPlan::default() };
+        let slowest = *rng.choose(&[200, 3000, 3000]).unwrap_or(&200);
+        let latency = Duration::from_micros(2)..Duration::from_micros(slowest);
+        let plan = DiskPlan { capacity: 8 << 20, block_len: 4096, depth: 32, latency, ..DiskPlan::default() };
         let mut disk = SimDisk::new(plan, rng.fork("disk"), trace.clone());
         let clock = trace.clock().clone();
         let options = FormatOptions {
@@ -96,8 +127,14 @@ impl Run {
             .map_err(|error| Failure::new(format!("not formatted: {error}")))?;
         let mut secret = [0; 16];
         rng.fill(&mut secret);
+        let mode = match rng.below(8) {
+            0 => Mode::Lossless,
+            1 | 2 => Mode::Losses,
+            _ => Mode::Durable,
+        };
+        let weak = *rng.choose(&[Durability::EverySecond, Durability::No]).unwrap_or(&Durability::No);
         let config = Config {
-            durability: Durability::Always,
+            durability: if mode == Mode::Durable { Durability::Always } else { weak },
             part_len: 64 << 10,
             parts_max: 64,
             group_len: 8 << 10,
@@ -115,6 +152,11 @@ impl Run {
         });
         Ok(Self {
             clients: clients.collect(),
+            mode,
+            host_ms: 0,
+            host_ahead_ms: rng.below(HOST_AHEAD_MS),
+            has_stepped: false,
+            is_alone: mode == Mode::Lossless,
             rng: rng.fork("run"),
             trace,
             network,
@@ -124,6 +166,7 @@ impl Run {
             card_back_at: Instant::default(),
             host: None,
             host_back_at: Instant::default(),
+            away: None,
             orphans: Vec::new(),
             lives: 0,
             history: History::new(),
@@ -136,6 +179,9 @@ impl Run {
     }
 
     fn play(mut self, steps: u64) -> Result<Report, Failure> {
+        if self.mode == Mode::Losses {
+            return self.play_losses(steps);
+        }
         let mut turns = 0;
         while (self.history.len() as u64) < steps {
             let number = self.rng.index(self.clients.len());
@@ -177,17 +223,20 @@ impl Run {
     }
 
     fn judge(mut self) -> Result<Report, Failure> {
+        self.collect();
         let (answered, lost) =
             self.clients.iter().fold((0, 0), |sum, client| (sum.0 + client.answered, sum.1 + client.lost));
         self.report.count("answered", answered);
         self.report.count("lost", lost);
-        if let Some(card) = &self.card {
-            self.collect(card.driver.director().counts().card, card.driver.director().counts().host.total());
-        }
         let spec = KvSpec { margin: EXPIRY_MARGIN.as_nanos() as u64 };
         let not_done: BTreeSet<usize> =
             self.clients.iter().flat_map(|client| &client.not_done).copied().collect();
         self.report.count("not done", not_done.len() as u64);
+        let cleared = self
+            .history
+            .iter()
+            .filter(|operation| matches!(operation.command, Command::Clear) && operation.returned.is_some());
+        self.report.count("cleared", cleared.count() as u64);
         let done = self.history.into_iter().enumerate().filter(|(place, _)| !not_done.contains(place));
         let history: History = done.map(|(_, operation)| operation).collect();
         match check(&spec, &history, Limits { steps_max: STEPS_MAX }) {
@@ -198,19 +247,46 @@ impl Run {
         Ok(self.report)
     }
 
-    fn collect(&mut self, by_card: u64, by_host: u64) {
-        self.report.count("answered by the card", by_card);
-        self.report.count("forwarded to the host", by_host);
+    /// Counts what the halves have done that are there in the end.
+    fn collect(&mut self) {
+        for host in [self.host.take(), self.away.take()].iter().flatten() {
+            self.count_host(host);
+        }
+        if let Some(card) = self.card.take() {
+            self.count_card(&card);
+        }
+    }
+
+    fn count_card(&mut self, card: &Card) {
+        let director = card.driver.director();
+        let (counts, engine, table) =
+            (director.counts(), director.engine().counts(), director.engine().writer().counts());
+        self.report.count("answered by the card", counts.card);
+        self.report.count("forwarded to the host", counts.host.total());
+        self.report.count("near their expiry", counts.host.of(Reason::NearExpiry));
+        self.report.count("not what the table meant", counts.host.of(Reason::Mismatch));
+        self.report.count("fallen back behind another", counts.host.of(Reason::Behind));
+        self.report.count("admitted on a write", engine.offered);
+        self.report.count("attested", engine.attested);
+        self.report.count("evicted", table.evicted);
+        self.report.count("refused as outdated", table.refused_stale);
     }
 
     /// Lets everybody do what can be done, and time go on to when something is due.
     fn turn(&mut self) -> Result<(), Failure> {
         self.begin_lives()?;
+        self.move_host_clock();
         let mut has_more = false;
         if let Some(card) = &mut self.card {
+            let is_served = self.host.as_ref().is_some_and(Host::serves);
+            let before = card.driver.director().counts().card;
             has_more |= card.turn();
+            if !is_served {
+                let alone = card.driver.director().counts().card - before;
+                self.report.count("answered without a host", alone);
+            }
             if let Some(host) = &mut self.host {
-                host.turn(card)?;
+                host.turn(card, self.host_ms)?;
                 has_more |= host.has_more();
             }
             for files in &mut self.orphans {
@@ -234,12 +310,23 @@ impl Run {
             (Some(card), Some(_)) => card.next_due(),
         };
         let store = self.host.as_ref().and_then(Host::next_due_ms);
-        let store = store.map(|due| Instant::from_nanoseconds(due.saturating_sub(EPOCH_MS) * 1_000_000));
+        let store = store.map(|due| {
+            Instant::from_nanoseconds(due.saturating_sub(EPOCH_MS + self.host_ahead_ms) * 1_000_000)
+        });
         let clients = self.clients.iter().filter_map(Client::next_due).min();
         let due = [self.network.next_due(), halves, store, clients].into_iter().flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
         self.trace.clock().advance_to(at.min(now + Duration::from_millis(2)) + Duration::from_nanos(50));
         Ok(())
+    }
+
+    /// The host's clock jumps, and is set back, and does not go back for it.
+    fn move_host_clock(&mut self) {
+        if self.rng.one_in(300) {
+            self.has_stepped = !self.has_stepped;
+        }
+        let step = if self.has_stepped { HOST_STEP_MS } else { 0 };
+        self.host_ms = self.host_ms.max(unix_ms(self.now()) + self.host_ahead_ms + step);
     }
 
     fn begin_lives(&mut self) -> Result<(), Failure> {
@@ -253,45 +340,84 @@ impl Run {
         // A host is not served before what the one before it had asked for is over.
         if self.host.is_none() && self.host_back_at <= now && self.orphans.is_empty() {
             self.lives += 1;
-            self.host = Some(Host::new(self.config.clone(), self.rng.fork_numbered("host", self.lives)));
+            self.host = match self.away.take() {
+                Some(host) if self.is_alone || self.rng.one_in(2) => Some(host),
+                away => {
+                    self.away = away;
+                    let mut rng = self.rng.fork_numbered("host", self.lives);
+                    let mut config = self.config.clone();
+                    rng.fill(&mut config.name);
+                    Some(Host::new(config, rng))
+                }
+            };
         }
         Ok(())
     }
 
     fn disturb(&mut self) {
-        if !self.rng.one_in(1500) {
+        if !self.rng.one_in(1200) {
             return;
         }
         let number = self.rng.index(self.clients.len());
-        match self.rng.below(6) {
+        let most = if self.mode == Mode::Durable { 12 } else { 5 };
+        match self.rng.below(most) {
             0 => {
                 self.report.count("resets", 1);
                 self.network.reset_between(NodeId(1 + number), CARD);
             }
-            1 | 2 => self.kill_host(),
-            3 | 4 => self.kill_card(Death::Process),
-            _ => {
-                self.report.count("losses of power", 1);
-                self.kill_host();
-                self.kill_card(Death::Power);
-            }
+            1 | 2 => self.kill_card(Death::Process),
+            3 | 4 => self.cut_link(),
+            5 | 6 => self.kill_host(),
+            7 => self.kill_card(Death::Power),
+            _ => self.lose_power(),
         }
+    }
+
+    fn lose_power(&mut self) {
+        self.report.count("losses of power", 1);
+        self.kill_host();
+        self.kill_card(Death::Power);
     }
 
     fn kill_host(&mut self) {
         let Some(host) = self.host.take() else { return };
         self.report.count("host deaths", 1);
         self.trace.note("host dies", &[]);
+        self.count_host(&host);
         self.orphans.extend(host.die());
         self.host_back_at = self.now() + Duration::from_micros(self.rng.below(5_000));
+    }
+
+    /// The host loses its link. When it is back, another one may have come and gone.
+    fn cut_link(&mut self) {
+        let Some(mut host) = self.host.take() else { return };
+        self.report.count("links cut", 1);
+        self.trace.note("link is cut", &[]);
+        self.orphans.extend(host.lose_link());
+        self.host_back_at = self.now() + Duration::from_micros(self.rng.below(5_000));
+        if let Some(forgotten) = self.away.replace(host) {
+            self.count_host(&forgotten);
+        }
+    }
+
+    fn count_host(&mut self, host: &Host) {
+        let counts = host.counts;
+        self.report.count("stores kept", counts.kept);
+        self.report.count("stores overtaken", counts.overtaken);
+        self.report.count("stores lost", counts.lost);
+        self.report.count("told by the host", host.attested());
+        let stats = host.store().map(Store::stats).unwrap_or_default();
+        self.report.count("parts removed", stats.parts_removed);
+        self.report.count("records moved", stats.records_copied);
+        self.report.count("keys expired", stats.keys_expired);
+        self.report.count("requests behind others", stats.requests_queued);
     }
 
     fn kill_card(&mut self, how: Death) {
         let Some(card) = self.card.take() else { return };
         self.report.count("card deaths", 1);
         self.trace.note("card dies", &[]);
-        let counts = card.driver.director().counts();
-        self.collect(counts.card, counts.host.total());
+        self.count_card(&card);
         self.network.kill(CARD, how);
         if let Some(host) = &mut self.host {
             host.lose_card();

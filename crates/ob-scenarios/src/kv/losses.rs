@@ -1,0 +1,218 @@
+//! Runs in which answers are not durable and everything happens: what is lost must be an end of what was written, and no more of
+//! it than is promised.
+//!
+//! One client writes numbers, one after the other, to keys in turn. After each misfortune it reads all keys. The greatest number
+//! that it finds tells where the log has ended: everything up to there has to be found, and what was lost must not come back.
+
+use std::time::Duration;
+
+use ob_kv::store::Durability;
+use ob_sim::history::{Command, Expiry, Reply};
+use ob_sim::{Death, Failure, Report};
+
+use super::client::{KEYS, bytes};
+use super::{Run, TURNS_MAX};
+
+/// A host that dies takes along what it had not written: a group that was open for some milliseconds, and those on their way.
+const UNWRITTEN: Duration = Duration::from_millis(300);
+/// What is complete is flushed every second, and that takes a while.
+const UNFLUSHED: Duration = Duration::from_millis(1500);
+/// After so long, a request of which nobody knows the end has been applied, or never will be.
+const OVER_AFTER: Duration = Duration::from_secs(3);
+
+/// A number that was written.
+struct Entry {
+    number: u64,
+    key: usize,
+    /// When the client knew; nothing, if it never did.
+    known_at: Option<u64>,
+}
+
+/// What was written, in its order, but for what is known to be lost.
+#[derive(Default)]
+struct Ledger {
+    entries: Vec<Entry>,
+    /// The last, by its place in the history, until its end is known.
+    asked: Option<usize>,
+    written: u64,
+    lost: u64,
+}
+
+impl Ledger {
+    /// What was found under each key, after a misfortune at `when` that may have lost what was younger than `at_most`.
+    fn judge(&mut self, found: &[Option<u64>], when: u64, at_most: Option<Duration>) -> Result<(), Failure> {
+        let end = found.iter().flatten().max().copied().unwrap_or(0);
+        for (key, number) in found.iter().enumerate() {
+            let of_key = || self.entries.iter().filter(|entry| entry.key == key && entry.number <= end);
+            let is_written = number.is_none_or(|number| of_key().any(|entry| entry.number == number));
+            if !is_written {
+                return Err(Failure::new(format!("{} is {number:?}, which was lost before", KEYS[key])));
+            }
+            let newer = of_key().find(|entry| entry.number > number.unwrap_or(0) && entry.known_at.is_some());
+            if let Some(newer) = newer {
+                let newer = newer.number;
+                return Err(Failure::new(format!(
+                    "{} is {number:?}: {newer} is lost, and {end} behind it is not",
+                    KEYS[key]
+                )));
+            }
+        }
+        let promised = |entry: &&Entry| {
+            let age = entry.known_at.map(|at| Duration::from_nanos(when.saturating_sub(at)));
+            age.zip(at_most).is_some_and(|(age, at_most)| age >= at_most)
+        };
+        if let Some(entry) = self.entries.iter().find(|entry| entry.number > end && promised(entry)) {
+            let number = entry.number;
+            return Err(Failure::new(format!("{number} was promised, and the log ends with {end}")));
+        }
+        self.lost +=
+            self.entries.iter().filter(|entry| entry.number > end && entry.known_at.is_some()).count() as u64;
+        self.entries.retain(|entry| entry.number <= end);
+        Ok(())
+    }
+}
+
+impl Run {
+    pub(super) fn play_losses(mut self, steps: u64) -> Result<Report, Failure> {
+        let mut ledger = Ledger::default();
+        while (self.history.len() as u64) < steps {
+            // Hosts that were never asked to change anything leave no less behind.
+            let writes = if self.rng.one_in(3) { 0 } else { self.rng.range(1..12) };
+            for _ in 0..writes {
+                self.write(&mut ledger, false)?;
+            }
+            if self.rng.one_in(2) {
+                self.write(&mut ledger, true)?;
+            }
+            let when = self.now().nanoseconds();
+            let at_most = self.misfortune();
+            self.finish_write(&mut ledger)?;
+            let found = self.find_all()?;
+            ledger.judge(&found, when, at_most)?;
+        }
+        self.report.count("numbers written", ledger.written);
+        self.report.count("numbers lost", ledger.lost);
+        self.collect();
+        Ok(self.report)
+    }
+
+    /// Something dies; what may be lost by it, as long as it is younger. Nothing stands for everything.
+    fn misfortune(&mut self) -> Option<Duration> {
+        let unflushed = (self.config.durability == Durability::EverySecond).then_some(UNFLUSHED);
+        self.is_alone = false;
+        match self.rng.below(6) {
+            0 => {
+                self.kill_card(Death::Process);
+                Some(Duration::ZERO)
+            }
+            1 => {
+                self.is_alone = true;
+                self.cut_link();
+                Some(Duration::ZERO)
+            }
+            2 => {
+                self.cut_link();
+                Some(UNWRITTEN)
+            }
+            3 => {
+                self.kill_host();
+                Some(UNWRITTEN)
+            }
+            4 => {
+                self.report.count("losses of the card's power", 1);
+                self.kill_card(Death::Power);
+                unflushed
+            }
+            _ => {
+                self.lose_power();
+                unflushed
+            }
+        }
+    }
+
+    /// Writes the next number; `is_left` if its end is not waited for.
+    fn write(&mut self, ledger: &mut Ledger, is_left: bool) -> Result<(), Failure> {
+        if self.rng.one_in(6) {
+            let pause = self.rng.duration(Duration::from_millis(1)..Duration::from_millis(2500));
+            self.rest(pause)?;
+        }
+        self.wait_for_client()?;
+        ledger.written += 1;
+        let (number, key) = (ledger.written, self.rng.index(KEYS.len()));
+        let command = Command::Set(bytes(KEYS[key]), bytes(&number.to_string()), Expiry::Never);
+        ledger.asked = Some(self.history.len());
+        self.clients[0].ask(command, &mut self.history);
+        ledger.entries.push(Entry { number, key, known_at: None });
+        if is_left {
+            for _ in 0..self.rng.below(60) {
+                self.turn()?;
+            }
+            return Ok(());
+        }
+        self.finish_write(ledger)
+    }
+
+    /// Waits for the end of the last write, if it was left.
+    fn finish_write(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+        let Some(place) = ledger.asked.take() else { return Ok(()) };
+        self.wait_until_idle()?;
+        match (&self.history[place].returned, ledger.entries.last_mut()) {
+            (Some(returned), Some(entry)) => entry.known_at = Some(returned.at),
+            _ if self.clients[0].not_done.contains(&place) => drop(ledger.entries.pop()),
+            _ => self.rest(OVER_AFTER)?,
+        }
+        Ok(())
+    }
+
+    /// Reads all keys.
+    fn find_all(&mut self) -> Result<Vec<Option<u64>>, Failure> {
+        let mut found = Vec::new();
+        while let Some(key) = KEYS.get(found.len()) {
+            self.wait_for_client()?;
+            self.clients[0].ask(Command::Get(bytes(key)), &mut self.history);
+            self.wait_until_idle()?;
+            match self
+                .history
+                .last()
+                .and_then(|operation| operation.returned.as_ref())
+                .map(|told| &told.reply)
+            {
+                Some(Reply::Nil) => found.push(None),
+                Some(Reply::Value(value)) => {
+                    let text = String::from_utf8_lossy(value);
+                    let number = text.parse().map_err(|_| Failure::new(format!("{key} is {text}")))?;
+                    found.push(Some(number));
+                }
+                // There is no host yet.
+                _ => self.rest(Duration::from_millis(1))?,
+            }
+        }
+        Ok(found)
+    }
+
+    fn rest(&mut self, pause: Duration) -> Result<(), Failure> {
+        let until = self.now() + pause;
+        while self.now() < until {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_client(&mut self) -> Result<(), Failure> {
+        self.wait_until(|run| run.clients[0].may_ask())
+    }
+
+    fn wait_until_idle(&mut self) -> Result<(), Failure> {
+        self.wait_until(|run| run.clients[0].is_idle())
+    }
+
+    fn wait_until(&mut self, is_there: impl Fn(&Self) -> bool) -> Result<(), Failure> {
+        for _ in 0..TURNS_MAX {
+            if is_there(self) {
+                return Ok(());
+            }
+            self.turn()?;
+        }
+        Err(Failure::new("the client that counts waits for ever"))
+    }
+}
