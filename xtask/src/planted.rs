@@ -103,6 +103,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["not-revisited", "life-unmarked", "recovered-not-flushed"],
     },
+    Harness { package: "ob-kv", test: "files_heard", build: Build::Plain, plants: &["file-unheard"] },
     Harness {
         package: "ob-nvme",
         test: "model",

@@ -260,7 +260,7 @@ impl<A: Application> Director<A> {
     /// Whether something waits for room in the stream to the host.
     pub fn awaits_room(&self) -> bool {
         self.stream.is_here()
-            && !(self.stream.has_begun() && self.control.is_empty() && self.awaiting_stream.is_empty())
+            && (self.stream.has_news() || !self.control.is_empty() || !self.awaiting_stream.is_empty())
     }
 
     /// When the next turn is due although nothing happens.

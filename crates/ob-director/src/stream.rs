@@ -38,6 +38,14 @@ pub(crate) struct Stream {
     begin: Option<u64>,
     store: Option<[u8; 16]>,
     clock: HostClock,
+    files: FilesHeard,
+}
+
+/// How many frames have named a file in this life, and how many of them the host knows to be heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FilesHeard {
+    count: u32,
+    told: u32,
 }
 
 impl Stream {
@@ -62,6 +70,11 @@ impl Stream {
     pub(crate) fn given(&mut self, stamp: Stamp, now: Now) {
         self.last = stamp.number();
         self.clock.sent(self.last, now.unix_ms);
+    }
+
+    /// Whether there is anything to say that is about no connection.
+    pub(crate) fn has_news(&self) -> bool {
+        self.begin.is_some() || self.files.told != self.files.count
     }
 
     /// What is known of the host's clock.
@@ -107,6 +120,7 @@ impl<A: Application> Director<A> {
     pub(crate) fn host_gone(&mut self) {
         self.stream.state = HostState::Away;
         self.stream.begin = None;
+        self.stream.files = FilesHeard::default();
         self.control.clear();
         for index in 0..self.connections.len() {
             let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
@@ -199,6 +213,7 @@ impl<A: Application> Director<A> {
                     return Err(Violation::Files);
                 }
                 self.engine.name_file(name, node);
+                self.stream.files.count = self.stream.files.count.wrapping_add(1);
             }
             FromHost::FileGone { name } => self.engine.forget_file(name),
             FromHost::Clock { stamp, unix_ms } => {
@@ -223,6 +238,7 @@ impl<A: Application> Director<A> {
         let begin = self.stream.next().ok_or(Violation::Stamp(seen))?;
         self.stream.begin = Some(begin.number());
         self.stream.clock.begin(before.number(), self.now.unix_ms);
+        self.stream.files = FilesHeard::default();
         self.stream.state = HostState::Here;
         let is_same_store = self.stream.store.replace(recovered.store) == Some(recovered.store);
         let kept = is_planted(Bug::TableKept) && is_same_store;
@@ -298,6 +314,12 @@ impl<A: Application> Director<A> {
         {
             port.send(&FromCard::Begin { stamp });
             self.stream.begin = None;
+            spoke = true;
+        }
+        let FilesHeard { count, told } = self.stream.files;
+        if self.stream.has_begun() && told != count && port.has_room(0) {
+            port.send(&FromCard::Named { count });
+            self.stream.files.told = count;
             spoke = true;
         }
         while self.stream.has_begun()

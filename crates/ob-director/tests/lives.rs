@@ -201,6 +201,27 @@ fn what_a_host_may_not_say_ends_the_stream_and_nothing_else() {
 }
 
 #[test]
+fn the_host_hears_which_of_its_files_are_known() {
+    let mut world = <World>::new();
+    world.host.0.borrow_mut().room = 1;
+    world.meet(0, 0);
+    let named = |world: &World| world.host.0.borrow().named;
+    assert_eq!(named(&world), None, "there is no room to say it");
+    assert!(world.driver.director().awaits_room());
+    world.say(&FromHost::File { name: 8, node: NodeId(8) });
+    world.host.0.borrow_mut().room = 1000;
+    world.turn();
+    assert_eq!(named(&world), Some(2));
+    assert!(!world.driver.director().awaits_room());
+    world.say(&FromHost::FileGone { name: 8 });
+    world.say(&FromHost::File { name: 9, node: NodeId(9) });
+    assert_eq!(named(&world), Some(3));
+    world.host_dies();
+    world.meet(0, 0);
+    assert_eq!(named(&world), Some(1), "each life has its own");
+}
+
+#[test]
 fn replies_that_cannot_be_end_the_stream() {
     let wrong: [fn(&mut World, u64, u64); 4] = [
         |world, connection, stamp| world.reply(connection, stamp + 1, "x"),

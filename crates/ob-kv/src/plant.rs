@@ -42,6 +42,8 @@ pub(crate) enum Bug {
     NotRevisited,
     /// `life-unmarked`: a host that changes nothing leaves no mark in the log.
     LifeUnmarked,
+    /// `file-unheard`: the log is written to before the card knows the file.
+    FileUnheard,
     /// `no-margin`: the card answers for a key up to the moment at which it expires.
     NoMargin,
 }
@@ -70,6 +72,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "damage-is-the-end" => Some(Bug::DamageIsTheEnd),
         "not-revisited" => Some(Bug::NotRevisited),
         "life-unmarked" => Some(Bug::LifeUnmarked),
+        "file-unheard" => Some(Bug::FileUnheard),
         "no-margin" => Some(Bug::NoMargin),
         _ => None,
     });

@@ -76,6 +76,8 @@ kinds! {
     CLOSED = 4, "card";
     /// More bytes of replies may be sent.
     CREDIT = 5, "card";
+    /// Files are known by their names.
+    NAMED = 6, "card";
     /// A host is there.
     MEET = 16, "host";
     /// Bytes of a reply.
@@ -155,6 +157,11 @@ pub enum FromCard<'a> {
         connection: ConnectionId,
         /// How many.
         length: u32,
+    },
+    /// Files are known by their names, and what is written to them from now on is shown to the service.
+    Named {
+        /// How many frames of this life have named a file so far; the number begins anew behind the greatest.
+        count: u32,
     },
 }
 
@@ -387,6 +394,7 @@ impl<'a> FromCard<'a> {
             Self::Credit { connection, length } => {
                 (Header { length: *length, ..Header::of(kind::CREDIT, *connection) }, none)
             }
+            Self::Named { count } => (Header { kind: kind::NAMED, word: *count, ..Header::default() }, none),
         };
         (header.encode(), payload)
     }
@@ -417,6 +425,7 @@ impl<'a> FromCard<'a> {
             }
             kind::CLOSED => Self::Closed { connection: header.connection()? },
             kind::CREDIT => Self::Credit { connection: header.connection()?, length: header.length },
+            kind::NAMED => Self::Named { count: header.word },
             other => return Err(StreamError::Kind(other)),
         })
     }

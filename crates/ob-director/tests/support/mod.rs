@@ -181,6 +181,8 @@ pub enum Said {
 #[derive(Default)]
 pub struct Wire {
     pub said: VecDeque<Said>,
+    /// How many files the card has heard of, if it has said so.
+    pub named: Option<u32>,
     parts: HashMap<u64, Vec<u8>>,
     pub fragments: usize,
     /// How many more frames there is room for.
@@ -231,6 +233,7 @@ impl HostPort for ScriptedHost {
             FromCard::Credit { connection, length } => {
                 wire.said.push_back(Said::Credit(connection.0, length));
             }
+            FromCard::Named { count } => wire.named = Some(count),
             FromCard::Request(fragment) => wire.take(&fragment),
         }
     }

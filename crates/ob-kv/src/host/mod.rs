@@ -19,6 +19,8 @@ use ob_wire_link::stream::{
     CREDIT_LEN, ENTRY_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
 };
 
+use crate::plant::{Bug, is_planted};
+
 mod service;
 #[cfg(test)]
 mod tests;
@@ -124,6 +126,9 @@ pub enum HostFault {
     /// A fragment does not follow the one before, or the whole is too long.
     #[error("a fragment of a request of {0} does not belong where it is")]
     Fragment(ConnectionId),
+    /// The card has heard of more files than it was told of.
+    #[error("the card has heard of {0} files, and was told of fewer")]
+    Named(u32),
     /// Stamps do not grow.
     #[error("the stamp {0} follows a greater one")]
     Stamp(u64),
@@ -150,6 +155,9 @@ pub struct HostStream<S: Service> {
     files: BTreeMap<u32, NodeId>,
     /// What is to be said of files.
     news: VecDeque<News>,
+    /// Frames of this life that have named a file, and how many of them the card has heard.
+    named: u32,
+    named_heard: u32,
     told_settled: u64,
     /// Entries that are current as of the stamp beside them.
     attested: Vec<u8>,
@@ -235,6 +243,8 @@ impl<S: Service> HostStream<S> {
             ready: VecDeque::new(),
             files: BTreeMap::new(),
             news: VecDeque::new(),
+            named: 0,
+            named_heard: 0,
             told_settled: 0,
             attested: Vec::new(),
             attested_at: 0,
@@ -290,6 +300,15 @@ impl<S: Service> HostStream<S> {
         }
     }
 
+    /// Whether the log's files may be written to now. What the card is written before it has heard of the file is lost to its table until
+    /// somebody reads it, so writes wait for that. Only what there is no room for does not wait: what the card says would not be
+    /// taken either.
+    pub fn may_write(&self) -> bool {
+        let has_heard =
+            self.named == self.named_heard && !self.news.iter().any(|news| matches!(news, News::File(_)));
+        self.state != State::Running || has_heard || !self.has_room() || is_planted(Bug::FileUnheard)
+    }
+
     /// The group is gone, and with it every client. The next one begins with a meeting.
     pub fn ended(&mut self) {
         for (connection, client) in self.clients.drain() {
@@ -312,6 +331,7 @@ impl<S: Service> HostStream<S> {
             (State::Running, FromCard::Request(fragment)) => self.fragment(now_ms, fragment),
             (State::Running, FromCard::Closed { connection }) => self.closed(*connection),
             (State::Running, FromCard::Credit { connection, length }) => self.credit(*connection, *length),
+            (State::Running, FromCard::Named { count }) => self.heard(*count),
             _ => Err(HostFault::Meeting),
         }
     }
@@ -324,6 +344,7 @@ impl<S: Service> HostStream<S> {
         self.last_stamp = stamp - 1;
         self.clock.told = None;
         self.told_settled = 0;
+        (self.named, self.named_heard) = (0, 0);
         if self.limits.attests {
             self.service.begins(stamp);
         }
@@ -407,6 +428,16 @@ impl<S: Service> HostStream<S> {
             client.is_ready = true;
             self.ready.push_back(connection);
         }
+        Ok(())
+    }
+
+    fn heard(&mut self, count: u32) -> Result<(), HostFault> {
+        // Both numbers begin anew behind the greatest.
+        let (heard, said) = (count.wrapping_sub(self.named_heard), self.named.wrapping_sub(self.named_heard));
+        if heard > said {
+            return Err(HostFault::Named(count));
+        }
+        self.named_heard = count;
         Ok(())
     }
 
@@ -511,7 +542,11 @@ impl<S: Service> HostStream<S> {
         while let Some(news) = self.news.front() {
             let said = match *news {
                 News::File(name) => match self.files.get(&name) {
-                    Some(node) => say(&FromHost::File { name, node: *node }),
+                    Some(node) => {
+                        let is_said = say(&FromHost::File { name, node: *node });
+                        self.named = self.named.wrapping_add(u32::from(is_said));
+                        is_said
+                    }
                     None => true,
                 },
                 News::Gone(name) => say(&FromHost::FileGone { name }),

@@ -14,6 +14,7 @@ struct Echo {
     begun: Vec<u64>,
     settled: u64,
     is_busy: bool,
+    is_full: bool,
 }
 
 impl Service for Echo {
@@ -28,7 +29,7 @@ impl Service for Echo {
     }
 
     fn has_room(&self) -> bool {
-        true
+        !self.is_full
     }
 
     fn closed(&mut self, connection: ConnectionId, _: u32) {
@@ -304,6 +305,37 @@ fn files_and_the_settled_log_are_told_in_each_life() {
     stream.forget_file(1);
     stream.forget_file(9);
     assert_eq!(said(&mut stream), ["File { name: 2, node: node 22 }", "FileGone { name: 1 }", told[2]]);
+}
+
+#[test]
+fn files_are_written_to_when_the_card_knows_them() {
+    let mut stream = HostStream::new(Echo::default(), HostLimits::default());
+    stream.name_file(1, NodeId(11));
+    assert!(stream.may_write(), "there is nobody to wait for");
+    said(&mut stream);
+    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
+    assert!(!stream.may_write(), "it is not said yet");
+    said(&mut stream);
+    assert!(!stream.may_write(), "it is not heard yet");
+    assert_eq!(stream.received(0, &FromCard::Named { count: 2 }), Err(HostFault::Named(2)));
+    stream.received(0, &FromCard::Named { count: 1 }).unwrap();
+    assert!(stream.may_write());
+    for name in [2, 3] {
+        stream.name_file(name, NodeId(22));
+    }
+    stream.forget_file(3);
+    said(&mut stream);
+    assert!(!stream.may_write());
+    stream.received(0, &FromCard::Named { count: 2 }).unwrap();
+    assert!(stream.may_write(), "what is gone before it was said is not waited for");
+    assert_eq!(stream.received(0, &FromCard::Named { count: 1 }), Err(HostFault::Named(1)));
+
+    stream.name_file(4, NodeId(44));
+    assert!(!stream.may_write());
+    stream.service_mut().is_full = true;
+    assert!(stream.may_write(), "nobody waits for what is not taken");
+    stream.ended();
+    assert!(stream.may_write());
 }
 
 #[test]

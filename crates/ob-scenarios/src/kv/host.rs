@@ -230,7 +230,9 @@ impl Host {
             stream.received(now, &heard).map_err(|fault| Failure::new(fault.to_string()))?;
         }
         stream.service_mut().tick(now);
-        while let Some(op) = stream.service_mut().next_op() {
+        while stream.may_write()
+            && let Some(op) = stream.service_mut().next_op()
+        {
             if let LogOp::Remove { part, .. } = &op {
                 stream.forget_file(*part as u32);
             }

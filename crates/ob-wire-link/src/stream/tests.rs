@@ -17,6 +17,7 @@ fn from_card() -> Vec<FromCard<'static>> {
         FromCard::Request(Fragment { offset: 1 << 20, length: (1 << 20) + 5, ..request }),
         FromCard::Closed { connection: CONNECTION },
         FromCard::Credit { connection: CONNECTION, length: 77 },
+        FromCard::Named { count: 3 },
     ]
 }
 

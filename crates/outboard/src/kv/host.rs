@@ -324,7 +324,9 @@ impl<'a> Serving<'a> {
             self.log.measure();
         }
         let mut moved = false;
-        while let Some(op) = self.stream.service_mut().next_op() {
+        while self.stream.may_write()
+            && let Some(op) = self.stream.service_mut().next_op()
+        {
             if let LogOp::Remove { part, .. } = &op {
                 self.stream.forget_file(*part as u32);
             }
