@@ -319,3 +319,28 @@ fn who_breaks_the_protocol_is_told_and_cut_off() {
         assert_eq!(bystander.ask_line("PING").unwrap(), Value::Status("PONG".to_owned()));
     }
 }
+
+/// Each new part of the log is a file that the card has to hear of before it sees what is written there.
+#[test]
+fn what_a_store_is_filled_with_at_once_is_the_cards() {
+    const KEYS: usize = 2000;
+    let service = Service::start(Setup::TIGHT);
+    let (mut client, value) = (service.client(), "v".repeat(4000));
+    let mut sender = client.sender();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for key in 0..KEYS {
+                sender.write_all(&request(&["SET", &format!("key:{key}"), &value])).unwrap();
+            }
+        });
+        for _ in 0..KEYS {
+            assert_eq!(client.receive().unwrap(), Value::ok());
+        }
+    });
+    service.wait_until_settled();
+    let before = support::kv::host_reads(&mut client);
+    for key in 0..KEYS {
+        assert_eq!(client.ask(&["GET", &format!("key:{key}")]).unwrap(), Value::bytes(&value));
+    }
+    assert_eq!(support::kv::host_reads(&mut client) - before, 0, "keys that were the host's");
+}

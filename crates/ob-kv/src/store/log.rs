@@ -414,9 +414,9 @@ impl Log {
         }
     }
 
-    /// Whether this life has begun in the log as far as it has to before anybody is served; so also where it cannot.
+    /// Whether this life has begun in the log as far as it has to before anybody is served.
     pub(crate) fn is_marked(&self) -> bool {
-        !self.is_marking || self.is_life_begun || self.failure.is_some()
+        !self.is_marking || self.is_life_begun
     }
 
     fn write_group(&mut self, mut writer: GroupWriter) {

@@ -24,7 +24,8 @@ pub(super) const DIRECTORY: &str = "/kv";
 
 /// The log's parts on a card.
 pub(super) struct CardLog {
-    group: Group,
+    /// None while there is no card.
+    group: Option<Group>,
     parts: BTreeMap<u64, File>,
     /// Reads and writes that are out, by their tokens.
     out: HashMap<u64, LogOp>,
@@ -67,10 +68,9 @@ impl ForeignBuffer for Shared {
 impl CardLog {
     /// The parts that there are, each with its file.
     pub(super) fn new(group: Group, parts: impl IntoIterator<Item = (u64, NodeId)>) -> Self {
-        let parts = parts.into_iter().map(|(part, node)| (part, group.file(node))).collect();
-        Self {
-            group,
-            parts,
+        let mut log = Self {
+            group: None,
+            parts: BTreeMap::new(),
             out: HashMap::new(),
             asked: Vec::new(),
             waiting: VecDeque::new(),
@@ -79,15 +79,34 @@ impl CardLog {
             made: Vec::new(),
             measuring: None,
             measured: None,
-        }
+        };
+        log.join(group, parts);
+        log
     }
 
-    /// Another card, or the same one again, has these parts. What waits is held back until [`CardLog::go_on`].
-    pub(super) fn hold(&mut self, parts: impl IntoIterator<Item = (u64, NodeId)>) {
+    /// The card is gone, or the stream to it. Nothing is asked for any more, not even what the library has kept for the next card:
+    /// everything that was not done waits for [`CardLog::join`], and then for [`CardLog::go_on`].
+    pub(super) fn leave(&mut self) {
         self.is_held = true;
-        for (part, node) in parts {
-            self.parts.entry(part).or_insert_with(|| self.group.file(node));
+        // What the card has said before it went counts.
+        self.poll();
+        let mut unfinished: Vec<LogOp> = self.out.drain().map(|(_, op)| op).collect();
+        unfinished.sort_unstable_by_key(|op| op.token().0);
+        unfinished.extend(self.asked.drain(..).map(|(op, _)| op));
+        for op in unfinished.into_iter().rev() {
+            self.waiting.push_front(op);
         }
+        if self.measuring.take().is_some() {
+            self.measured = Some(None);
+        }
+        self.parts.clear();
+        self.group = None;
+    }
+
+    /// A card has these parts, and is asked through this group. What waits is held back.
+    pub(super) fn join(&mut self, group: Group, parts: impl IntoIterator<Item = (u64, NodeId)>) {
+        self.parts = parts.into_iter().map(|(part, node)| (part, group.file(node))).collect();
+        self.group = Some(group);
     }
 
     /// What waits is sent.
@@ -96,8 +115,8 @@ impl CardLog {
     }
 
     /// The group that operations go through, to wait for.
-    pub(super) fn group(&self) -> &Group {
-        &self.group
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
     }
 
     /// The parts and their files.
@@ -112,7 +131,10 @@ impl CardLog {
 
     /// Asks how many bytes the device has left; [`CardLog::next_measured`] tells.
     pub(super) fn measure(&mut self) {
-        self.measuring = Some(self.group.space());
+        match &self.group {
+            Some(group) => self.measuring = Some(group.space()),
+            None => self.measured = Some(None),
+        }
     }
 
     /// What the device has left, if that was asked for and is known now; nothing within, if it could not be found out.
@@ -131,19 +153,20 @@ impl CardLog {
 
     fn send(&mut self, op: LogOp) {
         let token = op.token().0;
+        let Some(group) = &self.group else { return self.waiting.push_back(op) };
         let refused = match &op {
             LogOp::Create { part, .. } => {
                 let path = format!("{DIRECTORY}/{}", part_name(*part));
-                self.asked.push((op, Asked::Create(self.group.create(path.as_str()))));
+                self.asked.push((op, Asked::Create(group.create(path.as_str()))));
                 return;
             }
             LogOp::Remove { part, .. } => {
                 let path = format!("{DIRECTORY}/{}", part_name(*part));
-                self.asked.push((op, Asked::Other(self.group.remove_file(path.as_str()))));
+                self.asked.push((op, Asked::Other(group.remove_file(path.as_str()))));
                 return;
             }
             LogOp::Flush { .. } => {
-                self.asked.push((op, Asked::Other(self.group.flush())));
+                self.asked.push((op, Asked::Other(group.flush())));
                 return;
             }
             LogOp::Write { part, offset, bytes, is_durable, .. } => {
@@ -171,7 +194,9 @@ impl CardLog {
     /// Takes what is done out of the rings; whether anything was.
     pub(super) fn poll(&mut self) -> bool {
         let mut completions = Vec::new();
-        self.group.poll_into(&mut completions);
+        if let Some(group) = &self.group {
+            group.poll_into(&mut completions);
+        }
         let before = self.done.len();
         for completion in completions {
             self.complete(completion.tag, completion.result, completion.buffer);
@@ -201,7 +226,9 @@ impl CardLog {
     /// Sleeps until something is done, or for so long, and takes it out of the rings.
     pub(super) fn wait(&mut self, within: Duration) {
         let mut completions = Vec::new();
-        self.group.wait(within, |completion| completions.push(completion));
+        if let Some(group) = &self.group {
+            group.wait(within, |completion| completions.push(completion));
+        }
         for completion in completions {
             self.complete(completion.tag, completion.result, completion.buffer);
         }

@@ -19,7 +19,7 @@ use ob_files_host::{Endpoint, Error, Group, GroupOptions, RingSizes, Session, Se
 use ob_format::kv::part_number;
 use ob_io::doorbell;
 use ob_kv::host::{HostLimits, HostStream, Service};
-use ob_kv::store::{LogCompletion, LogOp, Recovery, Revisited, Store};
+use ob_kv::store::{LogCompletion, LogFailure, LogOp, Recovery, Revisited, Store};
 use ob_link::HostGroup;
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
@@ -114,6 +114,8 @@ enum ServeError {
     SentAway,
     #[error("another host has written to the log meanwhile; recovering what it has left")]
     Overtaken,
+    #[error("the log cannot be written to: {0}; trying again")]
+    Unmarked(LogFailure),
     #[error("the card has lost the log's last groups with its power; recovering what is left")]
     Lost,
 }
@@ -124,7 +126,7 @@ impl ServeError {
         match self {
             Self::Files(_) | Self::SentAway | Self::Overtaken | Self::Lost => RETRY,
             // That does not change by itself.
-            Self::Store(_) => Duration::from_secs(30),
+            Self::Store(_) | Self::Unmarked(_) => Duration::from_secs(30),
         }
     }
 }
@@ -145,6 +147,8 @@ struct Serving<'a> {
 enum Ended {
     Asked,
     Closed(String),
+    /// This life could not be begun.
+    Unmarked(LogFailure),
 }
 
 impl<'a> Serving<'a> {
@@ -227,6 +231,7 @@ impl<'a> Serving<'a> {
                         self.wind_down();
                         return Ok(());
                     }
+                    Ended::Unmarked(failure) => return Err(ServeError::Unmarked(failure)),
                     Ended::Closed(why) => tracing::warn!("the card's clients are gone: {why}"),
                 }
             }
@@ -239,6 +244,10 @@ impl<'a> Serving<'a> {
     /// Waits for the card's next life, for its group, and for the log to be found as it was; `false` if nobody waits any more.
     fn rejoin(&mut self, mut attachment: u64) -> Result<bool, ServeError> {
         loop {
+            self.log.leave();
+            while let Some(done) = self.log.next_done() {
+                self.stream.service_mut().completed(done);
+            }
             let closed = Instant::now();
             while !self.session.wait_attached(attachment + 1, RETRY) {
                 if self.stop.is_asked() {
@@ -267,17 +276,14 @@ impl<'a> Serving<'a> {
     /// Looks whether the log is what it was when the card was left; `false` if the card is gone again. Nobody else writes to it
     /// meanwhile, and this host does not either.
     fn revisit(&mut self, attachment: u64) -> Result<bool, ServeError> {
-        let parts = match list_parts(self.log.group()) {
-            Ok(parts) => parts,
+        // Opened behind the one of the service, like the first.
+        let opened = self.session.group(GroupOptions::polled());
+        let (files, parts) = match opened.and_then(|files| list_parts(&files).map(|parts| (files, parts))) {
+            Ok(opened) => opened,
             Err(Error::CardGone | Error::Detached) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        self.log.hold(parts.iter().map(|(part, node, _)| (*part, *node)));
-        // What the card has said before it went counts: it is looked for.
-        self.log.poll();
-        while let Some(done) = self.log.next_done() {
-            self.stream.service_mut().completed(done);
-        }
+        self.log.join(files, parts.iter().map(|(part, node, _)| (*part, *node)));
         let mut revisit = self.stream.service().revisit(parts.iter().map(|(part, _, size)| (*part, *size)));
         while let Some(op) = revisit.next_op() {
             let is_over = || self.stop.is_asked() || self.session.attachments() != attachment;
@@ -303,6 +309,10 @@ impl<'a> Serving<'a> {
                 Err(why) => return Ended::Closed(why),
             };
             let moved = self.move_log();
+            let store = self.stream.service();
+            if let Some(failure) = store.failure().filter(|_| !store.is_life_marked()) {
+                return Ended::Unmarked(failure);
+            }
             self.stream.set_clock(unix_ms());
             let mut is_full = false;
             self.stream.send(&mut |frame| {
@@ -362,7 +372,8 @@ impl<'a> Serving<'a> {
             [Some(receiver), sender, Some((&stop.bell, stop.bell.load(Ordering::Acquire) as u32))]
         };
         let is_there = || stop.is_asked() || group.is_closed() || (takes_more && !group.receiver.is_empty());
-        self.log.group().wait_beside(within, |completion| completions.push(completion), register, is_there);
+        let Some(files) = self.log.group() else { return };
+        files.wait_beside(within, |completion| completions.push(completion), register, is_there);
         for completion in completions {
             self.log.complete(completion.tag, completion.result, completion.buffer);
         }
