@@ -101,7 +101,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-kv",
         test: "revisit",
         build: Build::Plain,
-        plants: &["not-revisited", "life-unmarked", "recovered-not-flushed"],
+        plants: &["not-revisited", "life-unmarked", "recovered-not-flushed", "durable-early"],
     },
     Harness { package: "ob-kv", test: "files_heard", build: Build::Plain, plants: &["file-unheard"] },
     Harness {

@@ -146,6 +146,42 @@ fn what_was_complete_and_is_gone_is_noticed() {
 }
 
 #[test]
+fn what_is_lost_with_the_cards_power_is_never_taken_for_damage() {
+    let mut lost = 0;
+    for (seed, durability) in
+        (0..40).flat_map(|seed| [(seed, Durability::EverySecond), (seed, Durability::No)])
+    {
+        let (mut store, mut files, mut rng) = written(durability, 5);
+        rng = rng.fork_numbered("power", seed);
+        for _ in 0..6 {
+            for _ in 0..rng.below(30) {
+                let stamp = store.stamp_max() + 1;
+                set(&mut store, stamp, &format!("key{}", stamp % 7));
+                settle(&mut store, &mut files, &mut rng);
+            }
+            files = files.lose_power(&mut rng);
+            match revisit(&store, &mut files, &mut rng) {
+                Revisited::Same => {}
+                Revisited::Lost => {
+                    lost += 1;
+                    let mut recovery = Recovery::new(config(durability), files.parts()).unwrap();
+                    while let Some(op) = recovery.next_op() {
+                        files.submit(op);
+                        let read = recovery.completed(files.complete(&mut rng).unwrap());
+                        assert_eq!(read, Ok(()), "seed {seed}, {durability:?}");
+                    }
+                    store = recovery.finish().ok().unwrap();
+                    store.mark_life();
+                    settle(&mut store, &mut files, &mut rng);
+                }
+                Revisited::Overtaken => panic!("seed {seed}, {durability:?}: nobody was there"),
+            }
+        }
+    }
+    assert!(lost > 100, "{lost} times something was lost");
+}
+
+#[test]
 fn what_recovery_has_found_is_durable_before_anything_follows() {
     for seed in 0..40 {
         let (_, mut files, mut rng) = written(Durability::No, 3);

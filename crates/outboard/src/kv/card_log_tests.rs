@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use common::{Act, FakeCard, LONG, pattern};
 use ob_core::Token;
-use ob_files_host::Session;
+use ob_files_host::{GroupOptions, Session};
 use ob_wire_link::files::{FileError, Operation};
 
 use super::*;
@@ -123,6 +123,42 @@ fn what_was_out_when_the_card_died_is_done_by_the_next_one() {
         assert_eq!(content(&card)[8192..], [[2; 4096], [3; 4096]].concat());
         assert_eq!(log.parts().map(|(part, _)| part).collect::<Vec<_>>(), [0, 1]);
     }
+}
+
+#[test]
+fn nothing_is_asked_of_the_next_card_before_the_log_was_looked_at() {
+    let (mut card, session, mut before) = bench();
+    before.leave();
+    let parts: Vec<_> = session.list(DIRECTORY).wait().unwrap().iter().map(|entry| (0, entry.node)).collect();
+    let mut log = CardLog::new(session.group(GroupOptions::polled()).unwrap(), parts.clone());
+    log.submit(write(1, 0, &[1; 4096]));
+    finish(&mut log, 1);
+    card.rule(|_| Act::Hold);
+    log.submit(write(2, 4096, &[2; 4096]));
+    log.submit(LogOp::Create { token: Token(3), part: 1 });
+    card.wait_held(2);
+    log.measure();
+    card.vanish();
+    // The library keeps this for the next card.
+    log.submit(LogOp::Create { token: Token(4), part: 2 });
+    log.leave();
+    assert_eq!(log.next_measured(), Some(None));
+    log.submit(LogOp::Flush { token: Token(5) });
+    card.obey();
+    card.revive();
+    assert!(session.wait_attached(2, LONG));
+    let asked = |card: &FakeCard| {
+        [Operation::Write, Operation::Open, Operation::Flush].map(|kind| card.requests_of(kind).len())
+    };
+    let asked_before = asked(&card);
+    log.join(session.group(GroupOptions::polled()).unwrap(), parts);
+    log.submit(read(1 << 62, 0, 4096));
+    assert_eq!(finish(&mut log, 1)[&(1 << 62)], Ok(vec![1; 4096]));
+    assert_eq!(asked(&card), asked_before, "it is only looked at");
+    log.go_on();
+    assert!(finish(&mut log, 4).values().all(Result::is_ok));
+    assert_eq!(content(&card)[4096..], [2; 4096]);
+    assert_eq!(log.parts().map(|(part, _)| part).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
