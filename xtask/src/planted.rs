@@ -172,6 +172,12 @@ pub const HARNESSES: &[Harness] = &[
     },
     Harness { package: "ob-kv", test: "damage", build: Build::Plain, plants: &["damage-is-the-end"] },
     Harness { package: "ob-kv", test: "space", build: Build::Plain, plants: &["reserve-given-away"] },
+    Harness {
+        package: "ob-kv",
+        test: "rounds",
+        build: Build::Plain,
+        plants: &["removals-unbounded", "rounds-left-out"],
+    },
 ];
 
 const FEATURE: &str = "planted-bugs";

@@ -32,6 +32,10 @@ pub(crate) enum Bug {
     RemovedNotLogged,
     /// `reserve-given-away`: values are appended where only compaction may.
     ReserveGivenAway,
+    /// `removals-unbounded`: removals are appended where only compaction may.
+    RemovalsUnbounded,
+    /// `rounds-left-out`: compaction does not begin because removals have taken their room.
+    RoundsLeftOut,
     /// `durable-early`: groups say that everything before them is durable.
     DurableEarly,
     /// `recovered-not-flushed`: what was recovered is taken for durable.
@@ -67,6 +71,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "attests-unsettled" => Some(Bug::AttestsUnsettled),
         "removed-not-logged" => Some(Bug::RemovedNotLogged),
         "reserve-given-away" => Some(Bug::ReserveGivenAway),
+        "removals-unbounded" => Some(Bug::RemovalsUnbounded),
+        "rounds-left-out" => Some(Bug::RoundsLeftOut),
         "durable-early" => Some(Bug::DurableEarly),
         "recovered-not-flushed" => Some(Bug::RecoveredNotFlushed),
         "damage-is-the-end" => Some(Bug::DamageIsTheEnd),

@@ -12,7 +12,7 @@
 //! copied: there is nothing older that they could hide. The part may go when what *replaces* its records is durable; not
 //! only the copies, but whatever has outdated the others.
 
-use ob_format::kv::Record;
+use ob_format::kv::{BLOCK_LEN, Record};
 
 use super::expiry::is_over;
 use super::index::KeyHash;
@@ -97,10 +97,11 @@ impl Store {
         let (percent, share) = match self.space() {
             Space::Plenty if is_short_of_parts => (100, 8),
             Space::Plenty => (self.config.garbage_percent, 1),
-            Space::Short => (100, 8),
-            Space::Full | Space::Refused => (100, 32),
+            Space::Short if !self.room.has_refused() => (100, 8),
+            Space::Short | Space::Full | Space::Refused => (100, 32),
         };
-        let is_worth_it = self.is_outdated_by(percent, share);
+        let is_round_due = self.is_round_due() && !is_planted(Bug::RoundsLeftOut);
+        let is_worth_it = self.is_outdated_by(percent, share) || is_round_due;
         let Some(oldest) = self.log.parts().next() else { return };
         let (begin, end) = (self.log.begin(), self.log.begin() + oldest.used);
         let is_empty = oldest.live == 0;
@@ -108,7 +109,7 @@ impl Store {
         // Copies that the device has no room for would keep everything else from being written.
         let fits = self.room_left().is_none_or(|left| left >= self.compaction_need());
         let has_room = is_empty || (fits && !self.log.is_out_of_space());
-        if count < 2 || !is_written || !has_room || !is_worth_it {
+        if count < 2 || !is_written || !has_room || !(is_empty || is_worth_it) {
             return;
         }
         self.compaction = if is_empty {
@@ -119,12 +120,15 @@ impl Store {
     }
 
     /// Whether more than so many percent of a share of the log are outdated, or would be gained by writing it more tightly. What
-    /// copying itself may lose does not count, or it would never end.
+    /// copying itself may lose does not count; and what was written since the last change are copies, or it would never end.
     fn is_outdated_by(&self, percent: u64, share: u64) -> bool {
         let (used, kept, live) = (self.log.used(), self.log.kept(), self.log.live());
         let is_more = |part: u64, whole: u64| part * 100 * share > whole * percent;
+        let is_changed = self.log.begin() < self.log.changed();
+        // Of the groups that copies fill, each leaves less than a block empty.
+        let loss = used / self.config.group_len as u64 * BLOCK_LEN as u64;
         is_more(kept.saturating_sub(live), kept)
-            || is_more(used.saturating_sub(live + self.copying_loss(used)), used)
+            || (is_changed && is_more(used.saturating_sub(live + loss), used))
     }
 
     /// A piece of the part was read.
@@ -165,6 +169,12 @@ impl Store {
             self.put(hash, record);
             self.stats.records_copied += 1;
         }
+    }
+
+    /// Whether a part's records are being copied. What was copied is there twice until the part is removed, so nobody waits
+    /// for the copies alone, and they fill whole groups.
+    pub(super) fn is_copying(&self) -> bool {
+        matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading)
     }
 
     fn remove_part(&mut self) {

@@ -119,6 +119,8 @@ pub(crate) struct Log {
     previous: u64,
     /// Where the last record ends.
     appended: u64,
+    /// Where the last one ended when something was changed last; what was appended since are copies.
+    changed: u64,
     pages: VecDeque<Page>,
     pages_len: usize,
     writes: VecDeque<GroupWrite>,
@@ -172,6 +174,7 @@ impl Log {
             tail: end,
             previous,
             appended: end,
+            changed: end,
             pages: VecDeque::new(),
             pages_len: 0,
             writes: VecDeque::new(),
@@ -207,6 +210,21 @@ impl Log {
     /// Where the last record ends.
     pub(crate) fn appended(&self) -> u64 {
         self.appended
+    }
+
+    /// Where the last record ended when something was changed last.
+    pub(crate) fn changed(&self) -> u64 {
+        self.changed
+    }
+
+    /// What was appended just now has changed something.
+    pub(crate) fn note_change(&mut self) {
+        self.changed = self.appended;
+    }
+
+    /// Whether the open group has more than copies.
+    pub(crate) fn has_open_changes(&self) -> bool {
+        self.open.is_some() && self.changed > self.tail
     }
 
     /// Up to where recovery would find the log.

@@ -253,7 +253,8 @@ impl Store {
             && (self.log.unwritten_len() <= UNWRITTEN_GROUPS_MAX * self.config.group_len
                 || self.log.failure().is_some()
                 || self.log.is_out_of_space())
-            && !self.is_ahead_of_compaction()
+            // Without a log there is no more compaction, and whoever asks has to be told.
+            && (self.log.failure().is_some() || !self.is_ahead_of_compaction())
     }
 
     /// Takes a request. Requests come in the order of their stamps; each is answered once, in any order, with the
@@ -294,7 +295,8 @@ impl Store {
     /// The next thing to do with the log's files. To be asked when all requests that are there have been applied: where
     /// answers wait for the log, what was applied until then is written together.
     pub fn next_op(&mut self) -> Option<LogOp> {
-        if self.config.durability == Durability::Always && self.log.writes_in_flight() < COMMITS_MAX {
+        let is_always = self.config.durability == Durability::Always;
+        if is_always && self.log.writes_in_flight() < COMMITS_MAX && self.is_seal_wanted() {
             self.log.seal();
         }
         self.compact();
@@ -319,7 +321,7 @@ impl Store {
     /// Does what is due by the clock.
     pub fn tick(&mut self, now_ms: u64) {
         self.set_clock(now_ms);
-        if self.log.open_since().is_some_and(|since| since + self.config.seal_after_ms <= self.now_ms) {
+        if self.seal_due().is_some_and(|due| due <= self.now_ms) {
             self.log.seal();
         }
         self.forget_expired();
@@ -336,12 +338,22 @@ impl Store {
     /// When [`Store::tick`] is due, in milliseconds since 1970, if ever.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
-        let seal = self.log.open_since().map(|since| since + self.config.seal_after_ms);
+        let seal = self.seal_due();
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
             .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
         let others = [self.expiry.next_due(), self.overdue_due(), self.room_due(), self.refill_due()];
         seal.into_iter().chain(flush).chain(others.into_iter().flatten()).min()
+    }
+
+    /// Whether the open group is to be written before it is full.
+    fn is_seal_wanted(&self) -> bool {
+        self.log.has_open_changes() || !self.is_copying()
+    }
+
+    fn seal_due(&self) -> Option<u64> {
+        let since = self.log.open_since().filter(|_| self.is_seal_wanted())?;
+        Some(since + self.config.seal_after_ms)
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.
@@ -453,6 +465,7 @@ impl Store {
         let len = match self.check(changes) {
             Err(refusal) if refusal == errors::OUT_OF_SPACE || self.log.is_out_of_space() => {
                 self.stats.refused_for_space += 1;
+                self.room.changed(true);
                 return Err(refusal);
             }
             checked => checked?,
@@ -477,6 +490,10 @@ impl Store {
                     self.log.release_all();
                 }
             }
+        }
+        self.log.note_change();
+        if changes.iter().any(|change| matches!(change, Change::Put { .. })) {
+            self.room.changed(false);
         }
         Ok(())
     }

@@ -1,21 +1,25 @@
 //! How much the log may still grow, and what is done when that is little.
 //!
 //! ```text
-//!   bytes left:   │ refused │ compaction's own │ removals │ short: compaction comes first │ plenty
-//!                 0         need              reserve    full                            3 × reserve
+//!   bytes left:   │ compaction's own: one part's copies, and a round's losses │ removals │ short: compaction comes first │ plenty
+//!                 0                                                        reserve      full
 //! ```
 //!
 //! The driver measures what the device has left, and the store takes off what it has appended since. Values are refused while
-//! there is room enough for removals and for one part's copies: so whatever the store is full of, keys can be removed, compaction
-//! can copy a part to the end and remove it, and the store goes on. Removals are refused only where they would take
-//! the room that the oldest part's copies need; to remove everything takes one block, and is refused only without that.
+//! there is room enough for removals and for compaction: so whatever the store is full of, keys can be removed, compaction
+//! can copy a part to the end and remove it, and the store goes on.
+//!
+//! What removals append, and what they outdate, is behind everything else: compaction gets at the former only when it has gone
+//! through the whole log. So it begins a *round* when removals have taken half of their room, however little is outdated. Copies
+//! are packed as tightly as the records were, but for what a part's begin and end lose; a round has room for that loss in every part.
+//! Removals may not take it. Where they are faster than a round, they are refused until it has come to what they left
+//! behind. To remove everything takes one block, which nothing else may have.
 //!
 //! Others may fill the device all the same. What it refuses then is asked for again after a while. Until it is taken, nothing
 //! can be changed: memory is no place for what was promised to be on a device.
 
 use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN};
 
-use super::compaction::Compaction;
 use super::errors::{self, Refusal};
 use super::ops::LogFailure;
 use super::{Durability, Store};
@@ -27,11 +31,14 @@ const MEASURE_EVERY_MS: u64 = 1000;
 const RETRY_AFTER_MS: u64 = 500;
 /// How long answers wait for a device without space before they become errors.
 const PATIENCE_MS: u64 = 5000;
-/// Compaction comes first when less is left than this many times the reserve.
-const SHORT_RESERVES: u64 = 3;
-/// What removals may take beyond the reserve: this part of a part, and so many blocks.
-const REMOVALS_PART: u64 = 8;
+/// Compaction comes first when less is left than this many times one part's copies, beyond what values may take.
+const SHORT_COPIES: u64 = 2;
+/// What removals may take beyond the reserve: these parts of a part and of the log, and so many blocks.
+const REMOVALS_OF_PART: u64 = 8;
+const REMOVALS_OF_LOG: u64 = 64;
 const REMOVAL_BLOCKS: u64 = 16;
+/// Blocks that compaction may lose with each part of a round: its copies begin and end in the middle of others.
+const ROUND_BLOCKS: u64 = 2;
 
 /// How the log stands with the device's space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,8 +81,22 @@ pub(crate) struct Room {
     grown: u64,
     /// How far the log had grown when compaction took its last step.
     grown_at_step: u64,
+    /// Whether changes were refused that need more than there was, and none has been made since.
+    has_refused: bool,
     refused_since: Option<u64>,
     retry_ms: u64,
+}
+
+impl Room {
+    /// Whether somebody wants more than there is.
+    pub(super) fn has_refused(&self) -> bool {
+        self.has_refused
+    }
+
+    /// Changes were made, or refused for want of space.
+    pub(super) fn changed(&mut self, is_refused: bool) {
+        self.has_refused = is_refused;
+    }
 }
 
 impl Default for Room {
@@ -87,6 +108,7 @@ impl Default for Room {
             due_ms: 0,
             grown: 0,
             grown_at_step: 0,
+            has_refused: false,
             refused_since: None,
             retry_ms: 0,
         }
@@ -123,7 +145,7 @@ impl Store {
         }
         match self.room_left() {
             Some(left) if left < self.reserve_for_values() + BLOCK_LEN as u64 => Space::Full,
-            Some(left) if left < SHORT_RESERVES * self.reserve() => Space::Short,
+            Some(left) if left < self.reserve_for_values() + SHORT_COPIES * self.copies_len() => Space::Short,
             _ => Space::Plenty,
         }
     }
@@ -143,7 +165,8 @@ impl Store {
         let reserve = match kind {
             Growth::Values if is_planted(Bug::ReserveGivenAway) => 0,
             Growth::Values => self.reserve_for_values(),
-            Growth::Removals => self.compaction_need(),
+            Growth::Removals if is_planted(Bug::RemovalsUnbounded) => 0,
+            Growth::Removals => self.reserve(),
             Growth::RemoveAll => 0,
         };
         let len = (GROUP_HEADER_LEN + len).next_multiple_of(BLOCK_LEN) as u64;
@@ -156,14 +179,32 @@ impl Store {
         if oldest.live == 0 { 0 } else { oldest.live.min(oldest.used) + self.copying_loss(oldest.used) }
     }
 
-    /// Bytes that compaction needs for the copies of any part.
-    fn reserve(&self) -> u64 {
+    /// Bytes that the copies of a part take at most.
+    fn copies_len(&self) -> u64 {
         self.config.part_len + self.copying_loss(self.config.part_len)
+    }
+
+    /// What only compaction may take, and the removal of everything.
+    fn reserve(&self) -> u64 {
+        let round = ROUND_BLOCKS * self.log.parts().len() as u64;
+        self.copies_len() + (round + 1) * BLOCK_LEN as u64
+    }
+
+    /// What removals may take beyond that.
+    fn removals_len(&self) -> u64 {
+        let of_part = self.config.part_len / REMOVALS_OF_PART;
+        of_part + self.log.used() / REMOVALS_OF_LOG + REMOVAL_BLOCKS * BLOCK_LEN as u64
     }
 
     /// What has to be left when values are appended.
     fn reserve_for_values(&self) -> u64 {
-        self.reserve() + self.config.part_len / REMOVALS_PART + REMOVAL_BLOCKS * BLOCK_LEN as u64
+        self.reserve() + self.removals_len()
+    }
+
+    /// Whether removals have taken half of their room since compaction has gone through everything that was there.
+    pub(super) fn is_round_due(&self) -> bool {
+        let is_low = self.room_left().is_some_and(|left| left < self.reserve() + self.removals_len() / 2);
+        is_low && self.log.begin() < self.log.changed()
     }
 
     /// A part is copied in pieces. The copies of each may begin a group, and leave most of a block empty.
@@ -171,13 +212,11 @@ impl Store {
         (len / self.config.group_len as u64 + 2) * 2 * BLOCK_LEN as u64
     }
 
-    /// Whether clients have appended as much since compaction's last step as they may where space is short, so that compaction
-    /// frees more than they take.
+    /// Whether clients have appended as much since compaction's last step as they may where space is short.
     pub(super) fn is_ahead_of_compaction(&self) -> bool {
-        let is_copying = matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading);
-        is_copying
+        self.is_copying()
             && self.log.grown_len() - self.room.grown_at_step > self.config.group_len as u64 / 4
-            && self.space() == Space::Short
+            && matches!(self.space(), Space::Short | Space::Full)
     }
 
     /// Compaction has taken a step.

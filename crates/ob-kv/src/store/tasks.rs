@@ -468,7 +468,7 @@ impl Store {
 
     pub(super) fn instant(&self) -> Instant {
         let is_waiting = self.config.durability == Durability::Always;
-        Instant { now_ms: self.now_ms, needs: if is_waiting { self.log.appended() } else { 0 } }
+        Instant { now_ms: self.now_ms, needs: if is_waiting { self.log.changed() } else { 0 } }
     }
 
     pub(super) fn new_task_id(&mut self) -> u64 {

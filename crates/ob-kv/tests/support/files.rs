@@ -27,6 +27,8 @@ pub(crate) struct Files {
     in_flight: Vec<(LogOp, usize, Vec<u8>)>,
     /// Everything fails from here on.
     pub(crate) failure: Option<LogFailure>,
+    /// Writes fail from here on.
+    pub(crate) is_read_only: bool,
     /// How many bytes there are, if that is few, and how many of them somebody else has.
     pub(crate) capacity: Option<u64>,
     pub(crate) foreign: u64,
@@ -86,6 +88,9 @@ impl Files {
         let token = op.token();
         if let Some(failure) = self.failure {
             return Some(LogCompletion { token, result: Err(failure) });
+        }
+        if self.is_read_only && matches!(op, LogOp::Write { .. }) {
+            return Some(LogCompletion { token, result: Err(LogFailure::Device) });
         }
         if let LogOp::Write { part, offset, bytes, .. } = &op
             && !self.has_space(*part, offset + bytes.len() as u64)
