@@ -116,18 +116,7 @@ impl Front {
             store_config.part_len = fitted_part_len(store_config.part_len, left);
         }
         let recovery = Recovery::new(store_config, log.parts())?;
-        let mut events = Vec::new();
-        let store = recover(recovery, |op| {
-            log.submit(op);
-            loop {
-                log.poll();
-                if let Some(done) = log.next_done() {
-                    return Some(done);
-                }
-                reactor.turn(Wait::Until(None), &mut events);
-                events.clear();
-            }
-        })?;
+        let store = recover(recovery, |op| Some(log.run(&mut reactor, op)))?;
         log.set_part_len(store.part_len())?;
         let stream = Rc::new(RefCell::new(HostStream::new(
             store,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, Refused, RefusedReason, Token};
 use ob_format::kv::{BLOCK_LEN, part_name, part_number};
-use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Space};
+use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space, Wait};
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 use ob_memory::{Pool, Slice};
 
@@ -132,6 +132,22 @@ impl OsLog {
             LogOp::Flush { token } => self.flush(token),
             LogOp::Read { len, .. } => self.begin(op, len),
             LogOp::Write { .. } => self.begin(op, 0),
+        }
+    }
+
+    /// Does an operation while nothing else is under way, and waits for it.
+    pub(super) fn run(&mut self, reactor: &mut Reactor, op: LogOp) -> LogCompletion {
+        self.submit(op);
+        let mut events = Vec::new();
+        loop {
+            // Some are done as soon as they are submitted, and no event tells of those.
+            if let Some(done) = self.next_done() {
+                return done;
+            }
+            if !self.poll() {
+                reactor.turn(Wait::Until(None), &mut events);
+                events.clear();
+            }
         }
     }
 

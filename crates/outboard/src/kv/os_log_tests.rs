@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant as SystemInstant};
 
 use ob_core::Clock;
-use ob_io::{Config as ReactorConfig, MonotonicClock, Reactor, Wait};
+use ob_io::{Config as ReactorConfig, MonotonicClock};
 use ob_kv::resp::Request;
 use ob_kv::store::{Config, Durability, Recovery, Session, Space as LogSpace, Store};
 use tempfile::TempDir;
@@ -96,6 +96,26 @@ fn fewer_bytes_are_given_where_the_part_ends() {
     assert_eq!(done[&3], Err(LogFailure::Device), "there is no such part");
     assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok());
     assert_eq!(bench.run([write(1, 0, vec![0; 4096])])[&1], Err(LogFailure::Device));
+}
+
+#[test]
+fn whoever_waits_for_an_operation_gets_what_is_done_at_once_too() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let directory = TempDir::new().unwrap();
+        let Bench { mut reactor, mut log } = Bench::new(directory.path());
+        let ops = [
+            LogOp::Flush { token: Token(1) },
+            LogOp::Create { token: Token(2), part: 0 },
+            read(3, 0, PART_LEN, 0),
+            read(4, 7, 0, 10),
+            read(5, 0, 0, 10),
+        ];
+        tell.send(ops.map(|op| log.run(&mut reactor, op))).unwrap();
+    });
+    let done = told.recv_timeout(PATIENCE).expect("it waits for what is done");
+    let results = done.map(|done| (done.token.0, done.result.map(|bytes| bytes.len())));
+    assert_eq!(results, [(1, Ok(0)), (2, Ok(0)), (3, Ok(0)), (4, Err(LogFailure::Device)), (5, Ok(10))]);
 }
 
 /// A store on such files, and its one client.
