@@ -189,6 +189,25 @@ fn keys_expire_though_the_list_of_them_is_full() {
     }
 }
 
+#[test]
+fn keys_that_never_expire_do_not_keep_others() {
+    let mut client = Client::new(Config { index_len_max: 1 << 20, memory_len: 0, ..small() });
+    for number in 0..20_000 {
+        client.says(&format!("set forever{number} v"), "+OK");
+    }
+    // They fill the list, and those behind them find no place in it.
+    let mut number = 0;
+    while client.store.stats().expiries_unlisted == 0 {
+        client.says(&format!("set key{number} v px 5000"), "+OK");
+        number += 1;
+    }
+    for number in 0..100 {
+        client.says(&format!("set soon{number} v px 50000"), "+OK");
+    }
+    idle(&mut client, 55_000);
+    assert_eq!(client.store.stats().keys, 20_000);
+}
+
 /// Keys that a refill attests, to the end of it, with a driver that sleeps whenever nothing is due.
 fn refilled(client: &mut Client, mut meanwhile: impl FnMut(&mut Client)) -> BTreeSet<Vec<u8>> {
     let mut attested = BTreeSet::new();

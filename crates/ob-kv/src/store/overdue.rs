@@ -13,15 +13,18 @@ use ob_format::kv::RecordPlace;
 
 use super::Store;
 use super::expiry::is_over;
-use super::index::KeyHash;
+use super::index::{KeyHash, Place};
 use super::ops::LogFailure;
 use super::tasks::ReadUse;
 
-/// Keys that are looked at in one step.
+/// Keys that expire that are looked at in one step, and while the list is made anew.
 const KEYS_A_STEP: usize = 64;
+const LISTED_A_STEP: usize = 256;
+/// How many times as many keys that never expire may be passed over: the index alone tells.
+const SCANS_A_STEP: usize = 64;
 /// Bytes that a step reads, unless its first record is longer.
 const READ_LEN_A_STEP: usize = 1 << 20;
-/// Milliseconds from a step to the next, where many keys were over, and where few were.
+/// Milliseconds from a step to the next, where many keys were over or the list is made anew, and else.
 const SOON_MS: u64 = 10;
 const LATER_MS: u64 = 100;
 /// Milliseconds from a walk to the next.
@@ -39,7 +42,7 @@ pub(crate) struct Overdue {
     /// Keys of the last step: looked at, and over.
     seen: usize,
     over: usize,
-    found: Vec<(KeyHash, super::index::Place)>,
+    found: Vec<(KeyHash, Place)>,
 }
 
 impl Store {
@@ -53,11 +56,10 @@ impl Store {
             0
         });
         let mut found = std::mem::take(&mut self.overdue.found);
-        found.clear();
-        let mut next = self.index.scan(cursor, KEYS_A_STEP, self.log.begin(), &mut found);
+        let mut next = self.find_expiring(cursor, &mut found);
         (self.overdue.seen, self.overdue.over) = (0, 0);
         let mut len_left = READ_LEN_A_STEP;
-        for (hash, place) in found.drain(..).filter(|(_, place)| place.expires) {
+        for (hash, place) in found.drain(..) {
             self.overdue.seen += 1;
             let in_memory = self.log.in_memory(place.address).map(RecordPlace::trusted);
             if let Some(Ok(record)) = in_memory {
@@ -76,6 +78,23 @@ impl Store {
         self.overdue.found = found;
         self.overdue.cursor = (next != 0).then_some(next);
         self.pause_overdue();
+    }
+
+    /// Finds the next keys that expire some day; gives where to go on.
+    fn find_expiring(&self, cursor: u64, found: &mut Vec<(KeyHash, Place)>) -> u64 {
+        found.clear();
+        let keys_max = if self.overdue.is_listing { LISTED_A_STEP } else { KEYS_A_STEP };
+        let mut next = cursor;
+        for _ in 0..SCANS_A_STEP {
+            let before = found.len();
+            next = self.index.scan(next, before + KEYS_A_STEP, self.log.begin(), found);
+            let is_barren = found.len() == before;
+            found.retain(|(_, place)| place.expires);
+            if next == 0 || found.len() >= keys_max || is_barren {
+                break;
+            }
+        }
+        next
     }
 
     /// A record was read.
@@ -109,12 +128,15 @@ impl Store {
     }
 
     fn pause_overdue(&mut self) {
-        let are_many = self.overdue.over * 4 > self.overdue.seen;
+        let Overdue { cursor, is_listing, seen, over, .. } = self.overdue;
+        let are_many = over * 4 > seen;
         self.overdue.due_ms = self.now_ms
-            + match (self.overdue.cursor, are_many) {
-                (_, true) => SOON_MS,
-                (Some(_), false) => LATER_MS,
-                (None, false) => PAUSE_MS,
+            + match cursor {
+                _ if are_many => SOON_MS,
+                // Until its end, the list lacks what it had before.
+                Some(_) if is_listing => SOON_MS,
+                Some(_) => LATER_MS,
+                None => PAUSE_MS,
             };
     }
 }
