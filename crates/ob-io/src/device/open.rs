@@ -128,7 +128,15 @@ pub(super) fn open_existing(path: &Path, access: Access) -> Result<Opened, OpenE
 /// Creates a file of `len` bytes and opens it. Durable, name and all, when this returns.
 pub(super) fn create_new(path: &Path, len: u64, space: Space) -> Result<Opened, OpenError> {
     let access = Access::ReadWrite;
-    let (file, direct) = open_direct(path, access.flags() | OFlags::CREATE | OFlags::EXCL)?;
+    // A name and a sync may need space too, and a file system can run out of places for files.
+    let no_space = |error: OpenError| match error {
+        OpenError::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => {
+            OpenError::NoSpace { path: path.into(), len }
+        }
+        other => other,
+    };
+    let (file, direct) =
+        open_direct(path, access.flags() | OFlags::CREATE | OFlags::EXCL).map_err(no_space)?;
     let finish = || -> Result<(), OpenError> {
         lock(path, &file, access)?;
         let sized = match space {
@@ -136,7 +144,7 @@ pub(super) fn create_new(path: &Path, len: u64, space: Space) -> Result<Opened, 
             Space::Preallocated => fallocate(&file, FallocateFlags::empty(), 0, len),
         };
         sized.map_err(|errno| match errno {
-            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => OpenError::NoSpace { path: path.into(), len },
+            Errno::FBIG => OpenError::NoSpace { path: path.into(), len },
             _ => explain(path, "set the size of", errno),
         })?;
         fsync(&file).map_err(|errno| explain(path, "sync", errno))?;
@@ -147,7 +155,7 @@ pub(super) fn create_new(path: &Path, len: u64, space: Space) -> Result<Opened, 
         // It did not exist before, so nothing is lost; half a device would only be in the way.
         let _ = rustix::fs::unlink(path);
     }
-    opened
+    opened.map_err(no_space)
 }
 
 fn sync_directory_of(path: &Path) -> Result<(), OpenError> {

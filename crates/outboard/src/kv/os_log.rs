@@ -111,7 +111,8 @@ impl OsLog {
 
     /// Bytes that the file system has left for this process, if it says so.
     pub(super) fn left(&self) -> Option<u64> {
-        let space = rustix::fs::statvfs(&self.directory).ok()?;
+        // One without a size has no blocks at all, and as much space as there is memory.
+        let space = rustix::fs::statvfs(&self.directory).ok().filter(|space| space.f_blocks > 0)?;
         space.f_bavail.checked_mul(space.f_frsize)
     }
 
@@ -125,8 +126,7 @@ impl OsLog {
             LogOp::Remove { token, part } => {
                 self.parts.remove(&part);
                 self.dirty.remove(&part);
-                let removed = std::fs::remove_file(self.directory.join(part_name(part)));
-                let result = removed.map(|()| Vec::new()).map_err(|error| failure(&error));
+                let result = self.remove(part).map(|()| Vec::new()).map_err(|error| failure(&error));
                 self.finish(token, result);
             }
             LogOp::Flush { token } => self.flush(token),
@@ -154,6 +154,7 @@ impl OsLog {
     fn create(&mut self, part: u64) -> Result<Vec<u8>, LogFailure> {
         let path = self.directory.join(part_name(part));
         let options = FileDeviceOptions::default();
+        // Its name is durable then: a part whose name is lost with the power would take the log behind it along.
         let made = FileDevice::create(&self.handle, &path, self.part_len, Space::Sparse, &options);
         let device = made.map_err(|error| {
             // The store tells of that by itself, and tries again.
@@ -163,11 +164,19 @@ impl OsLog {
             tracing::error!("the log of the key-value store: {error}");
             LogFailure::Device
         })?;
-        // A part whose name is lost with the power would take the log behind it along.
-        let directory = std::fs::File::open(&self.directory).map_err(|error| failure(&error))?;
-        directory.sync_all().map_err(|error| failure(&error))?;
         self.parts.insert(part, device);
         Ok(Vec::new())
+    }
+
+    /// Removes a part for good: a part whose name comes back after a loss of power, when a later one's does not, would leave a gap
+    /// that recovery has to take for a loss.
+    fn remove(&self, part: u64) -> std::io::Result<()> {
+        match std::fs::remove_file(self.directory.join(part_name(part))) {
+            // Only the sync had failed before.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        std::fs::File::open(&self.directory)?.sync_all()
     }
 
     fn begin(&mut self, op: LogOp, len: usize) {

@@ -95,6 +95,7 @@ fn fewer_bytes_are_given_where_the_part_ends() {
     assert_eq!((done[&1].as_ref().unwrap().len(), done[&2].as_ref().unwrap().len()), (5000, 0));
     assert_eq!(done[&3], Err(LogFailure::Device), "there is no such part");
     assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok());
+    assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok(), "it is gone");
     assert_eq!(bench.run([write(1, 0, vec![0; 4096])])[&1], Err(LogFailure::Device));
 }
 
@@ -224,8 +225,28 @@ const SMALL_LEN_MIB: u64 = 24;
 
 #[test]
 fn a_file_system_that_is_full_stops_nothing_for_good() {
+    let name = "a_file_system_that_is_full_stops_nothing_for_good";
+    on_small_file_system(name, &format!("size={SMALL_LEN_MIB}m"), fill_and_go_on);
+}
+
+#[test]
+fn a_file_system_without_a_place_for_another_file_stops_nothing_for_good() {
+    let name = "a_file_system_without_a_place_for_another_file_stops_nothing_for_good";
+    on_small_file_system(name, &format!("size={SMALL_LEN_MIB}m,nr_inodes=20"), take_all_files);
+}
+
+#[test]
+fn a_file_system_without_a_size_is_not_full() {
+    on_small_file_system("a_file_system_without_a_size_is_not_full", "size=0", |directory| {
+        let mut served = Served::open(&directory.join("kv")).unwrap();
+        assert_eq!((served.bench.log.left(), served.ask("set k v")), (None, "+OK\r\n".to_owned()));
+    });
+}
+
+/// Runs a test in a process of its own, with the directory of a file system that is mounted for it.
+fn on_small_file_system(name: &str, options: &str, test: impl FnOnce(&Path)) {
     if let Some(directory) = std::env::var_os(SMALL) {
-        return fill_and_go_on(Path::new(&directory));
+        return test(Path::new(&directory));
     }
     // A file system of its own needs a name space of its own, which not every machine grants.
     let can_mount =
@@ -235,15 +256,44 @@ fn a_file_system_that_is_full_stops_nothing_for_good() {
         return;
     }
     let directory = TempDir::new().unwrap();
-    let script = format!("mount -t tmpfs -o size={SMALL_LEN_MIB}m none \"${SMALL}\" && exec \"$0\" \"$@\"");
-    let name = "kv::os_log::tests::a_file_system_that_is_full_stops_nothing_for_good";
+    let script = format!("mount -t tmpfs -o {options} none \"${SMALL}\" && exec \"$0\" \"$@\"");
     let status = Command::new("unshare")
         .args(["-rm", "sh", "-c", &script])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
+        .args(["--exact", &format!("kv::os_log::tests::{name}"), "--nocapture"])
         .env(SMALL, directory.path())
         .status();
     assert!(status.unwrap().success());
+}
+
+fn take_all_files(directory: &Path) {
+    let mut served = Served::open(&directory.join("kv")).unwrap();
+    assert_eq!(served.ask("set before v"), "+OK\r\n");
+    let other = |number: usize| directory.join(format!("other{number}"));
+    let taken = (0..100).take_while(|number| std::fs::write(other(*number), "").is_ok()).count();
+    assert!((1..100).contains(&taken), "{taken}");
+    let mut number = 0;
+    while served.store.space() != LogSpace::Refused {
+        assert!(number < 100 && served.store.failure().is_none(), "{number}: {:?}", served.store.failure());
+        served.stamp += 1;
+        let line = format!("set key{number} {}", "v".repeat(100_000));
+        let request = Request::of_line(line.as_bytes()).unwrap();
+        served.store.apply(unix_ms(), served.stamp, 1, &mut served.session, &request);
+        served.turn();
+        number += 1;
+    }
+    std::fs::remove_file(other(0)).unwrap();
+    let mut answers = 0;
+    served.until("everything is written after all", |served| {
+        while let Some(answer) = served.store.next_answer() {
+            assert_eq!(answer.bytes, b"+OK\r\n");
+            answers += 1;
+        }
+        answers == number
+    });
+    drop(served);
+    let served = Served::open(&directory.join("kv")).unwrap();
+    assert_eq!(served.store.stats().keys, number + 1);
 }
 
 fn fill_and_go_on(directory: &Path) {
