@@ -112,3 +112,36 @@ fn an_empty_log_is_no_damage() {
     client.store = recovered_as(&mut client, small()).unwrap();
     client.says("get k", "$1\r\nw");
 }
+
+#[test]
+fn blocks_that_cannot_be_read_do_not_hide_damage() {
+    let config = || Config { durability: Durability::Always, part_len: 8 << 20, ..small() };
+    let block = BLOCK_LEN as u64;
+    for (bad, is_broken) in [(1, false), (3, false), (200, false), (1000, true)] {
+        let mut client = Client::new(config());
+        for number in 0..60 {
+            client.says(&format!("set key{number} {}", "v".repeat(100_000)), "+OK");
+        }
+        client.settle();
+        let groups = groups(&client);
+        let (_, offset, _) = groups[3];
+        // Beyond what is read before the damage is met, and so that only groups behind are left to tell of it.
+        let from = 1 << 20;
+        client.files.edit(|files| {
+            for (_, offset, _) in groups.iter().skip(3).filter(|(_, offset, _)| *offset < from) {
+                files.get_mut(&0).unwrap()[*offset as usize + 8] ^= 1;
+            }
+        });
+        client.files.unreadable.push((0, from..from + bad * block));
+        let error = recovered_as(&mut client, config()).err();
+        if is_broken {
+            assert!(matches!(error, Some(RecoveryError::Unreadable { part: 0, .. })), "{error:?}");
+        } else {
+            assert_eq!(error, Some(RecoveryError::Damaged { part: 0, offset }), "{bad}");
+        }
+        // What lies before a place that cannot be read at the end is there.
+        client.files.edit(|files| files.get_mut(&0).unwrap()[offset as usize..].fill(0));
+        let keys = recovered_as(&mut client, config()).map(|store| store.stats().keys);
+        assert_eq!(keys.ok(), (!is_broken).then_some(3), "{bad}");
+    }
+}

@@ -27,6 +27,8 @@ use crate::plant::{Bug, is_planted};
 const READ_LEN: usize = 1 << 20;
 /// Tokens of a comparison are greater: the store's own operations wait meanwhile, and must not be taken for it.
 const KNOWN_TOKENS: u64 = 1 << 62;
+/// Blocks behind the log's last group that may be unreadable: a device that is broken altogether has more.
+const UNREADABLE_MAX: u32 = 256;
 
 /// Why a log cannot be recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +109,8 @@ pub struct Recovery {
     part: u64,
     offset: u64,
     wanted: usize,
+    /// Blocks behind the last group that could not be read.
+    unreadable: u32,
     /// The read that is on its way, and how many bytes it wants.
     reading: Option<(Token, usize)>,
     next_token: u64,
@@ -158,6 +162,7 @@ impl Recovery {
             part: first,
             offset: 0,
             wanted: READ_LEN,
+            unreadable: 0,
             reading: None,
             next_token: 0,
         })
@@ -213,10 +218,8 @@ impl Recovery {
         match (self.stage, completion.result) {
             (Stage::Groups, Ok(bytes)) => self.groups(&bytes, asked),
             (Stage::Groups, Err(failure)) => Err(RecoveryError::Unreadable { part: self.part, failure }),
-            // What cannot be read proves nothing.
-            (Stage::Behind { part, offset }, result) => {
-                self.behind(part, offset, &result.unwrap_or_default(), asked)
-            }
+            (Stage::Behind { part, offset }, Ok(bytes)) => self.behind(part, offset, &bytes, asked),
+            (Stage::Behind { .. }, Err(failure)) => self.behind_unreadable(failure, asked),
             (Stage::Flush, Ok(_)) => {
                 self.stage = Stage::Done;
                 Ok(())
@@ -409,6 +412,23 @@ impl Recovery {
         if bytes.len() < asked {
             self.offset = self.len_of_part();
         }
+        // After a block that could not be read, reads grow again.
+        self.wanted = READ_LEN.min(self.wanted * 2);
+        self.skip_ends();
+        Ok(())
+    }
+
+    /// A block that cannot be read proves nothing, but those around it may.
+    fn behind_unreadable(&mut self, failure: LogFailure, asked: usize) -> Result<(), RecoveryError> {
+        if asked > BLOCK_LEN {
+            self.wanted = BLOCK_LEN.max(asked / 2 / BLOCK_LEN * BLOCK_LEN);
+            return Ok(());
+        }
+        self.unreadable += 1;
+        if self.unreadable > UNREADABLE_MAX {
+            return Err(RecoveryError::Unreadable { part: self.part, failure });
+        }
+        self.offset += BLOCK_LEN as u64;
         self.skip_ends();
         Ok(())
     }

@@ -27,6 +27,8 @@ pub(crate) struct Files {
     in_flight: Vec<(LogOp, usize, Vec<u8>)>,
     /// Everything fails from here on.
     pub(crate) failure: Option<LogFailure>,
+    /// Places in parts that cannot be read.
+    pub(crate) unreadable: Vec<(u64, std::ops::Range<u64>)>,
     /// Writes fail from here on.
     pub(crate) is_read_only: bool,
     /// How many bytes there are, if that is few, and how many of them somebody else has.
@@ -88,6 +90,14 @@ impl Files {
         let token = op.token();
         if let Some(failure) = self.failure {
             return Some(LogCompletion { token, result: Err(failure) });
+        }
+        if let LogOp::Read { part, offset, len, .. } = &op
+            && self
+                .unreadable
+                .iter()
+                .any(|(bad, range)| bad == part && range.start < offset + *len as u64 && *offset < range.end)
+        {
+            return Some(LogCompletion { token, result: Err(LogFailure::Device) });
         }
         if self.is_read_only && matches!(op, LogOp::Write { .. }) {
             return Some(LogCompletion { token, result: Err(LogFailure::Device) });
