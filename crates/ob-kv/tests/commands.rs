@@ -190,6 +190,29 @@ fn keys_expire_though_the_list_of_them_is_full() {
 }
 
 #[test]
+fn values_are_read_one_by_one_where_there_is_memory_for_one() {
+    let mut client = Client::new(Config { waiting_len_max: 1000, memory_len: 0, ..small() });
+    let value = "v".repeat(20_000);
+    for number in 0..8 {
+        client.says(&format!("set key{number} {value}"), "+OK");
+    }
+    client.settle();
+    let (mut asked, mut answered) = (0, 0);
+    while answered < 8 {
+        if client.store.has_room() && asked < 8 {
+            client.send(&encoded(&["get", &format!("key{asked}")]));
+            asked += 1;
+        } else if let Some(answer) = client.store.next_answer() {
+            assert!(answer.bytes.len() > 20_000);
+            answered += 1;
+        } else {
+            client.step();
+        }
+        assert!(client.store.stats().waiting_len < 60_000 && asked <= answered + 1);
+    }
+}
+
+#[test]
 fn keys_that_never_expire_do_not_keep_others() {
     let mut client = Client::new(Config { index_len_max: 1 << 20, memory_len: 0, ..small() });
     for number in 0..20_000 {

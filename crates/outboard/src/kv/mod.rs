@@ -119,9 +119,10 @@ impl Progress {
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// What the configuration means for a store. Of its memory three quarters are for the index, which cannot do with less than
-/// all of its keys; the rest keeps the newest records.
+/// all of its keys; the rest keeps the newest records. Beside it, a quarter as much may be in requests that wait, or one of any length.
 fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
     let memory = usize::try_from(config.memory.0).unwrap_or(usize::MAX);
+    let default = StoreConfig::default();
     Ok(StoreConfig {
         durability: match config.durability {
             Durability::Always => ob_kv::store::Durability::Always,
@@ -131,10 +132,12 @@ fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
         part_len: config.part.0,
         memory_len: memory / 4,
         index_len_max: memory - memory / 4,
+        // Below the longest value it would only make others wait for it.
+        waiting_len_max: (memory / 4).clamp(default.value_len_max, default.waiting_len_max),
         password: config.password.as_ref().map(|password| password.0.clone()),
         secret: random::bytes()?,
         name: random::uuid()?,
-        ..StoreConfig::default()
+        ..default
     })
 }
 
@@ -185,8 +188,20 @@ fn unix_ms() -> u64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 mod tests {
     use super::*;
+    use crate::config::ByteSize;
+
+    #[test]
+    fn what_waits_is_bounded_by_the_memory_that_was_configured() {
+        let waiting = |memory| {
+            let config = KvConfig { memory: ByteSize(memory), ..KvConfig::default() };
+            store_config(&config).unwrap().waiting_len_max
+        };
+        assert_eq!([64 << 20, 256 << 20, 512 << 20].map(waiting), [64 << 20, 64 << 20, 128 << 20]);
+        assert_eq!(waiting(1 << 40), 256 << 20);
+    }
 
     #[test]
     fn parts_of_a_new_log_are_no_longer_than_its_device_bears() {
