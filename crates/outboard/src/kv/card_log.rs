@@ -205,7 +205,12 @@ impl CardLog {
             self.look(op, asked);
         }
         match self.measuring.take().map(Pending::try_wait) {
-            Some(Ok(space)) => self.measured = Some(space.ok().map(|space| space.free)),
+            Some(Ok(space)) => {
+                // A file takes whole segments: what the log appends next may take one at a stroke.
+                let server = self.group.as_ref().and_then(Group::server);
+                let segment_len = server.map_or(0, |server| server.segment_len);
+                self.measured = Some(space.ok().map(|space| space.free.saturating_sub(segment_len)));
+            }
             Some(Err(pending)) => self.measuring = Some(pending),
             None => {}
         }
