@@ -176,7 +176,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-kv",
         test: "rounds",
         build: Build::Plain,
-        plants: &["removals-unbounded", "rounds-left-out"],
+        plants: &["removals-unbounded", "rounds-left-out", "copies-scattered"],
     },
 ];
 

@@ -36,6 +36,8 @@ pub(crate) enum Bug {
     RemovalsUnbounded,
     /// `rounds-left-out`: compaction does not begin because removals have taken their room.
     RoundsLeftOut,
+    /// `copies-scattered`: copies are written before they fill a group.
+    CopiesScattered,
     /// `durable-early`: groups say that everything before them is durable.
     DurableEarly,
     /// `recovered-not-flushed`: what was recovered is taken for durable.
@@ -73,6 +75,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "reserve-given-away" => Some(Bug::ReserveGivenAway),
         "removals-unbounded" => Some(Bug::RemovalsUnbounded),
         "rounds-left-out" => Some(Bug::RoundsLeftOut),
+        "copies-scattered" => Some(Bug::CopiesScattered),
         "durable-early" => Some(Bug::DurableEarly),
         "recovered-not-flushed" => Some(Bug::RecoveredNotFlushed),
         "damage-is-the-end" => Some(Bug::DamageIsTheEnd),

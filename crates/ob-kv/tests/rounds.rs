@@ -190,3 +190,24 @@ fn a_device_that_fails_while_parts_are_copied_lets_everybody_know() {
     }
     assert!(was_behind > 1, "nobody ever waited for compaction");
 }
+
+#[test]
+fn copies_fill_groups_whoever_reads_meanwhile() {
+    let with = |garbage_percent| Config { garbage_percent, part_len: 1 << 20, ..config(GROUP) };
+    let mut client = Client::new(with(100));
+    for number in 0..2000 {
+        client.says(&format!("set key{number} {}", "v".repeat(100)), "+OK");
+    }
+    client.settle();
+    client.store = recovered_as(&mut client, with(50)).unwrap();
+    client.files.written_len = 0;
+    for number in 0..2000 {
+        // A reader sees copies that are not written yet, and does not have them written.
+        client.says(&format!("strlen key{number}"), ":100");
+        client.step();
+    }
+    client.settle();
+    let (copied, written) = (client.store.stats().records_copied, client.files.written_len);
+    assert!(copied > 1000, "{copied}");
+    assert!(written < copied * 180, "{written} bytes for {copied} records");
+}

@@ -348,7 +348,7 @@ impl Store {
 
     /// Whether the open group is to be written before it is full.
     fn is_seal_wanted(&self) -> bool {
-        self.log.has_open_changes() || !self.is_copying()
+        self.log.has_open_changes() || !self.is_copying() || is_planted(Bug::CopiesScattered)
     }
 
     fn seal_due(&self) -> Option<u64> {

@@ -34,6 +34,8 @@ pub(crate) struct Files {
     /// How many bytes there are, if that is few, and how many of them somebody else has.
     pub(crate) capacity: Option<u64>,
     pub(crate) foreign: u64,
+    /// Bytes that were written.
+    pub(crate) written_len: u64,
     /// Writes for which there was no space.
     pub(crate) refusals: u64,
 }
@@ -117,6 +119,7 @@ impl Files {
                 assert!(self.current.contains_key(&part), "part {part} is not there");
                 assert!((offset as usize).is_multiple_of(BLOCK_LEN) && bytes.len().is_multiple_of(BLOCK_LEN));
                 let written = Written { part, offset, bytes: bytes.to_vec() };
+                self.written_len += bytes.len() as u64;
                 write(&mut self.current, &written);
                 if is_durable { write(&mut self.durable, &written) } else { self.unflushed.push(written) }
             }
