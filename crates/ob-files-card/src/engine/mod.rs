@@ -283,7 +283,7 @@ impl CardFiles {
         let bytes = |segments: u32| u64::from(segments) * self.geometry.segment_len;
         SpaceInfo {
             total: bytes(self.space.total()),
-            free: bytes(self.space.givable()),
+            free: bytes(self.space.unmapped()),
             files: self.tree.files(),
             directories: self.tree.directories(),
             log_total: self.log.len(),
