@@ -41,8 +41,15 @@ struct Ledger {
 impl Ledger {
     /// What was found under each key, after a misfortune at `when` that may have lost what was younger than `at_most`.
     fn judge(&mut self, found: &[Option<u64>], when: u64, at_most: Option<Duration>) -> Result<(), Failure> {
-        let end = found.iter().flatten().max().copied().unwrap_or(0);
-        for (key, number) in found.iter().enumerate() {
+        // What was still on its way then may be the first that the next life has applied. It tells nothing of where the log had ended,
+        // and hides what its key was before.
+        let late = self.entries.last().filter(|entry| entry.known_at.is_some_and(|at| at > when));
+        let late = late.filter(|late| found[late.key] == Some(late.number));
+        let late = late.map(|late| (late.key, late.number));
+        let is_late = |key: usize| late.is_some_and(|(late, _)| late == key);
+        let of_log = found.iter().enumerate().filter(|(key, _)| !is_late(*key));
+        let end = of_log.clone().filter_map(|(_, number)| *number).max().unwrap_or(0);
+        for (key, number) in of_log {
             let of_key = || self.entries.iter().filter(|entry| entry.key == key && entry.number <= end);
             let is_written = number.is_none_or(|number| of_key().any(|entry| entry.number == number));
             if !is_written {
@@ -61,13 +68,18 @@ impl Ledger {
             let age = entry.known_at.map(|at| Duration::from_nanos(when.saturating_sub(at)));
             age.zip(at_most).is_some_and(|(age, at_most)| age >= at_most)
         };
-        if let Some(entry) = self.entries.iter().find(|entry| entry.number > end && promised(entry)) {
+        let is_lost = |entry: &&Entry| entry.number > end && !is_late(entry.key);
+        if let Some(entry) = self.entries.iter().filter(is_lost).find(promised) {
             let number = entry.number;
             return Err(Failure::new(format!("{number} was promised, and the log ends with {end}")));
         }
         self.lost +=
-            self.entries.iter().filter(|entry| entry.number > end && entry.known_at.is_some()).count() as u64;
-        self.entries.retain(|entry| entry.number <= end);
+            self.entries.iter().filter(is_lost).filter(|entry| entry.known_at.is_some()).count() as u64;
+        self.entries.retain(|entry| entry.number <= end || is_late(entry.key));
+        // What it hides may be lost or not.
+        for entry in self.entries.iter_mut().filter(|entry| entry.number > end) {
+            entry.known_at = entry.known_at.filter(|_| late == Some((entry.key, entry.number)));
+        }
         Ok(())
     }
 }
