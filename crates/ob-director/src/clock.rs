@@ -39,8 +39,9 @@ impl HostClock {
         if self.sent.back().is_some_and(|(_, at)| at + SENT_EVERY_MS > now_ms) {
             return;
         }
+        // The first stays: a host that is far behind is compared with it, which makes its clock look further ahead than it is.
         if self.sent.len() == SENT_MAX {
-            self.sent.pop_front();
+            self.sent.remove(1);
         }
         self.sent.push_back((stamp, now_ms));
     }
@@ -48,7 +49,8 @@ impl HostClock {
     /// The host says what time it was for it when it had received a request.
     pub(crate) fn told(&mut self, stamp: u64, host_ms: u64) {
         let received = self.sent.partition_point(|(sent, _)| *sent <= stamp);
-        // What was sent before the last that it had received says less. Where that is forgotten, nothing is known.
+        // What was sent before the last that it had received says less. One that lies between two
+        // that are remembered counts as the earlier.
         self.sent.drain(..received.saturating_sub(1));
         if received > 0
             && let Some((_, at)) = self.sent.front()
@@ -67,5 +69,25 @@ impl HostClock {
             return now_ms;
         }
         self.ahead_ms.map_or(u64::MAX, |ahead| now_ms.saturating_add(ahead))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_far_behind_is_believed_when_its_clock_jumps() {
+        let mut clock = HostClock::default();
+        clock.begin(0, 1000);
+        // It has received the first request, and many more are on their way.
+        for stamp in 1..=1000 {
+            clock.sent(stamp, 1000 + stamp * SENT_EVERY_MS);
+        }
+        clock.told(1, 1010);
+        let before = clock.ahead_ms().unwrap();
+        clock.told(2, 11_010);
+        assert!(clock.ahead_ms().unwrap() >= before + 9_990, "{:?} after {before}", clock.ahead_ms());
+        assert!(clock.sent.len() <= SENT_MAX);
     }
 }

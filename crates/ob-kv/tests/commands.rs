@@ -190,6 +190,22 @@ fn keys_expire_though_the_list_of_them_is_full() {
 }
 
 #[test]
+fn what_a_request_copies_while_it_waits_is_counted() {
+    let mut client = Client::new(Config { memory_len: 0, ..small() });
+    client.says("set cold v", "+OK");
+    client.settle();
+    // This one is in memory, in a group that is open.
+    let value = "v".repeat(10_000);
+    client.send(&encoded(&["set", "warm", &value]));
+    let mut request = vec!["mget"; 1];
+    request.extend(["warm"; 50]);
+    request.push("cold");
+    client.send(&encoded(&request));
+    let waiting = client.store.stats().waiting_len;
+    assert!(waiting > 50 * value.len(), "{waiting} bytes wait");
+}
+
+#[test]
 fn values_are_read_one_by_one_where_there_is_memory_for_one() {
     let mut client = Client::new(Config { waiting_len_max: 1000, memory_len: 0, ..small() });
     let value = "v".repeat(20_000);
@@ -341,7 +357,7 @@ fn connections_are_authenticated_greeted_and_named() {
     );
     client.says("client setinfo lib-name test", "+OK");
     client.says("client id", ":5");
-    assert!(client.ask("client list").contains("id=5 name=me "));
+    assert!(client.ask("client list").contains("id=5 addr= name=me "));
     client.says("reset", "+RESET");
     assert_eq!(client.session.standing(), 0);
     client.says("auth default secret", "+OK");

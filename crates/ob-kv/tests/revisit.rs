@@ -212,3 +212,31 @@ fn files_of_another_store_are_noticed() {
     assert_eq!(revisit(&other, &mut files, &mut rng), Revisited::Same);
     assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Overtaken);
 }
+
+#[test]
+fn a_removed_part_that_is_back_is_not_left_behind() {
+    let (mut store, mut files, mut rng) = written(Durability::Always, 30);
+    // The same keys again and again: the oldest part is compacted, and goes.
+    let mut stamp = 30;
+    while files.parts().iter().any(|(part, _)| *part == 0) {
+        stamp += 1;
+        assert!(stamp < 10_000, "the log is compacted");
+        set(&mut store, stamp, &format!("key{}", stamp % 30));
+        settle(&mut store, &mut files, &mut rng);
+    }
+    assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same);
+    // The card has lost its power, and with it that the part was removed.
+    let parts = files.parts().into_iter().chain([(0, 16 << 10)]);
+    assert_eq!(store.revisit(parts).outcome(), Some(Revisited::Lost));
+}
+
+#[test]
+fn a_life_without_its_mark_does_not_go_on() {
+    let (store, mut files, mut rng) = written(Durability::Always, 3);
+    drop(store);
+    let mut next = recover(&mut files, config(Durability::Always), &mut rng);
+    next.mark_life();
+    assert_eq!(revisit(&next, &mut files, &mut rng), Revisited::Lost);
+    settle(&mut next, &mut files, &mut rng);
+    assert_eq!(revisit(&next, &mut files, &mut rng), Revisited::Same);
+}

@@ -44,6 +44,7 @@ Examples:
   outboard up                       start card and host on this machine, data in ./outboard-data
   outboard status                   see how they are (from another terminal)
   outboard files put FILE /         store a file on the card; `outboard files --help` tells more
+  redis-cli set key value           use the key-value store, as any Redis client does
   outboard config show > my.toml    get a configuration to edit
   outboard config check my.toml     have it checked
   outboard up --config my.toml      use it

@@ -54,6 +54,7 @@ in_both_placements! {
     what_has_expired_stays_away
     data_outlives_a_restart
     a_password_is_asked_for
+    the_store_knows_who_asks
 }
 
 fn a_get_behind_a_set_returns_what_was_set(setup: Setup) {
@@ -273,6 +274,18 @@ fn data_outlives_a_restart(setup: Setup) {
         }
         assert!(matches!(client.ask_line("TTL key:8").unwrap(), Value::Number(1..=1000)));
         assert_eq!(client.ask_line("INCR n").unwrap(), Value::Number(life + 2));
+    }
+}
+
+fn the_store_knows_who_asks(setup: Setup) {
+    let service = Service::start(setup);
+    let mut client = service.client();
+    let own = client.sender().local_addr().unwrap();
+    for request in ["CLIENT INFO", "RESET", "CLIENT LIST"] {
+        let answer = client.ask_line(request).unwrap();
+        let Value::Bytes(line) = answer else { continue };
+        let line = String::from_utf8(line).unwrap();
+        assert!(line.contains(&format!(" addr={own} ")), "{own}: {line}");
     }
 }
 

@@ -13,8 +13,8 @@ use crate::store::{self, Attestation, Session, Store};
 impl Service for Store {
     type Session = Session;
 
-    fn opened(&mut self, connection: ConnectionId, _address: SocketAddr) -> Session {
-        self.open(connection.0)
+    fn opened(&mut self, connection: ConnectionId, address: SocketAddr) -> Session {
+        self.open(connection.0).of_client(address)
     }
 
     fn closed(&mut self, _connection: ConnectionId, _session: Session) {}

@@ -251,6 +251,11 @@ impl Log {
         self.parts.iter().skip(first).filter(|part| part.is_made).map(|part| part.number)
     }
 
+    /// The oldest part that there is.
+    pub(crate) fn first_part(&self) -> Option<u64> {
+        self.parts.front().map(|part| part.number)
+    }
+
     /// Which store's it is.
     pub(crate) fn store(&self) -> [u8; 16] {
         self.origin.store

@@ -34,6 +34,8 @@ pub enum Revisited {
 pub struct Revisit {
     /// Nothing, once it has failed.
     recovery: Option<Recovery>,
+    /// What has become of the log then.
+    otherwise: Revisited,
 }
 
 /// What a store has in memory of its log, and how far that was found.
@@ -110,7 +112,7 @@ impl Revisit {
             return Some(Revisited::Same);
         }
         match &self.recovery {
-            None => Some(Revisited::Overtaken),
+            None => Some(self.otherwise),
             Some(recovery) => recovery.known().map(Known::judge),
         }
     }
@@ -139,10 +141,17 @@ impl Store {
         let parts: Vec<(u64, u64)> = parts.into_iter().collect();
         let is_there = |number: u64| parts.iter().any(|(part, _)| *part == number);
         let missing = self.log.parts_to_stay().find(|part| !is_there(*part));
+        // A part that was removed is back: the device has lost that with its power. Whoever went on would leave it there, and a gap
+        // behind it when the next one goes.
+        let is_back = self.log.first_part().is_some_and(|first| parts.iter().any(|(part, _)| *part < first));
+        // Before its mark is durable a life cannot be told from another that begins with the same one; and it has served nobody.
+        if is_back || !self.is_life_marked() {
+            return Revisit { recovery: None, otherwise: Revisited::Lost };
+        }
         let recovery = match missing {
             Some(part) => Err(RecoveryError::Missing { part }),
             None => Recovery::of_known(self.config.clone(), parts, self.log.known()),
         };
-        Revisit { recovery: recovery.ok() }
+        Revisit { recovery: recovery.ok(), otherwise: Revisited::Overtaken }
     }
 }

@@ -1,5 +1,7 @@
 //! Client connections, and the commands that are about them rather than about keys.
 
+use std::net::SocketAddr;
+
 use super::errors::{self, Refusal};
 use super::glob;
 use super::stats::Facts;
@@ -7,7 +9,7 @@ use crate::command::{Arity, Command, Effect, KeyPlaces, Outline, OutlineError};
 use crate::resp::{Replies, Request, Version};
 
 /// The version of Redis whose commands these are, for clients that decide by it.
-pub(crate) const REDIS_VERSION: &str = "7.4.0";
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// Bytes of the longest name of a connection, and of its library.
 const NAME_LEN_MAX: usize = 1024;
@@ -16,6 +18,8 @@ const NAME_LEN_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Session {
     id: u64,
+    /// Where the client is, as the card sees it.
+    address: Option<SocketAddr>,
     version: Version,
     is_authenticated: bool,
     /// How it was when it began.
@@ -30,6 +34,7 @@ impl Session {
     pub(crate) fn new(id: u64, needs_password: bool) -> Self {
         Self {
             id,
+            address: None,
             version: Version::default(),
             is_authenticated: !needs_password,
             needs_password,
@@ -37,6 +42,11 @@ impl Session {
             library_name: Vec::new(),
             library_version: Vec::new(),
         }
+    }
+
+    /// The same, of a client that is there.
+    pub(crate) fn of_client(self, address: SocketAddr) -> Self {
+        Self { address: Some(address), ..self }
     }
 
     /// What the card may do for it: 0 for nothing, else the version of the protocol that it is to speak.
@@ -97,7 +107,8 @@ pub(crate) fn run(
         Command::Auth => authenticate(session, outline, facts, replies)?,
         Command::Hello => hello(session, outline, facts, into)?,
         Command::Reset => {
-            *session = Session::new(session.id, session.needs_password);
+            let address = session.address;
+            *session = Session { address, ..Session::new(session.id, session.needs_password) };
             replies.simple("RESET");
         }
         Command::Quit => {
@@ -296,8 +307,9 @@ fn is_one_of(word: &[u8], words: &[&str]) -> bool {
 fn line(session: &Session) -> String {
     let text = String::from_utf8_lossy;
     let version = if session.version == Version::Resp3 { 3 } else { 2 };
+    let address = session.address.map_or_else(String::new, |address| address.to_string());
     format!(
-        "id={} name={} db=0 user=default lib-name={} lib-ver={} resp={version}\n",
+        "id={} addr={address} name={} db=0 user=default lib-name={} lib-ver={} resp={version}\n",
         session.id,
         text(&session.name),
         text(&session.library_name),

@@ -94,7 +94,11 @@ impl Task {
         missing: &[(usize, u64, usize)],
         instant: Instant,
     ) -> Self {
-        let len = request.len() + missing.iter().map(|(_, _, len)| len).sum::<usize>();
+        // What was copied out of the log's memory counts like what is read: few bytes of a request can name much of it.
+        let copied =
+            slots.iter().map(|slot| if let Slot::Raw { bytes, .. } = slot { bytes.len() } else { 0 });
+        let read = missing.iter().map(|(_, _, len)| *len);
+        let len = request.len() + copied.chain(read).sum::<usize>();
         let (request, reads_missing) = (request.to_vec(), missing.len());
         Self { job, kind, request, keys, keys_missing: 0, slots, reads_missing, len, instant }
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ob_core::NodeId;
+use ob_core::{NodeId, Token};
 use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
@@ -148,6 +148,16 @@ impl CardLog {
             self.send(op);
         } else {
             self.waiting.push_back(op);
+        }
+    }
+
+    /// Begins an operation again that found no room, though others are held back.
+    pub(super) fn begin_again(&mut self, token: Token) {
+        let place = self.waiting.iter().position(|op| op.token() == token);
+        if self.is_held
+            && let Some(op) = place.and_then(|place| self.waiting.remove(place))
+        {
+            self.send(op);
         }
     }
 

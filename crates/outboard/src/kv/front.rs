@@ -170,7 +170,6 @@ impl Front {
             self.driver.net_mut().handle(&event);
         }
         let now = Now { instant: MonotonicClock.now(), unix_ms: unix_ms() };
-        self.driver.port_mut().now_ms = now.unix_ms;
         worked |= self.move_log(now.unix_ms);
         let turn = self.driver.turn(now);
         worked |= turn.events > 0;
@@ -244,12 +243,11 @@ struct InProcess {
     frames: VecDeque<OwnFrame>,
     has_arrived: bool,
     is_gone: bool,
-    now_ms: u64,
 }
 
 impl InProcess {
     fn new(stream: Shared) -> Self {
-        Self { stream, frames: VecDeque::new(), has_arrived: false, is_gone: false, now_ms: unix_ms() }
+        Self { stream, frames: VecDeque::new(), has_arrived: false, is_gone: false }
     }
 
     /// Takes what the host's half has to say; whether there is anything. No bell tells of it: answers come when the log has
@@ -281,7 +279,7 @@ impl HostPort for InProcess {
         if self.is_gone {
             return;
         }
-        let received = self.stream.borrow_mut().received(self.now_ms, frame);
+        let received = self.stream.borrow_mut().received(unix_ms(), frame);
         if let Err(fault) = received {
             self.close(&fault.to_string());
         }

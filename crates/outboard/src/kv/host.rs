@@ -260,15 +260,35 @@ impl<'a> Serving<'a> {
                 }
             }
             attachment = self.session.attachments();
-            let joined = match self.session.service(KV_SERVICE, RingSizes::both(RINGS)) {
-                Ok(group) => self.revisit(attachment)?.then_some(group),
-                Err(Error::CardGone | Error::Detached) => None,
-                // Whoever is refused now finds another host in its place.
-                Err(error) => return Err(error.into()),
-            };
-            if joined.is_some() {
-                self.group = joined;
+            if let Some(group) = self.ask_again(attachment)
+                && self.revisit(attachment)?
+            {
+                self.group = Some(group);
                 return Ok(true);
+            }
+        }
+    }
+
+    /// Asks for the service's group until it is there; nothing, if the card is gone again or nobody waits any more. Whoever is
+    /// refused may find another host in its place, or its own group, which a card that has not noticed the end of the link
+    /// still has. The look at the log will tell; until then the store is kept, for it may have what the log has not.
+    fn ask_again(&self, attachment: u64) -> Option<HostGroup> {
+        let mut is_told = false;
+        loop {
+            match self.session.service(KV_SERVICE, RingSizes::both(RINGS)) {
+                Ok(group) => return Some(group),
+                Err(Error::CardGone | Error::Detached) => return None,
+                Err(error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!("the card does not take the key-value store back yet: {error}");
+                    }
+                }
+            }
+            let asked = Instant::now();
+            while asked.elapsed() < REFUSED_PAUSE {
+                if self.session.wait_attached(attachment + 1, RETRY) || self.stop.is_asked() {
+                    return None;
+                }
             }
         }
     }
@@ -304,7 +324,7 @@ impl<'a> Serving<'a> {
             if self.stop.is_asked() {
                 return Ended::Asked;
             }
-            let received = match receive(group, &mut self.stream, &mut self.payload, unix_ms()) {
+            let received = match receive(group, &mut self.stream, &mut self.payload, unix_ms) {
                 Ok(received) => received,
                 Err(why) => return Ended::Closed(why),
             };
@@ -416,16 +436,18 @@ fn finish(
             }
             others(done);
         }
+        log.begin_again(token);
     }
     None
 }
 
-/// Takes what the card says; how many frames that were. `scratch` has room for the payload of a frame.
+/// Takes what the card says; how many frames that were. `scratch` has room for the payload of a frame. Each is received at a time
+/// that is looked at when it is there: a thread that had to wait meanwhile would take a request for older than it is.
 pub(crate) fn receive<S: Service>(
     group: &HostGroup,
     stream: &mut HostStream<S>,
     scratch: &mut [u8],
-    now_ms: u64,
+    now_ms: impl Fn() -> u64,
 ) -> Result<usize, String> {
     for count in 0..FRAMES_A_TURN {
         if !stream.has_room() {
@@ -445,7 +467,7 @@ pub(crate) fn receive<S: Service>(
             return Err("a frame is longer than frames are".to_owned());
         };
         let frame = FromCard::decode(inline, payload).map_err(|error| error.to_string())?;
-        stream.received(now_ms, &frame).map_err(|fault| fault.to_string())?;
+        stream.received(now_ms(), &frame).map_err(|fault| fault.to_string())?;
     }
     Ok(FRAMES_A_TURN)
 }

@@ -194,7 +194,7 @@ impl Offloaded {
         let mut payload = vec![0; FRAGMENT_LEN];
         let mut is_told = false;
         loop {
-            let received = receive(&self.group, &mut self.stream, &mut payload, 0)?;
+            let received = receive(&self.group, &mut self.stream, &mut payload, || 0)?;
             let mut completions = Vec::new();
             self.files.poll_into(&mut completions);
             let mut is_full = false;
