@@ -49,6 +49,10 @@ fn histories_are_linearizable_while_halves_die() {
         Ok(report) => report,
         Err(failed) => panic!("{failed}"),
     };
+    // Some bugs keep a thing from happening. That is not how they are to be found: then only histories count.
+    if std::env::var_os("OB_PLANT").is_some() {
+        return;
+    }
     for what in HAPPENS {
         assert!(report.get(what) > 0, "{what} did not happen: {report:?}");
     }
