@@ -18,6 +18,14 @@ pub(crate) enum Bug {
     TableKept,
     /// `clock-unmeasured`: the host's clock is taken for the card's own.
     ClockUnmeasured,
+    /// `stamps-reused`: a life begins behind the stamps that the card has given, whatever the host has seen.
+    StampsReused,
+    /// `standing-kept`: what stands behind a request that may change who the client is does not wait for its reply.
+    StandingKept,
+    /// `turns-ignored`: who waits for room in the stream gets it before those that have waited longer.
+    TurnsIgnored,
+    /// `never-clogged`: more is read from a client and answered, however much it has not taken yet.
+    NeverClogged,
 }
 
 /// Whether a bug is planted.
@@ -32,6 +40,10 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "fallback-alone" => Some(Bug::FallbackAlone),
         "table-kept" => Some(Bug::TableKept),
         "clock-unmeasured" => Some(Bug::ClockUnmeasured),
+        "stamps-reused" => Some(Bug::StampsReused),
+        "standing-kept" => Some(Bug::StandingKept),
+        "turns-ignored" => Some(Bug::TurnsIgnored),
+        "never-clogged" => Some(Bug::NeverClogged),
         _ => None,
     });
     *planted == Some(bug)

@@ -143,6 +143,10 @@ impl<A: Application> Director<A> {
     fn await_stream(&mut self, connection: &mut Connection<A::Cutter>) {
         if !connection.flags.awaits_stream {
             connection.flags.awaits_stream = true;
+            if is_planted(Bug::TurnsIgnored) {
+                self.awaiting_stream.push_front(connection.key);
+                return;
+            }
             self.awaiting_stream.push_back(connection.key);
         }
     }
@@ -355,7 +359,7 @@ impl<A: Application> Director<A> {
         if may_change_standing {
             // Nothing behind it is looked at before its reply, and what the host then says of the connection holds.
             connection.standing_from = stamp;
-            connection.awaits_standing = true;
+            connection.awaits_standing = !is_planted(Bug::StandingKept);
             connection.has_session = true;
         }
         Ok(())
@@ -365,7 +369,7 @@ impl<A: Application> Director<A> {
     pub(crate) fn is_clogged(&self, connection: &Connection<A::Cutter>) -> bool {
         connection.awaits_standing
             || connection.pending.len() >= self.config.pending_max
-            || connection.output.len() >= self.config.output_len_max
+            || (connection.output.len() >= self.config.output_len_max && !is_planted(Bug::NeverClogged))
             || connection.held >= self.config.held_len_max
     }
 

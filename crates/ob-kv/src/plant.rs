@@ -52,6 +52,10 @@ pub(crate) enum Bug {
     FileUnheard,
     /// `no-margin`: the card answers for a key up to the moment at which it expires.
     NoMargin,
+    /// `clock-untold`: the card is told the time when a life begins, and not again.
+    ClockUntold,
+    /// `stamp-in-two-groups`: what one request changes may lie in several groups.
+    StampInTwoGroups,
 }
 
 /// Whether a bug is planted.
@@ -83,6 +87,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "life-unmarked" => Some(Bug::LifeUnmarked),
         "file-unheard" => Some(Bug::FileUnheard),
         "no-margin" => Some(Bug::NoMargin),
+        "clock-untold" => Some(Bug::ClockUntold),
+        "stamp-in-two-groups" => Some(Bug::StampInTwoGroups),
         _ => None,
     });
     *planted == Some(bug)

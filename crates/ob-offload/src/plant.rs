@@ -14,6 +14,10 @@ pub(crate) enum Bug {
     ReadUnseen,
     /// `flush-keeps`: a request that changes every key leaves the table as it is.
     FlushKeeps,
+    /// `earlier-life-kept`: files and records of a host that is gone count for the next one.
+    EarlierLifeKept,
+    /// `partly-answered`: a request for several keys is answered though only some are there.
+    PartlyAnswered,
 }
 
 /// Whether a bug is planted.
@@ -26,6 +30,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "admitted-at-submission" => Some(Bug::AdmittedAtSubmission),
         "read-unseen" => Some(Bug::ReadUnseen),
         "flush-keeps" => Some(Bug::FlushKeeps),
+        "earlier-life-kept" => Some(Bug::EarlierLifeKept),
+        "partly-answered" => Some(Bug::PartlyAnswered),
         _ => None,
     });
     *planted == Some(bug)

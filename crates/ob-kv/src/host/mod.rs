@@ -182,6 +182,7 @@ impl Clock {
     fn is_due(&self, last_stamp: u64, has_replies: bool) -> bool {
         match self.told {
             None => self.now_ms > 0,
+            Some(_) if is_planted(Bug::ClockUntold) => false,
             Some((told_ms, stamp)) => {
                 (has_replies || stamp < last_stamp) && self.now_ms >= told_ms + CLOCK_EVERY_MS
             }

@@ -472,6 +472,9 @@ impl Store {
         };
         self.log.reserve(self.now_ms, len).map_err(|_| errors::REQUEST_TOO_LONG)?;
         for change in changes.iter() {
+            if is_planted(Bug::StampInTwoGroups) {
+                let _ = self.log.reserve(self.now_ms, len);
+            }
             match change {
                 Change::Put { key, value, expires } => {
                     let record = Record { key, value: Some(value), stamp, expires: *expires };
