@@ -27,6 +27,9 @@ const PAIRS: u64 = 2;
 const MARGIN_NS: u64 = 25_000_000;
 const MS: u64 = 1_000_000;
 
+/// How often more is recorded until the log has been compacted: a machine that is slow writes no less for it.
+const COMPACTION_WAITS_MAX: u32 = 40;
+
 /// Histories that are recorded until one can be judged.
 const HISTORIES_MAX: u64 = 3;
 
@@ -40,9 +43,13 @@ fn histories_are_linearizable_while_halves_are_killed() {
     // A history that is too hard to judge says nothing: then another one is recorded.
     let (history, verdict) = (0..HISTORIES_MAX)
         .map(|attempt| {
-            let (history, served) = recorded(seed + attempt, deaths);
+            let (history, served, removed) = recorded(seed + attempt, deaths);
             let unknown = history.iter().filter(|operation| operation.returned.is_none()).count();
-            println!("{} operations, {unknown} without an answer, {served} by the card", history.len());
+            println!(
+                "{} operations, {unknown} without an answer, {served} by the card; {removed} parts were removed",
+                history.len()
+            );
+            assert!(removed > 0, "the log was not compacted meanwhile");
             let verdict = judged(&history);
             (history, verdict)
         })
@@ -62,8 +69,9 @@ fn judged(history: &History) -> Verdict {
     check(&KvSpec { margin: MARGIN_NS }, history, Limits::default())
 }
 
-/// What clients saw, and how many requests the card has answered while nothing was changed.
-fn recorded(seed: u64, deaths: u64) -> (History, u64) {
+/// What clients saw, how many requests the card has answered while nothing was changed, and how many parts of the log were
+/// compacted away by all lives of the host.
+fn recorded(seed: u64, deaths: u64) -> (History, u64, u64) {
     let mut service = Service::start(Setup::TIGHT);
     let mut rng = Rng::new(seed).fork("deaths");
     let recorder = Recorder {
@@ -74,7 +82,7 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64) {
         done: AtomicU64::new(0),
         history: Mutex::default(),
     };
-    let mut served = 0;
+    let (mut served, mut removed) = (0, 0);
     std::thread::scope(|scope| {
         let farewell = Farewell(&recorder.is_over);
         for client in 0..CLIENTS {
@@ -87,7 +95,11 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64) {
             if death % 2 == 0 {
                 served += recorder.wait_until_the_card_serves(&service);
             }
-            match rng.below(5) {
+            let killed = rng.below(5);
+            if !matches!(killed, 2 | 3) {
+                removed += parts_removed(&service);
+            }
+            match killed {
                 0 | 1 => service.kill_host(),
                 2 | 3 => service.kill_card(),
                 _ => service.kill_both(),
@@ -95,10 +107,24 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64) {
             service.start_what_is_dead();
         }
         recorder.wait_for_more(500);
+        removed += parts_removed(&service);
+        for _ in 0..COMPACTION_WAITS_MAX {
+            if removed > 0 {
+                break;
+            }
+            recorder.wait_for_more(500);
+            removed += parts_removed(&service);
+        }
         served += recorder.wait_until_the_card_serves(&service);
         drop(farewell);
     });
-    (recorder.history.into_inner().unwrap(), served)
+    (recorder.history.into_inner().unwrap(), served, removed)
+}
+
+/// How many parts of the log the host has removed in its present life.
+fn parts_removed(service: &Service) -> u64 {
+    service.wait_until_it_serves();
+    service.log_facts().parts_removed
 }
 
 struct Recorder {
