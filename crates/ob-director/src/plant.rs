@@ -24,6 +24,8 @@ pub(crate) enum Bug {
     StandingKept,
     /// `turns-ignored`: who waits for room in the stream gets it before those that have waited longer.
     TurnsIgnored,
+    /// `passed-by`: who needs less room in the stream passes by those that wait for more.
+    PassedBy,
     /// `never-clogged`: more is read from a client and answered, however much it has not taken yet.
     NeverClogged,
 }
@@ -43,6 +45,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "stamps-reused" => Some(Bug::StampsReused),
         "standing-kept" => Some(Bug::StandingKept),
         "turns-ignored" => Some(Bug::TurnsIgnored),
+        "passed-by" => Some(Bug::PassedBy),
         "never-clogged" => Some(Bug::NeverClogged),
         _ => None,
     });

@@ -413,7 +413,7 @@ impl<A: Application> Director<A> {
         port: &mut P,
         effort: &mut Effort,
     ) -> Result<u64, Stop> {
-        let is_turn = effort.is_first || self.awaiting_stream.is_empty();
+        let is_turn = effort.is_first || self.awaiting_stream.is_empty() || is_planted(Bug::PassedBy);
         if !is_turn || !is_announced || !self.stream.has_begun() || !self.control.is_empty() {
             return Err(Stop::NoRoom);
         }

@@ -364,6 +364,21 @@ fn who_waits_for_the_stream_gets_it_in_turn() {
 }
 
 #[test]
+fn who_waits_for_more_room_is_not_passed_by_those_who_need_less() {
+    let (mut world, first) = <World>::admitted();
+    let second = world.connect();
+    world.said();
+    world.host.0.borrow_mut().room_len = Some(100);
+    let long = format!("SET a {}", "v".repeat(200));
+    world.send(first, &format!("{long}\n"));
+    world.send(second, &"SET b 1\n".repeat(3));
+    assert_eq!(world.requests(), [], "or the first could wait for ever");
+    world.host.0.borrow_mut().room_len = None;
+    world.turn();
+    assert_eq!(world.texts(), [&long, "SET b 1", "SET b 1", "SET b 1"]);
+}
+
+#[test]
 fn memory_for_long_messages_is_shared_and_who_sits_on_it_is_closed() {
     let config = DirectorConfig { long_len_max: 256 << 10, ..director_config() };
     let mut world = <World>::with(engine_config(), config);

@@ -187,6 +187,8 @@ pub struct Wire {
     pub fragments: usize,
     /// How many more frames there is room for.
     pub room: usize,
+    /// The longest payload that there is room for, if not any is.
+    pub room_len: Option<usize>,
     events: VecDeque<HostEvent<Frame>>,
     pub closed: Option<String>,
     /// What is asked of the table at the moment of each frame.
@@ -212,8 +214,9 @@ pub struct ScriptedHost(pub Rc<RefCell<Wire>>);
 impl HostPort for ScriptedHost {
     type Frame = Frame;
 
-    fn has_room(&self, _: usize) -> bool {
-        self.0.borrow().room > 0
+    fn has_room(&self, len: usize) -> bool {
+        let wire = self.0.borrow();
+        wire.room > 0 && wire.room_len.is_none_or(|longest| len <= longest)
     }
 
     fn send(&mut self, frame: &FromCard<'_>) {
