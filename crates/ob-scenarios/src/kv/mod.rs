@@ -11,7 +11,7 @@
 //! Everything is what ships, but for the network, the disk, the clock, and the rings, in whose place frames are passed on in
 //! their order, late. In most runs answers are durable (`always`), so nothing that a client was told may be gone, whatever dies. In some
 //! they are not, and only what loses nothing even then happens: a card dies, a link breaks. In the rest of them, of which
-//! [`losses`] tells, everything happens, and what is lost must be an end of what was written.
+//! `losses` tells, everything happens, and what is lost must be an end of what was written.
 
 mod card;
 mod client;
