@@ -1,0 +1,13 @@
+//! Programs on the card: eBPF that clients hand over, proven harmless and compiled.
+//!
+//! ```text
+//!   bytes ─▶ isa::decode ─▶ Program (its shape is right) ─▶ verifier ─▶ Verified ─┬─▶ compiler ─▶ native code
+//!                                                     world: regions, contexts,   └─▶ interpreter, the reference
+//!                                                     helpers
+//! ```
+//!
+//! What programs may do and how they are held to it is in `docs/programs.md`.
+
+pub mod isa;
+pub mod program;
+pub mod world;
