@@ -10,4 +10,5 @@
 
 pub mod isa;
 pub mod program;
+pub mod verdict;
 pub mod world;
