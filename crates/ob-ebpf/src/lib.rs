@@ -8,6 +8,8 @@
 //!
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
+pub mod call;
+pub mod helpers;
 pub mod isa;
 pub mod program;
 pub mod world;
