@@ -10,6 +10,7 @@
 
 pub mod call;
 pub mod helpers;
+pub mod interpreter;
 pub mod isa;
 pub mod program;
 pub mod world;
