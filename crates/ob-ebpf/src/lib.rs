@@ -10,4 +10,5 @@
 
 pub mod isa;
 pub mod program;
+pub mod text;
 pub mod world;
