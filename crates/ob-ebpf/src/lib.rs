@@ -13,4 +13,5 @@ pub mod helpers;
 pub mod interpreter;
 pub mod isa;
 pub mod program;
+pub mod text;
 pub mod world;
