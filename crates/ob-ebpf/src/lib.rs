@@ -8,7 +8,11 @@
 //!
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
+pub mod call;
+pub mod helpers;
+pub mod interpreter;
 pub mod isa;
 pub mod program;
+pub mod text;
 pub mod verdict;
 pub mod world;

@@ -176,8 +176,7 @@ mod tests {
     use super::*;
     use crate::isa::{self, Size};
 
-    const WORLD: World =
-        World { name: "test", fields: &[], scratch_len: 64, data_len_max: 4096, table_value_len: 0 };
+    const WORLD: World = World::raw(64);
 
     fn two_functions() -> Arc<Program> {
         let load = Instruction::Load {

@@ -213,11 +213,23 @@ impl Helper {
     }
 }
 
+/// What a program finds in its registers when it begins. The others are uninitialised, but for `r10`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// `r1` is the address of the context.
+    Context,
+    /// `r1` is the address of the scratch, and `r2` the number of its bytes. There is no context: this is how other runtimes call
+    /// programs, and how test vectors are written.
+    Memory,
+}
+
 /// A hook, as programs see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     /// What people call it, and how sections of objects say for which hook they are.
     pub name: &'static str,
+    /// What programs find in their registers.
+    pub entry: Entry,
     /// The fields of its context, one behind the other.
     pub fields: &'static [Field],
     /// Bytes of the scratch.
@@ -232,6 +244,19 @@ pub struct World {
 pub const DATA_LEN_MAX: u32 = 16 << 20;
 
 impl World {
+    /// No hook, but memory of so many bytes and nothing else ([`Entry::Memory`]).
+    #[must_use]
+    pub const fn raw(scratch_len: u32) -> Self {
+        Self {
+            name: "raw",
+            entry: Entry::Memory,
+            fields: &[],
+            scratch_len,
+            data_len_max: 0,
+            table_value_len: 0,
+        }
+    }
+
     /// Bytes of the context.
     #[must_use]
     pub const fn context_len(&self) -> usize {
