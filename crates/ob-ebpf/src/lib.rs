@@ -9,6 +9,8 @@
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
 pub mod call;
+#[cfg(feature = "compiler")]
+pub mod compiler;
 pub mod helpers;
 pub mod interpreter;
 pub mod isa;
