@@ -9,5 +9,7 @@
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
 pub mod isa;
+pub mod number;
+pub mod plant;
 pub mod program;
 pub mod world;
