@@ -1,6 +1,6 @@
 //! What operations do to numbers.
 
-use super::Number;
+use super::WordSet;
 use super::bits::KnownBits;
 use super::combine::{Amounts, combined, remainders};
 use super::pieces::{Interval, Pieces};
@@ -8,7 +8,7 @@ use super::word::{Word, apply, low_bits};
 use crate::isa::{AluOp, Width};
 use crate::plant::{Bug, is_planted};
 
-impl<const BITS: u32> Number<BITS> {
+impl<const BITS: u32> WordSet<BITS> {
     /// All results of an operation.
     #[must_use]
     #[inline]

@@ -73,6 +73,11 @@ impl KnownBits {
         Self { value: self.value | (word & self.unknown & !unknown), unknown: self.unknown & unknown }
     }
 
+    /// Without what is known of some bits.
+    pub(super) const fn forgotten(self, bits: u64) -> Self {
+        Self { value: self.value & !bits, unknown: self.unknown | bits }
+    }
+
     /// The words that the inverted words of this are.
     pub(super) const fn inverted(self, word: Word) -> Self {
         Self { value: !self.possible() & word.mask(), unknown: self.unknown }

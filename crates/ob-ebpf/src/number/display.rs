@@ -2,63 +2,49 @@
 
 use std::fmt;
 
-use super::Number;
-use super::word::filled;
+use super::WordSet;
+use super::pieces::Pieces;
+use super::word::{Word, low_bits};
 
 /// From here on ends are written as hexadecimal numbers, which are easier to tell apart.
 const LONG: u64 = 1 << 20;
 
-impl<const BITS: u32> fmt::Display for Number<BITS> {
+impl<const BITS: u32> fmt::Display for WordSet<BITS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(constant) = self.as_constant() {
-            return write!(f, "{}", End(Self::WHOLE.signed(constant)));
+            return write!(f, "{}", Signed(Self::WHOLE.signed(constant)));
         }
         let mut says = Separated { f, is_first: true };
-        self.write_interval(&mut says)?;
-        self.write_lower_half(&mut says)?;
-        self.write_bits(&mut says)?;
+        if self.is_interval_telling() {
+            write_interval(Self::WHOLE, &self.whole, "", &mut says)?;
+        }
+        let is_half_said = self.is_lower_half_telling();
+        if is_half_said {
+            write_interval(Self::HALF, &self.half, "lower half ", &mut says)?;
+        }
+        self.write_bits(is_half_said, &mut says)?;
         if says.is_first { f.write_str("any") } else { Ok(()) }
     }
 }
 
-impl<const BITS: u32> Number<BITS> {
-    fn write_interval(&self, says: &mut Separated<'_, '_>) -> fmt::Result {
-        let (low, high) = self.whole.signed_span(Self::WHOLE);
-        let span = self.whole.span();
-        if self.whole.positive.is_empty() || self.whole.negative.is_empty() {
-            return says.say(format_args!("{}..={}", End(low), End(high)));
-        }
-        let any = Self::any();
-        let is_signed_less = (low.abs_diff(high)) <= span.high - span.low;
-        if is_signed_less && self.signed_bounds() != any.signed_bounds() {
-            says.say(format_args!("{}..={}", End(low), End(high)))
-        } else if self.unsigned_bounds() != any.unsigned_bounds() {
-            says.say(format_args!("{}..={}", Unsigned(span.low), Unsigned(span.high)))
-        } else {
-            Ok(())
-        }
+impl<const BITS: u32> WordSet<BITS> {
+    /// Whether the lower half and the bits, without those that all words of the interval have in common, would not say it.
+    fn is_interval_telling(&self) -> bool {
+        let bits = self.bits.forgotten(Self::WHOLE.mask() & !self.whole.varying());
+        Self::described(Pieces::any(Self::WHOLE), self.half, bits).whole != self.whole
     }
 
-    /// The lower half, unless what is said of the word says it already.
-    fn write_lower_half(&self, says: &mut Separated<'_, '_>) -> fmt::Result {
-        let implied = Self::described(self.whole, super::Pieces::any(Self::HALF), self.bits);
-        if implied.half == self.half {
-            return Ok(());
-        }
-        let span = self.half.span();
-        let (low, high) = self.half.signed_span(Self::HALF);
-        if self.half.negative.is_empty() || low.abs_diff(high) > span.high - span.low {
-            says.say(format_args!("lower half {}..={}", Unsigned(span.low), Unsigned(span.high)))
-        } else {
-            says.say(format_args!("lower half {}..={}", End(low), End(high)))
-        }
+    /// Whether the interval and the bits, without those that all lower halves have in common, would not say it.
+    fn is_lower_half_telling(&self) -> bool {
+        let bits = self.bits.forgotten(Self::HALF.mask() & !self.half.varying());
+        let is_constant = self.half.varying() == 0;
+        !is_constant && Self::described(self.whole, Pieces::any(Self::HALF), bits).half != self.half
     }
 
-    /// The lowest bits as a remainder, and others that the intervals do not give.
-    fn write_bits(&self, says: &mut Separated<'_, '_>) -> fmt::Result {
-        let lowest = self.bits.unknown.trailing_zeros();
-        let (divisor, remainder) = (1u64 << lowest.min(63), self.bits.value & ((1 << lowest.min(63)) - 1));
-        match (divisor, remainder) {
+    /// The lowest bits as a remainder, and others that the intervals do not say.
+    fn write_bits(&self, is_half_said: bool, says: &mut Separated<'_, '_>) -> fmt::Result {
+        let lowest = low_bits(self.bits.unknown.trailing_zeros());
+        match (lowest + 1, self.bits.value & lowest) {
             (1, _) => {}
             (2, 0) => says.say(format_args!("even"))?,
             (2, _) => says.say(format_args!("odd"))?,
@@ -67,14 +53,23 @@ impl<const BITS: u32> Number<BITS> {
                 says.say(format_args!("{} above a multiple of {}", Unsigned(rest), Unsigned(divisor)))?;
             }
         }
-        let known = filled(self.bits.unknown) & !self.bits.unknown & !(divisor - 1);
-        let above = Self::WHOLE.mask() & !self.whole.varying() & !filled(self.bits.unknown);
-        let prefix = Self::WHOLE.mask() & !filled(self.bits.unknown) & !above;
-        let known = known | prefix;
+        let half_said = if is_half_said { Self::HALF.mask() & !self.half.varying() } else { 0 };
+        let known = self.whole.varying() & !self.bits.unknown & !lowest & !half_said;
         if known == 0 {
             return Ok(());
         }
         says.say(format_args!("bits {known:#x} are {:#x}", self.bits.value & known))
+    }
+}
+
+/// The shorter one of the two intervals, with a sign if they are equally long.
+fn write_interval(word: Word, pieces: &Pieces, of: &str, says: &mut Separated<'_, '_>) -> fmt::Result {
+    let (low, high) = pieces.signed_span(word);
+    let span = pieces.span();
+    if low.abs_diff(high) <= span.high - span.low {
+        says.say(format_args!("{of}{}..={}", Signed(low), Signed(high)))
+    } else {
+        says.say(format_args!("{of}{}..={}", Unsigned(span.low), Unsigned(span.high)))
     }
 }
 
@@ -94,9 +89,9 @@ impl Separated<'_, '_> {
 }
 
 /// A number with a sign.
-struct End(i64);
+struct Signed(i64);
 
-impl fmt::Display for End {
+impl fmt::Display for Signed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
         write!(f, "{sign}{}", Unsigned(self.0.unsigned_abs()))

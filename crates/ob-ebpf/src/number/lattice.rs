@@ -1,6 +1,6 @@
 //! Unions and meets of numbers, and what makes loops end.
 
-use super::Number;
+use super::WordSet;
 use super::bits::KnownBits;
 use super::pieces::{Interval, Pieces};
 use super::word::{Word, low_bits};
@@ -9,7 +9,7 @@ use crate::plant::{Bug, is_planted};
 /// How many of the lowest bits may be known of what is being widened; between these, the lower count is taken.
 const WIDENED_LOW_BITS: [u32; 8] = [12, 9, 6, 4, 3, 2, 1, 0];
 
-impl<const BITS: u32> Number<BITS> {
+impl<const BITS: u32> WordSet<BITS> {
     /// The words of either, and as few others as can be described.
     #[must_use]
     #[inline]

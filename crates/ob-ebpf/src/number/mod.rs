@@ -34,15 +34,18 @@ use alu::Part;
 use pieces::Pieces;
 use word::Word;
 
+/// What is known of a register or a slot of the stack that holds a number.
+pub type Number = WordSet<64>;
+
 /// A set of words of `BITS` bits, which is never empty. Words are in the lower bits of a `u64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Number<const BITS: u32 = 64> {
+pub struct WordSet<const BITS: u32> {
     whole: Pieces,
     half: Pieces,
     bits: KnownBits,
 }
 
-impl<const BITS: u32> Number<BITS> {
+impl<const BITS: u32> WordSet<BITS> {
     const WHOLE: Word = {
         assert!(
             BITS >= 4 && BITS <= 64 && BITS % 2 == 0,

@@ -4,12 +4,12 @@
 //! among the known bits by arithmetic, in the lower half by its two pieces, and in the word by its upper half, whose bits
 //! are known or not, and its lower half, which is one of those that there are.
 
-use super::Number;
+use super::WordSet;
 use super::bits::KnownBits;
 use super::pieces::{Interval, Pieces};
 use super::word::Word;
 
-impl<const BITS: u32> Number<BITS> {
+impl<const BITS: u32> WordSet<BITS> {
     /// The number that some descriptions together say; none if no word fits all of them.
     #[inline]
     pub(super) fn normal(whole: Pieces, half: Pieces, bits: KnownBits) -> Option<Self> {

@@ -1,6 +1,6 @@
 //! What a branch tells of the numbers that it compares.
 
-use super::Number;
+use super::WordSet;
 use super::bits::KnownBits;
 use super::pieces::Pieces;
 use crate::isa::{Test, Width};
@@ -38,7 +38,7 @@ impl Relation {
     }
 }
 
-impl<const BITS: u32> Number<BITS> {
+impl<const BITS: u32> WordSet<BITS> {
     /// What is known of two numbers after a test of them has held, or has not; none if that cannot be.
     #[must_use]
     #[inline]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ob_ebpf::isa::{Test, Width};
-use ob_ebpf::number::Number;
+use ob_ebpf::number::WordSet;
 
 /// A generator of numbers that look random, and are the same in each run.
 pub(crate) struct Seeded(u64);
@@ -53,7 +53,7 @@ pub(crate) fn all_words<const BITS: u32>() -> std::ops::Range<u64> {
     0..1 << BITS
 }
 
-pub(crate) fn members<const BITS: u32>(number: &Number<BITS>) -> Vec<u64> {
+pub(crate) fn members<const BITS: u32>(number: &WordSet<BITS>) -> Vec<u64> {
     all_words::<BITS>().filter(|word| number.contains(*word)).collect()
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn holds(test: Test, bits: u32, left: u64, right: u64) -> bool {
 }
 
 /// The best description of some words.
-pub(crate) fn described<const BITS: u32>(words: &[u64]) -> Option<Number<BITS>> {
-    let constants = words.iter().map(|word| Number::constant(*word));
+pub(crate) fn described<const BITS: u32>(words: &[u64]) -> Option<WordSet<BITS>> {
+    let constants = words.iter().map(|word| WordSet::constant(*word));
     constants.reduce(|all, one| all.join(&one))
 }
 
@@ -92,21 +92,21 @@ fn signed_ranges(bits: u32) -> impl Iterator<Item = (i64, i64)> {
 }
 
 /// The sets that one description alone can say.
-pub(crate) fn simple<const BITS: u32>() -> Vec<Number<BITS>> {
+pub(crate) fn simple<const BITS: u32>() -> Vec<WordSet<BITS>> {
     let mut all = Vec::new();
-    all.extend(unsigned_ranges(BITS).map(|(low, high)| Number::unsigned(low..=high)));
-    all.extend(signed_ranges(BITS).map(|(low, high)| Number::signed(low..=high)));
+    all.extend(unsigned_ranges(BITS).map(|(low, high)| WordSet::unsigned(low..=high)));
+    all.extend(signed_ranges(BITS).map(|(low, high)| WordSet::signed(low..=high)));
     for unknown in all_words::<BITS>() {
         let values = all_words::<BITS>().filter(|value| value & unknown == 0);
-        all.extend(values.map(|value| Number::with_bits(value, unknown)));
+        all.extend(values.map(|value| WordSet::with_bits(value, unknown)));
     }
-    all.extend(unsigned_ranges(BITS / 2).map(|(low, high)| Number::lower_unsigned(low..=high)));
-    all.extend(signed_ranges(BITS / 2).map(|(low, high)| Number::lower_signed(low..=high)));
+    all.extend(unsigned_ranges(BITS / 2).map(|(low, high)| WordSet::lower_unsigned(low..=high)));
+    all.extend(signed_ranges(BITS / 2).map(|(low, high)| WordSet::lower_signed(low..=high)));
     distinct(all)
 }
 
 /// Those, and the meets of some of them, until there are as many as are wanted.
-pub(crate) fn family<const BITS: u32>(count: usize, seed: u64) -> Vec<Number<BITS>> {
+pub(crate) fn family<const BITS: u32>(count: usize, seed: u64) -> Vec<WordSet<BITS>> {
     let simple = simple::<BITS>();
     let mut seeded = Seeded::new(seed);
     let mut all = simple.clone();
@@ -127,7 +127,7 @@ pub(crate) fn family<const BITS: u32>(count: usize, seed: u64) -> Vec<Number<BIT
     all
 }
 
-fn distinct<const BITS: u32>(all: Vec<Number<BITS>>) -> Vec<Number<BITS>> {
+fn distinct<const BITS: u32>(all: Vec<WordSet<BITS>>) -> Vec<WordSet<BITS>> {
     let mut seen = BTreeSet::new();
     all.into_iter().filter(|number| seen.insert(format!("{number:?}"))).collect()
 }

@@ -1,11 +1,11 @@
 //! The normal form, and the laws of unions and meets.
 
-use ob_ebpf::number::Number;
+use ob_ebpf::number::WordSet;
 
 use crate::family::{Seeded, described, family, members, signed};
 
 /// All ends are words of the set.
-fn check_normal<const BITS: u32>(number: &Number<BITS>) {
+fn check_normal<const BITS: u32>(number: &WordSet<BITS>) {
     let words = members(number);
     let ends = |words: &[u64], bits: u32| {
         let unsigned = *words.iter().min().unwrap()..=*words.iter().max().unwrap();
@@ -17,7 +17,7 @@ fn check_normal<const BITS: u32>(number: &Number<BITS>) {
     let bounds = (number.lower_unsigned_bounds(), number.lower_signed_bounds());
     assert_eq!(bounds, ends(&lower, BITS / 2), "{number:?}");
     assert_eq!(number.as_constant().is_some(), words.len() == 1, "{number:?}");
-    assert_eq!(number.meet(&Number::any()).as_ref(), Some(number), "it has only one form");
+    assert_eq!(number.meet(&WordSet::any()).as_ref(), Some(number), "it has only one form");
     let best = described::<BITS>(&words).unwrap();
     assert!(best.is_subset_of(number), "{best:?} {number:?}");
 }
@@ -29,7 +29,7 @@ fn no_end_could_be_nearer() {
     family::<8>(10_000, 23).iter().for_each(check_normal);
 }
 
-fn check_pair<const BITS: u32>(left: &Number<BITS>, right: &Number<BITS>) {
+fn check_pair<const BITS: u32>(left: &WordSet<BITS>, right: &WordSet<BITS>) {
     let (lefts, rights) = (members(left), members(right));
     let both: Vec<u64> = lefts.iter().copied().filter(|word| right.contains(*word)).collect();
     let met = left.meet(right);

@@ -93,7 +93,8 @@ fn results_are_as_sharp_as_proofs_need_them() {
         (unsigned(0, 9).bytes(ByteOrder::Little, Size::B4), "0..=9"),
         (constant(0x1234).bytes(ByteOrder::Big, Size::B2), "13330"),
         (Number::loaded(Size::B2, true), "-32768..=32767"),
-        (unsigned(0, 10).join(&constant(64)), "0..=64"),
+        (unsigned(0, 10).join(&constant(64)), "0..=64, bits 0x30 are 0x0"),
+        (unsigned(0, 10).join(&constant(63)), "0..=63"),
         (constant(8).join(&constant(24)), "8..=24, 8 above a multiple of 16"),
     ];
     for (number, wanted) in cases {

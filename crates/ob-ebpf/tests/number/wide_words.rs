@@ -64,7 +64,7 @@ fn check_normal(number: &Number) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000)
+        std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6000)
     ))]
 
     #[test]
@@ -98,8 +98,8 @@ proptest! {
                 prop_assert!(number.bytes(order, size).contains(order.apply(size, word)));
             }
             let below = 64 - size.bits();
-            prop_assert!(Number::<64>::loaded(size, false).contains(word << below >> below));
-            prop_assert!(Number::<64>::loaded(size, true).contains(((word << below) as i64 >> below) as u64));
+            prop_assert!(Number::loaded(size, false).contains(word << below >> below));
+            prop_assert!(Number::loaded(size, true).contains(((word << below) as i64 >> below) as u64));
         }
     }
 
