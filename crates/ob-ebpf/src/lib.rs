@@ -14,6 +14,8 @@ pub mod compiler;
 pub mod helpers;
 pub mod interpreter;
 pub mod isa;
+pub mod number;
+pub mod plant;
 pub mod program;
 pub mod text;
 pub mod verdict;
