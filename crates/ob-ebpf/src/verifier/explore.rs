@@ -1,0 +1,182 @@
+//! Follows the ways through a function until nothing new comes of it.
+
+use std::collections::BTreeMap;
+
+use crate::isa::Register;
+use crate::verifier::flow::Meeting;
+use crate::verifier::refusal::{PATH_MAX, Refused, Why, instruction_text};
+use crate::verifier::state::State;
+use crate::verifier::step::Next;
+use crate::verifier::value::Value;
+use crate::verifier::{Verifier};
+
+/// States that are kept apart where ways meet; more are joined.
+const APART_MAX: usize = 6;
+/// How often the state of a loop is only joined with what comes; then it is widened.
+const JOINS: usize = 2;
+/// How often what is widened stops at the program's own constants.
+const WIDENINGS: usize = 12;
+
+/// A branch on the way to a state, and the one before it.
+type Trail = Option<u32>;
+
+/// The function that is being verified.
+#[derive(Default)]
+struct Exploring {
+    /// States that were followed, at places where ways meet.
+    followed: BTreeMap<usize, Followed>,
+    /// States to follow, by their instructions.
+    waiting: BTreeMap<usize, Vec<(State, Trail)>>,
+    /// Branches, each with whether it was taken, and the one before it.
+    trails: Vec<(usize, bool, Trail)>,
+    exit: Option<State>,
+}
+
+#[derive(Default)]
+struct Followed {
+    states: Vec<State>,
+    /// How often the state of a loop has changed.
+    changes: usize,
+}
+
+impl Verifier<'_> {
+    /// Verifies a function with what it may find; what it leaves, if it ever returns.
+    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Option<State>, Box<Refused>> {
+        let function = self.variants.get(variant).map_or(0, |variant| variant.function);
+        let begin = self.program.functions().get(function).map_or(0, |function| function.begin);
+        let mut exploring = Exploring::default();
+        self.arrive(&mut exploring, begin, entry, None);
+        // Ways are followed from above: so an inner loop has settled before what is behind it is looked at.
+        while let Some(mut first) = exploring.waiting.first_entry() {
+            let at = *first.key();
+            let Some((state, trail)) = first.get_mut().pop() else {
+                first.remove();
+                continue;
+            };
+            self.follow(&mut exploring, at, state, trail)?;
+        }
+        Ok(exploring.exit)
+    }
+
+    /// Follows one way to the next place where ways meet, or part.
+    fn follow(
+        &mut self,
+        exploring: &mut Exploring,
+        mut at: usize,
+        mut state: State,
+        trail: Trail,
+    ) -> Result<(), Box<Refused>> {
+        loop {
+            self.steps += 1;
+            if self.steps > self.options.steps_max {
+                let why = Why::TooComplex(self.options.steps_max);
+                return Err(self.refusal(exploring, at, why, &state, trail));
+            }
+            let next = match self.step(at, state) {
+                Ok(next) => next,
+                Err((why, known)) => {
+                    let inner = self.refused.take();
+                    return Err(inner.unwrap_or_else(|| self.refusal(exploring, at, why, &known, trail)));
+                }
+            };
+            match next {
+                Next::Never => return Ok(()),
+                Next::Exit(exit) => {
+                    exploring.exit = Some(match exploring.exit.take() {
+                        Some(before) => before.merge(&exit, None, 0),
+                        None => exit,
+                    });
+                    return Ok(());
+                }
+                Next::Either(target, outcomes) => {
+                    let [taken, behind] = *outcomes;
+                    for (to, outcome, is_taken) in [(target, taken, true), (at + 1, behind, false)] {
+                        let Some(outcome) = outcome else { continue };
+                        exploring.trails.push((at, is_taken, trail));
+                        let trail = u32::try_from(exploring.trails.len() - 1).ok();
+                        self.arrive(exploring, to, outcome, trail);
+                    }
+                    return Ok(());
+                }
+                Next::At(target, behind) => {
+                    self.arrive(exploring, target, behind, trail);
+                    return Ok(());
+                }
+                Next::Behind(behind) => {
+                    at += 1;
+                    if self.flow.meeting(at) != Meeting::No {
+                        self.arrive(exploring, at, behind, trail);
+                        return Ok(());
+                    }
+                    state = behind;
+                }
+            }
+        }
+    }
+
+    /// A state comes to an instruction: it is followed, unless one was that contains it.
+    fn arrive(&self, exploring: &mut Exploring, at: usize, mut state: State, trail: Trail) {
+        let meeting = self.flow.meeting(at);
+        state.keep_only(self.flow.live(at));
+        if meeting != Meeting::No {
+            let followed = exploring.followed.entry(at).or_default();
+            if followed.states.iter().any(|known| state.is_within(known)) {
+                return;
+            }
+            let floor = self.program.data_len_min();
+            match (meeting, followed.states.pop()) {
+                (Meeting::Loop, Some(known)) => {
+                    followed.changes += 1;
+                    let thresholds: Option<&[u64]> = match followed.changes {
+                        ..=JOINS => None,
+                        changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
+                        _ => Some(&[]),
+                    };
+                    state = known.merge(&state, thresholds, floor);
+                    // What waits is contained in what follows now.
+                    exploring.waiting.remove(&at);
+                }
+                (_, Some(known)) if followed.states.len() + 1 >= APART_MAX => {
+                    state = known.merge(&state, None, floor);
+                }
+                (_, known) => followed.states.extend(known),
+            }
+            followed.states.push(state.clone());
+        }
+        exploring.waiting.entry(at).or_default().push((state, trail));
+    }
+
+    fn refusal(
+        &self,
+        exploring: &Exploring,
+        at: usize,
+        why: Why,
+        state: &State,
+        mut trail: Trail,
+    ) -> Box<Refused> {
+        let mut path = Vec::new();
+        while let Some((at, is_taken, before)) = trail.and_then(|at| exploring.trails.get(at as usize)) {
+            if path.len() == PATH_MAX {
+                break;
+            }
+            path.push((*at, *is_taken));
+            trail = *before;
+        }
+        path.reverse();
+        let named = |(at, variant): &(usize, usize)| {
+            let function = self.variants.get(*variant).and_then(|variant| self.program.functions().get(variant.function));
+            (*at, function.map_or_else(String::new, |function| function.name.clone()))
+        };
+        let registers = Register::all().map(|register| (register, state.get(register)));
+        let registers = registers.filter(|(_, value)| *value != Value::Uninitialised);
+        Box::new(Refused {
+            at,
+            instruction: instruction_text(self.program, at),
+            line: self.program.line(at).cloned(),
+            why,
+            path,
+            registers: registers.map(|(register, value)| (register, value.to_string())).collect(),
+            calls: self.calls.iter().rev().map(named).collect(),
+        })
+    }
+}
