@@ -1,7 +1,7 @@
 //! A case: a program, the memory that it gets, and what comes of it.
 //!
-//! A file of the public suite is one case; a file of ours has many, each below a line `=== name`. Both are cut into sections by lines that
-//! begin with `-- `. The first section of a case of ours is its `asm`.
+//! A file of the public suite is one case; a file of ours has many, each below a line `=== name`. Both are cut into sections by
+//! lines that begin with `-- `. The first section of a case of ours is its `asm`.
 //!
 //! | section | what it holds |
 //! |---|---|

@@ -114,8 +114,9 @@ fn our_vectors_have_every_instruction() {
     for program in ours().iter().filter_map(|case| case.program().ok()) {
         kinds.extend(program.instructions().iter().map(kind_of));
     }
-    // 13 operations and a move, in both widths, with a register or an immediate; 11 tests likewise; 2 negations, 5 moves with a sign, 3 orders of
-    // 3 sizes; 3 wide loads; 4 loads and 3 with a sign, 4 stores of either kind; 10 atomics in both widths; jump, exit, and calls of both kinds.
+    // 13 operations and a move, in both widths, with a register or an immediate; 11 tests likewise; 2 negations, 5 moves with a
+    // sign, 3 orders of 3 sizes; 3 wide loads; 4 loads and 3 with a sign, 4 stores of either kind; 10 atomics in both widths;
+    // jump, exit, and calls of both kinds.
     let expected = (13 + 1) * 4 + 11 * 4 + 2 + 5 + 9 + 3 + (4 + 3) + 4 * 2 + 10 * 2 + 4;
     assert_eq!(kinds.len(), expected, "{kinds:#?}");
 }

@@ -1,5 +1,5 @@
-//! Tables of operands and results, a line each, made into programs that have the operands in registers, in the instruction, in one register twice,
-//! in memory or on the stack.
+//! Tables of operands and results, a line each, made into programs that have the operands in registers, in the instruction, in
+//! one register twice, in memory or on the stack.
 
 use crate::case::{Case, read_number};
 
@@ -108,8 +108,8 @@ pub(crate) fn branches(file: &str, text: &str) -> Vec<Case> {
     cases
 }
 
-/// `op memory operand = memory register`, or `cmpxchg memory r0 operand = memory r0`: eight bytes of memory in any case, of which an operation of 32
-/// bits touches the lower four.
+/// `op memory operand = memory register`, or `cmpxchg memory r0 operand = memory r0`: eight bytes of memory in any case, of
+/// which an operation of 32 bits touches the lower four.
 pub(crate) fn atomics(file: &str, text: &str) -> Vec<Case> {
     let mut cases = Vec::new();
     for Line { at, name, operands, results } in lines(file, text) {
