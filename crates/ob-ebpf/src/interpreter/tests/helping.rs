@@ -152,6 +152,9 @@ fn arguments_are_what_the_signature_says() {
     assert_eq!(violation(into_context), Violation::ContextAccess { offset: 40 });
     let nothing = "r1 = 0\nr2 = r10\nr2 += -8\nr3 = 8\ncall 3";
     assert_eq!(stopped(nothing), Violation::UninitialisedStack { offset: -8 });
+    // A range has a value as a whole, though less of it is copied.
+    let in_part = "*(u64 *)(r10 - 16) = 1\nr1 = r7\nr2 = 8\nr3 = r10\nr3 += -16\nr4 = 9\ncall 2";
+    assert_eq!(stopped(in_part), Violation::UninitialisedStack { offset: -8 });
     for number in [0, 7, 1000] {
         assert_eq!(stopped(&format!("call {number}")), Violation::NoHelper(number));
     }

@@ -182,7 +182,8 @@ fn offsets_that_wrap_around_are_out_of_bounds() {
 
 #[test]
 fn a_slot_holds_a_whole_pointer_or_none() {
-    let begin = "*(u64 *)(r10 - 16) = 0\n*(u64 *)(r10 - 8) = r1\n";
+    // Where the pointer is, a number was before.
+    let begin = "*(u64 *)(r10 - 16) = 0\n*(u64 *)(r10 - 8) = 0\n*(u64 *)(r10 - 8) = r1\n";
     for (line, offset) in [
         ("r0 = *(u32 *)(r10 - 8)", -8),
         ("r0 = *(u8 *)(r10 - 1)", -1),
@@ -274,4 +275,6 @@ fn a_function_may_return_what_lives_on() {
     assert_eq!(run(nothing), Ok(1), "or nothing");
     let nothing = "call local f\nexit\nf:\nexit";
     assert_eq!(violation(nothing), Violation::UninitialisedRegister(Register::R0));
+    let callers = "r0 = 1\ncall local f\nexit\nf:\nr0 += 1\nexit";
+    assert_eq!(violation(callers), Violation::UninitialisedRegister(Register::R0));
 }
