@@ -8,6 +8,7 @@
 //!
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
+pub mod elf;
 pub mod isa;
 pub mod program;
 pub mod text;
