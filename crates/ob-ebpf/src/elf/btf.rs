@@ -41,7 +41,7 @@ impl<'data> Btf<'data> {
     /// What two sections say, if they can be read at all.
     pub(super) fn parse(types: &'data [u8], lines: &'data [u8]) -> Option<Self> {
         let header = Header::parse(types)?;
-        let strings = header.part(types, 12)?;
+        let strings = header.part(types, 16)?;
         let header = Header::parse(lines)?;
         let mut found = Self { strings, lines: HashMap::new(), core_relocations: HashMap::new() };
         if let Some(part) = header.part(lines, 16) {

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+pub(crate) mod elf;
+
 use ob_ebpf::isa::{
     self, AluOp, AtomicOp, ByteOrder, Callee, Instruction, Operand, Register, Size, Test, Wide, Width,
 };
