@@ -9,6 +9,7 @@
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
 pub mod call;
+pub mod elf;
 pub mod helpers;
 pub mod interpreter;
 pub mod isa;
