@@ -16,9 +16,9 @@
 //!
 //! # Alignment
 //!
-//! Loads and stores may be at any address. Atomic operations have to be at a multiple of their width, counted from where the region begins
-//! (a frame of the stack: from where it ends). The regions that a program can write to begin at multiples of [`ALIGNMENT`] in memory, so that this is the
-//! same for a processor.
+//! Loads and stores may be at any address. Atomic operations have to be at a multiple of their width, counted from where the
+//! region begins (a frame of the stack: from where it ends). The regions that a program can write to begin at multiples of
+//! [`ALIGNMENT`] in memory, so that this is the same for a processor.
 
 use thiserror::Error;
 
@@ -35,8 +35,8 @@ pub struct Call<'a> {
     pub data: &'a [u8],
     /// What it reads and writes; of the world's length, and aligned to [`ALIGNMENT`].
     pub scratch: &'a mut [u8],
-    /// The context, a word for each of the world's fields. Words of addresses and lengths are of no interest to the hook: whatever runs the
-    /// program may use them, and fills in itself what the program sees there.
+    /// The context, a word for each of the world's fields. Words of addresses and lengths are of no interest to the hook:
+    /// whatever runs the program may use them, and fills in itself what the program sees there.
     pub context: &'a mut [u64],
     /// What the call may cost; afterwards, what is left.
     pub fuel: u32,
@@ -48,7 +48,8 @@ pub struct Call<'a> {
 
 /// A table that programs look things up in.
 pub trait TableLookup {
-    /// Puts the whole value of a key into `value`, which has the world's `table_value_len` bytes; or leaves `value` as it is, and says `false`.
+    /// Puts the whole value of a key into `value`, which has the world's `table_value_len` bytes; or leaves `value` as it is,
+    /// and says `false`.
     fn lookup(&self, key: &[u8], value: &mut [u8]) -> bool;
 }
 
@@ -151,8 +152,8 @@ pub enum FaultKind {
     OutOfBounds {
         /// Of which region.
         region: Region,
-        /// Where, from the region's first byte; in a frame of the stack, from its end, where `r10` points to. The difference of two addresses
-        /// modulo 2⁶⁴, with a sign.
+        /// Where, from the region's first byte; in a frame of the stack, from its end, where `r10` points to. The difference of
+        /// two addresses modulo 2⁶⁴, with a sign.
         offset: i64,
         /// How many bytes were to be read or written.
         len: u32,
@@ -177,11 +178,12 @@ pub enum FaultKind {
         /// The most.
         max: u32,
     },
-    /// What no verified program does. Only the interpreter can tell, which needs nobody's word that a program is verified: a verified program that shows this has
-    /// shown a fault of the verifier.
+    /// What no verified program does. Only the interpreter can tell, which needs nobody's word that a program is verified: a
+    /// verified program that shows this has shown a fault of the verifier.
     #[error("not allowed: {0}")]
     Unproven(Violation),
-    /// An access that was proven to be in bounds is not. Only compiled code that keeps its checks can tell, and it has shown a fault of the verifier.
+    /// An access that was proven to be in bounds is not. Only compiled code that keeps its checks can tell, and it has shown a
+    /// fault of the verifier.
     #[error("{len} bytes at offset {offset} are not all in the {}, but that was proven", region.name())]
     ProofBroken {
         /// Of which region.

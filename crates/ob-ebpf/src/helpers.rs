@@ -5,11 +5,12 @@
 //! 1. lengths are compared with the most that the signature allows, from the first argument to the last
 //!    ([`FaultKind::RangeTooLong`](crate::call::FaultKind::RangeTooLong));
 //! 2. [`fuel_of`] is paid;
-//! 3. ranges are checked, from the first argument to the last. A range without bytes has to begin in its region, too, or where that ends;
+//! 3. ranges are checked, from the first argument to the last. A range without bytes has to begin in its region, too, or where
+//!    that ends;
 //! 4. the helper does its work. Nothing was written before.
 //!
-//! Of what a helper may write it has written afterwards: `ob_varint` all of it, `ob_copy` as many bytes as it says. A lookup that found nothing has
-//! left the value of the last one.
+//! Of what a helper may write it has written afterwards: `ob_varint` all of it, `ob_copy` as many bytes as it says. A lookup
+//! that found nothing has left the value of the last one.
 
 use crate::world::{Argument, Helper};
 
@@ -18,8 +19,8 @@ pub const VARINT_LEN_MAX: usize = 10;
 /// Bytes that [`varint`] puts its number into.
 pub const VARINT_VALUE_LEN: usize = 8;
 
-/// Fuel that a call of a helper costs: what its signature says, and one for each eight bytes of a range. `arguments` are those of the call; only
-/// lengths are looked at, which are within what the signature allows.
+/// Fuel that a call of a helper costs: what its signature says, and one for each eight bytes of a range. `arguments` are those
+/// of the call; only lengths are looked at, which are within what the signature allows.
 #[must_use]
 pub fn fuel_of(helper: Helper, arguments: &[u64]) -> u32 {
     let signature = helper.signature();
@@ -57,8 +58,8 @@ pub fn compare(left: &[u8], right: &[u8]) -> u64 {
     left.cmp(right) as i64 as u64
 }
 
-/// `ob_varint`. How many bytes the number has, of which the value was put into `into`; 0 if there is none, because the bytes end too early, it has more than 64
-/// bits, or `into` has not eight bytes; then all of that is zero.
+/// `ob_varint`. How many bytes the number has, of which the value was put into `into`; 0 if there is none, because the bytes
+/// end too early, it has more than 64 bits, or `into` has not eight bytes; then all of that is zero.
 pub fn varint(bytes: &[u8], into: &mut [u8]) -> u64 {
     into.fill(0);
     let Some((value, len)) = read_varint(bytes) else { return 0 };

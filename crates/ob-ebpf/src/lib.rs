@@ -11,6 +11,7 @@
 pub mod call;
 #[cfg(feature = "compiler")]
 pub mod compiler;
+pub mod elf;
 pub mod helpers;
 pub mod interpreter;
 pub mod isa;

@@ -1,8 +1,8 @@
 //! The reference: runs a program without anybody's word on what it does.
 //!
-//! A value knows what it is: a number, or a pointer into a region at an offset. Every rule of `docs/programs.md` is checked when an instruction is
-//! executed, so a program that does what it may not is stopped with [`FaultKind::Unproven`], and that is how the verifier is tested:
-//! a verified program never is.
+//! A value knows what it is: a number, or a pointer into a region at an offset. Every rule of `docs/programs.md` is checked
+//! when an instruction is executed, so a program that does what it may not is stopped with [`FaultKind::Unproven`], and that is
+//! how the verifier is tested: a verified program never is.
 //!
 //! ```text
 //!   Program, World, Call ─▶ Interpreter ── instruction by instruction ──▶ Observer
@@ -11,8 +11,8 @@
 //!                             Outcome
 //! ```
 //!
-//! - At entry, `r1` is what [`Entry`] says, `r10` the end of the frame, and the other registers have no value. A function finds `r1` to `r5` of its
-//!   caller and nothing else; its caller finds `r0` and its own `r6` to `r9` again.
+//! - At entry, `r1` is what [`Entry`] says, `r10` the end of the frame, and the other registers have no value. A function finds
+//!   `r1` to `r5` of its caller and nothing else; its caller finds `r0` and its own `r6` to `r9` again.
 //! - A pointer may be moved anywhere. What counts is where it is when it is used.
 //! - A function may leave `r0` without a value, and may return a pointer, though not into its own frame. A program returns a number.
 //! - A pointer into the frame of a function that has returned may lie somewhere, but not be used, nor loaded.

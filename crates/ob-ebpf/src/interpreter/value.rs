@@ -13,7 +13,8 @@ pub struct Pointer {
     pub frame: u8,
     /// On the stack, for which call that frame was; else 0. Another call may have the same frame later.
     pub activation: u32,
-    /// How far from the region's first byte; on the stack, from the end of the frame. It may be anywhere, and is checked when it is used.
+    /// How far from the region's first byte; on the stack, from the end of the frame. It may be anywhere, and is checked when
+    /// it is used.
     pub offset: i64,
 }
 

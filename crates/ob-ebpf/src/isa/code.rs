@@ -360,6 +360,7 @@ fn arithmetic(slot: &Slot, width: Width) -> Result<Instruction, Undecodable> {
     let is_register = slot.opcode & FROM_REGISTER != 0;
     match slot.opcode & 0xf0 {
         NEGATE if is_register => Err(unknown),
+        BYTES if is_register && width == Width::W64 => Err(unknown),
         NEGATE => {
             slot.no_from()?;
             slot.no_offset()?;
@@ -392,8 +393,7 @@ fn arithmetic(slot: &Slot, width: Width) -> Result<Instruction, Undecodable> {
             let order = match (width, is_register) {
                 (Width::W32, false) => ByteOrder::Little,
                 (Width::W32, true) => ByteOrder::Big,
-                (Width::W64, false) => ByteOrder::Swap,
-                (Width::W64, true) => return Err(unknown),
+                (Width::W64, _) => ByteOrder::Swap,
             };
             Ok(Instruction::Bytes { order, size, to: slot.written()? })
         }

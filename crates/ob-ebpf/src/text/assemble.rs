@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::statement::instruction;
 use super::token::{Kind, Token, tokens};
 use super::{AssembleError, Fault, Parsed, Target, Unreadable};
-use crate::isa::{self, Callee, Decoded, EncodeError, INSTRUCTIONS_MAX, Instruction, Undecodable};
+use crate::isa::{self, Callee, Decoded, EncodeError, INSTRUCTIONS_MAX, Instruction};
 use crate::program::{Parts, Program, ProgramError};
 use crate::world::Helper;
 
@@ -171,6 +171,13 @@ impl<'a> Assembly<'a> {
             Some(Target::Label(label, column)) => {
                 let exit = self.exit.filter(|_| label == "exit");
                 if let Some(found) = self.labels.get(label).map(|label| label.at).or(exit) {
+                    if found == self.placed.len() {
+                        let expected = "an instruction behind the label";
+                        return Err(Fault {
+                            column,
+                            what: Unreadable::Expected { expected, found: label.into() },
+                        });
+                    }
                     *target = found;
                     return Ok(instruction);
                 }
@@ -211,34 +218,17 @@ impl<'a> Assembly<'a> {
             let (line, column) = self.placed.get(at).map_or((1, 1), |placed| (placed.line, placed.column));
             AssembleError { line, column, what }
         };
-        let bytes = isa::encode(instructions).map_err(|error| match error {
-            EncodeError::Target { at } => match self.placed.get(at).and_then(|placed| placed.parsed.target) {
-                // A label behind the last instruction.
-                Some(Target::Label(label, column)) if instructions.len() == self.label_at(label) => {
-                    let line = self.placed.get(at).map_or(1, |placed| placed.line);
-                    let what = Unreadable::Expected {
-                        expected: "an instruction behind the label",
-                        found: label.into(),
-                    };
-                    AssembleError { line, column, what }
-                }
-                _ => at_instruction(at, Unreadable::TooFar),
-            },
-            EncodeError::Illegal { at } => at_instruction(at, Unreadable::TooFar),
+        if instructions.is_empty() {
+            return Err(at_instruction(0, Unreadable::Empty));
+        }
+        // The statements have been checked one by one, and the longest program is within reach of a branch: neither of the
+        // two fails, and if one does, it is at least said.
+        let illegal = |found| Unreadable::Expected { expected: "a legal instruction", found };
+        let bytes = isa::encode(instructions).map_err(|error| {
+            let (EncodeError::Target { at } | EncodeError::Illegal { at }) = error;
+            at_instruction(at, illegal(error.to_string()))
         })?;
-        isa::decode(&bytes).map_err(|error| match error.what {
-            Undecodable::Empty => at_instruction(0, Unreadable::Empty),
-            Undecodable::TooLong => at_instruction(INSTRUCTIONS_MAX, Unreadable::TooLong),
-            // The statements have been checked one by one: this is not reached, and if it is, it is at least said.
-            what => {
-                let found = what.to_string();
-                at_instruction(error.slot, Unreadable::Expected { expected: "a legal instruction", found })
-            }
-        })
-    }
-
-    fn label_at(&self, label: &str) -> usize {
-        self.labels.get(label).map_or(0, |label| label.at)
+        isa::decode(&bytes).map_err(|error| at_instruction(error.slot, illegal(error.what.to_string())))
     }
 }
 

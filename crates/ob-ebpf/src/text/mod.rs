@@ -95,9 +95,6 @@ pub enum Unreadable {
     /// A relative target where there is none.
     #[error("it goes to slot {0}, where no instruction begins")]
     Target(i64),
-    /// A branch that goes too far.
-    #[error("the target is too far away; only goto reaches further than 32767 slots")]
-    TooFar,
     /// There are too many.
     #[error("there are more than {INSTRUCTIONS_MAX} instructions")]
     TooLong,
