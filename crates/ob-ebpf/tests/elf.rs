@@ -67,6 +67,24 @@ fn what_clang_has_made_is_what_the_listings_say() {
 }
 
 #[test]
+fn what_needs_a_kernel_is_refused() {
+    let object = Object::parse(include_bytes!("objects/refused.o")).unwrap();
+    let refused = |name: &str| match object.program(Some(name)) {
+        Err(LoadError::Instruction { function, what, .. }) if function == name => what,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(refused("map"), Unlinkable::Map("counters".into()));
+    assert_eq!(refused("kernel_data"), Unlinkable::Extern("jiffies".into()));
+    assert_eq!(refused("kernel_call"), Unlinkable::Extern("kernel_function".into()));
+    assert_eq!(refused("kernel_type"), Unlinkable::CoRe);
+    assert_eq!(refused("pointers"), Unlinkable::PointersInData(".rodata".into()));
+    assert_eq!(refused("indirect"), Unlinkable::FunctionAddress(".text".into()));
+    let program = object.program(Some("by_name")).unwrap();
+    let call = Instruction::Call { callee: Callee::Helper(Helper::Varint.number()) };
+    assert!(program.instructions().contains(&call));
+}
+
+#[test]
 fn sections_say_the_hooks() {
     let object = Object::parse(object("entries")).unwrap();
     let hooks: Vec<_> =
