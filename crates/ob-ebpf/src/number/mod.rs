@@ -48,7 +48,7 @@ pub struct WordSet<const BITS: u32> {
 impl<const BITS: u32> WordSet<BITS> {
     const WHOLE: Word = {
         assert!(
-            BITS >= 4 && BITS <= 64 && BITS % 2 == 0,
+            BITS >= 4 && BITS <= 64 && BITS.is_multiple_of(2),
             "a word has halves, and their signs are not all of them"
         );
         Word::new(BITS)
