@@ -57,6 +57,20 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["eviction-forgets", "plain-store", "stale-replaces", "removed-stays", "cleared-unseen"],
     },
     Harness {
+        package: "ob-ebpf",
+        test: "number",
+        build: Build::Plain,
+        plants: &[
+            "bound-off-by-one",
+            "upper-half-kept",
+            "join-forgets-bits",
+            "carry-forgotten",
+            "zero-divisor-forgotten",
+            "end-excluded",
+            "widened-too-little",
+        ],
+    },
+    Harness {
         package: "ob-sim",
         test: "planted",
         build: Build::Plain,

@@ -11,31 +11,42 @@ use crate::plant::{Bug, is_planted};
 impl<const BITS: u32> WordSet<BITS> {
     /// All results of an operation.
     #[must_use]
-    #[inline]
     pub fn alu(op: AluOp, width: Width, left: &Self, right: &Self) -> Self {
-        let word = Self::word(width);
         let (of_left, of_right) = (left.part(width), right.part(width));
         if let (Some(left), Some(right)) = (of_left.bits.as_constant(), of_right.bits.as_constant()) {
-            return Self::constant(apply(op, word.bits(), left, right));
+            return Self::constant(apply(op, Self::word(width).bits(), left, right));
         }
         if leaves(op, &of_left, &of_right) {
             return left.truncate(width);
         }
-        let pieces = of_left.alu_pieces(word, op, &of_right);
-        let bits = of_left.alu_bits(word, op, &of_right);
+        // Each width is compiled for itself, since masks that are constants cost nothing.
         match width {
-            Width::W32 if is_planted(Bug::UpperHalfKept) => {
-                let whole = left.whole.hull(right.whole);
-                Self::described(whole, pieces, left.bits.join(right.bits).join(bits))
+            Width::W64 => {
+                let pieces = of_left.alu_pieces(Self::WHOLE, op, &of_right);
+                let bits = of_left.alu_bits(Self::WHOLE, op, &of_right);
+                Self::described(pieces, Self::lower_of(op, left, right, &pieces), bits)
             }
-            Width::W32 => Self::zero_extended(pieces, bits),
-            Width::W64 => Self::described(pieces, Self::lower_of(op, left, right), bits),
+            Width::W32 => {
+                let pieces = of_left.alu_pieces(Self::HALF, op, &of_right);
+                let bits = of_left.alu_bits(Self::HALF, op, &of_right);
+                if is_planted(Bug::UpperHalfKept) {
+                    let bits = left.bits.join(right.bits).join(bits);
+                    return Self::described(left.whole.hull(right.whole), pieces, bits);
+                }
+                Self::zero_extended(pieces, bits)
+            }
         }
     }
 
     /// What the lower half of a result is known to be by the lower halves of the operands.
-    #[inline]
-    fn lower_of(op: AluOp, left: &Self, right: &Self) -> Pieces {
+    #[inline(always)]
+    fn lower_of(op: AluOp, left: &Self, right: &Self, result: &Pieces) -> Pieces {
+        // Most numbers are short and of one sign, and then the interval of the whole word says the same.
+        let is_short =
+            |pieces: &Pieces| pieces.negative.is_empty() && pieces.positive.high <= Self::HALF.mask();
+        if is_short(result) && left.half.is_one() && right.half.is_one() {
+            return Pieces::any(Self::HALF);
+        }
         match op {
             AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::And | AluOp::Or | AluOp::Xor => {
                 let (left, right) = (left.part(Width::W32), right.part(Width::W32));
@@ -91,7 +102,7 @@ impl Part {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn alu_pieces(&self, word: Word, op: AluOp, right: &Self) -> Pieces {
         match op {
             AluOp::ShiftLeft => right.amounts(word).left(word, &self.pieces),
@@ -101,7 +112,7 @@ impl Part {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn alu_bits(&self, word: Word, op: AluOp, right: &Self) -> KnownBits {
         let (left, by) = (self.bits, right.bits);
         match op {
@@ -140,7 +151,7 @@ impl Part {
     }
 
     /// How far is shifted by a number, which is taken modulo the width.
-    #[inline]
+    #[inline(always)]
     fn amounts(&self, word: Word) -> Amounts {
         let span = self.pieces.span();
         let width = u64::from(word.bits());

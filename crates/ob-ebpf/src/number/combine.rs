@@ -9,36 +9,41 @@ use crate::isa::AluOp;
 use crate::plant::{Bug, is_planted};
 
 /// The results of an operation that is no shift.
-#[inline]
+#[inline(always)]
 pub(super) fn combined(word: Word, op: AluOp, left: &Pieces, right: &Pieces) -> Pieces {
-    let mut seen = Pieces::EMPTY;
-    for left in left.iter() {
-        for right in right.iter() {
-            seen = match op {
-                // The lengths of two pieces together are less than all words.
-                AluOp::Add => seen.with_around(
-                    word,
-                    left.low.wrapping_add(right.low),
-                    left.high.wrapping_add(right.high),
-                ),
-                AluOp::Sub => seen.with_around(
-                    word,
-                    left.low.wrapping_sub(right.high),
-                    left.high.wrapping_sub(right.low),
-                ),
-                AluOp::Mul => seen.hull(products(word, left, right)),
-                AluOp::And => seen.with(word, left.and(word, right)),
-                AluOp::Or => seen.with(word, left.or(right)),
-                AluOp::Xor => seen.with(word, exclusive_or(word, left, right)),
-                AluOp::Div => seen.hull(unsigned_quotients(word, left, right)),
-                AluOp::Mod => seen.hull(unsigned_remainders(word, left, right)),
-                AluOp::SignedDiv => seen.hull(signed_quotients(word, left, right)),
-                AluOp::SignedMod => seen.hull(signed_remainders(word, left, right)),
-                AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned => Pieces::any(word),
-            };
+    match op {
+        // The lengths of two pieces together are less than all words.
+        AluOp::Add => of_pairs(left, right, |seen, left, right| {
+            seen.with_around(word, left.low.wrapping_add(right.low), left.high.wrapping_add(right.high))
+        }),
+        AluOp::Sub => of_pairs(left, right, |seen, left, right| {
+            seen.with_around(word, left.low.wrapping_sub(right.high), left.high.wrapping_sub(right.low))
+        }),
+        AluOp::Mul => of_pairs(left, right, |seen, left, right| seen.hull(products(word, left, right))),
+        AluOp::And => of_pairs(left, right, |seen, left, right| seen.with(word, left.and(word, right))),
+        AluOp::Or => of_pairs(left, right, |seen, left, right| seen.with(word, left.or(right))),
+        AluOp::Xor => {
+            of_pairs(left, right, |seen, left, right| seen.with(word, exclusive_or(word, left, right)))
         }
+        AluOp::Div => of_pairs(left, right, |seen, left, right| unsigned_quotients(word, seen, left, right)),
+        AluOp::Mod => of_pairs(left, right, |seen, left, right| unsigned_remainders(word, seen, left, right)),
+        AluOp::SignedDiv => {
+            of_pairs(left, right, |seen, left, right| signed_quotients(word, seen, left, right))
+        }
+        AluOp::SignedMod => {
+            of_pairs(left, right, |seen, left, right| signed_remainders(word, seen, left, right))
+        }
+        AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned => Pieces::any(word),
     }
-    seen
+}
+
+#[inline(always)]
+fn of_pairs(
+    left: &Pieces,
+    right: &Pieces,
+    mut step: impl FnMut(Pieces, Interval, Interval) -> Pieces,
+) -> Pieces {
+    left.fold(Pieces::EMPTY, |seen, left| right.fold(seen, |seen, right| step(seen, left, right)))
 }
 
 /// The ends as numbers with a sign, as wide as a product of two of them.
@@ -95,8 +100,7 @@ pub(super) fn remainders(left: Interval, divisor: Interval) -> Interval {
     Interval::new(0, left.high.min(divisor.high - 1))
 }
 
-fn unsigned_quotients(word: Word, left: Interval, right: Interval) -> Pieces {
-    let mut seen = Pieces::EMPTY;
+fn unsigned_quotients(word: Word, mut seen: Pieces, left: Interval, right: Interval) -> Pieces {
     if has_zero(right) {
         seen = seen.with(word, Interval::new(0, 0));
     }
@@ -104,8 +108,7 @@ fn unsigned_quotients(word: Word, left: Interval, right: Interval) -> Pieces {
     if divisor.is_empty() { seen } else { seen.with(word, quotients(left, divisor)) }
 }
 
-fn unsigned_remainders(word: Word, left: Interval, right: Interval) -> Pieces {
-    let mut seen = Pieces::EMPTY;
+fn unsigned_remainders(word: Word, mut seen: Pieces, left: Interval, right: Interval) -> Pieces {
     if has_zero(right) {
         seen = seen.with(word, left);
     }
@@ -132,8 +135,7 @@ fn with_magnitudes(word: Word, seen: Pieces, magnitudes: Interval, is_negative: 
 }
 
 /// The least number divided by minus one is itself again, which is what its magnitude is as a word.
-fn signed_quotients(word: Word, left: Interval, right: Interval) -> Pieces {
-    let mut seen = Pieces::EMPTY;
+fn signed_quotients(word: Word, mut seen: Pieces, left: Interval, right: Interval) -> Pieces {
     if has_zero(right) {
         seen = seen.with(word, Interval::new(0, 0));
     }
@@ -146,8 +148,7 @@ fn signed_quotients(word: Word, left: Interval, right: Interval) -> Pieces {
     with_magnitudes(word, seen, quotients(left, divisor), is_left_negative != is_right_negative)
 }
 
-fn signed_remainders(word: Word, left: Interval, right: Interval) -> Pieces {
-    let mut seen = Pieces::EMPTY;
+fn signed_remainders(word: Word, mut seen: Pieces, left: Interval, right: Interval) -> Pieces {
     if has_zero(right) {
         seen = seen.with(word, left);
     }
@@ -176,21 +177,17 @@ impl Amounts {
     #[inline]
     pub(super) fn left(self, word: Word, pieces: &Pieces) -> Pieces {
         let Self { least, most } = self;
-        let mut seen = Pieces::EMPTY;
-        for piece in pieces.iter() {
+        pieces.fold(Pieces::EMPTY, |seen, piece| {
             let (low, high) = signed_ends(word, piece);
-            seen = seen.hull(around(word, [low << least, low << most, high << least, high << most]));
-        }
-        seen
+            seen.hull(around(word, [low << least, low << most, high << least, high << most]))
+        })
     }
 
     #[inline]
     pub(super) fn right(self, word: Word, pieces: &Pieces) -> Pieces {
-        let mut seen = Pieces::EMPTY;
-        for piece in pieces.iter() {
-            seen = seen.with(word, Interval::new(piece.low >> self.most, piece.high >> self.least));
-        }
-        seen
+        pieces.fold(Pieces::EMPTY, |seen, piece| {
+            seen.with(word, Interval::new(piece.low >> self.most, piece.high >> self.least))
+        })
     }
 
     /// What is less than zero comes nearer to it the farther it is shifted, as what is greater does.

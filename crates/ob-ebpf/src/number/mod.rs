@@ -48,7 +48,7 @@ pub struct WordSet<const BITS: u32> {
 impl<const BITS: u32> WordSet<BITS> {
     const WHOLE: Word = {
         assert!(
-            BITS >= 4 && BITS <= 64 && BITS % 2 == 0,
+            BITS >= 4 && BITS <= 64 && BITS.is_multiple_of(2),
             "a word has halves, and their signs are not all of them"
         );
         Word::new(BITS)
@@ -255,6 +255,7 @@ impl<const BITS: u32> WordSet<BITS> {
     }
 
     /// What is known of as much of the word as is said.
+    #[inline(always)]
     fn part(&self, width: Width) -> Part {
         match width {
             Width::W64 => Part { pieces: self.whole, bits: self.bits },
@@ -270,8 +271,12 @@ impl<const BITS: u32> WordSet<BITS> {
     }
 
     /// The normal form of what cannot be empty, since there are words that have led to it.
+    #[inline(always)]
     fn described(whole: Pieces, half: Pieces, bits: KnownBits) -> Self {
-        Self::normal(whole, half, bits).unwrap_or(Self::any())
+        match Self::normal(whole, half, bits) {
+            Some(number) => number,
+            None => Self::any(),
+        }
     }
 
     fn zero_extended(half: Pieces, bits: KnownBits) -> Self {

@@ -122,13 +122,26 @@ impl Pieces {
         pieces
     }
 
-    /// The two, without those that are empty; in the order of words.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Interval> + use<> {
-        [self.positive, self.negative].into_iter().filter(|piece| !piece.is_empty())
+    /// Goes through the two, without those that are empty, in the order of words.
+    #[inline(always)]
+    pub(super) fn fold<T>(&self, first: T, mut step: impl FnMut(T, Interval) -> T) -> T {
+        let mut folded = first;
+        if !self.positive.is_empty() {
+            folded = step(folded, self.positive);
+        }
+        if !self.negative.is_empty() {
+            folded = step(folded, self.negative);
+        }
+        folded
     }
 
     pub(super) const fn is_empty(&self) -> bool {
         self.positive.is_empty() && self.negative.is_empty()
+    }
+
+    /// Whether there is only one interval.
+    pub(super) const fn is_one(&self) -> bool {
+        self.positive.is_empty() || self.negative.is_empty()
     }
 
     pub(super) const fn contains(&self, word: u64) -> bool {
@@ -188,11 +201,19 @@ impl Pieces {
     }
 
     /// And the words from one to another.
-    pub(super) fn with(self, word: Word, span: Interval) -> Self {
-        self.hull(Self::unsigned(word, span.low, span.high))
+    #[inline(always)]
+    pub(super) fn with(mut self, word: Word, span: Interval) -> Self {
+        if span.low <= word.body() {
+            self.positive = self.positive.hull(Interval::new(span.low, span.high.min(word.body())));
+        }
+        if span.high > word.body() {
+            self.negative = self.negative.hull(Interval::new(span.low.max(word.sign()), span.high));
+        }
+        self
     }
 
     /// And the words from one to another, by way of zero if the first is above the last. What is above the width is cut off.
+    #[inline(always)]
     pub(super) fn with_around(self, word: Word, low: u64, high: u64) -> Self {
         let (low, high) = (low & word.mask(), high & word.mask());
         if low <= high {

@@ -104,7 +104,7 @@ fn openness(number: &Number) -> u32 {
 fn a_wide_number_grows_few_times_whatever_comes() {
     let mut seeded = Seeded::new(31);
     let mut longest = 0;
-    for round in 0..2000 {
+    for round in 0..20_000 {
         let mut thresholds: Vec<u64> =
             (0..seeded.below(10)).map(|_| seeded.next() >> seeded.below(64)).collect();
         thresholds.sort_unstable();
@@ -151,14 +151,14 @@ fn counted(from: u64, step: u64, end: u64, thresholds: &[u64]) -> (Number, usize
         Number::alu(AluOp::Add, Width::W64, &body, &step).join(&Number::constant(from))
     };
     let mut head = Number::constant(from);
-    for steps in 0.. {
+    for steps in 0..100 {
         let next = around(&head);
         if next.is_subset_of(&head) {
             return (head.narrow(&next), steps);
         }
         head = head.widen(&next, thresholds);
     }
-    unreachable!("the loop ends when nothing changes")
+    panic!("{head} does not stop growing")
 }
 
 #[test]

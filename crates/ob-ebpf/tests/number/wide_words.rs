@@ -64,7 +64,7 @@ fn check_normal(number: &Number) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(6000)
+        std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000)
     ))]
 
     #[test]
