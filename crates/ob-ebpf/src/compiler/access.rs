@@ -151,7 +151,7 @@ impl Translator<'_, '_> {
         };
         let is_outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, offset, limit);
         let len = self.number(size.bytes() as u64);
-        self.fault_if(is_outside, check.fault(at, access.region), offset, len);
+        self.fault_if(is_outside, check.fault(at, access.region), Some((offset, len)));
     }
 
     /// Whatever is known of bounds, nobody has proven this, and some processors would trap.
@@ -162,7 +162,7 @@ impl Translator<'_, '_> {
         let offset = self.builder.ins().isub(address, begin);
         let what = FaultKind::Misaligned { region: access.region, offset: 0 };
         let len = self.number(size.bytes() as u64);
-        self.fault_if(below, Fault { at, what }, offset, len);
+        self.fault_if(below, Fault { at, what }, Some((offset, len)));
     }
 
     /// Where a region begins.
@@ -252,7 +252,7 @@ impl Translator<'_, '_> {
         let is_longer = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, range.len, max);
         let begin = self.begin_of(range.access);
         let offset = self.builder.ins().isub(range.address, begin);
-        self.fault_if(is_longer, fault, offset, range.len);
+        self.fault_if(is_longer, fault, Some((offset, range.len)));
     }
 
     /// A range may have no bytes; then it may begin where the region ends. Its length was checked, so that the sum is what it seems where the
@@ -271,6 +271,6 @@ impl Translator<'_, '_> {
         let end = self.builder.ins().iadd(offset, range.len);
         let ends_behind = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, end, region_len);
         let is_outside = self.builder.ins().bor(is_behind, ends_behind);
-        self.fault_if(is_outside, check.fault(at, region), offset, range.len);
+        self.fault_if(is_outside, check.fault(at, region), Some((offset, range.len)));
     }
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{
-    self, AbiParam, AliasRegion, AliasRegionData, Block, BlockArg, ExtFuncData, ExternalName, FuncRef,
-    InstBuilder, MemFlagsData, Signature, UserExternalName, Value,
+    self, AbiParam, AliasRegion, AliasRegionData, Block, ExtFuncData, ExternalName, FuncRef, InstBuilder,
+    MemFlagsData, Signature, UserExternalName, Value,
 };
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
@@ -60,8 +60,8 @@ pub(super) fn translate(
     builder.append_block_params_for_function_params(entry);
     builder.switch_to_block(entry);
     builder.seal_block(entry);
-    let leave = builder.create_block();
-    builder.set_cold_block(leave);
+    let leaving = builder.create_block();
+    builder.set_cold_block(leaving);
     let machine_region = alias_region(&mut builder, MACHINE_REGION, "machine");
     let mut translator = Translator {
         machine: builder.block_params(entry).first().copied().unwrap_or_else(|| Value::from_u32(0)),
@@ -69,7 +69,7 @@ pub(super) fn translate(
         source,
         registers,
         fuel,
-        leave,
+        leaving,
         machine_region,
         callees: BTreeMap::new(),
         faults,
@@ -105,8 +105,8 @@ pub(super) struct Translator<'a, 'f> {
     pub(super) machine: Value,
     registers: [Variable; Register::COUNT],
     fuel: Variable,
-    /// Where a fault goes: with its number, and its offset and length.
-    leave: Block,
+    /// Where faults go.
+    leaving: Block,
     machine_region: AliasRegion,
     /// Functions that are called, by the number of the variant.
     callees: BTreeMap<usize, FuncRef>,
@@ -325,20 +325,23 @@ impl Translator<'_, '_> {
     pub(super) fn charge(&mut self, at: usize, cost: Value) {
         let fuel = self.builder.use_var(self.fuel);
         let is_less = self.builder.ins().icmp(IntCC::UnsignedLessThan, fuel, cost);
-        let nothing = self.number(0);
-        self.fault_if(is_less, Fault { at, what: FaultKind::OutOfFuel }, nothing, nothing);
+        self.fault_if(is_less, Fault { at, what: FaultKind::OutOfFuel }, None);
         let rest = self.builder.ins().isub(fuel, cost);
         self.builder.def_var(self.fuel, rest);
     }
 
-    /// Ends the call with a fault if a condition holds.
-    pub(super) fn fault_if(&mut self, condition: Value, fault: Fault, offset: Value, len: Value) {
+    /// Ends the call with a fault if a condition holds. Where it was is told by an offset and a length.
+    pub(super) fn fault_if(&mut self, condition: Value, fault: Fault, place: Option<(Value, Value)>) {
         let (failed, behind) = (self.builder.create_block(), self.builder.create_block());
         self.builder.set_cold_block(failed);
         self.builder.ins().brif(condition, failed, &[], behind, &[]);
         self.builder.switch_to_block(failed);
         self.builder.seal_block(failed);
-        self.fault(fault, offset, len);
+        if let Some((offset, len)) = place {
+            self.store_machine(machine::FAULT_OFFSET, offset);
+            self.store_machine(machine::FAULT_LEN, len);
+        }
+        self.end(fault);
         self.builder.switch_to_block(behind);
         self.builder.seal_block(behind);
         self.is_open = true;
@@ -349,28 +352,21 @@ impl Translator<'_, '_> {
         self.end(Fault { at, what: FaultKind::Unproven(Violation::NoInstruction) });
     }
 
-    /// Ends the call.
+    /// Ends the call. What there is to say of the fault goes by way of memory: a block that is given values by thousands of others
+    /// would keep the allocator of registers busy for the square of that.
     pub(super) fn end(&mut self, fault: Fault) {
-        let nothing = self.number(0);
-        self.fault(fault, nothing, nothing);
-    }
-
-    fn fault(&mut self, fault: Fault, offset: Value, len: Value) {
         self.faults.push(fault);
         let number = self.number(self.faults.len() as u64);
-        let arguments = [number, offset, len].map(BlockArg::Value);
-        self.builder.ins().jump(self.leave, &arguments);
+        self.store_machine(machine::FAULT, number);
+        self.store_fuel();
+        self.builder.ins().jump(self.leaving, &[]);
         self.is_open = false;
     }
 
     fn finish_leaving(&mut self) {
-        let [number, offset, len] = std::array::from_fn(|_| self.builder.append_block_param(self.leave, I64));
-        self.builder.switch_to_block(self.leave);
-        self.builder.seal_block(self.leave);
-        self.store_machine(machine::FAULT_OFFSET, offset);
-        self.store_machine(machine::FAULT_LEN, len);
-        self.store_fuel();
-        let nothing = self.number(0);
+        self.builder.switch_to_block(self.leaving);
+        self.builder.seal_block(self.leaving);
+        let (nothing, number) = (self.number(0), self.load_machine(machine::FAULT));
         self.builder.ins().return_(&[nothing, number]);
     }
 

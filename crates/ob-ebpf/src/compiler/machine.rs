@@ -23,6 +23,8 @@ const STACK_WORDS: usize = FRAMES_MAX * FRAME_LEN / 8;
 pub(super) struct Machine<'a> {
     /// What is left. Generated code keeps it in a register, and puts it here before it calls and when it returns.
     pub(super) fuel: u64,
+    /// Which fault there was, counted from 1.
+    pub(super) fault: u64,
     /// Where a check has failed, as an address relative to the region.
     pub(super) fault_offset: u64,
     /// How many bytes were asked for there.
@@ -54,6 +56,7 @@ macro_rules! field {
 }
 
 pub(super) const FUEL: FieldOffset = field!(fuel);
+pub(super) const FAULT: FieldOffset = field!(fault);
 pub(super) const FAULT_OFFSET: FieldOffset = field!(fault_offset);
 pub(super) const FAULT_LEN: FieldOffset = field!(fault_len);
 pub(super) const FRAME: FieldOffset = field!(frame);

@@ -198,6 +198,7 @@ impl Parts {
         let context: *mut u8 = call.context.as_mut_ptr().cast();
         let mut machine = Machine {
             fuel: call.fuel.into(),
+            fault: 0,
             fault_offset: 0,
             fault_len: 0,
             frame: ptr::null_mut(),
