@@ -20,4 +20,5 @@ pub mod plant;
 pub mod program;
 pub mod text;
 pub mod verdict;
+pub mod verifier;
 pub mod world;

@@ -32,7 +32,9 @@ impl Comparison {
         };
         match (&left, &right) {
             (Value::Uninitialised, _) => Err(Why::Uninitialised(self.left)),
-            (_, Value::Uninitialised) => Err(self.of_right().map_or(Why::PointerComparison, Why::Uninitialised)),
+            (_, Value::Uninitialised) => {
+                Err(self.of_right().map_or(Why::PointerComparison, Why::Uninitialised))
+            }
             (Value::Number(left), Value::Number(right)) => Ok([true, false].map(|holds| {
                 let (left, right) = self.numbers(state.len_min, left, right, holds)?;
                 self.learnt(state, Value::Number(left.0), Value::Number(right.0), left.1.max(right.1))
@@ -103,7 +105,8 @@ impl Comparison {
         };
         let comparison = Self { test, ..*self };
         Ok([true, false].map(|holds| {
-            let (new_left, new_right) = comparison.numbers(state.len_min, &left.offset, &right.offset, holds)?;
+            let (new_left, new_right) =
+                comparison.numbers(state.len_min, &left.offset, &right.offset, holds)?;
             let len_min = new_left.1.max(new_right.1);
             let left = Value::Pointer(Pointer { offset: new_left.0, ..*left });
             let right = Value::Pointer(Pointer { offset: new_right.0, ..*right });

@@ -150,7 +150,8 @@ impl Verifier<'_> {
         let mut to_reach: Vec<Place> = arguments.filter(Place::is_stack).collect();
         while let Some(place) = to_reach.pop() {
             let Some(frame) = state.frame(place) else { continue };
-            let Some(empty) = reached.get_mut(usize::from(place.frame)).filter(|known| known.is_none()) else {
+            let Some(empty) = reached.get_mut(usize::from(place.frame)).filter(|known| known.is_none())
+            else {
                 continue;
             };
             *empty = Some(frame.clone());
@@ -195,9 +196,8 @@ impl Verifier<'_> {
         }
         let is_crowded = known.clone().count() >= ENTRIES_MAX;
         let floor = self.program.data_len_min();
-        let joined = known.fold(entry.clone(), |joined, known| {
-            known.entry.merge(&joined, Some(&self.thresholds), floor)
-        });
+        let joined = known
+            .fold(entry.clone(), |joined, known| known.entry.merge(&joined, Some(&self.thresholds), floor));
         let entry = if is_crowded { joined } else { entry };
         self.calls.push((at, variant));
         let exit = self.function(variant, entry.clone());
@@ -218,7 +218,12 @@ impl Verifier<'_> {
             if let Value::Pointer(pointer) = value
                 && pointer.place.is_stack()
             {
-                pointer.place.frame = pointer.place.frame.saturating_sub(1);
+                let Some(frame) = pointer.place.frame.checked_sub(1) else {
+                    // The function's own frame is gone.
+                    *value = Value::Uninitialised;
+                    return;
+                };
+                pointer.place.frame = frame;
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::isa::Register;
+use crate::verifier::Verifier;
 use crate::verifier::flow::Meeting;
 use crate::verifier::refusal::{PATH_MAX, Refused, Why, instruction_text};
 use crate::verifier::state::State;
 use crate::verifier::step::Next;
 use crate::verifier::value::Value;
-use crate::verifier::{Verifier};
 
 /// States that are kept apart where ways meet; more are joined.
 const APART_MAX: usize = 6;
@@ -164,7 +164,10 @@ impl Verifier<'_> {
         }
         path.reverse();
         let named = |(at, variant): &(usize, usize)| {
-            let function = self.variants.get(*variant).and_then(|variant| self.program.functions().get(variant.function));
+            let function = self
+                .variants
+                .get(*variant)
+                .and_then(|variant| self.program.functions().get(variant.function));
             (*at, function.map_or_else(String::new, |function| function.name.clone()))
         };
         let registers = Register::all().map(|register| (register, state.get(register)));

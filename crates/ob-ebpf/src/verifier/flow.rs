@@ -144,7 +144,9 @@ fn in_order_of_calls(program: &Program) -> Vec<usize> {
             }
             let here = *at;
             *at += 1;
-            if let Some(Instruction::Call { callee: Callee::Local(target) }) = program.instructions().get(here) {
+            if let Some(Instruction::Call { callee: Callee::Local(target) }) =
+                program.instructions().get(here)
+            {
                 let callee = program.function_at(*target);
                 if !is_seen.get(callee).copied().unwrap_or(true) {
                     stack.push(begin(callee));

@@ -117,7 +117,8 @@ impl Verifier<'_> {
     }
 
     fn context_bounds(&self, offset: &Scalar, touch: Touch) -> Result<Bounds, Why> {
-        let field = offset.number.as_constant().and_then(|offset| self.world.field(usize::try_from(offset).ok()?));
+        let field =
+            offset.number.as_constant().and_then(|offset| self.world.field(usize::try_from(offset).ok()?));
         let is_right = touch.len == Size::B8.bytes() as u64
             && field.is_some_and(|field| !touch.is_write || field.kind == FieldKind::Result);
         if is_right {
@@ -201,9 +202,7 @@ impl Verifier<'_> {
                 let number = Number::unsigned(state.len_min.into()..=most.max(state.len_min.into()));
                 Value::Number(Scalar { number, at_most: Some(0), is_length: true, id: 0 })
             }
-            Some(FieldKind::ScratchLen) => {
-                Value::Number(Scalar::constant(self.region_len(Region::Scratch)))
-            }
+            Some(FieldKind::ScratchLen) => Value::Number(Scalar::constant(self.region_len(Region::Scratch))),
             Some(FieldKind::Number | FieldKind::Result) | None => Value::ANY,
         }
     }
@@ -219,7 +218,9 @@ impl Verifier<'_> {
         frame.check_numbers(span)?;
         let known = touched.is_certain().then(|| frame.lower(span, size)).flatten();
         Ok(Value::Number(match known {
-            Some(scalar) if is_signed => Scalar::of(scalar.number.sign_extend(crate::isa::Width::W64, size.bits())),
+            Some(scalar) if is_signed => {
+                Scalar::of(scalar.number.sign_extend(crate::isa::Width::W64, size.bits()))
+            }
             Some(scalar) => scalar,
             None => Scalar::of(Number::loaded(size, is_signed)),
         }))

@@ -146,7 +146,8 @@ impl<'a> Verifier<'a> {
             }
         }
         self.function(0, entry)?;
-        let accesses = self.variants.iter().map(|variant| variant.accesses.len() + variant.ranges.len()).sum();
+        let accesses =
+            self.variants.iter().map(|variant| variant.accesses.len() + variant.ranges.len()).sum();
         let verified = Verified::new(Arc::clone(self.program), *self.world, self.variants);
         Ok(Accepted { verified, checks: self.checks.into_values().collect(), accesses, steps: self.steps })
     }

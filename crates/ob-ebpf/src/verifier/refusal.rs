@@ -36,19 +36,25 @@ pub enum Why {
     #[error("{0} is a number; only pointers can be used as an address")]
     NotAPointer(Register),
     /// A pointer where a number is needed.
-    #[error("{0} is a pointer where a number is needed: addresses cannot leave the program, nor be computed with")]
+    #[error(
+        "{0} is a pointer where a number is needed: addresses cannot leave the program, nor be computed with"
+    )]
     NotANumber(Register),
     /// A pointer that may be null.
     #[error("{0} may be null; compare it with 0 first")]
     MayBeNull(Register),
     /// Arithmetic that pointers do not have.
-    #[error("this cannot be computed with a pointer; add and subtract whole 64-bit numbers, or subtract pointers into the same memory")]
+    #[error(
+        "this cannot be computed with a pointer; add and subtract whole 64-bit numbers, or subtract pointers into the same memory"
+    )]
     PointerArithmetic,
     /// Pointers that have nothing to do with each other.
     #[error("these cannot be compared: only pointers into the same memory can, and with 0 for equality")]
     PointerComparison,
     /// Pointers that may be anywhere.
-    #[error("{0} may be so far outside of its memory that comparing it has no meaning; bound what is added to it first")]
+    #[error(
+        "{0} may be so far outside of its memory that comparing it has no meaning; bound what is added to it first"
+    )]
     PointerFar(Register),
     /// A pointer was to be stored elsewhere than in a slot of the stack.
     #[error("{0} is a pointer, which can be stored only in eight aligned bytes of the stack")]
@@ -63,7 +69,10 @@ pub enum Why {
     #[error("the stack holds a pointer at r10{0:+}, which can only be read whole")]
     StackPointer(i64),
     /// Outside of the frame.
-    #[error("{len} bytes at offset {offset} are not in the frame, which has {} bytes below r10", crate::program::FRAME_LEN)]
+    #[error(
+        "{len} bytes at offset {offset} are not in the frame, which has {} bytes below r10",
+        crate::program::FRAME_LEN
+    )]
     StackBounds {
         /// Where, from the end of the frame.
         offset: i64,
@@ -104,7 +113,9 @@ pub enum Why {
     #[error("this goes to {0} on one path and to {1} on another; each access must have its own")]
     RegionUnclear(String, String),
     /// A function that is called with other memory on different paths.
-    #[error("the function is called here with pointers into other memory than on another path; call it twice")]
+    #[error(
+        "the function is called here with pointers into other memory than on another path; call it twice"
+    )]
     CallUnclear,
     /// A check that would be left.
     #[error("it cannot be shown that this stays inside its memory: {0}")]

@@ -196,7 +196,8 @@ impl Frame {
     }
 
     fn merge(&self, other: &Self, merging: &Merging<'_>) -> Self {
-        let both = self.slots.iter().filter_map(|(at, slot)| Some((*at, slot.merge(other.get(*at)?, merging))));
+        let both =
+            self.slots.iter().filter_map(|(at, slot)| Some((*at, slot.merge(other.get(*at)?, merging))));
         Self { slots: both.collect() }
     }
 
@@ -301,7 +302,11 @@ impl State {
     /// Whether everything that may be here may be there: then nothing new can come of it.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.len_min >= other.len_min
-            && self.registers.iter().zip(&other.registers).all(|(own, other)| own.is_within(self.len_min, other))
+            && self
+                .registers
+                .iter()
+                .zip(&other.registers)
+                .all(|(own, other)| own.is_within(self.len_min, other))
             && self.frames.iter().zip(&other.frames).all(|(own, other)| match (own, other) {
                 (_, None) => true,
                 (Some(own), Some(other)) => own.is_within(self.len_min, other),

@@ -146,7 +146,10 @@ impl Verifier<'_> {
                 Value::Pointer(moved(pointer, by, op))
             }
             (Value::Pointer(left), Value::Pointer(right))
-                if width == Width::W64 && op == AluOp::Sub && left.place == right.place && !right.is_nullable =>
+                if width == Width::W64
+                    && op == AluOp::Sub
+                    && left.place == right.place
+                    && !right.is_nullable =>
             {
                 Value::Number(Scalar::alu(op, width, &left.offset, &right.offset, len_min))
             }

@@ -62,7 +62,8 @@ impl Scalar {
         }
         let number = Number::alu(AluOp::Add, Width::W64, &self.number, &Number::constant(by as u64));
         let does_not_wrap = by >= 0 || self.least() >= by.unsigned_abs();
-        let bound = self.at_most.filter(|_| does_not_wrap).map(|at_most| i128::from(at_most) + i128::from(by));
+        let bound =
+            self.at_most.filter(|_| does_not_wrap).map(|at_most| i128::from(at_most) + i128::from(by));
         match bound {
             Some(bound) if self.is_length && bound.abs() <= BOUND_MAX => {
                 Self { number, at_most: Some(bound as i64), is_length: true, id: 0 }
@@ -85,7 +86,9 @@ impl Scalar {
         let (of_left, of_right) = (left.at_most.map(i128::from), right.at_most.map(i128::from));
         // Results modulo the width, and of lower halves, are never above those without a modulus.
         let bound = match op {
-            AluOp::Add => least(of_left.map(|left| left + greatest_right), of_right.map(|right| right + greatest_left)),
+            AluOp::Add => {
+                least(of_left.map(|left| left + greatest_right), of_right.map(|right| right + greatest_left))
+            }
             AluOp::And => least(of_left, of_right),
             AluOp::ShiftRight | AluOp::Div | AluOp::Mod => of_left,
             AluOp::Sub if width == Width::W64 && left.least() >= right.greatest() => {
@@ -113,7 +116,8 @@ impl Scalar {
     fn widen(&self, own_min: u32, newer: &Self, newer_min: u32, thresholds: &[u64]) -> Self {
         let merged = self.merged(own_min, newer, newer_min, self.number.widen(&newer.number, thresholds));
         // What grows would grow on.
-        let grows = merged.at_most.is_some() && self.at_most.is_none_or(|before| merged.at_most > Some(before));
+        let grows =
+            merged.at_most.is_some() && self.at_most.is_none_or(|before| merged.at_most > Some(before));
         let at_most = merged.at_most.filter(|_| !(grows && self.at_most.is_some()));
         Self { at_most, ..merged }
     }
@@ -251,11 +255,13 @@ impl Value {
         };
         match (self, other) {
             (Self::Number(left), Self::Number(right)) => Self::Number(merge(left, right)),
-            (Self::Pointer(left), Self::Pointer(right)) if left.place == right.place => Self::Pointer(Pointer {
-                place: left.place,
-                offset: merge(&left.offset, &right.offset),
-                is_nullable: left.is_nullable || right.is_nullable,
-            }),
+            (Self::Pointer(left), Self::Pointer(right)) if left.place == right.place => {
+                Self::Pointer(Pointer {
+                    place: left.place,
+                    offset: merge(&left.offset, &right.offset),
+                    is_nullable: left.is_nullable || right.is_nullable,
+                })
+            }
             // Null on one side, and a pointer that was found on the other.
             (Self::Pointer(pointer), Self::Number(null)) | (Self::Number(null), Self::Pointer(pointer))
                 if null.number.as_constant() == Some(0) && pointer.place.region == Region::TableValue =>

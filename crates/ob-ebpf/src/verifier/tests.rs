@@ -1,0 +1,216 @@
+//! Programs, and what the verifier says of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use super::*;
+use crate::text;
+use crate::world::{Field, FieldKind};
+
+const fn field(name: &'static str, kind: FieldKind) -> Field {
+    Field { name, kind, purpose: "" }
+}
+
+const FIELDS: &[Field] = &[
+    field("data", FieldKind::Data),
+    field("data_len", FieldKind::DataLen),
+    field("scratch", FieldKind::Scratch),
+    field("scratch_len", FieldKind::ScratchLen),
+    field("number", FieldKind::Number),
+    field("result", FieldKind::Result),
+];
+
+const WORLD: World = World {
+    name: "test",
+    entry: Entry::Context,
+    fields: FIELDS,
+    scratch_len: 64,
+    data_len_max: 1 << 20,
+    table_value_len: 24,
+};
+
+fn program(source: &str) -> Arc<Program> {
+    Arc::new(text::assemble(source).unwrap().program().unwrap())
+}
+
+fn verified(source: &str) -> Result<Accepted, Box<Refused>> {
+    verify(&program(source), &WORLD, Options::default())
+}
+
+/// How many checks are left.
+fn checks(source: &str) -> usize {
+    match verified(source) {
+        Ok(accepted) => accepted.checks.len(),
+        Err(refused) => panic!("{refused}"),
+    }
+}
+
+fn why(source: &str) -> Why {
+    verified(source).map(|accepted| accepted.checks).unwrap_err().why
+}
+
+const DATA: &str = "r6 = *(u64 *)(r1 + 0)\n r7 = *(u64 *)(r1 + 8)\n r8 = *(u64 *)(r1 + 16)\n";
+
+#[test]
+fn the_least_program_is_accepted() {
+    assert_eq!(checks("r0 = 0\n exit"), 0);
+    assert_eq!(why("exit"), Why::Uninitialised(Register::R0));
+    assert_eq!(why("r0 = r3\n exit"), Why::Uninitialised(Register::R3));
+}
+
+#[test]
+fn addresses_do_not_leave_a_program() {
+    assert_eq!(why("r0 = r1\n exit"), Why::PointerReturned);
+    assert_eq!(why("r0 = r10\n r0 *= 2\n exit"), Why::PointerArithmetic);
+    assert_eq!(why("w0 = w10\n exit"), Why::NotANumber(Register::R10));
+    assert_eq!(
+        why(&format!("{DATA} *(u64 *)(r8 + 0) = r6\n r0 = 0\n exit")),
+        Why::PointerStored(Register::R6)
+    );
+    assert_eq!(why(&format!("{DATA} r6 -= r8\n r0 = r6\n exit")), Why::PointerArithmetic);
+    assert_eq!(checks(&format!("{DATA} r9 = r6\n r9 += 8\n r9 -= r6\n r0 = r9\n exit")), 0);
+    assert_eq!(why(&format!("{DATA} r0 = 0\n if r6 > r8 goto +0\n exit")), Why::PointerComparison);
+    assert_eq!(why(&format!("{DATA} r0 = 0\n if r6 > 5 goto +0\n exit")), Why::PointerComparison);
+}
+
+#[test]
+fn the_stack_is_read_where_it_was_written() {
+    assert_eq!(checks("*(u64 *)(r10 - 8) = 5\n r0 = *(u64 *)(r10 - 8)\n exit"), 0);
+    assert_eq!(why("r0 = *(u64 *)(r10 - 8)\n exit"), Why::StackUninitialised(-8));
+    assert_eq!(why("*(u32 *)(r10 - 8) = 5\n r0 = *(u64 *)(r10 - 8)\n exit"), Why::StackUninitialised(-4));
+    assert_eq!(why("r0 = *(u64 *)(r10 + 0)\n exit"), Why::StackBounds { offset: 0, len: 8 });
+    assert_eq!(
+        why("r2 = r10\n r2 += -516\n r0 = *(u32 *)(r2 + 0)\n exit"),
+        Why::StackBounds { offset: -516, len: 4 }
+    );
+    assert_eq!(why("*(u64 *)(r10 - 8) = r1\n r0 = *(u32 *)(r10 - 8)\n exit"), Why::StackPointer(-8));
+    // A pointer that was overwritten in part is none.
+    let spoilt = "*(u64 *)(r10 - 8) = r1\n *(u8 *)(r10 - 8) = 1\n r2 = *(u64 *)(r10 - 8)\n r0 = 0\n exit";
+    assert_eq!(why(spoilt), Why::StackUninitialised(-7));
+    let spilt = "*(u64 *)(r10 - 8) = r1\n r2 = *(u64 *)(r10 - 8)\n r0 = *(u64 *)(r2 + 32)\n exit";
+    assert_eq!(checks(spilt), 0);
+}
+
+#[test]
+fn the_context_is_read_by_its_fields() {
+    assert_eq!(checks("r0 = *(u64 *)(r1 + 32)\n *(u64 *)(r1 + 40) = r0\n exit"), 0);
+    assert!(matches!(why("r0 = *(u32 *)(r1 + 32)\n exit"), Why::Context { len: 4, .. }));
+    assert!(matches!(why("r0 = *(u64 *)(r1 + 36)\n exit"), Why::Context { .. }));
+    assert!(matches!(why("r0 = *(u64 *)(r1 + 48)\n exit"), Why::Context { .. }));
+    assert!(matches!(why("*(u64 *)(r1 + 32) = 1\n r0 = 0\n exit"), Why::Context { is_write: true, .. }));
+}
+
+#[test]
+fn data_is_bounded_by_its_length() {
+    assert_eq!(checks(&format!("{DATA} r0 = *(u8 *)(r6 + 0)\n exit")), 1);
+    assert_eq!(checks(&format!("{DATA} r0 = 0\n if r7 < 8 goto +1\n r0 = *(u64 *)(r6 + 0)\n exit")), 0);
+    assert_eq!(checks(&format!("{DATA} r0 = 0\n if r7 < 7 goto +1\n r0 = *(u64 *)(r6 + 0)\n exit")), 1);
+    assert_eq!(checks(&format!(".data_len_min 8\n{DATA} r0 = *(u64 *)(r6 + 0)\n exit")), 0);
+    assert_eq!(why(&format!("{DATA} *(u8 *)(r6 + 0) = 1\n r0 = 0\n exit")), Why::ReadOnly(Region::Data));
+    // A check that did not fail has told something.
+    assert_eq!(checks(&format!("{DATA} r0 = *(u8 *)(r6 + 7)\n r0 = *(u64 *)(r6 + 0)\n exit")), 2);
+    assert_eq!(checks(&format!("{DATA} r0 = *(u64 *)(r6 + 8)\n r0 = *(u64 *)(r6 + 0)\n exit")), 1);
+}
+
+#[test]
+fn a_loop_over_the_data_needs_no_checks() {
+    let by_index = format!(
+        "{DATA} r0 = 0\n r2 = 0\n
+         next: if r2 >= r7 goto done\n
+         r3 = r6\n r3 += r2\n r3 = *(u8 *)(r3 + 0)\n r0 += r3\n r2 += 1\n goto next\n
+         done: exit"
+    );
+    assert_eq!(checks(&by_index), 0);
+    let by_pointer = format!(
+        "{DATA} r0 = 0\n r2 = r6\n r2 += r7\n
+         next: if r6 >= r2 goto done\n
+         r3 = *(u8 *)(r6 + 0)\n r0 += r3\n r6 += 1\n goto next\n
+         done: exit"
+    );
+    assert_eq!(checks(&by_pointer), 0);
+    // By four bytes, of which the last may be cut off.
+    let by_words = format!(
+        "{DATA} r0 = 0\n r2 = 0\n
+         next: r4 = r2\n r4 += 4\n if r4 > r7 goto done\n
+         r3 = r6\n r3 += r2\n r3 = *(u32 *)(r3 + 0)\n r0 += r3\n r2 = r4\n goto next\n
+         done: exit"
+    );
+    assert_eq!(checks(&by_words), 1);
+}
+
+#[test]
+fn a_bounded_loop_over_the_scratch_needs_no_checks() {
+    let loops = format!(
+        "{DATA} r2 = 0\n
+         next: r3 = r8\n r3 += r2\n *(u8 *)(r3 + 0) = 1\n r2 += 1\n if r2 != 64 goto next\n
+         r0 = 0\n exit"
+    );
+    assert_eq!(checks(&loops), 1, "an end that is only not equal is no bound");
+    let loops = loops.replace("!= 64", "< 64");
+    assert_eq!(checks(&loops), 0);
+    assert_eq!(checks(&loops.replace("< 64", "<= 64")), 1);
+}
+
+#[test]
+fn copies_are_known_to_be_the_same() {
+    let masked = format!(
+        "{DATA} r2 = *(u64 *)(r1 + 32)\n r3 = r2\n r0 = 0\n if r3 > 63 goto +3\n r8 += r2\n r0 = *(u8 *)(r8 + 0)\n r0 = 1\n exit"
+    );
+    assert_eq!(checks(&masked), 0);
+}
+
+#[test]
+fn what_a_lookup_finds_may_be_null() {
+    let lookup = "*(u64 *)(r10 - 8) = 1\n r1 = r10\n r1 += -8\n r2 = 8\n call ob_table_lookup\n";
+    assert_eq!(why(&format!("{lookup} r0 = *(u8 *)(r0 + 0)\n exit")), Why::MayBeNull(Register::R0));
+    assert_eq!(
+        checks(&format!("{lookup} r1 = r0\n if r1 == 0 goto +1\n r0 = *(u64 *)(r0 + 16)\n r0 = 0\n exit")),
+        0
+    );
+    assert_eq!(
+        why(&format!("{lookup} if r0 != 0 goto +1\n r0 = *(u64 *)(r0 + 16)\n r0 = 0\n exit")),
+        Why::NotAPointer(Register::R0)
+    );
+    assert_eq!(
+        why("r1 = r10\n r1 += -8\n r2 = 8\n call ob_table_lookup\n r0 = 0\n exit"),
+        Why::StackUninitialised(-8)
+    );
+    assert_eq!(why("call 77\n exit"), Why::NoHelper(77));
+}
+
+#[test]
+fn functions_are_verified_with_what_they_are_called_with() {
+    let calls = format!(
+        "{DATA} r1 = r6\n r2 = r7\n call local sum\n r9 = r0\n r1 = r8\n r2 = 64\n call local sum\n r0 += r9\n exit\n
+         sum: r0 = 0\n r3 = 0\n
+         next: if r3 >= r2 goto done\n r4 = r1\n r4 += r3\n r4 = *(u8 *)(r4 + 0)\n r0 += r4\n r3 += 1\n goto next\n
+         done: exit"
+    );
+    let accepted = verified(&calls).unwrap_or_else(|refused| panic!("{refused}"));
+    assert_eq!((accepted.checks.len(), accepted.verified.variants().len()), (0, 3));
+    // A function writes to what it was lent, and leaves a pointer where the caller reads it.
+    let lent = format!(
+        "{DATA} *(u64 *)(r10 - 16) = r6\n r1 = r10\n r1 += -16\n call local step\n r2 = *(u64 *)(r10 - 16)\n r2 -= r6\n r0 = r2\n exit\n
+         step: r2 = *(u64 *)(r1 + 0)\n r2 += 1\n *(u64 *)(r1 + 0) = r2\n exit"
+    );
+    assert_eq!(checks(&lent), 0);
+    let dangling =
+        "r1 = r10\n r1 += -8\n call local leak\n r2 = *(u64 *)(r10 - 8)\n r0 = *(u64 *)(r2 + 0)\n exit\n
+         leak: r2 = r10\n *(u64 *)(r2 - 8) = 1\n r2 += -8\n *(u64 *)(r1 + 0) = r2\n r0 = 0\n exit";
+    assert_eq!(why(dangling), Why::StackUninitialised(-8));
+    assert_eq!(why("call local own\n r0 = 0\n exit\n own: r0 = r10\n exit"), Why::PointerReturned);
+}
+
+#[test]
+fn a_refusal_explains_itself() {
+    let refused = verified(&format!("{DATA} if r7 > 3 goto +1\n r3 = 1\n r0 = r3\n exit")).unwrap_err();
+    assert_eq!((refused.at, refused.why.clone()), (5, Why::Uninitialised(Register::R3)));
+    assert_eq!(refused.path, [(3, true)]);
+    let told = refused.to_string();
+    for expected in ["r0 = r3", "3 taken", "r6: a pointer to the data", "r7: the data's length"] {
+        assert!(told.contains(expected), "{told}");
+    }
+    let strict = Options { is_strict: true, ..Options::default() };
+    let refused =
+        verify(&program(&format!("{DATA} r0 = *(u8 *)(r6 + 0)\n exit")), &WORLD, strict).unwrap_err();
+    assert!(matches!(refused.why, Why::Unproven(_)), "{refused}");
+}
