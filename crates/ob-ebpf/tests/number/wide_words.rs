@@ -1,4 +1,4 @@
-//! Operations and tests on words of 64 bits, with sets and words by chance.
+//! Operations and tests on words of 64 bits, with sets and words by chance: as many as `OB_NUMBER_CASES` says, if it is set.
 
 use ob_ebpf::isa::{AluOp, ByteOrder, Size, Test, Width};
 use ob_ebpf::number::{Number, apply};
