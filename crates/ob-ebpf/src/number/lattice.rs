@@ -29,8 +29,8 @@ impl<const BITS: u32> WordSet<BITS> {
 
     /// The words of either and more, so that a number that is widened again and again soon does not change any more.
     ///
-    /// An end that moves goes on to the next of the thresholds, which are in ascending order without a sign, or where there is none to where the
-    /// words of its sign, or of a half, end. Known bits that become unknown take most others along.
+    /// An end that moves goes on to the next of the thresholds, which are in ascending order without a sign, or where there is
+    /// none to where the words of its sign, or of a half, end. Known bits that become unknown take most others along.
     #[must_use]
     pub fn widen(&self, newer: &Self, thresholds: &[u64]) -> Self {
         let joined = if is_planted(Bug::WidenedTooLittle) { *self } else { self.join(newer) };
@@ -51,7 +51,8 @@ impl<const BITS: u32> WordSet<BITS> {
         .unwrap_or(joined)
     }
 
-    /// What was widened, cut back to what follows from it. If nothing is in both, which cannot be of what follows, it stays as it is.
+    /// What was widened, cut back to what follows from it. If nothing is in both, which cannot be of what follows, it stays
+    /// as it is. Cutting back again and again may go on for long: once is what it is meant for.
     #[must_use]
     pub fn narrow(&self, newer: &Self) -> Self {
         self.meet(newer).unwrap_or(*self)

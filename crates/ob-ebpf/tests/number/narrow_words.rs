@@ -13,19 +13,19 @@ type Set = u16;
 /// Of how many results of a thousand it is required that no better one can be described. What is lost is little where programs
 /// divide or shift by constants, as they mostly do; here they are divided and shifted by everything.
 const OPS: [(AluOp, u32); 13] = [
-    (AluOp::Add, 960),
-    (AluOp::Sub, 960),
-    (AluOp::Mul, 700),
-    (AluOp::Div, 820),
+    (AluOp::Add, 950),
+    (AluOp::Sub, 950),
+    (AluOp::Mul, 690),
+    (AluOp::Div, 800),
     (AluOp::SignedDiv, 900),
-    (AluOp::Mod, 670),
+    (AluOp::Mod, 650),
     (AluOp::SignedMod, 750),
-    (AluOp::Or, 950),
-    (AluOp::And, 960),
+    (AluOp::Or, 930),
+    (AluOp::And, 930),
     (AluOp::Xor, 800),
-    (AluOp::ShiftLeft, 540),
-    (AluOp::ShiftRight, 580),
-    (AluOp::ShiftRightSigned, 870),
+    (AluOp::ShiftLeft, 490),
+    (AluOp::ShiftRight, 520),
+    (AluOp::ShiftRightSigned, 860),
 ];
 
 fn set_of(number: &WordSet<4>) -> Set {

@@ -1,4 +1,4 @@
-//! Operations and tests on words of 64 bits, with sets and words by chance.
+//! Operations and tests on words of 64 bits, with sets and words by chance: as many as `OB_NUMBER_CASES` says, if it is set.
 
 use ob_ebpf::isa::{AluOp, ByteOrder, Size, Test, Width};
 use ob_ebpf::number::{Number, apply};
@@ -62,10 +62,12 @@ fn check_normal(number: &Number) {
     assert_eq!(number.meet(&Number::any()).as_ref(), Some(number), "it has only one form");
 }
 
+fn cases() -> u32 {
+    std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("OB_NUMBER_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(20_000)
-    ))]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn words_of_any_width_do_what_words_do(left in word(), right in word()) {
