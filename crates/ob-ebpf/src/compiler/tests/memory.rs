@@ -44,7 +44,7 @@ fn at_number(find: &str, operation: &str) -> String {
 /// Fills the frame, so that everything there can be read.
 fn filled_frame() -> String {
     let stores: String =
-        (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {}\n", 8 * slot, slot * 0x01f3_57)).collect();
+        (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {}\n", 8 * slot, slot * 128_000)).collect();
     format!("{stores}\nr6 = r10\nr6 += -512")
 }
 
