@@ -226,7 +226,10 @@ impl Translator<'_, '_> {
             }
             Instruction::Jump { target } => self.jump(blocks, at, target),
             Instruction::Branch { width, test, left, right, target } => {
-                let holds = self.test(width, test, left, right);
+                let holds = match variant.comparisons.get(&at) {
+                    None => self.test(width, test, left, right),
+                    Some(comparison) => self.compare(*comparison, test, left, right),
+                };
                 let (Some(behind), taken) = (blocks.get(at + 1), self.builder.create_block()) else {
                     return self.end_unreached(at);
                 };

@@ -258,3 +258,51 @@ fn a_call_that_does_not_fit_is_refused() {
     let scratch = Setup { scratch: vec![0; 63], ..Setup::new() };
     assert!(matches!(call(&scratch, |call| compiled.run(call)).outcome, Err(CallError::Refused(_))));
 }
+
+#[test]
+fn pointers_are_in_the_order_of_their_offsets_wherever_memory_lies() {
+    for (_, find, _) in REGIONS {
+        for test in ["==", "!=", ">", ">=", "<", "<=", "s>", "s>=", "s<", "s<="] {
+            for offset in [0, 1, -1, i64::MIN, i64::MAX, 1 << 62, -(1 << 62), 1 << 47, -(1 << 47)] {
+                let text = format!(
+                    "{SECTIONS}
+                    r7 = *(u64 *)(r1 + 0)
+                    {find}
+                    r2 = r6
+                    r2 += r7
+                    r0 = 0
+                    if r6 {test} r2 goto one
+                    exit
+                one:
+                    r0 = 1
+                    exit
+                nothing:
+                    r0 = 2
+                    exit"
+                );
+                run(&text, &Setup { number: offset as u64, ..Setup::new() });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pointer_is_not_null_wherever_it_was_moved() {
+    // Where the data lies is known to us, not to a program: moved by as much, its address is 0.
+    let setup = Setup::new();
+    let address = setup.data.as_ptr().addr() as u64;
+    for test in ["==", "!="] {
+        let text = format!(
+            "r2 = *(u64 *)(r1 + 16)
+            r3 = {address:#x} ll
+            r2 -= r3
+            r0 = 0
+            if r2 {test} 0 goto one
+            exit
+        one:
+            r0 = 1
+            exit"
+        );
+        assert_eq!(run(&text, &setup).outcome, Ok(u64::from(test == "!=")));
+    }
+}

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use super::{Compiled, Options, compile};
 use crate::call::{Call, CallError, Fault, FaultKind, LogSink, Outcome, TableLookup};
 use crate::interpreter::{Interpreter, Observer, Value};
-use crate::isa::{Callee, Instruction, Register};
+use crate::isa::{Callee, Instruction, Operand, Register};
 use crate::program::Program;
 use crate::text::assemble;
-use crate::verdict::{Access, Bounds, Verified};
-use crate::world::{Argument, Entry, Field, FieldKind, Helper, World};
+use crate::verdict::{Access, Bounds, Comparison, Verified};
+use crate::world::{Argument, Entry, Field, FieldKind, Helper, Region, World};
 
 const fn field(name: &'static str, kind: FieldKind) -> Field {
     Field { name, kind, purpose: "" }
@@ -150,6 +150,7 @@ struct Regions<'p> {
     bounds: Bounds,
     accesses: BTreeMap<usize, Access>,
     ranges: BTreeMap<(usize, Register), Access>,
+    comparisons: BTreeMap<usize, Comparison>,
     /// Whether one instruction goes to different memory at different times.
     is_mixed: bool,
 }
@@ -163,6 +164,22 @@ impl Regions<'_> {
         };
         let frame = if pointer.activation == 0 { 0 } else { own.frame.checked_sub(pointer.frame)? };
         Some(Access { region: pointer.region, frame, bounds: self.bounds })
+    }
+}
+
+impl Regions<'_> {
+    fn comparison(
+        &self,
+        registers: &[Value; Register::COUNT],
+        left: Register,
+        right: Operand,
+    ) -> Option<Comparison> {
+        let Access { region, frame, .. } = self.access(registers, left)?;
+        match right {
+            Operand::Register(_) => Some(Comparison::Offsets { region, frame }),
+            // What a lookup gives may have been null.
+            Operand::Immediate(_) => (region != Region::TableValue).then_some(Comparison::NeverNull),
+        }
     }
 }
 
@@ -187,6 +204,11 @@ impl Observer for Regions<'_> {
                     }
                 }
             }
+            Instruction::Branch { left, right, .. } => {
+                if let Some(comparison) = self.comparison(registers, left, right) {
+                    self.is_mixed |= *self.comparisons.entry(at).or_insert(comparison) != comparison;
+                }
+            }
             _ => {}
         }
     }
@@ -199,14 +221,22 @@ fn observe(program: &Arc<Program>, setup: &Setup) -> (After, Option<Verified>) {
         bounds: setup.bounds,
         accesses: BTreeMap::new(),
         ranges: BTreeMap::new(),
+        comparisons: BTreeMap::new(),
         is_mixed: false,
     };
     let world = setup.world;
     let after = call(setup, |call| Interpreter::new().run_observed(program, &world, call, &mut regions));
     let is_unproven =
         matches!(after.outcome, Err(CallError::Fault(Fault { what: FaultKind::Unproven(_), .. })));
-    let verified = (!is_unproven && !regions.is_mixed)
-        .then(|| Verified::of_functions(Arc::clone(program), world, &regions.accesses, &regions.ranges));
+    let verified = (!is_unproven && !regions.is_mixed).then(|| {
+        Verified::of_functions(
+            Arc::clone(program),
+            world,
+            &regions.accesses,
+            &regions.ranges,
+            &regions.comparisons,
+        )
+    });
     (after, verified)
 }
 
