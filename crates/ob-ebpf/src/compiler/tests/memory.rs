@@ -63,9 +63,8 @@ fn edges(len: usize, size: usize) -> Vec<i64> {
 }
 
 fn check_edges(region: Region, text: &str, len: usize, size: usize) {
-    for offset in edges(len, size) {
-        let setup = Setup { number: offset as u64, ..Setup::new() };
-        let after = run(text, &setup);
+    let offsets = edges(len, size);
+    for (offset, after) in offsets.iter().copied().zip(run_all(text, &with_numbers(&offsets))) {
         let is_inside = offset >= 0 && offset as usize + size <= len;
         match after.outcome {
             Ok(_) => assert!(is_inside, "{region:?} {offset} {size}"),
@@ -169,9 +168,8 @@ fn atomic_operations_are_those_of_the_interpreter() {
             let text = at_number(find, &format!("{operation}\nr0 ^= r2\nr3 = *(u8 *)(r6 + 0)\nr0 += r3"));
             let mut offsets = edges(len, size);
             offsets.extend([4, 8, 12, 3]);
-            for offset in offsets {
-                let setup = Setup { number: offset as u64, ..Setup::new() };
-                let outcome = run(&text, &setup).outcome;
+            let afters = run_all(&text, &with_numbers(&offsets));
+            for (offset, After { outcome, .. }) in offsets.into_iter().zip(afters) {
                 let is_inside = offset >= 0 && offset as usize + size <= len;
                 let is_misaligned = matches!(
                     outcome,
@@ -263,25 +261,24 @@ fn a_call_that_does_not_fit_is_refused() {
 fn pointers_are_in_the_order_of_their_offsets_wherever_memory_lies() {
     for (_, find, _) in REGIONS {
         for test in ["==", "!=", ">", ">=", "<", "<=", "s>", "s>=", "s<", "s<="] {
-            for offset in [0, 1, -1, i64::MIN, i64::MAX, 1 << 62, -(1 << 62), 1 << 47, -(1 << 47)] {
-                let text = format!(
-                    "{SECTIONS}
-                    r7 = *(u64 *)(r1 + 0)
-                    {find}
-                    r2 = r6
-                    r2 += r7
-                    r0 = 0
-                    if r6 {test} r2 goto one
-                    exit
-                one:
-                    r0 = 1
-                    exit
-                nothing:
-                    r0 = 2
-                    exit"
-                );
-                run(&text, &Setup { number: offset as u64, ..Setup::new() });
-            }
+            let text = format!(
+                "{SECTIONS}
+                r7 = *(u64 *)(r1 + 0)
+                {find}
+                r2 = r6
+                r2 += r7
+                r0 = 0
+                if r6 {test} r2 goto one
+                exit
+            one:
+                r0 = 1
+                exit
+            nothing:
+                r0 = 2
+                exit"
+            );
+            let offsets = [0, 1, -1, i64::MIN, i64::MAX, 1 << 62, -(1 << 62), 1 << 47, -(1 << 47)];
+            assert!(run_all(&text, &with_numbers(&offsets)).iter().all(|after| after.outcome.is_ok()));
         }
     }
 }
