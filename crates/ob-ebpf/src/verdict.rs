@@ -34,6 +34,24 @@ pub struct Variant {
     pub ranges: BTreeMap<(usize, Register), Access>,
     /// Which variant a local call goes to, by the instruction.
     pub calls: BTreeMap<usize, usize>,
+    /// Branches that compare pointers, by the instruction, if addresses would tell something else than offsets. That is so unless both
+    /// pointers are shown to be in their region, or at its end. A test whether a lookup has found something is none of these.
+    pub comparisons: BTreeMap<usize, Comparison>,
+}
+
+/// What a branch compares that has pointers for operands. A pointer may be moved anywhere; what is known of where addresses wrap around
+/// would tell a program where memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Pointers into the same region, which are in the order of their offsets with a sign.
+    Offsets {
+        /// The memory.
+        region: Region,
+        /// On the stack, whose frame, as in [`Access::frame`].
+        frame: u8,
+    },
+    /// A pointer that is never null with null.
+    NeverNull,
 }
 
 /// Where an access goes, or a range that is handed to a helper.
@@ -84,7 +102,13 @@ impl Variant {
     /// A function of which nothing is known yet.
     #[must_use]
     pub const fn new(function: usize) -> Self {
-        Self { function, accesses: BTreeMap::new(), ranges: BTreeMap::new(), calls: BTreeMap::new() }
+        Self {
+            function,
+            accesses: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            comparisons: BTreeMap::new(),
+        }
     }
 }
 
@@ -106,6 +130,7 @@ impl Verified {
         world: World,
         accesses: &BTreeMap<usize, Access>,
         ranges: &BTreeMap<(usize, Register), Access>,
+        comparisons: &BTreeMap<usize, Comparison>,
     ) -> Self {
         let mut variants: Vec<Variant> = (0..program.functions().len()).map(Variant::new).collect();
         for (variant, function) in variants.iter_mut().zip(program.functions()) {
@@ -116,6 +141,8 @@ impl Verified {
                 .range(begin..(function.end, Register::R0))
                 .map(|(at, access)| (*at, *access))
                 .collect();
+            let own = comparisons.range(all.clone());
+            variant.comparisons = own.map(|(at, comparison)| (*at, *comparison)).collect();
             variant.calls = all
                 .filter_map(|at| match program.instructions().get(at)? {
                     Instruction::Call { callee: Callee::Local(target) } => {
@@ -199,6 +226,7 @@ mod tests {
             two_functions(),
             WORLD,
             &BTreeMap::from([(0, context), (3, data)]),
+            &BTreeMap::new(),
             &BTreeMap::new(),
         );
         let [first, second] = verified.variants() else { panic!("two functions") };

@@ -166,7 +166,7 @@ impl Translator<'_, '_> {
     }
 
     /// Where a region begins.
-    fn begin_of(&mut self, access: Access) -> Value {
+    pub(super) fn begin_of(&mut self, access: Access) -> Value {
         match access.region {
             Region::Context => self.load_constant(machine::CONTEXT),
             Region::Data => self.load_constant(machine::DATA),

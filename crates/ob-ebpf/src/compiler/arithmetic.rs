@@ -6,6 +6,9 @@ use cranelift_codegen::ir::{InstBuilder, Type, Value};
 
 use super::function::Translator;
 use crate::isa::{AluOp, ByteOrder, Operand, Register, Size, Test, Width};
+use crate::program::FRAME_LEN;
+use crate::verdict::{Access, Bounds, Comparison};
+use crate::world::Region;
 
 /// The type of so many bytes.
 pub(super) const fn type_of(size: Size) -> Type {
@@ -116,6 +119,38 @@ impl Translator<'_, '_> {
     pub(super) fn test(&mut self, width: Width, test: Test, left: Register, right: Operand) -> Value {
         let left = self.get_narrow(width, left);
         let right = self.operand(width, right);
+        self.holds(test, left, right)
+    }
+
+    /// The same for pointers: by their offsets with a sign, whether the test has one or not.
+    pub(super) fn compare(
+        &mut self,
+        comparison: Comparison,
+        test: Test,
+        left: Register,
+        right: Operand,
+    ) -> Value {
+        let Comparison::Offsets { region, frame } = comparison else {
+            return self.builder.ins().iconst(I8, i64::from(test == Test::NotEqual));
+        };
+        let mut begin = self.begin_of(Access { region, frame, bounds: Bounds::Proven });
+        if region == Region::Stack {
+            // There, offsets are counted from the frame's end.
+            begin = self.builder.ins().iadd_imm_s(begin, FRAME_LEN as i64);
+        }
+        let (left, right) = (self.get(left), self.operand(Width::W64, right));
+        let (left, right) = (self.builder.ins().isub(left, begin), self.builder.ins().isub(right, begin));
+        let test = match test {
+            Test::Above => Test::Greater,
+            Test::AboveOrEqual => Test::GreaterOrEqual,
+            Test::Below => Test::Less,
+            Test::BelowOrEqual => Test::LessOrEqual,
+            test => test,
+        };
+        self.holds(test, left, right)
+    }
+
+    fn holds(&mut self, test: Test, left: Value, right: Value) -> Value {
         let condition = match test {
             Test::AnyBit => return self.builder.ins().band(left, right),
             Test::Equal => IntCC::Equal,

@@ -25,6 +25,10 @@ use crate::verdict::{Variant, Verified};
 pub(super) const ARGUMENTS: [Register; 5] =
     [Register::R1, Register::R2, Register::R3, Register::R4, Register::R5];
 
+/// Faults that leave a function by the same block. A block that thousands go to, or that is given values by them, takes the code generator
+/// time that grows with the square of their number.
+const LEAVING_MAX: usize = 64;
+
 /// The alias region of the machine; those of [`Region`](crate::world::Region) follow.
 const MACHINE_REGION: u32 = 0;
 
@@ -60,8 +64,6 @@ pub(super) fn translate(
     builder.append_block_params_for_function_params(entry);
     builder.switch_to_block(entry);
     builder.seal_block(entry);
-    let leaving = builder.create_block();
-    builder.set_cold_block(leaving);
     let machine_region = alias_region(&mut builder, MACHINE_REGION, "machine");
     let mut translator = Translator {
         machine: builder.block_params(entry).first().copied().unwrap_or_else(|| Value::from_u32(0)),
@@ -69,7 +71,7 @@ pub(super) fn translate(
         source,
         registers,
         fuel,
-        leaving,
+        leaving: None,
         machine_region,
         callees: BTreeMap::new(),
         faults,
@@ -105,8 +107,8 @@ pub(super) struct Translator<'a, 'f> {
     pub(super) machine: Value,
     registers: [Variable; Register::COUNT],
     fuel: Variable,
-    /// Where faults go.
-    leaving: Block,
+    /// Where faults go, and how many do so already.
+    leaving: Option<(Block, usize)>,
     machine_region: AliasRegion,
     /// Functions that are called, by the number of the variant.
     callees: BTreeMap<usize, FuncRef>,
@@ -224,7 +226,10 @@ impl Translator<'_, '_> {
             }
             Instruction::Jump { target } => self.jump(blocks, at, target),
             Instruction::Branch { width, test, left, right, target } => {
-                let holds = self.test(width, test, left, right);
+                let holds = match variant.comparisons.get(&at) {
+                    None => self.test(width, test, left, right),
+                    Some(comparison) => self.compare(*comparison, test, left, right),
+                };
                 let (Some(behind), taken) = (blocks.get(at + 1), self.builder.create_block()) else {
                     return self.end_unreached(at);
                 };
@@ -352,20 +357,29 @@ impl Translator<'_, '_> {
         self.end(Fault { at, what: FaultKind::Unproven(Violation::NoInstruction) });
     }
 
-    /// Ends the call. What there is to say of the fault goes by way of memory: a block that is given values by thousands of others
-    /// would keep the allocator of registers busy for the square of that.
+    /// Ends the call. What there is to say of the fault goes by way of memory, not by values that a block is given.
     pub(super) fn end(&mut self, fault: Fault) {
         self.faults.push(fault);
         let number = self.number(self.faults.len() as u64);
         self.store_machine(machine::FAULT, number);
         self.store_fuel();
-        self.builder.ins().jump(self.leaving, &[]);
+        let (block, count) = self.leaving.unwrap_or_else(|| {
+            let block = self.builder.create_block();
+            self.builder.set_cold_block(block);
+            (block, 0)
+        });
+        self.builder.ins().jump(block, &[]);
         self.is_open = false;
+        self.leaving = Some((block, count + 1));
+        if count + 1 == LEAVING_MAX {
+            self.finish_leaving();
+        }
     }
 
     fn finish_leaving(&mut self) {
-        self.builder.switch_to_block(self.leaving);
-        self.builder.seal_block(self.leaving);
+        let Some((block, _)) = self.leaving.take() else { return };
+        self.builder.switch_to_block(block);
+        self.builder.seal_block(block);
         let (nothing, number) = (self.number(0), self.load_machine(machine::FAULT));
         self.builder.ins().return_(&[nothing, number]);
     }

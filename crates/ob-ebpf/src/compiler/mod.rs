@@ -39,8 +39,8 @@ use thiserror::Error;
 use self::code::{Code, Image, Link};
 use self::machine::Machine;
 use crate::call::{Call, Fault, FaultKind, Outcome};
-use crate::isa::{INSTRUCTIONS_MAX, Size};
-use crate::program::{FRAME_LEN, FRAMES_MAX, Program};
+use crate::isa::{INSTRUCTIONS_MAX, Instruction, Size};
+use crate::program::{FRAME_LEN, FRAMES_MAX, Function, Program};
 use crate::verdict::Verified;
 use crate::world::{Entry, FieldKind, Region, World};
 
@@ -49,8 +49,10 @@ use crate::world::{Entry, FieldKind, Region, World};
 pub const STACK_LEN_MAX: usize = 64 << 10;
 /// Instructions of all variants together.
 const TRANSLATED_MAX: usize = 4 * INSTRUCTIONS_MAX;
-/// Functions of more instructions are translated as they are: what optimising costs grows faster than they do.
+/// Functions of more instructions are translated as they are, and so are those with loops within more loops: what optimising costs
+/// grows faster than either.
 const OPTIMISED_MAX: usize = 4 << 10;
+const NESTED_MAX: usize = 32;
 
 /// How to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,7 +335,7 @@ impl<'a> Generator<'a> {
         let variant = self.verified.variants().get(number);
         let function = variant.and_then(|variant| self.verified.program().functions().get(variant.function));
         let known_faults = self.faults.len();
-        if function.is_some_and(|function| function.len() <= OPTIMISED_MAX) {
+        if function.is_some_and(|function| is_optimised(self.verified.program(), function)) {
             let isa = Arc::clone(&self.optimising);
             match self.translate(number, &isa) {
                 Ok(generated) if generated.frame_len <= STACK_LEN_MAX / FRAMES_MAX / 2 => {
@@ -413,6 +415,24 @@ impl<'a> Generator<'a> {
         let first = frames.first().zip(below.first());
         first.map_or(0, |(own, below)| own.saturating_add(*below))
     }
+}
+
+/// Whether optimising a function takes a time that somebody would wait for.
+fn is_optimised(program: &Program, function: &Function) -> bool {
+    // How many more back-edges lead over an instruction than over the one before it.
+    let mut steps = vec![0isize; function.len() + 1];
+    for at in function.begin..function.end {
+        let target = program.instructions().get(at).and_then(Instruction::target);
+        if let Some(target) = target.filter(|target| (function.begin..=at).contains(target)) {
+            steps[target - function.begin] += 1;
+            steps[at + 1 - function.begin] -= 1;
+        }
+    }
+    let nested = steps.into_iter().scan(0, |nested, step| {
+        *nested += step;
+        Some(*nested)
+    });
+    function.len() <= OPTIMISED_MAX && nested.max().is_none_or(|nested| nested <= NESTED_MAX as isize)
 }
 
 /// The processor that we run on.

@@ -172,9 +172,9 @@ fn fuel_ends_a_call_wherever_the_interpreter_says() {
     assert_eq!(enough.outcome, Ok(3 * 28));
     let cost = Setup::new().fuel - enough.fuel;
     let mut places = std::collections::BTreeSet::new();
-    for fuel in 0..=cost {
-        let after = run(text, &Setup { fuel, ..Setup::new() });
-        if fuel == cost {
+    let setups: Vec<Setup> = (0..=cost).map(|fuel| Setup { fuel, ..Setup::new() }).collect();
+    for (Setup { fuel, .. }, after) in setups.iter().zip(run_all(text, &setups)) {
+        if *fuel == cost {
             assert_eq!((after.outcome, after.fuel), (Ok(3 * 28), 0));
         } else if let Err(CallError::Fault(Fault { at, what })) = after.outcome {
             assert_eq!(what, FaultKind::OutOfFuel);

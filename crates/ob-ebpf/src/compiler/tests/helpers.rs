@@ -5,33 +5,9 @@ use crate::world::{HELPER_LEN_MAX, KEY_LEN_MAX, Region};
 
 /// Runs a call with addresses that are offset by the context's number, for every edge.
 fn check_edges(text: &str, inside: std::ops::RangeInclusive<i64>) {
-    for number in [
-        0,
-        1,
-        -1,
-        2,
-        30,
-        31,
-        32,
-        33,
-        54,
-        55,
-        56,
-        57,
-        63,
-        64,
-        65,
-        90,
-        91,
-        92,
-        99,
-        100,
-        101,
-        i64::MIN,
-        i64::MAX,
-    ] {
-        let setup = Setup { number: number as u64, ..Setup::new() };
-        let outcome = run(text, &setup).outcome;
+    let numbers =
+        [0, 1, -1, 2, 44, 45, 54, 55, 56, 57, 63, 64, 65, 90, 91, 92, 99, 100, 101, i64::MIN, i64::MAX];
+    for (number, After { outcome, .. }) in numbers.into_iter().zip(run_all(text, &with_numbers(&numbers))) {
         assert_eq!(outcome.is_ok(), inside.contains(&number), "{number}: {outcome:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Programs as large as they may be.
 
 use super::*;
-use crate::compiler::STACK_LEN_MAX;
+use crate::compiler::{NESTED_MAX, OPTIMISED_MAX, STACK_LEN_MAX};
 use crate::isa::INSTRUCTIONS_MAX;
 
 /// A program of so many instructions that repeats what it is given.
@@ -32,33 +32,53 @@ fn check(program: &Arc<Program>, what: &str) {
 
 const BEGIN: &str = "r6 = *(u64 *)(r1 + 32)\nr7 = *(u64 *)(r1 + 0)\nr0 = 0\n";
 
+/// The longest program, and the longest function that is optimised.
+const LENGTHS: [usize; 2] = [INSTRUCTIONS_MAX, OPTIMISED_MAX];
+
 #[test]
-fn the_longest_straight_line_compiles() {
+fn the_longest_straight_lines_compile() {
     let body = |at: usize| format!("r0 += r7\nr0 *= {}\nr0 ^= {}\nr7 += r0\n", at | 1, at);
-    check(&repeated(BEGIN, body, (INSTRUCTIONS_MAX - 4) / 4), "a straight line");
+    for len in LENGTHS {
+        check(&repeated(BEGIN, body, (len - 4) / 4), "a straight line");
+    }
 }
 
 #[test]
-fn a_program_of_checked_accesses_compiles() {
+fn programs_of_checked_accesses_compile() {
     let body = |at: usize| {
         format!("r1 = *(u8 *)(r6 + {})\n*(u8 *)(r6 + {}) = r0\nr0 += r1\n", at % 64, (at * 7) % 64)
     };
-    check(&repeated(BEGIN, body, (INSTRUCTIONS_MAX - 4) / 3), "checked accesses");
+    for len in LENGTHS {
+        check(&repeated(BEGIN, body, (len - 4) / 3), "checked accesses");
+    }
 }
 
 #[test]
-fn a_program_of_branches_compiles() {
+fn programs_of_branches_compile() {
     let body = |at: usize| format!("if r0 == {at} goto +1\nr0 += 1\n");
-    check(&repeated(BEGIN, body, (INSTRUCTIONS_MAX - 4) / 2), "branches ahead");
+    for len in LENGTHS {
+        check(&repeated(BEGIN, body, (len - 4) / 2), "branches ahead");
+    }
 }
 
 #[test]
-fn a_program_of_nested_loops_compiles() {
+fn programs_of_loops_within_loops_compile() {
+    let begin = format!("{BEGIN}r2 = 0\nr3 = 0\nr4 = 0\nr5 = 0\n");
     let body = |at: usize| {
         format!("r7 -= 1\nr{} += r7\nif r7 s> 100000 goto -{}\n", [0, 2, 3, 4, 5][at % 5], 3 * at + 3)
     };
-    let begin = format!("{BEGIN}r2 = 0\nr3 = 0\nr4 = 0\nr5 = 0\n");
-    check(&repeated(&begin, body, (INSTRUCTIONS_MAX - 8) / 3), "loops within loops");
+    // As deep as may be, as deep as is optimised, and one deeper.
+    for len in LENGTHS.into_iter().chain([3 * NESTED_MAX + 8, 3 * NESTED_MAX + 11]) {
+        check(&repeated(&begin, body, (len - 8) / 3), "loops within loops");
+    }
+}
+
+#[test]
+fn programs_of_loops_one_behind_the_other_compile() {
+    let body = |_| "r7 -= 1\nr0 += r7\nif r7 s> 100000 goto -3\n".to_owned();
+    for len in LENGTHS {
+        check(&repeated(BEGIN, body, (len - 4) / 3), "loops");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn at_number(find: &str, operation: &str) -> String {
 /// Fills the frame, so that everything there can be read.
 fn filled_frame() -> String {
     let stores: String =
-        (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {}\n", 8 * slot, slot * 0x01f3_57)).collect();
+        (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {}\n", 8 * slot, slot * 128_000)).collect();
     format!("{stores}\nr6 = r10\nr6 += -512")
 }
 
@@ -63,9 +63,8 @@ fn edges(len: usize, size: usize) -> Vec<i64> {
 }
 
 fn check_edges(region: Region, text: &str, len: usize, size: usize) {
-    for offset in edges(len, size) {
-        let setup = Setup { number: offset as u64, ..Setup::new() };
-        let after = run(text, &setup);
+    let offsets = edges(len, size);
+    for (offset, after) in offsets.iter().copied().zip(run_all(text, &with_numbers(&offsets))) {
         let is_inside = offset >= 0 && offset as usize + size <= len;
         match after.outcome {
             Ok(_) => assert!(is_inside, "{region:?} {offset} {size}"),
@@ -169,9 +168,8 @@ fn atomic_operations_are_those_of_the_interpreter() {
             let text = at_number(find, &format!("{operation}\nr0 ^= r2\nr3 = *(u8 *)(r6 + 0)\nr0 += r3"));
             let mut offsets = edges(len, size);
             offsets.extend([4, 8, 12, 3]);
-            for offset in offsets {
-                let setup = Setup { number: offset as u64, ..Setup::new() };
-                let outcome = run(&text, &setup).outcome;
+            let afters = run_all(&text, &with_numbers(&offsets));
+            for (offset, After { outcome, .. }) in offsets.into_iter().zip(afters) {
                 let is_inside = offset >= 0 && offset as usize + size <= len;
                 let is_misaligned = matches!(
                     outcome,
@@ -257,4 +255,51 @@ fn a_call_that_does_not_fit_is_refused() {
     assert!(matches!(call(&short, |call| compiled.run(call)).outcome, Err(CallError::Refused(_))));
     let scratch = Setup { scratch: vec![0; 63], ..Setup::new() };
     assert!(matches!(call(&scratch, |call| compiled.run(call)).outcome, Err(CallError::Refused(_))));
+}
+
+#[test]
+fn pointers_are_in_the_order_of_their_offsets_wherever_memory_lies() {
+    for (_, find, _) in REGIONS {
+        for test in ["==", "!=", ">", ">=", "<", "<=", "s>", "s>=", "s<", "s<="] {
+            let text = format!(
+                "{SECTIONS}
+                r7 = *(u64 *)(r1 + 0)
+                {find}
+                r2 = r6
+                r2 += r7
+                r0 = 0
+                if r6 {test} r2 goto one
+                exit
+            one:
+                r0 = 1
+                exit
+            nothing:
+                r0 = 2
+                exit"
+            );
+            let offsets = [0, 1, -1, i64::MIN, i64::MAX, 1 << 62, -(1 << 62), 1 << 47, -(1 << 47)];
+            assert!(run_all(&text, &with_numbers(&offsets)).iter().all(|after| after.outcome.is_ok()));
+        }
+    }
+}
+
+#[test]
+fn a_pointer_is_not_null_wherever_it_was_moved() {
+    // Where the data lies is known to us, not to a program: moved by as much, its address is 0.
+    let setup = Setup::new();
+    let address = setup.data.as_ptr().addr() as u64;
+    for test in ["==", "!="] {
+        let text = format!(
+            "r2 = *(u64 *)(r1 + 16)
+            r3 = {address:#x} ll
+            r2 -= r3
+            r0 = 0
+            if r2 {test} 0 goto one
+            exit
+        one:
+            r0 = 1
+            exit"
+        );
+        assert_eq!(run(&text, &setup).outcome, Ok(u64::from(test == "!=")));
+    }
 }

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use super::{Compiled, Options, compile};
 use crate::call::{Call, CallError, Fault, FaultKind, LogSink, Outcome, TableLookup};
 use crate::interpreter::{Interpreter, Observer, Value};
-use crate::isa::{Callee, Instruction, Register};
+use crate::isa::{Callee, Instruction, Operand, Register};
 use crate::program::Program;
 use crate::text::assemble;
-use crate::verdict::{Access, Bounds, Verified};
-use crate::world::{Argument, Entry, Field, FieldKind, Helper, World};
+use crate::verdict::{Access, Bounds, Comparison, Verified};
+use crate::world::{Argument, Entry, Field, FieldKind, Helper, Region, World};
 
 const fn field(name: &'static str, kind: FieldKind) -> Field {
     Field { name, kind, purpose: "" }
@@ -150,6 +150,7 @@ struct Regions<'p> {
     bounds: Bounds,
     accesses: BTreeMap<usize, Access>,
     ranges: BTreeMap<(usize, Register), Access>,
+    comparisons: BTreeMap<usize, Comparison>,
     /// Whether one instruction goes to different memory at different times.
     is_mixed: bool,
 }
@@ -163,6 +164,22 @@ impl Regions<'_> {
         };
         let frame = if pointer.activation == 0 { 0 } else { own.frame.checked_sub(pointer.frame)? };
         Some(Access { region: pointer.region, frame, bounds: self.bounds })
+    }
+}
+
+impl Regions<'_> {
+    fn comparison(
+        &self,
+        registers: &[Value; Register::COUNT],
+        left: Register,
+        right: Operand,
+    ) -> Option<Comparison> {
+        let Access { region, frame, .. } = self.access(registers, left)?;
+        match right {
+            Operand::Register(_) => Some(Comparison::Offsets { region, frame }),
+            // What a lookup gives may have been null.
+            Operand::Immediate(_) => (region != Region::TableValue).then_some(Comparison::NeverNull),
+        }
     }
 }
 
@@ -187,42 +204,72 @@ impl Observer for Regions<'_> {
                     }
                 }
             }
+            Instruction::Branch { left, right, .. } => {
+                if let Some(comparison) = self.comparison(registers, left, right) {
+                    self.is_mixed |= *self.comparisons.entry(at).or_insert(comparison) != comparison;
+                }
+            }
             _ => {}
         }
     }
 }
 
-/// Runs a program by interpretation, and sees what a verifier would have to prove of it. `None` where no verdict covers it.
-fn observe(program: &Arc<Program>, setup: &Setup) -> (After, Option<Verified>) {
+/// Makes calls of a program by interpretation, and sees what a verifier would have to prove of it. `None` where no verdict covers
+/// them.
+fn observe_all(program: &Arc<Program>, setups: &[Setup]) -> (Vec<After>, Option<Verified>) {
+    let Some(Setup { world, bounds, .. }) = setups.first().cloned() else { return (Vec::new(), None) };
     let mut regions = Regions {
         program,
-        bounds: setup.bounds,
+        bounds,
         accesses: BTreeMap::new(),
         ranges: BTreeMap::new(),
+        comparisons: BTreeMap::new(),
         is_mixed: false,
     };
-    let world = setup.world;
-    let after = call(setup, |call| Interpreter::new().run_observed(program, &world, call, &mut regions));
-    let is_unproven =
-        matches!(after.outcome, Err(CallError::Fault(Fault { what: FaultKind::Unproven(_), .. })));
-    let verified = (!is_unproven && !regions.is_mixed)
-        .then(|| Verified::of_functions(Arc::clone(program), world, &regions.accesses, &regions.ranges));
-    (after, verified)
+    let mut interpreter = Interpreter::new();
+    let mut observe =
+        |setup| call(setup, |call| interpreter.run_observed(program, &world, call, &mut regions));
+    let afters: Vec<After> = setups.iter().map(&mut observe).collect();
+    let is_unproven = afters.iter().any(|after| {
+        matches!(after.outcome, Err(CallError::Fault(Fault { what: FaultKind::Unproven(_), .. })))
+    });
+    let verified = (!is_unproven && !regions.is_mixed).then(|| {
+        Verified::of_functions(
+            Arc::clone(program),
+            world,
+            &regions.accesses,
+            &regions.ranges,
+            &regions.comparisons,
+        )
+    });
+    (afters, verified)
 }
 
-/// Runs a program both ways, and holds the one to the other.
-fn run_program(program: &Arc<Program>, setup: &Setup) -> After {
-    let (expected, verified) = observe(program, setup);
-    let verified = verified.unwrap_or_else(|| panic!("nobody would verify this: {:?}", expected.outcome));
-    let compiled = compile(&verified, setup.options).unwrap();
-    let after = call(setup, |call| compiled.run(call));
-    assert_eq!(after, expected);
-    after
+/// The same for one call.
+fn observe(program: &Arc<Program>, setup: &Setup) -> (After, Option<Verified>) {
+    let (mut afters, verified) = observe_all(program, std::slice::from_ref(setup));
+    (afters.remove(0), verified)
 }
 
-/// The same for a program as text.
+/// Makes calls of a program both ways, and holds the one to the other.
+fn run_all(text: &str, setups: &[Setup]) -> Vec<After> {
+    let (expected, verified) = observe_all(&program(text), setups);
+    let verified = verified.unwrap_or_else(|| panic!("nobody would verify this: {expected:?}"));
+    let compiled = compile(&verified, setups[0].options).unwrap();
+    for (setup, expected) in setups.iter().zip(&expected) {
+        assert_eq!(&call(setup, |call| compiled.run(call)), expected, "with {}: {text}", setup.number);
+    }
+    expected
+}
+
+/// The same for one call.
 fn run(text: &str, setup: &Setup) -> After {
-    run_program(&program(text), setup)
+    run_all(text, std::slice::from_ref(setup)).remove(0)
+}
+
+/// Calls that differ in the context's number.
+fn with_numbers(numbers: &[i64]) -> Vec<Setup> {
+    numbers.iter().map(|number| Setup { number: *number as u64, ..Setup::new() }).collect()
 }
 
 fn program(text: &str) -> Arc<Program> {
