@@ -8,8 +8,6 @@ use crate::world::Region;
 
 /// Bytes of a slot of the stack.
 const SLOT_LEN: usize = 8;
-/// Slots of a frame.
-const SLOTS: usize = FRAME_LEN / SLOT_LEN;
 /// All bytes of a slot.
 const WHOLE: u8 = u8::MAX;
 
@@ -76,7 +74,8 @@ impl Span {
     fn slots(self) -> impl Iterator<Item = (u8, u8)> {
         let at = |offset: i64| (offset + FRAME_LEN as i64).clamp(0, FRAME_LEN as i64) as usize;
         let (begin, end) = (at(self.begin), at(self.end));
-        (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).map(move |slot| {
+        let end = end.max(begin);
+        (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).filter(move |_| begin < end).map(move |slot| {
             let first = begin.saturating_sub(slot * SLOT_LEN).min(SLOT_LEN);
             let behind = (end - slot * SLOT_LEN).min(SLOT_LEN);
             let bits = (WHOLE as u16) >> (SLOT_LEN - (behind - first)) << first;
