@@ -102,10 +102,14 @@ pub(super) fn address_of(helper: Helper) -> usize {
     }
 }
 
-// Generated code calls these with a machine that is alive and borrowed by nobody else, and with ranges that are proven or were
-// checked to be within one region each. Ranges of a program may overlap, so at most one of them is borrowed at a time where one is
-// written.
+// Generated code calls these, and waits for them: a machine that it gives is alive and borrowed by nobody else. Ranges of a program may
+// overlap, so where one of them is written, no other is borrowed.
 
+/// `ob_table_lookup`.
+///
+/// # Safety
+///
+/// The machine is alive, and borrowed by nobody else; `key` has `key_len` bytes, proven or checked.
 unsafe extern "C" fn table_lookup(machine: *mut Machine<'_>, key: *const u8, key_len: usize) -> *mut u8 {
     // The key may lie in the value of the last lookup, which is about to be written.
     let mut copy = [0; KEY_LEN_MAX as usize];
@@ -119,6 +123,11 @@ unsafe extern "C" fn table_lookup(machine: *mut Machine<'_>, key: *const u8, key
     if machine.table.lookup(copy, value) { machine.table_value } else { std::ptr::null_mut() }
 }
 
+/// `ob_copy`.
+///
+/// # Safety
+///
+/// Each address has as many bytes as the length behind it says, proven or checked; those at `to` can be written.
 unsafe extern "C" fn copy(
     _machine: *mut Machine<'_>,
     to: *mut u8,
@@ -132,11 +141,21 @@ unsafe extern "C" fn copy(
     len as u64
 }
 
+/// `ob_crc32c`.
+///
+/// # Safety
+///
+/// There are `len` bytes, proven or checked, and nobody writes them meanwhile.
 unsafe extern "C" fn crc32c(_machine: *mut Machine<'_>, earlier: u64, bytes: *const u8, len: usize) -> u64 {
     // SAFETY: a range of so many bytes of the program's memory, which nobody writes meanwhile.
     helpers::crc32c(earlier, unsafe { std::slice::from_raw_parts(bytes, len) })
 }
 
+/// `ob_compare`.
+///
+/// # Safety
+///
+/// Each address has as many bytes as the length behind it says, proven or checked, and nobody writes them meanwhile.
 unsafe extern "C" fn compare(
     _machine: *mut Machine<'_>,
     left: *const u8,
@@ -150,6 +169,11 @@ unsafe extern "C" fn compare(
     helpers::compare(left, right)
 }
 
+/// `ob_varint`.
+///
+/// # Safety
+///
+/// Each address has as many bytes as the length behind it says, proven or checked; those at `into` can be written.
 unsafe extern "C" fn varint(
     _machine: *mut Machine<'_>,
     bytes: *const u8,
@@ -167,6 +191,11 @@ unsafe extern "C" fn varint(
     helpers::varint(copy.get(..len).unwrap_or_default(), into)
 }
 
+/// `ob_log`.
+///
+/// # Safety
+///
+/// The machine is alive, and borrowed by nobody else.
 unsafe extern "C" fn log(machine: *mut Machine<'_>, first: u64, second: u64) -> u64 {
     // SAFETY: the machine is alive, and generated code waits for us.
     let machine = unsafe { &*machine };

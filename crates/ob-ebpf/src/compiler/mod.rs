@@ -104,8 +104,8 @@ struct Parts {
     entry_fuel: u32,
     /// What can go wrong, by the number that code returns less one; offsets and lengths are filled in when it has.
     faults: Vec<Fault>,
-    /// The words of the context that a call fills in.
-    filled: Vec<(usize, FieldKind)>,
+    /// The words of the context that a call fills in, each with which value.
+    filled: Vec<(usize, usize)>,
     stack_len: usize,
 }
 
@@ -186,15 +186,15 @@ impl Parts {
     fn execute(&self, call: &mut Call<'_>, per_call: NonNull<u8>, table_value: NonNull<u8>) -> Outcome {
         let (data, scratch) = (call.data.as_ptr(), call.scratch.as_mut_ptr());
         let (data_len, scratch_len) = (call.data.len(), call.scratch.len());
-        for (word, kind) in &self.filled {
-            if let Some(word) = call.context.get_mut(*word) {
-                *word = match kind {
-                    FieldKind::Data => data.expose_provenance() as u64,
-                    FieldKind::DataLen => data_len as u64,
-                    FieldKind::Scratch => scratch.expose_provenance() as u64,
-                    FieldKind::ScratchLen => scratch_len as u64,
-                    FieldKind::Number | FieldKind::Result => *word,
-                };
+        let values = [
+            data.expose_provenance() as u64,
+            data_len as u64,
+            scratch.expose_provenance() as u64,
+            scratch_len as u64,
+        ];
+        for (word, value) in &self.filled {
+            if let (Some(word), Some(value)) = (call.context.get_mut(*word), values.get(*value)) {
+                *word = *value;
             }
         }
         let context: *mut u8 = call.context.as_mut_ptr().cast();
@@ -253,6 +253,17 @@ impl Parts {
             FaultKind::OutOfFuel | FaultKind::Unproven(_) => {}
         }
         fault
+    }
+}
+
+/// Which of the values that a call fills in a field has; none for those that are the hook's.
+fn value_of(kind: FieldKind) -> Option<usize> {
+    match kind {
+        FieldKind::Data => Some(0),
+        FieldKind::DataLen => Some(1),
+        FieldKind::Scratch => Some(2),
+        FieldKind::ScratchLen => Some(3),
+        FieldKind::Number | FieldKind::Result => None,
     }
 }
 
@@ -316,15 +327,14 @@ impl<'a> Generator<'a> {
             return Err(CompileError::TooLarge { limit: "bytes of native stack", max: STACK_LEN_MAX });
         }
         let world = *self.verified.world();
-        let fields = world.fields.iter().map(|field| field.kind).enumerate();
-        let is_filled = |kind: &FieldKind| !matches!(kind, FieldKind::Number | FieldKind::Result);
+        let fields = world.fields.iter().enumerate();
         let parts = Parts {
             code: image.finish()?,
             program: Arc::clone(self.verified.program()),
             world,
             entry_fuel: self.verified.program().entry_fuel(),
             faults: self.faults,
-            filled: fields.filter(|(_, kind)| is_filled(kind)).collect(),
+            filled: fields.filter_map(|(word, field)| Some((word, value_of(field.kind)?))).collect(),
             stack_len,
         };
         Ok(Compiled { parts: Arc::new(parts) })

@@ -123,3 +123,19 @@ fn variants_are_not_more_than_anyone_can_wait_for() {
     let verified = Verified::new(program, HOOK, vec![Variant::new(0); 5]);
     assert!(matches!(compile(&verified, Options::default()), Err(CompileError::TooLarge { .. })));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn code_is_executable_and_nothing_is_writable_besides() {
+    let compiled = compile_observed("r0 = 1\nexit", &Setup::new());
+    let begin = compiled.parts.code.first() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let of_code = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+        range.contains(&begin).then(|| rest.get(..4).unwrap_or_default().to_owned())
+    });
+    assert_eq!(of_code.as_deref(), Some("r-xp"));
+    assert!(!maps.lines().any(|line| line.contains(" rwx")), "{maps}");
+}
