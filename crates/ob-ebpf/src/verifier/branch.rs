@@ -6,10 +6,6 @@ use crate::verifier::refusal::Why;
 use crate::verifier::state::State;
 use crate::verifier::value::{Pointer, Scalar, Value};
 
-/// Pointers that are compared lie between these, counted from their memory: then their addresses, wherever that is, are in the same order as their
-/// offsets, and none of them wraps around.
-const OFFSETS: std::ops::RangeInclusive<i64> = -4096..=1 << 40;
-
 /// What is known when a test holds, and when it does not; nothing, where that cannot be.
 pub(crate) type Outcomes = [Option<State>; 2];
 
@@ -23,13 +19,18 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// First what is known when it holds.
-    pub(crate) fn outcomes(&self, state: &State) -> Result<Outcomes, Why> {
-        let left = state.get(self.left);
+    /// What is compared.
+    pub(crate) fn operands(&self, state: &State) -> (Value, Value) {
         let right = match self.right {
             Operand::Register(register) => state.get(register),
             Operand::Immediate(immediate) => Value::Number(Scalar::constant(i64::from(immediate) as u64)),
         };
+        (state.get(self.left), right)
+    }
+
+    /// First what is known when it holds.
+    pub(crate) fn outcomes(&self, state: &State) -> Result<Outcomes, Why> {
+        let (left, right) = self.operands(state);
         match (&left, &right) {
             (Value::Uninitialised, _) => Err(Why::Uninitialised(self.left)),
             (_, Value::Uninitialised) => {
@@ -89,10 +90,6 @@ impl Comparison {
         for (register, pointer) in [(self.left, left), (register, right)] {
             if pointer.is_nullable {
                 return Err(Why::MayBeNull(register));
-            }
-            let bounds = pointer.offset.number.signed_bounds();
-            if bounds.start() < OFFSETS.start() || bounds.end() > OFFSETS.end() {
-                return Err(Why::PointerFar(register));
             }
         }
         // The order of pointers is that of their offsets with a sign.

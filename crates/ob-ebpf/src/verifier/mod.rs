@@ -29,13 +29,13 @@ pub use refusal::{Refused, Why};
 
 use crate::isa::Register;
 use crate::program::{FRAME_LEN, Program, SourceLine};
-use crate::verdict::{Access, Bounds, Variant, Verified};
+use crate::verdict::{self, Access, Bounds, Variant, Verified};
 use crate::world::{Entry, Region, World};
 use calls::Kind;
 use flow::Flow;
 use memory::Touched;
 use state::State;
-use value::{Pointer, Scalar, Value};
+use value::{Place, Pointer, Scalar, Value};
 
 /// How to verify.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +95,17 @@ struct Known {
     exit: Option<State>,
 }
 
+/// What a branch has compared, on the ways that were followed.
+#[derive(Clone, Copy, Default)]
+struct Compared {
+    /// Words as they are: numbers, or a pointer or null with null.
+    words: bool,
+    /// Pointers, into this memory.
+    pointers: Option<Place>,
+    /// How pointers are to be compared, if not as they are.
+    comparison: Option<verdict::Comparison>,
+}
+
 struct Verifier<'a> {
     program: &'a Arc<Program>,
     world: &'a World,
@@ -110,6 +121,8 @@ struct Verifier<'a> {
     /// Calls under way: by which instruction, and which variant was called.
     calls: Vec<(usize, usize)>,
     checks: BTreeMap<(usize, Option<Register>), Check>,
+    /// What was compared so far, by the variant and the instruction.
+    compared: BTreeMap<(usize, usize), Compared>,
     /// A refusal within a function that was called.
     refused: Option<Box<Refused>>,
 }
@@ -132,6 +145,7 @@ impl<'a> Verifier<'a> {
             known: vec![Vec::new()],
             calls: Vec::new(),
             checks: BTreeMap::new(),
+            compared: BTreeMap::new(),
             refused: None,
         }
     }
@@ -192,10 +206,58 @@ impl<'a> Verifier<'a> {
                 Ok(())
             }
             None => {
-                let before = value::Place { region: known.region, frame: known.frame };
+                let before = Place { region: known.region, frame: known.frame };
                 Err(Why::RegionUnclear(before.to_string(), place.to_string()))
             }
         }
+    }
+
+    /// Notes how a branch is to compare pointers: their addresses are in the order of their offsets only if they are in their memory.
+    fn note_comparison(&mut self, at: usize, of: &branch::Comparison, state: &State) -> Result<(), Why> {
+        let len_min = state.len_min;
+        let is_near = |pointer: &Pointer| match pointer.place.region {
+            Region::Stack => {
+                let bounds = pointer.offset.number.signed_bounds();
+                *bounds.start() >= -(FRAME_LEN as i64) && *bounds.end() <= 0
+            }
+            region => self.bounds(len_min, region, &pointer.offset, 0) == Bounds::Proven,
+        };
+        let mut seen = Compared::default();
+        match of.operands(state) {
+            (Value::Pointer(left), Value::Pointer(right)) => {
+                let Place { region, frame } = left.place;
+                seen.pointers = Some(left.place);
+                if !(is_near(&left) && is_near(&right)) {
+                    seen.comparison = Some(verdict::Comparison::Offsets { region, frame });
+                }
+            }
+            (Value::Pointer(pointer), _) | (_, Value::Pointer(pointer)) if !is_near(&pointer) => {
+                seen.comparison = Some(verdict::Comparison::NeverNull);
+            }
+            _ => seen.words = true,
+        }
+        let now = self.variant_now();
+        let before = self.compared.entry((now, at)).or_default();
+        let is_one_place =
+            before.pointers.is_none() || seen.pointers.is_none() || before.pointers == seen.pointers;
+        let words = before.words || seen.words;
+        let comparison = before.comparison.or(seen.comparison);
+        let is_clear = match (before.comparison, seen.comparison) {
+            (Some(before), Some(seen)) => before == seen,
+            _ => true,
+        };
+        let is_told = comparison.is_none() || (!words && is_one_place);
+        // Pointers and null tests differ in how they are told.
+        let is_mixed = comparison == Some(verdict::Comparison::NeverNull)
+            && (before.pointers.is_some() || seen.pointers.is_some());
+        *before = Compared { words, pointers: before.pointers.or(seen.pointers), comparison };
+        if !is_clear || !is_told || is_mixed {
+            return Err(Why::ComparisonUnclear);
+        }
+        if let (Some(comparison), Some(variant)) = (comparison, self.variants.get_mut(now)) {
+            variant.comparisons.insert(at, comparison);
+        }
+        Ok(())
     }
 
     /// Notes which variant of a function is called.

@@ -51,11 +51,9 @@ pub enum Why {
     /// Pointers that have nothing to do with each other.
     #[error("these cannot be compared: only pointers into the same memory can, and with 0 for equality")]
     PointerComparison,
-    /// Pointers that may be anywhere.
-    #[error(
-        "{0} may be so far outside of its memory that comparing it has no meaning; bound what is added to it first"
-    )]
-    PointerFar(Register),
+    /// A branch that compares what cannot be compared in the same way on all paths.
+    #[error("this compares something else on another path; each comparison must have its own")]
+    ComparisonUnclear,
     /// A pointer was to be stored elsewhere than in a slot of the stack.
     #[error("{0} is a pointer, which can be stored only in eight aligned bytes of the stack")]
     PointerStored(Register),

@@ -31,7 +31,8 @@ impl Verifier<'_> {
             Instruction::Jump { target } => return Ok(Next::At(target, state)),
             Instruction::Branch { width, test, left, right, target } => {
                 let comparison = Comparison { width, test, left, right };
-                return match comparison.outcomes(&state) {
+                let noted = self.note_comparison(at, &comparison, &state);
+                return match noted.and_then(|()| comparison.outcomes(&state)) {
                     Ok(outcomes) => Ok(Next::Either(target, Box::new(outcomes))),
                     Err(why) => Err((why, Box::new(state))),
                 };

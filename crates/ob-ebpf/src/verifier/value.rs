@@ -9,6 +9,9 @@ use crate::world::Region;
 /// Bounds further from the data's length than this are of no use.
 const BOUND_MAX: i128 = 1 << 32;
 
+/// Offsets up to this cannot make an address wrap around.
+const FAR: u64 = 1 << 32;
+
 /// A number, with what is known of it beyond [`Number`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scalar {
@@ -264,7 +267,10 @@ impl Value {
             }
             // Null on one side, and a pointer that was found on the other.
             (Self::Pointer(pointer), Self::Number(null)) | (Self::Number(null), Self::Pointer(pointer))
-                if null.number.as_constant() == Some(0) && pointer.place.region == Region::TableValue =>
+                // Wherever the value lies, a pointer that is not moved far from it is not null itself.
+                if null.number.as_constant() == Some(0)
+                    && pointer.place.region == Region::TableValue
+                    && pointer.offset.greatest() <= FAR =>
             {
                 let offset = Scalar { id: 0, ..pointer.offset };
                 Self::Pointer(Pointer { offset, is_nullable: true, ..*pointer })
