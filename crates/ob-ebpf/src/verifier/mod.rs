@@ -231,7 +231,9 @@ impl<'a> Verifier<'a> {
                     seen.comparison = Some(verdict::Comparison::Offsets { region, frame });
                 }
             }
-            (Value::Pointer(pointer), _) | (_, Value::Pointer(pointer)) if !is_near(&pointer) => {
+            (Value::Pointer(pointer), _) | (_, Value::Pointer(pointer))
+                if !pointer.is_nullable && !is_near(&pointer) =>
+            {
                 seen.comparison = Some(verdict::Comparison::NeverNull);
             }
             _ => seen.words = true,

@@ -259,11 +259,12 @@ impl Value {
         match (self, other) {
             (Self::Number(left), Self::Number(right)) => Self::Number(merge(left, right)),
             (Self::Pointer(left), Self::Pointer(right)) if left.place == right.place => {
-                Self::Pointer(Pointer {
-                    place: left.place,
-                    offset: merge(&left.offset, &right.offset),
-                    is_nullable: left.is_nullable || right.is_nullable,
-                })
+                let offset = merge(&left.offset, &right.offset);
+                let is_nullable = left.is_nullable || right.is_nullable;
+                if is_nullable && offset.greatest() > FAR {
+                    return Self::Uninitialised;
+                }
+                Self::Pointer(Pointer { place: left.place, offset, is_nullable })
             }
             // Null on one side, and a pointer that was found on the other.
             (Self::Pointer(pointer), Self::Number(null)) | (Self::Number(null), Self::Pointer(pointer))
