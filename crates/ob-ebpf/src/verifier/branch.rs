@@ -2,6 +2,7 @@
 
 use crate::isa::{Operand, Register, Test, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::verifier::refusal::Why;
 use crate::verifier::state::State;
 use crate::verifier::value::{Pointer, Scalar, Value};
@@ -69,6 +70,13 @@ impl Comparison {
         let not_null = {
             let mut state = state.clone();
             state.learn(register, &found);
+            if is_planted(Bug::NullCheckSpreads) {
+                state.change_all(|value| {
+                    if let Value::Pointer(pointer) = value {
+                        pointer.is_nullable = false;
+                    }
+                });
+            }
             state
         };
         let null = pointer.is_nullable.then(|| {
@@ -176,7 +184,7 @@ impl Comparison {
             (Width::W32, false) => u32::MAX.into(),
             (Width::W32, true) => i32::MAX as u64,
         };
-        left.greatest() <= end && right.greatest() <= end
+        (left.greatest() <= end && right.greatest() <= end) || is_planted(Bug::HalvesCompared)
     }
 }
 

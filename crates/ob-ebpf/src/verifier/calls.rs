@@ -2,6 +2,7 @@
 
 use crate::isa::Register;
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::verdict::{Bounds, Variant};
 use crate::verifier::memory::Touched;
 use crate::verifier::refusal::Why;
@@ -223,7 +224,7 @@ impl Verifier<'_> {
                     *value = Value::Uninitialised;
                     return;
                 };
-                pointer.place.frame = frame;
+                pointer.place.frame = if is_planted(Bug::FramesNotShifted) { frame + 1 } else { frame };
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;

@@ -2,6 +2,7 @@
 
 use crate::isa::{Register, Size, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::program::FRAME_LEN;
 use crate::verifier::value::{Merging, Place, Pointer, Scalar, Value};
 use crate::world::Region;
@@ -113,6 +114,9 @@ impl Frame {
             return self.set(slot, Slot::Value(value));
         }
         for (slot, bytes) in span.slots() {
+            if is_planted(Bug::StaleSpill) && matches!(self.get(slot), Some(Slot::Value(_))) {
+                continue;
+            }
             let before = self.get(slot).map_or(0, Slot::bytes);
             self.set(slot, Slot::Bytes(before | bytes));
         }
@@ -120,6 +124,9 @@ impl Frame {
 
     /// Some bytes of a span may get another number.
     pub(crate) fn smudge(&mut self, span: Span) {
+        if is_planted(Bug::SmudgeForgotten) {
+            return;
+        }
         for (slot, _) in span.slots() {
             if let Some(before) = self.get(slot) {
                 let bytes = before.bytes();
