@@ -89,7 +89,8 @@ impl Verifier<'_> {
                 let frame = state.frame(place).ok_or(Why::FrameUnknown)?;
                 let certain = offset.number.as_constant();
                 let begin = certain.ok_or_else(|| Why::StackOffset(offset.to_string()))? as i64;
-                let is_inside = begin >= -(crate::program::FRAME_LEN as i64) && begin + most as i64 <= 0;
+                let is_inside =
+                    begin >= -(crate::program::FRAME_LEN as i64) && begin.saturating_add(most as i64) <= 0;
                 let touched = Touched { place, offset, bounds: Bounds::Proven };
                 if !is_write {
                     frame.check_numbers(touched.span(most))?;

@@ -73,7 +73,9 @@ pub(crate) struct Span {
 impl Span {
     /// The slots that it touches, with the bytes of each.
     fn slots(self) -> impl Iterator<Item = (u8, u8)> {
-        let at = |offset: i64| (offset + FRAME_LEN as i64).clamp(0, FRAME_LEN as i64) as usize;
+        let len = FRAME_LEN as i64;
+        // Clamped first: a pointer may have been moved anywhere.
+        let at = |offset: i64| (offset.clamp(-len, 0) + len) as usize;
         let (begin, end) = (at(self.begin), at(self.end));
         let end = end.max(begin);
         (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).filter(move |_| begin < end).map(move |slot| {

@@ -91,6 +91,17 @@ fn the_stack_is_read_where_it_was_written() {
 }
 
 #[test]
+fn pointers_to_the_stack_may_be_moved_anywhere() {
+    // So far that the end of what is there would wrap around.
+    for far in ["9223372036854775807", "9223372036854775800", "-9223372036854775808"] {
+        let range = format!(
+            "*(u64 *)(r10 - 8) = 1\n r2 = {far} ll\n r1 = r10\n r1 += r2\n r2 = 8\n call ob_table_lookup\n r0 = 0\n exit"
+        );
+        assert_eq!(checks(&range), 1);
+    }
+}
+
+#[test]
 fn the_context_is_read_by_its_fields() {
     assert_eq!(checks("r0 = *(u64 *)(r1 + 32)\n *(u64 *)(r1 + 40) = r0\n exit"), 0);
     assert!(matches!(why("r0 = *(u32 *)(r1 + 32)\n exit"), Why::Context { len: 4, .. }));
