@@ -156,7 +156,9 @@ impl Verifier<'_> {
                     && left.place == right.place
                     && !right.is_nullable =>
             {
-                Value::Number(Scalar::alu(op, width, &left.offset, &right.offset, len_min))
+                // It is as far as the pointer's offset where the other's is 0, but it is not that pointer.
+                let distance = Scalar::alu(op, width, &left.offset, &right.offset, len_min);
+                Value::Number(Scalar { id: 0, ..distance })
             }
             _ => return Err(Why::PointerArithmetic),
         };

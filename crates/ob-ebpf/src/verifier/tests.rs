@@ -73,6 +73,15 @@ fn addresses_do_not_leave_a_program() {
 }
 
 #[test]
+fn a_distance_is_not_the_pointer_that_it_was_taken_of() {
+    // What a comparison tells of the distance would make the pointer a number, which could be returned.
+    let distance = format!(
+        "{DATA} r2 = *(u64 *)(r1 + 32)\n r3 = r6\n r3 += r2\n r4 = r3\n r4 -= r6\n if r4 > 5 goto +0\n r0 = r3\n exit"
+    );
+    assert_eq!(why(&distance), Why::PointerReturned);
+}
+
+#[test]
 fn the_stack_is_read_where_it_was_written() {
     assert_eq!(checks("*(u64 *)(r10 - 8) = 5\n r0 = *(u64 *)(r10 - 8)\n exit"), 0);
     assert_eq!(why("r0 = *(u64 *)(r10 - 8)\n exit"), Why::StackUninitialised(-8));
