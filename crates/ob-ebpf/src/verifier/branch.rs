@@ -8,7 +8,7 @@ use crate::verifier::state::State;
 use crate::verifier::value::{Pointer, Scalar, Value};
 
 /// Pointers that are compared lie between these, counted from their memory: then their addresses, wherever that is, are in the same order as their
-/// offsets, and none of them wraps around.
+/// offsets, and none of them wraps around, or is null.
 const OFFSETS: std::ops::RangeInclusive<i64> = -4096..=1 << 40;
 
 /// What is known when a test holds, and when it does not; nothing, where that cannot be.
@@ -41,11 +41,11 @@ impl Comparison {
                 self.learnt(state, Value::Number(left.0), Value::Number(right.0), left.1.max(right.1))
             })),
             (Value::Pointer(pointer), Value::Number(null)) if self.is_null_test(null) => {
-                Ok(self.null(state, self.left, pointer))
+                self.null(state, self.left, pointer)
             }
             (Value::Number(null), Value::Pointer(pointer)) if self.is_null_test(null) => {
                 let register = self.of_right().ok_or(Why::PointerComparison)?;
-                Ok(self.null(state, register, pointer))
+                self.null(state, register, pointer)
             }
             (Value::Pointer(left), Value::Pointer(right)) => self.pointers(state, left, right),
             _ => Err(Why::PointerComparison),
@@ -65,7 +65,9 @@ impl Comparison {
             && null.number.as_constant() == Some(0)
     }
 
-    fn null(&self, state: &State, register: Register, pointer: &Pointer) -> Outcomes {
+    fn null(&self, state: &State, register: Register, pointer: &Pointer) -> Result<Outcomes, Why> {
+        // A pointer is never null; an address that was moved so far might be.
+        check_near(register, pointer)?;
         let found = Value::Pointer(Pointer { is_nullable: false, ..*pointer });
         let not_null = {
             let mut state = state.clone();
@@ -86,7 +88,7 @@ impl Comparison {
             state.learn(register, &null);
             state
         });
-        if self.test == Test::Equal { [null, Some(not_null)] } else { [Some(not_null), null] }
+        Ok(if self.test == Test::Equal { [null, Some(not_null)] } else { [Some(not_null), null] })
     }
 
     fn pointers(&self, state: &State, left: &Pointer, right: &Pointer) -> Result<Outcomes, Why> {
@@ -98,10 +100,7 @@ impl Comparison {
             if pointer.is_nullable {
                 return Err(Why::MayBeNull(register));
             }
-            let bounds = pointer.offset.number.signed_bounds();
-            if bounds.start() < OFFSETS.start() || bounds.end() > OFFSETS.end() {
-                return Err(Why::PointerFar(register));
-            }
+            check_near(register, pointer)?;
         }
         // The order of pointers is that of their offsets with a sign.
         let test = match self.test {
@@ -186,6 +185,15 @@ impl Comparison {
         };
         (left.greatest() <= end && right.greatest() <= end) || is_planted(Bug::HalvesCompared)
     }
+}
+
+/// Whether a pointer is near enough to its memory that its address can be compared.
+fn check_near(register: Register, pointer: &Pointer) -> Result<(), Why> {
+    let bounds = pointer.offset.number.signed_bounds();
+    if bounds.start() < OFFSETS.start() || bounds.end() > OFFSETS.end() {
+        return Err(Why::PointerFar(register));
+    }
+    Ok(())
 }
 
 /// One number is not above another, by `gap` at least: it has its bound. How long the data is at least then.

@@ -199,6 +199,14 @@ fn what_a_lookup_finds_may_be_null() {
 }
 
 #[test]
+fn a_pointer_that_may_be_anywhere_is_not_compared_with_null() {
+    // Its address might be 0, and compiled code go a way that was not followed.
+    let far = format!("{DATA} r2 = *(u64 *)(r1 + 32)\n r8 += r2\n r0 = 0\n if r8 == 0 goto +0\n exit");
+    assert_eq!(why(&far), Why::PointerFar(Register::R8));
+    assert_eq!(checks(&far.replace("r8 += r2", "r2 &= 255\n r8 += r2")), 0);
+}
+
+#[test]
 fn functions_are_verified_with_what_they_are_called_with() {
     let calls = format!(
         "{DATA} r1 = r6\n r2 = r7\n call local sum\n r9 = r0\n r1 = r8\n r2 = 64\n call local sum\n r0 += r9\n exit\n
