@@ -234,6 +234,16 @@ impl Writer {
         while self.budget > 0 {
             self.idiom();
         }
+        if self.function > 0 && self.random.once_in(8) {
+            // A function may leave anything in `r0`, if only on some ways.
+            let number = self.pick(Kind::is_number).unwrap_or(Register::R2);
+            let skip = self.branch(Width::W64, Test::Above, number, Operand::Immediate(7));
+            self.copy(Register::R0, Register::R10);
+            self.land(skip);
+            if self.random.once_in(2) {
+                self.emit(Instruction::Exit);
+            }
+        }
         match sketch.returns.map(|returned| register(returned.index() + 5)) {
             Some(returned) if self.kinds.registers[returned.index()] != Kind::Nothing => {
                 self.copy(Register::R0, returned);

@@ -11,7 +11,10 @@ impl Writer {
     /// Writes one idiom, and those within it.
     pub(super) fn idiom(&mut self) {
         self.budget = self.budget.saturating_sub(1);
-        match self.random.below(25) {
+        if self.depth > 0 && self.random.once_in(4) {
+            return self.lent();
+        }
+        match self.random.below(27) {
             0 | 1 => self.compute(),
             2 => self.convert(),
             3..=7 => self.guarded_access(),
@@ -26,6 +29,8 @@ impl Writer {
             19 | 20 => self.either(),
             21 | 22 => self.call(),
             23 => self.context(),
+            24 => self.lookup(),
+            25 => self.call(),
             _ => self.compare_pointers(),
         }
     }

@@ -35,30 +35,36 @@ impl Writer {
                     self.load(size, is_signed, to, Register::R10, offset);
                 }
             }
-            _ => {
-                // What the caller has lent.
-                let Some(lent) =
-                    self.pick(|kind| matches!(kind, Kind::Pointer { region: Region::Stack, frame: 1.., .. }))
-                else {
-                    return;
-                };
-                let Kind::Pointer { offset: Some(offset), .. } = self.kinds.registers[lent.index()] else {
-                    return;
-                };
-                let slot = ((-offset / 8) - 1).clamp(0, SLOTS as i32 - 1) as usize;
-                match (self.kinds.lent[slot], self.random.once_in(2)) {
-                    (Kind::Nothing, _) | (_, true) => {
-                        if let Some(from) = self.pick(|kind| kind != Kind::Nothing) {
-                            self.store(Size::B8, lent, 0, Operand::Register(from));
-                            self.kinds.lent[slot] = self.kinds.registers[from.index()];
-                        }
-                    }
-                    (kind, false) => {
-                        let to = self.free();
-                        self.load(Size::B8, false, to, lent, 0);
-                        self.set_kind(to, kind);
-                    }
+            _ => self.lent(),
+        }
+    }
+
+    /// What the caller has lent: pointers and numbers in its frame, read and written.
+    pub(super) fn lent(&mut self) {
+        let is_lent = |kind| matches!(kind, Kind::Pointer { region: Region::Stack, frame: 1.., .. });
+        let Some(lent) = self.pick(is_lent) else { return };
+        let Kind::Pointer { offset: Some(offset), frame, .. } = self.kinds.registers[lent.index()] else {
+            return;
+        };
+        let by = self.random.of([0, 0, 0, 0, 8, -8]);
+        let slot = ((-(offset + by) / 8) - 1).clamp(0, SLOTS as i32 - 1) as usize;
+        let known = if frame == 1 { self.kinds.lent[slot] } else { Kind::Nothing };
+        match (known, self.random.below(4)) {
+            (Kind::Nothing, _) | (_, 0) => {
+                if let Some(from) = self.pick(|kind| kind != Kind::Nothing) {
+                    self.store(Size::B8, lent, by as i16, Operand::Register(from));
+                    self.kinds.lent[slot] = self.kinds.registers[from.index()];
                 }
+            }
+            (_, 1) => {
+                let (size, from) = (self.random.of(Size::ALL), self.operand());
+                self.store(size, lent, by as i16, from);
+                self.kinds.lent[slot] = Kind::Nothing;
+            }
+            (kind, _) => {
+                let to = self.free();
+                self.load(Size::B8, false, to, lent, by as i16);
+                self.set_kind(to, kind);
             }
         }
     }
