@@ -227,6 +227,11 @@ fn functions_are_verified_with_what_they_are_called_with() {
          leak: r2 = r10\n *(u64 *)(r2 - 8) = 1\n r2 += -8\n *(u64 *)(r1 + 0) = r2\n r0 = 0\n exit";
     assert_eq!(why(dangling), Why::StackUninitialised(-8));
     assert_eq!(why("call local own\n r0 = 0\n exit\n own: r0 = r10\n exit"), Why::PointerReturned);
+    // Where it is returned on one way only, nobody can use it.
+    let sometimes =
+        "r1 = *(u64 *)(r1 + 32)\n call local own\n r0 = 0\n exit\n own: if r1 > 7 goto +1\n r0 = r10\n exit";
+    assert_eq!(checks(sometimes), 0);
+    assert_eq!(why(&sometimes.replace("r0 = 0", "r0 += 0")), Why::Uninitialised(Register::R0));
 }
 
 #[test]
