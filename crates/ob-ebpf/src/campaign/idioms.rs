@@ -14,7 +14,7 @@ impl Writer {
         if self.depth > 0 && self.random.once_in(4) {
             return self.lent();
         }
-        match self.random.below(27) {
+        match self.random.below(28) {
             0 | 1 => self.compute(),
             2 => self.convert(),
             3..=7 => self.guarded_access(),
@@ -31,6 +31,7 @@ impl Writer {
             23 => self.context(),
             24 => self.lookup(),
             25 => self.call(),
+            26 => self.unclear(),
             _ => self.compare_pointers(),
         }
     }

@@ -24,7 +24,8 @@ impl Writer {
                 let (size, by) = (self.random.of(Size::ALL), self.random.of([0, 0, 1, 4, 7, -4]));
                 let from = self.operand();
                 self.store(size, Register::R10, (offset + by).min(-(size.bytes() as i16)), from);
-                if self.kinds.slots[slot] != Kind::Number {
+                // What was there before may be looked for all the same.
+                if self.kinds.slots[slot] != Kind::Number && self.random.below(3) > 0 {
                     self.kinds.slots[slot] = Kind::Nothing;
                 }
             }
@@ -100,6 +101,12 @@ impl Writer {
         if self.random.once_in(2) {
             let from = self.operand();
             self.store(size, at, 0, from);
+            let slot = self.random.below(SLOTS);
+            if self.kinds.slots[slot] != Kind::Nothing {
+                let to = self.free();
+                self.load(Size::B8, false, to, Register::R10, -8 * (slot as i16 + 1));
+                self.set_kind(to, self.kinds.slots[slot]);
+            }
         } else {
             let to = self.free();
             self.load(size, false, to, at, 0);
@@ -107,7 +114,7 @@ impl Writer {
     }
 
     pub(super) fn lookup(&mut self) {
-        if !self.kinds.slots[0].is_number() {
+        if !self.kinds.slots[0].is_number() || self.random.once_in(2) {
             let key = Operand::Immediate(self.random.below(9) as i32);
             self.store(Size::B8, Register::R10, -8, key);
             self.kinds.slots[0] = Kind::Number;
@@ -138,7 +145,15 @@ impl Writer {
             _ => {}
         }
         match self.random.below(8) {
-            0 => {}
+            0 => {
+                // Not yet: another lookup comes first, and a test of what that gave tells nothing of this.
+                let kept = register(6 + self.random.below(4));
+                self.copy(kept, Register::R0);
+                if self.random.once_in(2) {
+                    self.lookup();
+                }
+                return;
+            }
             1 => {
                 // What was found is used where it was, and forgotten elsewhere.
                 let at = self.branch(Width::W64, Test::NotEqual, tested, Operand::Immediate(0));
@@ -157,6 +172,11 @@ impl Writer {
             if *kind == Kind::Nullable {
                 *kind = found;
             }
+        }
+        if let (Some(at), true) = (self.pick(|kind| kind == found), self.random.once_in(2)) {
+            let (size, to) = (self.random.of(Size::ALL), self.free());
+            let offset = self.random.of([0, 0, 16, 17, 20, 23]);
+            self.load(size, false, to, at, offset);
         }
     }
 
@@ -231,7 +251,8 @@ impl Writer {
                 self.set_number(Register::R2, 2);
             }
         }
-        self.emit(Instruction::Call { callee: Callee::Helper(helper.number()) });
+        let number = if self.random.once_in(100) { 77 } else { helper.number() };
+        self.emit(Instruction::Call { callee: Callee::Helper(number) });
         self.forget_arguments();
         let is_lookup = helper == Helper::TableLookup;
         self.set_kind(Register::R0, if is_lookup { Kind::Nullable } else { Kind::Number });

@@ -100,6 +100,21 @@ impl Writer {
         self.kinds.join(&then);
     }
 
+    /// A register that is one pointer on one way and another on the other, and is used where they meet.
+    pub(super) fn unclear(&mut self) {
+        let (Some((first, _)), Some((second, region))) = (self.pointer(), self.pointer()) else { return };
+        let (left, right, at) = (self.number(), self.operand(), self.free());
+        if at == first || at == second {
+            return;
+        }
+        self.copy(at, first);
+        let skip = self.branch(Width::W64, Test::Above, left, right);
+        self.copy(at, second);
+        self.land(skip);
+        let size = self.random.of(Size::ALL);
+        self.touch(at, 0, size, region);
+    }
+
     pub(super) fn context(&mut self) {
         let Some(context) = self.pick(|kind| kind == Kind::to(Region::Context)) else { return };
         let to = self.free();
