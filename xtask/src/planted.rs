@@ -71,6 +71,23 @@ pub const HARNESSES: &[Harness] = &[
         ],
     },
     Harness {
+        package: "ob-ebpf",
+        test: "campaign",
+        build: Build::Plain,
+        plants: &[
+            "range-off-by-one",
+            "halves-compared",
+            "merge-keeps-one",
+            "stale-spill",
+            "relation-kept",
+            "frames-not-shifted",
+            "null-check-spreads",
+            "wrapped-bound",
+            "check-tells-too-much",
+            "smudge-forgotten",
+        ],
+    },
+    Harness {
         package: "ob-sim",
         test: "planted",
         build: Build::Plain,

@@ -9,6 +9,8 @@
 //! What programs may do and how they are held to it is in `docs/programs.md`.
 
 pub mod call;
+#[cfg(feature = "campaign")]
+pub mod campaign;
 #[cfg(feature = "compiler")]
 pub mod compiler;
 pub mod elf;

@@ -20,6 +20,26 @@ pub enum Bug {
     EndExcluded,
     /// `widened-too-little`: what comes around a loop is not taken in.
     WidenedTooLittle,
+    /// `range-off-by-one`: an access that ends one byte behind its memory is taken for one inside.
+    RangeOffByOne,
+    /// `halves-compared`: a comparison of lower halves is taken for one of whole numbers.
+    HalvesCompared,
+    /// `merge-keeps-one`: where ways meet, a number is what it was on the first of them.
+    MergeKeepsOne,
+    /// `stale-spill`: a pointer in a slot outlasts what is written over a part of it.
+    StaleSpill,
+    /// `relation-kept`: what is computed from a number is taken for the same number.
+    RelationKept,
+    /// `frames-not-shifted`: a pointer to a caller's frame is counted from the function that returns it.
+    FramesNotShifted,
+    /// `null-check-spreads`: a pointer that is not null tells that no pointer is.
+    NullCheckSpreads,
+    /// `wrapped-bound`: what is below zero after a subtraction keeps its bound by the data's length.
+    WrappedBound,
+    /// `check-tells-too-much`: an access to the data that was inside tells of one more byte.
+    CheckTellsTooMuch,
+    /// `smudge-forgotten`: a store at a number's offset into the stack changes nothing.
+    SmudgeForgotten,
 }
 
 /// Whether a bug is planted.
@@ -35,6 +55,16 @@ pub fn is_planted(bug: Bug) -> bool {
         "zero-divisor-forgotten" => Some(Bug::ZeroDivisorForgotten),
         "end-excluded" => Some(Bug::EndExcluded),
         "widened-too-little" => Some(Bug::WidenedTooLittle),
+        "range-off-by-one" => Some(Bug::RangeOffByOne),
+        "halves-compared" => Some(Bug::HalvesCompared),
+        "merge-keeps-one" => Some(Bug::MergeKeepsOne),
+        "stale-spill" => Some(Bug::StaleSpill),
+        "relation-kept" => Some(Bug::RelationKept),
+        "frames-not-shifted" => Some(Bug::FramesNotShifted),
+        "null-check-spreads" => Some(Bug::NullCheckSpreads),
+        "wrapped-bound" => Some(Bug::WrappedBound),
+        "check-tells-too-much" => Some(Bug::CheckTellsTooMuch),
+        "smudge-forgotten" => Some(Bug::SmudgeForgotten),
         _ => None,
     });
     *planted == Some(bug)

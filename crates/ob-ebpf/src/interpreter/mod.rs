@@ -14,7 +14,8 @@
 //! - At entry, `r1` is what [`Entry`] says, `r10` the end of the frame, and the other registers have no value. A function finds
 //!   `r1` to `r5` of its caller and nothing else; its caller finds `r0` and its own `r6` to `r9` again.
 //! - A pointer may be moved anywhere. What counts is where it is when it is used.
-//! - A function may leave `r0` without a value, and may return a pointer, though not into its own frame. A program returns a number.
+//! - A function may leave `r0` without a value, and may return a pointer; one into its own frame is no value for its caller. A program
+//!   returns a number.
 //! - A pointer into the frame of a function that has returned may lie somewhere, but not be used, nor loaded.
 
 mod frame;
@@ -281,7 +282,7 @@ impl Machine<'_, '_> {
         if let Value::Pointer(pointer) = result
             && !self.memory.is_alive(&pointer)
         {
-            return unproven(Violation::PointerReturned);
+            self.set(Register::R0, Value::Uninitialised);
         }
         for (register, value) in KEPT.into_iter().zip(kept) {
             self.set(register, value);

@@ -2,6 +2,7 @@
 
 use crate::isa::{Operand, Register, Test, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::verifier::refusal::Why;
 use crate::verifier::state::State;
 use crate::verifier::value::{Pointer, Scalar, Value};
@@ -66,10 +67,18 @@ impl Comparison {
     }
 
     fn null(&self, state: &State, register: Register, pointer: &Pointer) -> Outcomes {
+        // A pointer is never null, wherever it was moved to; where its address might be, the verdict says so.
         let found = Value::Pointer(Pointer { is_nullable: false, ..*pointer });
         let not_null = {
             let mut state = state.clone();
             state.learn(register, &found);
+            if is_planted(Bug::NullCheckSpreads) {
+                state.change_all(|value| {
+                    if let Value::Pointer(pointer) = value {
+                        pointer.is_nullable = false;
+                    }
+                });
+            }
             state
         };
         let null = pointer.is_nullable.then(|| {
@@ -173,7 +182,7 @@ impl Comparison {
             (Width::W32, false) => u32::MAX.into(),
             (Width::W32, true) => i32::MAX as u64,
         };
-        left.greatest() <= end && right.greatest() <= end
+        (left.greatest() <= end && right.greatest() <= end) || is_planted(Bug::HalvesCompared)
     }
 }
 

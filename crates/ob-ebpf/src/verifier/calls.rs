@@ -2,6 +2,7 @@
 
 use crate::isa::Register;
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::verdict::{Bounds, Variant};
 use crate::verifier::memory::Touched;
 use crate::verifier::refusal::Why;
@@ -88,7 +89,8 @@ impl Verifier<'_> {
                 let frame = state.frame(place).ok_or(Why::FrameUnknown)?;
                 let certain = offset.number.as_constant();
                 let begin = certain.ok_or_else(|| Why::StackOffset(offset.to_string()))? as i64;
-                let is_inside = begin >= -(crate::program::FRAME_LEN as i64) && begin + most as i64 <= 0;
+                let is_inside =
+                    begin >= -(crate::program::FRAME_LEN as i64) && begin.saturating_add(most as i64) <= 0;
                 let touched = Touched { place, offset, bounds: Bounds::Proven };
                 if !is_write {
                     frame.check_numbers(touched.span(most))?;
@@ -223,7 +225,7 @@ impl Verifier<'_> {
                     *value = Value::Uninitialised;
                     return;
                 };
-                pointer.place.frame = frame;
+                pointer.place.frame = if is_planted(Bug::FramesNotShifted) { frame + 1 } else { frame };
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;

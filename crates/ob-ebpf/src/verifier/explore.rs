@@ -72,6 +72,8 @@ impl Verifier<'_> {
                 let why = Why::TooComplex(self.options.steps_max);
                 return Err(self.refusal(exploring, at, why, &state, trail));
             }
+            #[cfg(feature = "campaign")]
+            self.record(at, &state);
             let next = match self.step(at, state) {
                 Ok(next) => next,
                 Err((why, known)) => {

@@ -2,6 +2,7 @@
 
 use crate::isa::{Register, Size};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::program::FRAME_LEN;
 use crate::verdict::Bounds;
 use crate::verifier::Verifier;
@@ -111,7 +112,7 @@ impl Verifier<'_> {
                 end <= len_min.into()
                     || offset.at_most.is_some_and(|at_most| i128::from(at_most) + i128::from(len) <= 0)
             }
-            region => end <= self.region_len(region).into(),
+            region => end <= u128::from(self.region_len(region)) + u128::from(is_planted(Bug::RangeOffByOne)),
         };
         if is_inside { Bounds::Proven } else { Bounds::Checked }
     }
@@ -168,6 +169,9 @@ impl Verifier<'_> {
         }
         if region == Region::Data {
             state.len_min = state.len_min.max(u32::try_from(touch.len).unwrap_or(0));
+            if is_planted(Bug::CheckTellsTooMuch) {
+                state.len_min += 1;
+            }
         }
         state.learn(touch.base, &Value::Pointer(Pointer { offset, ..*pointer }));
     }

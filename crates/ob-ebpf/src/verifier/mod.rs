@@ -16,6 +16,8 @@ mod flow;
 mod memory;
 mod refusal;
 mod state;
+#[cfg(feature = "campaign")]
+mod states;
 mod step;
 mod value;
 
@@ -26,6 +28,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use refusal::{Refused, Why};
+#[cfg(feature = "campaign")]
+pub(crate) use states::{States, verify_recorded};
 
 use crate::isa::Register;
 use crate::program::{FRAME_LEN, Program, SourceLine};
@@ -125,6 +129,9 @@ struct Verifier<'a> {
     compared: BTreeMap<(usize, usize), Compared>,
     /// A refusal within a function that was called.
     refused: Option<Box<Refused>>,
+    /// What was held to be so where, if somebody wants to know.
+    #[cfg(feature = "campaign")]
+    states: Option<States>,
 }
 
 impl<'a> Verifier<'a> {
@@ -147,10 +154,12 @@ impl<'a> Verifier<'a> {
             checks: BTreeMap::new(),
             compared: BTreeMap::new(),
             refused: None,
+            #[cfg(feature = "campaign")]
+            states: None,
         }
     }
 
-    fn run(mut self) -> Result<Accepted, Box<Refused>> {
+    fn run(&mut self) -> Result<Accepted, Box<Refused>> {
         let mut entry = State::new(self.program.data_len_min());
         match self.world.entry {
             Entry::Context => entry.set(Register::R1, Value::Pointer(Pointer::to(Region::Context))),
@@ -162,8 +171,10 @@ impl<'a> Verifier<'a> {
         self.function(0, entry)?;
         let accesses =
             self.variants.iter().map(|variant| variant.accesses.len() + variant.ranges.len()).sum();
-        let verified = Verified::new(Arc::clone(self.program), *self.world, self.variants);
-        Ok(Accepted { verified, checks: self.checks.into_values().collect(), accesses, steps: self.steps })
+        let verified =
+            Verified::new(Arc::clone(self.program), *self.world, std::mem::take(&mut self.variants));
+        let checks = std::mem::take(&mut self.checks).into_values().collect();
+        Ok(Accepted { verified, checks, accesses, steps: self.steps })
     }
 
     /// The variant that is being verified.

@@ -2,6 +2,7 @@
 
 use crate::isa::{Register, Size, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::program::FRAME_LEN;
 use crate::verifier::value::{Merging, Place, Pointer, Scalar, Value};
 use crate::world::Region;
@@ -72,7 +73,9 @@ pub(crate) struct Span {
 impl Span {
     /// The slots that it touches, with the bytes of each.
     fn slots(self) -> impl Iterator<Item = (u8, u8)> {
-        let at = |offset: i64| (offset + FRAME_LEN as i64).clamp(0, FRAME_LEN as i64) as usize;
+        let len = FRAME_LEN as i64;
+        // Clamped first: a pointer may have been moved anywhere.
+        let at = |offset: i64| (offset.clamp(-len, 0) + len) as usize;
         let (begin, end) = (at(self.begin), at(self.end));
         let end = end.max(begin);
         (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).filter(move |_| begin < end).map(move |slot| {
@@ -113,6 +116,9 @@ impl Frame {
             return self.set(slot, Slot::Value(value));
         }
         for (slot, bytes) in span.slots() {
+            if is_planted(Bug::StaleSpill) && matches!(self.get(slot), Some(Slot::Value(_))) {
+                continue;
+            }
             let before = self.get(slot).map_or(0, Slot::bytes);
             self.set(slot, Slot::Bytes(before | bytes));
         }
@@ -120,6 +126,9 @@ impl Frame {
 
     /// Some bytes of a span may get another number.
     pub(crate) fn smudge(&mut self, span: Span) {
+        if is_planted(Bug::SmudgeForgotten) {
+            return;
+        }
         for (slot, _) in span.slots() {
             if let Some(before) = self.get(slot) {
                 let bytes = before.bytes();

@@ -2,6 +2,7 @@
 
 use crate::isa::{AluOp, AtomicOp, Callee, Instruction, Operand, Register, Size, Wide, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::verifier::Verifier;
 use crate::verifier::branch::{Comparison, Outcomes};
 use crate::verifier::memory::Touch;
@@ -133,7 +134,11 @@ impl Verifier<'_> {
                 return Err(Why::Uninitialised(from));
             }
             (Value::Number(left), Value::Number(right)) => {
-                Value::Number(Scalar::alu(op, width, left, right, len_min))
+                let mut computed = Scalar::alu(op, width, left, right, len_min);
+                if is_planted(Bug::RelationKept) {
+                    computed.id = left.id;
+                }
+                Value::Number(computed)
             }
             (Value::Pointer(pointer), _) if pointer.is_nullable => return Err(Why::MayBeNull(to)),
             (Value::Pointer(pointer), Value::Number(by))
@@ -152,7 +157,9 @@ impl Verifier<'_> {
                     && left.place == right.place
                     && !right.is_nullable =>
             {
-                Value::Number(Scalar::alu(op, width, &left.offset, &right.offset, len_min))
+                // It is as far as the pointer's offset where the other's is 0, but it is not that pointer.
+                let distance = Scalar::alu(op, width, &left.offset, &right.offset, len_min);
+                Value::Number(Scalar { id: 0, ..distance })
             }
             _ => return Err(Why::PointerArithmetic),
         };

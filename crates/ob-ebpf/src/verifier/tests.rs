@@ -73,6 +73,15 @@ fn addresses_do_not_leave_a_program() {
 }
 
 #[test]
+fn a_distance_is_not_the_pointer_that_it_was_taken_of() {
+    // What a comparison tells of the distance would make the pointer a number, which could be returned.
+    let distance = format!(
+        "{DATA} r2 = *(u64 *)(r1 + 32)\n r3 = r6\n r3 += r2\n r4 = r3\n r4 -= r6\n if r4 > 5 goto +0\n r0 = r3\n exit"
+    );
+    assert_eq!(why(&distance), Why::PointerReturned);
+}
+
+#[test]
 fn the_stack_is_read_where_it_was_written() {
     assert_eq!(checks("*(u64 *)(r10 - 8) = 5\n r0 = *(u64 *)(r10 - 8)\n exit"), 0);
     assert_eq!(why("r0 = *(u64 *)(r10 - 8)\n exit"), Why::StackUninitialised(-8));
@@ -88,6 +97,17 @@ fn the_stack_is_read_where_it_was_written() {
     assert_eq!(why(spoilt), Why::StackUninitialised(-7));
     let spilt = "*(u64 *)(r10 - 8) = r1\n r2 = *(u64 *)(r10 - 8)\n r0 = *(u64 *)(r2 + 32)\n exit";
     assert_eq!(checks(spilt), 0);
+}
+
+#[test]
+fn pointers_to_the_stack_may_be_moved_anywhere() {
+    // So far that the end of what is there would wrap around.
+    for far in ["9223372036854775807", "9223372036854775800", "-9223372036854775808"] {
+        let range = format!(
+            "*(u64 *)(r10 - 8) = 1\n r2 = {far} ll\n r1 = r10\n r1 += r2\n r2 = 8\n call ob_table_lookup\n r0 = 0\n exit"
+        );
+        assert_eq!(checks(&range), 1);
+    }
 }
 
 #[test]
@@ -179,6 +199,21 @@ fn what_a_lookup_finds_may_be_null() {
 }
 
 #[test]
+fn a_pointer_that_may_be_anywhere_is_not_null_wherever_it_is() {
+    // Its address might be 0, and compiled code go a way that was not followed, if the verdict did not say so.
+    let far = format!("{DATA} r2 = *(u64 *)(r1 + 32)\n r8 += r2\n r0 = 0\n if r8 == 0 goto +0\n exit");
+    let comparisons = |source: &str| {
+        let accepted = verified(source).unwrap_or_else(|refused| panic!("{refused}"));
+        accepted.verified.variants()[0].comparisons.clone()
+    };
+    assert_eq!(comparisons(&far), BTreeMap::from([(6, verdict::Comparison::NeverNull)]));
+    assert_eq!(comparisons(&far.replace("r8 += r2", "r2 &= 63\n r8 += r2")), BTreeMap::new());
+    let offsets = verdict::Comparison::Offsets { region: Region::Scratch, frame: 0 };
+    let order = far.replace("if r8 == 0", "r3 = *(u64 *)(r1 + 16)\n if r3 > r8");
+    assert_eq!(comparisons(&order), BTreeMap::from([(7, offsets)]));
+}
+
+#[test]
 fn functions_are_verified_with_what_they_are_called_with() {
     let calls = format!(
         "{DATA} r1 = r6\n r2 = r7\n call local sum\n r9 = r0\n r1 = r8\n r2 = 64\n call local sum\n r0 += r9\n exit\n
@@ -199,6 +234,11 @@ fn functions_are_verified_with_what_they_are_called_with() {
          leak: r2 = r10\n *(u64 *)(r2 - 8) = 1\n r2 += -8\n *(u64 *)(r1 + 0) = r2\n r0 = 0\n exit";
     assert_eq!(why(dangling), Why::StackUninitialised(-8));
     assert_eq!(why("call local own\n r0 = 0\n exit\n own: r0 = r10\n exit"), Why::PointerReturned);
+    // Where it is returned on one way only, nobody can use it.
+    let sometimes =
+        "r1 = *(u64 *)(r1 + 32)\n call local own\n r0 = 0\n exit\n own: if r1 > 7 goto +1\n r0 = r10\n exit";
+    assert_eq!(checks(sometimes), 0);
+    assert_eq!(why(&sometimes.replace("r0 = 0", "r0 += 0")), Why::Uninitialised(Register::R0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::isa::{AluOp, Width};
 use crate::number::Number;
+use crate::plant::{Bug, is_planted};
 use crate::world::Region;
 
 /// Bounds further from the data's length than this are of no use.
@@ -64,7 +65,7 @@ impl Scalar {
             return *self;
         }
         let number = Number::alu(AluOp::Add, Width::W64, &self.number, &Number::constant(by as u64));
-        let does_not_wrap = by >= 0 || self.least() >= by.unsigned_abs();
+        let does_not_wrap = by >= 0 || self.least() >= by.unsigned_abs() || is_planted(Bug::WrappedBound);
         let bound =
             self.at_most.filter(|_| does_not_wrap).map(|at_most| i128::from(at_most) + i128::from(by));
         match bound {
@@ -257,6 +258,7 @@ impl Value {
             None => left.join(merging.own_min, right, merging.other_min),
         };
         match (self, other) {
+            (Self::Number(left), Self::Number(_)) if is_planted(Bug::MergeKeepsOne) => Self::Number(*left),
             (Self::Number(left), Self::Number(right)) => Self::Number(merge(left, right)),
             (Self::Pointer(left), Self::Pointer(right)) if left.place == right.place => {
                 let offset = merge(&left.offset, &right.offset);
