@@ -13,6 +13,7 @@ pub mod call;
 pub mod compiler;
 pub mod elf;
 pub mod helpers;
+pub mod hooks;
 pub mod interpreter;
 pub mod isa;
 pub mod number;
