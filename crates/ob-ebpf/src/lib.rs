@@ -15,6 +15,7 @@ pub mod campaign;
 pub mod compiler;
 pub mod elf;
 pub mod helpers;
+pub mod hooks;
 pub mod interpreter;
 pub mod isa;
 pub mod number;
