@@ -49,7 +49,6 @@ fn no_accepted_program_does_what_it_may_not() {
         "may be null",
         "pointer arithmetic",
         "pointer comparison",
-        "pointer far",
         "pointer stored",
         "pointer returned",
         "stack uninitialised",
