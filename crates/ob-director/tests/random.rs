@@ -93,7 +93,7 @@ fn value(number: u64) -> String {
 impl Story {
     fn new(seed: u64) -> Self {
         // In every other story replies wait for each other, as they do on a card.
-        let gather = Duration::from_micros(if seed % 2 == 0 { 0 } else { 1500 });
+        let gather = Duration::from_micros(if seed.is_multiple_of(2) { 0 } else { 1500 });
         let mut world = World::with(engine_config(), DirectorConfig { gather, ..director_config() });
         world.meet(0, 0);
         let host = Host { is_here: true, ..Host::default() };
