@@ -129,6 +129,8 @@ pub(crate) struct Connection<C> {
     pub(crate) cutter: C,
     pub(crate) input: Input,
     pub(crate) output: Output,
+    /// Replies in the output that were not there when it was last sent.
+    pub(crate) gathered: usize,
     pub(crate) pending: VecDeque<Pending>,
     /// How many at the front of `pending` do not depend on a read any more.
     pub(crate) settled: usize,
@@ -165,6 +167,8 @@ pub(crate) struct Connection<C> {
 pub(crate) struct Flags {
     pub(crate) is_ready: bool,
     pub(crate) is_dirty: bool,
+    /// Its replies wait for others.
+    pub(crate) is_gathering: bool,
     pub(crate) is_in_control: bool,
     /// The driver has been told not to receive.
     pub(crate) is_held_up: bool,
@@ -186,6 +190,7 @@ impl<C: Default> Connection<C> {
             cutter: C::default(),
             input: Input::default(),
             output: Output::default(),
+            gathered: 0,
             pending: VecDeque::new(),
             settled: 0,
             held: 0,
@@ -209,6 +214,11 @@ impl<C: Default> Connection<C> {
     /// Whether everything before what comes next is settled (rule 5).
     pub(crate) fn is_settled(&self) -> bool {
         self.settled == self.pending.len()
+    }
+
+    /// Whether the next reply is one that the card reads.
+    pub(crate) fn is_reading(&self) -> bool {
+        !self.is_settled() && !matches!(self.pending.front(), Some(Pending::Host(_)))
     }
 
     /// Where the request with this stamp is.

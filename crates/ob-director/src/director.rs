@@ -37,6 +37,10 @@ pub struct DirectorConfig {
     pub long_progress_min: usize,
     /// How long a client whose connection was ended may take to end its side.
     pub linger: Duration,
+    /// How long a reply may wait for others of its connection whose reads are under way, to leave with them.
+    pub gather: Duration,
+    /// Bytes of replies that do not wait for others.
+    pub gather_len_max: usize,
 }
 
 impl Default for DirectorConfig {
@@ -50,6 +54,8 @@ impl Default for DirectorConfig {
             long_stall_max: Duration::from_secs(5),
             long_progress_min: 64 << 10,
             linger: Duration::from_secs(1),
+            gather: Duration::from_micros(50),
+            gather_len_max: 16 << 10,
         }
     }
 }
@@ -88,6 +94,8 @@ pub struct Director<A: Application> {
     pub(crate) ready: VecDeque<ConnectionKey>,
     /// Connections with something to send.
     pub(crate) dirty: VecDeque<ConnectionKey>,
+    /// Connections whose replies wait for others, each with the time up to which they do; the first to be sent first.
+    pub(crate) gathering: VecDeque<(Instant, ConnectionKey)>,
     /// Connections of which the host has to be told something.
     pub(crate) control: VecDeque<ConnectionKey>,
     /// Connections with a request for which there was no room.
@@ -122,6 +130,7 @@ impl<A: Application> Director<A> {
             stream: Stream::default(),
             ready: VecDeque::new(),
             dirty: VecDeque::new(),
+            gathering: VecDeque::new(),
             control: VecDeque::new(),
             awaiting_stream: VecDeque::new(),
             actions: VecDeque::new(),
@@ -273,7 +282,8 @@ impl<A: Application> Director<A> {
             _ => Some(Instant::default()),
         });
         let starved = self.hungry_since.map(|since| since + self.config.long_stall_max);
-        [linger, starved].into_iter().flatten().min()
+        let gathered = self.gathering.front().map(|(until, _)| *until);
+        [linger, starved, gathered].into_iter().flatten().min()
     }
 
     /// The next connection that has something to send.
@@ -282,6 +292,7 @@ impl<A: Application> Director<A> {
             let key = self.dirty.pop_front()?;
             if let Some(connection) = self.find(key) {
                 connection.flags.is_dirty = false;
+                connection.gathered = 0;
                 return Some((key, connection.net));
             }
         }

@@ -547,6 +547,7 @@ impl<A: Application> Director<A> {
             if self.emit(connection, at) {
                 connection.pending.remove(at);
                 connection.settled -= 1;
+                connection.gathered += 1;
                 at = if within.take().is_some() { 0 } else { at };
             } else if A::REPLIES == ReplyOrder::AsAsked || connection.is_within(at) {
                 break;
@@ -554,10 +555,25 @@ impl<A: Application> Director<A> {
                 at += 1;
             }
         }
-        if !(connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged) {
+        if connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged {
+            return;
+        }
+        if !self.gathers(connection) {
             connection.flags.is_dirty = true;
             self.dirty.push_back(connection.key);
+        } else if !connection.flags.is_gathering {
+            connection.flags.is_gathering = true;
+            self.gathering.push_back((self.now.instant + self.config.gather, connection.key));
         }
+    }
+
+    /// Whether replies are to wait for those that follow: a send costs more than most replies, and reads that were begun together
+    /// come back one by one. As soon as more replies are there than reads under way, they go; so a client that has few requests out
+    /// waits for nothing.
+    fn gathers(&self, connection: &Connection<A::Cutter>) -> bool {
+        connection.is_reading()
+            && connection.gathered < connection.pending.len()
+            && connection.output.len() < self.config.gather_len_max
     }
 
     /// Puts what there is of a reply into the output; whether that is all of it.

@@ -25,6 +25,25 @@ impl<A: Application> Director<A> {
             }
         }
         self.watch_hunger(now);
+        self.end_gathering(now);
+    }
+
+    /// Sends the replies that have waited long enough for others.
+    fn end_gathering(&mut self, now: Instant) {
+        while let Some((until, key)) = self.gathering.front().copied() {
+            if until > now {
+                break;
+            }
+            self.gathering.pop_front();
+            let Some(connection) = self.find(key) else { continue };
+            connection.flags.is_gathering = false;
+            let is_sent =
+                connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged;
+            if !is_sent {
+                connection.flags.is_dirty = true;
+                self.dirty.push_back(key);
+            }
+        }
     }
 
     /// As long as somebody waits for memory for a long message, those that have it must get on.

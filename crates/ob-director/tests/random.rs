@@ -11,9 +11,10 @@
 mod support;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use ob_core::ConnectionId;
-use ob_director::Now;
+use ob_director::DirectorConfig;
 use ob_offload::ReasonCounts;
 use ob_wire_link::stream::FromHost;
 use support::lines::Place;
@@ -91,7 +92,9 @@ fn value(number: u64) -> String {
 
 impl Story {
     fn new(seed: u64) -> Self {
-        let mut world = World::with(engine_config(), director_config());
+        // In every other story replies wait for each other, as they do on a card.
+        let gather = Duration::from_micros(if seed.is_multiple_of(2) { 0 } else { 1500 });
+        let mut world = World::with(engine_config(), DirectorConfig { gather, ..director_config() });
         world.meet(0, 0);
         let host = Host { is_here: true, ..Host::default() };
         let rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
@@ -137,8 +140,7 @@ impl Story {
             29 if self.rng.below(4) == 0 => self.end_one(),
             30 if self.rng.below(6) == 0 => self.die_or_come_back(),
             _ => {
-                let instant = self.world.now.instant + std::time::Duration::from_millis(1);
-                self.world.now = Now { instant, ..self.world.now };
+                self.world.now.instant = self.world.now.instant + Duration::from_millis(1);
                 self.world.turn();
             }
         }
@@ -372,6 +374,7 @@ impl Story {
         }
         for _ in 0..2000 {
             self.world.answer_reads();
+            self.world.pass(Duration::from_millis(1));
             self.apply();
             self.write();
             self.settle();

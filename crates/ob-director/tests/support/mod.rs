@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ob_core::{
     ConnectionId, Instant, ListenerId, Net, NetError, NetEvent, NetListenError, NodeId, Received, Sent, Token,
@@ -301,8 +302,14 @@ pub fn engine_config() -> EngineConfig {
     }
 }
 
+/// Replies wait for no others: most tests look at what there is after a turn.
 pub fn director_config() -> DirectorConfig {
-    DirectorConfig { connections_max: 64, pending_max: 64, ..DirectorConfig::default() }
+    DirectorConfig {
+        connections_max: 64,
+        pending_max: 64,
+        gather: Duration::ZERO,
+        ..DirectorConfig::default()
+    }
 }
 
 impl<const BY_ID: bool> World<BY_ID> {
@@ -348,6 +355,12 @@ impl<const BY_ID: bool> World<BY_ID> {
             }
         }
         panic!("it goes on for ever");
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        self.now.instant = self.now.instant + time;
+        self.turn();
     }
 
     pub fn say(&mut self, frame: &FromHost<'_>) {

@@ -171,23 +171,8 @@ impl<'a> Serving<'a> {
             }
         };
         // Who has the group is the only host that writes to the log. What it holds is looked at only then.
-        let mut is_told = false;
-        let group = loop {
-            match session.service(KV_SERVICE, RingSizes::both(RINGS)) {
-                Ok(group) => break group,
-                Err(error) => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!(
-                            "the card does not serve the key-value store yet: {error}; trying again"
-                        );
-                    }
-                    if stop.sleep(REFUSED_PAUSE) {
-                        return Err(error.into());
-                    }
-                }
-            }
-        };
         let attachment = session.attachments();
+        let group = ask_for_group(&session, stop, attachment)?;
         // A card finishes what the host before had asked for before it begins with a group that was opened later. The session's
         // own may be older than that.
         let files = session.group(GroupOptions::polled())?;
@@ -260,35 +245,11 @@ impl<'a> Serving<'a> {
                 }
             }
             attachment = self.session.attachments();
-            if let Some(group) = self.ask_again(attachment)
+            if let Ok(group) = ask_for_group(&self.session, self.stop, attachment)
                 && self.revisit(attachment)?
             {
                 self.group = Some(group);
                 return Ok(true);
-            }
-        }
-    }
-
-    /// Asks for the service's group until it is there; nothing, if the card is gone again or nobody waits any more. Whoever is
-    /// refused may find another host in its place, or its own group, which a card that has not noticed the end of the link
-    /// still has. The look at the log will tell; until then the store is kept, for it may have what the log has not.
-    fn ask_again(&self, attachment: u64) -> Option<HostGroup> {
-        let mut is_told = false;
-        loop {
-            match self.session.service(KV_SERVICE, RingSizes::both(RINGS)) {
-                Ok(group) => return Some(group),
-                Err(Error::CardGone | Error::Detached) => return None,
-                Err(error) => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!("the card does not take the key-value store back yet: {error}");
-                    }
-                }
-            }
-            let asked = Instant::now();
-            while asked.elapsed() < REFUSED_PAUSE {
-                if self.session.wait_attached(attachment + 1, RETRY) || self.stop.is_asked() {
-                    return None;
-                }
             }
         }
     }
@@ -417,6 +378,28 @@ fn list_parts(files: &Group) -> Result<Vec<(u64, NodeId, u64)>, Error> {
         Some((part, entry.node, entry.size))
     };
     Ok(entries.iter().filter_map(named).collect())
+}
+
+/// Asks for the service's group until it is there; the last refusal, if the card is gone or nobody waits any more. Whoever is refused
+/// may find another host in its place, or its own group, which a card that has not noticed the end of the link still has: a store
+/// in memory is kept meanwhile, for it may have what the log has not, and the look at the log will tell.
+fn ask_for_group(session: &Session, stop: &Stop, attachment: u64) -> Result<HostGroup, Error> {
+    let mut is_told = false;
+    loop {
+        let error = match session.service(KV_SERVICE, RingSizes::both(RINGS)) {
+            Ok(group) => return Ok(group),
+            Err(error) => error,
+        };
+        if matches!(error, Error::CardGone | Error::Detached) || session.attachments() != attachment {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::warn!("the card does not serve the key-value store yet: {error}; trying again");
+        }
+        if stop.sleep(REFUSED_PAUSE) {
+            return Err(error);
+        }
+    }
 }
 
 /// Waits until an operation is done; nothing, if nobody waits for it any more.
