@@ -218,3 +218,12 @@ fn a_refusal_explains_itself() {
         verify(&program(&format!("{DATA} r0 = *(u8 *)(r6 + 0)\n exit")), &WORLD, strict).unwrap_err();
     assert!(matches!(refused.why, Why::Unproven(_)), "{refused}");
 }
+
+#[test]
+fn an_end_that_is_shared_is_no_loop_wherever_it_stands() {
+    let shared = "r2 = *(u64 *)(r1 + 32)\n goto begin\n
+         done: r0 = 0\n if r4 == 0 goto out\n r0 = r3\n
+         out: exit\n
+         begin: r4 = 0\n if r2 == 0 goto done\n r4 = 1\n r3 = 7\n goto done";
+    assert_eq!(checks(shared), 0);
+}
