@@ -95,6 +95,9 @@ impl Verifier<'_> {
                 }
                 if is_inside { Bounds::Proven } else { Bounds::Checked }
             }
+            Region::Data if state.sum_at_most([offset.id, len.id]).is_some_and(|most| most <= 0) => {
+                Bounds::Proven
+            }
             region => self.bounds(state.len_min, region, &offset, most),
         };
         if len.greatest() > max.into() {
@@ -167,6 +170,7 @@ impl Verifier<'_> {
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;
+                scalar.sum = None;
             }
         });
         Ok(entry)
@@ -227,6 +231,7 @@ impl Verifier<'_> {
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;
+                scalar.sum = None;
             }
         });
         for register in ARGUMENTS {

@@ -119,6 +119,7 @@ impl Verifier<'_> {
         let meeting = self.flow.meeting(at);
         state.keep_only(self.flow.live(at));
         if meeting != Meeting::No {
+            state.forget_sums();
             let followed = exploring.followed.entry(at).or_default();
             if followed.states.iter().any(|known| state.is_within(known)) {
                 return;

@@ -208,6 +208,17 @@ impl Frame {
     }
 }
 
+/// Sums that are kept; the oldest are forgotten.
+const SUMS_MAX: usize = 16;
+
+/// Two numbers, by their ids, whose sum is at most the data's length and so much more. This is what proves a range, an address and how
+/// many bytes from there on, when its end was compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sum {
+    of: [u32; 2],
+    at_most: i64,
+}
+
 /// What is known at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
@@ -217,13 +228,14 @@ pub(crate) struct State {
     frames: Vec<Option<Frame>>,
     /// How many bytes of data there are at least.
     pub(crate) len_min: u32,
+    sums: Vec<Sum>,
 }
 
 impl State {
     /// At the beginning of a function.
     pub(crate) fn new(len_min: u32) -> Self {
         let registers = [Value::Uninitialised; Register::COUNT - 1];
-        Self { registers, frames: vec![Some(Frame::default())], len_min }
+        Self { registers, frames: vec![Some(Frame::default())], len_min, sums: Vec::new() }
     }
 
     pub(crate) fn get(&self, register: Register) -> Value {
@@ -259,9 +271,53 @@ impl State {
         self.frames.iter_mut().flatten().flat_map(Frame::values_mut).for_each(&mut change);
     }
 
+    /// The bound of a sum of two numbers, if they were compared as such.
+    pub(crate) fn sum_at_most(&self, of: [u32; 2]) -> Option<i64> {
+        let [left, right] = of;
+        let is_it = |sum: &&Sum| sum.of == of || sum.of == [right, left];
+        self.sums.iter().filter(is_it).map(|sum| sum.at_most).min()
+    }
+
+    /// A number is another less something, by `less` at least: sums with it are so much less.
+    pub(crate) fn lessen_sums(&mut self, of: u32, id: u32, less: u64) {
+        let Ok(less) = i64::try_from(less) else { return };
+        let lessened = self.sums.iter().filter(|sum| sum.of.contains(&of)).map(|sum| Sum {
+            of: sum.of.map(|known| if known == of { id } else { known }),
+            at_most: sum.at_most.saturating_sub(less),
+        });
+        for sum in lessened.collect::<Vec<_>>() {
+            self.add_sum(sum);
+        }
+    }
+
+    fn add_sum(&mut self, sum: Sum) {
+        if self.sums.len() == SUMS_MAX {
+            self.sums.remove(0);
+        }
+        self.sums.push(sum);
+    }
+
+    /// Forgets what is of no use where ways meet: sums of numbers that nobody has, and which numbers are sums.
+    pub(crate) fn forget_sums(&mut self) {
+        let mut ids = Vec::new();
+        self.change_all(|value| {
+            if let Some(scalar) = value.scalar_mut() {
+                scalar.sum = None;
+                ids.push(scalar.id);
+            }
+        });
+        self.sums.retain(|sum| sum.of.iter().all(|id| ids.contains(id)));
+    }
+
     /// Says more of a value, and of all that are the same.
     pub(crate) fn learn(&mut self, register: Register, learnt: &Value) {
         let id = learnt.id();
+        if let Some(scalar) = learnt.scalar()
+            && let Some(of) = scalar.sum
+            && let Ok(at_most) = i64::try_from(scalar.bound(self.len_min))
+        {
+            self.add_sum(Sum { of, at_most });
+        }
         self.set(register, *learnt);
         if id != 0 {
             let place = learnt.place();
@@ -295,7 +351,12 @@ impl State {
         // A length that falls would fall on.
         let is_falling = thresholds.is_some() && lowered < self.len_min;
         let len_min = if is_falling { len_floor.min(lowered) } else { lowered };
-        Self { registers, frames: frames.collect(), len_min }
+        let sums = self.sums.iter().filter_map(|sum| {
+            let at_most = sum.at_most.max(other.sum_at_most(sum.of)?);
+            // What grows would grow on.
+            (thresholds.is_none() || at_most == sum.at_most).then_some(Sum { at_most, ..*sum })
+        });
+        Self { registers, frames: frames.collect(), len_min, sums: sums.collect() }
     }
 
     /// Whether everything that may be here may be there: then nothing new can come of it.
@@ -345,7 +406,14 @@ impl State {
                 }
             }
         }
-        true
+        // A sum of numbers that nobody has says nothing.
+        let own = |id: u32| known.iter().find(|(theirs, _)| *theirs == id).map(|(_, own)| *own);
+        other.sums.iter().all(|sum| match sum.of.map(own) {
+            [Some(left), Some(right)] => {
+                self.sum_at_most([left, right]).is_some_and(|most| most <= sum.at_most)
+            }
+            _ => true,
+        })
     }
 }
 

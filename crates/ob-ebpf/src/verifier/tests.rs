@@ -227,3 +227,39 @@ fn an_end_that_is_shared_is_no_loop_wherever_it_stands() {
          begin: r4 = 0\n if r2 == 0 goto done\n r4 = 1\n r3 = 7\n goto done";
     assert_eq!(checks(shared), 0);
 }
+
+/// Makes `r9` a pointer into the data, and `r2` a number up to 64, and goes out unless so many bytes from there on are in the data.
+const RANGE: &str = "r6 = *(u64 *)(r1 + 0)\n r7 = *(u64 *)(r1 + 8)\n r2 = *(u64 *)(r1 + 32)\n r0 = 0\n
+     if r2 > 64 goto out\n if r2 < 8 goto out\n if r7 == 0 goto out\n
+     r3 = *(u8 *)(r6 + 0)\n r9 = r6\n r9 += r3\n r4 = r6\n r4 += r7\n
+     r5 = r9\n r5 += r2\n if r5 > r4 goto out\n";
+
+#[test]
+fn a_range_is_proven_by_its_end() {
+    let crc = "r1 = 0\n r3 = r2\n r2 = r9\n call ob_crc32c\n out: exit";
+    assert_eq!(checks(&format!("{RANGE} {crc}")), 0);
+    assert_eq!(checks(&format!("{RANGE} r9 += 1\n {crc}")), 1);
+    assert_eq!(checks(&format!("{RANGE} r2 += 1\n {crc}")), 1);
+    let further = RANGE.replace("if r5 > r4", "r4 += 1\n if r5 > r4");
+    assert_eq!(checks(&format!("{further} {crc}")), 1);
+    // The last eight bytes of the range, of which there are eight at least.
+    let last = |offset| format!("{RANGE} r2 += -8\n r9 += r2\n r0 = *(u64 *)(r9 + {offset})\n out: exit");
+    assert_eq!((checks(&last(0)), checks(&last(1))), (0, 1));
+    // What is compared is a sum of other numbers each time that ways meet.
+    let loops = format!(
+        "{RANGE} next: r9 += r2\n r0 = *(u8 *)(r9 - 1)\n r2 = *(u8 *)(r6 + 0)\n if r0 != 0 goto next\n out: exit"
+    );
+    assert_eq!(checks(&loops), 1);
+}
+
+#[test]
+fn what_is_taken_from_the_length_leaves_a_part_of_it() {
+    let cut = |length: &str| {
+        format!(
+            "{DATA} r0 = 0\n r2 = *(u64 *)(r1 + 32)\n {length} if r2 > r7 goto out\n r4 = r6\n r4 += r3\n r4 -= r2\n
+             if r6 >= r4 goto out\n r0 = *(u8 *)(r6 + 0)\n out: exit"
+        )
+    };
+    assert_eq!(checks(&cut("r3 = r7\n")), 0);
+    assert_eq!(checks(&cut("r3 = r7\n r3 += 1\n")), 1);
+}
