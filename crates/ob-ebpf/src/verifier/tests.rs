@@ -263,3 +263,13 @@ fn what_is_taken_from_the_length_leaves_a_part_of_it() {
     assert_eq!(checks(&cut("r3 = r7\n")), 0);
     assert_eq!(checks(&cut("r3 = r7\n r3 += 1\n")), 1);
 }
+
+#[test]
+fn one_access_may_be_to_several_fields_if_each_is_right() {
+    let field =
+        |access: &str| format!("r2 = *(u64 *)(r1 + 32)\n r2 &= 8\n r1 += r2\n r0 = 0\n {access}\n exit");
+    assert_eq!(checks(&field("r0 = *(u64 *)(r1 + 32)")), 0);
+    assert!(matches!(why(&field("*(u64 *)(r1 + 32) = 1")), Why::Context { is_write: true, .. }));
+    assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 24)")), Why::Context { is_write: false, .. }));
+    assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 40)")), Why::Context { .. }));
+}
