@@ -12,6 +12,9 @@ use crate::verifier::value::Value;
 
 /// States that are kept apart where ways meet; more are joined.
 const APART_MAX: usize = 6;
+/// What a function leaves is kept apart by what it returns, if that is one of so many constants: then its caller, which looks
+/// at that, knows what was written.
+const EXITS_MAX: usize = 4;
 /// How often the state of a loop is only joined with what comes; then it is widened.
 const JOINS: usize = 2;
 /// How often what is widened stops at the program's own constants.
@@ -29,7 +32,7 @@ struct Exploring {
     waiting: BTreeMap<usize, Vec<(State, Trail)>>,
     /// Branches, each with whether it was taken, and the one before it.
     trails: Vec<(usize, bool, Trail)>,
-    exit: Option<State>,
+    exits: Vec<State>,
 }
 
 #[derive(Default)]
@@ -39,9 +42,35 @@ struct Followed {
     changes: usize,
 }
 
+impl Followed {
+    /// The state to join with another one, if they have to be.
+    fn take_alike(&mut self, state: &State) -> Option<State> {
+        let alike = self.states.iter().map(|known| known.likeness(state));
+        let (at, _) = alike.enumerate().max_by_key(|(at, likeness)| (*likeness, *at))?;
+        Some(self.states.remove(at))
+    }
+}
+
+impl Exploring {
+    /// The function returns.
+    fn leave(&mut self, exit: State) {
+        let returns = |state: &State| match state.get(Register::R0) {
+            Value::Number(scalar) => scalar.number.as_constant(),
+            _ => None,
+        };
+        let own = returns(&exit);
+        let is_full = self.exits.len() == EXITS_MAX;
+        let same = self.exits.iter().position(|before| returns(before) == own);
+        match same.or(is_full.then_some(0)).and_then(|at| self.exits.get_mut(at)) {
+            Some(before) => *before = before.merge(&exit, None, 0),
+            None => self.exits.push(exit),
+        }
+    }
+}
+
 impl Verifier<'_> {
-    /// Verifies a function with what it may find; what it leaves, if it ever returns.
-    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Option<State>, Box<Refused>> {
+    /// Verifies a function with what it may find; what it leaves, if it ever returns: any of these.
+    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Vec<State>, Box<Refused>> {
         let function = self.variants.get(variant).map_or(0, |variant| variant.function);
         let begin = self.program.functions().get(function).map_or(0, |function| function.begin);
         let mut exploring = Exploring::default();
@@ -55,7 +84,7 @@ impl Verifier<'_> {
             };
             self.follow(&mut exploring, at, state, trail)?;
         }
-        Ok(exploring.exit)
+        Ok(exploring.exits)
     }
 
     /// Follows one way to the next place where ways meet, or part.
@@ -82,10 +111,13 @@ impl Verifier<'_> {
             match next {
                 Next::Never => return Ok(()),
                 Next::Exit(exit) => {
-                    exploring.exit = Some(match exploring.exit.take() {
-                        Some(before) => before.merge(&exit, None, 0),
-                        None => exit,
-                    });
+                    exploring.leave(exit);
+                    return Ok(());
+                }
+                Next::Returned(states) => {
+                    for state in states {
+                        self.arrive(exploring, at + 1, state, trail);
+                    }
                     return Ok(());
                 }
                 Next::Either(target, outcomes) => {
@@ -125,7 +157,7 @@ impl Verifier<'_> {
                 return;
             }
             let floor = self.program.data_len_min();
-            match (meeting, followed.states.pop()) {
+            match (meeting, followed.take_alike(&state)) {
                 (Meeting::Loop, Some(known)) => {
                     followed.changes += 1;
                     let thresholds: Option<&[u64]> = match followed.changes {

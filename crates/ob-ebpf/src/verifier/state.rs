@@ -200,6 +200,25 @@ impl Frame {
         Self { slots: both.collect() }
     }
 
+    fn has_slots_of(&self, other: &Self) -> bool {
+        other.slots.iter().all(|(at, theirs)| match (self.get(*at), theirs) {
+            (Some(Slot::Value(own)), Slot::Value(theirs)) => {
+                *own != Value::Uninitialised || *theirs == Value::Uninitialised
+            }
+            (own, theirs) => own.map_or(0, Slot::bytes) & theirs.bytes() == theirs.bytes(),
+        })
+    }
+
+    fn likeness(&self, other: &Self) -> i32 {
+        let of_slots = self.slots.iter().map(|(at, slot)| match (slot, other.get(*at)) {
+            (_, None) => -1,
+            (Slot::Value(own), Some(Slot::Value(other))) => own.likeness(other),
+            _ => 0,
+        });
+        let missing = other.slots.iter().filter(|(at, _)| self.get(*at).is_none()).count();
+        of_slots.sum::<i32>() - missing as i32
+    }
+
     fn is_within(&self, own_min: u32, other: &Self) -> bool {
         other.slots.iter().all(|(at, slot)| match self.get(*at) {
             Some(own) => own.is_within(own_min, slot),
@@ -357,6 +376,26 @@ impl State {
             (thresholds.is_none() || at_most == sum.at_most).then_some(Sum { at_most, ..*sum })
         });
         Self { registers, frames: frames.collect(), len_min, sums: sums.collect() }
+    }
+
+    /// How alike two are: the less is lost by joining them, the more. What one has and the other has not is lost for good, and a constant
+    /// often is what the program goes by.
+    pub(crate) fn likeness(&self, other: &Self) -> i32 {
+        let registers = self.registers.iter().zip(&other.registers).map(|(own, other)| own.likeness(other));
+        let frames = self.frames.iter().zip(&other.frames).map(|frames| match frames {
+            (Some(own), Some(other)) => own.likeness(other),
+            _ => 0,
+        });
+        registers.chain(frames).sum()
+    }
+
+    /// Whether each slot that has something there has something here. What a function leaves is known only of the slots that it was
+    /// verified with.
+    pub(crate) fn has_slots_of(&self, other: &Self) -> bool {
+        self.frames.iter().zip(&other.frames).all(|(own, other)| match (own, other) {
+            (Some(own), Some(other)) => own.has_slots_of(other),
+            (own, other) => own.is_some() == other.is_some(),
+        })
     }
 
     /// Whether everything that may be here may be there: then nothing new can come of it.

@@ -20,7 +20,9 @@ pub(crate) enum Next {
     Either(usize, Box<Outcomes>),
     /// The function returns.
     Exit(State),
-    /// It does not: what was called never returns.
+    /// With the next instruction, in any of these ways.
+    Returned(Vec<State>),
+    /// It does not: there is no such instruction.
     Never,
 }
 

@@ -273,3 +273,22 @@ fn one_access_may_be_to_several_fields_if_each_is_right() {
     assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 24)")), Why::Context { is_write: false, .. }));
     assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 40)")), Why::Context { .. }));
 }
+
+#[test]
+fn what_a_function_returns_tells_what_it_has_written() {
+    let read = "read: r0 = 0\n if r2 == 0 goto done\n *(u64 *)(r1 + 0) = 5\n r0 = 1\n done: exit";
+    let call = "r2 = *(u64 *)(r1 + 32)\n r1 = r10\n r1 += -8\n call local read\n";
+    assert_eq!(
+        checks(&format!("{call} if r0 == 0 goto out\n r0 = *(u64 *)(r10 - 8)\n out: exit\n {read}")),
+        0
+    );
+    let unasked = format!("{call} r0 = *(u64 *)(r10 - 8)\n exit\n {read}");
+    assert_eq!(why(&unasked), Why::StackUninitialised(-8));
+    // A second call with more on the stack does not lose what was there.
+    let twice = format!(
+        "r6 = *(u64 *)(r1 + 32)\n *(u64 *)(r10 - 16) = 3\n r2 = r6\n r1 = r10\n r1 += -8\n call local read\n
+         *(u64 *)(r10 - 24) = 4\n r2 = r6\n r1 = r10\n r1 += -8\n call local read\n
+         r0 = *(u64 *)(r10 - 16)\n r1 = *(u64 *)(r10 - 24)\n exit\n {read}"
+    );
+    assert_eq!(checks(&twice), 0);
+}

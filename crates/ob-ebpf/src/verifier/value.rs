@@ -296,6 +296,22 @@ impl Value {
         }
     }
 
+    /// How alike two are; more, if less is lost by joining them.
+    pub(crate) fn likeness(&self, other: &Self) -> i32 {
+        match (self, other) {
+            (Self::Number(own), Self::Number(other)) => {
+                match (own.number.as_constant(), other.number.as_constant()) {
+                    (Some(own), Some(other)) if own == other => 1,
+                    (None, None) => 0,
+                    _ => -1,
+                }
+            }
+            (Self::Pointer(own), Self::Pointer(other)) if own.place == other.place => 0,
+            (Self::Uninitialised, Self::Uninitialised) => 0,
+            _ => -2,
+        }
+    }
+
     /// Whether everything that may be this may be the other.
     pub(crate) fn is_within(&self, own_min: u32, other: &Self) -> bool {
         match (self, other) {
