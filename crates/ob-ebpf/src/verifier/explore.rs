@@ -43,11 +43,23 @@ struct Followed {
 }
 
 impl Followed {
-    /// The state to join with another one, if they have to be.
-    fn take_alike(&mut self, state: &State) -> Option<State> {
-        let alike = self.states.iter().map(|known| known.likeness(state));
-        let (at, _) = alike.enumerate().max_by_key(|(at, likeness)| (*likeness, *at))?;
-        Some(self.states.remove(at))
+    /// Keeps a state; when there are too many, joins the two that are most alike. What is to be followed: one or two.
+    fn keep(&mut self, state: State, floor: u32) -> [Option<State>; 2] {
+        self.states.push(state.clone());
+        if self.states.len() <= APART_MAX {
+            return [Some(state), None];
+        }
+        let last = self.states.len() - 1;
+        let pairs = (1..=last).flat_map(|right| (0..right).map(move |left| (left, right)));
+        let likeness = |(left, right): &(usize, usize)| {
+            let pair = self.states.get(*left).zip(self.states.get(*right));
+            pair.map_or(i32::MIN, |(left, right)| left.likeness(right))
+        };
+        let Some((left, right)) = pairs.max_by_key(likeness) else { return [Some(state), None] };
+        let (second, first) = (self.states.remove(right), self.states.remove(left));
+        let joined = first.merge(&second, None, floor);
+        self.states.push(joined.clone());
+        [Some(joined), (right != last).then_some(state)]
     }
 }
 
@@ -157,22 +169,22 @@ impl Verifier<'_> {
                 return;
             }
             let floor = self.program.data_len_min();
-            match (meeting, followed.take_alike(&state)) {
-                (Meeting::Loop, Some(known)) => {
-                    followed.changes += 1;
-                    let thresholds: Option<&[u64]> = match followed.changes {
-                        ..=JOINS => None,
-                        changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
-                        _ => Some(&[]),
-                    };
-                    state = known.merge(&state, thresholds, floor);
-                    // What waits is contained in what follows now.
-                    exploring.waiting.remove(&at);
-                }
-                (_, Some(known)) if followed.states.len() + 1 >= APART_MAX => {
-                    state = known.merge(&state, None, floor);
-                }
-                (_, known) => followed.states.extend(known),
+            if meeting == Meeting::Join {
+                let kept = followed.keep(state, floor);
+                let waiting = exploring.waiting.entry(at).or_default();
+                waiting.extend(kept.into_iter().flatten().map(|state| (state, trail)));
+                return;
+            }
+            if let Some(known) = followed.states.pop() {
+                followed.changes += 1;
+                let thresholds: Option<&[u64]> = match followed.changes {
+                    ..=JOINS => None,
+                    changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
+                    _ => Some(&[]),
+                };
+                state = known.merge(&state, thresholds, floor);
+                // What waits is contained in what follows now.
+                exploring.waiting.remove(&at);
             }
             followed.states.push(state.clone());
         }

@@ -292,3 +292,13 @@ fn what_a_function_returns_tells_what_it_has_written() {
     );
     assert_eq!(checks(&twice), 0);
 }
+
+#[test]
+fn ways_that_are_alike_are_joined_before_those_that_are_not() {
+    let fails = (1..=8).map(|at| format!("r3 = {at}\n if r2 == {at} goto done\n")).collect::<String>();
+    let many = format!(
+        "r2 = *(u64 *)(r1 + 32)\n r4 = 0\n {fails} r4 = 1\n r3 = 0\n r6 = 9\n
+         done: r0 = r3\n if r4 == 0 goto out\n r0 = r6\n out: exit"
+    );
+    assert_eq!(checks(&many), 0);
+}
