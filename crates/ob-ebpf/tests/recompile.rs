@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use ob_ebpf::elf::Object;
@@ -22,6 +22,9 @@ const OBJECTS: [(&str, &str); 7] = [
     ("atomics", "v3"),
     ("refused", "v3"),
 ];
+/// Programs that people are shown, in `examples/programs`.
+const PROGRAMS: [(&str, &str); 4] =
+    [("bpfkv_get", "v3"), ("btree_search", "v3"), ("count_lines", "v3"), ("rocksdb_block", "v3")];
 
 /// A compiler and what strips its debug information, which BTF is not part of.
 struct Tools {
@@ -41,17 +44,19 @@ fn tools() -> Option<Tools> {
     })
 }
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects")
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn compile(tools: &Tools, name: &str, cpu: &str, into: &Path) -> Vec<u8> {
+fn compile(tools: &Tools, sources: &Path, name: &str, cpu: &str, into: &Path) -> Vec<u8> {
     let object = into.join(format!("{name}.o"));
     // Compiled where the source lies, so that no path of the machine gets into the object.
     let compiler = Command::new(&tools.clang)
-        .current_dir(sources())
+        .current_dir(sources)
         .args(["-target", "bpfel", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fdebug-compilation-dir=."])
         .arg(format!("-mcpu={cpu}"))
+        .arg("-I")
+        .arg(here().join("include"))
         .args(["-c", &format!("{name}.c"), "-o"])
         .arg(&object)
         .output()
@@ -63,21 +68,30 @@ fn compile(tools: &Tools, name: &str, cpu: &str, into: &Path) -> Vec<u8> {
 
 #[test]
 fn objects_are_what_the_sources_say() {
+    compare(&here().join("tests/objects"), &OBJECTS);
+}
+
+#[test]
+fn programs_are_what_the_sources_say() {
+    compare(&here().join("../../examples/programs"), &PROGRAMS);
+}
+
+fn compare(sources: &Path, objects: &[(&str, &str)]) {
     let Some(tools) = tools() else {
         eprintln!(
             "NOT TESTED: neither clang-{VERSION} nor clang with llvm-strip is installed; checked-in objects may be stale"
         );
         return;
     };
-    let into =
-        if std::env::var_os("OB_BLESS").is_some() { sources() } else { env!("CARGO_TARGET_TMPDIR").into() };
-    for (name, cpu) in OBJECTS {
+    let is_blessed = std::env::var_os("OB_BLESS").is_some();
+    let into = if is_blessed { sources } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
+    for (name, cpu) in objects.iter().copied() {
         if cpu == "v4" && tools.version < VERSION4_SINCE {
             eprintln!("NOT TESTED: {name}.c, as clang {} does not know -mcpu=v4", tools.version);
             continue;
         }
-        let bytes = compile(&tools, name, cpu, &into);
-        let checked_in = std::fs::read(sources().join(format!("{name}.o"))).unwrap();
+        let bytes = compile(&tools, sources, name, cpu, into);
+        let checked_in = std::fs::read(sources.join(format!("{name}.o"))).unwrap();
         let (found, wanted) = (Object::parse(&bytes).unwrap(), Object::parse(&checked_in).unwrap());
         assert_eq!(found.entries(), wanted.entries(), "{name}");
         for entry in found.entries() {

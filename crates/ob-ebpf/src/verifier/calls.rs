@@ -13,8 +13,9 @@ use crate::verifier::{Known, Verifier};
 use crate::world::{Argument, Helper, Region, Returns};
 
 const ARGUMENTS: [Register; 5] = [Register::R1, Register::R2, Register::R3, Register::R4, Register::R5];
-/// Entries of a function that are kept apart, of one kind.
-const ENTRIES_MAX: usize = 4;
+/// Entries of a function that are kept apart, of one kind. Joined, they would no longer tell which slot a pointer to the stack is to, and
+/// what a function writes through it would be lost.
+const ENTRIES_MAX: usize = 64;
 
 /// What tells variants of a function apart: which memory its arguments, and pointers in the frames that it can reach, point to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +98,9 @@ impl Verifier<'_> {
                 }
                 if is_inside { Bounds::Proven } else { Bounds::Checked }
             }
+            Region::Data if state.sum_at_most([offset.id, len.id]).is_some_and(|most| most <= 0) => {
+                Bounds::Proven
+            }
             region => self.bounds(state.len_min, region, &offset, most),
         };
         if len.greatest() > max.into() {
@@ -111,7 +115,7 @@ impl Verifier<'_> {
         &mut self,
         at: usize,
         target: usize,
-        mut state: State,
+        state: State,
     ) -> Result<Next, (Why, Box<State>)> {
         let function = self.program.function_at(target);
         let entry = match self.entry(&state, target) {
@@ -123,17 +127,15 @@ impl Verifier<'_> {
         if let Err(why) = self.note_call(at, variant) {
             return Err((why, Box::new(state)));
         }
-        let exit = match self.exit_of(at, variant, entry) {
-            Ok(exit) => exit,
+        let exits = match self.exits_of(at, variant, entry) {
+            Ok(exits) => exits,
             Err(refused) => {
                 // It has been told already, in full, where it happened.
                 self.refused.get_or_insert(refused);
                 return Err((Why::CallUnclear, Box::new(state)));
             }
         };
-        let Some(exit) = exit else { return Ok(Next::Never) };
-        self.returned(&mut state, exit);
-        Ok(Next::Behind(state))
+        Ok(Next::Returned(exits.into_iter().map(|exit| Self::returned(state.clone(), exit)).collect()))
     }
 
     /// What a function finds: its arguments, and the frames that they reach.
@@ -169,6 +171,7 @@ impl Verifier<'_> {
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;
+                scalar.sum = None;
             }
         });
         Ok(entry)
@@ -186,15 +189,17 @@ impl Verifier<'_> {
     }
 
     /// What a function leaves, if it was verified with all that it may find now; or verifies it.
-    fn exit_of(
+    fn exits_of(
         &mut self,
         at: usize,
         variant: usize,
         entry: State,
-    ) -> Result<Option<State>, Box<crate::verifier::Refused>> {
+    ) -> Result<Vec<State>, Box<crate::verifier::Refused>> {
         let known = self.known.get(variant).into_iter().flatten();
-        if let Some(known) = known.clone().find(|known| entry.is_within(&known.entry)) {
-            return Ok(known.exit.clone());
+        if let Some(known) =
+            known.clone().find(|known| entry.is_within(&known.entry) && known.entry.has_slots_of(&entry))
+        {
+            return Ok(known.exits.clone());
         }
         let is_crowded = known.clone().count() >= ENTRIES_MAX;
         let floor = self.program.data_len_min();
@@ -202,20 +207,20 @@ impl Verifier<'_> {
             .fold(entry.clone(), |joined, known| known.entry.merge(&joined, Some(&self.thresholds), floor));
         let entry = if is_crowded { joined } else { entry };
         self.calls.push((at, variant));
-        let exit = self.function(variant, entry.clone());
+        let exits = self.function(variant, entry.clone());
         self.calls.pop();
-        let exit = exit?;
+        let exits = exits?;
         if let Some(known) = self.known.get_mut(variant) {
             if is_crowded {
                 known.clear();
             }
-            known.push(Known { entry, exit: exit.clone() });
+            known.push(Known { entry, exits: exits.clone() });
         }
-        Ok(exit)
+        Ok(exits)
     }
 
     /// Takes over what a function has left.
-    fn returned(&mut self, state: &mut State, mut exit: State) {
+    fn returned(mut state: State, mut exit: State) -> State {
         exit.change_all(|value| {
             if let Value::Pointer(pointer) = value
                 && pointer.place.is_stack()
@@ -229,6 +234,7 @@ impl Verifier<'_> {
             }
             if let Some(scalar) = value.scalar_mut() {
                 scalar.id = 0;
+                scalar.sum = None;
             }
         });
         for register in ARGUMENTS {
@@ -242,6 +248,7 @@ impl Verifier<'_> {
                 *own = left;
             }
         }
+        state
     }
 
     /// A function may return a number or a pointer that lives on; the program returns a number.

@@ -12,6 +12,9 @@ use crate::verifier::value::Value;
 
 /// States that are kept apart where ways meet; more are joined.
 const APART_MAX: usize = 6;
+/// What a function leaves is kept apart by what it returns, if that is one of so many constants: then its caller, which looks
+/// at that, knows what was written.
+const EXITS_MAX: usize = 4;
 /// How often the state of a loop is only joined with what comes; then it is widened.
 const JOINS: usize = 2;
 /// How often what is widened stops at the program's own constants.
@@ -29,7 +32,7 @@ struct Exploring {
     waiting: BTreeMap<usize, Vec<(State, Trail)>>,
     /// Branches, each with whether it was taken, and the one before it.
     trails: Vec<(usize, bool, Trail)>,
-    exit: Option<State>,
+    exits: Vec<State>,
 }
 
 #[derive(Default)]
@@ -39,9 +42,47 @@ struct Followed {
     changes: usize,
 }
 
+impl Followed {
+    /// Keeps a state; when there are too many, joins the two that are most alike. What is to be followed: one or two.
+    fn keep(&mut self, state: State, floor: u32) -> [Option<State>; 2] {
+        self.states.push(state.clone());
+        if self.states.len() <= APART_MAX {
+            return [Some(state), None];
+        }
+        let last = self.states.len() - 1;
+        let pairs = (1..=last).flat_map(|right| (0..right).map(move |left| (left, right)));
+        let likeness = |(left, right): &(usize, usize)| {
+            let pair = self.states.get(*left).zip(self.states.get(*right));
+            pair.map_or(i32::MIN, |(left, right)| left.likeness(right))
+        };
+        let Some((left, right)) = pairs.max_by_key(likeness) else { return [Some(state), None] };
+        let (second, first) = (self.states.remove(right), self.states.remove(left));
+        let joined = first.merge(&second, None, floor);
+        self.states.push(joined.clone());
+        [Some(joined), (right != last).then_some(state)]
+    }
+}
+
+impl Exploring {
+    /// The function returns.
+    fn leave(&mut self, exit: State) {
+        let returns = |state: &State| match state.get(Register::R0) {
+            Value::Number(scalar) => scalar.number.as_constant(),
+            _ => None,
+        };
+        let own = returns(&exit);
+        let is_full = self.exits.len() == EXITS_MAX;
+        let same = self.exits.iter().position(|before| returns(before) == own);
+        match same.or(is_full.then_some(0)).and_then(|at| self.exits.get_mut(at)) {
+            Some(before) => *before = before.merge(&exit, None, 0),
+            None => self.exits.push(exit),
+        }
+    }
+}
+
 impl Verifier<'_> {
-    /// Verifies a function with what it may find; what it leaves, if it ever returns.
-    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Option<State>, Box<Refused>> {
+    /// Verifies a function with what it may find; what it leaves, if it ever returns: any of these.
+    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Vec<State>, Box<Refused>> {
         let function = self.variants.get(variant).map_or(0, |variant| variant.function);
         let begin = self.program.functions().get(function).map_or(0, |function| function.begin);
         let mut exploring = Exploring::default();
@@ -55,7 +96,7 @@ impl Verifier<'_> {
             };
             self.follow(&mut exploring, at, state, trail)?;
         }
-        Ok(exploring.exit)
+        Ok(exploring.exits)
     }
 
     /// Follows one way to the next place where ways meet, or part.
@@ -84,10 +125,13 @@ impl Verifier<'_> {
             match next {
                 Next::Never => return Ok(()),
                 Next::Exit(exit) => {
-                    exploring.exit = Some(match exploring.exit.take() {
-                        Some(before) => before.merge(&exit, None, 0),
-                        None => exit,
-                    });
+                    exploring.leave(exit);
+                    return Ok(());
+                }
+                Next::Returned(states) => {
+                    for state in states {
+                        self.arrive(exploring, at + 1, state, trail);
+                    }
                     return Ok(());
                 }
                 Next::Either(target, outcomes) => {
@@ -121,27 +165,28 @@ impl Verifier<'_> {
         let meeting = self.flow.meeting(at);
         state.keep_only(self.flow.live(at));
         if meeting != Meeting::No {
+            state.forget_sums();
             let followed = exploring.followed.entry(at).or_default();
             if followed.states.iter().any(|known| state.is_within(known)) {
                 return;
             }
             let floor = self.program.data_len_min();
-            match (meeting, followed.states.pop()) {
-                (Meeting::Loop, Some(known)) => {
-                    followed.changes += 1;
-                    let thresholds: Option<&[u64]> = match followed.changes {
-                        ..=JOINS => None,
-                        changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
-                        _ => Some(&[]),
-                    };
-                    state = known.merge(&state, thresholds, floor);
-                    // What waits is contained in what follows now.
-                    exploring.waiting.remove(&at);
-                }
-                (_, Some(known)) if followed.states.len() + 1 >= APART_MAX => {
-                    state = known.merge(&state, None, floor);
-                }
-                (_, known) => followed.states.extend(known),
+            if meeting == Meeting::Join {
+                let kept = followed.keep(state, floor);
+                let waiting = exploring.waiting.entry(at).or_default();
+                waiting.extend(kept.into_iter().flatten().map(|state| (state, trail)));
+                return;
+            }
+            if let Some(known) = followed.states.pop() {
+                followed.changes += 1;
+                let thresholds: Option<&[u64]> = match followed.changes {
+                    ..=JOINS => None,
+                    changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
+                    _ => Some(&[]),
+                };
+                state = known.merge(&state, thresholds, floor);
+                // What waits is contained in what follows now.
+                exploring.waiting.remove(&at);
             }
             followed.states.push(state.clone());
         }

@@ -22,9 +22,9 @@ pub(crate) struct Flow {
 pub(crate) enum Meeting {
     /// They do not.
     No,
-    /// Several ways come here, all from above.
+    /// Several ways come here, or one from below that does not come from here.
     Join,
-    /// One comes from below. Every loop has one such place at least, because no loop goes only downwards.
+    /// One comes from below, and goes on there from here. Every loop has one such place at least, because no loop goes only downwards.
     Loop,
 }
 
@@ -33,13 +33,14 @@ impl Flow {
         let instructions = program.instructions();
         let mut ways = vec![0u32; instructions.len()];
         let mut meets = vec![Meeting::No; instructions.len()];
+        let cycles = cycles(program);
         for (at, instruction) in instructions.iter().enumerate() {
             for next in successors(at, instruction).into_iter().flatten() {
                 let (Some(ways), Some(meets)) = (ways.get_mut(next), meets.get_mut(next)) else { continue };
                 *ways += 1;
-                if next <= at {
+                if next <= at && cycles.get(next) == cycles.get(at) {
                     *meets = Meeting::Loop;
-                } else if *ways > 1 && *meets == Meeting::No {
+                } else if (next <= at || *ways > 1) && *meets == Meeting::No {
                     *meets = Meeting::Join;
                 }
             }
@@ -121,6 +122,52 @@ impl Flow {
 /// Where execution may go on.
 pub(crate) fn successors(at: usize, instruction: &Instruction) -> [Option<usize>; 2] {
     [instruction.falls_through().then_some(at + 1), instruction.target()]
+}
+
+/// A number for each instruction; two have the same if execution can go from each of them to the other. A compiler that shares the end of a
+/// function puts it anywhere, and so a jump upwards is not always a loop.
+fn cycles(program: &Program) -> Vec<usize> {
+    let instructions = program.instructions();
+    let ways = |at: usize| instructions.get(at).map_or([None; 2], |instruction| successors(at, instruction));
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); instructions.len()];
+    for at in 0..instructions.len() {
+        for next in ways(at).into_iter().flatten() {
+            if let Some(before) = before.get_mut(next) {
+                before.push(at);
+            }
+        }
+    }
+    // First all instructions, each behind those that it leads to; then, from the last on, what leads to each.
+    let (mut order, mut is_seen) = (Vec::new(), vec![false; instructions.len()]);
+    for first in 0..instructions.len() {
+        let mut stack = vec![(first, 0)];
+        while let Some((at, way)) = stack.last_mut() {
+            if *way == 0 && is_seen.get_mut(*at).is_none_or(|seen| std::mem::replace(seen, true)) {
+                stack.pop();
+                continue;
+            }
+            let next = ways(*at).get(*way).copied();
+            *way += 1;
+            match next {
+                Some(Some(next)) => stack.push((next, 0)),
+                Some(None) => {}
+                None => {
+                    order.push(*at);
+                    stack.pop();
+                }
+            }
+        }
+    }
+    let mut cycles = vec![usize::MAX; instructions.len()];
+    for first in order.into_iter().rev() {
+        let mut stack = vec![first];
+        while let Some(at) = stack.pop() {
+            let Some(cycle) = cycles.get_mut(at).filter(|cycle| **cycle == usize::MAX) else { continue };
+            *cycle = first;
+            stack.extend(before.get(at).into_iter().flatten());
+        }
+    }
+    cycles
 }
 
 /// All functions, each behind those that it calls.

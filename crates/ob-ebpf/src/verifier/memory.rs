@@ -118,11 +118,21 @@ impl Verifier<'_> {
     }
 
     fn context_bounds(&self, offset: &Scalar, touch: Touch) -> Result<Bounds, Why> {
-        let field =
-            offset.number.as_constant().and_then(|offset| self.world.field(usize::try_from(offset).ok()?));
-        let is_right = touch.len == Size::B8.bytes() as u64
-            && field.is_some_and(|field| !touch.is_write || field.kind == FieldKind::Result);
-        if is_right {
+        let is_certain = offset.number.as_constant().is_some();
+        let is_right = |offset: u64| {
+            let field = usize::try_from(offset).ok().and_then(|offset| self.world.field(offset));
+            field.is_some_and(|field| match field.kind {
+                FieldKind::Result => true,
+                FieldKind::Number => !touch.is_write,
+                _ => !touch.is_write && is_certain,
+            })
+        };
+        // Compilers make one store of several that end different ways: then each field that may be meant has to be right.
+        let all = offset.least()..=offset.greatest();
+        let are_right = touch.len == Size::B8.bytes() as u64
+            && *all.end() < self.world.context_len() as u64
+            && all.filter(|one| offset.number.contains(*one)).all(is_right);
+        if are_right {
             return Ok(Bounds::Proven);
         }
         Err(Why::Context { offset: offset.to_string(), len: touch.len as usize, is_write: touch.is_write })
@@ -149,7 +159,7 @@ impl Verifier<'_> {
         let region = touched.place.region;
         let Some(last) = self.region_len(region).checked_sub(touch.len) else { return };
         let Some(number) = touched.offset.number.meet(&Number::unsigned(0..=last)) else { return };
-        let inside = Scalar { number, at_most: None, is_length: false, id: 0 };
+        let inside = Scalar::of(number);
         let inside = match region {
             Region::Data => inside.bounded(-i128::from(touch.len), state.len_min),
             _ => inside,
@@ -188,7 +198,7 @@ impl Verifier<'_> {
         let loaded = Value::Number(Scalar::of(Number::loaded(size, is_signed)));
         let value = match touched.place.region {
             Region::Context => self.field_value(state, &touched.offset),
-            Region::Stack => Self::stack_value(state, &touched, size, is_signed)?,
+            Region::Stack => self.stack_value(state, &touched, size, is_signed)?,
             Region::ReadOnly => self.constant_value(&touched, size, is_signed).unwrap_or(loaded),
             _ => loaded,
         };
@@ -204,19 +214,28 @@ impl Verifier<'_> {
             Some(FieldKind::DataLen) => {
                 let most = self.region_len(Region::Data);
                 let number = Number::unsigned(state.len_min.into()..=most.max(state.len_min.into()));
-                Value::Number(Scalar { number, at_most: Some(0), is_length: true, id: 0 })
+                Value::Number(Scalar { at_most: Some(0), is_length: true, ..Scalar::of(number) })
             }
             Some(FieldKind::ScratchLen) => Value::Number(Scalar::constant(self.region_len(Region::Scratch))),
             Some(FieldKind::Number | FieldKind::Result) | None => Value::ANY,
         }
     }
 
-    fn stack_value(state: &State, touched: &Touched, size: Size, is_signed: bool) -> Result<Value, Why> {
-        let frame = state.frame(touched.place).ok_or(Why::FrameUnknown)?;
+    fn stack_value(
+        &mut self,
+        state: &mut State,
+        touched: &Touched,
+        size: Size,
+        is_signed: bool,
+    ) -> Result<Value, Why> {
+        let frame = state.frame_mut(touched.place).ok_or(Why::FrameUnknown)?;
         let span = touched.span(size.bytes() as u64);
         if touched.is_certain()
-            && let Some(value) = frame.whole(span)
+            && let Some(mut value) = frame.whole(span)
         {
+            // What is learnt of the one holds for the other.
+            self.identify(&mut value);
+            frame.store(span, value);
             return Ok(value);
         }
         frame.check_numbers(span)?;
@@ -248,7 +267,7 @@ impl Verifier<'_> {
         at: usize,
         size: Size,
         (base, offset): (Register, i16),
-        (from, value): (Option<Register>, Value),
+        (from, mut value): (Option<Register>, Value),
     ) -> Result<(), Why> {
         let len = size.bytes() as u64;
         let touched = self.touch(state, at, Touch { base, offset, len, is_write: true })?;
@@ -261,6 +280,10 @@ impl Verifier<'_> {
             _ => {}
         }
         if touched.place.is_stack() {
+            if let Some(from) = from.filter(|_| is_slot) {
+                self.identify(&mut value);
+                state.set(from, value);
+            }
             let span = touched.span(len);
             let frame = state.frame_mut(touched.place).ok_or(Why::FrameUnknown)?;
             if touched.is_certain() { frame.store(span, value) } else { frame.smudge(span) }

@@ -93,10 +93,10 @@ pub fn verify(program: &Arc<Program>, world: &World, options: Options) -> Result
     Verifier::new(program, world, options).run()
 }
 
-/// A function that was verified: with what it may find, and what it leaves then, if it ever returns.
+/// A function that was verified: with what it may find, and what it leaves then, if it ever returns: any of these.
 struct Known {
     entry: State,
-    exit: Option<State>,
+    exits: Vec<State>,
 }
 
 /// What a branch has compared, on the ways that were followed.

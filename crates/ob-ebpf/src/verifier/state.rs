@@ -81,7 +81,7 @@ impl Span {
         (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).filter(move |_| begin < end).map(move |slot| {
             let first = begin.saturating_sub(slot * SLOT_LEN).min(SLOT_LEN);
             let behind = (end - slot * SLOT_LEN).min(SLOT_LEN);
-            let bits = (WHOLE as u16) >> (SLOT_LEN - (behind - first)) << first;
+            let bits = u16::from(WHOLE) >> (SLOT_LEN - (behind - first)) << first;
             (slot as u8, bits as u8)
         })
     }
@@ -209,12 +209,42 @@ impl Frame {
         Self { slots: both.collect() }
     }
 
+    fn has_slots_of(&self, other: &Self) -> bool {
+        other.slots.iter().all(|(at, theirs)| match (self.get(*at), theirs) {
+            (Some(Slot::Value(own)), Slot::Value(theirs)) => {
+                *own != Value::Uninitialised || *theirs == Value::Uninitialised
+            }
+            (own, theirs) => own.map_or(0, Slot::bytes) & theirs.bytes() == theirs.bytes(),
+        })
+    }
+
+    fn likeness(&self, other: &Self) -> i32 {
+        let of_slots = self.slots.iter().map(|(at, slot)| match (slot, other.get(*at)) {
+            (_, None) => -1,
+            (Slot::Value(own), Some(Slot::Value(other))) => own.likeness(other),
+            _ => 0,
+        });
+        let missing = other.slots.iter().filter(|(at, _)| self.get(*at).is_none()).count();
+        of_slots.sum::<i32>() - missing as i32
+    }
+
     fn is_within(&self, own_min: u32, other: &Self) -> bool {
         other.slots.iter().all(|(at, slot)| match self.get(*at) {
             Some(own) => own.is_within(own_min, slot),
             None => matches!(slot, Slot::Bytes(0) | Slot::Value(Value::Uninitialised)),
         })
     }
+}
+
+/// Sums that are kept; the oldest are forgotten.
+const SUMS_MAX: usize = 16;
+
+/// Two numbers, by their ids, whose sum is at most the data's length and so much more. This is what proves a range, an address and how
+/// many bytes from there on, when its end was compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sum {
+    of: [u32; 2],
+    at_most: i64,
 }
 
 /// What is known at one place.
@@ -226,13 +256,14 @@ pub(crate) struct State {
     frames: Vec<Option<Frame>>,
     /// How many bytes of data there are at least.
     pub(crate) len_min: u32,
+    sums: Vec<Sum>,
 }
 
 impl State {
     /// At the beginning of a function.
     pub(crate) fn new(len_min: u32) -> Self {
         let registers = [Value::Uninitialised; Register::COUNT - 1];
-        Self { registers, frames: vec![Some(Frame::default())], len_min }
+        Self { registers, frames: vec![Some(Frame::default())], len_min, sums: Vec::new() }
     }
 
     pub(crate) fn get(&self, register: Register) -> Value {
@@ -268,9 +299,53 @@ impl State {
         self.frames.iter_mut().flatten().flat_map(Frame::values_mut).for_each(&mut change);
     }
 
+    /// The bound of a sum of two numbers, if they were compared as such.
+    pub(crate) fn sum_at_most(&self, of: [u32; 2]) -> Option<i64> {
+        let [left, right] = of;
+        let is_it = |sum: &&Sum| sum.of == of || sum.of == [right, left];
+        self.sums.iter().filter(is_it).map(|sum| sum.at_most).min()
+    }
+
+    /// A number is another less something, by `less` at least: sums with it are so much less.
+    pub(crate) fn lessen_sums(&mut self, of: u32, id: u32, less: u64) {
+        let Ok(less) = i64::try_from(less) else { return };
+        let lessened = self.sums.iter().filter(|sum| sum.of.contains(&of)).map(|sum| Sum {
+            of: sum.of.map(|known| if known == of { id } else { known }),
+            at_most: sum.at_most.saturating_sub(less),
+        });
+        for sum in lessened.collect::<Vec<_>>() {
+            self.add_sum(sum);
+        }
+    }
+
+    fn add_sum(&mut self, sum: Sum) {
+        if self.sums.len() == SUMS_MAX {
+            self.sums.remove(0);
+        }
+        self.sums.push(sum);
+    }
+
+    /// Forgets what is of no use where ways meet: sums of numbers that nobody has, and which numbers are sums.
+    pub(crate) fn forget_sums(&mut self) {
+        let mut ids = Vec::new();
+        self.change_all(|value| {
+            if let Some(scalar) = value.scalar_mut() {
+                scalar.sum = None;
+                ids.push(scalar.id);
+            }
+        });
+        self.sums.retain(|sum| sum.of.iter().all(|id| ids.contains(id)));
+    }
+
     /// Says more of a value, and of all that are the same.
     pub(crate) fn learn(&mut self, register: Register, learnt: &Value) {
         let id = learnt.id();
+        if let Some(scalar) = learnt.scalar()
+            && let Some(of) = scalar.sum
+            && let Ok(at_most) = i64::try_from(scalar.bound(self.len_min))
+        {
+            self.add_sum(Sum { of, at_most });
+        }
         self.set(register, *learnt);
         if id != 0 {
             let place = learnt.place();
@@ -304,7 +379,32 @@ impl State {
         // A length that falls would fall on.
         let is_falling = thresholds.is_some() && lowered < self.len_min;
         let len_min = if is_falling { len_floor.min(lowered) } else { lowered };
-        Self { registers, frames: frames.collect(), len_min }
+        let sums = self.sums.iter().filter_map(|sum| {
+            let at_most = sum.at_most.max(other.sum_at_most(sum.of)?);
+            // What grows would grow on.
+            (thresholds.is_none() || at_most == sum.at_most).then_some(Sum { at_most, ..*sum })
+        });
+        Self { registers, frames: frames.collect(), len_min, sums: sums.collect() }
+    }
+
+    /// How alike two are: the less is lost by joining them, the more. What one has and the other has not is lost for good, and a constant
+    /// often is what the program goes by.
+    pub(crate) fn likeness(&self, other: &Self) -> i32 {
+        let registers = self.registers.iter().zip(&other.registers).map(|(own, other)| own.likeness(other));
+        let frames = self.frames.iter().zip(&other.frames).map(|frames| match frames {
+            (Some(own), Some(other)) => own.likeness(other),
+            _ => 0,
+        });
+        registers.chain(frames).sum()
+    }
+
+    /// Whether each slot that has something there has something here. What a function leaves is known only of the slots that it was
+    /// verified with.
+    pub(crate) fn has_slots_of(&self, other: &Self) -> bool {
+        self.frames.iter().zip(&other.frames).all(|(own, other)| match (own, other) {
+            (Some(own), Some(other)) => own.has_slots_of(other),
+            (own, other) => own.is_some() == other.is_some(),
+        })
     }
 
     /// Whether everything that may be here may be there: then nothing new can come of it.
@@ -354,7 +454,14 @@ impl State {
                 }
             }
         }
-        true
+        // A sum of numbers that nobody has says nothing.
+        let own = |id: u32| known.iter().find(|(theirs, _)| *theirs == id).map(|(_, own)| *own);
+        other.sums.iter().all(|sum| match sum.of.map(own) {
+            [Some(left), Some(right)] => {
+                self.sum_at_most([left, right]).is_some_and(|most| most <= sum.at_most)
+            }
+            _ => true,
+        })
     }
 }
 

@@ -21,7 +21,9 @@ pub(crate) enum Next {
     Either(usize, Box<Outcomes>),
     /// The function returns.
     Exit(State),
-    /// It does not: what was called never returns.
+    /// With the next instruction, in any of these ways.
+    Returned(Vec<State>),
+    /// It does not: there is no such instruction.
     Never,
 }
 
@@ -163,8 +165,77 @@ impl Verifier<'_> {
             }
             _ => return Err(Why::PointerArithmetic),
         };
+        let mut value = value;
+        if width == Width::W64
+            && let (Some(left), Some(right), Some(result)) =
+                (left.scalar(), right.scalar(), value.scalar_mut())
+        {
+            match op {
+                AluOp::Add => self.relate_sum(state, (left, right), from, result),
+                AluOp::Sub => self.relate_difference(state, (left, right), result),
+                _ => {}
+            }
+        }
         state.set(to, value);
         Ok(())
+    }
+
+    /// A sum may be known to have a bound; or it may get one, which is then one of this sum.
+    fn relate_sum(
+        &mut self,
+        state: &mut State,
+        (left, right): (&Scalar, &Scalar),
+        from: Operand,
+        sum: &mut Scalar,
+    ) {
+        if let Some(by) = right.number.as_constant() {
+            let less = (by as i64).unsigned_abs();
+            if (by as i64) < 0 && left.least() >= less {
+                self.relate_less(state, left, less, sum);
+            }
+            return;
+        }
+        let Operand::Register(register) = from else { return };
+        let wraps = left.greatest().checked_add(right.greatest()).is_none();
+        // Who has no id has no copy to be used with later.
+        if wraps || left.id == 0 {
+            return;
+        }
+        let mut right = *right;
+        if right.id == 0 {
+            right.id = self.fresh_id();
+            let mut value = state.get(register);
+            if let Some(scalar) = value.scalar_mut() {
+                *scalar = right;
+            }
+            state.set(register, value);
+        }
+        let of = [left.id, right.id];
+        sum.sum = Some(of);
+        if let Some(at_most) = state.sum_at_most(of)
+            && i128::from(at_most) < sum.bound(state.len_min)
+        {
+            *sum = sum.bounded(at_most.into(), state.len_min);
+        }
+    }
+
+    fn relate_difference(
+        &mut self,
+        state: &mut State,
+        (left, right): (&Scalar, &Scalar),
+        difference: &mut Scalar,
+    ) {
+        if left.least() >= right.greatest() {
+            self.relate_less(state, left, right.least(), difference);
+        }
+    }
+
+    /// What is less than a number has a lesser sum with others.
+    fn relate_less(&mut self, state: &mut State, number: &Scalar, less: u64, result: &mut Scalar) {
+        if number.id != 0 && result.id == 0 {
+            result.id = self.fresh_id();
+            state.lessen_sums(number.id, result.id, less);
+        }
     }
 
     /// A copy is the same as what it was copied from, as long as neither changes.
@@ -189,15 +260,20 @@ impl Verifier<'_> {
             }
             _ => {}
         }
+        self.identify(&mut value);
+        state.set(register, value);
+        state.set(to, value);
+        Ok(())
+    }
+
+    /// Gives a value that is about to be copied an id by which it is known as the same.
+    pub(crate) fn identify(&mut self, value: &mut Value) {
         if let Some(scalar) = value.scalar_mut()
             && scalar.id == 0
             && scalar.number.as_constant().is_none_or(|_| scalar.is_length)
         {
             scalar.id = self.fresh_id();
         }
-        state.set(register, value);
-        state.set(to, value);
-        Ok(())
     }
 
     pub(crate) fn fresh_id(&mut self) -> u32 {

@@ -258,3 +258,87 @@ fn a_refusal_explains_itself() {
         verify(&program(&format!("{DATA} r0 = *(u8 *)(r6 + 0)\n exit")), &WORLD, strict).unwrap_err();
     assert!(matches!(refused.why, Why::Unproven(_)), "{refused}");
 }
+
+#[test]
+fn an_end_that_is_shared_is_no_loop_wherever_it_stands() {
+    let shared = "r2 = *(u64 *)(r1 + 32)\n goto begin\n
+         done: r0 = 0\n if r4 == 0 goto out\n r0 = r3\n
+         out: exit\n
+         begin: r4 = 0\n if r2 == 0 goto done\n r4 = 1\n r3 = 7\n goto done";
+    assert_eq!(checks(shared), 0);
+}
+
+/// Makes `r9` a pointer into the data, and `r2` a number up to 64, and goes out unless so many bytes from there on are in the data.
+const RANGE: &str = "r6 = *(u64 *)(r1 + 0)\n r7 = *(u64 *)(r1 + 8)\n r2 = *(u64 *)(r1 + 32)\n r0 = 0\n
+     if r2 > 64 goto out\n if r2 < 8 goto out\n if r7 == 0 goto out\n
+     r3 = *(u8 *)(r6 + 0)\n r9 = r6\n r9 += r3\n r4 = r6\n r4 += r7\n
+     r5 = r9\n r5 += r2\n if r5 > r4 goto out\n";
+
+#[test]
+fn a_range_is_proven_by_its_end() {
+    let crc = "r1 = 0\n r3 = r2\n r2 = r9\n call ob_crc32c\n out: exit";
+    assert_eq!(checks(&format!("{RANGE} {crc}")), 0);
+    assert_eq!(checks(&format!("{RANGE} r9 += 1\n {crc}")), 1);
+    assert_eq!(checks(&format!("{RANGE} r2 += 1\n {crc}")), 1);
+    let further = RANGE.replace("if r5 > r4", "r4 += 1\n if r5 > r4");
+    assert_eq!(checks(&format!("{further} {crc}")), 1);
+    // The last eight bytes of the range, of which there are eight at least.
+    let last = |offset| format!("{RANGE} r2 += -8\n r9 += r2\n r0 = *(u64 *)(r9 + {offset})\n out: exit");
+    assert_eq!((checks(&last(0)), checks(&last(1))), (0, 1));
+    // What is compared is a sum of other numbers each time that ways meet.
+    let loops = format!(
+        "{RANGE} next: r9 += r2\n r0 = *(u8 *)(r9 - 1)\n r2 = *(u8 *)(r6 + 0)\n if r0 != 0 goto next\n out: exit"
+    );
+    assert_eq!(checks(&loops), 1);
+}
+
+#[test]
+fn what_is_taken_from_the_length_leaves_a_part_of_it() {
+    let cut = |length: &str| {
+        format!(
+            "{DATA} r0 = 0\n r2 = *(u64 *)(r1 + 32)\n {length} if r2 > r7 goto out\n r4 = r6\n r4 += r3\n r4 -= r2\n
+             if r6 >= r4 goto out\n r0 = *(u8 *)(r6 + 0)\n out: exit"
+        )
+    };
+    assert_eq!(checks(&cut("r3 = r7\n")), 0);
+    assert_eq!(checks(&cut("r3 = r7\n r3 += 1\n")), 1);
+}
+
+#[test]
+fn one_access_may_be_to_several_fields_if_each_is_right() {
+    let field =
+        |access: &str| format!("r2 = *(u64 *)(r1 + 32)\n r2 &= 8\n r1 += r2\n r0 = 0\n {access}\n exit");
+    assert_eq!(checks(&field("r0 = *(u64 *)(r1 + 32)")), 0);
+    assert!(matches!(why(&field("*(u64 *)(r1 + 32) = 1")), Why::Context { is_write: true, .. }));
+    assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 24)")), Why::Context { is_write: false, .. }));
+    assert!(matches!(why(&field("r0 = *(u64 *)(r1 + 40)")), Why::Context { .. }));
+}
+
+#[test]
+fn what_a_function_returns_tells_what_it_has_written() {
+    let read = "read: r0 = 0\n if r2 == 0 goto done\n *(u64 *)(r1 + 0) = 5\n r0 = 1\n done: exit";
+    let call = "r2 = *(u64 *)(r1 + 32)\n r1 = r10\n r1 += -8\n call local read\n";
+    assert_eq!(
+        checks(&format!("{call} if r0 == 0 goto out\n r0 = *(u64 *)(r10 - 8)\n out: exit\n {read}")),
+        0
+    );
+    let unasked = format!("{call} r0 = *(u64 *)(r10 - 8)\n exit\n {read}");
+    assert_eq!(why(&unasked), Why::StackUninitialised(-8));
+    // A second call with more on the stack does not lose what was there.
+    let twice = format!(
+        "r6 = *(u64 *)(r1 + 32)\n *(u64 *)(r10 - 16) = 3\n r2 = r6\n r1 = r10\n r1 += -8\n call local read\n
+         *(u64 *)(r10 - 24) = 4\n r2 = r6\n r1 = r10\n r1 += -8\n call local read\n
+         r0 = *(u64 *)(r10 - 16)\n r1 = *(u64 *)(r10 - 24)\n exit\n {read}"
+    );
+    assert_eq!(checks(&twice), 0);
+}
+
+#[test]
+fn ways_that_are_alike_are_joined_before_those_that_are_not() {
+    let fails = (1..=8).map(|at| format!("r3 = {at}\n if r2 == {at} goto done\n")).collect::<String>();
+    let many = format!(
+        "r2 = *(u64 *)(r1 + 32)\n r4 = 0\n {fails} r4 = 1\n r3 = 0\n r6 = 9\n
+         done: r0 = r3\n if r4 == 0 goto out\n r0 = r6\n out: exit"
+    );
+    assert_eq!(checks(&many), 0);
+}

@@ -23,13 +23,15 @@ pub(crate) struct Scalar {
     pub(crate) is_length: bool,
     /// Those with the same, if it is not 0, are the same number.
     pub(crate) id: u32,
+    /// It is the sum of the numbers with these, which does not wrap around. Known only until ways meet.
+    pub(crate) sum: Option<[u32; 2]>,
 }
 
 impl Scalar {
     pub(crate) const ANY: Self = Self::of(Number::any());
 
     pub(crate) const fn of(number: Number) -> Self {
-        Self { number, at_most: None, is_length: false, id: 0 }
+        Self { number, at_most: None, is_length: false, id: 0, sum: None }
     }
 
     pub(crate) fn constant(value: u64) -> Self {
@@ -70,7 +72,7 @@ impl Scalar {
             self.at_most.filter(|_| does_not_wrap).map(|at_most| i128::from(at_most) + i128::from(by));
         match bound {
             Some(bound) if self.is_length && bound.abs() <= BOUND_MAX => {
-                Self { number, at_most: Some(bound as i64), is_length: true, id: 0 }
+                Self { at_most: Some(bound as i64), is_length: true, ..Self::of(number) }
             }
             Some(bound) => Self::of(number).bounded(bound, len_min),
             None => Self::of(number),
@@ -85,7 +87,20 @@ impl Scalar {
             let by = by as i64;
             return left.plus(if op == AluOp::Sub { by.wrapping_neg() } else { by }, len_min);
         }
+        if width == Width::W64
+            && let (AluOp::Add, Some(by)) = (op, left.number.as_constant())
+        {
+            // It is another kind of value, as a rule: a pointer, at so many bytes as the number says.
+            return Self { id: 0, sum: None, ..right.plus(by as i64, len_min) };
+        }
         let number = Number::alu(op, width, &left.number, &right.number);
+        if op == AluOp::Sub
+            && width == Width::W64
+            && left.is_length
+            && right.at_most.is_some_and(|most| Some(most) <= left.at_most)
+        {
+            return left.without(right, number, len_min);
+        }
         let (greatest_left, greatest_right) = (i128::from(left.greatest()), i128::from(right.greatest()));
         let (of_left, of_right) = (left.at_most.map(i128::from), right.at_most.map(i128::from));
         // Results modulo the width, and of lower halves, are never above those without a modulus.
@@ -101,6 +116,14 @@ impl Scalar {
             _ => None,
         };
         bound.map_or(Self::of(number), |bound| Self::of(number).bounded(bound, len_min))
+    }
+
+    /// The difference from a number that is the data's length, or a part of it, of one that is not above it: that does not wrap around.
+    fn without(&self, by: &Self, number: Number, len_min: u32) -> Self {
+        let range = Number::unsigned(0..=self.greatest().saturating_sub(by.least()));
+        let difference = Self::of(number.meet(&range).unwrap_or(number));
+        let bound = self.at_most.map(|at_most| i128::from(at_most) - i128::from(by.least()));
+        bound.map_or(difference, |bound| difference.bounded(bound, len_min))
     }
 
     /// The lower half, with zeroes above it.
@@ -130,7 +153,7 @@ impl Scalar {
         let id = if self.id == other.id { self.id } else { 0 };
         let is_length = self.is_length && other.is_length && self.at_most == other.at_most;
         if is_length {
-            return Self { number, at_most: self.at_most, is_length, id };
+            return Self { at_most: self.at_most, is_length, id, ..Self::of(number) };
         }
         let bound = self.bound(own_min).max(other.bound(other_min));
         Self { id, ..Self::of(number).bounded(bound, own_min.min(other_min)) }
@@ -279,6 +302,22 @@ impl Value {
                 Self::Pointer(Pointer { offset, is_nullable: true, ..*pointer })
             }
             _ => Self::Uninitialised,
+        }
+    }
+
+    /// How alike two are; more, if less is lost by joining them.
+    pub(crate) fn likeness(&self, other: &Self) -> i32 {
+        match (self, other) {
+            (Self::Number(own), Self::Number(other)) => {
+                match (own.number.as_constant(), other.number.as_constant()) {
+                    (Some(own), Some(other)) if own == other => 1,
+                    (None, None) => 0,
+                    _ => -1,
+                }
+            }
+            (Self::Pointer(own), Self::Pointer(other)) if own.place == other.place => 0,
+            (Self::Uninitialised, Self::Uninitialised) => 0,
+            _ => -2,
         }
     }
 
