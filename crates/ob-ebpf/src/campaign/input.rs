@@ -73,12 +73,12 @@ impl Input {
 fn constant_of(random: &mut Random, program: &Program) -> u64 {
     let instructions = program.instructions();
     for _ in 0..6 {
-        match instructions.get(random.below(instructions.len())) {
-            Some(
-                Instruction::Branch { right: Operand::Immediate(constant), .. }
-                | Instruction::Alu { from: Operand::Immediate(constant), .. },
-            ) => return i64::from(*constant) as u64,
-            _ => {}
+        if let Some(
+            Instruction::Branch { right: Operand::Immediate(constant), .. }
+            | Instruction::Alu { from: Operand::Immediate(constant), .. },
+        ) = instructions.get(random.below(instructions.len()))
+        {
+            return i64::from(*constant) as u64;
         }
     }
     random.below(70) as u64

@@ -81,7 +81,7 @@ impl Span {
         (begin / SLOT_LEN..end.div_ceil(SLOT_LEN)).filter(move |_| begin < end).map(move |slot| {
             let first = begin.saturating_sub(slot * SLOT_LEN).min(SLOT_LEN);
             let behind = (end - slot * SLOT_LEN).min(SLOT_LEN);
-            let bits = (WHOLE as u16) >> (SLOT_LEN - (behind - first)) << first;
+            let bits = u16::from(WHOLE) >> (SLOT_LEN - (behind - first)) << first;
             (slot as u8, bits as u8)
         })
     }
