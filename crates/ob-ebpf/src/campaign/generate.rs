@@ -307,8 +307,7 @@ impl Writer {
     pub(super) fn call(&mut self) {
         let callable = |sketch: &Sketch| sketch.depth == self.depth + 1;
         let known = (self.function + 1..self.functions.len())
-            .filter(|at| self.functions.get(*at).is_some_and(callable))
-            .last();
+            .rfind(|at| self.functions.get(*at).is_some_and(callable));
         if self.depth + 1 > DEPTH_MAX {
             return;
         }
@@ -349,6 +348,36 @@ impl Writer {
             && let Some(slot) = self.kinds.slots.get_mut(((-offset / 8) - 1).max(0) as usize)
         {
             *slot = kind_of(stored);
+        }
+    }
+
+    /// Calls a function again and again with other numbers, more often than the verifier keeps them apart.
+    pub(super) fn call_often(&mut self) {
+        if self.depth + 1 > DEPTH_MAX || self.functions.len() >= FUNCTIONS_MAX {
+            return;
+        }
+        let pointer = self.pick_kept();
+        let mut function = None;
+        for time in 0..4 + self.random.below(4) as i32 {
+            if let Some(pointer) = pointer {
+                self.copy(Register::R2, pointer);
+            }
+            let number = match self.random.below(3) {
+                0 => self.random.number() as i32,
+                _ => 8 * time + self.random.of([0, 1, 7]),
+            };
+            self.set_number(Register::R1, number);
+            self.set_number(Register::R3, time);
+            let called = *function.get_or_insert_with(|| self.sketch());
+            self.emit(Instruction::Call { callee: Callee::Local(called) });
+            self.forget_arguments();
+            self.kinds.registers[0] = Kind::Number;
+            if let Some(sketch) = self.functions.get_mut(called) {
+                (sketch.returns, sketch.stores) = (None, None);
+            }
+            if self.random.once_in(3) {
+                self.idiom();
+            }
         }
     }
 

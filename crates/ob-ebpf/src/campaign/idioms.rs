@@ -14,7 +14,7 @@ impl Writer {
         if self.depth > 0 && self.random.once_in(4) {
             return self.lent();
         }
-        match self.random.below(28) {
+        match self.random.below(30) {
             0 | 1 => self.compute(),
             2 => self.convert(),
             3..=7 => self.guarded_access(),
@@ -32,6 +32,8 @@ impl Writer {
             24 => self.lookup(),
             25 => self.call(),
             26 => self.unclear(),
+            27 => self.call_often(),
+            28 => self.count_loop(),
             _ => self.compare_pointers(),
         }
     }

@@ -161,6 +161,16 @@ impl Writer {
             }
             _ => self.add_number(end, self.len_of(region)),
         }
+        if self.random.once_in(4) {
+            // In front of the memory, by a little.
+            self.copy(at, base);
+            let by = -1 - self.random.below(12) as i32;
+            self.add_number(at, by);
+            let test = self.random.of([Test::Below, Test::Above, Test::Less]);
+            self.leave_if(Width::W64, test, at, Operand::Register(base));
+            self.leave_if(Width::W64, Test::Equal, at, Operand::Immediate(0));
+            return;
+        }
         let index = self.number();
         if [at, end, base].contains(&index) {
             return;

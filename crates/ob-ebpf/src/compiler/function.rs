@@ -428,7 +428,8 @@ impl Translator<'_, '_> {
 
     /// The address of the program's read-only data, which the program keeps where it is as long as its code.
     pub(super) fn read_only(&mut self) -> Value {
-        let begin = self.source.verified.program().read_only().as_ptr();
+        let bytes = self.source.verified.program().read_only();
+        let begin = machine::beginning(bytes.as_ptr(), bytes.len());
         self.number(begin.expose_provenance() as u64)
     }
 }

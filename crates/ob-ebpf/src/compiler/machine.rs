@@ -45,6 +45,14 @@ pub(super) struct Machine<'a> {
     pub(super) stack: MaybeUninit<[u64; STACK_WORDS]>,
 }
 
+static NOWHERE: u64 = 0;
+
+/// Where memory that begins there begins for code. Where it has no bytes that is an address far from null all the same, which that of an
+/// empty slice is not: pointers to somewhere in front of that would wrap around, and compare as they do nowhere else.
+pub(super) fn beginning(first: *const u8, len: usize) -> *const u8 {
+    if len == 0 { (&raw const NOWHERE).cast() } else { first }
+}
+
 /// Where a field is.
 #[derive(Clone, Copy)]
 pub(super) struct FieldOffset(pub(super) i32);

@@ -136,12 +136,12 @@ impl Compiled {
         call.check(&parts.program, &parts.world)?;
         call.charge(parts.entry_fuel).map_err(|what| Fault { at: 0, what })?;
         if parts.program.per_call().is_empty() && parts.world.table_value_len == 0 {
-            return parts.execute(call, NonNull::dangling(), NonNull::dangling());
+            return parts.execute(call, ptr::null_mut(), ptr::null_mut());
         }
         // A call within a call, by way of a table, finds none and makes one.
         let mut buffer = BUFFER.take();
         let (per_call, table_value) = parts.prepare(&mut buffer);
-        let outcome = parts.execute(call, per_call, table_value);
+        let outcome = parts.execute(call, per_call.as_ptr(), table_value.as_ptr());
         BUFFER.set(buffer);
         outcome
     }
@@ -183,9 +183,13 @@ impl Parts {
         (NonNull::from(words).cast(), NonNull::from(value).cast())
     }
 
-    fn execute(&self, call: &mut Call<'_>, per_call: NonNull<u8>, table_value: NonNull<u8>) -> Outcome {
-        let (data, scratch) = (call.data.as_ptr(), call.scratch.as_mut_ptr());
+    fn execute(&self, call: &mut Call<'_>, per_call: *mut u8, table_value: *mut u8) -> Outcome {
         let (data_len, scratch_len) = (call.data.len(), call.scratch.len());
+        let data = machine::beginning(call.data.as_ptr(), data_len);
+        let scratch = machine::beginning(call.scratch.as_mut_ptr(), scratch_len).cast_mut();
+        let per_call = machine::beginning(per_call, self.program.per_call().len()).cast_mut();
+        let table_value_len = self.world.table_value_len as usize;
+        let table_value = machine::beginning(table_value, table_value_len).cast_mut();
         let values = [
             data.expose_provenance() as u64,
             data_len as u64,
@@ -208,9 +212,9 @@ impl Parts {
             data,
             data_limits: Size::ALL.map(|size| machine::limit(data_len, size)),
             scratch,
-            per_call: per_call.as_ptr(),
-            table_value: table_value.as_ptr(),
-            table_value_len: self.world.table_value_len as usize,
+            per_call,
+            table_value,
+            table_value_len,
             table: call.table,
             log: call.log,
             stack: MaybeUninit::uninit(),
