@@ -69,9 +69,10 @@ pub(super) struct Loaded {
 }
 
 /// Loads a program.
-pub(super) fn load(options: &FileOptions) -> Result<Loaded, LoadFailure> {
+pub(super) fn load(options: &FileOptions) -> Result<Loaded, Box<LoadFailure>> {
     let path = options.file.clone();
-    let bytes = std::fs::read(&path).map_err(|error| LoadFailure::Read { path: path.clone(), error })?;
+    let bytes =
+        std::fs::read(&path).map_err(|error| Box::new(LoadFailure::Read { path: path.clone(), error }))?;
     let (program, hook) = if bytes.starts_with(ELF_MAGIC) {
         let loaded = Object::parse(&bytes).and_then(|object| {
             let program = object.program(options.entry.as_deref())?;
@@ -79,7 +80,7 @@ pub(super) fn load(options: &FileOptions) -> Result<Loaded, LoadFailure> {
             let entry = entries.find(|entry| options.entry.as_ref().is_none_or(|name| entry.name == *name));
             Ok((program, entry.map(|entry| entry.hook.clone())))
         });
-        loaded.map_err(|error| LoadFailure::Object { path, error })?
+        loaded.map_err(|error| Box::new(LoadFailure::Object { path, error }))?
     } else {
         (not_an_object(path, &bytes)?, None)
     };
@@ -88,18 +89,18 @@ pub(super) fn load(options: &FileOptions) -> Result<Loaded, LoadFailure> {
     let name = hook.split('/').next().unwrap_or_default();
     let world = hooks::ALL.iter().copied().find(|world| world.name == name).ok_or_else(|| {
         let known: Vec<&str> = hooks::ALL.iter().map(|world| world.name).collect();
-        LoadFailure::Hook { name: name.to_owned(), known: known.join(", ") }
+        Box::new(LoadFailure::Hook { name: name.to_owned(), known: known.join(", ") })
     })?;
     Ok(Loaded { program: Arc::new(program), world })
 }
 
-fn not_an_object(path: PathBuf, bytes: &[u8]) -> Result<Program, LoadFailure> {
+fn not_an_object(path: PathBuf, bytes: &[u8]) -> Result<Program, Box<LoadFailure>> {
     let program = match std::str::from_utf8(bytes) {
         Ok(source) => match text::assemble(source) {
             Ok(assembled) => assembled.program(),
-            Err(error) => return Err(LoadFailure::Text { path, error }),
+            Err(error) => return Err(Box::new(LoadFailure::Text { path, error })),
         },
         Err(_) => Program::from_bytes(bytes),
     };
-    program.map_err(|error| LoadFailure::Program { path, error })
+    program.map_err(|error| Box::new(LoadFailure::Program { path, error }))
 }

@@ -110,7 +110,7 @@ pub struct StatsOptions {
 pub enum BpfError {
     /// There is no program.
     #[error(transparent)]
-    Load(#[from] LoadFailure),
+    Load(#[from] Box<LoadFailure>),
     /// It was refused; that has been told.
     #[error("refused")]
     Refused,
