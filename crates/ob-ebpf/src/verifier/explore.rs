@@ -15,6 +15,9 @@ const APART_MAX: usize = 6;
 /// What a function leaves is kept apart by what it returns, if that is one of so many constants: then its caller, which looks
 /// at that, knows what was written.
 const EXITS_MAX: usize = 4;
+/// Rounds of a loop that are followed one by one, as long as something counts them: in a short loop all that goes along with the
+/// counter is known then. Those of longer loops are joined.
+const ROUNDS_MAX: usize = 40;
 /// How often the state of a loop is only joined with what comes; then it is widened.
 const JOINS: usize = 2;
 /// How often what is widened stops at the program's own constants.
@@ -177,7 +180,13 @@ impl Verifier<'_> {
                 waiting.extend(kept.into_iter().flatten().map(|state| (state, trail)));
                 return;
             }
-            if let Some(known) = followed.states.pop() {
+            let is_next = followed.changes == 0
+                && followed.states.len() < ROUNDS_MAX
+                && followed.states.last().is_some_and(|known| state.counts_on_from(known));
+            // All that waits here is one of these.
+            let rounds = if is_next { followed.states.len() } else { 0 };
+            let known = followed.states.drain(rounds..).reduce(|left, right| left.merge(&right, None, floor));
+            if let Some(known) = known {
                 followed.changes += 1;
                 let thresholds: Option<&[u64]> = match followed.changes {
                     ..=JOINS => None,

@@ -387,6 +387,18 @@ impl State {
         Self { registers, frames: frames.collect(), len_min, sums: sums.collect() }
     }
 
+    /// Whether this is the next round of a loop whose rounds are counted: a register is a constant in both, and is greater here.
+    pub(crate) fn counts_on_from(&self, before: &Self) -> bool {
+        let constant = |value: &Value| match value {
+            Value::Number(scalar) => scalar.number.as_constant(),
+            Value::Uninitialised | Value::Pointer(_) => None,
+        };
+        let registers = self.registers.iter().zip(&before.registers);
+        registers
+            .filter_map(|(own, before)| constant(own).zip(constant(before)))
+            .any(|(own, before)| own > before)
+    }
+
     /// How alike two are: the less is lost by joining them, the more. What one has and the other has not is lost for good, and a constant
     /// often is what the program goes by.
     pub(crate) fn likeness(&self, other: &Self) -> i32 {

@@ -342,3 +342,20 @@ fn ways_that_are_alike_are_joined_before_those_that_are_not() {
     );
     assert_eq!(checks(&many), 0);
 }
+
+#[test]
+fn what_goes_along_with_a_counter_is_known_in_a_short_loop() {
+    let loops = |len: usize, rounds: usize| {
+        format!(
+            ".data_len_min {len}\n{DATA} r2 = 0\n
+             next: r0 = *(u64 *)(r6 + 0)\n r6 += 8\n r2 += 1\n if r2 != {rounds} goto next\n exit"
+        )
+    };
+    assert_eq!((checks(&loops(64, 8)), checks(&loops(64, 9)), checks(&loops(63, 8))), (0, 1, 1));
+    assert_eq!(checks(&loops(8000, 1000)), 1);
+    // A loop that the counter does not end.
+    let endless = format!(
+        "{DATA} r2 = 0\n next: r2 += 1\n r3 = *(u64 *)(r1 + 32)\n if r3 != 0 goto next\n r0 = r2\n exit"
+    );
+    assert_eq!(checks(&endless), 0);
+}

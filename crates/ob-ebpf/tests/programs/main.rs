@@ -50,7 +50,7 @@ fn verdicts_are_as_they_were() {
 #[test]
 fn programs_need_few_checks() {
     for (name, percent_max) in
-        [("bpfkv_get", 5), ("btree_search", 0), ("count_lines", 0), ("rocksdb_block", 30)]
+        [("bpfkv_get", 0), ("btree_search", 0), ("count_lines", 0), ("rocksdb_block", 30)]
     {
         let rig = Rig::new(name);
         let (checks, accesses) = (rig.accepted.verified.checks(), rig.accepted.accesses);
