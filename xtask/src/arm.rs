@@ -26,8 +26,8 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 const PACKAGES_OF_THE_SYSTEM: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
-// Pure crates and rings: qemu's user mode does not know io_uring.
-const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring"];
+// Pure crates, rings, and compiled programs: qemu's user mode does not know io_uring.
+const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring", "ob-ebpf"];
 
 /// Builds everything, tests what qemu can run.
 ///

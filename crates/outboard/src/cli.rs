@@ -11,6 +11,7 @@ use crate::bench::kv::{HogOptions, run_hog};
 use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card, run_remote_host};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
+use crate::bpf::{self, BpfCommand, BpfError};
 use crate::config::{Config, ConfigError};
 use crate::files::{self, FilesCommand, FilesError};
 use crate::halves::HalfError;
@@ -133,6 +134,20 @@ Examples:
 Without options this is the card that `outboard up` starts on this machine, as any host finds it."
     )]
     Nvme(NvmeCommand),
+    /// Work on programs for the card (eBPF): have them verified, run them, look at them
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  clang -target bpf -O2 -g -c get.c -o get.o
+  outboard bpf verify get.o
+  outboard bpf run get.o --data node.bin --scratch query.bin
+  outboard bpf run get.o --data node.bin --trace
+  outboard bpf disasm get.o
+
+No card is needed. Cards do not take programs yet."
+    )]
+    Bpf(BpfCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -293,6 +308,9 @@ pub enum CommandError {
     /// A command about a target.
     #[error(transparent)]
     Initiator(InitiatorError),
+    /// A command about a program.
+    #[error(transparent)]
+    Bpf(BpfError),
     /// The host's half of a benchmark.
     #[error("the host's half of the benchmark: {0}")]
     BenchHalf(BenchFailure),
@@ -336,6 +354,16 @@ impl From<InitiatorError> for CommandError {
     }
 }
 
+impl From<BpfError> for CommandError {
+    fn from(error: BpfError) -> Self {
+        match error {
+            BpfError::Refused => Self::Told { exit_code: EXIT_FAILURE },
+            BpfError::Output(error) => Self::Output(error),
+            error => Self::Bpf(error),
+        }
+    }
+}
+
 impl CommandError {
     /// What the process ends with.
     #[must_use]
@@ -349,9 +377,12 @@ impl CommandError {
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
-            Self::Namespace(_) | Self::Status(_) | Self::BenchHalf(_) | Self::Failing | Self::Output(_) => {
-                false
-            }
+            Self::Namespace(_)
+            | Self::Bpf(_)
+            | Self::Status(_)
+            | Self::BenchHalf(_)
+            | Self::Failing
+            | Self::Output(_) => false,
         };
         if configuration { EXIT_CONFIGURATION } else { EXIT_FAILURE }
     }
@@ -384,6 +415,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Files(command) => Ok(files::run(&command)?),
         Command::Namespace(command) => nvme::run(&command),
         Command::Nvme(command) => Ok(initiator::run(&command)?),
+        Command::Bpf(command) => Ok(bpf::run(&command)?),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),

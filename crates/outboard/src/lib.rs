@@ -15,6 +15,7 @@
 
 pub mod accounting;
 pub mod bench;
+pub mod bpf;
 pub mod cli;
 pub mod config;
 pub mod files;

@@ -1,0 +1,241 @@
+//! Follows the ways through a function until nothing new comes of it.
+
+use std::collections::BTreeMap;
+
+use crate::isa::Register;
+use crate::verifier::Verifier;
+use crate::verifier::flow::Meeting;
+use crate::verifier::refusal::{PATH_MAX, Refused, Why, instruction_text};
+use crate::verifier::state::State;
+use crate::verifier::step::Next;
+use crate::verifier::value::Value;
+
+/// States that are kept apart where ways meet; more are joined.
+const APART_MAX: usize = 6;
+/// What a function leaves is kept apart by what it returns, if that is one of so many constants: then its caller, which looks
+/// at that, knows what was written.
+const EXITS_MAX: usize = 4;
+/// Rounds of a loop that are followed one by one, as long as something counts them: in a short loop all that goes along with the
+/// counter is known then. Those of longer loops are joined.
+const ROUNDS_MAX: usize = 40;
+/// How often the state of a loop is only joined with what comes; then it is widened.
+const JOINS: usize = 2;
+/// How often what is widened stops at the program's own constants.
+const WIDENINGS: usize = 12;
+
+/// A branch on the way to a state, and the one before it.
+type Trail = Option<u32>;
+
+/// The function that is being verified.
+#[derive(Default)]
+struct Exploring {
+    /// States that were followed, at places where ways meet.
+    followed: BTreeMap<usize, Followed>,
+    /// States to follow, by their instructions.
+    waiting: BTreeMap<usize, Vec<(State, Trail)>>,
+    /// Branches, each with whether it was taken, and the one before it.
+    trails: Vec<(usize, bool, Trail)>,
+    exits: Vec<State>,
+}
+
+#[derive(Default)]
+struct Followed {
+    states: Vec<State>,
+    /// How often the state of a loop has changed.
+    changes: usize,
+}
+
+impl Followed {
+    /// Keeps a state; when there are too many, joins the two that are most alike. What is to be followed: one or two.
+    fn keep(&mut self, state: State, floor: u32) -> [Option<State>; 2] {
+        self.states.push(state.clone());
+        if self.states.len() <= APART_MAX {
+            return [Some(state), None];
+        }
+        let last = self.states.len() - 1;
+        let pairs = (1..=last).flat_map(|right| (0..right).map(move |left| (left, right)));
+        let likeness = |(left, right): &(usize, usize)| {
+            let pair = self.states.get(*left).zip(self.states.get(*right));
+            pair.map_or(i32::MIN, |(left, right)| left.likeness(right))
+        };
+        let Some((left, right)) = pairs.max_by_key(likeness) else { return [Some(state), None] };
+        let (second, first) = (self.states.remove(right), self.states.remove(left));
+        let joined = first.merge(&second, None, floor);
+        self.states.push(joined.clone());
+        [Some(joined), (right != last).then_some(state)]
+    }
+}
+
+impl Exploring {
+    /// The function returns.
+    fn leave(&mut self, exit: State) {
+        let returns = |state: &State| match state.get(Register::R0) {
+            Value::Number(scalar) => scalar.number.as_constant(),
+            _ => None,
+        };
+        let own = returns(&exit);
+        let is_full = self.exits.len() == EXITS_MAX;
+        let same = self.exits.iter().position(|before| returns(before) == own);
+        match same.or(is_full.then_some(0)).and_then(|at| self.exits.get_mut(at)) {
+            Some(before) => *before = before.merge(&exit, None, 0),
+            None => self.exits.push(exit),
+        }
+    }
+}
+
+impl Verifier<'_> {
+    /// Verifies a function with what it may find; what it leaves, if it ever returns: any of these.
+    pub(super) fn function(&mut self, variant: usize, entry: State) -> Result<Vec<State>, Box<Refused>> {
+        let function = self.variants.get(variant).map_or(0, |variant| variant.function);
+        let begin = self.program.functions().get(function).map_or(0, |function| function.begin);
+        let mut exploring = Exploring::default();
+        self.arrive(&mut exploring, begin, entry, None);
+        // Ways are followed from above: so an inner loop has settled before what is behind it is looked at.
+        while let Some(mut first) = exploring.waiting.first_entry() {
+            let at = *first.key();
+            let Some((state, trail)) = first.get_mut().pop() else {
+                first.remove();
+                continue;
+            };
+            self.follow(&mut exploring, at, state, trail)?;
+        }
+        Ok(exploring.exits)
+    }
+
+    /// Follows one way to the next place where ways meet, or part.
+    fn follow(
+        &mut self,
+        exploring: &mut Exploring,
+        mut at: usize,
+        mut state: State,
+        trail: Trail,
+    ) -> Result<(), Box<Refused>> {
+        loop {
+            self.steps += 1;
+            if self.steps > self.options.steps_max {
+                let why = Why::TooComplex(self.options.steps_max);
+                return Err(self.refusal(exploring, at, why, &state, trail));
+            }
+            #[cfg(feature = "campaign")]
+            self.record(at, &state);
+            let next = match self.step(at, state) {
+                Ok(next) => next,
+                Err((why, known)) => {
+                    let inner = self.refused.take();
+                    return Err(inner.unwrap_or_else(|| self.refusal(exploring, at, why, &known, trail)));
+                }
+            };
+            match next {
+                Next::Never => return Ok(()),
+                Next::Exit(exit) => {
+                    exploring.leave(exit);
+                    return Ok(());
+                }
+                Next::Returned(states) => {
+                    for state in states {
+                        self.arrive(exploring, at + 1, state, trail);
+                    }
+                    return Ok(());
+                }
+                Next::Either(target, outcomes) => {
+                    let [taken, behind] = *outcomes;
+                    for (to, outcome, is_taken) in [(target, taken, true), (at + 1, behind, false)] {
+                        let Some(outcome) = outcome else { continue };
+                        exploring.trails.push((at, is_taken, trail));
+                        let trail = u32::try_from(exploring.trails.len() - 1).ok();
+                        self.arrive(exploring, to, outcome, trail);
+                    }
+                    return Ok(());
+                }
+                Next::At(target, behind) => {
+                    self.arrive(exploring, target, behind, trail);
+                    return Ok(());
+                }
+                Next::Behind(behind) => {
+                    at += 1;
+                    if self.flow.meeting(at) != Meeting::No {
+                        self.arrive(exploring, at, behind, trail);
+                        return Ok(());
+                    }
+                    state = behind;
+                }
+            }
+        }
+    }
+
+    /// A state comes to an instruction: it is followed, unless one was that contains it.
+    fn arrive(&self, exploring: &mut Exploring, at: usize, mut state: State, trail: Trail) {
+        let meeting = self.flow.meeting(at);
+        state.keep_only(self.flow.live(at));
+        if meeting != Meeting::No {
+            state.forget_sums();
+            let followed = exploring.followed.entry(at).or_default();
+            if followed.states.iter().any(|known| state.is_within(known)) {
+                return;
+            }
+            let floor = self.program.data_len_min();
+            if meeting == Meeting::Join {
+                let kept = followed.keep(state, floor);
+                let waiting = exploring.waiting.entry(at).or_default();
+                waiting.extend(kept.into_iter().flatten().map(|state| (state, trail)));
+                return;
+            }
+            let is_next = followed.changes == 0
+                && followed.states.len() < ROUNDS_MAX
+                && followed.states.last().is_some_and(|known| state.counts_on_from(known));
+            // All that waits here is one of these.
+            let rounds = if is_next { followed.states.len() } else { 0 };
+            let known = followed.states.drain(rounds..).reduce(|left, right| left.merge(&right, None, floor));
+            if let Some(known) = known {
+                followed.changes += 1;
+                let thresholds: Option<&[u64]> = match followed.changes {
+                    ..=JOINS => None,
+                    changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
+                    _ => Some(&[]),
+                };
+                state = known.merge(&state, thresholds, floor);
+                // What waits is contained in what follows now.
+                exploring.waiting.remove(&at);
+            }
+            followed.states.push(state.clone());
+        }
+        exploring.waiting.entry(at).or_default().push((state, trail));
+    }
+
+    fn refusal(
+        &self,
+        exploring: &Exploring,
+        at: usize,
+        why: Why,
+        state: &State,
+        mut trail: Trail,
+    ) -> Box<Refused> {
+        let mut path = Vec::new();
+        while let Some((at, is_taken, before)) = trail.and_then(|at| exploring.trails.get(at as usize)) {
+            if path.len() == PATH_MAX {
+                break;
+            }
+            path.push((*at, *is_taken));
+            trail = *before;
+        }
+        path.reverse();
+        let named = |(at, variant): &(usize, usize)| {
+            let function = self
+                .variants
+                .get(*variant)
+                .and_then(|variant| self.program.functions().get(variant.function));
+            (*at, function.map_or_else(String::new, |function| function.name.clone()))
+        };
+        let registers = Register::all().map(|register| (register, state.get(register)));
+        let registers = registers.filter(|(_, value)| *value != Value::Uninitialised);
+        Box::new(Refused {
+            at,
+            instruction: instruction_text(self.program, at),
+            line: self.program.line(at).cloned(),
+            why,
+            path,
+            registers: registers.map(|(register, value)| (register, value.to_string())).collect(),
+            calls: self.calls.iter().rev().map(named).collect(),
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! Whether programs mean here what RFC 9669 says.
+//!
+//! - `tests/vectors/` has vectors of our own, written from the RFC: [`case`] and [`tables`] say how.
+//! - The public suite (github.com/Alan-Jowett/bpf_conformance) is run where `OUTBOARD_BPF_CONFORMANCE` names a checkout of it:
+//!   `OUTBOARD_BPF_CONFORMANCE=~/bpf_conformance cargo test -p ob-ebpf --test conformance -- --nocapture`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests say what they rely on by failing")]
+
+mod case;
+mod tables;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use case::{Case, Expected};
+use ob_ebpf::call::{ALIGNMENT, Call, NoLog, NoTable};
+use ob_ebpf::interpreter::Interpreter;
+use ob_ebpf::isa::{Instruction, Wide};
+use ob_ebpf::program::Program;
+use ob_ebpf::world::World;
+
+const FUEL: u32 = 10_000_000;
+
+/// What of the public suite asks for what is not there, and why that is right.
+const NOT_APPLICABLE: [(&str, &str); 2] = [
+    ("call_unwind_fail", "helper 5 of that suite's own runtime; ours have other numbers"),
+    ("callx", "calls through a register, which are refused when a program is decoded"),
+];
+
+/// Runs a program with memory, and gives what it returns.
+fn interpret(program: &Program, memory: &mut [u8]) -> Result<u64, String> {
+    let world = World::raw(memory.len() as u32);
+    let mut call =
+        Call { data: &[], scratch: memory, context: &mut [], fuel: FUEL, table: &NoTable, log: &NoLog };
+    Interpreter::new().run(program, &world, &mut call).map_err(|error| error.to_string())
+}
+
+/// Why a case is not as it should be.
+fn check(case: &Case) -> Result<(), String> {
+    let mut memory = vec![0; case.memory.len() + ALIGNMENT];
+    let begin = memory.as_ptr().align_offset(ALIGNMENT);
+    let memory = &mut memory[begin..begin + case.memory.len()];
+    memory.copy_from_slice(&case.memory);
+    let outcome = case.program().and_then(|program| interpret(&program, memory));
+    match (&case.expected, &outcome) {
+        (Expected::Result(expected), Ok(result)) if expected == result => {}
+        (Expected::Error(said), Err(error)) if error.contains(said) => {}
+        (expected, outcome) => return Err(format!("expected {expected:x?}, got {outcome:x?}")),
+    }
+    match &case.memory_after {
+        Some(after) if after != memory => Err(format!("expected memory {after:02x?}, got {memory:02x?}")),
+        _ => Ok(()),
+    }
+}
+
+fn check_all(cases: &[Case]) {
+    let failed: Vec<String> = cases
+        .iter()
+        .filter_map(|case| check(case).err().map(|error| format!("{}: {error}", case.name)))
+        .collect();
+    assert!(failed.is_empty(), "{} of {} fail:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
+
+fn ours() -> Vec<Case> {
+    [
+        tables::binary("arithmetic.txt", include_str!("../vectors/arithmetic.txt")),
+        tables::unary("unary.txt", include_str!("../vectors/unary.txt")),
+        tables::branches("branches.txt", include_str!("../vectors/branches.txt")),
+        tables::atomics("atomics.txt", include_str!("../vectors/atomics.txt")),
+        case::read_many("memory.txt", include_str!("../vectors/memory.txt")),
+        case::read_many("control.txt", include_str!("../vectors/control.txt")),
+    ]
+    .concat()
+}
+
+#[test]
+fn our_vectors_hold() {
+    let cases = ours();
+    check_all(&cases);
+    println!("{} vectors of our own hold", cases.len());
+}
+
+/// What an instruction is, without its registers and numbers.
+fn kind_of(instruction: &Instruction) -> String {
+    use ob_ebpf::isa::{Callee, Operand};
+    let from = |operand: &Operand| match operand {
+        Operand::Register(_) => "register",
+        Operand::Immediate(_) => "immediate",
+    };
+    match instruction {
+        Instruction::Alu { width, op, from: operand, .. } => format!("{op:?} {width:?} {}", from(operand)),
+        Instruction::Move { width, from: operand, .. } => format!("Move {width:?} {}", from(operand)),
+        Instruction::Branch { width, test, right, .. } => format!("{test:?} {width:?} {}", from(right)),
+        Instruction::Store { size, from: operand, .. } => format!("Store {size:?} {}", from(operand)),
+        Instruction::Negate { width, .. } => format!("Negate {width:?}"),
+        Instruction::MoveSigned { width, size, .. } => format!("MoveSigned {width:?} {size:?}"),
+        Instruction::Bytes { order, size, .. } => format!("{order:?} {size:?}"),
+        Instruction::Load { size, is_signed, .. } => format!("Load {size:?} {is_signed}"),
+        Instruction::Atomic { width, op, .. } => format!("Atomic {width:?} {op:?}"),
+        Instruction::LoadWide { value: Wide::Number(_), .. } => "LoadWide number".into(),
+        Instruction::LoadWide { value: Wide::ReadOnly(_), .. } => "LoadWide read-only".into(),
+        Instruction::LoadWide { value: Wide::PerCall(_), .. } => "LoadWide per-call".into(),
+        Instruction::Jump { .. } => "Jump".into(),
+        Instruction::Call { callee: Callee::Local(_) } => "Call local".into(),
+        Instruction::Call { callee: Callee::Helper(_) } => "Call helper".into(),
+        Instruction::Exit => "Exit".into(),
+    }
+}
+
+#[test]
+fn our_vectors_have_every_instruction() {
+    let mut kinds = BTreeSet::new();
+    for program in ours().iter().filter_map(|case| case.program().ok()) {
+        kinds.extend(program.instructions().iter().map(kind_of));
+    }
+    // 13 operations and a move, in both widths, with a register or an immediate; 11 tests likewise; 2 negations, 5 moves with a
+    // sign, 3 orders of 3 sizes; 3 wide loads; 4 loads and 3 with a sign, 4 stores of either kind; 10 atomics in both widths;
+    // jump, exit, and calls of both kinds.
+    let expected = (13 + 1) * 4 + 11 * 4 + 2 + 5 + 9 + 3 + (4 + 3) + 4 * 2 + 10 * 2 + 4;
+    assert_eq!(kinds.len(), expected, "{kinds:#?}");
+}
+
+/// The files of a folder of the suite.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let listed = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = listed.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|ext| ext == "data")).collect();
+    paths.sort();
+    paths
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[test]
+fn the_public_suite_holds() {
+    let Some(checkout) = std::env::var_os("OUTBOARD_BPF_CONFORMANCE").map(PathBuf::from) else {
+        println!("NOT RUN: OUTBOARD_BPF_CONFORMANCE does not name a checkout of bpf_conformance");
+        return;
+    };
+    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
+    for path in files(&checkout.join("tests")) {
+        let name = stem(&path);
+        if let Some((_, reason)) = NOT_APPLICABLE.iter().find(|(known, _)| *known == name) {
+            skipped.push(format!("{name}: {reason}"));
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        match case::read_one(&name, &text).and_then(|case| check_both_forms(&case)) {
+            Ok(()) => passed += 1,
+            Err(error) => failed.push(format!("{name}: {error}")),
+        }
+    }
+    let mut refused = 0;
+    for path in files(&checkout.join("negative")) {
+        match check_refused(&path) {
+            Ok(()) => refused += 1,
+            Err(error) => failed.push(error),
+        }
+    }
+    println!(
+        "public suite: {passed} pass, {refused} are refused as they should, {} do not apply",
+        skipped.len()
+    );
+    println!("{}", skipped.join("\n"));
+    assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
+    assert!(passed > 0 && refused > 0, "there is no suite in {}", checkout.display());
+}
+
+/// Where a case has a program as text and as bytes, both are run.
+fn check_both_forms(case: &Case) -> Result<(), String> {
+    check(case)?;
+    match (&case.asm, &case.raw) {
+        (Some(_), Some(_)) => check(&Case { raw: None, ..case.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// A case that is to fail, each in its way: it is none, it has no program, its program is stopped, or gives another result.
+fn check_refused(path: &Path) -> Result<(), String> {
+    let name = stem(path);
+    let read = case::read_one(&name, &fs::read_to_string(path).unwrap());
+    if name.starts_with("unused-") {
+        // The program is there, and what is wrong is what the name says.
+        return match read?.program() {
+            Err(error) if error.contains("means nothing here") => Ok(()),
+            outcome => Err(format!("{name} is to be refused for an unused field: {outcome:?}")),
+        };
+    }
+    let Ok((program, mut case)) = read.and_then(|case| Ok((case.program()?, case))) else { return Ok(()) };
+    match (interpret(&program, &mut case.memory), case.expected) {
+        (Ok(result), Expected::Result(expected)) if result != expected => Ok(()),
+        (Ok(result), _) => Err(format!("{name} is to fail, and gives {result:#x}")),
+        (Err(_), _) => Ok(()),
+    }
+}

@@ -1,0 +1,59 @@
+//! The programs of `examples/programs`: that they are accepted, which checks are left, and that they compute what the same computation
+//! in Rust does, on good data and on bad.
+//!
+//! `OB_BLESS=1 cargo test -p ob-ebpf --test programs verdicts` writes the verdicts anew. `cargo test --release -p ob-ebpf --test
+//! programs -- --ignored --nocapture` tells what calls cost.
+
+#![cfg(feature = "compiler")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod bench;
+mod nodes;
+mod rig;
+mod rocksdb;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use rig::Rig;
+
+const PROGRAMS: [&str; 4] = ["bpfkv_get", "btree_search", "count_lines", "rocksdb_block"];
+
+/// What the verifier says of a program, for people and for changes of the verifier to show up.
+fn verdict(name: &str) -> String {
+    let rig = Rig::new(name);
+    let accepted = &rig.accepted;
+    let (checks, accesses) = (accepted.verified.checks(), accepted.accesses);
+    let instructions = rig.program.instructions().len();
+    let variants = accepted.verified.variants().len();
+    let mut text = format!(
+        "{name}: {instructions} instructions, {variants} functions as they are called, {accesses} accesses, {checks} checked\n"
+    );
+    for check in &accepted.checks {
+        let line = check.line.as_ref().map_or("", |line| line.text.trim());
+        let argument = check.argument.map_or_else(String::new, |register| format!(" ({register})"));
+        writeln!(text, "  {}{argument}, {}: {}", check.at, line, check.why).unwrap();
+    }
+    text
+}
+
+#[test]
+fn verdicts_are_as_they_were() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/programs.txt");
+    let text = PROGRAMS.map(verdict).concat();
+    if std::env::var_os("OB_BLESS").is_some() {
+        std::fs::write(&golden, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn programs_need_few_checks() {
+    for (name, percent_max) in
+        [("bpfkv_get", 0), ("btree_search", 0), ("count_lines", 0), ("rocksdb_block", 30)]
+    {
+        let rig = Rig::new(name);
+        let (checks, accesses) = (rig.accepted.verified.checks(), rig.accepted.accesses);
+        assert!(checks * 100 <= accesses * percent_max, "{name}: {checks} of {accesses} are checked");
+    }
+}
