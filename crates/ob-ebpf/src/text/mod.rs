@@ -1,4 +1,4 @@
-//! Programs as text: [`assemble`] reads it, [`disassemble`] writes it.
+//! Programs as text: [`assemble()`] reads it, [`disassemble`] writes it.
 //!
 //! ```text
 //!   text ─▶ tokens of a line ─┬─▶ statement: r0 += 1         (what LLVM prints)    ─┬─▶ labels resolved ─▶ Assembled ─▶ Program
