@@ -26,8 +26,11 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 const PACKAGES_OF_THE_SYSTEM: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
-// Pure crates, rings, and compiled programs: qemu's user mode does not know io_uring.
-const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring", "ob-ebpf"];
+// Pure crates and rings: qemu's user mode does not know io_uring.
+const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring"];
+
+// Of programs, what depends on the processor: compiled code and the vectors. What does not would take minutes in an emulator.
+const PROGRAMS: &[&str] = &["test", "--package", "ob-ebpf", "--lib", "--test", "conformance"];
 
 /// Builds everything, tests what qemu can run.
 ///
@@ -52,6 +55,7 @@ pub fn run(repository: &Repository) -> Result<Outcome> {
         tests.args(["--package", package]);
     }
     command::run(&mut tests)?;
+    command::run(&mut cross_cargo(repository, PROGRAMS))?;
     Ok(Outcome::Done)
 }
 
