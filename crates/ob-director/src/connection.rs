@@ -216,6 +216,11 @@ impl<C: Default> Connection<C> {
         self.settled == self.pending.len()
     }
 
+    /// Whether there is something to send that nobody has been told of, and that the network takes.
+    pub(crate) fn is_to_be_sent(&self) -> bool {
+        !(self.output.is_empty() || self.flags.is_dirty || self.flags.is_clogged)
+    }
+
     /// Whether the next reply is one that the card reads.
     pub(crate) fn is_reading(&self) -> bool {
         !self.is_settled() && !matches!(self.pending.front(), Some(Pending::Host(_)))

@@ -555,7 +555,7 @@ impl<A: Application> Director<A> {
                 at += 1;
             }
         }
-        if connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged {
+        if !connection.is_to_be_sent() {
             return;
         }
         if !self.gathers(connection) {
@@ -568,8 +568,8 @@ impl<A: Application> Director<A> {
     }
 
     /// Whether replies are to wait for those that follow: a send costs more than most replies, and reads that were begun together
-    /// come back one by one. As soon as more replies are there than reads under way, they go; so a client that has few requests out
-    /// waits for nothing.
+    /// come back one by one. As soon as there are as many as still to come, they go; so a client that has one request out, or
+    /// two, waits for nothing.
     fn gathers(&self, connection: &Connection<A::Cutter>) -> bool {
         connection.is_reading()
             && connection.gathered < connection.pending.len()

@@ -37,9 +37,7 @@ impl<A: Application> Director<A> {
             self.gathering.pop_front();
             let Some(connection) = self.find(key) else { continue };
             connection.flags.is_gathering = false;
-            let is_sent =
-                connection.output.is_empty() || connection.flags.is_dirty || connection.flags.is_clogged;
-            if !is_sent {
+            if connection.is_to_be_sent() {
                 connection.flags.is_dirty = true;
                 self.dirty.push_back(key);
             }

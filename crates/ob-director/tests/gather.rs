@@ -22,7 +22,7 @@ fn world(config: DirectorConfig) -> (World, u64) {
 }
 
 #[test]
-fn replies_wait_until_they_are_more_than_the_reads_under_way() {
+fn replies_wait_until_they_are_as_many_as_the_reads_under_way() {
     let (mut world, client) = world(director_config());
     world.send(client, &"GET a\n".repeat(8));
     assert_eq!(world.reads(), 8);
