@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ob_ebpf::call::{Call, CallError, NoLog, NoTable, Outcome};
+use ob_ebpf::call::{Call, CallError, Fault, NoLog, NoTable, Outcome, Refusal};
 use ob_ebpf::compiler::{self, CompileError};
 use ob_ebpf::interpreter::{Interpreter, Observer, Value};
 use ob_ebpf::isa::Register;
@@ -53,9 +53,21 @@ pub enum RunFailure {
     /// The code generator gave up.
     #[error("cannot compile it: {0}")]
     Compile(#[from] CompileError),
-    /// The call was refused, or the program stopped.
+    /// Nothing was run.
+    #[error("the program cannot be run so: {0}; --data FILE says what it is to look at")]
+    Refused(Refusal),
+    /// The program was stopped.
     #[error("the program was stopped: {0}")]
-    Call(#[from] CallError),
+    Stopped(Fault),
+}
+
+impl From<CallError> for RunFailure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Refused(refusal) => Self::Refused(refusal),
+            CallError::Fault(fault) => Self::Stopped(fault),
+        }
+    }
 }
 
 /// Memory of a call, in words, so that it is aligned.
@@ -156,6 +168,9 @@ pub(super) fn run(options: &RunOptions) -> Result<(), BpfError> {
             compiler::compile(&accepted.verified, compiler::Options::default()).map_err(RunFailure::from)?;
         memory.call(options.fuel, |call| compiled.run(call))
     };
+    if let Err(CallError::Refused(refusal)) = outcome {
+        return Err(RunFailure::Refused(refusal).into());
+    }
     if let Some(path) = &options.scratch_out {
         let written = std::fs::write(path, memory.scratch());
         written.map_err(|error| RunFailure::File { path: path.clone(), error })?;
