@@ -11,6 +11,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -30,6 +31,8 @@ const KERNEL_SUFFIX: &str = "-cloud-amd64";
 
 // A package list may name kernels that the mirror has dropped already.
 const KERNELS_TRIED_MAX: usize = 3;
+
+const LISTS_AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The unpacked packages.
 #[derive(Debug)]
@@ -57,14 +60,8 @@ pub fn gather(repository: &Repository, folder: &Path) -> Result<Parts> {
     }
     apt::install(repository, EMULATOR_PACKAGES, || command::is_installed(EMULATOR))?;
     let apt = Apt::new(folder)?;
-    let (programs, kernels) = match apt.resolve() {
-        Ok(found) => found,
-        // A fresh image has no package lists, and a stale one has wrong lists.
-        Err(_) => {
-            let _ = command::run(Command::new("apt-get").args(["update", "-qq"]));
-            apt.resolve()?
-        }
-    };
+    apt.refresh_lists()?;
+    let (programs, kernels) = apt.resolve()?;
     let record = folder.join("packages.txt");
     let parts = |versions: String| Parts {
         programs: folder.join("programs"),
@@ -117,6 +114,22 @@ impl Apt {
         }
         fs::write(folder.join("status"), "")?;
         Ok(Self { folder })
+    }
+
+    /// A fresh image has no package lists, and a stale one names old kernels: neither can be told from the lists. Without a
+    /// network, or without the right to change them, the lists stay as they are.
+    fn refresh_lists(&self) -> Result<()> {
+        let stamp = self.folder.join("lists-refreshed");
+        let age = fs::metadata(&stamp)
+            .and_then(|metadata| metadata.modified())
+            .ok()
+            .and_then(|at| at.elapsed().ok());
+        if age.is_none_or(|age| age > LISTS_AGE_MAX)
+            && command::run(Command::new("apt-get").args(["update", "-qq"])).is_ok()
+        {
+            fs::write(&stamp, "")?;
+        }
+        Ok(())
     }
 
     fn command(&self, archives: &str) -> Command {

@@ -89,6 +89,12 @@ connect_to() {
 }
 connect() { connect_to "$NQN" "$@"; }
 
+# completed FIELD: of the device's `stat`, 1 for reads and 5 for writes. Older kernels (6.1) count them at the paths alone.
+completed() {
+    cat "/sys/class/block/${DEVICE##*/}/stat" "/sys/class/nvme/$CONTROLLER"/nvme*c*n*/stat 2>/dev/null |
+        awk -v field="$1" '$field > most { most = $field } END { print most + 0 }'
+}
+
 disconnect() {
     nvme disconnect -n "$SUBSYSTEM" || return 1
     wait_for 20 not has_controller "$SUBSYSTEM" || why "the controller is still there 20 s after the disconnect"

@@ -6,7 +6,7 @@ start_writing() {
     WRITER=$!
     wait_for 20 has_written || why "nothing was written within 20 s"
 }
-has_written() { [ "$(awk '{ print $5 }' "/sys/class/block/${DEVICE##*/}/stat")" -gt 50 ]; }
+has_written() { [ "$(completed 5)" -gt 50 ]; }
 writer_ends() { wait_for 30 not kill -0 $WRITER || why "the writer hangs"; }
 reset_it() { nvme reset "/dev/$CONTROLLER" && wait_for 30 is_live || why "the controller is $(controller_state) after a reset"; }
 

@@ -6,7 +6,7 @@ start_reading() {
     READER=$!
     wait_for 20 has_read || why "nothing was read within 20 s"
 }
-has_read() { [ "$(awk '{ print $1 }' "/sys/class/block/${DEVICE##*/}/stat")" -gt 50 ]; }
+has_read() { [ "$(completed 1)" -gt 50 ]; }
 goes_away() { wait_for 30 not device_of "$SUBSYSTEM" 1 || why "the device is still there after 30 s"; }
 reader_ends() {
     wait_for 30 not kill -0 $READER || why "the reader hangs" || return 1

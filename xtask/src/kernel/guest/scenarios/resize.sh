@@ -18,7 +18,7 @@ start_load() {
     LOAD=$!
     wait_for 20 has_written || why "nothing was written within 20 s"
 }
-has_written() { [ "$(awk '{ print $5 }' "/sys/class/block/${DEVICE##*/}/stat")" -gt 50 ]; }
+has_written() { [ "$(completed 5)" -gt 50 ]; }
 is_loaded() { kill -0 $LOAD || why "the load was over before the sizes had changed"; }
 load_ends() {
     wait_for 240 not kill -0 $LOAD || why "the load hangs" || return 1

@@ -6,7 +6,7 @@ start_writing() {
     WRITER=$!
     wait_for 20 has_written || why "nothing was written within 20 s"
 }
-has_written() { [ "$(awk '{ print $5 }' "/sys/class/block/${DEVICE##*/}/stat")" -gt 100 ]; }
+has_written() { [ "$(completed 5)" -gt 100 ]; }
 notices() { wait_for 40 not is_live || why "the host did not notice within 40 s"; }
 retries() { wait_for 40 has_retried || why "the host does not try to reconnect"; }
 has_retried() { dmesg | awk '/guest: scenario/ { found = 0 } /Failed reconnect attempt/ { found = 1 } END { exit !found }'; }
