@@ -1,5 +1,7 @@
 //! What lies in a scratch, for hooks that say more than numbers: records of fixed length, without padding.
 
+use crate::world::is_same;
+
 /// A record: one behind the other, its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -65,6 +67,23 @@ impl Record {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Where a member begins; for constants, as there is no program to be had with a wrong name.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub const fn offset_of(&self, name: &str) -> usize {
+        let mut at = 0;
+        while at < self.members.len() {
+            if is_same(self.members[at].name.as_bytes(), name.as_bytes()) {
+                return self.offset_of_member(at);
+            }
+            at += 1;
+        }
+        panic!("the record has no such member");
     }
 
     /// Where the member of this number begins; the end of the record, for the number behind the last.
