@@ -180,7 +180,7 @@ fn case() -> impl Strategy<Value = Case> {
             Change::Nothing => {}
             // Of the header mostly, which has the most to be wrong.
             Change::Sealed(at, byte) => {
-                case = case.clone().write(4 + at.index((case.read.len() - 4).min(40)), &[byte])
+                case = case.clone().write(4 + at.index((case.read.len() - 4).min(40)), &[byte]);
             }
             Change::Damaged(at, byte) => {
                 let at = at.index(case.read.len());
