@@ -23,8 +23,13 @@ const OBJECTS: [(&str, &str); 7] = [
     ("refused", "v3"),
 ];
 /// Programs that people are shown, in `examples/programs`.
-const PROGRAMS: [(&str, &str); 4] =
-    [("bpfkv_get", "v3"), ("btree_search", "v3"), ("count_lines", "v3"), ("rocksdb_block", "v3")];
+const PROGRAMS: [(&str, &str); 5] = [
+    ("bpfkv_get", "v3"),
+    ("btree_search", "v3"),
+    ("count_lines", "v3"),
+    ("kv_get", "v3"),
+    ("rocksdb_block", "v3"),
+];
 
 /// A compiler and what strips its debug information, which BTF is not part of.
 struct Tools {
