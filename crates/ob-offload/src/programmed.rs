@@ -44,11 +44,39 @@ const HOOKS: [&World; 5] = [&PREDICATE, &FUNCTION, &CHECK, &CACHE, &INVALIDATE];
 /// Requests of a message that a predicate may list, and calls for one write or one read of the host.
 const ROUNDS_MAX: usize = 1024;
 
-/// Where a running service gets its programs from. Whoever loads them has it too.
+/// Where a running service gets its programs from, and tells what became of them. Whoever loads them has it too.
 #[derive(Debug, Default)]
 pub struct ProgramSlot {
     generation: AtomicU64,
     objects: Mutex<(Vec<Arc<Object>>, Limits)>,
+    hooks: [HookTally; HOOKS.len()],
+    over_share: Tally,
+    outdated: Tally,
+    last_fault: Mutex<Option<String>>,
+}
+
+/// A count that one thread changes, and any can read.
+#[derive(Debug, Default)]
+struct Tally(AtomicU64);
+
+impl Tally {
+    fn add(&self, count: u64) {
+        // One thread writes, so no count is lost; and it costs no more than one that nobody else reads.
+        self.0.store(self.get().wrapping_add(count), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+struct HookTally {
+    calls: Tally,
+    left: Tally,
+    faults: Tally,
+    wrong: Tally,
+    fuel: Tally,
 }
 
 impl ProgramSlot {
@@ -60,6 +88,24 @@ impl ProgramSlot {
         let mut place = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         *place = (objects, limits);
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// What became of calls so far.
+    #[must_use]
+    pub fn counts(&self) -> ProgramCounts {
+        let counts = |tally: &HookTally| HookCounts {
+            calls: tally.calls.get(),
+            left: tally.left.get(),
+            faults: tally.faults.get(),
+            wrong: tally.wrong.get(),
+            fuel: tally.fuel.get(),
+        };
+        ProgramCounts {
+            hooks: HOOKS.iter().zip(&self.hooks).map(|(world, tally)| (world.name, counts(tally))).collect(),
+            over_share: self.over_share.get(),
+            outdated: self.outdated.get(),
+            last_fault: self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
     }
 
     /// What there is, if it is another than that of a generation. Whoever asks does not wait.
@@ -122,16 +168,13 @@ pub struct Programmed<A> {
 
 /// The programs that there are now.
 struct Running {
+    /// Where what becomes of calls is told.
+    slot: Arc<ProgramSlot>,
     generation: u64,
     code: [Option<Compiled>; HOOKS.len()],
     scratch: [Scratch; HOOKS.len()],
     limits: Limits,
     meter: Meter,
-    /// Calls that meters of the past have not admitted.
-    over_share: u64,
-    counts: [HookCounts; HOOKS.len()],
-    outdated: u64,
-    last_fault: Option<CallError>,
 }
 
 impl<A: Application> Programmed<A> {
@@ -144,23 +187,9 @@ impl<A: Application> Programmed<A> {
             scratch: HOOKS.map(|world| Scratch::new(world.scratch_len)),
             meter: Meter::new(limits.share),
             limits,
-            over_share: 0,
-            counts: Default::default(),
-            outdated: 0,
-            last_fault: None,
+            slot: Arc::clone(&slot),
         };
         Self { native, slot, clock, running: RefCell::new(running), is_renewed: Cell::new(false) }
-    }
-
-    /// What became of calls so far.
-    pub fn counts(&self) -> ProgramCounts {
-        let running = self.running.borrow();
-        ProgramCounts {
-            hooks: HOOKS.iter().map(|world| world.name).zip(running.counts).collect(),
-            over_share: running.over_share + running.meter.refused(),
-            outdated: running.outdated,
-            last_fault: running.last_fault.map(|fault| fault.to_string()),
-        }
     }
 
     /// Takes other programs, if there are any.
@@ -173,7 +202,6 @@ impl<A: Application> Programmed<A> {
         // What one function has put into the table, another need not understand.
         let cached = running.code[Hook::Cache as usize].is_some() || code[Hook::Cache as usize].is_some();
         self.is_renewed.set(self.is_renewed.get() || cached);
-        running.over_share += running.meter.refused();
         running.meter = Meter::new(limits.share);
         (running.generation, running.code, running.limits) = (generation, code, limits);
         running.scratch = HOOKS.map(|world| Scratch::new(world.scratch_len));
@@ -197,45 +225,51 @@ impl Running {
 
     /// Whether there is a program, and it may run now.
     fn may(&self, hook: Hook, clock: &dyn Clock) -> bool {
-        self.has(hook) && self.meter.admits(|| clock.now())
+        if !self.has(hook) {
+            return false;
+        }
+        let is_admitted = self.meter.admits(|| clock.now());
+        if !is_admitted {
+            self.slot.over_share.add(1);
+        }
+        is_admitted
     }
 
     /// Calls a program.
     fn call(&mut self, hook: Hook, data: &[u8], context: &mut [u64]) -> Result<(), NoAnswer> {
         let at = hook as usize;
-        let (Some(code), counts) = (&self.code[at], &mut self.counts[at]) else {
-            return Err(NoAnswer::Absent);
-        };
+        let Some(code) = &self.code[at] else { return Err(NoAnswer::Absent) };
         let fuel = self.limits.call_fuel;
         let scratch = self.scratch[at].bytes_mut();
         let mut call = Call { data, scratch, context, fuel, table: &NoTable, log: &NoLog };
         let outcome = code.run(&mut call);
         let spent = fuel - call.fuel.min(fuel);
         self.meter.spend(spent);
-        counts.calls += 1;
-        counts.fuel += u64::from(spent);
+        let counts = &self.slot.hooks[at];
+        counts.calls.add(1);
+        counts.fuel.add(u64::from(spent));
         match outcome {
             Ok(0) => Ok(()),
-            Ok(_) => {
-                counts.left += 1;
-                Err(NoAnswer::Left)
-            }
-            // It is made for other data, which is no fault.
-            Err(CallError::Refused(_)) => {
-                counts.left += 1;
+            // One that is made for other data is not at fault.
+            Ok(_) | Err(CallError::Refused(_)) => {
+                counts.left.add(1);
                 Err(NoAnswer::Left)
             }
             Err(fault) => {
-                counts.faults += 1;
-                self.last_fault = Some(fault);
+                counts.faults.add(1);
+                let told = format!("`{}`: {fault}", HOOKS[at].name);
+                // Whoever reads it now gets the next one.
+                if let Ok(mut last) = self.slot.last_fault.try_lock() {
+                    *last = Some(told);
+                }
                 Err(NoAnswer::Failed)
             }
         }
     }
 
     /// The program has said what cannot be.
-    fn wrong(&mut self, hook: Hook) -> NoAnswer {
-        self.counts[hook as usize].wrong += 1;
+    fn wrong(&self, hook: Hook) -> NoAnswer {
+        self.slot.hooks[hook as usize].wrong.add(1);
         NoAnswer::Failed
     }
 }
@@ -505,7 +539,7 @@ impl<A: Application> Application for Programmed<A> {
         self.refresh();
         let mut running = self.running.borrow_mut();
         if reply.planned_by != running.generation && !is_planted(Bug::OutdatedCheck) {
-            running.outdated += 1;
+            running.slot.outdated.add(1);
             return false;
         }
         // It was admitted when its function was: what was read is there, and the host would have to read it again.

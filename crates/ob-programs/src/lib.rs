@@ -9,6 +9,8 @@
 //! Programs are others': what one of them costs, in memory, in time to compile and in time to run, is its tenant's and nobody else's.
 //! `docs/programs.md` says what is allowed.
 
+#![forbid(unsafe_code)]
+
 mod library;
 mod limits;
 mod meter;

@@ -89,11 +89,14 @@ mod tests {
             })
             .unwrap();
         begun.recv().unwrap();
+        let (done, last) = sync_channel(WAITING_MAX);
         for _ in 0..WAITING_MAX {
-            workshop.submit(|| {}).unwrap();
+            let done = done.clone();
+            workshop.submit(move || _ = done.send(())).unwrap();
         }
         assert_eq!(workshop.submit(|| {}), Err(WorkshopError::Busy));
         release.send(()).unwrap();
+        (0..WAITING_MAX).for_each(|_| last.recv().unwrap());
         assert_eq!(workshop.run(|| 7), Ok(7));
     }
 }

@@ -103,7 +103,7 @@ impl Rig {
     }
 
     fn counts(&self, hook: &World) -> HookCounts {
-        self.service.counts().hooks.into_iter().find(|(name, _)| *name == hook.name).unwrap().1
+        self.slot.counts().hooks.into_iter().find(|(name, _)| *name == hook.name).unwrap().1
     }
 }
 
@@ -198,7 +198,7 @@ fn a_program_that_is_stopped_leaves_it_to_the_service() {
     let counts = rig.counts(&PREDICATE);
     assert_eq!((counts.calls, counts.faults), (1, 1));
     assert!(counts.fuel <= u64::from(Limits::default().call_fuel), "{counts:?}");
-    assert!(rig.service.counts().last_fault.unwrap().contains("out of fuel"));
+    assert!(rig.slot.counts().last_fault.unwrap().contains("out of fuel"));
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_program_that_takes_more_than_its_share_waits() {
     // Ten milliseconds of a tenth of a core, in calls of fifty microseconds.
     let calls = rig.counts(&PREDICATE).calls;
     assert!((20..=21).contains(&calls), "{calls}");
-    assert_eq!(rig.service.counts().over_share, 1000 - calls);
+    assert_eq!(rig.slot.counts().over_share, 1000 - calls);
     rig.time.0.set(5_000_000);
     for _ in 0..1000 {
         rig.predicate(b"ckey", 1);
@@ -284,7 +284,7 @@ fn what_programs_planned_that_are_gone_is_the_hosts() {
     let (_, _, mut reply) = rig.function();
     rig.slot.put(Vec::new(), Limits::default());
     assert!(!check(&rig, &mut reply, b"x1234567"));
-    assert_eq!(rig.service.counts().outdated, 2);
+    assert_eq!(rig.slot.counts().outdated, 2);
 }
 
 #[test]
