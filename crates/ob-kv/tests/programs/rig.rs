@@ -41,6 +41,7 @@ struct Runnable {
 pub(crate) struct Rig {
     native: KvApplication,
     programmed: Programmed<KvApplication>,
+    slot: Arc<ProgramSlot>,
     predicate: Runnable,
     function: Runnable,
     check: Runnable,
@@ -101,7 +102,8 @@ impl Rig {
         };
         Self {
             native,
-            programmed: Programmed::new(native, slot, Box::new(Stopped)),
+            programmed: Programmed::new(native, Arc::clone(&slot), Box::new(Stopped)),
+            slot,
             predicate: runnable("kv_get_predicate", &PREDICATE),
             function: runnable("kv_get_function", &FUNCTION),
             check: runnable("kv_get_check", &CHECK),
@@ -110,7 +112,7 @@ impl Rig {
 
     /// How often the program of a hook has answered. No program of the store's is ever stopped, or says what cannot be.
     fn answers(&self, hook: &World) -> u64 {
-        let counts = self.programmed.counts();
+        let counts = self.slot.counts();
         let (_, found) = counts.hooks.iter().find(|(name, _)| *name == hook.name).unwrap();
         assert_eq!((found.faults, found.wrong, counts.over_share), (0, 0, 0), "{:?}", counts.last_fault);
         found.calls - found.left

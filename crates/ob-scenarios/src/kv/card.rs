@@ -24,7 +24,6 @@ pub(super) struct Card {
     pub(super) watcher: Watcher<Programmed<KvApplication>>,
     pub(super) wire: SharedWire,
     pub(super) clock: SimClock,
-    pub(super) application: Rc<Programmed<KvApplication>>,
     pub(super) programs: Arc<ProgramSlot>,
 }
 
@@ -62,14 +61,14 @@ impl Card {
         let watcher = engine.watcher();
         let director =
             DirectorConfig { pending_max: 8, output_len_max: 16 << 10, ..DirectorConfig::default() };
-        let director = Director::new(Rc::clone(&application), engine, director);
+        let director = Director::new(application, engine, director);
         let wire = Wire::new(clock.clone(), rng.fork("wire"));
         let port = SimPort(Rc::clone(&wire));
         let files = FickleFiles::new(service.local(), rng.fork("files"));
         let mut driver = DirectorDriver::new(network.attach(CARD), port, files, director);
         let signature = Signature::new([Network::address(CARD, PORT)]);
         driver.listen(&signature).map_err(|error| failed(&error))?;
-        Ok(Self { service, driver, watcher, wire, clock, application, programs })
+        Ok(Self { service, driver, watcher, wire, clock, programs })
     }
 
     /// One turn of its reactor; whether there is more to do at once.

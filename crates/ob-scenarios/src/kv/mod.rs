@@ -277,7 +277,7 @@ impl Run {
         self.report.count("attested", engine.attested);
         self.report.count("evicted", table.evicted);
         self.report.count("refused as outdated", table.refused_stale);
-        programs::count(&card.application.counts(), &mut self.report);
+        programs::count(&card.programs.counts(), &mut self.report);
     }
 
     /// Lets everybody do what can be done, and time go on to when something is due.

@@ -215,7 +215,17 @@ fn under_load(service: &mut Service, may_reconnect: bool, happens: impl FnOnce(&
 
 #[test]
 fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
-    let mut service = Service::start(Setup::CARD);
+    kill_hosts(Setup::CARD);
+}
+
+#[test]
+fn programs_answer_stored_reads_while_the_host_is_dead() {
+    let service = kill_hosts(Setup::PROGRAMS);
+    assert!(service.answered_by_programs() > 10 * STORED, "{}", service.offload(&["ls"]));
+}
+
+fn kill_hosts(setup: Setup) -> Service {
+    let mut service = Service::start(setup);
     store(&service);
     let keys: Vec<String> = (0..STORED).map(|number| format!("stored:{number}")).collect();
     wait_until_the_card_serves(&mut service.client(), &keys);
@@ -232,11 +242,22 @@ fn stored_reads_go_on_while_the_host_is_dead_and_writes_are_refused() {
             load.wait_for_more("writes are answered again", &load.writes, 20);
         }
     });
+    service
 }
 
 #[test]
 fn what_was_answered_is_there_after_the_card_was_killed() {
-    let mut service = Service::start(Setup::CARD);
+    kill_cards(Setup::CARD);
+}
+
+#[test]
+fn programs_are_there_again_after_the_card_was_killed() {
+    let service = kill_cards(Setup::PROGRAMS);
+    assert!(service.answered_by_programs() > 0, "{}", service.offload(&["ls"]));
+}
+
+fn kill_cards(setup: Setup) -> Service {
+    let mut service = Service::start(setup);
     store(&service);
     under_load(&mut service, true, |service, load| {
         for _ in 0..3 {
@@ -249,6 +270,7 @@ fn what_was_answered_is_there_after_the_card_was_killed() {
     });
     // What the new card's table has lost comes back to it.
     service.wait_until_the_card_serves("stored:1");
+    service
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ob_sim::Rng;
 use ob_sim::history::{Command, Expiry, KvSpec, Limits, Operation, Reply, Returned, Verdict, check};
 use outboard::halves::Half;
 
-use super::support::kv::{Service, Setup, wait_until};
+use super::support::kv::{KV_GET, Service, Setup, wait_until};
 use super::support::resp::{Client, Value, request};
 
 const CLIENTS: u32 = 6;
@@ -38,18 +38,29 @@ type History = Vec<Recorded>;
 
 #[test]
 fn histories_are_linearizable_while_halves_are_killed() {
+    judge_while_halves_are_killed(Setup::TIGHT);
+}
+
+#[test]
+fn histories_are_linearizable_while_halves_are_killed_and_programs_come_and_go() {
+    judge_while_halves_are_killed(Setup { by_programs: true, ..Setup::TIGHT });
+}
+
+fn judge_while_halves_are_killed(setup: Setup) {
     let seed = setting("OUTBOARD_KV_SEED", 1);
     let deaths = setting("OUTBOARD_KV_DEATHS", 8);
     // A history that is too hard to judge says nothing: then another one is recorded.
     let (history, verdict) = (0..HISTORIES_MAX)
         .map(|attempt| {
-            let (history, served, removed) = recorded(seed + attempt, deaths);
+            let (history, Tally { served, removed, by_programs }) = recorded(setup, seed + attempt, deaths);
             let unknown = history.iter().filter(|operation| operation.returned.is_none()).count();
             println!(
-                "{} operations, {unknown} without an answer, {served} by the card; {removed} parts were removed",
+                "{} operations, {unknown} without an answer, {served} by the card, {by_programs} by programs; \
+                 {removed} parts were removed",
                 history.len()
             );
             assert!(removed > 0, "the log was not compacted meanwhile");
+            assert_eq!(by_programs > 0, setup.by_programs, "programs answer where there are some");
             let verdict = judged(&history);
             (history, verdict)
         })
@@ -69,10 +80,20 @@ fn judged(history: &History) -> Verdict {
     check(&KvSpec { margin: MARGIN_NS }, history, Limits::default())
 }
 
-/// What clients saw, how many requests the card has answered while nothing was changed, and how many parts of the log were
-/// compacted away by all lives of the host.
-fn recorded(seed: u64, deaths: u64) -> (History, u64, u64) {
-    let mut service = Service::start(Setup::TIGHT);
+/// What has happened while a history was recorded.
+#[derive(Default)]
+struct Tally {
+    /// Requests that the card has answered while nothing was changed.
+    served: u64,
+    /// Parts of the log that were compacted away by all lives of the host.
+    removed: u64,
+    /// GETs that programs have answered in all lives of the card.
+    by_programs: u64,
+}
+
+/// What clients saw.
+fn recorded(setup: Setup, seed: u64, deaths: u64) -> (History, Tally) {
+    let mut service = Service::start(setup);
     let mut rng = Rng::new(seed).fork("deaths");
     let recorder = Recorder {
         address: service.address,
@@ -82,7 +103,7 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64, u64) {
         done: AtomicU64::new(0),
         history: Mutex::default(),
     };
-    let (mut served, mut removed) = (0, 0);
+    let mut tally = Tally::default();
     std::thread::scope(|scope| {
         let farewell = Farewell(&recorder.is_over);
         for client in 0..CLIENTS {
@@ -93,11 +114,17 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64, u64) {
         for death in 0..deaths {
             recorder.wait_for_more(200 + rng.below(1000));
             if death % 2 == 0 {
-                served += recorder.wait_until_the_card_serves(&service);
+                tally.served += recorder.wait_until_the_card_serves(&service);
+            }
+            if setup.by_programs {
+                recorder.change_programs(&service);
             }
             let killed = rng.below(5);
             if !matches!(killed, 2 | 3) {
-                removed += parts_removed(&service);
+                tally.removed += parts_removed(&service);
+            }
+            if !matches!(killed, 0 | 1) {
+                tally.by_programs += service.answered_by_programs();
             }
             match killed {
                 0 | 1 => service.kill_host(),
@@ -107,18 +134,19 @@ fn recorded(seed: u64, deaths: u64) -> (History, u64, u64) {
             service.start_what_is_dead();
         }
         recorder.wait_for_more(500);
-        removed += parts_removed(&service);
+        tally.removed += parts_removed(&service);
         for _ in 0..COMPACTION_WAITS_MAX {
-            if removed > 0 {
+            if tally.removed > 0 {
                 break;
             }
             recorder.wait_for_more(500);
-            removed += parts_removed(&service);
+            tally.removed += parts_removed(&service);
         }
-        served += recorder.wait_until_the_card_serves(&service);
+        tally.served += recorder.wait_until_the_card_serves(&service);
+        tally.by_programs += service.answered_by_programs();
         drop(farewell);
     });
-    (recorder.history.into_inner().unwrap(), served, removed)
+    (recorder.history.into_inner().unwrap(), tally)
 }
 
 /// How many parts of the log the host has removed in its present life.
@@ -150,6 +178,14 @@ impl Recorder {
         let wanted = self.done.load(Ordering::SeqCst) + more;
         wait_until("clients are answered", || self.done.load(Ordering::SeqCst) >= wanted || self.is_over());
         assert!(!self.is_over(), "a client has failed");
+    }
+
+    /// Programs are replaced, go and come back while clients ask.
+    fn change_programs(&self, service: &Service) {
+        for change in [&["load", KV_GET][..], &["rm", "kv_get"], &["load", KV_GET]] {
+            service.offload(change);
+            self.wait_for_more(50);
+        }
     }
 
     /// Keys that are changed all the time are the host's. When nobody changes them they become the card's, however slow
