@@ -17,7 +17,10 @@ pub const BLOCKS: &[Block] = &[
         name: "words and bytes",
         crates: &["ob-core", "ob-wire-link", "ob-wire-nvme", "ob-wire-rados", "ob-format"],
     },
-    Block { name: "mechanisms", crates: &["ob-ring", "ob-table", "ob-ebpf", "ob-io", "ob-link", SIMULATOR] },
+    Block {
+        name: "mechanisms",
+        crates: &["ob-ring", "ob-table", "ob-ebpf", "ob-program", "ob-io", "ob-link", SIMULATOR],
+    },
     Block {
         name: SERVICES,
         crates: &[
