@@ -269,9 +269,35 @@ impl World {
         if offset.is_multiple_of(FIELD_LEN) { self.fields.get(offset / FIELD_LEN) } else { None }
     }
 
+    /// Which word of the context a field is; for constants, as there is no program to be had with a wrong name.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such field.
+    #[must_use]
+    pub const fn word(&self, name: &str) -> usize {
+        let mut at = 0;
+        while at < self.fields.len() {
+            if is_same(self.fields[at].name.as_bytes(), name.as_bytes()) {
+                return at;
+            }
+            at += 1;
+        }
+        panic!("the hook has no such field");
+    }
+
     /// Whether programs of the hook may call a helper.
     #[must_use]
     pub fn has(&self, helper: Helper) -> bool {
         helper != Helper::TableLookup || self.table_value_len > 0
     }
+}
+
+/// Whether two names are the same.
+pub(crate) const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }

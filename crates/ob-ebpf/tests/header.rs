@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ob_ebpf::hooks;
+use ob_ebpf::hooks::record::{Member, MemberKind, Record};
 use ob_ebpf::world::{Argument, FIELD_LEN, Field, FieldKind, Helper, Returns, World};
 
 const BEGIN: &str = r#"/*
@@ -80,6 +81,24 @@ fn context(header: &mut String, world: &World) {
     }
 }
 
+fn record(header: &mut String, record: &Record) {
+    let Record { name, purpose, members } = record;
+    writeln!(header, "\n/* {purpose} */\nstruct {name} {{").unwrap();
+    for Member { name, kind, purpose } in *members {
+        let declared = match kind {
+            MemberKind::U32 => format!("u32 {name}"),
+            MemberKind::U64 => format!("u64 {name}"),
+            MemberKind::Bytes(len) => format!("u8 {name}[{len}]"),
+            MemberKind::Records(of, 1) => format!("struct {} {name}", of.name),
+            MemberKind::Records(of, count) => format!("struct {} {name}[{count}]", of.name),
+        };
+        writeln!(header, "\t{declared}; /* {purpose} */").unwrap();
+    }
+    writeln!(header, "}};").unwrap();
+    let len = record.len();
+    writeln!(header, "_Static_assert(sizeof(struct {name}) == {len}, \"{name} has {len} bytes\");").unwrap();
+}
+
 fn helper(header: &mut String, helper: Helper) {
     let signature = helper.signature();
     let mut ranges = ["first", "second"].into_iter();
@@ -110,6 +129,8 @@ fn helper(header: &mut String, helper: Helper) {
 fn made() -> String {
     let mut header = BEGIN.to_owned();
     hooks::ALL.iter().for_each(|world| context(&mut header, world));
+    writeln!(header, "\n/* What lies in scratches. */").unwrap();
+    hooks::RECORDS.iter().for_each(|each| record(&mut header, each));
     writeln!(header, "\n/* What programs call: each by its number. */").unwrap();
     Helper::ALL.into_iter().for_each(|each| helper(&mut header, each));
     writeln!(header, "\n#endif").unwrap();

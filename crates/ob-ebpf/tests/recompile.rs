@@ -13,7 +13,7 @@ use ob_ebpf::elf::Object;
 const VERSION: u32 = 19;
 /// The first version that knows `-mcpu=v4`.
 const VERSION4_SINCE: u32 = 18;
-const OBJECTS: [(&str, &str); 7] = [
+const OBJECTS: [(&str, &str); 10] = [
     ("calls", "v3"),
     ("data", "v2"),
     ("entries", "v1"),
@@ -21,10 +21,18 @@ const OBJECTS: [(&str, &str); 7] = [
     ("version4", "v4"),
     ("atomics", "v3"),
     ("refused", "v3"),
+    ("function_alone", "v3"),
+    ("hook_twice", "v3"),
+    ("leaks", "v3"),
 ];
 /// Programs that people are shown, in `examples/programs`.
-const PROGRAMS: [(&str, &str); 4] =
-    [("bpfkv_get", "v3"), ("btree_search", "v3"), ("count_lines", "v3"), ("rocksdb_block", "v3")];
+const PROGRAMS: [(&str, &str); 5] = [
+    ("bpfkv_get", "v3"),
+    ("btree_search", "v3"),
+    ("count_lines", "v3"),
+    ("kv_get", "v3"),
+    ("rocksdb_block", "v3"),
+];
 
 /// A compiler and what strips its debug information, which BTF is not part of.
 struct Tools {

@@ -20,9 +20,9 @@ use ob_core::{NodeId, Token};
 use ob_files_card::WriteObserver;
 use ob_memory::Slice;
 use ob_offload::{
-    Application, BlockRead, BlocksRead, Candidate, Candidates, Cut, Engine, EngineConfig, FileRead, Files,
-    Hit, Item, Key, ReadBytes, Reason, Reply, ReplyOrder, ReplySink, Requests, Route, Stamp, Standing, State,
-    Verdict, cut_by_length,
+    Application, BlockRead, BlocksRead, Candidate, Candidates, Changes, Cut, Engine, EngineConfig, FileRead,
+    Files, Hit, Item, Key, ReadBytes, Reason, Reply, ReplyOrder, ReplySink, Requests, Route, Stamp, Standing,
+    State, Verdict, cut_by_length,
 };
 use ob_table::{Table, TableConfig};
 
@@ -96,9 +96,10 @@ impl Application for Pages {
         candidates.ends_at(offset + bytes.len() as u64);
     }
 
-    fn invalidate(&self, _: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
+    fn invalidate(&self, _: u32, offset: u64, len: u64, keys: &mut Vec<Key>) -> Changes {
         let (first, end) = (offset / PAGE_LEN as u64, (offset + len).div_ceil(PAGE_LEN as u64));
         keys.extend((first..end).filter_map(|page| Key::new(&page.to_le_bytes()).ok()));
+        Changes::Keys
     }
 
     fn unavailable(&self, id: u64, _: bool, reply: &mut Vec<u8>) {

@@ -276,9 +276,15 @@ pub trait Application {
 
     /// Lists the keys in what the host is about to read from a file, to change it later (the paper's *Invalidate*). The table
     /// forgets them before anything of it reaches the host, and takes only what was written, or is attested, as of a request that is
-    /// forwarded afterwards. A service whose every change is a request needs none.
-    fn invalidate(&self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
+    /// forwarded afterwards; or it forgets everything, where the keys cannot be told. A service whose every change is a request needs none.
+    fn invalidate(&self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) -> Changes {
         let _ = (file, offset, len, keys);
+        Changes::Nothing
+    }
+
+    /// Whether [`Self::cache`] has become another function since this was last asked: what the table holds means nothing then.
+    fn is_renewed(&self) -> bool {
+        false
     }
 
     /// Writes what a client is told whose request only the host can answer, while it is away. If it was forwarded, the host may

@@ -213,6 +213,7 @@ impl<A: Application> Engine<A> {
         if request.len() > self.config.request_len_max {
             return Err(Reason::TooLong);
         }
+        self.renew();
         self.look_up(keys)?;
         let index = self.free.pop().ok_or(Reason::Busy)?;
         let started = self.plan(index, request, now);
@@ -227,6 +228,14 @@ impl<A: Application> Engine<A> {
         (context.owner, context.id) = (owner, id);
         context.state = Some(if reading { State::Reading } else { State::Ready });
         Ok(ContextId(index))
+    }
+
+    /// What another function has found is not for the one that there is now.
+    fn renew(&mut self) {
+        if self.application.is_renewed() {
+            let now = self.watch.borrow_mut().forget_candidates();
+            self.writer.borrow_mut().clear(now);
+        }
     }
 
     /// Asks the memory for what the table has of a key that is likely to be asked for next.
@@ -514,6 +523,7 @@ impl<A: Application> Engine<A> {
     /// Rule 3: the log is complete up to an address, and what was written before it may be admitted; `last` is the greatest
     /// stamp that was ever given.
     pub fn settled(&mut self, address: u64, last: Stamp) {
+        self.renew();
         self.admitted_to = self.admitted_to.max(address);
         self.admit_up_to(address, last);
     }

@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     EarlierLifeKept,
     /// `partly-answered`: a request for several keys is answered though only some are there.
     PartlyAnswered,
+    /// `outdated-check`: what a program has planned is checked by the one that came after it.
+    OutdatedCheck,
 }
 
 /// Whether a bug is planted.
@@ -32,6 +34,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "flush-keeps" => Some(Bug::FlushKeeps),
         "earlier-life-kept" => Some(Bug::EarlierLifeKept),
         "partly-answered" => Some(Bug::PartlyAnswered),
+        "outdated-check" => Some(Bug::OutdatedCheck),
         _ => None,
     });
     *planted == Some(bug)

@@ -51,6 +51,8 @@ reasons! {
     ReadFailed, "read-failed";
     /// What was read is not what the table meant.
     Mismatch, "mismatch";
+    /// A program of the service said so.
+    Program, "program";
     /// A request before it on the same connection went to the host after all.
     Behind, "behind";
 }

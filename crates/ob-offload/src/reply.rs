@@ -18,6 +18,8 @@ pub(crate) enum Part {
 pub struct Reply {
     pub(crate) own: Vec<u8>,
     pub(crate) parts: Vec<Part>,
+    /// Whose function has planned the reads of it: 0 for the service's own, else that of programs.
+    pub(crate) planned_by: u64,
 }
 
 impl Reply {
@@ -25,6 +27,7 @@ impl Reply {
     pub fn clear(&mut self) {
         self.own.clear();
         self.parts.clear();
+        self.planned_by = 0;
     }
 
     /// Appends bytes.
@@ -79,6 +82,11 @@ pub struct ReadBytes<'a> {
 }
 
 impl<'a> ReadBytes<'a> {
+    /// How many reads there were.
+    pub(crate) fn len(&self) -> usize {
+        self.filled.len()
+    }
+
     /// The bytes of a read, as many as were asked for.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         let filled = self.filled.get(index)?.as_ref()?;

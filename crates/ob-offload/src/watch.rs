@@ -15,7 +15,7 @@ use ob_files_card::WriteObserver;
 
 use ob_table::{Key, Stamp, TableWriter};
 
-use crate::application::{Application, Candidates};
+use crate::application::{Application, Candidates, Changes};
 use crate::plant::{Bug, is_planted};
 
 /// Files whose writes are looked at, and what was found in them.
@@ -90,6 +90,13 @@ impl Watch {
         self.len
     }
 
+    /// Forgets records, which were found by a function that is gone; what outdates them.
+    pub(crate) fn forget_candidates(&mut self) -> Stamp {
+        self.waiting.clear();
+        self.len = 0;
+        self.now()
+    }
+
     /// Takes records out behind which the log is settled. Writes may be taken out of order, so all are looked at.
     pub(crate) fn settle(&mut self, address: u64, mut admit: impl FnMut(&Candidates)) {
         for _ in 0..self.waiting.len() {
@@ -142,8 +149,11 @@ impl<A: Application> WriteObserver for Watcher<A> {
         let mut watch = self.watch.borrow_mut();
         let Some(name) = watch.names.get(&file).copied() else { return };
         let mut keys = std::mem::take(&mut watch.keys);
-        self.application.invalidate(name, offset, len, &mut keys);
+        let changes = self.application.invalidate(name, offset, len, &mut keys);
         let mut writer = self.writer.borrow_mut();
+        if changes == Changes::Everything {
+            writer.clear(watch.now());
+        }
         for key in keys.drain(..).filter(|_| !is_planted(Bug::ReadUnseen)) {
             writer.invalidate(&key, watch.now());
         }

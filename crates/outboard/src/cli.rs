@@ -13,11 +13,12 @@ use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_pro
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::bpf::{self, BpfCommand, BpfError};
 use crate::config::{Config, ConfigError};
+use crate::control::ControlError;
 use crate::files::{self, FilesCommand, FilesError};
 use crate::halves::HalfError;
 use crate::initiator::{self, InitiatorError, NvmeCommand};
-use crate::nvme::admin::AdminError;
 use crate::nvme::{self, NamespaceCommand};
+use crate::programs::{self, OffloadCommand, OffloadError};
 use crate::sim::{self, SCENARIOS, SimError, SimOptions};
 use crate::status::{Health, StatusError, fetch, show};
 use crate::supervise::{self, UpError};
@@ -145,9 +146,22 @@ Examples:
   outboard bpf run get.o --data node.bin --trace
   outboard bpf disasm get.o
 
-No card is needed. Cards do not take programs yet."
+No card is needed. `outboard offload` loads programs into a running one."
     )]
     Bpf(BpfCommand),
+    /// Load programs (eBPF) into a running card, which then asks them about a service's requests
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard offload load examples/programs/kv_get.o
+  outboard offload ls
+  outboard offload rm kv_get
+
+A program that is loaded answers from the next request on, until it is taken out; it stays over restarts of
+the card. What it leaves or fails at, the service answers itself. docs/programs.md tells how to write one."
+    )]
+    Offload(OffloadCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -302,9 +316,12 @@ pub enum CommandError {
     /// A command about files.
     #[error(transparent)]
     Files(FilesError),
-    /// A command about namespaces.
+    /// A command that a running card was to carry out.
     #[error(transparent)]
-    Namespace(#[from] AdminError),
+    Control(#[from] ControlError),
+    /// A command about a service's programs.
+    #[error(transparent)]
+    Offload(OffloadError),
     /// A command about a target.
     #[error(transparent)]
     Initiator(InitiatorError),
@@ -377,7 +394,8 @@ impl CommandError {
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
-            Self::Namespace(_)
+            Self::Control(_)
+            | Self::Offload(_)
             | Self::Bpf(_)
             | Self::Status(_)
             | Self::BenchHalf(_)
@@ -416,6 +434,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Namespace(command) => nvme::run(&command),
         Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bpf(command) => Ok(bpf::run(&command)?),
+        Command::Offload(command) => programs::run(&command),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),

@@ -20,6 +20,8 @@ mod hosts;
 mod memory;
 #[path = "kv/model.rs"]
 mod model;
+#[path = "kv/programs.rs"]
+mod programs;
 mod support;
 
 use std::io::Write;
@@ -33,11 +35,14 @@ use support::resp::{Client, Value, request};
 
 const MIB: usize = 1 << 20;
 
-/// What a user gets is the same whoever does the work.
-macro_rules! in_both_placements {
+/// What a user gets is the same whoever does the work, and whatever says how.
+macro_rules! in_all_placements {
     ($($name:ident)*) => {
         mod on_the_card {
             $(#[test] fn $name() { super::$name(super::Setup::CARD); })*
+        }
+        mod on_the_card_by_programs {
+            $(#[test] fn $name() { super::$name(super::Setup::PROGRAMS); })*
         }
         mod on_the_host {
             $(#[test] fn $name() { super::$name(super::Setup::HOST); })*
@@ -45,7 +50,7 @@ macro_rules! in_both_placements {
     };
 }
 
-in_both_placements! {
+in_all_placements! {
     a_get_behind_a_set_returns_what_was_set
     replies_keep_their_order
     requests_arrive_in_any_pieces
@@ -106,6 +111,9 @@ fn replies_keep_their_order(setup: Setup) {
             assert_eq!(client.ask_line("SET settled v").unwrap(), Value::ok());
             service.wait_until_the_card_serves("settled");
         }
+    }
+    if setup.by_programs {
+        assert!(service.answered_by_programs() > 100, "{}", service.offload(&["ls"]));
     }
     if setup.placement == "card" {
         // The card publishes its counts now and then, not with each request.

@@ -194,10 +194,11 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
         candidates.ends_at(offset + bytes.len() as u64);
     }
 
-    fn invalidate(&self, _: u32, offset: u64, len: u64, keys: &mut Vec<Key>) {
+    fn invalidate(&self, _: u32, offset: u64, len: u64, keys: &mut Vec<Key>) -> Changes {
         if self.invalidates.get() {
             keys.extend(self.begins.borrow().range(offset..offset + len).map(|(_, key)| *key));
         }
+        Changes::Keys
     }
 
     fn full(&self, reply: &mut Vec<u8>) {

@@ -23,6 +23,7 @@ mod function;
 mod machine;
 
 use std::cell::Cell;
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -95,6 +96,12 @@ pub enum CompileError {
 #[derive(Clone)]
 pub struct Compiled {
     parts: Arc<Parts>,
+}
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Compiled({} bytes for {})", self.code_len(), self.parts.world.name)
+    }
 }
 
 struct Parts {

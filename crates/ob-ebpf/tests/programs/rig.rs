@@ -6,18 +6,20 @@ use std::sync::Arc;
 
 use ob_ebpf::call::{Call, NoLog, NoTable, Outcome};
 use ob_ebpf::compiler::{self, Compiled};
-use ob_ebpf::elf::Object;
-use ob_ebpf::hooks::{STORAGE, STORAGE_SCRATCH_LEN};
+use ob_ebpf::elf::{Entry, Object};
+use ob_ebpf::hooks::{self, STORAGE, STORAGE_SCRATCH_LEN};
 use ob_ebpf::interpreter::{Interpreter, Observer, Value};
 use ob_ebpf::isa::Register;
 use ob_ebpf::program::Program;
 use ob_ebpf::verifier::{self, Accepted, Options};
+use ob_ebpf::world::World;
 
 pub(crate) const SCRATCH_LEN: usize = STORAGE_SCRATCH_LEN as usize;
 pub(crate) const FUEL: u32 = 1 << 20;
 
 /// A program, verified and compiled.
 pub(crate) struct Rig {
+    pub(crate) name: String,
     pub(crate) program: Arc<Program>,
     pub(crate) accepted: Accepted,
     /// As it is run: without checks of what is proven.
@@ -64,11 +66,28 @@ impl Observer for Counting<'_> {
 }
 
 impl Rig {
+    /// The only program of an object.
     pub(crate) fn new(name: &str) -> Self {
+        let mut rigs = Self::all(name);
+        assert_eq!(rigs.len(), 1, "{name} has several programs");
+        rigs.remove(0)
+    }
+
+    /// All programs of an object, each for its hook.
+    pub(crate) fn all(name: &str) -> Vec<Self> {
         let objects = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/programs");
         let bytes = std::fs::read(objects.join(format!("{name}.o"))).unwrap();
-        let program = Arc::new(Object::parse(&bytes).unwrap().program(None).unwrap());
-        let accepted = verifier::verify(&program, &STORAGE, Options::default())
+        let object = Object::parse(&bytes).unwrap();
+        let rig = |entry: &Entry| {
+            let world = hooks::ALL.into_iter().find(|world| world.name == entry.hook).unwrap();
+            Self::of(&entry.name, object.program(Some(&entry.name)).unwrap(), world)
+        };
+        object.entries().iter().map(rig).collect()
+    }
+
+    fn of(name: &str, program: Program, world: &World) -> Self {
+        let program = Arc::new(program);
+        let accepted = verifier::verify(&program, world, Options::default())
             .unwrap_or_else(|refused| panic!("{name}: {refused}"));
         let compile = |keep_checks| {
             compiler::compile(&accepted.verified, compiler::Options { keep_checks })
@@ -81,7 +100,7 @@ impl Rig {
         });
         let touches = touches.collect();
         let checks = accepted.checks.iter().map(|check| check.at).collect();
-        Self { program, accepted, compiled, asserting, checks, touches }
+        Self { name: name.to_owned(), program, accepted, compiled, asserting, checks, touches }
     }
 
     /// Calls the program with what was read, by all that runs programs; they agree.

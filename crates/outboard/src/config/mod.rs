@@ -15,6 +15,7 @@ mod files;
 mod kv;
 mod network;
 mod nvme;
+mod programs;
 mod quantity;
 mod read;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use kv::{Durability, KvConfig, Password, Placement};
 pub use network::Network;
 pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
+pub use programs::ProgramsConfig;
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
 
 /// The names that `[link] model` accepts.
@@ -61,6 +63,8 @@ pub struct Config {
     pub nvme: NvmeConfig,
     /// The store that Redis clients use.
     pub kv: KvConfig,
+    /// What programs may take.
+    pub programs: ProgramsConfig,
     /// The status endpoint.
     pub status: StatusConfig,
     /// What is logged.
@@ -191,6 +195,8 @@ pub struct CardConfig {
     pub nvme: NvmeConfig,
     /// The store that Redis clients use.
     pub kv: KvConfig,
+    /// What programs may take.
+    pub programs: ProgramsConfig,
     /// Where its status is served.
     pub status: StatusConfig,
     /// Where the values came from, for errors that show only when they are used.
@@ -331,6 +337,7 @@ impl Default for Config {
             files: FilesConfig::default(),
             nvme: NvmeConfig::default(),
             kv: KvConfig::default(),
+            programs: ProgramsConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
             source: ConfigSource::default(),
@@ -387,6 +394,7 @@ impl Config {
             files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
             nvme: self.nvme.below(&self.data),
             kv: self.kv.clone(),
+            programs: self.programs.clone(),
             status: self.status.clone(),
             source: self.source.clone(),
         }

@@ -14,15 +14,19 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::{
     ByteSize, Config, Durability, FilesConfig, FilesDevice, KvConfig, LINK_MODELS, LinkConfig, LinkKind,
     LogConfig, LogLevel, Mistake, NamespaceDevice, Network, NvmeConfig, Password, Place, Placement,
-    ReactorConfig, SegmentSize, StatusConfig, SubsystemConfig, TimeSpan, files, nvme, together,
+    ProgramsConfig, ReactorConfig, SegmentSize, StatusConfig, SubsystemConfig, TimeSpan, files, nvme,
+    together,
 };
 use crate::spelling::nearest;
 
 const TOP: &str = "";
 
+/// Objects that a tenant can be allowed.
+const OBJECTS_MAX: usize = 1024;
+
 // Every section with its keys, in the order in which a message lists them.
 const SECTIONS: &[(&str, &[&str])] = &[
-    (TOP, &["data", "link", "reactor", "files", "nvme", "kv", "status", "log"]),
+    (TOP, &["data", "link", "reactor", "files", "nvme", "kv", "programs", "status", "log"]),
     (
         "link",
         &[
@@ -71,6 +75,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "password",
         ],
     ),
+    ("programs", &["objects", "instructions", "fuel", "share"]),
     ("status", &["listen"]),
     ("log", &["level"]),
 ];
@@ -161,6 +166,7 @@ impl Reader<'_> {
                     self.check_subsystems(&config.nvme, value);
                 }
                 "kv" => self.section(key, value, &mut config.kv, Self::kv),
+                "programs" => self.section(key, value, &mut config.programs, Self::programs),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),
                 _ => self.unknown(TOP, key),
@@ -327,6 +333,27 @@ impl Reader<'_> {
             }
             "password" => self.set("kv", key, value, &mut kv.password, |value| password(value).map(Some)),
             _ => self.unknown("kv", key),
+        }
+    }
+
+    fn programs(&mut self, programs: &mut ProgramsConfig, key: &SpannedKey<'_>, value: &SpannedValue<'_>) {
+        let number = |value: &DeValue<'_>, most: u32| {
+            count(value, most as usize).map(|number| u32::try_from(number).unwrap_or(most))
+        };
+        match key.get_ref().as_ref() {
+            "objects" => {
+                self.set("programs", key, value, &mut programs.objects, |value| count(value, OBJECTS_MAX));
+            }
+            "instructions" => {
+                let most = OBJECTS_MAX * ob_ebpf::isa::INSTRUCTIONS_MAX;
+                self.set("programs", key, value, &mut programs.instructions, |value| count(value, most));
+            }
+            "fuel" => {
+                let fuel = |value: &DeValue<'_>| number(value, ob_ebpf::hooks::CALL_FUEL_MAX);
+                self.set("programs", key, value, &mut programs.fuel, fuel);
+            }
+            "share" => self.set("programs", key, value, &mut programs.share, |value| number(value, 100)),
+            _ => self.unknown("programs", key),
         }
     }
 

@@ -14,16 +14,19 @@ use ob_core::Clock;
 use ob_files_card::FilesService;
 use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
+use ob_offload::ProgramSlot;
 use ob_wire_link::files::FILES_SERVICE;
 use ob_wire_link::stream::KV_SERVICE;
 
 use super::descriptors::allow_descriptors;
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind, Placement};
+use crate::control::{ControlRequest, ControlServer, answer_of};
 use crate::files::{CardDevice, Mounted, flush_device, mount};
 use crate::kv::{Attachments, KvCard, KvGroup};
-use crate::nvme::{NvmeError, NvmeService};
+use crate::nvme::{Directory, NvmeError, NvmeService};
 use crate::probe::{PROBE_SERVICE, ProbeService};
+use crate::programs::CardPrograms;
 use crate::router::{Router, Services};
 use crate::signals::StopSignal;
 use crate::status::{StatusBoard, StatusServer};
@@ -89,9 +92,12 @@ pub fn run_card(
         files: FilesService::new(files, device),
         kv: KvGroup::default(),
     };
-    let mut kv = start_kv(config, &reactor, &mut services)?;
+    let programs = CardPrograms::start(config).map_err(HalfError::system("start a thread"))?;
+    let mut kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let mut card = open_link(config, &life, reactor, services)?;
-    let mut nvme = start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
+    let (mut nvme, namespaces) =
+        start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
+    let _control = start_control(config, namespaces, programs)?;
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, waker) = (Arc::clone(&asked), card.reactor.handle().waker());
@@ -120,7 +126,7 @@ pub fn run_card(
 
 /// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of
 /// them could take a file away before its namespace holds it.
-fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeError> {
+fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<(NvmeService, Directory), NvmeError> {
     let (handle, files) = (card.reactor.handle(), card.service.services().files.local());
     let mut events = Vec::new();
     NvmeService::start(config, &handle, files, &mut || {
@@ -133,16 +139,31 @@ fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<NvmeService, NvmeE
     })
 }
 
+/// From here on the card can be administered.
+fn start_control(
+    config: &CardConfig,
+    namespaces: Directory,
+    programs: CardPrograms,
+) -> Result<ControlServer, HalfError> {
+    let path = config.control_socket();
+    let started = ControlServer::start(&path, move |request, body| match request {
+        ControlRequest::Namespaces(message) => answer_of(namespaces.ask(message)),
+        ControlRequest::Programs(request) => answer_of(programs.ask(request, body)),
+    });
+    started.map_err(|source| HalfError::Control { path, source })
+}
+
 /// The key-value store, if clients reach it through this half.
 fn start_kv(
     config: &CardConfig,
     reactor: &Reactor,
     services: &mut CardServices,
+    programs: Arc<ProgramSlot>,
 ) -> Result<Option<KvCard>, HalfError> {
     if !config.kv.enabled || config.kv.placement != Placement::Card {
         return Ok(None);
     }
-    let started = KvCard::start(config, &reactor.handle(), services.files.local());
+    let started = KvCard::start(config, &reactor.handle(), services.files.local(), programs);
     let (kv, Attachments { group, observer }) = started.map_err(|error| HalfError::Kv(Box::new(error)))?;
     services.kv = group;
     services.files.observe_writes(observer);

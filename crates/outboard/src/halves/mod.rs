@@ -151,6 +151,17 @@ pub enum HalfError {
         /// The line to change.
         fix: String,
     },
+    /// The card cannot be administered.
+    #[error(
+        "cannot listen on {} for administration: {source}\n\
+         hint: the card's directory must be writable and its path short; --data DIR gives another", path.display()
+    )]
+    Control {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The card's files cannot be used.
     #[error(transparent)]
     Files(Box<FilesDeviceError>),
@@ -179,7 +190,12 @@ impl HalfError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Directory { .. } | Self::Busy { .. } | Self::Incarnation(_) => true,
-            Self::Listen { .. } | Self::Socket { .. } | Self::Files(_) | Self::Nvme(_) | Self::Kv(_) => true,
+            Self::Listen { .. }
+            | Self::Socket { .. }
+            | Self::Control { .. }
+            | Self::Files(_)
+            | Self::Nvme(_)
+            | Self::Kv(_) => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }

@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ob_core::{AttachmentId, Instant};
 use ob_director::ring::{RingPort, RingService};
@@ -15,9 +16,9 @@ use ob_director::{
     Director, DirectorConfig, DirectorCounts, DirectorDriver, FlowPattern, Now, Protocol, Signature,
 };
 use ob_files_card::{LocalFiles, WriteObserver};
-use ob_io::{Event, Handle, TcpNet};
+use ob_io::{Event, Handle, MonotonicClock, TcpNet};
 use ob_kv::card::KvApplication;
-use ob_offload::{Engine, EngineConfig, EngineCounts, Reason};
+use ob_offload::{Engine, EngineConfig, EngineCounts, ProgramSlot, Programmed, Reason};
 use ob_ring::{Batch, CardSender, CardService, GroupKey};
 use ob_table::{Counts as TableCounts, Table, TableConfig};
 use ob_wire_link::stream::KV_SERVICE;
@@ -45,7 +46,7 @@ fn signature(config: &KvConfig) -> Signature {
 
 /// The card's half of the service.
 pub struct KvCard {
-    driver: DirectorDriver<TcpNet, RingPort, LocalFiles, KvApplication>,
+    driver: DirectorDriver<TcpNet, RingPort, LocalFiles, Programmed<KvApplication>>,
     address: SocketAddr,
 }
 
@@ -125,10 +126,11 @@ impl KvCard {
         config: &CardConfig,
         handle: &Handle,
         files: LocalFiles,
+        programs: Arc<ProgramSlot>,
     ) -> Result<(Self, Attachments), KvError> {
         let section = &config.kv;
-        let application =
-            Rc::new(KvApplication { needs_password: section.password.is_some(), ..KvApplication::default() });
+        let native = KvApplication { needs_password: section.password.is_some(), ..KvApplication::default() };
+        let application = Rc::new(Programmed::new(native, programs, Box::new(MonotonicClock)));
         let table = Table::new(TableConfig::with_memory_max(section.table.0));
         let (_, writer) = table.map_err(|error| KvError::Table {
             error,

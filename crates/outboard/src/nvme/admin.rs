@@ -1,16 +1,11 @@
-//! Administration of a running card: requests of one line, answers of one line, over a socket in the card's directory.
+//! What administrators ask about namespaces, on its way to the thread that serves them.
 //!
 //! ```text
-//!   outboard namespace … ──▶ card/control.sock ──▶ a thread ──▶ AdminOutbox ──▶ AdminInbox ──▶ the Shard that it is about
-//!                        ◀──────────────────────────────────── answer ◀─┘
+//!   outboard namespace … ──▶ the control socket's thread ──▶ AdminOutbox ──▶ AdminInbox ──▶ the Shard that it is about
+//!                        ◀─────────────────────────── answer ◀─┘
 //! ```
-//!
-//! Whoever may use the socket may change what the card serves: it belongs to the card's user alone.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -18,9 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a request at most.
-const REQUEST_LEN_MAX: u64 = 64 << 10;
-/// How long either side waits for the other.
+/// How long the thread that asks waits for the one that serves.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Requests that wait for the reactor.
 const WAITING_MAX: usize = 16;
@@ -84,25 +77,6 @@ pub struct NamespaceFacts {
 
 /// What a card answers: the namespaces as they are then, or why nothing was done.
 pub type AdminAnswer = Result<Vec<NamespaceFacts>, String>;
-
-/// Why a card could not be asked, or refused.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminError {
-    /// Nobody answers there.
-    #[error("no card answers at {}: {source}\nhint: is it running? --data DIR and --config FILE say which", path.display())]
-    Unreachable {
-        /// The socket.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// It answered nonsense.
-    #[error("the card's answer cannot be understood: {0}\nhint: are card and command of the same version?")]
-    Answer(serde_json::Error),
-    /// It refused.
-    #[error("{0}")]
-    Refused(String),
-}
 
 /// A request, and where its answer goes.
 pub(crate) struct AdminCall {
@@ -183,78 +157,6 @@ pub(crate) fn mailbox(wake: impl Fn() + Send + 'static) -> (AdminOutbox, AdminIn
     (outbox, AdminInbox { calls, rung })
 }
 
-/// The card's end of the socket.
-pub(crate) struct AdminServer {
-    path: PathBuf,
-}
-
-impl AdminServer {
-    /// Listens, and has requests answered, one after the other.
-    pub(crate) fn start(
-        path: &Path,
-        answer: impl Fn(AdminMessage) -> AdminAnswer + Send + 'static,
-    ) -> io::Result<Self> {
-        // The card's directory is locked: what is there is of a card that is gone.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
-                if let Err(error) = serve(&stream, &answer) {
-                    tracing::debug!("a request of the control socket failed: {error}");
-                }
-            }
-        })?;
-        Ok(Self { path: path.to_owned() })
-    }
-}
-
-impl Drop for AdminServer {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn serve(stream: &UnixStream, answer: impl Fn(AdminMessage) -> AdminAnswer) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_LEN_MAX)).read_line(&mut line)?;
-    let answer: AdminAnswer = match serde_json::from_str(&line) {
-        Err(error) => {
-            Err(format!("this is not a request: {error}\nhint: are card and command of the same version?"))
-        }
-        Ok(message) => answer(message),
-    };
-    let mut text = serde_json::to_string(&answer)?;
-    text.push('\n');
-    let mut stream = stream;
-    stream.write_all(text.as_bytes())
-}
-
-/// Asks the card at this socket.
-pub(crate) fn ask(path: &Path, message: &AdminMessage) -> Result<Vec<NamespaceFacts>, AdminError> {
-    let asked = || -> io::Result<String> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE * 2))?;
-        let mut text = serde_json::to_string(message)?;
-        text.push('\n');
-        (&stream).write_all(text.as_bytes())?;
-        let mut line = String::new();
-        match BufReader::new(&stream).read_line(&mut line)? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it had answered")),
-            _ => Ok(line),
-        }
-    };
-    let line = asked().map_err(|source| AdminError::Unreachable { path: path.to_owned(), source })?;
-    let answer: AdminAnswer = serde_json::from_str(&line).map_err(AdminError::Answer)?;
-    answer.map_err(AdminError::Refused)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,30 +178,21 @@ mod tests {
 
     #[test]
     fn requests_reach_the_loop_and_answers_come_back() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("control.sock");
         let (rang, rings) = sync_channel(16);
         let (outbox, inbox) = mailbox(move || _ = rang.send(()));
-        let server = AdminServer::start(&path, move |message| outbox.ask(message)).unwrap();
         assert!(inbox.next().is_none());
         let removal = message(AdminRequest::RemoveNamespace { nsid: 3 });
-        std::thread::scope(|scope| {
-            let asking = scope.spawn(|| ask(&path, &removal));
-            rings.recv().unwrap();
-            let call = inbox.next().unwrap();
-            assert_eq!(call.message, removal);
-            call.answer(Ok(vec![facts()]));
-            assert_eq!(asking.join().unwrap().unwrap(), [facts()]);
-            let asking = scope.spawn(|| ask(&path, &message(AdminRequest::ListNamespaces)));
-            rings.recv().unwrap();
-            inbox.next().unwrap().answer(Err("no".to_owned()));
-            assert!(matches!(asking.join().unwrap(), Err(AdminError::Refused(why)) if why == "no"));
+        let removal_too = removal.clone();
+        let asking = std::thread::spawn(move || {
+            (outbox.ask(removal_too), outbox.ask(message(AdminRequest::ListNamespaces)))
         });
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        drop(server);
-        let unheard = ask(&path, &message(AdminRequest::ListNamespaces));
-        assert!(matches!(unheard, Err(AdminError::Unreachable { .. })));
+        rings.recv().unwrap();
+        let call = inbox.next().unwrap();
+        assert_eq!(call.message, removal);
+        call.answer(Ok(vec![facts()]));
+        rings.recv().unwrap();
+        inbox.next().unwrap().answer(Err("no".to_owned()));
+        assert_eq!(asking.join().unwrap(), (Ok(vec![facts()]), Err("no".to_owned())));
     }
 
     #[test]
@@ -315,33 +208,5 @@ mod tests {
         let late = unanswered(RecvTimeoutError::Timeout, PATIENCE);
         assert!(late.contains("30 seconds") && late.contains("\nhint: `outboard namespace list`"), "{late}");
         assert!(ENDING.contains("\nhint: "));
-        // One that dies has said nothing, which is no answer that could be misunderstood.
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("control.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        std::thread::scope(|scope| {
-            let asking = scope.spawn(|| ask(&path, &list()));
-            let (stream, _) = listener.accept().unwrap();
-            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-            drop(stream);
-            let error = asking.join().unwrap().unwrap_err();
-            assert!(error.to_string().contains("ended before it had answered\nhint: "), "{error}");
-        });
-    }
-
-    #[test]
-    fn nonsense_is_refused_and_harms_nobody() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("control.sock");
-        let _server = AdminServer::start(&path, |_| panic!("nobody asked anything")).unwrap();
-        for nonsense in ["\n", "{\n", "{\"request\":{\"add_namespace\":{\"size\":-1}}}\n", "[[[[[[\n"] {
-            let stream = UnixStream::connect(&path).unwrap();
-            (&stream).write_all(nonsense.as_bytes()).unwrap();
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).unwrap();
-            let answer: AdminAnswer = serde_json::from_str(&line).unwrap();
-            let told = answer.unwrap_err();
-            assert!(told.contains("not a request") && told.contains("\nhint: "), "{nonsense}: {told}");
-        }
     }
 }

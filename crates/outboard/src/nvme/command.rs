@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::admin::{self, AdminError, AdminMessage, AdminRequest, NamespaceFacts};
+use super::admin::{AdminMessage, AdminRequest, NamespaceFacts};
 use crate::cli::{CommandError, ConfigOptions};
 use crate::config::{ByteSize, FilesDevice, NamespaceDevice};
+use crate::control::{self, ControlError, ControlRequest};
 use crate::terminal::{bytes, say, table};
 
 /// The commands about namespaces.
@@ -118,7 +119,7 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
                     None => {
                         let text = "file: is followed by a path in the card's file system\n\
                                     hint: such as --device file:/volumes/a";
-                        return Err(AdminError::Refused(text.to_owned()).into());
+                        return Err(ControlError::Refused(text.to_owned()).into());
                     }
                 }),
             };
@@ -138,7 +139,7 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
                     "namespace {nsid} would become smaller, which destroys what lies beyond its new end\n\
                      hint: say --shrink if that is meant"
                 );
-                return Err(AdminError::Refused(text).into());
+                return Err(ControlError::Refused(text).into());
             }
             (list, AdminRequest::ResizeNamespace { nsid: *nsid, size: size.0 })
         }
@@ -155,7 +156,7 @@ pub(crate) fn run(command: &NamespaceCommand) -> Result<(), CommandError> {
 fn ask(list: &ListOptions, request: AdminRequest) -> Result<Vec<NamespaceFacts>, CommandError> {
     let card = list.config.load()?.card();
     let message = AdminMessage { subsystem: list.nqn.clone(), request };
-    Ok(admin::ask(&card.control_socket(), &message)?)
+    Ok(control::ask(&card.control_socket(), &ControlRequest::Namespaces(message), &[])?)
 }
 
 fn show(namespaces: &[NamespaceFacts]) -> String {

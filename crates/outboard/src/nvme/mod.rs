@@ -5,7 +5,7 @@
 //!                              │                                                       (a Shard, one a thread)
 //!                              │
 //!                              └─▶ Recorder ─▶ Catalogue: ids and reservations that outlive the card
-//!   outboard namespace ─▶ AdminServer ─▶ the Shard whose subsystem it is
+//!   outboard namespace ─▶ control socket ─▶ Directory ─▶ the Shard whose subsystem it is
 //! ```
 
 pub mod admin;
@@ -31,7 +31,7 @@ use ob_nvme::target::control::{AdminError, PortKey};
 
 use crate::config::CardConfig;
 use crate::status::NvmeFacts;
-use admin::{AdminAnswer, AdminMessage, AdminOutbox, AdminRequest, AdminServer};
+use admin::{AdminAnswer, AdminMessage, AdminOutbox, AdminRequest};
 use catalogue::{Catalogue, NamespacePlace};
 pub(crate) use catalogue::{hex, uuid_text};
 pub use command::NamespaceCommand;
@@ -127,17 +127,6 @@ pub enum NvmeError {
         /// What to do.
         fix: &'static str,
     },
-    /// The control socket cannot be made.
-    #[error(
-        "cannot listen on {} for administration: {source}\n\
-         hint: the card's directory must be writable and its path short; --data DIR gives another", path.display()
-    )]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
 }
 
 /// What the card serves over NVMe/TCP.
@@ -148,17 +137,17 @@ pub(crate) struct NvmeService {
     /// All subsystems, in the order of the configuration.
     subsystems: Vec<AnnouncedSubsystem>,
     discovery: SocketAddr,
-    _admin: AdminServer,
 }
 
 impl NvmeService {
-    /// Opens the devices, and listens. The card's files are mounted; `wait` lets them go on.
+    /// Opens the devices, and listens; who is to be asked about namespaces comes with it. The card's files are mounted; `wait` lets
+    /// them go on.
     pub(crate) fn start(
         config: &CardConfig,
         handle: &Handle,
         files: LocalFiles,
         wait: &mut dyn FnMut(),
-    ) -> Result<Self, NvmeError> {
+    ) -> Result<(Self, Directory), NvmeError> {
         let mut catalogue = Catalogue::load(&config.directory.join("nvme.json"))?;
         let mut planned = plan(config, &mut catalogue)?.into_iter();
         let threads = planned.len();
@@ -188,10 +177,7 @@ impl NvmeService {
             other.tell_of(subsystems.clone())?;
         }
         let directory = Directory { names, threads: all };
-        let path = config.control_socket();
-        let admin = AdminServer::start(&path, move |message| directory.ask(message))
-            .map_err(|source| NvmeError::Socket { path, source })?;
-        Ok(Self { first, others, subsystems, discovery, _admin: admin })
+        Ok((Self { first, others, subsystems, discovery }, directory))
     }
 
     /// The subsystems.
@@ -263,14 +249,15 @@ impl NvmeService {
 }
 
 /// Who serves which subsystem, for requests of administrators.
-struct Directory {
+pub(crate) struct Directory {
     /// Names of subsystems, in the order of the configuration.
     names: Vec<String>,
     threads: Vec<(AdminOutbox, Vec<AnnouncedSubsystem>)>,
 }
 
 impl Directory {
-    fn ask(&self, message: AdminMessage) -> AdminAnswer {
+    /// Has a request answered by the thread that it is about.
+    pub(crate) fn ask(&self, message: AdminMessage) -> AdminAnswer {
         match message {
             AdminMessage { subsystem: None, request: AdminRequest::ListNamespaces } => {
                 let listed = self.names.iter().map(|name| self.ask_of(name, AdminRequest::ListNamespaces));
@@ -381,7 +368,6 @@ mod tests {
             NvmeError::BadDevice(path()),
             NvmeError::FilesElsewhere(fix()),
             NvmeError::LeftOver(path()),
-            NvmeError::Socket { path: path(), source: source() },
         ];
         let errors =
             devices.into_iter().map(NvmeError::from).chain(refusals.into_iter().map(NvmeError::from));

@@ -18,6 +18,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// As few descriptors as a shell gives are not what bounds a half.
 const SHELL: &str = "ulimit -S -n 256";
 
+/// The store's GET, as programs.
+pub(crate) const KV_GET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/programs/kv_get.o");
+const OF_THIS_CARD: &[&str] = &["--config", "outboard.toml", "--data", "data"];
+
 /// How the service is configured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
@@ -25,11 +29,18 @@ pub(crate) struct Setup {
     pub(crate) durability: &'static str,
     /// More lines of `[kv]`.
     pub(crate) more: &'static str,
+    /// Whether the store's GET is answered by programs.
+    pub(crate) by_programs: bool,
 }
 
 impl Setup {
-    pub(crate) const CARD: Self =
-        Self { placement: "card", durability: "always", more: "memory = \"64MiB\"\npart = \"128MiB\"\n" };
+    pub(crate) const CARD: Self = Self {
+        placement: "card",
+        durability: "always",
+        more: "memory = \"64MiB\"\npart = \"128MiB\"\n",
+        by_programs: false,
+    };
+    pub(crate) const PROGRAMS: Self = Self { by_programs: true, ..Self::CARD };
     pub(crate) const HOST: Self = Self { placement: "host", ..Self::CARD };
     /// A log of many parts of which hardly anything fits into memory: it is flushed, read and compacted all the time.
     pub(crate) const TIGHT: Self = Self { more: "memory = \"8MiB\"\npart = \"1MiB\"\n", ..Self::CARD };
@@ -68,7 +79,7 @@ impl Service {
 
     fn start_within(setup: Setup, confinement: Option<Confinement>) -> Self {
         let (address, status) = free_addresses();
-        let Setup { placement, durability, more } = setup;
+        let Setup { placement, durability, more, by_programs } = setup;
         let place = Place::with_config(&format!(
             "[status]\nlisten = \"{status}\"\n[files]\nsize = \"4GiB\"\n{FREE_NVME_PORTS}\
              [kv]\nlisten = \"{address}\"\nplacement = \"{placement}\"\ndurability = \"{durability}\"\n{more}"
@@ -77,7 +88,33 @@ impl Service {
         service.start_card();
         service.start_host();
         service.wait_until_it_serves();
+        if by_programs {
+            service.offload(&["load", KV_GET]);
+        }
         service
+    }
+
+    /// What `outboard offload` says, after it has done what it was asked to.
+    pub(crate) fn offload(&self, arguments: &[&str]) -> serde_json::Value {
+        let output = self.place.output(&[&["offload"], arguments, &["--json"], OF_THIS_CARD].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What it says when it does not.
+    pub(crate) fn offload_refused(&self, arguments: &[&str]) -> String {
+        let output = self.place.output(&[&["offload"], arguments, OF_THIS_CARD].concat());
+        assert!(!output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// How many GETs programs have answered.
+    pub(crate) fn answered_by_programs(&self) -> u64 {
+        let listed = self.offload(&["ls"]);
+        let programs = listed["objects"].as_array().unwrap().iter().flat_map(|object| {
+            object["programs"].as_array().unwrap().iter().filter(|program| program["hook"] == "check")
+        });
+        programs.map(|check| check["calls"].as_u64().unwrap() - check["left"].as_u64().unwrap()).sum()
     }
 
     pub(crate) fn start_card(&mut self) {

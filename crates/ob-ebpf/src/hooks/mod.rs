@@ -1,17 +1,39 @@
 //! The hooks of the card: what programs find there, and what they say in return.
 //!
+//! A storage function answers requests that a client has sent with it:
+//!
 //! ```text
 //!   request: scratch, files, first read ─▶ read ─▶ program ──┬─ result ≠ 0: the request fails
 //!                                           ▲                ├─ done ≠ 0: the scratch is the answer
 //!                                           └────────────────┴─ else: the next read, as the program says
 //! ```
 //!
+//! The five of [`offload`] tell the card about a service's requests.
+//!
 //! `include/outboard_program.h` says the same to C; a test holds it to these tables.
 
+pub mod offload;
+pub mod record;
+
+use self::record::Record;
 use crate::world::{Entry, Field, FieldKind, World};
 
 /// All hooks.
-pub const ALL: [&World; 1] = [&STORAGE];
+pub const ALL: [&World; 6] = [
+    &STORAGE,
+    &offload::PREDICATE,
+    &offload::FUNCTION,
+    &offload::CHECK,
+    &offload::CACHE,
+    &offload::INVALIDATE,
+];
+
+/// What lies in scratches: first what others are made of.
+pub const RECORDS: &[&Record] = offload::RECORDS;
+
+/// Fuel of a call at most, whatever the hook: about 50 µs of a core, as a unit is about a nanosecond of the slowest instructions
+/// (`docs/bench/bpf.md`).
+pub const CALL_FUEL_MAX: u32 = 50_000;
 
 /// Bytes of the scratch of [`STORAGE`]: the query on the way in, the answer on the way out.
 pub const STORAGE_SCRATCH_LEN: u32 = 4096;

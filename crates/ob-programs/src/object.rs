@@ -1,0 +1,252 @@
+//! An object: its programs, ready to run.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ob_ebpf::compiler::{self, CompileError, Compiled};
+use ob_ebpf::elf::{self, LoadError};
+use ob_ebpf::hooks;
+use ob_ebpf::verifier::{self, Refused};
+use ob_ebpf::world::World;
+
+use crate::Limits;
+
+/// Why a card does not take an object.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadRefusal {
+    /// It is too long.
+    #[error("the object has {len} bytes, and {max} is the most")]
+    TooLong {
+        /// Its bytes.
+        len: usize,
+        /// The most.
+        max: usize,
+    },
+    /// It is no object.
+    #[error("{0}")]
+    Object(#[from] LoadError),
+    /// There is nothing in it that could be called.
+    #[error(
+        "no function of it is for a hook\nhint: put OB_PROGRAM(\"HOOK\") before one; hooks here are {hooks}"
+    )]
+    NoEntry {
+        /// Which hooks there are.
+        hooks: String,
+    },
+    /// A function for a hook that is not here.
+    #[error("`{entry}` is for the hook `{hook}`, which is not here; hooks here are {hooks}")]
+    Hook {
+        /// The function.
+        entry: String,
+        /// For which hook.
+        hook: String,
+        /// Which hooks there are.
+        hooks: String,
+    },
+    /// Two functions for the same hook.
+    #[error(
+        "`{first}` and `{second}` are both for the hook `{hook}`, and one object can have one\nhint: make two objects of it"
+    )]
+    HookTwice {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+        /// The hook.
+        hook: &'static str,
+    },
+    /// Functions that only work together.
+    #[error(
+        "it has a `{has}` without a `{lacks}`: what one of them plans to read, the other makes the reply of"
+    )]
+    Half {
+        /// What it has.
+        has: &'static str,
+        /// What it lacks.
+        lacks: &'static str,
+    },
+    /// The verifier has refused one.
+    #[error("`{entry}` is refused: {why}")]
+    Refused {
+        /// The function.
+        entry: String,
+        /// Where and why.
+        why: Box<Refused>,
+    },
+    /// There is no native code of one.
+    #[error("`{entry}` cannot be compiled: {why}")]
+    NotCompiled {
+        /// The function.
+        entry: String,
+        /// Why.
+        why: CompileError,
+    },
+    /// The tenant has as many as it may.
+    #[error("`{tenant}` has {max} objects, which is its limit\nhint: take one out first")]
+    TooMany {
+        /// The tenant.
+        tenant: String,
+        /// The limit.
+        max: usize,
+    },
+    /// The tenant's programs would be longer than they may.
+    #[error(
+        "the programs of `{tenant}` would have {instructions} instructions together, and its limit is {max}\nhint: take one out first"
+    )]
+    TooLarge {
+        /// The tenant.
+        tenant: String,
+        /// How many there would be.
+        instructions: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The name is no name.
+    #[error(
+        "`{0}` is no name for an object: use up to 64 letters, digits, `.`, `-` and `_`, and no `.` at the begin"
+    )]
+    Name(String),
+    /// The hook is taken.
+    #[error(
+        "the hook `{hook}` has a program already, of `{by}`\nhint: take that out first, or give this one the same name, which replaces it"
+    )]
+    Taken {
+        /// The hook.
+        hook: &'static str,
+        /// Whose program is there.
+        by: String,
+    },
+    /// Verifier or compiler have failed by themselves.
+    #[error(
+        "the card has failed over this object: {0}\nhint: this is a fault of Outboard; please report it with the object"
+    )]
+    Failed(String),
+}
+
+/// A program of an object.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The function's name.
+    pub name: String,
+    /// What it is called by.
+    pub hook: &'static World,
+    /// What is run.
+    pub code: Compiled,
+    /// Its instructions.
+    pub instructions: usize,
+    /// Accesses to memory, and ranges that helpers get.
+    pub accesses: usize,
+    /// How many of them are checked when it runs.
+    pub checks: usize,
+}
+
+/// An object whose programs are ready to run.
+#[derive(Debug)]
+pub struct Object {
+    /// What it is called here.
+    pub name: String,
+    /// Its programs, one a hook.
+    pub entries: Vec<Entry>,
+    /// Bytes of it.
+    pub len: usize,
+    /// How long it took to verify and compile.
+    pub took: Duration,
+}
+
+impl Object {
+    /// The program for a hook.
+    #[must_use]
+    pub fn entry(&self, hook: &World) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.hook.name == hook.name)
+    }
+
+    /// Instructions of all its programs.
+    #[must_use]
+    pub fn instructions(&self) -> usize {
+        self.entries.iter().map(|entry| entry.instructions).sum()
+    }
+
+    /// Verifies and compiles what is in an object for these hooks. This takes milliseconds, and seconds at worst.
+    pub(crate) fn prepare(
+        name: &str,
+        bytes: &[u8],
+        hooks: &[&'static World],
+        limits: &Limits,
+        has_room: impl Fn(usize) -> Result<(), LoadRefusal>,
+    ) -> Result<Self, LoadRefusal> {
+        if bytes.len() > limits.object_len {
+            return Err(LoadRefusal::TooLong { len: bytes.len(), max: limits.object_len });
+        }
+        let begun = Instant::now();
+        // Bytes of others go through a large machinery here: should it panic, that is this object's end and not the card's.
+        let made = catch_unwind(AssertUnwindSafe(|| make(bytes, hooks, has_room)));
+        let entries = made.unwrap_or_else(|_| Err(LoadRefusal::Failed("it has panicked".to_owned())))?;
+        Ok(Self { name: name.to_owned(), entries, len: bytes.len(), took: begun.elapsed() })
+    }
+}
+
+fn make(
+    bytes: &[u8],
+    hooks: &[&'static World],
+    has_room: impl Fn(usize) -> Result<(), LoadRefusal>,
+) -> Result<Vec<Entry>, LoadRefusal> {
+    let known = || hooks.iter().map(|world| world.name).collect::<Vec<_>>().join(", ");
+    let object = elf::Object::parse(bytes)?;
+    let mut programs = Vec::new();
+    for entry in object.entries() {
+        // A section may say more behind its hook, such as `check/get`.
+        let hook = entry.hook.split('/').next().unwrap_or_default();
+        let Some(world) = hooks.iter().copied().find(|world| world.name == hook) else {
+            return Err(LoadRefusal::Hook {
+                entry: entry.name.clone(),
+                hook: hook.to_owned(),
+                hooks: known(),
+            });
+        };
+        let earlier = programs.iter().find(|(_, earlier, _): &&(String, &World, _)| earlier.name == hook);
+        if let Some((first, ..)) = earlier {
+            let (first, second) = (first.clone(), entry.name.clone());
+            return Err(LoadRefusal::HookTwice { first, second, hook: world.name });
+        }
+        programs.push((entry.name.clone(), world, Arc::new(object.program(Some(&entry.name))?)));
+    }
+    if programs.is_empty() {
+        return Err(LoadRefusal::NoEntry { hooks: known() });
+    }
+    let has = |hook: &World| programs.iter().any(|(_, world, _)| world.name == hook.name);
+    for (one, other) in [(FUNCTION, CHECK), (CHECK, FUNCTION)] {
+        if has(one) && !has(other) {
+            return Err(LoadRefusal::Half { has: one.name, lacks: other.name });
+        }
+    }
+    has_room(programs.iter().map(|(_, _, program)| program.instructions().len()).sum())?;
+    programs
+        .into_iter()
+        .map(|(name, hook, program)| {
+            let accepted = verifier::verify(&program, hook, verifier::Options::default())
+                .map_err(|why| LoadRefusal::Refused { entry: name.clone(), why })?;
+            let code = compiler::compile(&accepted.verified, compiler::Options::default())
+                .map_err(|why| LoadRefusal::NotCompiled { entry: name.clone(), why })?;
+            Ok(Entry {
+                name,
+                hook,
+                code,
+                instructions: program.instructions().len(),
+                accesses: accepted.accesses,
+                checks: accepted.checks.len(),
+            })
+        })
+        .collect()
+}
+
+const FUNCTION: &World = &hooks::offload::FUNCTION;
+const CHECK: &World = &hooks::offload::CHECK;
+
+impl fmt::Display for Object {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hooks: Vec<&str> = self.entries.iter().map(|entry| entry.hook.name).collect();
+        write!(formatter, "{} ({})", self.name, hooks.join(", "))
+    }
+}

@@ -1,0 +1,85 @@
+//! What a tenant may load, and what is told of the rest.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use ob_ebpf::hooks::{ALL, STORAGE, offload};
+use ob_ebpf::world::World;
+use ob_programs::{Library, Limits, LoadRefusal};
+
+const COUNT_LINES: &[u8] = include_bytes!("../../../examples/programs/count_lines.o");
+const BTREE: &[u8] = include_bytes!("../../../examples/programs/btree_search.o");
+const KV_GET: &[u8] = include_bytes!("../../../examples/programs/kv_get.o");
+const FUNCTION_ALONE: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/function_alone.o");
+const HOOK_TWICE: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/hook_twice.o");
+const LEAKS: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/leaks.o");
+
+fn load(library: &Library, name: &str, bytes: &[u8], limits: &Limits) -> Result<usize, LoadRefusal> {
+    library.load("tenant", name, bytes, &ALL, limits).map(|object| object.entries.len())
+}
+
+#[test]
+fn a_tenant_has_what_it_loads_until_it_is_taken_out() {
+    let (library, limits) = (Library::default(), Limits::default());
+    assert_eq!(load(&library, "get", KV_GET, &limits).unwrap(), 3);
+    assert_eq!(load(&library, "lines", COUNT_LINES, &limits).unwrap(), 1);
+    let names: Vec<String> = library.of("tenant").iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["get (predicate, function, check)", "lines (storage)"]);
+    assert!(library.of("another").is_empty());
+    assert_eq!(library.remove("tenant", "get").unwrap().name, "get");
+    assert!(library.remove("tenant", "get").is_none() && library.remove("another", "lines").is_none());
+    // Another program for the same hook, under the same name, takes its place.
+    load(&library, "lines", BTREE, &limits).unwrap();
+    assert_eq!(library.of("tenant")[0].entry(&STORAGE).unwrap().name, "btree_search");
+    let taken = load(&library, "more", COUNT_LINES, &limits).unwrap_err();
+    assert!(matches!(taken, LoadRefusal::Taken { hook: "storage", by } if by == "lines"));
+}
+
+#[test]
+fn what_is_beyond_a_limit_is_refused_and_harms_nobody() {
+    let library = Library::default();
+    let one = Limits { objects: 1, ..Limits::default() };
+    load(&library, "lines", COUNT_LINES, &one).unwrap();
+    assert!(matches!(load(&library, "get", KV_GET, &one), Err(LoadRefusal::TooMany { max: 1, .. })));
+    load(&library, "lines", BTREE, &one).unwrap();
+    library.load("another", "get", KV_GET, &ALL, &one).unwrap();
+    let few = Limits { instructions: 200, ..Limits::default() };
+    let refused = load(&library, "get", KV_GET, &few).unwrap_err();
+    assert!(matches!(refused, LoadRefusal::TooLarge { instructions: 201.., max: 200, .. }), "{refused}");
+    let short = Limits { object_len: KV_GET.len() - 1, ..Limits::default() };
+    assert!(matches!(load(&library, "get", KV_GET, &short), Err(LoadRefusal::TooLong { .. })));
+    assert_eq!(library.of("tenant").len(), 1);
+}
+
+#[test]
+fn every_refusal_says_what_is_wrong() {
+    let (library, limits) = (Library::default(), Limits::default());
+    let told = |name: &str, bytes: &[u8], hooks: &[&'static World]| {
+        library.load("tenant", name, bytes, hooks, &limits).unwrap_err().to_string()
+    };
+    for name in ["", ".hidden", "a/b", "a b", &"a".repeat(65), "ä"] {
+        assert!(told(name, COUNT_LINES, &ALL).contains("is no name"), "{name}");
+    }
+    assert!(told("a", b"not an object", &ALL).contains("ELF"));
+    assert!(told("a", COUNT_LINES, &[&offload::PREDICATE]).contains("`storage`, which is not here"));
+    assert!(told("a", HOOK_TWICE, &ALL).contains("`one` and `two` are both for the hook `predicate`"));
+    assert!(told("a", FUNCTION_ALONE, &ALL).contains("a `function` without a `check`"));
+    let leaks = told("a", LEAKS, &ALL);
+    assert!(leaks.contains("`leaks` is refused: ") && leaks.contains("leaks.c"), "{leaks}");
+    assert!(library.of("tenant").is_empty());
+}
+
+#[test]
+fn nothing_that_is_flipped_in_an_object_panics() {
+    let (library, limits) = (Library::default(), Limits::default());
+    let mut accepted = 0;
+    for at in (0..KV_GET.len()).step_by(37) {
+        let mut bytes = KV_GET.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        match load(&library, "a", &bytes, &limits) {
+            Err(LoadRefusal::Failed(why)) => panic!("byte {at}: {why}"),
+            Err(_) => {}
+            Ok(_) => accepted += 1,
+        }
+    }
+    assert!(accepted > 0, "some bytes mean nothing");
+}
