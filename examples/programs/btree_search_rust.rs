@@ -10,8 +10,8 @@
 
 #![no_std]
 
-use ob_program::StorageContext;
-use ob_program::numbers::{read_u64, write_u64};
+use outboard_program::StorageContext;
+use outboard_program::numbers::{read_u64, write_u64};
 
 const NODE_LEN: usize = 4096;
 const ENTRIES: usize = 255;
@@ -23,12 +23,12 @@ const VALUES: usize = KEYS + 8 * ENTRIES;
 const OK: u64 = 0;
 const CORRUPT: u64 = 1;
 
-ob_program::data_min!(NODE_LEN as u32);
+outboard_program::data_min!(NODE_LEN as u32);
 
 /// One step of a lookup.
 #[unsafe(link_section = "storage")]
 #[unsafe(no_mangle)]
-pub extern "C" fn btree_search(context: &mut StorageContext<'_>) -> u64 {
+pub extern "C" fn btree_search_rust(context: &mut StorageContext<'_>) -> u64 {
     step(context).map_or(CORRUPT, |()| OK)
 }
 
@@ -73,7 +73,7 @@ fn entries_up_to(node: &[u8; NODE_LEN], key: u64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use ob_program::STORAGE_SCRATCH_LEN;
+    use outboard_program::STORAGE_SCRATCH_LEN;
 
     use super::*;
 
@@ -99,7 +99,7 @@ mod tests {
         for (key, is_found, value) in [(20, 1, 2000), (10, 1, 1000), (15, 0, 0), (9, 0, 0), (99, 0, 0)] {
             let (node, mut scratch) = (node(LEAF, 2), scratch(key));
             let mut context = StorageContext::new(&node, &mut scratch);
-            assert_eq!((btree_search(&mut context), context.done), (OK, 1));
+            assert_eq!((btree_search_rust(&mut context), context.done), (OK, 1));
             assert_eq!(
                 (read_u64(&scratch, 8), read_u64(&scratch, 16)),
                 (Some(is_found), Some(value)),
@@ -112,13 +112,13 @@ mod tests {
     fn an_inner_node_says_where_to_go_on() {
         let (node, mut scratch) = (node(0, 2), scratch(15));
         let mut context = StorageContext::new(&node, &mut scratch).with_file(3);
-        assert_eq!((btree_search(&mut context), context.done), (OK, 0));
+        assert_eq!((btree_search_rust(&mut context), context.done), (OK, 0));
         assert_eq!((context.next_file, context.next_offset, context.next_len), (3, 1000, 4096));
     }
 
     #[test]
     fn a_node_of_too_many_entries_is_corrupt() {
         let (node, mut scratch) = (node(LEAF, 256), scratch(15));
-        assert_eq!(btree_search(&mut StorageContext::new(&node, &mut scratch)), CORRUPT);
+        assert_eq!(btree_search_rust(&mut StorageContext::new(&node, &mut scratch)), CORRUPT);
     }
 }

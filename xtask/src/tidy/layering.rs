@@ -19,7 +19,7 @@ pub const BLOCKS: &[Block] = &[
     },
     Block {
         name: "mechanisms",
-        crates: &["ob-ring", "ob-table", "ob-ebpf", "ob-program", "ob-io", "ob-link", SIMULATOR],
+        crates: &["ob-ring", "ob-table", "ob-ebpf", "outboard-program", "ob-io", "ob-link", SIMULATOR],
     },
     Block {
         name: SERVICES,

@@ -1,6 +1,6 @@
 //! Contexts and helpers are what the tables of hooks and helpers say: they are made from them.
 //!
-//! `OB_BLESS=1 cargo test -p ob-program --test tables` makes them anew.
+//! `OB_BLESS=1 cargo test -p outboard-program --test tables` makes them anew.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -8,10 +8,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ob_ebpf::hooks;
+use ob_ebpf::hooks::record::{Member, MemberKind, Record};
 use ob_ebpf::world::{Argument, FIELD_LEN, Field, FieldKind, HELPER_LEN_MAX, Helper, Returns, World};
 
-const MADE: &str =
-    "Made from the tables of `ob-ebpf`; `OB_BLESS=1 cargo test -p ob-program --test tables` makes it anew.";
+const MADE: &str = "Made from the tables of `ob-ebpf`; `OB_BLESS=1 cargo test -p outboard-program --test tables` makes it anew.";
 
 /// A purpose as a sentence.
 fn sentence(purpose: &str) -> String {
@@ -23,6 +23,49 @@ fn sentence(purpose: &str) -> String {
 /// `storage` as the beginning of a type's name.
 fn capitalised(name: &str) -> String {
     sentence(name).trim_end_matches('.').to_owned()
+}
+
+/// The type of a record: of `ob_function_scratch`, `FunctionScratch`.
+fn type_of(record: &Record) -> String {
+    record.name.split('_').skip(1).map(capitalised).collect()
+}
+
+/// The type of a hook's scratch: its record, or so many bytes.
+fn scratch_of(world: &World) -> String {
+    let name = format!("ob_{}_scratch", world.name);
+    match hooks::RECORDS.iter().find(|record| record.name == name) {
+        Some(record) => type_of(record),
+        None => format!("[u8; {}_SCRATCH_LEN]", world.name.to_uppercase()),
+    }
+}
+
+fn record(text: &mut String, record: &Record) {
+    let (kind, len) = (type_of(record), record.len());
+    let kinds = record.members.iter().map(|Member { name, kind, purpose }| {
+        let (kind, zero) = match kind {
+            MemberKind::U32 => ("u32".into(), "0".into()),
+            MemberKind::U64 => ("u64".into(), "0".into()),
+            MemberKind::Bytes(len) => (format!("[u8; {len}]"), format!("[0; {len}]")),
+            MemberKind::Records(of, 1) => (type_of(of), format!("{}::ZEROED", type_of(of))),
+            MemberKind::Records(of, count) => {
+                (format!("[{}; {count}]", type_of(of)), format!("[{}::ZEROED; {count}]", type_of(of)))
+            }
+        };
+        (name, kind, zero, sentence(purpose))
+    });
+    let kinds: Vec<_> = kinds.collect();
+    writeln!(text, "\n/// {}\n#[derive(Debug)]\n#[repr(C)]\npub struct {kind} {{", sentence(record.purpose))
+        .unwrap();
+    for (name, kind, _, purpose) in &kinds {
+        writeln!(text, "    /// {purpose}\n    pub {name}: {kind},").unwrap();
+    }
+    writeln!(text, "}}\n\nconst _: () = assert!(size_of::<{kind}>() == {len});").unwrap();
+    writeln!(text, "\nimpl {kind} {{\n    /// One of zeroes.").unwrap();
+    let zeroes: Vec<_> = kinds.iter().map(|(name, _, zero, _)| format!("{name}: {zero}")).collect();
+    let value = format!("Self {{ {} }};", zeroes.join(", "));
+    // As rustfmt breaks lines.
+    let space = if value.len() > 80 { "\n        " } else { " " };
+    writeln!(text, "    pub const ZEROED: Self ={space}{value}\n}}").unwrap();
 }
 
 fn context(text: &mut String, world: &World) {
@@ -66,11 +109,13 @@ fn context(text: &mut String, world: &World) {
 
 /// What programs do with a context, besides writing results.
 fn reading(text: &mut String, world: &World, kind: &str) {
-    let upper = world.name.to_uppercase();
+    let scratch = scratch_of(world);
     writeln!(text, "\nimpl<'call> {kind}<'call> {{").unwrap();
     let mut methods = Vec::new();
     for Field { name, kind, purpose } in world.fields {
-        let purpose = sentence(purpose);
+        // The type says which struct it is.
+        let purpose =
+            if purpose.starts_with("a struct ob_") { "The scratch.".into() } else { sentence(purpose) };
         let method = match kind {
             FieldKind::Data => format!(
                 "pub fn {name}(&self) -> &'call [u8] {{
@@ -79,9 +124,9 @@ fn reading(text: &mut String, world: &World, kind: &str) {
     }}"
             ),
             FieldKind::Scratch => format!(
-                "pub fn {name}(&mut self) -> &mut [u8; {upper}_SCRATCH_LEN] {{
-        // SAFETY: whoever made the context has borrowed so many bytes for as long as the call lasts, to nobody else; and the
-        // context is borrowed for as long as they are.
+                "pub fn {name}(&mut self) -> &mut {scratch} {{
+        // SAFETY: whoever made the context has borrowed so many bytes for as long as the call lasts, to nobody else, and aligned;
+        // they are numbers, of any value; and the context is borrowed for as long as they are.
         unsafe {{ &mut *self.{name}.cast() }}
     }}"
             ),
@@ -95,18 +140,18 @@ fn reading(text: &mut String, world: &World, kind: &str) {
 
 /// What authors do with a context in their tests.
 fn making(text: &mut String, world: &World, kind: &str, has_data: bool) {
-    let upper = world.name.to_uppercase();
+    let (upper, scratch) = (world.name.to_uppercase(), scratch_of(world));
     let data = if has_data { "data: &'call [u8], " } else { "" };
     writeln!(text, "\n/// For tests of programs; on the card it is the card that makes contexts.").unwrap();
     writeln!(text, "#[cfg(not(target_arch = \"bpf\"))]\nimpl<'call> {kind}<'call> {{").unwrap();
     writeln!(text, "    /// A context of zeroes, and this memory.\n    #[must_use]").unwrap();
-    writeln!(text, "    pub fn new({data}scratch: &'call mut [u8; {upper}_SCRATCH_LEN]) -> Self {{").unwrap();
+    writeln!(text, "    pub fn new({data}scratch: &'call mut {scratch}) -> Self {{").unwrap();
     writeln!(text, "        Self {{").unwrap();
     for Field { name, kind, .. } in world.fields {
         let value = match kind {
             FieldKind::Data => "data.as_ptr()".into(),
             FieldKind::DataLen => "data.len() as u64".into(),
-            FieldKind::Scratch => "scratch.as_mut_ptr()".into(),
+            FieldKind::Scratch => "ptr::from_mut(scratch).cast()".into(),
             FieldKind::ScratchLen => format!("{upper}_SCRATCH_LEN as u64"),
             FieldKind::Number | FieldKind::Result => "0".into(),
         };
@@ -124,7 +169,8 @@ fn making(text: &mut String, world: &World, kind: &str, has_data: bool) {
 
 fn contexts() -> String {
     let mut text = format!("//! The contexts of hooks. {MADE}\n\n");
-    text += "use core::marker::PhantomData;\nuse core::mem::offset_of;\nuse core::slice;\n";
+    text += "use core::marker::PhantomData;\nuse core::mem::offset_of;\n#[cfg(not(target_arch = \"bpf\"))]\nuse core::ptr;\nuse core::slice;\n";
+    hooks::RECORDS.iter().for_each(|each| record(&mut text, each));
     hooks::ALL.iter().for_each(|world| context(&mut text, world));
     text
 }
@@ -175,5 +221,5 @@ fn contexts_and_helpers_are_what_the_tables_say() {
         }
         assert_eq!(std::fs::read_to_string(path).unwrap(), made, "{file}");
     }
-    assert_eq!(ob_program::helpers::LEN_MAX, HELPER_LEN_MAX as usize);
+    assert_eq!(outboard_program::helpers::LEN_MAX, HELPER_LEN_MAX as usize);
 }

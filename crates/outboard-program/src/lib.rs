@@ -9,8 +9,8 @@
 //! A program is one function for a hook. The name of its section says for which:
 //!
 //! ```
-//! use ob_program::StorageContext;
-//! use ob_program::numbers::read_u64;
+//! use outboard_program::StorageContext;
+//! use outboard_program::numbers::read_u64;
 //!
 //! #[unsafe(link_section = "storage")]
 //! #[unsafe(no_mangle)]
@@ -44,7 +44,7 @@ pub use hooks::*;
 /// once in a program.
 ///
 /// ```
-/// ob_program::data_min!(4096);
+/// outboard_program::data_min!(4096);
 /// ```
 #[macro_export]
 macro_rules! data_min {

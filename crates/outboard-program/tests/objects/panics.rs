@@ -2,7 +2,7 @@
 
 #![no_std]
 
-use ob_program::StorageContext;
+use outboard_program::StorageContext;
 
 /// Looks at data that may not be there.
 #[unsafe(link_section = "storage")]

@@ -15,7 +15,7 @@ use ob_ebpf::hooks::STORAGE;
 use ob_ebpf::interpreter::Interpreter;
 use ob_ebpf::program::Program;
 use ob_ebpf::verifier::{Options, verify};
-use ob_program::{STORAGE_SCRATCH_LEN, StorageContext};
+use outboard_program::{STORAGE_SCRATCH_LEN, StorageContext};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -117,7 +117,7 @@ proptest! {
         let node: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let program = program("../../examples/programs", "btree_search_rust");
         let (found, _) = on_the_card(&program, &node, &key.to_le_bytes(), 0);
-        prop_assert_eq!(found, at_the_authors(btree_search_rust::btree_search, &node, &key.to_le_bytes(), 0));
+        prop_assert_eq!(found, at_the_authors(btree_search_rust::btree_search_rust, &node, &key.to_le_bytes(), 0));
     }
 }
 

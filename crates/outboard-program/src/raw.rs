@@ -1,4 +1,4 @@
-//! The helpers, as they are called. Made from the tables of `ob-ebpf`; `OB_BLESS=1 cargo test -p ob-program --test tables` makes it anew.
+//! The helpers, as they are called. Made from the tables of `ob-ebpf`; `OB_BLESS=1 cargo test -p outboard-program --test tables` makes it anew.
 
 // SAFETY: what the card has under these names takes so many arguments, of these kinds.
 unsafe extern "C" {

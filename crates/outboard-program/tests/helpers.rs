@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use ob_ebpf::helpers as card;
-use ob_program::helpers;
+use outboard_program::helpers;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -2,9 +2,9 @@
 
 #![no_std]
 
-use ob_program::StorageContext;
-use ob_program::helpers::{compare, copy, crc32c, log, varint};
-use ob_program::numbers::write_u64;
+use outboard_program::StorageContext;
+use outboard_program::helpers::{compare, copy, crc32c, log, varint};
+use outboard_program::numbers::write_u64;
 
 /// Where in the scratch the bytes begin that the data is compared with, and how many they are.
 const COMPARED: usize = 64;
