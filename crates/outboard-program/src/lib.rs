@@ -35,10 +35,13 @@
 #![no_std]
 
 pub mod helpers;
+#[allow(clippy::len_without_is_empty, reason = "a hook's number may be called len")]
 mod hooks;
 pub mod numbers;
+mod records;
 
 pub use hooks::*;
+pub use records::*;
 
 /// Says how many bytes of data there are at least: the card does not call the program with less, and the verifier counts on it. At most
 /// once in a program.

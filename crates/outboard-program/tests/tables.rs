@@ -170,8 +170,23 @@ fn making(text: &mut String, world: &World, kind: &str, has_data: bool) {
 fn contexts() -> String {
     let mut text = format!("//! The contexts of hooks. {MADE}\n\n");
     text += "use core::marker::PhantomData;\nuse core::mem::offset_of;\n#[cfg(not(target_arch = \"bpf\"))]\nuse core::ptr;\nuse core::slice;\n";
-    hooks::RECORDS.iter().for_each(|each| record(&mut text, each));
+    let scratches = hooks::ALL.iter().map(|world| scratch_of(world));
+    let records: Vec<_> = scratches.filter(|scratch| !scratch.starts_with('[')).collect();
+    if !records.is_empty() {
+        writeln!(text, "\nuse crate::records::{{{}}};", sorted(records).join(", ")).unwrap();
+    }
     hooks::ALL.iter().for_each(|world| context(&mut text, world));
+    text
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names
+}
+
+fn records() -> String {
+    let mut text = format!("//! What lies in the scratches of hooks. {MADE}\n");
+    hooks::RECORDS.iter().for_each(|each| record(&mut text, each));
     text
 }
 
@@ -214,7 +229,7 @@ fn helpers() -> String {
 #[test]
 fn contexts_and_helpers_are_what_the_tables_say() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    for (file, made) in [("hooks.rs", contexts()), ("raw.rs", helpers())] {
+    for (file, made) in [("hooks.rs", contexts()), ("records.rs", records()), ("raw.rs", helpers())] {
         let path = sources.join(file);
         if std::env::var_os("OB_BLESS").is_some() {
             std::fs::write(&path, &made).unwrap();
