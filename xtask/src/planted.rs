@@ -127,6 +127,7 @@ pub const HARNESSES: &[Harness] = &[
             "partly-answered",
             "not-revisited",
             "life-unmarked",
+            "unchecked-program",
         ],
     },
     Harness {

@@ -34,6 +34,9 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("rocksdb_block", "v3"),
 ];
 
+/// Programs with a bug, which the scenario of the store has to find.
+const WRONG: [(&str, &str); 1] = [("kv_get_unchecked", "v3")];
+
 /// A compiler and what strips its debug information, which BTF is not part of.
 struct Tools {
     clang: String,
@@ -82,6 +85,11 @@ fn objects_are_what_the_sources_say() {
 #[test]
 fn programs_are_what_the_sources_say() {
     compare(&here().join("../../examples/programs"), &PROGRAMS);
+}
+
+#[test]
+fn wrong_programs_are_what_the_sources_say() {
+    compare(&here().join("../ob-scenarios/tests/programs"), &WRONG);
 }
 
 fn compare(sources: &Path, objects: &[(&str, &str)]) {

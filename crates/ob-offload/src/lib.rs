@@ -35,5 +35,5 @@ pub use files::{BlockRead, BlocksRead, Files};
 pub use ob_table::{Hit, Item, Key, Stamp};
 pub use programmed::{HookCounts, ProgramCounts, ProgramSlot, Programmed};
 pub use reason::{Reason, ReasonCounts};
-pub use reply::{ReadBytes, Reply, ReplySink};
+pub use reply::{ReadBytes, Reads, Reply, ReplySink};
 pub use watch::Watcher;

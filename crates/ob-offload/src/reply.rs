@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ob_memory::Slice;
+use ob_memory::{Pool, Slice};
 
 /// A piece of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,23 @@ impl Reply {
         self.parts.push(Part::Read { index, bytes });
     }
 
+    /// What the client gets, in one piece; nothing, if the reply names bytes that were not read. For those who try the functions of a service
+    /// without an engine.
+    pub fn whole(&self, reads: &ReadBytes<'_>) -> Option<Vec<u8>> {
+        if !self.is_sound(reads) {
+            return None;
+        }
+        let (mut whole, mut own) = (Vec::new(), self.own.as_slice());
+        for part in &self.parts {
+            let bytes = match part {
+                Part::Own(len) => own.split_off(..*len)?,
+                Part::Read { index, bytes } => reads.get(*index)?.get(bytes.clone())?,
+            };
+            whole.extend_from_slice(bytes);
+        }
+        Some(whole)
+    }
+
     /// Whether every part that it names is there, and is named once.
     pub(crate) fn is_sound(&self, reads: &ReadBytes<'_>) -> bool {
         let places = || {
@@ -73,6 +90,27 @@ impl Reply {
 pub(crate) struct Filled {
     pub(crate) buffer: Slice,
     pub(crate) bytes: Range<usize>,
+}
+
+/// Reads that are done, for those who try the functions of a service without an engine.
+#[derive(Debug)]
+pub struct Reads(Vec<Option<Filled>>);
+
+impl Reads {
+    /// Reads that have brought these bytes, in their order.
+    pub fn of<'a>(reads: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let filled = reads.into_iter().map(|bytes| {
+            let mut buffer = Pool::new(bytes.len(), 1).take()?;
+            buffer.get_mut(..bytes.len())?.copy_from_slice(bytes);
+            Some(Filled { buffer, bytes: 0..bytes.len() })
+        });
+        Self(filled.collect())
+    }
+
+    /// What they have brought.
+    pub fn bytes(&self) -> ReadBytes<'_> {
+        ReadBytes { filled: &self.0 }
+    }
 }
 
 /// What was read.

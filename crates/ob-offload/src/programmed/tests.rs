@@ -7,12 +7,11 @@ use ob_core::Instant;
 use ob_ebpf::compiler::{self, compile};
 use ob_ebpf::hooks::offload::{CHECK_SCRATCH, FUNCTION_SCRATCH};
 use ob_ebpf::{text, verifier};
-use ob_memory::Pool;
 use ob_programs::Entry;
 use ob_table::{Item, Stamp};
 
 use super::*;
-use crate::reply::{Filled, Part};
+use crate::reply::{Part, Reads};
 
 /// A service whose own functions are easy to tell from a program's.
 struct Native;
@@ -251,11 +250,8 @@ fn takes_last(head: u8) -> String {
 }
 
 fn check(rig: &Rig, reply: &mut Reply, bytes: &[u8]) -> bool {
-    let pool = Pool::new(4096, 1);
-    let mut buffer = pool.take().unwrap();
-    buffer[..bytes.len()].copy_from_slice(bytes);
-    let filled = [Some(Filled { buffer, bytes: 0..bytes.len() })];
-    let reads = ReadBytes { filled: &filled };
+    let reads = Reads::of([bytes]);
+    let reads = reads.bytes();
     rig.service.check(b"request", &[hit()], &reads, reply) && reply.is_sound(&reads)
 }
 
@@ -267,6 +263,8 @@ fn a_function_plans_and_its_check_makes_the_reply() {
     assert_eq!((verdict, reads), (Verdict::Read, vec![FileRead { file: 3, offset: 7, len: 8 }]));
     assert!(check(&rig, &mut reply, b"x1234567"));
     assert_eq!(reply.own, b">");
+    assert_eq!(reply.whole(&Reads::of([&b"x1234567"[..]]).bytes()), Some(b">1234567".to_vec()));
+    assert_eq!(reply.whole(&Reads::of([&b"short"[..]]).bytes()), None);
     assert_eq!(reply.parts, [Part::Own(1), Part::Read { index: 0, bytes: 1..8 }, Part::Own(0)]);
     let (_, _, mut reply) = rig.function();
     assert!(!check(&rig, &mut reply, b"y1234567"), "the program says that it is another one's");

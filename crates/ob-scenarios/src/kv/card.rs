@@ -1,12 +1,13 @@
 //! The card's process: its files on a disk, the director, and the engine.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ob_core::{Clock, Device, Instant};
 use ob_director::{Director, DirectorConfig, DirectorDriver, Now, Signature};
 use ob_files_card::{FilesOptions, FilesService};
 use ob_kv::card::KvApplication;
-use ob_offload::{BufferClass, Engine, EngineConfig, Watcher};
+use ob_offload::{BufferClass, Engine, EngineConfig, ProgramSlot, Programmed, Watcher};
 use ob_ring::CardService;
 use ob_sim::{Failure, Network, Rng, SimClock, SimDisk, SimNet};
 use ob_table::{Table, TableConfig};
@@ -19,10 +20,11 @@ use crate::files::SimDrive;
 /// One life of the card.
 pub(super) struct Card {
     pub(super) service: FilesService<SimDisk>,
-    pub(super) driver: DirectorDriver<SimNet, SimPort, FickleFiles, KvApplication>,
-    pub(super) watcher: Watcher<KvApplication>,
+    pub(super) driver: DirectorDriver<SimNet, SimPort, FickleFiles, Programmed<KvApplication>>,
+    pub(super) watcher: Watcher<Programmed<KvApplication>>,
     pub(super) wire: SharedWire,
     pub(super) clock: SimClock,
+    pub(super) programs: Arc<ProgramSlot>,
 }
 
 impl Card {
@@ -32,6 +34,7 @@ impl Card {
         network: &Network,
         clock: SimClock,
         mut rng: Rng,
+        programs: Arc<ProgramSlot>,
     ) -> Result<Self, Failure> {
         let failed =
             |error: &dyn std::fmt::Display| Failure::new(format!("the card does not begin: {error}"));
@@ -39,7 +42,8 @@ impl Card {
         let mounted = ob_files_card::mount(&mut SimDrive::new(&mut disk, clock.clone(), None), &options);
         let files = mounted.map_err(|error| failed(&error))?;
         let service = FilesService::new(files, disk);
-        let application = Rc::new(KvApplication { margin_ms: 5, ..KvApplication::default() });
+        let native = KvApplication { margin_ms: 5, ..KvApplication::default() };
+        let application = Rc::new(Programmed::new(native, Arc::clone(&programs), Rc::new(clock.clone())));
         // Few places, so that entries and tombstones go all the time; sometimes one bucket has all keys.
         let buckets = *rng.choose(&[2, 4, 64]).unwrap_or(&4);
         let seed = Some(rng.word());
@@ -64,7 +68,7 @@ impl Card {
         let mut driver = DirectorDriver::new(network.attach(CARD), port, files, director);
         let signature = Signature::new([Network::address(CARD, PORT)]);
         driver.listen(&signature).map_err(|error| failed(&error))?;
-        Ok(Self { service, driver, watcher, wire, clock })
+        Ok(Self { service, driver, watcher, wire, clock, programs })
     }
 
     /// One turn of its reactor; whether there is more to do at once.

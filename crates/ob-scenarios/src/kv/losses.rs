@@ -104,7 +104,7 @@ impl Run {
         }
         self.report.count("numbers written", ledger.written);
         self.report.count("numbers lost", ledger.lost);
-        self.collect();
+        self.collect()?;
         Ok(self.report)
     }
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Everything is what ships, but for the network, the disk, the clock, and the rings, in whose place frames are passed on in
-//! their order, late. In most runs answers are durable (`always`), so nothing that a client was told may be gone, whatever dies. In some
+//! their order, late. A third of the cards have programs for the store's GET, and to another third they are given and taken from while
+//! requests are under way: nobody may notice. In most runs answers are durable (`always`), so nothing that a client was told may be gone, whatever dies. In some
 //! they are not, and only what loses nothing even then happens: a card dies, a link breaks. In the rest of them, of which
 //! `losses` tells, everything happens, and what is lost must be an end of what was written.
 
@@ -19,6 +20,7 @@ mod fickle;
 mod host;
 mod losses;
 mod port;
+mod programs;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,6 +36,7 @@ use crate::files::SimDrive;
 use card::Card;
 use client::{Client, History};
 use host::Host;
+use programs::Programs;
 
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 6379;
@@ -104,6 +107,7 @@ struct Run {
     /// What hosts that died had asked of the card, until that is over.
     orphans: Vec<LocalFiles>,
     lives: u64,
+    programs: Programs,
     clients: Vec<Client>,
     history: History,
     report: Report,
@@ -150,6 +154,7 @@ impl Run {
         let clients = (0..CLIENTS).map(|number| {
             Client::new(number, &network, clock.clone(), rng.fork_numbered("client", number.into()))
         });
+        let programs = Programs::new(rng.fork("programs"));
         Ok(Self {
             clients: clients.collect(),
             mode,
@@ -169,6 +174,7 @@ impl Run {
             away: None,
             orphans: Vec::new(),
             lives: 0,
+            programs,
             history: History::new(),
             report: Report::default(),
         })
@@ -223,7 +229,7 @@ impl Run {
     }
 
     fn judge(mut self) -> Result<Report, Failure> {
-        self.collect();
+        self.collect()?;
         let (answered, lost) =
             self.clients.iter().fold((0, 0), |sum, client| (sum.0 + client.answered, sum.1 + client.lost));
         self.report.count("answered", answered);
@@ -248,13 +254,14 @@ impl Run {
     }
 
     /// Counts what the halves have done that are there in the end.
-    fn collect(&mut self) {
+    fn collect(&mut self) -> Result<(), Failure> {
         for host in [self.host.take(), self.away.take()].iter().flatten() {
             self.count_host(host);
         }
         if let Some(card) = self.card.take() {
             self.count_card(&card);
         }
+        programs::judge(&self.report)
     }
 
     fn count_card(&mut self, card: &Card) {
@@ -270,6 +277,7 @@ impl Run {
         self.report.count("attested", engine.attested);
         self.report.count("evicted", table.evicted);
         self.report.count("refused as outdated", table.refused_stale);
+        programs::count(&card.programs.counts(), &mut self.report);
     }
 
     /// Lets everybody do what can be done, and time go on to when something is due.
@@ -278,6 +286,7 @@ impl Run {
         self.move_host_clock();
         let mut has_more = false;
         if let Some(card) = &mut self.card {
+            self.programs.disturb(&card.programs, &mut self.report)?;
             let is_served = self.host.as_ref().is_some_and(Host::serves);
             let before = card.driver.director().counts().card;
             has_more |= card.turn();
@@ -335,7 +344,7 @@ impl Run {
             let Some(disk) = self.disk.take() else { return Err(Failure::new("there is no disk")) };
             self.lives += 1;
             let (clock, rng) = (self.trace.clock().clone(), self.rng.fork_numbered("card", self.lives));
-            self.card = Some(Card::new(disk, &self.network, clock, rng)?);
+            self.card = Some(Card::new(disk, &self.network, clock, rng, self.programs.slot()?)?);
         }
         // A host is not served before what the one before it had asked for is over.
         if self.host.is_none() && self.host_back_at <= now && self.orphans.is_empty() {
