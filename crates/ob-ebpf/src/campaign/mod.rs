@@ -33,7 +33,7 @@ pub use tally::Tally;
 
 use crate::program::Program;
 use crate::text::{Listing, disassemble};
-use crate::verifier::{self, Options};
+use crate::verifier::{self, Options, States};
 use crate::world::{Entry, Field, FieldKind, World};
 
 /// Instructions that the verifier interprets before a program of a campaign is too complex: they are short.
@@ -86,6 +86,7 @@ impl Default for Plan {
 pub struct Campaign {
     plan: Plan,
     machines: Machines,
+    states: States,
     /// What was seen.
     pub tally: Tally,
 }
@@ -94,7 +95,7 @@ impl Campaign {
     /// One that has tried nothing yet.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        Self { plan, machines: Machines::new(), tally: Tally::default() }
+        Self { plan, machines: Machines::new(), states: States::default(), tally: Tally::default() }
     }
 
     /// The program of a seed.
@@ -125,9 +126,9 @@ impl Campaign {
     fn run_program(&mut self, seed: u64, program: &Arc<Program>) -> Option<Box<(Input, Breach)>> {
         let options = Options { steps_max: STEPS_MAX, ..Options::default() };
         let has_states = self.plan.states_share > 0 && seed.is_multiple_of(self.plan.states_share);
-        let (verdict, states) = match has_states {
-            true => verifier::verify_recorded(program, &WORLD, options),
-            false => (verifier::verify(program, &WORLD, options), verifier::States::default()),
+        let verdict = match has_states {
+            true => verifier::verify_recorded(program, &WORLD, options, &mut self.states),
+            false => verifier::verify_briefly(program, &WORLD, options),
         };
         let accepted = match verdict {
             Ok(accepted) => accepted,
@@ -140,7 +141,7 @@ impl Campaign {
         let share = self.plan.compiled_share;
         let is_compiled = share > 0 && self.tally.accepted.is_multiple_of(share);
         if self.tally.accepted.is_multiple_of(VERDICTS_SHARE) {
-            let again = verifier::verify(program, &WORLD, options);
+            let again = verifier::verify_briefly(program, &WORLD, options);
             let is_same = again.is_ok_and(|again| {
                 again.verified.variants() == accepted.verified.variants() && again.checks == accepted.checks
             });
@@ -154,7 +155,7 @@ impl Campaign {
             (0..self.plan.runs).map(|number| Input::new(&mut random, program, number)).collect();
         for input in &inputs {
             self.tally.runs += 1;
-            let states = has_states.then_some(&states);
+            let states = has_states.then_some(&self.states);
             let outcome = oracle::interpret(&mut self.machines, &accepted.verified, states, input);
             match outcome {
                 Ok(outcome) => self.tally.note_outcome(outcome),

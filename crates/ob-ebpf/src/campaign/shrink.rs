@@ -9,7 +9,7 @@ use crate::campaign::oracle::{self, Breach};
 use crate::campaign::{Plan, STEPS_MAX, WORLD};
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
-use crate::verifier::{self, Options};
+use crate::verifier::{self, Options, States};
 
 /// Takes out what is not needed for the same sort of breach by the same call.
 pub(super) fn shrink(
@@ -65,8 +65,8 @@ fn breach_of(
     wanted: &Breach,
 ) -> Option<Breach> {
     let options = Options { steps_max: STEPS_MAX, ..Options::default() };
-    let (verdict, states) = verifier::verify_recorded(program, &WORLD, options);
-    let accepted = verdict.ok()?;
+    let mut states = States::default();
+    let accepted = verifier::verify_recorded(program, &WORLD, options, &mut states).ok()?;
     if input.data_len() < program.data_len_min() as usize {
         return None;
     }
