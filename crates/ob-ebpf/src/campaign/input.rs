@@ -62,7 +62,7 @@ impl Input {
                 _ => random.below(70) as u64,
             };
         }
-        let found = random.of([0, 1, 0xff, 0xff]);
+        let found = random.of([0, 1, 1, 2, 0xff, 0xff]);
         let fuel = if random.once_in(8) { random.below(400) as u32 } else { 3000 };
         Self { data_len: data_len.max(min).min(longest), fill, numbers, found, fuel }
     }

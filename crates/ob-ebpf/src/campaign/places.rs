@@ -148,7 +148,7 @@ impl Writer {
             _ => {}
         }
         match self.random.below(8) {
-            0 => {
+            0 | 1 => {
                 // Not yet: another lookup comes first, and a test of what that gave tells nothing of this.
                 let kept = register(6 + self.random.below(4));
                 self.copy(kept, Register::R0);
@@ -157,7 +157,7 @@ impl Writer {
                 }
                 return;
             }
-            1 => {
+            2 => {
                 // What was found is used where it was, and forgotten elsewhere.
                 let at = self.branch(Width::W64, Test::NotEqual, tested, Operand::Immediate(0));
                 self.compute();
