@@ -141,7 +141,7 @@ impl Verifier<'_> {
                     return Ok(());
                 }
                 Next::Either(target, outcomes) => {
-                    self.part(exploring, (at, target), state, outcomes, trail);
+                    self.part(exploring, (at, target), state, *outcomes, trail);
                     return Ok(());
                 }
                 Next::At(target) => {

@@ -18,7 +18,7 @@ pub(crate) enum Next {
     /// Elsewhere.
     At(usize),
     /// Elsewhere, or with the next instruction.
-    Either(usize, Outcomes),
+    Either(usize, Box<Outcomes>),
     /// The function returns.
     Exit,
     /// With the next instruction, when the function that is called has left any of these.
@@ -36,7 +36,7 @@ impl Verifier<'_> {
             Instruction::Branch { width, test, left, right, target } => {
                 let comparison = Comparison { width, test, left, right };
                 self.note_comparison(at, &comparison, state)?;
-                return Ok(Next::Either(target, comparison.outcomes(state)?));
+                return Ok(Next::Either(target, Box::new(comparison.outcomes(state)?)));
             }
             Instruction::Exit => {
                 self.check_exit(state)?;
