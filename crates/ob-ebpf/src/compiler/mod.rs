@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Verified ─▶ function: a variant becomes a function of Cranelift's ─▶ Image ─ linked ─▶ Code, executable ─▶ Compiled
+//!                 ├ inline: small ones in their callers
 //!                 ├ arithmetic: registers                                                                        │ run(Call)
 //!                 └ access: memory, checks, helpers                                                  Machine ◀──┘
 //! ```
@@ -20,6 +21,7 @@ mod access;
 mod arithmetic;
 mod code;
 mod function;
+mod inline;
 mod machine;
 
 use std::cell::Cell;
@@ -30,13 +32,14 @@ use std::sync::Arc;
 
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir;
-use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{CodegenError, Context, FinalizedRelocTarget};
 use cranelift_frontend::FunctionBuilderContext;
 use thiserror::Error;
 
 use self::code::{Code, Image, Link};
+use self::inline::{Small, is_small};
 use self::machine::Machine;
 use crate::call::{Call, Fault, FaultKind, Outcome};
 use crate::isa::{INSTRUCTIONS_MAX, Instruction, Size};
@@ -288,6 +291,7 @@ struct Generator<'a> {
     plain: OwnedTargetIsa,
     builder: FunctionBuilderContext,
     faults: Vec<Fault>,
+    small: Small,
 }
 
 /// A function's code.
@@ -315,10 +319,12 @@ impl<'a> Generator<'a> {
             plain: processor("none")?,
             builder: FunctionBuilderContext::new(),
             faults: Vec::new(),
+            small: Small::new(),
         })
     }
 
     fn compile(mut self) -> Result<Compiled, CompileError> {
+        self.keep_small();
         let mut image = Image::default();
         let mut frames = Vec::with_capacity(self.verified.variants().len());
         for number in 0..self.verified.variants().len() {
@@ -344,14 +350,31 @@ impl<'a> Generator<'a> {
         Ok(Compiled { parts: Arc::new(parts) })
     }
 
+    /// Translates the functions that others may be given as part of themselves.
+    fn keep_small(&mut self) {
+        for number in 1..self.verified.variants().len() {
+            let small =
+                self.function_of(number).filter(|function| is_small(self.verified.program(), function));
+            if let Some(len) = small.map(Function::len).filter(|len| self.small.has_room(*len)) {
+                let function = self.translate(number);
+                self.small.keep(number, function, len);
+            }
+        }
+    }
+
+    /// The function that a variant is of.
+    fn function_of(&self, number: usize) -> Option<&'a Function> {
+        let variant = self.verified.variants().get(number)?;
+        self.verified.program().functions().get(variant.function)
+    }
+
     /// The code of a variant: optimised, unless that is not worth it.
     fn generate(&mut self, number: usize) -> Result<Generated, CompileError> {
-        let variant = self.verified.variants().get(number);
-        let function = variant.and_then(|variant| self.verified.program().functions().get(variant.function));
         let known_faults = self.faults.len();
-        if function.is_some_and(|function| is_optimised(self.verified.program(), function)) {
-            let isa = Arc::clone(&self.optimising);
-            match self.translate(number, &isa) {
+        if self.function_of(number).is_some_and(|function| is_optimised(self.verified.program(), function)) {
+            let mut context = Context::for_function(self.translated(number));
+            let inlined = context.inline(&mut self.small);
+            match inlined.and_then(|_| emit(context, &*self.optimising)) {
                 Ok(generated) if generated.frame_len <= STACK_LEN_MAX / FRAMES_MAX / 2 => {
                     return Ok(generated);
                 }
@@ -361,8 +384,8 @@ impl<'a> Generator<'a> {
             }
             self.faults.truncate(known_faults);
         }
-        let isa = Arc::clone(&self.plain);
-        self.translate(number, &isa).map_err(|error| match error {
+        let context = Context::for_function(self.translated(number));
+        emit(context, &*self.plain).map_err(|error| match error {
             CodegenError::CodeTooLarge | CodegenError::ImplLimitExceeded => {
                 CompileError::TooLarge { limit: "instructions in a function", max: OPTIMISED_MAX }
             }
@@ -370,42 +393,28 @@ impl<'a> Generator<'a> {
         })
     }
 
-    fn translate(&mut self, number: usize, isa: &OwnedTargetIsa) -> Result<Generated, CodegenError> {
+    /// A variant for the code generator, which may have been translated before.
+    fn translated(&mut self, number: usize) -> ir::Function {
+        match self.small.get(number) {
+            Some(known) => known.clone(),
+            None => self.translate(number),
+        }
+    }
+
+    /// Translates a variant. That is the same whether it will be optimised or not.
+    fn translate(&mut self, number: usize) -> ir::Function {
         let mut function = ir::Function::with_name_signature(
             ir::UserFuncName::user(0, number as u32),
-            function::signature(isa.default_call_conv()),
+            function::signature(self.optimising.default_call_conv()),
         );
         function::translate(
             function::Source { verified: self.verified, options: self.options, number },
-            isa.frontend_config(),
+            self.optimising.frontend_config(),
             &mut function,
             &mut self.builder,
             &mut self.faults,
         );
-        let mut context = Context::for_function(function);
-        let compiled = context.compile(&**isa, &mut ControlPlane::default()).map_err(|error| error.inner)?;
-        let frame_len = compiled.buffer.frame_layout().map_or(usize::MAX, |layout| {
-            // What was pushed before: the return address and the caller's frame pointer.
-            layout.frame_to_fp_offset as usize + 16
-        });
-        let bytes = compiled.code_buffer().to_vec();
-        let relocations: Vec<_> = compiled.buffer.relocs().to_vec();
-        let calls = relocations
-            .into_iter()
-            .map(|relocation| {
-                let FinalizedRelocTarget::ExternalName(ir::ExternalName::User(name)) = relocation.target
-                else {
-                    return Err(CodegenError::Unsupported("a link to elsewhere".to_owned()));
-                };
-                Ok(Link {
-                    offset: relocation.offset as usize,
-                    kind: relocation.kind,
-                    target: context.func.params.user_named_funcs()[name].index as usize,
-                    addend: relocation.addend,
-                })
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Generated { bytes, calls, frame_len })
+        function
     }
 
     /// The most that the native frames of functions that call each other take. Calls do not recurse, so a function calls
@@ -429,6 +438,32 @@ impl<'a> Generator<'a> {
         let first = frames.first().zip(below.first());
         first.map_or(0, |(own, below)| own.saturating_add(*below))
     }
+}
+
+/// Makes code of a function.
+fn emit(mut context: Context, isa: &dyn TargetIsa) -> Result<Generated, CodegenError> {
+    let compiled = context.compile(isa, &mut ControlPlane::default()).map_err(|error| error.inner)?;
+    let frame_len = compiled.buffer.frame_layout().map_or(usize::MAX, |layout| {
+        // What was pushed before: the return address and the caller's frame pointer.
+        layout.frame_to_fp_offset as usize + 16
+    });
+    let bytes = compiled.code_buffer().to_vec();
+    let relocations: Vec<_> = compiled.buffer.relocs().to_vec();
+    let calls = relocations
+        .into_iter()
+        .map(|relocation| {
+            let FinalizedRelocTarget::ExternalName(ir::ExternalName::User(name)) = relocation.target else {
+                return Err(CodegenError::Unsupported("a link to elsewhere".to_owned()));
+            };
+            Ok(Link {
+                offset: relocation.offset as usize,
+                kind: relocation.kind,
+                target: context.func.params.user_named_funcs()[name].index as usize,
+                addend: relocation.addend,
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Generated { bytes, calls, frame_len })
 }
 
 /// Whether optimising a function takes a time that somebody would wait for.
