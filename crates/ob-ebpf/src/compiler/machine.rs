@@ -39,8 +39,9 @@ pub(super) struct Machine<'a> {
     pub(super) per_call: *mut u8,
     pub(super) table_value: *mut u8,
     pub(super) table_value_len: usize,
-    pub(super) table: &'a dyn TableLookup,
-    pub(super) log: &'a dyn LogSink,
+    /// Where the call has these. To copy them here, two words each, would wait until a hook's own writes of them have reached the cache.
+    pub(super) table: &'a &'a dyn TableLookup,
+    pub(super) log: &'a &'a dyn LogSink,
     /// Left as it is found: a verified program reads nothing that it has not written.
     pub(super) stack: MaybeUninit<[u64; STACK_WORDS]>,
 }

@@ -107,8 +107,8 @@ struct Parts {
     entry_fuel: u32,
     /// What can go wrong, by the number that code returns less one; offsets and lengths are filled in when it has.
     faults: Vec<Fault>,
-    /// The words of the context that a call fills in, each with which value.
-    filled: Vec<(usize, usize)>,
+    /// The words of the context that a call fills in, in the order of [`FILLED`]; one that the hook does not have is nowhere.
+    filled: [usize; FILLED.len()],
     stack_len: usize,
 }
 
@@ -141,12 +141,7 @@ impl Compiled {
         if parts.program.per_call().is_empty() && parts.world.table_value_len == 0 {
             return parts.execute(call, ptr::null_mut(), ptr::null_mut());
         }
-        // A call within a call, by way of a table, finds none and makes one.
-        let mut buffer = BUFFER.take();
-        let (per_call, table_value) = parts.prepare(&mut buffer);
-        let outcome = parts.execute(call, per_call.as_ptr(), table_value.as_ptr());
-        BUFFER.set(buffer);
-        outcome
+        parts.execute_with_buffer(call)
     }
 
     /// The program.
@@ -186,6 +181,19 @@ impl Parts {
         (NonNull::from(words).cast(), NonNull::from(value).cast())
     }
 
+    /// Apart from [`Self::execute`], so that calls which need no buffer do not pay for it.
+    #[inline(never)]
+    fn execute_with_buffer(&self, call: &mut Call<'_>) -> Outcome {
+        // A call within a call, by way of a table, finds none and makes one.
+        let mut buffer = BUFFER.take();
+        let (per_call, table_value) = self.prepare(&mut buffer);
+        let outcome = self.execute(call, per_call.as_ptr(), table_value.as_ptr());
+        BUFFER.set(buffer);
+        outcome
+    }
+
+    /// A part of its callers: the way in and out is what a short program costs.
+    #[inline(always)]
     fn execute(&self, call: &mut Call<'_>, per_call: *mut u8, table_value: *mut u8) -> Outcome {
         let (data_len, scratch_len) = (call.data.len(), call.scratch.len());
         let data = machine::beginning(call.data.as_ptr(), data_len);
@@ -199,9 +207,9 @@ impl Parts {
             scratch.expose_provenance() as u64,
             scratch_len as u64,
         ];
-        for (word, value) in &self.filled {
-            if let (Some(word), Some(value)) = (call.context.get_mut(*word), values.get(*value)) {
-                *word = *value;
+        for (word, value) in self.filled.into_iter().zip(values) {
+            if let Some(word) = call.context.get_mut(word) {
+                *word = value;
             }
         }
         let context: *mut u8 = call.context.as_mut_ptr().cast();
@@ -218,8 +226,8 @@ impl Parts {
             per_call,
             table_value,
             table_value_len,
-            table: call.table,
-            log: call.log,
+            table: &call.table,
+            log: &call.log,
             stack: MaybeUninit::uninit(),
         };
         let (first, second) = match self.world.entry {
@@ -234,8 +242,8 @@ impl Parts {
             unsafe { function(&raw mut machine, first.expose_provenance() as u64, second, 0, 0, 0) };
         call.fuel = machine.fuel as u32;
         // Addresses are nobody's business, not even the hook's.
-        for (word, _) in &self.filled {
-            if let Some(word) = call.context.get_mut(*word) {
+        for word in self.filled {
+            if let Some(word) = call.context.get_mut(word) {
                 *word = 0;
             }
         }
@@ -263,15 +271,23 @@ impl Parts {
     }
 }
 
-/// Which of the values that a call fills in a field has; none for those that are the hook's.
-fn value_of(kind: FieldKind) -> Option<usize> {
-    match kind {
-        FieldKind::Data => Some(0),
-        FieldKind::DataLen => Some(1),
-        FieldKind::Scratch => Some(2),
-        FieldKind::ScratchLen => Some(3),
-        FieldKind::Number | FieldKind::Result => None,
+/// The fields that a call fills in.
+const FILLED: [FieldKind; 4] =
+    [FieldKind::Data, FieldKind::DataLen, FieldKind::Scratch, FieldKind::ScratchLen];
+
+/// Where in the context these are. A hook has each of them once, or not at all.
+fn filled(world: &World) -> Result<[usize; FILLED.len()], CompileError> {
+    let mut filled = [usize::MAX; FILLED.len()];
+    for (kind, filled) in FILLED.iter().zip(&mut filled) {
+        let mut words = (0..).zip(world.fields).filter(|(_, field)| field.kind == *kind);
+        if let Some((word, _)) = words.next() {
+            *filled = word;
+        }
+        if words.next().is_some() {
+            return Err(CompileError::Generator("a hook that has a field twice".to_owned()));
+        }
     }
+    Ok(filled)
 }
 
 /// An offset as people see it: in a frame of the stack it is counted from the end.
@@ -337,14 +353,13 @@ impl<'a> Generator<'a> {
             return Err(CompileError::TooLarge { limit: "bytes of native stack", max: STACK_LEN_MAX });
         }
         let world = *self.verified.world();
-        let fields = world.fields.iter().enumerate();
         let parts = Parts {
             code: image.finish()?,
             program: Arc::clone(self.verified.program()),
             world,
             entry_fuel: self.verified.program().entry_fuel(),
             faults: self.faults,
-            filled: fields.filter_map(|(word, field)| Some((word, value_of(field.kind)?))).collect(),
+            filled: filled(&world)?,
             stack_len,
         };
         Ok(Compiled { parts: Arc::new(parts) })
