@@ -176,7 +176,8 @@ fn programs_are_measured_and_what_is_not_is_said() {
         assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
     }
     let cases = report["cases"].as_array().unwrap();
-    for name in ["native_rust.empty", "compiled.btree", "compiled_checked.bpfkv", "interpreter.rocksdb_block"] {
+    for name in ["native_rust.empty", "compiled.btree", "compiled_checked.bpfkv", "interpreter.rocksdb_block"]
+    {
         let case = cases.iter().find(|case| case["case"] == name).unwrap();
         assert!(case["best_ns"].as_f64().unwrap() <= case["median_ns"].as_f64().unwrap(), "{case}");
     }

@@ -150,7 +150,7 @@ impl Contenders {
                 run(&mut |request| (self.search)(data, &mut request.scratch, &mut request.context));
             }
             "interpreter" => {
-                run(&mut |request| request.run(data, |call| interpreter.run(&self.program, &STORAGE, call)))
+                run(&mut |request| request.run(data, |call| interpreter.run(&self.program, &STORAGE, call)));
             }
             "compiled" => run(&mut |request| request.run(data, |call| self.compiled.run(call))),
             _ => run(&mut |request| request.run(data, |call| self.checked.run(call))),

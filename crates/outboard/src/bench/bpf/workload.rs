@@ -58,7 +58,7 @@ fn btree() -> Workload {
 fn bpfkv() -> Workload {
     const ENTRIES: u64 = 31;
     const MARK: u64 = 1 << 63;
-    let pointers = (0..ENTRIES).map(|at| (at + 1) * 512 | MARK);
+    let pointers = (0..ENTRIES).map(|at| ((at + 1) * 512) | MARK);
     let words = [0, 0].into_iter().chain((0..ENTRIES).map(|at| at * 100)).chain(pointers);
     Workload {
         name: "bpfkv",
@@ -76,7 +76,7 @@ fn rocksdb_block() -> Workload {
     let key = |number: u64| format!("user{number:08}").into_bytes();
     let (mut data, mut restarts, mut before) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..ENTRIES {
-        let internal = [key(number), (7u64 << 8 | 1).to_le_bytes().to_vec()].concat();
+        let internal = [key(number), ((7u64 << 8) | 1).to_le_bytes().to_vec()].concat();
         let mut shared = internal.iter().zip(&before).take_while(|(own, before)| own == before).count();
         if number % INTERVAL == 0 {
             restarts.push(data.len() as u32);
