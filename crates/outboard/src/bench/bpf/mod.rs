@@ -69,8 +69,10 @@ fn measure_all(workloads: &[Workload], plan: &Plan, setting: &Setting<'_>) -> Re
         let names = agreeing(workload, &contenders, peers.as_mut(), setting)?;
         let mut field = Field { workload, contenders: &contenders, peers: peers.as_mut() };
         cases.extend(field.compare(&names, plan, setting)?);
-        let share = contenders.checks_elided(workload);
-        ratios.insert(format!("checks_elided_share.{}", workload.name), share);
+        if !workload.object.is_empty() {
+            let share = contenders.checks_elided(workload);
+            ratios.insert(format!("checks_elided_share.{}", workload.name), share);
+        }
     }
     ratios.extend(ratios_of(&cases, workloads));
     Ok(Report { bench: "bpf".to_owned(), cases, ratios })
