@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{arm, command, fuzz, kernel, loom, miri, planted, readme, redis, spdk, tidy};
+use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis, spdk, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -36,7 +36,7 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "fmt", purpose: "rustfmt agrees with every file", run: format },
     Step { name: "clippy", purpose: "no lint of the workspace fires, in tests and benches too", run: clippy },
-    Step { name: "test", purpose: "the test command that the README shows", run: readme::run_test_command },
+    Step { name: "test", purpose: "the test command that the README shows", run: test },
     Step {
         name: "doc",
         purpose: "the documentation builds, private items too, with every link",
@@ -82,6 +82,20 @@ fn clippy(repository: &Repository) -> Result<Outcome> {
     let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     command::run(&mut command::cargo(repository, &arguments))?;
     Ok(Outcome::Done)
+}
+
+/// What compiles the programs in C, to see whether the checked-in objects are stale: of the version that made them
+/// (`crates/ob-ebpf/tests/recompile.rs`).
+const COMPILER: &[&str] = &["clang-19", "llvm-strip-19"];
+const COMPILER_PACKAGES: &[&str] = &["clang-19", "llvm-19"];
+
+/// All tests are run, whether the compiler can be had or not: the few that want it say NOT TESTED by themselves.
+fn test(repository: &Repository) -> Result<Outcome> {
+    let has_compiler = || COMPILER.iter().all(|name| command::is_installed(name));
+    if let Err(missing) = apt::install(repository, COMPILER_PACKAGES, has_compiler) {
+        println!("\n!!!!!!!! NOT TESTED: whether objects of programs are stale: {missing} !!!!!!!!\n");
+    }
+    readme::run_test_command(repository)
 }
 
 fn document(repository: &Repository) -> Result<Outcome> {

@@ -10,6 +10,7 @@
 //!   cargo xtask kernel                            an unmodified Linux kernel as the client of our NVMe/TCP target
 //!   cargo xtask spdk                              SPDK's initiator as its client
 //!   cargo xtask redis                             Redis' own programs as clients of the key-value store
+//!   cargo xtask peers                             what programs on the card are measured against
 //! ```
 //!
 //! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
@@ -26,6 +27,7 @@ pub mod kernel;
 pub mod loom;
 pub mod miri;
 pub mod outcome;
+pub mod peers;
 pub mod planted;
 pub mod program;
 pub mod readme;

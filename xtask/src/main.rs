@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, planted, redis, spdk, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, peers, planted, redis, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -32,6 +32,7 @@ enum Verb {
     Kernel(kernel::Arguments),
     Spdk(spdk::Arguments),
     Redis(redis::Arguments),
+    Peers(peers::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -57,6 +58,7 @@ fn run() -> Result<Outcome> {
         Verb::Kernel(arguments) => kernel::run(&repository, &arguments),
         Verb::Spdk(arguments) => spdk::run(&repository, &arguments),
         Verb::Redis(arguments) => redis::run(&repository, &arguments),
+        Verb::Peers(arguments) => peers::run(&repository, &arguments),
     }
 }
 

@@ -65,8 +65,14 @@ impl TableLookup for NoTable {
 
 /// What hears of the numbers that programs log.
 pub trait LogSink {
-    /// Hears of two. A sink that hears of too many may drop some.
+    /// Hears of two. A sink that hears of too many may drop some, as [`SampledLog`](crate::sampled::SampledLog) does.
     fn log(&self, first: u64, second: u64);
+}
+
+impl<Sink: LogSink + ?Sized> LogSink for &Sink {
+    fn log(&self, first: u64, second: u64) {
+        (**self).log(first, second);
+    }
 }
 
 /// A log that nobody reads.

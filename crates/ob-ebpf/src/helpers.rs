@@ -12,6 +12,8 @@
 //! Of what a helper may write it has written afterwards: `ob_varint` all of it, `ob_copy` as many bytes as it says. A lookup
 //! that found nothing has left the value of the last one.
 
+use std::cmp::Ordering;
+
 use crate::world::{Argument, Helper};
 
 /// Bytes of the longest varint: nine of seven bits, and one more bit.
@@ -55,7 +57,33 @@ pub fn crc32c(earlier: u64, bytes: &[u8]) -> u64 {
 /// `ob_compare`: -1, 0 or 1, as a register holds it.
 #[must_use]
 pub fn compare(left: &[u8], right: &[u8]) -> u64 {
-    left.cmp(right) as i64 as u64
+    let is_short = left.len().min(right.len()) <= SHORT_LEN_MAX;
+    let order = if is_short { compare_short(left, right) } else { left.cmp(right) };
+    order as i64 as u64
+}
+
+/// What is compared here and not by the C library.
+const SHORT_LEN_MAX: usize = 64;
+
+/// The order of bytes of which a part may have been written just now, as a parser does that puts a key together from pieces. The C
+/// library reads as much at once as it can, and a processor then waits until all of the writes have reached the cache; words and
+/// single bytes it gets from the writes themselves.
+fn compare_short(left: &[u8], right: &[u8]) -> Ordering {
+    let len = left.len().min(right.len());
+    let common = |bytes| <[u8]>::get(bytes, ..len).unwrap_or_default().as_chunks::<8>();
+    let ((left_words, left_rest), (right_words, right_rest)) = (common(left), common(right));
+    for (left, right) in left_words.iter().zip(right_words) {
+        let (left, right) = (u64::from_be_bytes(*left), u64::from_be_bytes(*right));
+        if left != right {
+            return left.cmp(&right);
+        }
+    }
+    for (left, right) in left_rest.iter().zip(right_rest) {
+        if left != right {
+            return left.cmp(right);
+        }
+    }
+    left.len().cmp(&right.len())
 }
 
 /// `ob_varint`. How many bytes the number has, of which the value was put into `into`; 0 if there is none, because the bytes
@@ -123,6 +151,27 @@ mod tests {
         assert_eq!(compare(b"ab", b"abc") as i64, -1);
         assert_eq!(compare(b"\xff", b"\x01zz"), 1);
         assert_eq!(compare(b"", b""), 0);
+    }
+
+    #[test]
+    fn comparison_is_that_of_slices_at_every_length_and_place() {
+        for len in 0..=2 * SHORT_LEN_MAX + 1 {
+            let left: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            assert_eq!(compare(&left, &left), 0);
+            for at in 0..len {
+                for byte in [0, at as u8 ^ 1, 0xff] {
+                    let mut right = left.clone();
+                    right[at] = byte;
+                    assert_eq!(
+                        compare(&left, &right),
+                        left.cmp(&right) as i64 as u64,
+                        "{byte} at {at} of {len}"
+                    );
+                }
+                assert_eq!(compare(&left[..at], &left) as i64, -1, "{at} of {len}");
+                assert_eq!(compare(&left, &left[..at]), 1, "{at} of {len}");
+            }
+        }
     }
 
     #[test]

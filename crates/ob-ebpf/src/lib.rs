@@ -21,6 +21,7 @@ pub mod isa;
 pub mod number;
 pub mod plant;
 pub mod program;
+pub mod sampled;
 pub mod text;
 pub mod verdict;
 pub mod verifier;

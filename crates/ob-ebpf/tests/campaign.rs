@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use ob_ebpf::campaign::{Campaign, Plan, Tally};
+use ob_ebpf::hooks;
 use ob_ebpf::world::Region;
 
 /// Programs that are tried.
@@ -61,9 +62,15 @@ fn no_accepted_program_does_what_it_may_not() {
         "call unclear",
         "no helper",
         "helper region",
+        "unproven",
+        "too complex",
     ] {
         assert!(tally.refused.contains_key(reason), "nothing was refused because of: {reason}\n{tally}");
     }
+    for world in hooks::ALL.iter().map(|world| world.name).chain(["campaign", "raw"]) {
+        assert!(tally.worlds.contains_key(world), "no program was accepted for: {world}\n{tally}");
+    }
+    assert!(tally.strict > 100, "{tally}");
     for outcome in ["result", "out of fuel", "out of bounds", "misaligned", "range too long"] {
         assert!(tally.outcomes.contains_key(outcome), "no call ended with: {outcome}\n{tally}");
     }

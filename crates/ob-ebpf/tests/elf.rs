@@ -220,6 +220,8 @@ fn an_entry_is_global_and_not_in_text() {
     let mut maker = Maker::new();
     let text = maker.code(".text", "exit");
     maker.entry("callee", text);
+    let own_section = maker.code(".text.other_callee", "exit");
+    maker.entry("other_callee", own_section);
     let storage = maker.code("storage", "exit\nexit\nexit");
     maker.symbol("local", FUNCTION, storage, 0, 8);
     maker.symbol("hidden", GLOBAL | FUNCTION, storage, 8, 8);

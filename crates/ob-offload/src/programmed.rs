@@ -16,16 +16,19 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ob_core::Clock;
-use ob_ebpf::call::{Call, CallError, NoLog, NoTable};
+use ob_ebpf::call::{Call, CallError, LogSink, NoTable};
 use ob_ebpf::compiler::Compiled;
 use ob_ebpf::hooks::offload::{
     CACHE, CANDIDATES_MAX, CHECK, FUNCTION, HEAD_LEN_MAX, HITS_MAX, INVALIDATE, INVALIDATED_MAX, PREDICATE,
     PREDICATE_KEYS_MAX, REPLY_LEN_MAX, REQUEST_LEN_MAX, ROUTE_CARD, ROUTE_HOST,
 };
+use ob_ebpf::sampled::{Rate, SampledLog};
 use ob_ebpf::world::World;
 use ob_programs::{Limits, Meter, Object};
 use ob_table::{Hit, Key};
@@ -44,6 +47,9 @@ const HOOKS: [&World; 5] = [&PREDICATE, &FUNCTION, &CHECK, &CACHE, &INVALIDATE];
 /// Requests of a message that a predicate may list, and calls for one write or one read of the host.
 const ROUNDS_MAX: usize = 1024;
 
+/// Lines of the card's log that a service's programs may write.
+const LOG_RATE: Rate = Rate { lines_per_second: 10, burst: 50 };
+
 /// Where a running service gets its programs from, and tells what became of them. Whoever loads them has it too.
 #[derive(Debug, Default)]
 pub struct ProgramSlot {
@@ -52,6 +58,7 @@ pub struct ProgramSlot {
     hooks: [HookTally; HOOKS.len()],
     over_share: Tally,
     outdated: Tally,
+    log_dropped: Tally,
     last_fault: Mutex<Option<String>>,
 }
 
@@ -104,6 +111,7 @@ impl ProgramSlot {
             hooks: HOOKS.iter().zip(&self.hooks).map(|(world, tally)| (world.name, counts(tally))).collect(),
             over_share: self.over_share.get(),
             outdated: self.outdated.get(),
+            log_dropped: self.log_dropped.get(),
             last_fault: self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -143,6 +151,8 @@ pub struct ProgramCounts {
     pub over_share: u64,
     /// Requests that went to the host because their programs were taken out or replaced meanwhile.
     pub outdated: u64,
+    /// Lines that programs have logged and nobody will read, as they were too many.
+    pub log_dropped: u64,
     /// Why a program was last stopped.
     pub last_fault: Option<String>,
 }
@@ -161,7 +171,7 @@ enum NoAnswer {
 pub struct Programmed<A> {
     native: A,
     slot: Arc<ProgramSlot>,
-    clock: Box<dyn Clock>,
+    clock: Rc<dyn Clock>,
     running: RefCell<Running>,
     is_renewed: Cell<bool>,
 }
@@ -175,12 +185,26 @@ struct Running {
     scratch: [Scratch; HOOKS.len()],
     limits: Limits,
     meter: Meter,
+    log: SampledLog<CardLog, Box<dyn Fn() -> Duration>>,
+    /// The hook whose program runs.
+    speaker: Rc<Cell<&'static str>>,
+}
+
+/// The card's own log, which tells who has said something.
+struct CardLog(Rc<Cell<&'static str>>);
+
+impl LogSink for CardLog {
+    fn log(&self, first: u64, second: u64) {
+        tracing::info!(hook = self.0.get(), first, second, "a program says");
+    }
 }
 
 impl<A: Application> Programmed<A> {
     /// A service with its own functions, and the programs that are put into a slot.
-    pub fn new(native: A, slot: Arc<ProgramSlot>, clock: Box<dyn Clock>) -> Self {
+    pub fn new(native: A, slot: Arc<ProgramSlot>, clock: Rc<dyn Clock>) -> Self {
         let limits = Limits::default();
+        let (speaker, time) = (Rc::new(Cell::new("")), Rc::clone(&clock));
+        let now: Box<dyn Fn() -> Duration> = Box::new(move || Duration::from_nanos(time.now().nanoseconds()));
         let running = Running {
             generation: 0,
             code: Default::default(),
@@ -188,6 +212,8 @@ impl<A: Application> Programmed<A> {
             meter: Meter::new(limits.share),
             limits,
             slot: Arc::clone(&slot),
+            log: SampledLog::new(CardLog(Rc::clone(&speaker)), now, LOG_RATE),
+            speaker,
         };
         Self { native, slot, clock, running: RefCell::new(running), is_renewed: Cell::new(false) }
     }
@@ -241,8 +267,11 @@ impl Running {
         let Some(code) = &self.code[at] else { return Err(NoAnswer::Absent) };
         let fuel = self.limits.call_fuel;
         let scratch = self.scratch[at].bytes_mut();
-        let mut call = Call { data, scratch, context, fuel, table: &NoTable, log: &NoLog };
+        self.speaker.set(HOOKS[at].name);
+        let dropped = self.log.dropped();
+        let mut call = Call { data, scratch, context, fuel, table: &NoTable, log: &self.log };
         let outcome = code.run(&mut call);
+        self.slot.log_dropped.add(self.log.dropped() - dropped);
         let spent = fuel - call.fuel.min(fuel);
         self.meter.spend(spent);
         let counts = &self.slot.hooks[at];

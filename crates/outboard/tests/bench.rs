@@ -161,3 +161,59 @@ fn a_file_over_the_network_is_measured_three_ways() {
         assert!(report["ratios"].get(ratio).is_some(), "{ratio}");
     }
 }
+
+#[test]
+fn programs_are_measured_and_what_is_not_is_said() {
+    let place = Place::new();
+    let output = place.output(&["bench", "bpf", "--quick", "--json", "bpf.json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("native_c, rbpf, wasmtime and wasmtime_fuel are not measured"), "{said}");
+    let report = std::fs::read_to_string(place.path().join("bpf.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in ["entry_ns", "checks_elided_share.rocksdb_block", "compiled_vs_native_rust.btree"] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    for name in ["native_rust.empty", "compiled.btree", "compiled_checked.bpfkv", "interpreter.rocksdb_block"]
+    {
+        let case = cases.iter().find(|case| case["case"] == name).unwrap();
+        assert!(case["best_ns"].as_f64().unwrap() <= case["median_ns"].as_f64().unwrap(), "{case}");
+    }
+}
+
+/// A program that answers like peers do; what it is asked does not matter.
+fn peers_that_say(place: &Place, answer: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = place.path().join("peers");
+    let script = format!("#!/bin/sh\nwhile read -r what rest; do\n{answer}\ndone\n");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn peers_that_are_absent_are_named() {
+    let place = Place::new();
+    let peers = peers_that_say(&place, "echo absent native_c there is no compiler; echo end");
+    let output = place.output(&["bench", "bpf", "--quick", "--peers", &peers]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("native_c.btree is not measured: there is no compiler"), "{said}");
+}
+
+#[test]
+fn peers_with_other_results_are_not_measured() {
+    let place = Place::new();
+    for (answer, expected) in [
+        ("echo ready native_c 00000000000000ff; echo end", "native_c and native_rust differ"),
+        ("echo well", "`well`"),
+        ("exit", "the peers have ended"),
+    ] {
+        let peers = peers_that_say(&place, answer);
+        let output = place.output(&["bench", "bpf", "--quick", "--peers", &peers]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{answer}: {said}");
+    }
+}

@@ -19,7 +19,16 @@ pub const BLOCKS: &[Block] = &[
     },
     Block {
         name: "mechanisms",
-        crates: &["ob-ring", "ob-table", "ob-ebpf", "ob-programs", "ob-io", "ob-link", SIMULATOR],
+        crates: &[
+            "ob-ring",
+            "ob-table",
+            "ob-ebpf",
+            "outboard-program",
+            "ob-programs",
+            "ob-io",
+            "ob-link",
+            SIMULATOR,
+        ],
     },
     Block {
         name: SERVICES,

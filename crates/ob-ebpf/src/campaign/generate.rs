@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use crate::campaign::mutate;
 use crate::campaign::random::Random;
-use crate::campaign::{WORLD, mutate};
+use crate::campaign::setting::Setting;
 use crate::isa::{Callee, Decoded, Instruction, Operand, Register, Size, Test, Wide, Width};
 use crate::program::{Parts, Program};
-use crate::world::Region;
+use crate::world::{Entry, FieldKind, Region, World};
 
 /// Slots of a frame that are tracked, from its end downwards.
 pub(super) const SLOTS: usize = 6;
@@ -117,11 +118,12 @@ struct Sketch {
 pub(super) struct Draft {
     pub(super) instructions: Vec<Instruction>,
     pub(super) parts: Parts,
+    pub(super) setting: Setting,
 }
 
 impl Draft {
     pub(super) fn of_seed(seed: u64) -> Self {
-        let mut draft = Writer::new(Random::new(seed)).program();
+        let mut draft = Writer::new(Random::new(seed), Setting::of_seed(seed)).program();
         let mut random = Random::new(seed ^ 0x5eed);
         let mutations = random.of([0, 0, 0, 1, 1, 2]);
         for _ in 0..mutations {
@@ -145,6 +147,7 @@ impl Draft {
 /// Writes one function after another.
 pub(super) struct Writer {
     pub(super) random: Random,
+    setting: Setting,
     pub(super) code: Vec<Instruction>,
     pub(super) kinds: Kinds,
     /// Branches that leave the function.
@@ -159,8 +162,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    fn new(mut random: Random) -> Self {
-        let min = random.of([0, 0, 8, 16, 17, 64]);
+    fn new(mut random: Random, setting: Setting) -> Self {
+        let min = random.of([0, 0, 8, 16, 17, 64]).min(setting.world.data_len_max);
         let read_only_len = random.of([0, 8, 24, 33]);
         let per_call_len = random.of([0, 16, 30]);
         let mut bytes = |len: usize| (0..len).map(|_| random.word() as u8).collect();
@@ -171,11 +174,18 @@ impl Writer {
             ..Parts::default()
         };
         let mut entry = Kinds::NOTHING;
-        entry.registers[1] = Kind::to(Region::Context);
+        match setting.world.entry {
+            Entry::Context => entry.registers[1] = Kind::to(Region::Context),
+            Entry::Memory => {
+                entry.registers[1] = Kind::to(Region::Scratch);
+                entry.registers[2] = Kind::Number;
+            }
+        }
         let budget = 2 + random.below(8);
         let main = Sketch { entry, depth: 0, returns: None, stores: None };
         Self {
             random,
+            setting,
             code: Vec::new(),
             kinds: entry,
             leaving: Vec::new(),
@@ -214,7 +224,7 @@ impl Writer {
                 instructions.push(instruction);
             }
         }
-        Draft { instructions, parts: self.parts }
+        Draft { instructions, parts: self.parts, setting: self.setting }
     }
 
     fn body(&mut self, sketch: &Sketch) {
@@ -273,10 +283,14 @@ impl Writer {
             free.swap(at, self.random.below(at + 1));
         }
         let mut free = free.into_iter();
-        let wanted =
-            [(0, Kind::to(Region::Data), 8), (8, Kind::Length, 8), (16, Kind::to(Region::Scratch), 6)];
-        for (offset, kind, share) in wanted {
+        let wanted = [
+            (FieldKind::Data, Kind::to(Region::Data), 8),
+            (FieldKind::DataLen, Kind::Length, 8),
+            (FieldKind::Scratch, Kind::to(Region::Scratch), 6),
+        ];
+        for (field, kind, share) in wanted {
             if self.random.below(9) < share
+                && let Some(offset) = self.field(|kind| kind == field)
                 && let Some(to) = free.next().map(register)
             {
                 self.load(Size::B8, false, to, Register::R1, offset);
@@ -286,14 +300,40 @@ impl Writer {
         for _ in 0..2 {
             let to = register(self.random.below(6));
             if to != Register::R1 {
-                let field = 32 + 8 * self.random.below(3) as i16;
-                self.load(Size::B8, false, to, Register::R1, field);
-                self.kinds.registers[to.index()] = Kind::Number;
+                self.load_number(to, Register::R1);
             }
         }
         if let (Some(to), true) = (free.next(), self.random.below(3) > 0) {
             self.copy(register(to), Register::R1);
         }
+    }
+
+    /// Where in the context there is a field of a kind, if there is one.
+    pub(super) fn field(&mut self, is_right: impl Fn(FieldKind) -> bool) -> Option<i16> {
+        let fields = self.world().fields;
+        let first = self.random.below(fields.len());
+        let mut all = (first..fields.len()).chain(0..first);
+        let found = all.find(|at| fields.get(*at).is_some_and(|field| is_right(field.kind)));
+        found.map(|at| 8 * at as i16)
+    }
+
+    /// Loads a number that nothing is known of: from the context, or from the scratch.
+    pub(super) fn load_number(&mut self, to: Register, base: Register) {
+        let offset = match self.kinds.registers.get(base.index()) {
+            Some(Kind::Pointer { region: Region::Context, .. }) => {
+                let Some(offset) = self.field(|kind| matches!(kind, FieldKind::Number | FieldKind::Result))
+                else {
+                    return self.set_number(to, 1);
+                };
+                offset
+            }
+            _ => 8 * self.random.below(self.world().scratch_len.min(256) as usize / 8) as i16,
+        };
+        self.load(Size::B8, false, to, base, offset);
+    }
+
+    pub(super) fn world(&self) -> &'static World {
+        self.setting.world
     }
 
     pub(super) fn is_stack(&self, register: Register) -> bool {
@@ -508,13 +548,13 @@ impl Writer {
     /// Bytes of a region, as far as they are known.
     pub(super) fn len_of(&self, region: Region) -> i32 {
         match region {
-            Region::Context => WORLD.context_len() as i32,
+            Region::Context => self.world().context_len() as i32,
             Region::Data => self.parts.data_len_min as i32,
-            Region::Scratch => WORLD.scratch_len as i32,
+            Region::Scratch => self.world().scratch_len as i32,
             Region::Stack => 0,
             Region::ReadOnly => self.parts.read_only.len() as i32,
             Region::PerCall => self.parts.per_call.len() as i32,
-            Region::TableValue => WORLD.table_value_len as i32,
+            Region::TableValue => self.world().table_value_len as i32,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::campaign::generate::{Kind, SLOTS, Writer};
 use crate::isa::{AluOp, ByteOrder, Instruction, Operand, Register, Size, Test, Wide, Width};
-use crate::world::Region;
+use crate::world::{Entry, Region};
 
 /// How far bounds are off.
 pub(super) const OFF: [i32; 12] = [0, 0, 0, 0, 0, 0, 0, 0, -1, 1, -8, 8];
@@ -55,11 +55,12 @@ impl Writer {
             Some(number) if self.random.below(5) > 0 => number,
             _ => {
                 let to = self.free();
-                match self.pick(|kind| kind == Kind::to(Region::Context)) {
-                    Some(context) if self.random.once_in(2) => {
-                        let field = 32 + 8 * self.random.below(3) as i16;
-                        self.load(Size::B8, false, to, context, field);
-                    }
+                let has_numbers = match self.world().entry {
+                    Entry::Context => Region::Context,
+                    Entry::Memory => Region::Scratch,
+                };
+                match self.pick(|kind| kind == Kind::to(has_numbers)) {
+                    Some(base) if self.random.once_in(2) => self.load_number(to, base),
                     _ => {
                         let value = self.random.number();
                         self.set_wide(to, Wide::Number(value));

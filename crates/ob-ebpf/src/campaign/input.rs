@@ -4,14 +4,14 @@ use std::fmt;
 
 use crate::call::{ALIGNMENT, Call, LogSink, NoLog, Outcome, TableLookup};
 use crate::campaign::random::Random;
-use crate::campaign::{FIELDS, WORLD};
+use crate::campaign::setting::SCRATCH_LEN_MAX;
 use crate::interpreter::Interpreter;
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
+use crate::world::{FieldKind, World};
 
-const DATA_LEN: usize = WORLD.data_len_max as usize;
-const SCRATCH_LEN: usize = WORLD.scratch_len as usize;
-const _: () = assert!(SCRATCH_LEN.is_multiple_of(ALIGNMENT));
+/// Bytes of data in most calls, at most: filling more of them takes longer than the call.
+const DATA_LEN_MOST: usize = 4096;
 
 /// One call, as what it is made from.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,8 @@ pub(super) struct Input {
     data_len: usize,
     /// What the bytes of the data and the scratch are.
     fill: Fill,
-    numbers: [u64; 3],
+    /// What the fields of the context are, again and again.
+    numbers: [u64; 4],
     /// Which keys are found: those whose bytes' sum has a bit of these.
     found: u8,
     fuel: u32,
@@ -34,7 +35,9 @@ enum Fill {
 }
 
 impl Input {
-    pub(super) fn new(random: &mut Random, program: &Program, number: usize) -> Self {
+    pub(super) fn new(random: &mut Random, program: &Program, world: &World, number: usize) -> Self {
+        let longest = world.data_len_max as usize;
+        let usual = if random.once_in(16) { longest } else { longest.min(DATA_LEN_MOST) };
         let min = program.data_len_min() as usize;
         let constant = constant_of(random, program);
         let data_len = match (number, random.below(4)) {
@@ -42,16 +45,16 @@ impl Input {
             (_, 0) => min + random.below(20),
             (_, 1) => constant as usize,
             (_, 2) => (constant as usize).wrapping_add(random.below(19)).wrapping_sub(9),
-            _ => DATA_LEN - random.below(2) * random.below(DATA_LEN),
+            _ => usual - random.below(2) * random.below(usual),
         };
-        let data_len = if data_len > DATA_LEN { min + random.below(64) } else { data_len };
+        let data_len = if data_len > longest { min + random.below(64) } else { data_len };
         let fill = match random.below(6) {
             0 => Fill::Zeroes,
             1 => Fill::Ones,
             2 => Fill::Small,
             _ => Fill::Random(random.word()),
         };
-        let mut numbers = [0; 3];
+        let mut numbers = [0; 4];
         for number in &mut numbers {
             *number = match random.below(3) {
                 0 => constant_of(random, program).wrapping_add(random.below(3) as u64).wrapping_sub(1),
@@ -59,9 +62,9 @@ impl Input {
                 _ => random.below(70) as u64,
             };
         }
-        let found = random.of([0, 1, 0xff, 0xff]);
+        let found = random.of([0, 1, 1, 2, 0xff, 0xff]);
         let fuel = if random.once_in(8) { random.below(400) as u32 } else { 3000 };
-        Self { data_len: data_len.max(min).min(DATA_LEN), fill, numbers, found, fuel }
+        Self { data_len: data_len.max(min).min(longest), fill, numbers, found, fuel }
     }
 
     pub(super) fn data_len(&self) -> usize {
@@ -109,55 +112,80 @@ impl LogSink for Input {
 }
 
 #[repr(align(8))]
-struct Scratch([u8; SCRATCH_LEN]);
+struct Scratch([u8; SCRATCH_LEN_MAX]);
+const _: () = assert!(align_of::<Scratch>().is_multiple_of(ALIGNMENT));
 
 /// What comes of a call, and what it leaves.
+#[cfg_attr(not(feature = "compiler"), allow(dead_code, reason = "only compiled code is compared"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Effects {
-    pub(super) outcome: Outcome,
-    pub(super) fuel: u32,
-    scratch: [u8; SCRATCH_LEN],
+    outcome: Outcome,
+    fuel: u32,
+    scratch: Vec<u8>,
     /// Fields that are no addresses and no lengths.
-    numbers: [u64; 3],
+    numbers: Vec<u64>,
 }
 
 /// What runs programs, and the memory that it runs them on.
 pub(super) struct Machines {
-    pub(super) interpreter: Interpreter,
-    data: Box<[u8; DATA_LEN]>,
+    interpreter: Interpreter,
+    data: Vec<u8>,
     scratch: Box<Scratch>,
+    context: Vec<u64>,
+    /// What the last call has left.
+    fuel: u32,
 }
 
 impl Machines {
     pub(super) fn new() -> Self {
         Self {
             interpreter: Interpreter::new(),
-            data: Box::new([0; DATA_LEN]),
-            scratch: Box::new(Scratch([0; SCRATCH_LEN])),
+            data: Vec::new(),
+            scratch: Box::new(Scratch([0; SCRATCH_LEN_MAX])),
+            context: Vec::new(),
+            fuel: 0,
         }
     }
 
     /// Makes a call of an input with whatever runs programs.
     pub(super) fn call(
         &mut self,
+        world: &World,
         input: &Input,
         run: impl FnOnce(&mut Interpreter, &mut Call<'_>) -> Outcome,
-    ) -> Effects {
+    ) -> Outcome {
+        if self.data.len() < input.data_len {
+            self.data.resize(input.data_len, 0);
+        }
         let data = self.data.get_mut(..input.data_len).unwrap_or_default();
-        let scratch = &mut self.scratch.0;
+        let scratch = self.scratch.0.get_mut(..world.scratch_len as usize).unwrap_or_default();
         fill(data, input.fill);
         fill(scratch, input.fill);
         // Nothing may depend on where there is no memory: an empty slice has a null address, nearly.
         let data = if data.is_empty() { &[][..] } else { &*data };
-        let mut context = [0; FIELDS.len()];
-        let [first, second, result] = input.numbers;
-        context[4..].copy_from_slice(&[first, second, result]);
-        let mut call =
-            Call { data, scratch, context: &mut context, fuel: input.fuel, table: input, log: input };
+        self.context.clear();
+        self.context.extend(input.numbers.iter().cycle().take(world.fields.len()));
+        let context = &mut self.context;
+        let mut call = Call { data, scratch, context, fuel: input.fuel, table: input, log: input };
         let outcome = run(&mut self.interpreter, &mut call);
-        let fuel = call.fuel;
-        let [.., first, second, result] = context;
-        Effects { outcome, fuel, scratch: *scratch, numbers: [first, second, result] }
+        self.fuel = call.fuel;
+        outcome
+    }
+
+    /// The same, with all that the call leaves.
+    #[cfg_attr(not(feature = "compiler"), allow(dead_code, reason = "only compiled code is compared"))]
+    pub(super) fn effects(
+        &mut self,
+        world: &World,
+        input: &Input,
+        run: impl FnOnce(&mut Interpreter, &mut Call<'_>) -> Outcome,
+    ) -> Effects {
+        let outcome = self.call(world, input, run);
+        let scratch = self.scratch.0.get(..world.scratch_len as usize).unwrap_or_default().to_vec();
+        let fields = self.context.iter().zip(world.fields);
+        let is_number = |kind| matches!(kind, FieldKind::Number | FieldKind::Result);
+        let numbers = fields.filter(|(_, field)| is_number(field.kind)).map(|(word, _)| *word).collect();
+        Effects { outcome, fuel: self.fuel, scratch, numbers }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Looks for programs that the verifier accepts and that do what they may not.
 //!
 //! ```text
-//!   seed ─▶ generate: a program that is nearly right ─▶ mutate ─▶ verifier ─┬─▶ refused: counted by reason
+//!   seed ─▶ setting: a hook, options
+//!        ─▶ generate: a program that is nearly right ─▶ mutate ─▶ verifier ─┬─▶ refused: counted by reason
 //!                                                                           └─▶ accepted ─▶ oracle: runs, on inputs at the edges
 //!   violation ─▶ shrink ─▶ the same violation in fewer instructions                              │ interpreter: no violation
 //!                                                                                                │ states: what is known holds
@@ -18,6 +19,7 @@ mod mutate;
 mod oracle;
 mod places;
 mod random;
+mod setting;
 mod shrink;
 mod tally;
 mod ways;
@@ -29,41 +31,15 @@ use generate::Draft;
 use input::{Input, Machines};
 pub use oracle::{Breach, Found};
 use random::Random;
+use setting::Setting;
 pub use tally::Tally;
 
 use crate::program::Program;
 use crate::text::{Listing, disassemble};
-use crate::verifier::{self, Options};
-use crate::world::{Entry, Field, FieldKind, World};
+use crate::verifier::{self, Accepted, Options, States};
 
-/// Instructions that the verifier interprets before a program of a campaign is too complex: they are short.
-const STEPS_MAX: u64 = 20_000;
 /// Of so many accepted programs one is verified again.
 const VERDICTS_SHARE: u64 = 16;
-
-const fn field(name: &'static str, kind: FieldKind) -> Field {
-    Field { name, kind, purpose: "" }
-}
-
-const FIELDS: &[Field] = &[
-    field("data", FieldKind::Data),
-    field("data_len", FieldKind::DataLen),
-    field("scratch", FieldKind::Scratch),
-    field("scratch_len", FieldKind::ScratchLen),
-    field("first", FieldKind::Number),
-    field("second", FieldKind::Number),
-    field("result", FieldKind::Result),
-];
-
-/// The hook that programs are made for. Its lengths are small, so that programs are often at their ends.
-pub const WORLD: World = World {
-    name: "campaign",
-    entry: Entry::Context,
-    fields: FIELDS,
-    scratch_len: 64,
-    data_len_max: 4096,
-    table_value_len: 24,
-};
 
 /// How to look.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +62,7 @@ impl Default for Plan {
 pub struct Campaign {
     plan: Plan,
     machines: Machines,
+    states: States,
     /// What was seen.
     pub tally: Tally,
 }
@@ -94,7 +71,7 @@ impl Campaign {
     /// One that has tried nothing yet.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        Self { plan, machines: Machines::new(), tally: Tally::default() }
+        Self { plan, machines: Machines::new(), states: States::default(), tally: Tally::default() }
     }
 
     /// The program of a seed.
@@ -111,23 +88,36 @@ impl Campaign {
             self.tally.shapeless += 1;
             return None;
         };
-        let tried = catch_unwind(AssertUnwindSafe(|| self.run_program(seed, &program)));
+        let setting = draft.setting;
+        let tried = catch_unwind(AssertUnwindSafe(|| self.run_program(seed, setting, &program)));
         let (input, breach) = match tried {
             Ok(breach) => *breach?,
-            Err(_) => (Input::new(&mut Random::new(!seed), &program, 0), Breach::Panicked),
+            Err(_) => (Input::new(&mut Random::new(!seed), &program, setting.world, 0), Breach::Panicked),
         };
         let (program, breach) =
             shrink::shrink(&mut self.machines, self.plan, (draft, program), &input, breach);
         let listing = Listing { has_lines: false, has_data: true };
-        Some(Box::new(Found { seed, breach, text: disassemble(&program, listing), input: input.to_string() }))
+        Some(Box::new(Found {
+            seed,
+            breach,
+            world: setting.world.name,
+            is_strict: setting.options.is_strict,
+            text: disassemble(&program, listing),
+            input: input.to_string(),
+        }))
     }
 
-    fn run_program(&mut self, seed: u64, program: &Arc<Program>) -> Option<Box<(Input, Breach)>> {
-        let options = Options { steps_max: STEPS_MAX, ..Options::default() };
+    fn run_program(
+        &mut self,
+        seed: u64,
+        setting: Setting,
+        program: &Arc<Program>,
+    ) -> Option<Box<(Input, Breach)>> {
+        let Setting { world, options } = setting;
         let has_states = self.plan.states_share > 0 && seed.is_multiple_of(self.plan.states_share);
-        let (verdict, states) = match has_states {
-            true => verifier::verify_recorded(program, &WORLD, options),
-            false => (verifier::verify(program, &WORLD, options), verifier::States::default()),
+        let verdict = match has_states {
+            true => verifier::verify_recorded(program, world, options, &mut self.states),
+            false => verifier::verify_briefly(program, world, options),
         };
         let accepted = match verdict {
             Ok(accepted) => accepted,
@@ -136,25 +126,19 @@ impl Campaign {
                 return None;
             }
         };
-        self.tally.note_accepted(&accepted);
+        self.tally.note_accepted(&accepted, options.is_strict);
         let share = self.plan.compiled_share;
         let is_compiled = share > 0 && self.tally.accepted.is_multiple_of(share);
-        if self.tally.accepted.is_multiple_of(VERDICTS_SHARE) {
-            let again = verifier::verify(program, &WORLD, options);
-            let is_same = again.is_ok_and(|again| {
-                again.verified.variants() == accepted.verified.variants() && again.checks == accepted.checks
-            });
-            if !is_same {
-                let input = Input::new(&mut Random::new(seed), program, 0);
-                return Some(Box::new((input, Breach::Verdicts)));
-            }
+        if self.tally.accepted.is_multiple_of(VERDICTS_SHARE) && !is_said_again(setting, program, &accepted) {
+            let input = Input::new(&mut Random::new(seed), program, world, 0);
+            return Some(Box::new((input, Breach::Verdicts)));
         }
         let mut random = Random::new(!seed);
         let inputs: Vec<Input> =
-            (0..self.plan.runs).map(|number| Input::new(&mut random, program, number)).collect();
+            (0..self.plan.runs).map(|number| Input::new(&mut random, program, world, number)).collect();
         for input in &inputs {
             self.tally.runs += 1;
-            let states = has_states.then_some(&states);
+            let states = has_states.then_some(&self.states);
             let outcome = oracle::interpret(&mut self.machines, &accepted.verified, states, input);
             match outcome {
                 Ok(outcome) => self.tally.note_outcome(outcome),
@@ -169,4 +153,15 @@ impl Campaign {
         }
         None
     }
+}
+
+/// Whether a program gets the same verdict again; and is accepted where no check may be left if there is none.
+fn is_said_again(setting: Setting, program: &Arc<Program>, accepted: &Accepted) -> bool {
+    let Setting { world, options } = setting;
+    let again = verifier::verify_briefly(program, world, options);
+    let is_same = again.is_ok_and(|again| {
+        again.verified.variants() == accepted.verified.variants() && again.checks == accepted.checks
+    });
+    let strict = verifier::verify_briefly(program, world, Options { is_strict: true, ..options });
+    is_same && strict.is_ok() == accepted.checks.is_empty()
 }

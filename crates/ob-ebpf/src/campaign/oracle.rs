@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::call::{CallError, Fault, FaultKind, Outcome};
-use crate::campaign::WORLD;
 use crate::campaign::input::{Input, Machines};
 #[cfg(feature = "compiler")]
 use crate::compiler;
@@ -20,6 +19,10 @@ pub struct Found {
     pub seed: u64,
     /// What.
     pub breach: Breach,
+    /// The hook that the program was made for.
+    pub world: &'static str,
+    /// Whether it was accepted where no check may be left.
+    pub is_strict: bool,
     /// The program, shrunk.
     pub text: String,
     /// What it was called with.
@@ -62,7 +65,9 @@ impl Breach {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}: {:?}\nwith {}\n{}", self.seed, self.breach, self.input, self.text)
+        let Self { seed, breach, world, is_strict, text, input } = self;
+        let strictly = if *is_strict { ", strictly" } else { "" };
+        writeln!(f, "seed {seed}: {breach:?}\nfor {world}{strictly}, with {input}\n{text}")
     }
 }
 
@@ -73,17 +78,18 @@ pub(super) fn interpret(
     states: Option<&States>,
     input: &Input,
 ) -> Result<Outcome, Breach> {
-    let program = verified.program();
+    let (program, world) = (verified.program(), verified.world());
     let outcome = if states.is_some() {
         let mut watch = Watch::new(verified, states, input);
-        let effects = machines
-            .call(input, |interpreter, call| interpreter.run_observed(program, &WORLD, call, &mut watch));
+        let outcome = machines.call(world, input, |interpreter, call| {
+            interpreter.run_observed(program, world, call, &mut watch)
+        });
         if let Some(breach) = watch.breach {
             return Err(breach);
         }
-        effects.outcome
+        outcome
     } else {
-        machines.call(input, |interpreter, call| interpreter.run(program, &WORLD, call)).outcome
+        machines.call(world, input, |interpreter, call| interpreter.run(program, world, call))
     };
     let Err(CallError::Fault(fault)) = outcome else { return Ok(outcome) };
     match fault.what {
@@ -91,8 +97,10 @@ pub(super) fn interpret(
         FaultKind::OutOfBounds { .. } | FaultKind::RangeTooLong { .. } => {
             // Which variant of the function it was is known by how it was called.
             let mut watch = Watch::new(verified, None, input);
-            machines
-                .call(input, |interpreter, call| interpreter.run_observed(program, &WORLD, call, &mut watch));
+            // What comes of it is known already.
+            let _ = machines.call(world, input, |interpreter, call| {
+                interpreter.run_observed(program, world, call, &mut watch)
+            });
             match watch.variant() {
                 Some(variant) if is_proven(variant, fault) => Err(Breach::Proven(fault)),
                 _ => Ok(outcome),
@@ -137,9 +145,10 @@ pub(super) fn compiled(
             }
         };
         for input in inputs {
+            let (program, world) = (verified.program(), verified.world());
             let expected =
-                machines.call(input, |interpreter, call| interpreter.run(verified.program(), &WORLD, call));
-            let effects = machines.call(input, |_, call| compiled.run(call));
+                machines.effects(world, input, |interpreter, call| interpreter.run(program, world, call));
+            let effects = machines.effects(world, input, |_, call| compiled.run(call));
             if expected != effects {
                 let breach = format!("checks kept {keep_checks}: {expected:x?}, compiled {effects:x?}");
                 return Err((*input, Breach::Compiled(breach)));

@@ -3,7 +3,7 @@
 use crate::campaign::generate::{Kind, SLOTS, Writer, register};
 use crate::campaign::idioms::OFF;
 use crate::isa::{AluOp, AtomicOp, Callee, Instruction, Operand, Register, Size, Test, Wide, Width};
-use crate::world::{Helper, Region};
+use crate::world::{Argument, Helper, Region, Returns};
 
 impl Writer {
     /// Spills and fills, whole and in parts.
@@ -114,6 +114,9 @@ impl Writer {
     }
 
     pub(super) fn lookup(&mut self) {
+        if !self.world().has(Helper::TableLookup) && self.random.below(16) > 0 {
+            return self.helper();
+        }
         if !self.kinds.slots[0].is_number() || self.random.once_in(2) {
             let key = Operand::Immediate(self.random.below(9) as i32);
             self.store(Size::B8, Register::R10, -8, key);
@@ -145,7 +148,7 @@ impl Writer {
             _ => {}
         }
         match self.random.below(8) {
-            0 => {
+            0 | 1 => {
                 // Not yet: another lookup comes first, and a test of what that gave tells nothing of this.
                 let kept = register(6 + self.random.below(4));
                 self.copy(kept, Register::R0);
@@ -154,7 +157,7 @@ impl Writer {
                 }
                 return;
             }
-            1 => {
+            2 => {
                 // What was found is used where it was, and forgotten elsewhere.
                 let at = self.branch(Width::W64, Test::NotEqual, tested, Operand::Immediate(0));
                 self.compute();
@@ -225,36 +228,32 @@ impl Writer {
     }
 
     pub(super) fn helper(&mut self) {
-        let helper = self.random.of(Helper::ALL);
-        match helper {
-            Helper::TableLookup => self.range(1, false),
-            Helper::Copy => {
-                self.range(3, false);
-                self.range(1, true);
+        let mut helper = self.random.of(Helper::ALL);
+        if !self.world().has(helper) && self.random.below(16) > 0 {
+            helper = Helper::Copy;
+        }
+        let signature = helper.signature();
+        // The last first: what a range needs is looked for in any register.
+        for (at, argument) in signature.arguments.iter().enumerate().rev() {
+            match argument {
+                Argument::Number => {
+                    let number = self.random.below(3) as i32;
+                    self.set_number(register(at + 1), number);
+                }
+                Argument::Read | Argument::Write => self.range(at + 1, *argument == Argument::Write),
+                Argument::Len { .. } => {}
             }
-            Helper::Crc32c => {
-                self.range(2, false);
-                self.set_number(Register::R1, 0);
-            }
-            Helper::Compare => {
-                self.range(3, false);
-                self.range(1, false);
-            }
-            Helper::Varint => {
-                self.range(3, true);
+            if let (Argument::Write, Some(Argument::Len { max: 8 })) =
+                (argument, signature.arguments.get(at + 1))
+            {
                 let len = self.random.of([8, 8, 7, 9]);
-                self.set_number(Register::R4, len);
-                self.range(1, false);
-            }
-            Helper::Log => {
-                self.set_number(Register::R1, 1);
-                self.set_number(Register::R2, 2);
+                self.set_number(register(at + 2), len);
             }
         }
         let number = if self.random.once_in(100) { 77 } else { helper.number() };
         self.emit(Instruction::Call { callee: Callee::Helper(number) });
         self.forget_arguments();
-        let is_lookup = helper == Helper::TableLookup;
+        let is_lookup = signature.returns == Returns::TableValueOrNull;
         self.set_kind(Register::R0, if is_lookup { Kind::Nullable } else { Kind::Number });
     }
 

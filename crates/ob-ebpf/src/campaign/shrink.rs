@@ -3,13 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::campaign::Plan;
 use crate::campaign::generate::Draft;
 use crate::campaign::input::{Input, Machines};
 use crate::campaign::oracle::{self, Breach};
-use crate::campaign::{Plan, STEPS_MAX, WORLD};
+use crate::campaign::setting::Setting;
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
-use crate::verifier::{self, Options};
+use crate::verifier::{self, States};
 
 /// Takes out what is not needed for the same sort of breach by the same call.
 pub(super) fn shrink(
@@ -24,7 +25,8 @@ pub(super) fn shrink(
         for at in (0..draft.instructions.len()).rev() {
             for candidate in candidates(&draft, at).into_iter().flatten() {
                 let Some(program) = candidate.program() else { continue };
-                let tried = AssertUnwindSafe(|| breach_of(machines, plan, &program, input, &breach));
+                let tried =
+                    AssertUnwindSafe(|| breach_of(machines, (plan, draft.setting), &program, input, &breach));
                 match catch_unwind(tried).unwrap_or(Some(Breach::Panicked)) {
                     Some(found) if found.is_like(&breach) => {
                         (smallest, breach, draft, is_smaller) = (program, found, candidate, true);
@@ -59,14 +61,14 @@ fn candidates(draft: &Draft, at: usize) -> [Option<Draft>; 2] {
 /// What a program does that it may not, in one call.
 fn breach_of(
     machines: &mut Machines,
-    plan: Plan,
+    (plan, setting): (Plan, Setting),
     program: &Arc<Program>,
     input: &Input,
     wanted: &Breach,
 ) -> Option<Breach> {
-    let options = Options { steps_max: STEPS_MAX, ..Options::default() };
-    let (verdict, states) = verifier::verify_recorded(program, &WORLD, options);
-    let accepted = verdict.ok()?;
+    let Setting { world, options } = setting;
+    let mut states = States::default();
+    let accepted = verifier::verify_recorded(program, world, options, &mut states).ok()?;
     if input.data_len() < program.data_len_min() as usize {
         return None;
     }

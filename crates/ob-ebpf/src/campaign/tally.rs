@@ -17,10 +17,14 @@ pub struct Tally {
     pub shapeless: u64,
     /// Those that the verifier accepted.
     pub accepted: u64,
+    /// Those of them that were to have no check left.
+    pub strict: u64,
     /// Those that were compiled.
     pub compiled: u64,
     /// Calls.
     pub runs: u64,
+    /// Programs that were accepted, by the hook that they were made for.
+    pub worlds: BTreeMap<&'static str, u64>,
     /// Programs that were refused, by the reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// How calls ended.
@@ -35,9 +39,14 @@ impl Tally {
         self.generated += other.generated;
         self.shapeless += other.shapeless;
         self.accepted += other.accepted;
+        self.strict += other.strict;
         self.compiled += other.compiled;
         self.runs += other.runs;
-        for (own, other) in [(&mut self.refused, &other.refused), (&mut self.outcomes, &other.outcomes)] {
+        for (own, other) in [
+            (&mut self.worlds, &other.worlds),
+            (&mut self.refused, &other.refused),
+            (&mut self.outcomes, &other.outcomes),
+        ] {
             for (name, count) in other {
                 *own.entry(name).or_default() += count;
             }
@@ -51,8 +60,10 @@ impl Tally {
         *self.refused.entry(reason(why)).or_default() += 1;
     }
 
-    pub(super) fn note_accepted(&mut self, accepted: &Accepted) {
+    pub(super) fn note_accepted(&mut self, accepted: &Accepted, is_strict: bool) {
         self.accepted += 1;
+        self.strict += u64::from(is_strict);
+        *self.worlds.entry(accepted.verified.world().name).or_default() += 1;
         for variant in accepted.verified.variants() {
             let accesses = variant.accesses.values().map(|access| ("access", access));
             let ranges = variant.ranges.values().map(|access| ("range", access));
@@ -85,10 +96,12 @@ impl fmt::Display for Tally {
         let share = 100.0 * self.accepted as f64 / (self.generated.max(1)) as f64;
         writeln!(
             f,
-            "generated {}, of no shape {}, accepted {} ({share:.1} %), compiled {}, runs {}",
-            self.generated, self.shapeless, self.accepted, self.compiled, self.runs
+            "generated {}, of no shape {}, accepted {} ({share:.1} %), strictly {}, compiled {}, runs {}",
+            self.generated, self.shapeless, self.accepted, self.strict, self.compiled, self.runs
         )?;
-        for (what, counts) in [("refused", &self.refused), ("ended", &self.outcomes)] {
+        for (what, counts) in
+            [("accepted for", &self.worlds), ("refused", &self.refused), ("ended", &self.outcomes)]
+        {
             for (name, count) in counts {
                 writeln!(f, "  {what}: {name}: {count}")?;
             }

@@ -3,7 +3,7 @@
 use crate::campaign::generate::{Kind, Writer};
 use crate::campaign::idioms::OFF;
 use crate::isa::{AluOp, Instruction, Operand, Register, Size, Test, Width};
-use crate::world::Region;
+use crate::world::{FieldKind, Region};
 
 impl Writer {
     /// A loop that counts up, over bytes of a region or over nothing; with its test in front or behind.
@@ -121,23 +121,25 @@ impl Writer {
         if to == context {
             return;
         }
+        let fields = self.world().fields;
         match self.random.below(10) {
             0 => {
-                let (size, offset) = (self.random.of(Size::ALL), self.random.below(60) as i16);
+                let offset = self.random.below(self.world().context_len() + 4) as i16;
+                let size = self.random.of(Size::ALL);
                 self.load(size, false, to, context, offset);
             }
             1..=3 => {
-                let from = self.operand();
-                let offset = self.random.of([48, 48, 48, 40]);
+                let (from, is_right) = (self.operand(), self.random.below(4) > 0);
+                let offset = self.field(|kind| (kind == FieldKind::Result) == is_right).unwrap_or(0);
                 self.store(Size::B8, context, offset, from);
             }
             _ => {
-                let field = self.random.below(7);
-                self.load(Size::B8, false, to, context, 8 * field as i16);
-                let kind = match field {
-                    0 => Kind::to(Region::Data),
-                    1 => Kind::Length,
-                    2 => Kind::to(Region::Scratch),
+                let at = self.random.below(fields.len());
+                self.load(Size::B8, false, to, context, 8 * at as i16);
+                let kind = match fields.get(at).map(|field| field.kind) {
+                    Some(FieldKind::Data) => Kind::to(Region::Data),
+                    Some(FieldKind::DataLen) => Kind::Length,
+                    Some(FieldKind::Scratch) => Kind::to(Region::Scratch),
                     _ => Kind::Number,
                 };
                 self.set_kind(to, kind);

@@ -31,6 +31,9 @@ const LEAVING_MAX: usize = 64;
 
 /// The alias region of the machine; those of [`Region`](crate::world::Region) follow.
 const MACHINE_REGION: u32 = 0;
+/// That of the machine's [`machine::FRAME`], which is nothing that the rest of the machine overlaps with: where a function is made part of
+/// its caller, it gets fuel and frame without asking memory.
+const FRAME_REGION: u32 = u32::MAX;
 
 /// What is translated.
 #[derive(Clone, Copy)]
@@ -159,7 +162,8 @@ impl Translator<'_, '_> {
         let frame = if self.source.number == 0 {
             self.builder.ins().iadd_imm_s(self.machine, i64::from(machine::STACK.0))
         } else if self.uses_frame(function) {
-            self.load_machine(machine::FRAME)
+            let flags = self.frame_flags();
+            self.builder.ins().load(I64, flags, self.machine, machine::FRAME.0)
         } else {
             return;
         };
@@ -285,8 +289,8 @@ impl Translator<'_, '_> {
         let cost = self.number(self.source.verified.program().fuel(at, target).into());
         self.charge(at, cost);
         self.store_fuel();
-        let frame = self.get(Register::R10);
-        self.store_machine(machine::FRAME, frame);
+        let (frame, flags) = (self.get(Register::R10), self.frame_flags());
+        self.builder.ins().store(flags, frame, self.machine, machine::FRAME.0);
         let function = self.callee(callee);
         let mut arguments = vec![self.machine];
         arguments.extend(ARGUMENTS.map(|register| self.get(register)));
@@ -408,6 +412,11 @@ impl Translator<'_, '_> {
 
     fn machine_flags(&self) -> MemFlagsData {
         MemFlagsData::trusted().with_alias_region(Some(self.machine_region))
+    }
+
+    fn frame_flags(&mut self) -> MemFlagsData {
+        let region = alias_region(&mut self.builder, FRAME_REGION, "frame");
+        MemFlagsData::trusted().with_alias_region(Some(region))
     }
 
     fn load_machine(&mut self, field: FieldOffset) -> Value {

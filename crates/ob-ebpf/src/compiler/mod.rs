@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Verified ─▶ function: a variant becomes a function of Cranelift's ─▶ Image ─ linked ─▶ Code, executable ─▶ Compiled
+//!                 ├ inline: small ones in their callers
 //!                 ├ arithmetic: registers                                                                        │ run(Call)
 //!                 └ access: memory, checks, helpers                                                  Machine ◀──┘
 //! ```
@@ -20,6 +21,7 @@ mod access;
 mod arithmetic;
 mod code;
 mod function;
+mod inline;
 mod machine;
 
 use std::cell::Cell;
@@ -31,13 +33,14 @@ use std::sync::Arc;
 
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir;
-use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{CodegenError, Context, FinalizedRelocTarget};
 use cranelift_frontend::FunctionBuilderContext;
 use thiserror::Error;
 
 use self::code::{Code, Image, Link};
+use self::inline::{Small, is_small};
 use self::machine::Machine;
 use crate::call::{Call, Fault, FaultKind, Outcome};
 use crate::isa::{INSTRUCTIONS_MAX, Instruction, Size};
@@ -111,8 +114,8 @@ struct Parts {
     entry_fuel: u32,
     /// What can go wrong, by the number that code returns less one; offsets and lengths are filled in when it has.
     faults: Vec<Fault>,
-    /// The words of the context that a call fills in, each with which value.
-    filled: Vec<(usize, usize)>,
+    /// The words of the context that a call fills in, in the order of [`FILLED`]; one that the hook does not have is nowhere.
+    filled: [usize; FILLED.len()],
     stack_len: usize,
 }
 
@@ -145,12 +148,7 @@ impl Compiled {
         if parts.program.per_call().is_empty() && parts.world.table_value_len == 0 {
             return parts.execute(call, ptr::null_mut(), ptr::null_mut());
         }
-        // A call within a call, by way of a table, finds none and makes one.
-        let mut buffer = BUFFER.take();
-        let (per_call, table_value) = parts.prepare(&mut buffer);
-        let outcome = parts.execute(call, per_call.as_ptr(), table_value.as_ptr());
-        BUFFER.set(buffer);
-        outcome
+        parts.execute_with_buffer(call)
     }
 
     /// The program.
@@ -190,6 +188,19 @@ impl Parts {
         (NonNull::from(words).cast(), NonNull::from(value).cast())
     }
 
+    /// Apart from [`Self::execute`], so that calls which need no buffer do not pay for it.
+    #[inline(never)]
+    fn execute_with_buffer(&self, call: &mut Call<'_>) -> Outcome {
+        // A call within a call, by way of a table, finds none and makes one.
+        let mut buffer = BUFFER.take();
+        let (per_call, table_value) = self.prepare(&mut buffer);
+        let outcome = self.execute(call, per_call.as_ptr(), table_value.as_ptr());
+        BUFFER.set(buffer);
+        outcome
+    }
+
+    /// A part of its callers: the way in and out is what a short program costs.
+    #[inline(always)]
     fn execute(&self, call: &mut Call<'_>, per_call: *mut u8, table_value: *mut u8) -> Outcome {
         let (data_len, scratch_len) = (call.data.len(), call.scratch.len());
         let data = machine::beginning(call.data.as_ptr(), data_len);
@@ -203,9 +214,9 @@ impl Parts {
             scratch.expose_provenance() as u64,
             scratch_len as u64,
         ];
-        for (word, value) in &self.filled {
-            if let (Some(word), Some(value)) = (call.context.get_mut(*word), values.get(*value)) {
-                *word = *value;
+        for (word, value) in self.filled.into_iter().zip(values) {
+            if let Some(word) = call.context.get_mut(word) {
+                *word = value;
             }
         }
         let context: *mut u8 = call.context.as_mut_ptr().cast();
@@ -222,8 +233,8 @@ impl Parts {
             per_call,
             table_value,
             table_value_len,
-            table: call.table,
-            log: call.log,
+            table: &call.table,
+            log: &call.log,
             stack: MaybeUninit::uninit(),
         };
         let (first, second) = match self.world.entry {
@@ -238,8 +249,8 @@ impl Parts {
             unsafe { function(&raw mut machine, first.expose_provenance() as u64, second, 0, 0, 0) };
         call.fuel = machine.fuel as u32;
         // Addresses are nobody's business, not even the hook's.
-        for (word, _) in &self.filled {
-            if let Some(word) = call.context.get_mut(*word) {
+        for word in self.filled {
+            if let Some(word) = call.context.get_mut(word) {
                 *word = 0;
             }
         }
@@ -267,15 +278,23 @@ impl Parts {
     }
 }
 
-/// Which of the values that a call fills in a field has; none for those that are the hook's.
-fn value_of(kind: FieldKind) -> Option<usize> {
-    match kind {
-        FieldKind::Data => Some(0),
-        FieldKind::DataLen => Some(1),
-        FieldKind::Scratch => Some(2),
-        FieldKind::ScratchLen => Some(3),
-        FieldKind::Number | FieldKind::Result => None,
+/// The fields that a call fills in.
+const FILLED: [FieldKind; 4] =
+    [FieldKind::Data, FieldKind::DataLen, FieldKind::Scratch, FieldKind::ScratchLen];
+
+/// Where in the context these are. A hook has each of them once, or not at all.
+fn filled(world: &World) -> Result<[usize; FILLED.len()], CompileError> {
+    let mut filled = [usize::MAX; FILLED.len()];
+    for (kind, filled) in FILLED.iter().zip(&mut filled) {
+        let mut words = (0..).zip(world.fields).filter(|(_, field)| field.kind == *kind);
+        if let Some((word, _)) = words.next() {
+            *filled = word;
+        }
+        if words.next().is_some() {
+            return Err(CompileError::Generator("a hook that has a field twice".to_owned()));
+        }
     }
+    Ok(filled)
 }
 
 /// An offset as people see it: in a frame of the stack it is counted from the end.
@@ -295,6 +314,7 @@ struct Generator<'a> {
     plain: OwnedTargetIsa,
     builder: FunctionBuilderContext,
     faults: Vec<Fault>,
+    small: Small,
 }
 
 /// A function's code.
@@ -322,10 +342,12 @@ impl<'a> Generator<'a> {
             plain: processor("none")?,
             builder: FunctionBuilderContext::new(),
             faults: Vec::new(),
+            small: Small::new(),
         })
     }
 
     fn compile(mut self) -> Result<Compiled, CompileError> {
+        self.keep_small();
         let mut image = Image::default();
         let mut frames = Vec::with_capacity(self.verified.variants().len());
         for number in 0..self.verified.variants().len() {
@@ -338,27 +360,43 @@ impl<'a> Generator<'a> {
             return Err(CompileError::TooLarge { limit: "bytes of native stack", max: STACK_LEN_MAX });
         }
         let world = *self.verified.world();
-        let fields = world.fields.iter().enumerate();
         let parts = Parts {
             code: image.finish()?,
             program: Arc::clone(self.verified.program()),
             world,
             entry_fuel: self.verified.program().entry_fuel(),
             faults: self.faults,
-            filled: fields.filter_map(|(word, field)| Some((word, value_of(field.kind)?))).collect(),
+            filled: filled(&world)?,
             stack_len,
         };
         Ok(Compiled { parts: Arc::new(parts) })
     }
 
+    /// Translates the functions that others may be given as part of themselves.
+    fn keep_small(&mut self) {
+        for number in 1..self.verified.variants().len() {
+            let small =
+                self.function_of(number).filter(|function| is_small(self.verified.program(), function));
+            if let Some(len) = small.map(Function::len).filter(|len| self.small.has_room(*len)) {
+                let function = self.translate(number);
+                self.small.keep(number, function, len);
+            }
+        }
+    }
+
+    /// The function that a variant is of.
+    fn function_of(&self, number: usize) -> Option<&'a Function> {
+        let variant = self.verified.variants().get(number)?;
+        self.verified.program().functions().get(variant.function)
+    }
+
     /// The code of a variant: optimised, unless that is not worth it.
     fn generate(&mut self, number: usize) -> Result<Generated, CompileError> {
-        let variant = self.verified.variants().get(number);
-        let function = variant.and_then(|variant| self.verified.program().functions().get(variant.function));
         let known_faults = self.faults.len();
-        if function.is_some_and(|function| is_optimised(self.verified.program(), function)) {
-            let isa = Arc::clone(&self.optimising);
-            match self.translate(number, &isa) {
+        if self.function_of(number).is_some_and(|function| is_optimised(self.verified.program(), function)) {
+            let mut context = Context::for_function(self.translated(number));
+            let inlined = context.inline(&mut self.small);
+            match inlined.and_then(|_| emit(context, &*self.optimising)) {
                 Ok(generated) if generated.frame_len <= STACK_LEN_MAX / FRAMES_MAX / 2 => {
                     return Ok(generated);
                 }
@@ -368,8 +406,8 @@ impl<'a> Generator<'a> {
             }
             self.faults.truncate(known_faults);
         }
-        let isa = Arc::clone(&self.plain);
-        self.translate(number, &isa).map_err(|error| match error {
+        let context = Context::for_function(self.translated(number));
+        emit(context, &*self.plain).map_err(|error| match error {
             CodegenError::CodeTooLarge | CodegenError::ImplLimitExceeded => {
                 CompileError::TooLarge { limit: "instructions in a function", max: OPTIMISED_MAX }
             }
@@ -377,42 +415,28 @@ impl<'a> Generator<'a> {
         })
     }
 
-    fn translate(&mut self, number: usize, isa: &OwnedTargetIsa) -> Result<Generated, CodegenError> {
+    /// A variant for the code generator, which may have been translated before.
+    fn translated(&mut self, number: usize) -> ir::Function {
+        match self.small.get(number) {
+            Some(known) => known.clone(),
+            None => self.translate(number),
+        }
+    }
+
+    /// Translates a variant. That is the same whether it will be optimised or not.
+    fn translate(&mut self, number: usize) -> ir::Function {
         let mut function = ir::Function::with_name_signature(
             ir::UserFuncName::user(0, number as u32),
-            function::signature(isa.default_call_conv()),
+            function::signature(self.optimising.default_call_conv()),
         );
         function::translate(
             function::Source { verified: self.verified, options: self.options, number },
-            isa.frontend_config(),
+            self.optimising.frontend_config(),
             &mut function,
             &mut self.builder,
             &mut self.faults,
         );
-        let mut context = Context::for_function(function);
-        let compiled = context.compile(&**isa, &mut ControlPlane::default()).map_err(|error| error.inner)?;
-        let frame_len = compiled.buffer.frame_layout().map_or(usize::MAX, |layout| {
-            // What was pushed before: the return address and the caller's frame pointer.
-            layout.frame_to_fp_offset as usize + 16
-        });
-        let bytes = compiled.code_buffer().to_vec();
-        let relocations: Vec<_> = compiled.buffer.relocs().to_vec();
-        let calls = relocations
-            .into_iter()
-            .map(|relocation| {
-                let FinalizedRelocTarget::ExternalName(ir::ExternalName::User(name)) = relocation.target
-                else {
-                    return Err(CodegenError::Unsupported("a link to elsewhere".to_owned()));
-                };
-                Ok(Link {
-                    offset: relocation.offset as usize,
-                    kind: relocation.kind,
-                    target: context.func.params.user_named_funcs()[name].index as usize,
-                    addend: relocation.addend,
-                })
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Generated { bytes, calls, frame_len })
+        function
     }
 
     /// The most that the native frames of functions that call each other take. Calls do not recurse, so a function calls
@@ -436,6 +460,32 @@ impl<'a> Generator<'a> {
         let first = frames.first().zip(below.first());
         first.map_or(0, |(own, below)| own.saturating_add(*below))
     }
+}
+
+/// Makes code of a function.
+fn emit(mut context: Context, isa: &dyn TargetIsa) -> Result<Generated, CodegenError> {
+    let compiled = context.compile(isa, &mut ControlPlane::default()).map_err(|error| error.inner)?;
+    let frame_len = compiled.buffer.frame_layout().map_or(usize::MAX, |layout| {
+        // What was pushed before: the return address and the caller's frame pointer.
+        layout.frame_to_fp_offset as usize + 16
+    });
+    let bytes = compiled.code_buffer().to_vec();
+    let relocations: Vec<_> = compiled.buffer.relocs().to_vec();
+    let calls = relocations
+        .into_iter()
+        .map(|relocation| {
+            let FinalizedRelocTarget::ExternalName(ir::ExternalName::User(name)) = relocation.target else {
+                return Err(CodegenError::Unsupported("a link to elsewhere".to_owned()));
+            };
+            Ok(Link {
+                offset: relocation.offset as usize,
+                kind: relocation.kind,
+                target: context.func.params.user_named_funcs()[name].index as usize,
+                addend: relocation.addend,
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Generated { bytes, calls, frame_len })
 }
 
 /// Whether optimising a function takes a time that somebody would wait for.

@@ -5,7 +5,7 @@
 //!            (the container)                                                        btf:  source lines    ─▶ Program
 //! ```
 //!
-//! A function is an entry if it is global and its section is not `.text`; the section's name up to the first `/` says for which
+//! A function is an entry if it is global and its section is not `.text` or `.text.*`; the section's name up to the first `/` says for which
 //! hook. Its variables and constants come from `.data*`, `.bss*` and `.rodata*`, as far as they are used; how many bytes of data it asks
 //! for is the one `u32` of the section `outboard.data_min`.
 
@@ -135,7 +135,7 @@ pub enum Unlinkable {
     /// Data that holds addresses.
     #[error(
         "it takes an address in section {0}, which holds addresses itself: tables of pointers are not supported, \
-         use indices or a switch"
+         use indices or a switch (in a program in Rust, it is what a panic would say: nothing there may panic)"
     )]
     PointersInData(String),
     /// An address outside of what it is relative to.

@@ -319,7 +319,9 @@ fn functions(
             return Err(wrong("it is no multiple of eight bytes"));
         }
         let is_hidden = symbol.st_visibility() != elf::STV_DEFAULT;
-        let is_global = symbol.st_bind() == elf::STB_GLOBAL && !is_hidden && section.name != ".text";
+        // Compilers that give each function a section of its own, as Rust's does, call them `.text.` and its name.
+        let is_called = section.name == ".text" || section.name.starts_with(".text.");
+        let is_global = symbol.st_bind() == elf::STB_GLOBAL && !is_hidden && !is_called;
         // Names of one place are one function, which is an entry if one of them is.
         if is_global {
             global.entry((number, begin as usize)).or_insert_with(|| name.clone());

@@ -8,7 +8,38 @@ use crate::verifier::state::State;
 use crate::verifier::value::{Pointer, Scalar, Value};
 
 /// What is known when a test holds, and when it does not; nothing, where that cannot be.
-pub(crate) type Outcomes = [Option<State>; 2];
+pub(crate) type Outcomes = [Option<Learnt>; 2];
+
+/// What one outcome of a test tells.
+pub(crate) struct Learnt {
+    left: (Register, Value),
+    right: Option<(Register, Value)>,
+    /// How long the data is at least.
+    len_min: u32,
+}
+
+impl Learnt {
+    /// Adds it to what is known.
+    pub(crate) fn tell(&self, state: &mut State) {
+        state.len_min = state.len_min.max(self.len_min);
+        let (register, value) = &self.left;
+        state.learn(*register, value);
+        if let Some((register, value)) = &self.right {
+            state.learn(*register, value);
+        }
+        if is_planted(Bug::NullCheckSpreads) && self.is_of_one_pointer() {
+            state.change_all(|value| {
+                if let Value::Pointer(pointer) = value {
+                    pointer.is_nullable = false;
+                }
+            });
+        }
+    }
+
+    fn is_of_one_pointer(&self) -> bool {
+        self.right.is_none() && matches!(self.left.1, Value::Pointer(_))
+    }
+}
 
 /// A comparison of a register with something.
 #[derive(Clone, Copy)]
@@ -39,14 +70,14 @@ impl Comparison {
             }
             (Value::Number(left), Value::Number(right)) => Ok([true, false].map(|holds| {
                 let (left, right) = self.numbers(state.len_min, left, right, holds)?;
-                self.learnt(state, Value::Number(left.0), Value::Number(right.0), left.1.max(right.1))
+                Some(self.learnt(Value::Number(left.0), Value::Number(right.0), left.1.max(right.1)))
             })),
             (Value::Pointer(pointer), Value::Number(null)) if self.is_null_test(null) => {
-                Ok(self.null(state, self.left, pointer))
+                Ok(self.null(self.left, pointer))
             }
             (Value::Number(null), Value::Pointer(pointer)) if self.is_null_test(null) => {
                 let register = self.of_right().ok_or(Why::PointerComparison)?;
-                Ok(self.null(state, register, pointer))
+                Ok(self.null(register, pointer))
             }
             (Value::Pointer(left), Value::Pointer(right)) => self.pointers(state, left, right),
             _ => Err(Why::PointerComparison),
@@ -66,29 +97,14 @@ impl Comparison {
             && null.number.as_constant() == Some(0)
     }
 
-    fn null(&self, state: &State, register: Register, pointer: &Pointer) -> Outcomes {
+    fn null(&self, register: Register, pointer: &Pointer) -> Outcomes {
+        let told = |value: Value| Some(Learnt { left: (register, value), right: None, len_min: 0 });
         // A pointer is never null, wherever it was moved to; where its address might be, the verdict says so.
-        let found = Value::Pointer(Pointer { is_nullable: false, ..*pointer });
-        let not_null = {
-            let mut state = state.clone();
-            state.learn(register, &found);
-            if is_planted(Bug::NullCheckSpreads) {
-                state.change_all(|value| {
-                    if let Value::Pointer(pointer) = value {
-                        pointer.is_nullable = false;
-                    }
-                });
-            }
-            state
-        };
-        let null = pointer.is_nullable.then(|| {
-            let mut state = state.clone();
-            // All that are the same pointer are the same null.
-            let null = Value::Number(Scalar { id: pointer.offset.id, ..Scalar::constant(0) });
-            state.learn(register, &null);
-            state
-        });
-        if self.test == Test::Equal { [null, Some(not_null)] } else { [Some(not_null), null] }
+        let not_null = told(Value::Pointer(Pointer { is_nullable: false, ..*pointer }));
+        // All that are the same pointer are the same null.
+        let null = Value::Number(Scalar { id: pointer.offset.id, ..Scalar::constant(0) });
+        let null = if pointer.is_nullable { told(null) } else { None };
+        if self.test == Test::Equal { [null, not_null] } else { [not_null, null] }
     }
 
     fn pointers(&self, state: &State, left: &Pointer, right: &Pointer) -> Result<Outcomes, Why> {
@@ -116,18 +132,12 @@ impl Comparison {
             let len_min = new_left.1.max(new_right.1);
             let left = Value::Pointer(Pointer { offset: new_left.0, ..*left });
             let right = Value::Pointer(Pointer { offset: new_right.0, ..*right });
-            self.learnt(state, left, right, len_min)
+            Some(self.learnt(left, right, len_min))
         }))
     }
 
-    fn learnt(&self, state: &State, left: Value, right: Value, len_min: u32) -> Option<State> {
-        let mut state = state.clone();
-        state.len_min = state.len_min.max(len_min);
-        state.learn(self.left, &left);
-        if let Some(register) = self.of_right() {
-            state.learn(register, &right);
-        }
-        Some(state)
+    fn learnt(&self, left: Value, right: Value, len_min: u32) -> Learnt {
+        Learnt { left: (self.left, left), right: self.of_right().map(|register| (register, right)), len_min }
     }
 
     /// What is known of both numbers then, each with how long the data is at least; nothing if it cannot be.

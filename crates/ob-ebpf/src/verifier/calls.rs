@@ -111,31 +111,20 @@ impl Verifier<'_> {
         Ok(touched)
     }
 
-    pub(crate) fn call_local(
-        &mut self,
-        at: usize,
-        target: usize,
-        state: State,
-    ) -> Result<Next, (Why, Box<State>)> {
+    pub(crate) fn call_local(&mut self, at: usize, target: usize, state: &State) -> Result<Next, Why> {
         let function = self.program.function_at(target);
-        let entry = match self.entry(&state, target) {
-            Ok(entry) => entry,
-            Err(why) => return Err((why, Box::new(state))),
-        };
+        let entry = self.entry(state, target)?;
         let kind = kind_of(function, &entry);
         let variant = self.variant(kind);
-        if let Err(why) = self.note_call(at, variant) {
-            return Err((why, Box::new(state)));
-        }
-        let exits = match self.exits_of(at, variant, entry) {
-            Ok(exits) => exits,
+        self.note_call(at, variant)?;
+        match self.exits_of(at, variant, entry) {
+            Ok(exits) => Ok(Next::Returned(exits)),
             Err(refused) => {
                 // It has been told already, in full, where it happened.
                 self.refused.get_or_insert(refused);
-                return Err((Why::CallUnclear, Box::new(state)));
+                Err(Why::CallUnclear)
             }
-        };
-        Ok(Next::Returned(exits.into_iter().map(|exit| Self::returned(state.clone(), exit)).collect()))
+        }
     }
 
     /// What a function finds: its arguments, and the frames that they reach.
@@ -202,10 +191,12 @@ impl Verifier<'_> {
             return Ok(known.exits.clone());
         }
         let is_crowded = known.clone().count() >= ENTRIES_MAX;
-        let floor = self.program.data_len_min();
-        let joined = known
-            .fold(entry.clone(), |joined, known| known.entry.merge(&joined, Some(&self.thresholds), floor));
-        let entry = if is_crowded { joined } else { entry };
+        let entry = if is_crowded {
+            let floor = self.program.data_len_min();
+            known.fold(entry, |joined, known| known.entry.merge(&joined, Some(&self.thresholds), floor))
+        } else {
+            entry
+        };
         self.calls.push((at, variant));
         let exits = self.function(variant, entry.clone());
         self.calls.pop();
@@ -220,7 +211,7 @@ impl Verifier<'_> {
     }
 
     /// Takes over what a function has left.
-    fn returned(mut state: State, mut exit: State) -> State {
+    pub(crate) fn returned(state: &mut State, mut exit: State) {
         exit.change_all(|value| {
             if let Value::Pointer(pointer) = value
                 && pointer.place.is_stack()
@@ -248,7 +239,6 @@ impl Verifier<'_> {
                 *own = left;
             }
         }
-        state
     }
 
     /// A function may return a number or a pointer that lives on; the program returns a number.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::isa::Register;
 use crate::verifier::Verifier;
+use crate::verifier::branch::Outcomes;
 use crate::verifier::flow::Meeting;
 use crate::verifier::refusal::{PATH_MAX, Refused, Why, instruction_text};
 use crate::verifier::state::State;
@@ -32,7 +33,7 @@ struct Exploring {
     /// States that were followed, at places where ways meet.
     followed: BTreeMap<usize, Followed>,
     /// States to follow, by their instructions.
-    waiting: BTreeMap<usize, Vec<(State, Trail)>>,
+    waiting: BTreeMap<usize, Vec<(Box<State>, Trail)>>,
     /// Branches, each with whether it was taken, and the one before it.
     trails: Vec<(usize, bool, Trail)>,
     exits: Vec<State>,
@@ -47,8 +48,8 @@ struct Followed {
 
 impl Followed {
     /// Keeps a state; when there are too many, joins the two that are most alike. What is to be followed: one or two.
-    fn keep(&mut self, state: State, floor: u32) -> [Option<State>; 2] {
-        self.states.push(state.clone());
+    fn keep(&mut self, state: Box<State>, floor: u32) -> [Option<Box<State>>; 2] {
+        self.states.push(State::clone(&state));
         if self.states.len() <= APART_MAX {
             return [Some(state), None];
         }
@@ -60,8 +61,8 @@ impl Followed {
         };
         let Some((left, right)) = pairs.max_by_key(likeness) else { return [Some(state), None] };
         let (second, first) = (self.states.remove(right), self.states.remove(left));
-        let joined = first.merge(&second, None, floor);
-        self.states.push(joined.clone());
+        let joined = Box::new(first.merge(&second, None, floor));
+        self.states.push(State::clone(&joined));
         [Some(joined), (right != last).then_some(state)]
     }
 }
@@ -89,7 +90,7 @@ impl Verifier<'_> {
         let function = self.variants.get(variant).map_or(0, |variant| variant.function);
         let begin = self.program.functions().get(function).map_or(0, |function| function.begin);
         let mut exploring = Exploring::default();
-        self.arrive(&mut exploring, begin, entry, None);
+        self.arrive(&mut exploring, begin, Box::new(entry), None);
         // Ways are followed from above: so an inner loop has settled before what is behind it is looked at.
         while let Some(mut first) = exploring.waiting.first_entry() {
             let at = *first.key();
@@ -107,7 +108,7 @@ impl Verifier<'_> {
         &mut self,
         exploring: &mut Exploring,
         mut at: usize,
-        mut state: State,
+        mut state: Box<State>,
         trail: Trail,
     ) -> Result<(), Box<Refused>> {
         loop {
@@ -118,53 +119,78 @@ impl Verifier<'_> {
             }
             #[cfg(feature = "campaign")]
             self.record(at, &state);
-            let next = match self.step(at, state) {
+            let next = match self.step(at, &mut state) {
                 Ok(next) => next,
-                Err((why, known)) => {
+                Err(why) => {
                     let inner = self.refused.take();
-                    return Err(inner.unwrap_or_else(|| self.refusal(exploring, at, why, &known, trail)));
+                    return Err(inner.unwrap_or_else(|| self.refusal(exploring, at, why, &state, trail)));
                 }
             };
             match next {
                 Next::Never => return Ok(()),
-                Next::Exit(exit) => {
-                    exploring.leave(exit);
+                Next::Exit => {
+                    exploring.leave(*state);
                     return Ok(());
                 }
-                Next::Returned(states) => {
-                    for state in states {
+                Next::Returned(exits) => {
+                    for exit in exits {
+                        let mut state = state.clone();
+                        Self::returned(&mut state, exit);
                         self.arrive(exploring, at + 1, state, trail);
                     }
                     return Ok(());
                 }
                 Next::Either(target, outcomes) => {
-                    let [taken, behind] = *outcomes;
-                    for (to, outcome, is_taken) in [(target, taken, true), (at + 1, behind, false)] {
-                        let Some(outcome) = outcome else { continue };
-                        exploring.trails.push((at, is_taken, trail));
-                        let trail = u32::try_from(exploring.trails.len() - 1).ok();
-                        self.arrive(exploring, to, outcome, trail);
-                    }
+                    self.part(exploring, (at, target), state, *outcomes, trail);
                     return Ok(());
                 }
-                Next::At(target, behind) => {
-                    self.arrive(exploring, target, behind, trail);
+                Next::At(target) => {
+                    self.arrive(exploring, target, state, trail);
                     return Ok(());
                 }
-                Next::Behind(behind) => {
+                Next::Behind => {
                     at += 1;
                     if self.flow.meeting(at) != Meeting::No {
-                        self.arrive(exploring, at, behind, trail);
+                        self.arrive(exploring, at, state, trail);
                         return Ok(());
                     }
-                    state = behind;
                 }
             }
         }
     }
 
+    /// A way parts at a branch.
+    fn part(
+        &self,
+        exploring: &mut Exploring,
+        (at, target): (usize, usize),
+        mut state: Box<State>,
+        [taken, behind]: Outcomes,
+        trail: Trail,
+    ) {
+        let mut step_on = |to, is_taken, state| {
+            exploring.trails.push((at, is_taken, trail));
+            let trail = u32::try_from(exploring.trails.len() - 1).ok();
+            self.arrive(exploring, to, state, trail);
+        };
+        if let Some(learnt) = taken {
+            let Some(behind) = behind else {
+                learnt.tell(&mut state);
+                return step_on(target, true, state);
+            };
+            let mut taken = state.clone();
+            learnt.tell(&mut taken);
+            step_on(target, true, taken);
+            behind.tell(&mut state);
+            step_on(at + 1, false, state);
+        } else if let Some(learnt) = behind {
+            learnt.tell(&mut state);
+            step_on(at + 1, false, state);
+        }
+    }
+
     /// A state comes to an instruction: it is followed, unless one was that contains it.
-    fn arrive(&self, exploring: &mut Exploring, at: usize, mut state: State, trail: Trail) {
+    fn arrive(&self, exploring: &mut Exploring, at: usize, mut state: Box<State>, trail: Trail) {
         let meeting = self.flow.meeting(at);
         state.keep_only(self.flow.live(at));
         if meeting != Meeting::No {
@@ -193,11 +219,11 @@ impl Verifier<'_> {
                     changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
                     _ => Some(&[]),
                 };
-                state = known.merge(&state, thresholds, floor);
+                *state = known.merge(&state, thresholds, floor);
                 // What waits is contained in what follows now.
                 exploring.waiting.remove(&at);
             }
-            followed.states.push(state.clone());
+            followed.states.push(State::clone(&state));
         }
         exploring.waiting.entry(at).or_default().push((state, trail));
     }
@@ -210,6 +236,18 @@ impl Verifier<'_> {
         state: &State,
         mut trail: Trail,
     ) -> Box<Refused> {
+        if !self.is_read {
+            let (path, registers, calls) = (Vec::new(), Vec::new(), Vec::new());
+            return Box::new(Refused {
+                at,
+                instruction: String::new(),
+                line: None,
+                why,
+                path,
+                registers,
+                calls,
+            });
+        }
         let mut path = Vec::new();
         while let Some((at, is_taken, before)) = trail.and_then(|at| exploring.trails.get(at as usize)) {
             if path.len() == PATH_MAX {

@@ -128,19 +128,20 @@ pub(crate) fn successors(at: usize, instruction: &Instruction) -> [Option<usize>
 /// function puts it anywhere, and so a jump upwards is not always a loop.
 fn cycles(program: &Program) -> Vec<usize> {
     let instructions = program.instructions();
-    let ways = |at: usize| instructions.get(at).map_or([None; 2], |instruction| successors(at, instruction));
-    let mut before: Vec<Vec<usize>> = vec![Vec::new(); instructions.len()];
-    for at in 0..instructions.len() {
-        for next in ways(at).into_iter().flatten() {
-            if let Some(before) = before.get_mut(next) {
-                before.push(at);
-            }
-        }
+    // Where nothing goes upwards there is no loop.
+    if !instructions
+        .iter()
+        .enumerate()
+        .any(|(at, instruction)| instruction.target().is_some_and(|to| to <= at))
+    {
+        return (0..instructions.len()).collect();
     }
+    let ways = |at: usize| instructions.get(at).map_or([None; 2], |instruction| successors(at, instruction));
     // First all instructions, each behind those that it leads to; then, from the last on, what leads to each.
     let (mut order, mut is_seen) = (Vec::new(), vec![false; instructions.len()]);
+    let mut stack = Vec::new();
     for first in 0..instructions.len() {
-        let mut stack = vec![(first, 0)];
+        stack.push((first, 0));
         while let Some((at, way)) = stack.last_mut() {
             if *way == 0 && is_seen.get_mut(*at).is_none_or(|seen| std::mem::replace(seen, true)) {
                 stack.pop();
@@ -158,16 +159,60 @@ fn cycles(program: &Program) -> Vec<usize> {
             }
         }
     }
+    let before = Before::of(instructions);
     let mut cycles = vec![usize::MAX; instructions.len()];
+    let mut stack = Vec::new();
     for first in order.into_iter().rev() {
-        let mut stack = vec![first];
+        stack.push(first);
         while let Some(at) = stack.pop() {
             let Some(cycle) = cycles.get_mut(at).filter(|cycle| **cycle == usize::MAX) else { continue };
             *cycle = first;
-            stack.extend(before.get(at).into_iter().flatten());
+            stack.extend(before.ways_to(at));
         }
     }
     cycles
+}
+
+/// Where execution comes from, for each instruction: all in one list, those of an instruction one behind the other.
+struct Before {
+    from: Vec<usize>,
+    /// Where in the list those of an instruction begin.
+    begins: Vec<usize>,
+}
+
+impl Before {
+    fn of(instructions: &[Instruction]) -> Self {
+        let ways = || {
+            let all = instructions.iter().enumerate();
+            all.flat_map(|(at, instruction)| successors(at, instruction).map(|next| (at, next)))
+                .filter_map(|(at, next)| Some((at, next.filter(|next| *next < instructions.len())?)))
+        };
+        let mut begins = vec![0; instructions.len() + 1];
+        for (_, next) in ways() {
+            if let Some(count) = begins.get_mut(next + 1) {
+                *count += 1;
+            }
+        }
+        let mut sum = 0;
+        for begin in &mut begins {
+            sum += *begin;
+            *begin = sum;
+        }
+        let (mut from, mut ends) = (vec![0; sum], begins.clone());
+        for (at, next) in ways() {
+            if let Some(end) = ends.get_mut(next)
+                && let Some(place) = from.get_mut(*end)
+            {
+                (*place, *end) = (at, *end + 1);
+            }
+        }
+        Self { from, begins }
+    }
+
+    fn ways_to(&self, at: usize) -> &[usize] {
+        let ends = self.begins.get(at).zip(self.begins.get(at + 1));
+        ends.and_then(|(begin, end)| self.from.get(*begin..*end)).unwrap_or_default()
+    }
 }
 
 /// All functions, each behind those that it calls.

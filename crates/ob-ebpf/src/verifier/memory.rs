@@ -72,6 +72,13 @@ impl Verifier<'_> {
 
     /// Says where an access goes. If that has to be checked when it happens, what the check tells is known afterwards.
     pub(crate) fn touch(&mut self, state: &mut State, at: usize, touch: Touch) -> Result<Touched, Why> {
+        let touched = self.locate(state, at, touch)?;
+        self.learn_from_check(state, touch, &touched);
+        Ok(touched)
+    }
+
+    /// Says where an access goes.
+    fn locate(&mut self, state: &State, at: usize, touch: Touch) -> Result<Touched, Why> {
         let pointer = Self::pointer(state, touch.base)?;
         let place = pointer.place;
         let offset = pointer.offset.plus(touch.offset.into(), state.len_min);
@@ -85,9 +92,6 @@ impl Verifier<'_> {
         };
         let touched = Touched { place, offset, bounds };
         self.note_access(at, None, &touched, touch.len)?;
-        if bounds == Bounds::Checked && place.region != Region::Stack {
-            self.learn_from_check(state, touch, &pointer, &touched);
-        }
         Ok(touched)
     }
 
@@ -155,8 +159,12 @@ impl Verifier<'_> {
     }
 
     /// A check that has not failed has shown that the bytes are in the region.
-    fn learn_from_check(&self, state: &mut State, touch: Touch, pointer: &Pointer, touched: &Touched) {
+    fn learn_from_check(&self, state: &mut State, touch: Touch, touched: &Touched) {
         let region = touched.place.region;
+        if touched.bounds != Bounds::Checked || region == Region::Stack {
+            return;
+        }
+        let Value::Pointer(pointer) = state.get(touch.base) else { return };
         let Some(last) = self.region_len(region).checked_sub(touch.len) else { return };
         let Some(number) = touched.offset.number.meet(&Number::unsigned(0..=last)) else { return };
         let inside = Scalar::of(number);
@@ -183,7 +191,7 @@ impl Verifier<'_> {
                 state.len_min += 1;
             }
         }
-        state.learn(touch.base, &Value::Pointer(Pointer { offset, ..*pointer }));
+        state.learn(touch.base, &Value::Pointer(Pointer { offset, ..pointer }));
     }
 
     pub(crate) fn load(
@@ -228,14 +236,19 @@ impl Verifier<'_> {
         size: Size,
         is_signed: bool,
     ) -> Result<Value, Why> {
-        let frame = state.frame_mut(touched.place).ok_or(Why::FrameUnknown)?;
+        let frame = state.frame(touched.place).ok_or(Why::FrameUnknown)?;
         let span = touched.span(size.bytes() as u64);
         if touched.is_certain()
             && let Some(mut value) = frame.whole(span)
         {
             // What is learnt of the one holds for the other.
+            let id = value.id();
             self.identify(&mut value);
-            frame.store(span, value);
+            if value.id() != id
+                && let Some(frame) = state.frame_mut(touched.place)
+            {
+                frame.store(span, value);
+            }
             return Ok(value);
         }
         frame.check_numbers(span)?;
@@ -270,7 +283,8 @@ impl Verifier<'_> {
         (from, mut value): (Option<Register>, Value),
     ) -> Result<(), Why> {
         let len = size.bytes() as u64;
-        let touched = self.touch(state, at, Touch { base, offset, len, is_write: true })?;
+        let touch = Touch { base, offset, len, is_write: true };
+        let touched = self.locate(state, at, touch)?;
         let is_slot = touched.place.is_stack()
             && size == Size::B8
             && touched.offset.number.as_constant().is_some_and(|offset| offset % 8 == 0);
@@ -279,6 +293,7 @@ impl Verifier<'_> {
             (Value::Pointer(_), Some(from)) if !is_slot => return Err(Why::PointerStored(from)),
             _ => {}
         }
+        self.learn_from_check(state, touch, &touched);
         if touched.place.is_stack() {
             if let Some(from) = from.filter(|_| is_slot) {
                 self.identify(&mut value);

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use refusal::{Refused, Why};
 #[cfg(feature = "campaign")]
-pub(crate) use states::{States, verify_recorded};
+pub(crate) use states::{States, verify_briefly, verify_recorded};
 
 use crate::isa::Register;
 use crate::program::{FRAME_LEN, Program, SourceLine};
@@ -127,6 +127,8 @@ struct Verifier<'a> {
     checks: BTreeMap<(usize, Option<Register>), Check>,
     /// What was compared so far, by the variant and the instruction.
     compared: BTreeMap<(usize, usize), Compared>,
+    /// Whether somebody reads what is told of refusals and checks.
+    is_read: bool,
     /// A refusal within a function that was called.
     refused: Option<Box<Refused>>,
     /// What was held to be so where, if somebody wants to know.
@@ -153,6 +155,7 @@ impl<'a> Verifier<'a> {
             calls: Vec::new(),
             checks: BTreeMap::new(),
             compared: BTreeMap::new(),
+            is_read: true,
             refused: None,
             #[cfg(feature = "campaign")]
             states: None,
@@ -190,19 +193,15 @@ impl<'a> Verifier<'a> {
         touched: &Touched,
         len: u64,
     ) -> Result<(), Why> {
-        let Touched { place, offset, bounds } = touched;
-        if *bounds == Bounds::Checked {
-            let of = match place.region {
-                Region::Data => format!("the data of {} bytes or more", self.program.data_len_min()),
-                region => format!("the {} bytes of {place}", self.region_len(region)),
-            };
-            let why = format!("{len} bytes at offset {offset} may not be in {of}");
+        let Touched { place, bounds, .. } = touched;
+        // A loop comes by often, and what is told of the first time is enough.
+        if *bounds == Bounds::Checked && !self.checks.contains_key(&(at, argument)) {
+            let why = if self.is_read { self.unproven(touched, len) } else { String::new() };
             if self.options.is_strict {
                 return Err(Why::Unproven(why));
             }
             let line = self.program.line(at).cloned();
-            let region = place.region;
-            self.checks.entry((at, argument)).or_insert(Check { at, argument, region, line, why });
+            self.checks.insert((at, argument), Check { at, argument, region: place.region, line, why });
         }
         let access = Access { region: place.region, frame: place.frame, bounds: *bounds };
         let now = self.variant_now();
@@ -221,6 +220,15 @@ impl<'a> Verifier<'a> {
                 Err(Why::RegionUnclear(before.to_string(), place.to_string()))
             }
         }
+    }
+
+    /// What could not be shown of an access.
+    fn unproven(&self, Touched { place, offset, .. }: &Touched, len: u64) -> String {
+        let of = match place.region {
+            Region::Data => format!("the data of {} bytes or more", self.program.data_len_min()),
+            region => format!("the {} bytes of {place}", self.region_len(region)),
+        };
+        format!("{len} bytes at offset {offset} may not be in {of}")
     }
 
     /// Notes how a branch is to compare pointers: their addresses are in the order of their offsets only if they are in their memory.

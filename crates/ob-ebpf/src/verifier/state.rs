@@ -1,5 +1,7 @@
 //! What the verifier knows at one place of a program: registers, the frames that can be reached, the data's least length.
 
+use std::rc::Rc;
+
 use crate::isa::{Register, Size, Width};
 use crate::number::Number;
 use crate::plant::{Bug, is_planted};
@@ -252,8 +254,9 @@ struct Sum {
 pub(crate) struct State {
     /// All but `r10`.
     registers: [Value; Register::COUNT - 1],
-    /// The function's own frame, and those of its callers, as far as they can be reached.
-    frames: Vec<Option<Frame>>,
+    /// The function's own frame, and those of its callers, as far as they can be reached. Most states differ from the one
+    /// that they come from in their registers only, and share these with it.
+    frames: Rc<Vec<Option<Frame>>>,
     /// How many bytes of data there are at least.
     pub(crate) len_min: u32,
     sums: Vec<Sum>,
@@ -263,7 +266,7 @@ impl State {
     /// At the beginning of a function.
     pub(crate) fn new(len_min: u32) -> Self {
         let registers = [Value::Uninitialised; Register::COUNT - 1];
-        Self { registers, frames: vec![Some(Frame::default())], len_min, sums: Vec::new() }
+        Self { registers, frames: Rc::new(vec![Some(Frame::default())]), len_min, sums: Vec::new() }
     }
 
     pub(crate) fn get(&self, register: Register) -> Value {
@@ -282,7 +285,7 @@ impl State {
     }
 
     pub(crate) fn frame_mut(&mut self, place: Place) -> Option<&mut Frame> {
-        self.frames.get_mut(usize::from(place.frame))?.as_mut()
+        self.frames_mut().get_mut(usize::from(place.frame))?.as_mut()
     }
 
     pub(crate) fn frames(&self) -> &[Option<Frame>] {
@@ -290,13 +293,22 @@ impl State {
     }
 
     pub(crate) fn frames_mut(&mut self) -> &mut Vec<Option<Frame>> {
-        &mut self.frames
+        Rc::make_mut(&mut self.frames)
     }
 
     /// Changes every value.
-    pub(crate) fn change_all(&mut self, mut change: impl FnMut(&mut Value)) {
-        self.registers.iter_mut().for_each(&mut change);
-        self.frames.iter_mut().flatten().flat_map(Frame::values_mut).for_each(&mut change);
+    pub(crate) fn change_all(&mut self, change: impl FnMut(&mut Value)) {
+        self.change_some(|_| true, change);
+    }
+
+    /// Changes the values that are to be changed.
+    fn change_some(&mut self, is_meant: impl Fn(&Value) -> bool, mut change: impl FnMut(&mut Value)) {
+        self.registers.iter_mut().filter(|value| is_meant(value)).for_each(&mut change);
+        let has_meant = |frame: &Frame| frame.values().any(|(_, value)| is_meant(value));
+        if self.frames.iter().flatten().any(has_meant) {
+            let in_frames = self.frames_mut().iter_mut().flatten().flat_map(Frame::values_mut);
+            in_frames.filter(|value| is_meant(value)).for_each(&mut change);
+        }
     }
 
     /// The bound of a sum of two numbers, if they were compared as such.
@@ -327,14 +339,17 @@ impl State {
 
     /// Forgets what is of no use where ways meet: sums of numbers that nobody has, and which numbers are sums.
     pub(crate) fn forget_sums(&mut self) {
-        let mut ids = Vec::new();
-        self.change_all(|value| {
+        let is_sum = |value: &Value| value.scalar().is_some_and(|scalar| scalar.sum.is_some());
+        self.change_some(is_sum, |value| {
             if let Some(scalar) = value.scalar_mut() {
                 scalar.sum = None;
-                ids.push(scalar.id);
             }
         });
-        self.sums.retain(|sum| sum.of.iter().all(|id| ids.contains(id)));
+        if !self.sums.is_empty() {
+            let in_frames = self.frames.iter().flatten().flat_map(Frame::values).map(|(_, value)| value);
+            let ids: Vec<u32> = self.registers.iter().chain(in_frames).map(Value::id).collect();
+            self.sums.retain(|sum| sum.of.iter().all(|id| ids.contains(id)));
+        }
     }
 
     /// Says more of a value, and of all that are the same.
@@ -349,11 +364,8 @@ impl State {
         self.set(register, *learnt);
         if id != 0 {
             let place = learnt.place();
-            self.change_all(|value| {
-                if value.id() == id && (value.place() == place || place.is_none()) {
-                    *value = *learnt;
-                }
-            });
+            let is_same = |value: &Value| value.id() == id && (value.place() == place || place.is_none());
+            self.change_some(is_same, |value| *value = *learnt);
         }
     }
 
@@ -373,7 +385,7 @@ impl State {
         for (own, other) in registers.iter_mut().zip(&other.registers) {
             *own = own.merge(other, &merging);
         }
-        let frames = self.frames.iter().zip(&other.frames);
+        let frames = self.frames.iter().zip(&*other.frames);
         let frames = frames.map(|(own, other)| Some(own.as_ref()?.merge(other.as_ref()?, &merging)));
         let lowered = self.len_min.min(other.len_min);
         // A length that falls would fall on.
@@ -384,7 +396,7 @@ impl State {
             // What grows would grow on.
             (thresholds.is_none() || at_most == sum.at_most).then_some(Sum { at_most, ..*sum })
         });
-        Self { registers, frames: frames.collect(), len_min, sums: sums.collect() }
+        Self { registers, frames: Rc::new(frames.collect()), len_min, sums: sums.collect() }
     }
 
     /// Whether this is the next round of a loop whose rounds are counted: a register is a constant in both, and is greater here.
@@ -403,7 +415,7 @@ impl State {
     /// often is what the program goes by.
     pub(crate) fn likeness(&self, other: &Self) -> i32 {
         let registers = self.registers.iter().zip(&other.registers).map(|(own, other)| own.likeness(other));
-        let frames = self.frames.iter().zip(&other.frames).map(|frames| match frames {
+        let frames = self.frames.iter().zip(&*other.frames).map(|frames| match frames {
             (Some(own), Some(other)) => own.likeness(other),
             _ => 0,
         });
@@ -413,7 +425,7 @@ impl State {
     /// Whether each slot that has something there has something here. What a function leaves is known only of the slots that it was
     /// verified with.
     pub(crate) fn has_slots_of(&self, other: &Self) -> bool {
-        self.frames.iter().zip(&other.frames).all(|(own, other)| match (own, other) {
+        self.frames.iter().zip(&*other.frames).all(|(own, other)| match (own, other) {
             (Some(own), Some(other)) => own.has_slots_of(other),
             (own, other) => own.is_some() == other.is_some(),
         })
@@ -427,7 +439,7 @@ impl State {
                 .iter()
                 .zip(&other.registers)
                 .all(|(own, other)| own.is_within(self.len_min, other))
-            && self.frames.iter().zip(&other.frames).all(|(own, other)| match (own, other) {
+            && self.frames.iter().zip(&*other.frames).all(|(own, other)| match (own, other) {
                 (_, None) => true,
                 (Some(own), Some(other)) => own.is_within(self.len_min, other),
                 (None, Some(_)) => false,
@@ -454,7 +466,7 @@ impl State {
         if !registers.map(|(theirs, own)| (theirs.id(), own.id())).all(|(theirs, own)| agrees(theirs, own)) {
             return false;
         }
-        for (theirs, own) in other.frames.iter().zip(&self.frames) {
+        for (theirs, own) in other.frames.iter().zip(&*self.frames) {
             let (Some(theirs), Some(own)) = (theirs, own) else { continue };
             for (at, value) in theirs.values() {
                 let id = match own.get(at) {

@@ -14,46 +14,39 @@ use crate::world::Region;
 /// How it goes on.
 pub(crate) enum Next {
     /// With the next instruction.
-    Behind(State),
+    Behind,
     /// Elsewhere.
-    At(usize, State),
+    At(usize),
     /// Elsewhere, or with the next instruction.
     Either(usize, Box<Outcomes>),
     /// The function returns.
-    Exit(State),
-    /// With the next instruction, in any of these ways.
+    Exit,
+    /// With the next instruction, when the function that is called has left any of these.
     Returned(Vec<State>),
     /// It does not: there is no such instruction.
     Never,
 }
 
 impl Verifier<'_> {
-    pub(crate) fn step(&mut self, at: usize, mut state: State) -> Result<Next, (Why, Box<State>)> {
+    /// Takes a state over an instruction. One that is refused leaves the state as it was, so that it can be told.
+    pub(crate) fn step(&mut self, at: usize, state: &mut State) -> Result<Next, Why> {
         let Some(instruction) = self.program.instructions().get(at).copied() else { return Ok(Next::Never) };
         match instruction {
-            Instruction::Jump { target } => return Ok(Next::At(target, state)),
+            Instruction::Jump { target } => return Ok(Next::At(target)),
             Instruction::Branch { width, test, left, right, target } => {
                 let comparison = Comparison { width, test, left, right };
-                let noted = self.note_comparison(at, &comparison, &state);
-                return match noted.and_then(|()| comparison.outcomes(&state)) {
-                    Ok(outcomes) => Ok(Next::Either(target, Box::new(outcomes))),
-                    Err(why) => Err((why, Box::new(state))),
-                };
+                self.note_comparison(at, &comparison, state)?;
+                return Ok(Next::Either(target, Box::new(comparison.outcomes(state)?)));
             }
             Instruction::Exit => {
-                return match self.check_exit(&state) {
-                    Ok(()) => Ok(Next::Exit(state)),
-                    Err(why) => Err((why, Box::new(state))),
-                };
+                self.check_exit(state)?;
+                return Ok(Next::Exit);
             }
             Instruction::Call { callee: Callee::Local(target) } => return self.call_local(at, target, state),
             _ => {}
         }
-        let known = state.clone();
-        match self.compute(at, instruction, &mut state) {
-            Ok(()) => Ok(Next::Behind(state)),
-            Err(why) => Err((why, Box::new(known))),
-        }
+        self.compute(at, instruction, state)?;
+        Ok(Next::Behind)
     }
 
     fn compute(&mut self, at: usize, instruction: Instruction, state: &mut State) -> Result<(), Why> {

@@ -1,5 +1,7 @@
 //! Whether programs mean here what RFC 9669 says.
 //!
+//! Each program is interpreted, verified, and compiled with checks and without; all do the same ([`ways`]).
+//!
 //! - `tests/vectors/` has vectors of our own, written from the RFC: [`case`] and [`tables`] say how.
 //! - The public suite (github.com/Alan-Jowett/bpf_conformance) is run where `OUTBOARD_BPF_CONFORMANCE` names a checkout of it:
 //!   `OUTBOARD_BPF_CONFORMANCE=~/bpf_conformance cargo test -p ob-ebpf --test conformance -- --nocapture`.
@@ -8,19 +10,15 @@
 
 mod case;
 mod tables;
+mod ways;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use case::{Case, Expected};
-use ob_ebpf::call::{ALIGNMENT, Call, NoLog, NoTable};
-use ob_ebpf::interpreter::Interpreter;
 use ob_ebpf::isa::{Instruction, Wide};
-use ob_ebpf::program::Program;
-use ob_ebpf::world::World;
-
-const FUEL: u32 = 10_000_000;
+use ways::{Ran, Tally, check, run_everywhere};
 
 /// What of the public suite asks for what is not there, and why that is right.
 const NOT_APPLICABLE: [(&str, &str); 2] = [
@@ -28,38 +26,24 @@ const NOT_APPLICABLE: [(&str, &str); 2] = [
     ("callx", "calls through a register, which are refused when a program is decoded"),
 ];
 
-/// Runs a program with memory, and gives what it returns.
-fn interpret(program: &Program, memory: &mut [u8]) -> Result<u64, String> {
-    let world = World::raw(memory.len() as u32);
-    let mut call =
-        Call { data: &[], scratch: memory, context: &mut [], fuel: FUEL, table: &NoTable, log: &NoLog };
-    Interpreter::new().run(program, &world, &mut call).map_err(|error| error.to_string())
-}
-
-/// Why a case is not as it should be.
-fn check(case: &Case) -> Result<(), String> {
-    let mut memory = vec![0; case.memory.len() + ALIGNMENT];
-    let begin = memory.as_ptr().align_offset(ALIGNMENT);
-    let memory = &mut memory[begin..begin + case.memory.len()];
-    memory.copy_from_slice(&case.memory);
-    let outcome = case.program().and_then(|program| interpret(&program, memory));
-    match (&case.expected, &outcome) {
-        (Expected::Result(expected), Ok(result)) if expected == result => {}
-        (Expected::Error(said), Err(error)) if error.contains(said) => {}
-        (expected, outcome) => return Err(format!("expected {expected:x?}, got {outcome:x?}")),
+fn check_all(cases: &[Case]) -> Tally {
+    let (mut tally, mut failed) = (Tally::default(), Vec::new());
+    // Compiling thousands of programs in an emulator takes minutes: on all processors at once.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checked: Vec<_> = std::thread::scope(|scope| {
+        let part = |part: &'_ [Case]| part.iter().map(check).collect::<Vec<_>>();
+        let parts = cases.chunks(cases.len().div_ceil(threads).max(1));
+        let workers: Vec<_> = parts.map(|cases| scope.spawn(move || part(cases))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    for (case, checked) in cases.iter().zip(checked) {
+        match checked {
+            Ok(ran) => tally.add(&case.name, ran),
+            Err(error) => failed.push(format!("{}: {error}", case.name)),
+        }
     }
-    match &case.memory_after {
-        Some(after) if after != memory => Err(format!("expected memory {after:02x?}, got {memory:02x?}")),
-        _ => Ok(()),
-    }
-}
-
-fn check_all(cases: &[Case]) {
-    let failed: Vec<String> = cases
-        .iter()
-        .filter_map(|case| check(case).err().map(|error| format!("{}: {error}", case.name)))
-        .collect();
     assert!(failed.is_empty(), "{} of {} fail:\n{}", failed.len(), cases.len(), failed.join("\n"));
+    tally
 }
 
 fn ours() -> Vec<Case> {
@@ -76,9 +60,11 @@ fn ours() -> Vec<Case> {
 
 #[test]
 fn our_vectors_hold() {
-    let cases = ours();
-    check_all(&cases);
-    println!("{} vectors of our own hold", cases.len());
+    let tally = check_all(&ours());
+    tally.print("vectors of our own");
+    assert_eq!(tally.only_interpreted, [], "the verifier refuses what is right");
+    assert_eq!(tally.stopped_and_refused, 9, "what no verified program does");
+    assert_eq!(tally.nowhere, 6, "what is no program");
 }
 
 /// What an instruction is, without its registers and numbers.
@@ -141,7 +127,7 @@ fn the_public_suite_holds() {
         println!("NOT RUN: OUTBOARD_BPF_CONFORMANCE does not name a checkout of bpf_conformance");
         return;
     };
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
+    let (mut tally, mut skipped, mut failed) = (Tally::default(), Vec::new(), Vec::new());
     for path in files(&checkout.join("tests")) {
         let name = stem(&path);
         if let Some((_, reason)) = NOT_APPLICABLE.iter().find(|(known, _)| *known == name) {
@@ -150,7 +136,7 @@ fn the_public_suite_holds() {
         }
         let text = fs::read_to_string(&path).unwrap();
         match case::read_one(&name, &text).and_then(|case| check_both_forms(&case)) {
-            Ok(()) => passed += 1,
+            Ok(ran) => tally.add(&name, ran),
             Err(error) => failed.push(format!("{name}: {error}")),
         }
     }
@@ -161,22 +147,24 @@ fn the_public_suite_holds() {
             Err(error) => failed.push(error),
         }
     }
-    println!(
-        "public suite: {passed} pass, {refused} are refused as they should, {} do not apply",
-        skipped.len()
-    );
+    tally.print("public suite");
+    println!("{refused} of those that are to fail do, and {} do not apply:", skipped.len());
     println!("{}", skipped.join("\n"));
     assert!(failed.is_empty(), "{} fail:\n{}", failed.len(), failed.join("\n"));
-    assert!(passed > 0 && refused > 0, "there is no suite in {}", checkout.display());
+    assert_eq!(tally.only_interpreted, [], "the verifier refuses what is right");
+    assert!(tally.everywhere > 0 && refused > 0, "there is no suite in {}", checkout.display());
 }
 
 /// Where a case has a program as text and as bytes, both are run.
-fn check_both_forms(case: &Case) -> Result<(), String> {
-    check(case)?;
-    match (&case.asm, &case.raw) {
-        (Some(_), Some(_)) => check(&Case { raw: None, ..case.clone() }),
-        _ => Ok(()),
+fn check_both_forms(case: &Case) -> Result<Ran, String> {
+    let ran = check(case)?;
+    if case.asm.is_some() && case.raw.is_some() {
+        let as_text = check(&Case { raw: None, ..case.clone() })?;
+        if as_text != ran {
+            return Err(format!("as bytes {ran:?}, as text {as_text:?}"));
+        }
     }
+    Ok(ran)
 }
 
 /// A case that is to fail, each in its way: it is none, it has no program, its program is stopped, or gives another result.
@@ -190,8 +178,9 @@ fn check_refused(path: &Path) -> Result<(), String> {
             outcome => Err(format!("{name} is to be refused for an unused field: {outcome:?}")),
         };
     }
-    let Ok((program, mut case)) = read.and_then(|case| Ok((case.program()?, case))) else { return Ok(()) };
-    match (interpret(&program, &mut case.memory), case.expected) {
+    let Ok((program, case)) = read.and_then(|case| Ok((case.program()?, case))) else { return Ok(()) };
+    let (after, _) = run_everywhere(program, &case.memory).map_err(|error| format!("{name}: {error}"))?;
+    match (after.outcome, case.expected) {
         (Ok(result), Expected::Result(expected)) if result != expected => Ok(()),
         (Ok(result), _) => Err(format!("{name} is to fail, and gives {result:#x}")),
         (Err(_), _) => Ok(()),

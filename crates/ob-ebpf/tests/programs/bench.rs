@@ -31,7 +31,7 @@ fn usual_call(name: &str) -> (Request, Vec<u8>) {
             let keys: Vec<u64> = (0..31).collect();
             (Request::of(&[20]), bpfkv_file(&keys)[..512].to_vec())
         }
-        "btree_search" => {
+        "btree_search" | "btree_search_rust" => {
             let mut words = vec![1, 255];
             words.extend((0..255).chain(0..255));
             (Request::of(&[200]), bytes_of(&words))

@@ -7,6 +7,9 @@ use crate::rig::{Request, Rig, Said};
 
 const MARK: u64 = 1 << 63;
 
+/// The same program from two compilers.
+const BTREE_SEARCHES: [&str; 2] = ["btree_search", "btree_search_rust"];
+
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().unwrap())
 }
@@ -141,8 +144,9 @@ proptest! {
         let padded = |mut words: Vec<u64>| { words.resize(255, 0); words };
         words.extend(padded(entries.keys().copied().collect()));
         words.extend(padded(entries.values().copied().collect()));
-        let (rig, node) = (Rig::new("btree_search"), bytes_of(&words));
-        for key in keys {
+        let node = bytes_of(&words);
+        let rigs = BTREE_SEARCHES.map(Rig::new);
+        for (rig, key) in rigs.iter().flat_map(|rig| keys.iter().map(move |key| (rig, *key))) {
             let mut request = Request::of(&[key]);
             let said = rig.ask(&mut request, &node);
             let found = entries.range(..=key).next_back();
@@ -167,9 +171,11 @@ proptest! {
         key in small_or_any(),
     ) {
         words[1] = count;
-        let mut request = Request::of(&[key]);
-        let said = Rig::new("btree_search").ask(&mut request, &bytes_of(&words));
-        prop_assert_eq!(said == Said::Failed(1), count > 255);
+        for name in BTREE_SEARCHES {
+            let mut request = Request::of(&[key]);
+            let said = Rig::new(name).ask(&mut request, &bytes_of(&words));
+            prop_assert_eq!(said == Said::Failed(1), count > 255);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The programs beside the store's own functions: each case goes to all of them.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use ob_core::{Clock, Instant};
@@ -102,7 +103,7 @@ impl Rig {
         };
         Self {
             native,
-            programmed: Programmed::new(native, Arc::clone(&slot), Box::new(Stopped)),
+            programmed: Programmed::new(native, Arc::clone(&slot), Rc::new(Stopped)),
             slot,
             predicate: runnable("kv_get_predicate", &PREDICATE),
             function: runnable("kv_get_function", &FUNCTION),

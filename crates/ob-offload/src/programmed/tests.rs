@@ -63,7 +63,7 @@ struct Rig {
 
 fn rig() -> Rig {
     let (slot, time) = (Arc::new(ProgramSlot::default()), Stopped::default());
-    let service = Programmed::new(Native, Arc::clone(&slot), Box::new(time.clone()));
+    let service = Programmed::new(Native, Arc::clone(&slot), Rc::new(time.clone()));
     Rig { service, slot, time }
 }
 
@@ -381,4 +381,15 @@ fn what_an_invalidate_function_does_not_know_is_everything() {
         rig.put(vec![entry(&INVALIDATE, &source)]);
         assert_eq!(ask(), expected, "{source}");
     }
+}
+
+#[test]
+fn programs_do_not_flood_the_log() {
+    let rig = rig();
+    rig.put(vec![entry(&PREDICATE, "r1 = 1\nr2 = 2\ncall 6\nr0 = 1\nexit\n")]);
+    (0..80).for_each(|_| _ = rig.predicate(b"message", 1));
+    assert_eq!(rig.slot.counts().log_dropped, 30);
+    rig.time.0.set(1_000_000_000);
+    (0..80).for_each(|_| _ = rig.predicate(b"message", 1));
+    assert_eq!(rig.slot.counts().log_dropped, 30 + 70);
 }

@@ -43,7 +43,7 @@ impl Card {
         let files = mounted.map_err(|error| failed(&error))?;
         let service = FilesService::new(files, disk);
         let native = KvApplication { margin_ms: 5, ..KvApplication::default() };
-        let application = Rc::new(Programmed::new(native, Arc::clone(&programs), Box::new(clock.clone())));
+        let application = Rc::new(Programmed::new(native, Arc::clone(&programs), Rc::new(clock.clone())));
         // Few places, so that entries and tombstones go all the time; sometimes one bucket has all keys.
         let buckets = *rng.choose(&[2, 4, 64]).unwrap_or(&4);
         let seed = Some(rng.word());

@@ -8,6 +8,7 @@
 //!
 //! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`].
 
+pub mod bpf;
 mod cores;
 pub mod director;
 pub mod files;
@@ -44,6 +45,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &files::FilesBench,
     &nvme::NvmeBench,
     &table::TableBench,
+    &bpf::BpfBench,
     &kv::KvBench,
     &director::DirectorBench,
     &remote::RemoteBench,
@@ -68,6 +70,8 @@ pub struct Setting<'run> {
     pub quick: bool,
     /// To say how far it is: set the length, then count up. Invisible without a terminal.
     pub progress: &'run ProgressBar,
+    /// The program that runs what `bench bpf` is measured against.
+    pub peers: Option<&'run Path>,
 }
 
 /// What a benchmark ends with when it cannot measure.
@@ -88,6 +92,9 @@ pub struct BenchOptions {
     /// Measure for seconds only, to see that it works; the figures mean little
     #[arg(long)]
     pub quick: bool,
+    /// For `bpf`: the program that `cargo xtask peers` builds, to measure against what is no part of outboard
+    #[arg(long, value_name = "PROGRAM")]
+    pub peers: Option<PathBuf>,
 }
 
 /// Why there is no report, or not everywhere that was asked for.
@@ -131,7 +138,8 @@ pub fn run(benches: &[&dyn Bench], options: &BenchOptions) -> Result<(), BenchEr
         return Err(BenchError::Unknown { name: name.clone(), hint: hint(benches, name) });
     };
     let progress = progress_bar();
-    let outcome = bench.run(&Setting { quick: options.quick, progress: &progress });
+    let outcome =
+        bench.run(&Setting { quick: options.quick, progress: &progress, peers: options.peers.as_deref() });
     progress.finish_and_clear();
     let report = outcome.map_err(|source| BenchError::Failed { name: bench.name(), source })?;
     say(&report.table())?;
@@ -195,7 +203,7 @@ mod tests {
     }
 
     fn options(what: &str, quick: bool) -> BenchOptions {
-        BenchOptions { what: Some(what.to_owned()), json: None, plot: None, quick }
+        BenchOptions { what: Some(what.to_owned()), json: None, plot: None, quick, peers: None }
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl KvCard {
     ) -> Result<(Self, Attachments), KvError> {
         let section = &config.kv;
         let native = KvApplication { needs_password: section.password.is_some(), ..KvApplication::default() };
-        let application = Rc::new(Programmed::new(native, programs, Box::new(MonotonicClock)));
+        let application = Rc::new(Programmed::new(native, programs, Rc::new(MonotonicClock)));
         let table = Table::new(TableConfig::with_memory_max(section.table.0));
         let (_, writer) = table.map_err(|error| KvError::Table {
             error,

@@ -59,6 +59,8 @@ pub struct ServicePrograms {
     pub over_share: u64,
     /// Requests that went to the host because their programs were replaced or taken out meanwhile.
     pub outdated: u64,
+    /// Lines of the log that programs wrote and that were too many.
+    pub log_dropped: u64,
     /// Why a program was last stopped.
     pub last_fault: Option<String>,
 }
@@ -253,7 +255,7 @@ impl CardPrograms {
     }
 
     fn facts(&self) -> ServicePrograms {
-        let ProgramCounts { hooks, over_share, outdated, last_fault } = self.slot.counts();
+        let ProgramCounts { hooks, over_share, outdated, log_dropped, last_fault } = self.slot.counts();
         let counts = |hook: &str| {
             hooks
                 .iter()
@@ -266,6 +268,7 @@ impl CardPrograms {
             objects: objects.iter().map(|object| object_facts(object, counts)).collect(),
             over_share,
             outdated,
+            log_dropped,
             last_fault,
         }
     }

@@ -102,6 +102,28 @@ fn as_many_functions_as_there_may_be_compile() {
 }
 
 #[test]
+fn small_functions_become_part_of_their_callers_until_that_is_enough() {
+    let program = |calls: usize| {
+        let mut text = "r6 = r1\n".to_owned();
+        text.push_str(&"r1 = r6\ncall small\n".repeat(calls));
+        text.push_str("exit\nsmall:\nr0 = *(u64 *)(r1 + 0)\n");
+        text.push_str(&"r0 *= 5\nr0 ^= 77\n".repeat(40));
+        text.push_str("exit\n");
+        program(&text)
+    };
+    let code_len = |calls| {
+        let setup = Setup { fuel: u32::MAX, ..Setup::new() };
+        let (_, verified) = observe(&program(calls), &setup);
+        compile(&verified.unwrap(), setup.options).unwrap().code_len()
+    };
+    check(&program(1000), "calls of a small function");
+    // Ten calls are as many times the function. Of a thousand nearly all are calls.
+    let (one, ten, thousand) = (code_len(1), code_len(10), code_len(1000));
+    assert!(ten > 3 * one, "{one} {ten}");
+    assert!(thousand < 50 * ten, "{ten} {thousand}");
+}
+
+#[test]
 fn the_native_stack_of_eight_frames_is_counted() {
     let mut text = String::new();
     for depth in 1..8 {

@@ -201,6 +201,25 @@ fn a_proven_access_has_no_check_unless_checks_are_kept() {
     assert_eq!(broken.scratch, setup.scratch);
 }
 
+/// What cards run in debug builds: nobody asks for the checks there.
+#[test]
+#[cfg(debug_assertions)]
+fn debug_builds_keep_the_checks_of_what_is_proven() {
+    let text = at_number(REGIONS[1].1, "r0 = *(u8 *)(r6 + 0)");
+    let setup = Setup { bounds: Bounds::Proven, number: 63, options: Options::default(), ..Setup::new() };
+    assert_eq!(run(&text, &setup).outcome, Ok(u64::from(setup.scratch[63])));
+    // What was observed for 63 is no proof for 64.
+    let broken =
+        call(&Setup { number: 64, ..setup.clone() }, |call| compile_observed(&text, &setup).run(call));
+    let what = FaultKind::ProofBroken { region: Region::Scratch, offset: 64, len: 1 };
+    assert!(matches!(broken.outcome, Err(CallError::Fault(Fault { what: found, .. })) if found == what));
+}
+
+#[test]
+fn only_debug_builds_keep_them_unasked() {
+    assert_eq!(Options::default().keep_checks, cfg!(debug_assertions));
+}
+
 #[test]
 fn fields_of_the_context_are_read_and_written() {
     let text = "

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Bench, BenchFailure, Case, Report, Setting};
+pub(super) use contenders::mix;
 use contenders::{CardTable, Concurrent, Contender, Locked, Sharded};
 use load::{BATCH, Load, Measured, measure};
 
