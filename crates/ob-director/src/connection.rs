@@ -96,6 +96,8 @@ pub(crate) struct Underway {
     pub(crate) is_put_off: bool,
     /// The request that is next.
     pub(crate) request: usize,
+    /// Where in the message it begins: those before are routed, however they were listed.
+    pub(crate) routed_to: usize,
     /// Bytes of it that the host has.
     pub(crate) forwarded: usize,
     /// Why the card does not answer it, if it was asked.

@@ -260,6 +260,7 @@ impl<A: Application> Director<A> {
             requests.clear();
             self.application.predicate(message, connection.standing, &mut requests);
             connection.underway.listed_under = standing;
+            connection.underway.request = requests.go_on_from(connection.underway.routed_to, message.len());
         }
         let routed = self.route_requests(connection, message, &requests, port, effort);
         connection.underway.requests = requests;
@@ -301,6 +302,7 @@ impl<A: Application> Director<A> {
             }
             effort.requests -= 1;
             connection.underway.request += 1;
+            connection.underway.routed_to = request.bytes.end;
             connection.underway.forwarded = 0;
             connection.underway.refused = None;
         }

@@ -227,10 +227,11 @@ impl Program {
         }
     }
 
-    /// Fuel that a call of the program costs in any case.
+    /// Fuel that a call of the program costs in any case: for its first function, and for its per-call data, which is made anew.
     #[must_use]
     pub fn entry_fuel(&self) -> u32 {
-        self.functions.first().map_or(0, |function| function.len() as u32)
+        let function = self.functions.first().map_or(0, |function| function.len() as u32);
+        function + (self.per_call.len() / 8) as u32
     }
 
     fn check_shape(&self) -> Result<(), ProgramError> {

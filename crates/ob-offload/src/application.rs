@@ -131,6 +131,25 @@ impl Requests {
         self.requests.push(Request { bytes, id, route, keys: start..self.keys.len() });
     }
 
+    /// Which request begins where those end that were routed when the message was listed before, of so many bytes. A list that has none there
+    /// was made by another function: what is left goes to the host as it is, which tells the client what is wrong with it.
+    pub fn go_on_from(&mut self, routed_to: usize, len: usize) -> usize {
+        if routed_to == 0 {
+            return 0;
+        }
+        let next = self.requests.iter().position(|request| request.bytes.start >= routed_to);
+        match next {
+            Some(next) if self.get(next).is_some_and(|request| request.bytes.start == routed_to) => next,
+            _ if routed_to >= len => self.len(),
+            _ => {
+                self.clear();
+                let (reason, changes) = (Reason::Program, Changes::Everything);
+                self.push(routed_to..len, 0, Route::Host { reason, changes, may_change_standing: true });
+                0
+            }
+        }
+    }
+
     /// Whether the memory that it takes is more than is kept for the next message.
     pub fn is_long(&self) -> bool {
         self.requests.len().max(self.keys.len()) > KEPT_MAX
@@ -280,6 +299,12 @@ pub trait Application {
     fn invalidate(&self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) -> Changes {
         let _ = (file, offset, len, keys);
         Changes::Nothing
+    }
+
+    /// Whether the table holds what the service's own functions understand, and the host's. Where it does not, what the host attests is
+    /// not for it.
+    fn has_own_items(&self) -> bool {
+        true
     }
 
     /// Whether [`Self::cache`] has become another function since this was last asked: what the table holds means nothing then.

@@ -549,6 +549,10 @@ impl<A: Application> Engine<A> {
 
     /// The host attests that a record is current as of a stamp.
     pub fn attest(&mut self, key: &Key, item: &Item, as_of: Stamp) {
+        self.renew();
+        if !self.application.has_own_items() {
+            return;
+        }
         self.counts.attested += 1;
         let _ = self.writer.borrow_mut().admit(key, item, as_of);
     }

@@ -11,8 +11,6 @@
 //! programs that are gone is the host's.
 
 mod scratch;
-#[cfg(test)]
-mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -44,8 +42,10 @@ use crate::reply::{ReadBytes, Reply};
 /// The hooks that a service can have programs for.
 const HOOKS: [&World; 5] = [&PREDICATE, &FUNCTION, &CHECK, &CACHE, &INVALIDATE];
 
-/// Requests of a message that a predicate may list, and calls for one write or one read of the host.
-const ROUNDS_MAX: usize = 1024;
+/// Calls for one message, one write or one read of the host.
+const ROUNDS_MAX: usize = 256;
+/// What all of them may cost together, in whole calls: others wait meanwhile.
+const ROUNDS_FUEL: u32 = 4;
 
 /// Lines of the card's log that a service's programs may write.
 const LOG_RATE: Rate = Rate { lines_per_second: 10, burst: 50 };
@@ -94,6 +94,8 @@ impl ProgramSlot {
     pub fn put(&self, objects: Vec<Arc<Object>>, limits: Limits) {
         let mut place = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         *place = (objects, limits);
+        // Whoever was stopped may be gone.
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.generation.fetch_add(1, Ordering::Release);
     }
 
@@ -159,7 +161,7 @@ pub struct ProgramCounts {
 
 /// Why there is no answer of a program.
 enum NoAnswer {
-    /// There is no program, or it may not run now.
+    /// There is no program.
     Absent,
     /// It leaves the answer to others.
     Left,
@@ -261,6 +263,30 @@ impl Running {
         is_admitted
     }
 
+    /// Calls a program once more, if it may run and the rounds before have left some of what there is for all.
+    fn call_again(
+        &mut self,
+        hook: Hook,
+        data: &[u8],
+        context: &mut [u64],
+        left: &mut u32,
+        clock: &dyn Clock,
+    ) -> Result<(), NoAnswer> {
+        if *left == 0 || !self.may(hook, clock) {
+            return Err(NoAnswer::Failed);
+        }
+        let before = self.slot.hooks[hook as usize].fuel.get();
+        let called = self.call(hook, data, context);
+        let spent = self.slot.hooks[hook as usize].fuel.get().wrapping_sub(before);
+        *left = left.saturating_sub(u32::try_from(spent).unwrap_or(u32::MAX));
+        called
+    }
+
+    /// Fuel for all calls of one event.
+    fn rounds_fuel(&self) -> u32 {
+        self.limits.call_fuel.saturating_mul(ROUNDS_FUEL)
+    }
+
     /// Calls a program.
     fn call(&mut self, hook: Hook, data: &[u8], context: &mut [u64]) -> Result<(), NoAnswer> {
         let at = hook as usize;
@@ -314,14 +340,20 @@ impl Running {
         message: &[u8],
         standing: Standing,
         requests: &mut Requests,
+        clock: &dyn Clock,
     ) -> Result<(), NoAnswer> {
         const AT: usize = PREDICATE.word("at");
-        let mut at = 0;
+        let (mut at, mut left, mut keys) = (0, self.rounds_fuel(), 0);
         for _ in 0..ROUNDS_MAX {
             let mut context = [0; PREDICATE.fields.len()];
             context[PREDICATE.word("standing")] = u64::from(standing.0);
             context[AT] = at as u64;
-            self.call(Hook::Predicate, message, &mut context)?;
+            self.call_again(Hook::Predicate, message, &mut context, &mut left, clock)?;
+            // The keys of a message that a client may make wait take memory for as long.
+            keys += bounded(context[const { PREDICATE.word("keys") }], PREDICATE_KEYS_MAX).unwrap_or(0);
+            if keys > PREDICATE_KEYS_MAX {
+                break;
+            }
             let listed = self.listed(message, at, standing, &context, requests);
             let Some((request, has_more)) = listed else { return Err(self.wrong(Hook::Predicate)) };
             at = request.end;
@@ -406,7 +438,8 @@ impl Running {
         let reply_len = bounded(context[FUNCTION.word("reply_len")], REPLY_LEN_MAX);
         let scratch = &self.scratch[Hook::Function as usize];
         match (count, reply_len) {
-            (Some(0), Some(len)) => {
+            // A client would wait for ever for a reply without a byte.
+            (Some(0), Some(len)) if len > 0 => {
                 reply.bytes(scratch.function_reply(len));
                 Ok(Verdict::Answer)
             }
@@ -426,6 +459,7 @@ impl Running {
         read: &ReadBytes<'_>,
         reply: &mut Reply,
     ) -> Result<(), NoAnswer> {
+        let mut len_in_all = 0;
         for index in 0..read.len() {
             let Some(data) = read.get(index) else { return Err(self.wrong(Hook::Check)) };
             let mut context = [0; CHECK.fields.len()];
@@ -450,8 +484,10 @@ impl Running {
             reply.bytes(scratch.check_head(head));
             reply.read(index, start..start + len);
             reply.bytes(scratch.check_tail(tail));
+            len_in_all += head + len + tail;
         }
-        Ok(())
+        // A client would wait for ever for a reply without a byte.
+        if len_in_all == 0 { Err(self.wrong(Hook::Check)) } else { Ok(()) }
     }
 
     fn cache(
@@ -461,9 +497,10 @@ impl Running {
         offset: u64,
         bytes: &[u8],
         candidates: &mut Candidates,
+        clock: &dyn Clock,
     ) -> Result<(), NoAnswer> {
         let [low, high] = scratch::halves(store);
-        let mut at = 0;
+        let (mut at, mut left) = (0, self.rounds_fuel());
         for _ in 0..ROUNDS_MAX {
             let mut context = [0; CACHE.fields.len()];
             context[CACHE.word("store_low")] = low;
@@ -471,7 +508,7 @@ impl Running {
             context[CACHE.word("file")] = u64::from(file);
             context[CACHE.word("offset")] = offset;
             context[CACHE.word("at")] = at as u64;
-            self.call(Hook::Cache, bytes, &mut context)?;
+            self.call_again(Hook::Cache, bytes, &mut context, &mut left, clock)?;
             let scratch = &self.scratch[Hook::Cache as usize];
             let found = bounded(context[CACHE.word("candidates")], CANDIDATES_MAX).and_then(|count| {
                 (0..count).map(|number| scratch.candidate(number)).collect::<Option<Vec<_>>>()
@@ -480,8 +517,13 @@ impl Running {
             let (Some(found), Some(next)) = (found, next.filter(|next| *next == 0 || *next > at)) else {
                 return Err(self.wrong(Hook::Cache));
             };
+            let settled_at = context[CACHE.word("settled_at")];
             if !found.is_empty() {
-                candidates.ends_at(context[CACHE.word("settled_at")]);
+                // Nothing is admitted before the log is settled behind it (rule 3), and no log is settled up to its begin.
+                if settled_at == 0 {
+                    return Err(self.wrong(Hook::Cache));
+                }
+                candidates.ends_at(settled_at);
             }
             found.into_iter().for_each(|candidate| candidates.push(candidate));
             if next == 0 {
@@ -492,15 +534,22 @@ impl Running {
         Err(self.wrong(Hook::Cache))
     }
 
-    fn invalidate(&mut self, file: u32, offset: u64, len: u64, keys: &mut Vec<Key>) -> Result<(), NoAnswer> {
-        let mut at = 0;
+    fn invalidate(
+        &mut self,
+        file: u32,
+        offset: u64,
+        len: u64,
+        keys: &mut Vec<Key>,
+        clock: &dyn Clock,
+    ) -> Result<(), NoAnswer> {
+        let (mut at, mut left) = (0, self.rounds_fuel());
         for _ in 0..ROUNDS_MAX {
             let mut context = [0; INVALIDATE.fields.len()];
             context[INVALIDATE.word("file")] = u64::from(file);
             context[INVALIDATE.word("offset")] = offset;
             context[INVALIDATE.word("len")] = len;
             context[INVALIDATE.word("at")] = at;
-            self.call(Hook::Invalidate, &[], &mut context)?;
+            self.call_again(Hook::Invalidate, &[], &mut context, &mut left, clock)?;
             let scratch = &self.scratch[Hook::Invalidate as usize];
             let found = bounded(context[INVALIDATE.word("keys")], INVALIDATED_MAX)
                 .and_then(|count| (0..count).map(|number| scratch.key(number)).collect::<Option<Vec<_>>>());
@@ -534,8 +583,8 @@ impl<A: Application> Application for Programmed<A> {
     fn predicate(&self, message: &[u8], standing: Standing, requests: &mut Requests) {
         self.refresh();
         let mut running = self.running.borrow_mut();
-        if running.may(Hook::Predicate, &*self.clock)
-            && running.predicate(message, standing, requests).is_ok()
+        if running.has(Hook::Predicate)
+            && running.predicate(message, standing, requests, &*self.clock).is_ok()
         {
             return;
         }
@@ -552,11 +601,19 @@ impl<A: Application> Application for Programmed<A> {
         reply: &mut Reply,
     ) -> Verdict {
         self.refresh();
+        // What was looked up is of functions that went this moment.
+        if self.is_renewed.get() {
+            return Verdict::Host(Reason::Program);
+        }
         let mut running = self.running.borrow_mut();
         if running.may(Hook::Function, &*self.clock)
             && let Ok(verdict) = running.function(request, hits, now, reads, reply)
         {
             return verdict;
+        }
+        // The service's own function does not know what a program has put into the table.
+        if running.has(Hook::Cache) {
+            return Verdict::Host(Reason::Program);
         }
         self.native.function(request, hits, now, reads, reply)
     }
@@ -571,7 +628,12 @@ impl<A: Application> Application for Programmed<A> {
             running.slot.outdated.add(1);
             return false;
         }
-        // It was admitted when its function was: what was read is there, and the host would have to read it again.
+        // It was admitted when its function was: what was read is there, and the host would have to read it again. But not if many were
+        // admitted before it showed what they cost.
+        if running.meter.is_overdrawn() {
+            running.slot.over_share.add(1);
+            return false;
+        }
         running.check(request, hits, read, reply).is_ok()
     }
 
@@ -580,23 +642,12 @@ impl<A: Application> Application for Programmed<A> {
         let mut running = self.running.borrow_mut();
         if running.has(Hook::Cache) {
             let (len, end) = (candidates.list.len(), candidates.end);
-            let is_admitted = running.may(Hook::Cache, &*self.clock);
-            let found = if is_admitted {
-                running.cache(store, file, offset, bytes, candidates)
-            } else {
-                Err(NoAnswer::Failed)
-            };
-            match found {
-                Ok(()) => return,
-                Err(why) => {
-                    candidates.list.truncate(len);
-                    candidates.end = end;
-                    // The table holds what this program says: nothing, if it says nothing.
-                    if !matches!(why, NoAnswer::Left) {
-                        return;
-                    }
-                }
+            // The table holds what this program says: nothing, if it says nothing.
+            if running.cache(store, file, offset, bytes, candidates, &*self.clock).is_err() {
+                candidates.list.truncate(len);
+                candidates.end = end;
             }
+            return;
         }
         self.native.cache(store, file, offset, bytes, candidates);
     }
@@ -605,17 +656,21 @@ impl<A: Application> Application for Programmed<A> {
         self.refresh();
         let mut running = self.running.borrow_mut();
         if running.has(Hook::Invalidate) {
-            // Nobody else knows what is to be forgotten, so it is asked whatever its share; and if it does not know, everything is.
-            match running.invalidate(file, offset, len, keys) {
-                Ok(()) => return Changes::Keys,
-                Err(NoAnswer::Left) => keys.clear(),
+            // Nobody else knows what is to be forgotten: if the program does not say, or may not run, everything is.
+            return match running.invalidate(file, offset, len, keys, &*self.clock) {
+                Ok(()) => Changes::Keys,
                 Err(_) => {
                     keys.clear();
-                    return Changes::Everything;
+                    Changes::Everything
                 }
-            }
+            };
         }
         self.native.invalidate(file, offset, len, keys)
+    }
+
+    fn has_own_items(&self) -> bool {
+        self.refresh();
+        !self.running.borrow().has(Hook::Cache) && self.native.has_own_items()
     }
 
     fn is_renewed(&self) -> bool {

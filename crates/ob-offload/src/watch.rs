@@ -40,6 +40,8 @@ pub(crate) struct Watch {
 
 /// Lists that are kept for the next writes.
 const SPARE_MAX: usize = 64;
+/// Records for which such a list keeps its memory.
+const KEPT_MAX: usize = 1024;
 
 impl Watch {
     pub(crate) fn new(len_max: usize) -> Self {
@@ -114,6 +116,7 @@ impl Watch {
     fn keep(&mut self, mut candidates: Candidates) {
         if self.spare.len() < SPARE_MAX {
             candidates.list.clear();
+            candidates.list.shrink_to(KEPT_MAX);
             candidates.end = 0;
             self.spare.push(candidates);
         }

@@ -42,6 +42,13 @@ impl Meter {
         self.left.get() > 0
     }
 
+    /// Whether so much was spent beyond what there was that even what has to be done is not.
+    #[must_use]
+    pub fn is_overdrawn(&self) -> bool {
+        let burst = (u128::from(self.rate) * BURST.as_nanos() / 1_000_000_000) as i64;
+        self.left.get() < -burst
+    }
+
     /// Takes what a call has cost.
     pub fn spend(&self, fuel: u32) {
         self.left.set(self.left.get().saturating_sub(i64::from(fuel)));
@@ -80,9 +87,10 @@ mod tests {
     #[test]
     fn what_is_saved_up_is_bounded() {
         let meter = Meter::new(1000);
+        assert!(!meter.is_overdrawn());
         assert!(meter.admits(|| Instant::from_nanoseconds(0)));
         meter.spend(u32::MAX);
         let hour = Instant::from_nanoseconds(3_600_000_000_000);
-        assert!(meter.left.get() < 0 && !meter.admits(|| hour), "an hour of rest pays for ten milliseconds");
+        assert!(meter.is_overdrawn() && !meter.admits(|| hour), "an hour of rest pays for ten milliseconds");
     }
 }

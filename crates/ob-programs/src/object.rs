@@ -58,14 +58,27 @@ pub enum LoadRefusal {
         hook: &'static str,
     },
     /// Functions that only work together.
-    #[error(
-        "it has a `{has}` without a `{lacks}`: what one of them plans to read, the other makes the reply of"
-    )]
+    #[error("it has a `{has}` without a `{lacks}`: what one of them writes down, only the other can read")]
     Half {
         /// What it has.
         has: &'static str,
         /// What it lacks.
         lacks: &'static str,
+    },
+    /// It would never be called.
+    #[error(
+        "`{entry}` asks for {min} bytes of data at least, and the hook `{hook}` never has more than {max}\n\
+         hint: OB_DATA_MIN is for all programs of an object"
+    )]
+    DataMin {
+        /// The function.
+        entry: String,
+        /// Its hook.
+        hook: &'static str,
+        /// What it asks for.
+        min: u32,
+        /// The most.
+        max: u32,
     },
     /// The verifier has refused one.
     #[error("`{entry}` is refused: {why}")]
@@ -210,13 +223,22 @@ fn make(
             let (first, second) = (first.clone(), entry.name.clone());
             return Err(LoadRefusal::HookTwice { first, second, hook: world.name });
         }
-        programs.push((entry.name.clone(), world, Arc::new(object.program(Some(&entry.name))?)));
+        let program = object.program(Some(&entry.name))?;
+        if program.data_len_min() > world.data_len_max {
+            return Err(LoadRefusal::DataMin {
+                entry: entry.name.clone(),
+                hook: world.name,
+                min: program.data_len_min(),
+                max: world.data_len_max,
+            });
+        }
+        programs.push((entry.name.clone(), world, Arc::new(program)));
     }
     if programs.is_empty() {
         return Err(LoadRefusal::NoEntry { hooks: known() });
     }
     let has = |hook: &World| programs.iter().any(|(_, world, _)| world.name == hook.name);
-    for (one, other) in [(FUNCTION, CHECK), (CHECK, FUNCTION)] {
+    for (one, other) in [(FUNCTION, CHECK), (CHECK, FUNCTION), (CACHE, FUNCTION)] {
         if has(one) && !has(other) {
             return Err(LoadRefusal::Half { has: one.name, lacks: other.name });
         }
@@ -243,6 +265,7 @@ fn make(
 
 const FUNCTION: &World = &hooks::offload::FUNCTION;
 const CHECK: &World = &hooks::offload::CHECK;
+const CACHE: &World = &hooks::offload::CACHE;
 
 impl fmt::Display for Object {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -153,7 +153,8 @@ pub(crate) fn ask<T: DeserializeOwned>(
         let mut text = serde_json::to_string(request)?;
         text.push('\n');
         (&stream).write_all(text.as_bytes())?;
-        (&stream).write_all(body)?;
+        // A card that refuses does not hear all of it, and says why.
+        let _ = (&stream).write_all(body);
         let mut line = String::new();
         match BufReader::new(&stream).read_line(&mut line)? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it had answered")),

@@ -164,6 +164,10 @@ impl Application for KvApplication {
     ) -> Verdict {
         let Some(request) = request_of(request) else { return Verdict::Host(Reason::Command) };
         let Ok(outline) = Outline::of(&request) else { return Verdict::Host(Reason::Command) };
+        // Whoever has listed the keys may have been another one's function.
+        if outline.keys().count() != hits.len() {
+            return Verdict::Host(Reason::Mismatch);
+        }
         let mut length = 0;
         for (key, hit) in outline.keys().zip(hits) {
             let Some(item) = Item::decode(hit.item.bytes()) else { return Verdict::Host(Reason::Mismatch) };
@@ -191,6 +195,9 @@ impl Application for KvApplication {
     fn check(&self, request: &[u8], hits: &[Hit], read: &ReadBytes<'_>, reply: &mut Reply) -> bool {
         let Some(request) = request_of(request) else { return false };
         let Ok(outline) = Outline::of(&request) else { return false };
+        if outline.keys().count() != hits.len() {
+            return false;
+        }
         if outline.command == Command::Mget {
             reply.write(|own| Replies::new(own, Version::Resp2).array(hits.len()));
         }

@@ -92,12 +92,13 @@ pub fn run_card(
         files: FilesService::new(files, device),
         kv: KvGroup::default(),
     };
-    let programs = CardPrograms::start(config).map_err(HalfError::system("start a thread"))?;
+    let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let mut kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let mut card = open_link(config, &life, reactor, services)?;
     let (mut nvme, namespaces) =
         start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
-    let _control = start_control(config, namespaces, programs)?;
+    let _control = start_control(config, namespaces, Arc::clone(&programs))?;
+    programs.restore();
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
     let (flag, waker) = (Arc::clone(&asked), card.reactor.handle().waker());
@@ -143,7 +144,7 @@ fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<(NvmeService, Dire
 fn start_control(
     config: &CardConfig,
     namespaces: Directory,
-    programs: CardPrograms,
+    programs: Arc<CardPrograms>,
 ) -> Result<ControlServer, HalfError> {
     let path = config.control_socket();
     let started = ControlServer::start(&path, move |request, body| match request {

@@ -8,8 +8,8 @@
 mod command;
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ob_offload::{HookCounts, ProgramCounts, ProgramSlot};
@@ -118,7 +118,7 @@ pub(crate) struct CardPrograms {
 }
 
 impl CardPrograms {
-    /// Takes the objects up again that an earlier life of the card had.
+    /// None yet: [`Self::restore`] takes those up again that an earlier life of the card had.
     pub(crate) fn start(config: &CardConfig) -> io::Result<Self> {
         let unused = match (config.kv.enabled, config.kv.placement) {
             (true, Placement::Card) => None,
@@ -126,18 +126,14 @@ impl CardPrograms {
             (false, _) => Some(("enabled", "true")),
         };
         let unused = unused.map(|(key, value)| config.source.line_to_change("kv", key, value));
-        let programs = Self {
+        Ok(Self {
             library: Arc::new(Library::default()),
             workshop: Workshop::start()?,
             directory: config.directory.join("programs").join(TENANT),
             limits: config.programs.limits(),
             slot: Arc::new(ProgramSlot::default()),
             unused,
-        };
-        if programs.unused.is_none() {
-            programs.restore();
-        }
-        Ok(programs)
+        })
     }
 
     /// Where the service finds them.
@@ -153,7 +149,8 @@ impl CardPrograms {
             ));
         }
         match request {
-            ProgramRequest::List => {}
+            // What an earlier life had is loaded again before anything is told.
+            ProgramRequest::List => self.workshop.run(|| ()).map_err(|error| error.to_string())?,
             ProgramRequest::Load { name, .. } => self.load(&name, body)?,
             ProgramRequest::Remove { name } => self.remove(&name)?,
         }
@@ -215,7 +212,7 @@ impl CardPrograms {
         };
         self.put();
         tracing::info!(%object, "programs taken out");
-        match fs::remove_file(self.path_of(name)) {
+        match fs::remove_file(self.path_of(name)).and_then(|()| File::open(&self.directory)?.sync_all()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!(
                 "they are taken out now, but will be back when the card starts again: {error}\n\
                  hint: remove {} yourself",
@@ -233,25 +230,29 @@ impl CardPrograms {
         self.directory.join(format!("{name}{SUFFIX}"))
     }
 
-    /// What is kept is loaded again. What cannot be is told and left where it is: the service answers without it.
-    fn restore(&self) {
-        let Ok(entries) = fs::read_dir(&self.directory) else { return };
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        for path in paths {
-            let file_name = path.file_name().and_then(|name| name.to_str());
-            let Some(name) = file_name.and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
-            let loaded = fs::read(&path)
-                .map_err(|error| error.to_string())
-                .and_then(|bytes| self.prepare(name, &Arc::new(bytes)));
-            match loaded {
-                Ok(object) => tracing::info!(%object, took = ?object.took, "programs loaded"),
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), "programs of an earlier life cannot be loaded: {error}");
+    /// Loads again what is kept, while the card serves already. What cannot be is told and left where it is: the service answers without
+    /// it.
+    pub(crate) fn restore(&self) {
+        if self.unused.is_some() {
+            return;
+        }
+        let (library, slot) = (Arc::clone(&self.library), self.slot());
+        let (directory, limits) = (self.directory.clone(), self.limits);
+        let restored = self.workshop.submit(move || {
+            for path in kept(&directory) {
+                match load_kept(&library, &path, &limits) {
+                    Ok(object) => tracing::info!(%object, took = ?object.took, "programs loaded"),
+                    Err(error) => {
+                        let path = path.display();
+                        tracing::warn!(%path, "programs of an earlier life cannot be loaded: {error}");
+                    }
                 }
             }
+            slot.put(library.of(TENANT), limits);
+        });
+        if let Err(error) = restored {
+            tracing::warn!("programs of an earlier life are not loaded: {error}");
         }
-        self.put();
     }
 
     fn facts(&self) -> ServicePrograms {
@@ -272,6 +273,31 @@ impl CardPrograms {
             last_fault,
         }
     }
+}
+
+/// The files of objects, by name.
+fn kept(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = paths.filter(|path| name_of(path).is_some()).collect();
+    paths.sort();
+    paths
+}
+
+/// What the object in a file is called.
+fn name_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.strip_suffix(SUFFIX)
+}
+
+fn load_kept(library: &Library, path: &Path, limits: &Limits) -> Result<Arc<Object>, String> {
+    let mut bytes = Vec::new();
+    // One byte more than there can be shows that there are too many.
+    let longest = limits.object_len as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
+    let name = name_of(path).unwrap_or_default();
+    let loaded = library.load(TENANT, name, &bytes, ProgramSlot::HOOKS, limits);
+    loaded.map_err(|refusal| refusal.to_string())
 }
 
 fn object_facts(object: &Object, counts: impl Fn(&str) -> HookCounts) -> ObjectFacts {

@@ -1,17 +1,29 @@
 //! Programs say what they like; what becomes of it.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ob_core::Instant;
+use ob_core::{Clock, Instant, NodeId};
 use ob_ebpf::compiler::{self, compile};
-use ob_ebpf::hooks::offload::{CHECK_SCRATCH, FUNCTION_SCRATCH};
+use ob_ebpf::hooks::offload::{
+    CACHE, CHECK, CHECK_SCRATCH, FUNCTION, FUNCTION_SCRATCH, INVALIDATE, PREDICATE,
+};
+use ob_ebpf::world::World;
 use ob_ebpf::{text, verifier};
-use ob_programs::Entry;
-use ob_table::{Item, Stamp};
-
-use super::*;
-use crate::reply::{Part, Reads};
+use ob_files_card::WriteObserver;
+use ob_offload::{
+    Application, BufferClass, Candidates, Changes, Cut, Engine, EngineConfig, FileRead, Hit, HookCounts,
+    Item, Key, ProgramSlot, Programmed, ReadBytes, Reads, Reason, Reply, ReplyOrder, Requests, Route, Stamp,
+    Standing, Verdict,
+};
+use ob_programs::{Entry, Limits, Object};
+use ob_table::{Table, TableConfig};
 
 /// A service whose own functions are easy to tell from a program's.
 struct Native;
@@ -220,6 +232,36 @@ fn a_program_that_takes_more_than_its_share_waits() {
     assert!((30..=31).contains(&rig.counts(&PREDICATE).calls));
 }
 
+#[test]
+fn a_program_holds_nobody_up_for_many_calls() {
+    let rig = rig();
+    // A thousand units a call, for a byte of the message each.
+    let source = format!(
+        "r2 = 1\n*(u64 *){len} = r2\n*(u64 *){more} = r2\nr3 = 1000\nagain:\nr3 += -1\nif r3 != 0 goto again\nr0 = 0\nexit\n",
+        len = at(&PREDICATE, "len"),
+        more = at(&PREDICATE, "more"),
+    );
+    rig.put(vec![entry(&PREDICATE, &source)]);
+    let message = [b'x'; 1000];
+    assert_eq!(rig.predicate(&message, 1), [(0..1000, NATIVE, vec![])]);
+    let counts = rig.counts(&PREDICATE);
+    assert!(counts.fuel <= 5 * u64::from(Limits::default().call_fuel), "{counts:?}");
+    assert!(counts.calls < 256, "{counts:?}");
+    // Nor does one that lists the same keys again and again.
+    let source = format!(
+        "r2 = 1\n*(u64 *){len} = r2\n*(u64 *){more} = r2\nr2 = 512\n*(u64 *){keys} = r2\nr3 = *(u64 *){scratch}\n\
+         r4 = 0\nr5 = 1\nagain:\n*(u32 *)(r3 + 4) = r5\nr3 += 8\nr4 += 1\nif r4 < 512 goto again\nr0 = 0\nexit\n",
+        len = at(&PREDICATE, "len"),
+        more = at(&PREDICATE, "more"),
+        keys = at(&PREDICATE, "keys"),
+        scratch = at(&PREDICATE, "scratch"),
+    );
+    rig.put(vec![entry(&PREDICATE, &source)]);
+    let before = rig.counts(&PREDICATE).calls;
+    assert_eq!(rig.predicate(&message, 1), [(0..1000, NATIVE, vec![])]);
+    assert_eq!(rig.counts(&PREDICATE).calls - before, 2);
+}
+
 /// Plans to read eight bytes at the item's number.
 fn reads_item() -> String {
     let (hit, read) = (FUNCTION_SCRATCH.offset_of("hits") + 16, FUNCTION_SCRATCH.offset_of("reads"));
@@ -249,10 +291,11 @@ fn takes_last(head: u8) -> String {
     )
 }
 
-fn check(rig: &Rig, reply: &mut Reply, bytes: &[u8]) -> bool {
+/// What the client gets, if what was read is what was meant.
+fn check(rig: &Rig, reply: &mut Reply, bytes: &[u8]) -> Option<Vec<u8>> {
     let reads = Reads::of([bytes]);
-    let reads = reads.bytes();
-    rig.service.check(b"request", &[hit()], &reads, reply) && reply.is_sound(&reads)
+    let is_right = rig.service.check(b"request", &[hit()], &reads.bytes(), reply);
+    reply.whole(&reads.bytes()).filter(|_| is_right)
 }
 
 #[test]
@@ -261,16 +304,12 @@ fn a_function_plans_and_its_check_makes_the_reply() {
     rig.put(vec![entry(&FUNCTION, &reads_item()), entry(&CHECK, &takes_last(b'>'))]);
     let (verdict, reads, mut reply) = rig.function();
     assert_eq!((verdict, reads), (Verdict::Read, vec![FileRead { file: 3, offset: 7, len: 8 }]));
-    assert!(check(&rig, &mut reply, b"x1234567"));
-    assert_eq!(reply.own, b">");
-    assert_eq!(reply.whole(&Reads::of([&b"x1234567"[..]]).bytes()), Some(b">1234567".to_vec()));
-    assert_eq!(reply.whole(&Reads::of([&b"short"[..]]).bytes()), None);
-    assert_eq!(reply.parts, [Part::Own(1), Part::Read { index: 0, bytes: 1..8 }, Part::Own(0)]);
+    assert_eq!(check(&rig, &mut reply, b"x1234567").unwrap(), b">1234567");
     let (_, _, mut reply) = rig.function();
-    assert!(!check(&rig, &mut reply, b"y1234567"), "the program says that it is another one's");
+    assert_eq!(check(&rig, &mut reply, b"y1234567"), None, "the program says that it is another one's");
     let mut reply = Reply::default();
-    assert!(check(&rig, &mut reply, b"x1234567"), "the service has planned it itself");
-    assert_eq!(reply.own, b"native");
+    let own = check(&rig, &mut reply, b"x1234567");
+    assert_eq!(own.unwrap(), b"native", "the service has planned it itself");
 }
 
 #[test]
@@ -280,10 +319,10 @@ fn what_programs_planned_that_are_gone_is_the_hosts() {
     rig.put(programs(b'>'));
     let (_, _, mut reply) = rig.function();
     rig.put(programs(b'<'));
-    assert!(!check(&rig, &mut reply, b"x1234567"));
+    assert_eq!(check(&rig, &mut reply, b"x1234567"), None);
     let (_, _, mut reply) = rig.function();
     rig.slot.put(Vec::new(), Limits::default());
-    assert!(!check(&rig, &mut reply, b"x1234567"));
+    assert_eq!(check(&rig, &mut reply, b"x1234567"), None);
     assert_eq!(rig.slot.counts().outdated, 2);
 }
 
@@ -293,12 +332,12 @@ fn a_function_answers_at_once_or_sends_to_the_host_and_nothing_else() {
     let decide = |words: &[(&str, i64)]| {
         rig.put(vec![entry(&FUNCTION, &says(&FUNCTION, words)), entry(&CHECK, "r0 = 1\nexit\n")]);
         let (verdict, reads, reply) = rig.function();
-        (verdict, reads.len(), reply.own.len())
+        (verdict, reads.len(), reply.whole(&Reads::of([]).bytes()).unwrap().len())
     };
     assert_eq!(decide(&[("reply_len", 4096)]), (Verdict::Answer, 0, 4096));
     assert_eq!(decide(&[("to_host", 1)]), (Verdict::Host(Reason::Program), 0, 0));
     assert_eq!(decide(&[("reads", 64)]), (Verdict::Read, 64, 0));
-    for wrong in [("reply_len", 4097), ("reads", 65), ("reads", -1)] {
+    for wrong in [("reply_len", 4097), ("reply_len", 0), ("reads", 65), ("reads", -1)] {
         assert_eq!(decide(&[wrong]), (Verdict::Host(Reason::Command), 0, 0), "{wrong:?}");
     }
 }
@@ -307,7 +346,9 @@ fn a_function_answers_at_once_or_sends_to_the_host_and_nothing_else() {
 fn a_check_stays_within_what_was_read() {
     let rig = rig();
     for (words, is_right) in [
-        (&[("value_offset", 8_i64), ("value_len", 0)] as &[(&str, i64)], true),
+        (&[("value_offset", 8_i64), ("head_len", 1)] as &[(&str, i64)], true),
+        // A client would wait for ever.
+        (&[("value_offset", 8), ("value_len", 0)], false),
         (&[("value_offset", 7), ("value_len", 2)], false),
         (&[("value_offset", i64::MAX), ("value_len", i64::MAX)], false),
         (&[("head_len", 1025)], false),
@@ -316,7 +357,7 @@ fn a_check_stays_within_what_was_read() {
     ] {
         rig.put(vec![entry(&FUNCTION, &reads_item()), entry(&CHECK, &says(&CHECK, words))]);
         let (_, _, mut reply) = rig.function();
-        assert_eq!(check(&rig, &mut reply, b"x1234567"), is_right, "{words:?}");
+        assert_eq!(check(&rig, &mut reply, b"x1234567").is_some(), is_right, "{words:?}");
     }
 }
 
@@ -346,15 +387,25 @@ fn a_cache_function_lists_records_and_changes_what_the_table_means() {
     rig.put(vec![entry(&CACHE, &source)]);
     assert!(rig.service.is_renewed() && !rig.service.is_renewed(), "once");
     assert_eq!(cached(&rig), (4, 99));
-    for words in [&[("candidates", 101_i64)] as &[(&str, i64)], &[("next", 5)], &[("candidates", 1)]] {
+    let key = ("candidates", 1);
+    for words in
+        [&[("candidates", 101_i64)] as &[(&str, i64)], &[("next", 5)], &[key], &[key, ("settled_at", 9)]]
+    {
         rig.put(vec![entry(&CACHE, &says(&CACHE, words))]);
         assert_eq!(cached(&rig), (0, 0), "the table does not take the service's records instead: {words:?}");
     }
     rig.put(vec![entry(&CACHE, "r0 = 1\nexit\n")]);
-    assert_eq!(cached(&rig), (0, 4711), "it leaves it to the service");
+    assert_eq!(cached(&rig), (0, 0), "the table has nothing of the service's own");
+    assert!(!rig.service.has_own_items());
     assert!(rig.service.is_renewed());
     rig.slot.put(Vec::new(), Limits::default());
-    assert!(rig.service.is_renewed(), "what is there is of a function that is gone");
+    assert_eq!(
+        rig.function().0,
+        Verdict::Host(Reason::Program),
+        "what was looked up is of a function that is gone"
+    );
+    assert!(rig.service.is_renewed() && rig.service.has_own_items());
+    assert_eq!(rig.function().0, Verdict::Host(Reason::Command));
 }
 
 #[test]
@@ -376,7 +427,7 @@ fn what_an_invalidate_function_does_not_know_is_everything() {
         ("again:\ngoto again\n".to_owned(), (Changes::Everything, 0)),
         (says(&INVALIDATE, &[("keys", 101)]), (Changes::Everything, 0)),
         (says(&INVALIDATE, &[("next", 1)]), (Changes::Everything, 0)),
-        ("r0 = 1\nexit\n".to_owned(), (Changes::Nothing, 0)),
+        ("r0 = 1\nexit\n".to_owned(), (Changes::Everything, 0)),
     ] {
         rig.put(vec![entry(&INVALIDATE, &source)]);
         assert_eq!(ask(), expected, "{source}");
@@ -392,4 +443,52 @@ fn programs_do_not_flood_the_log() {
     rig.time.0.set(1_000_000_000);
     (0..80).for_each(|_| _ = rig.predicate(b"message", 1));
     assert_eq!(rig.slot.counts().log_dropped, 30 + 70);
+}
+
+/// Whether the table has something for a key: only then is a function asked, and the service's own says so.
+fn has(engine: &mut Engine<Programmed<Native>>, key: &Key) -> bool {
+    match engine.start(0, 0, b"request", &[*key], 0) {
+        Err(Reason::Absent) => false,
+        Err(Reason::Command | Reason::Program) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_table_has_nothing_of_functions_that_are_gone() {
+    let Rig { service, slot, .. } = rig();
+    let (_, writer) = Table::new(TableConfig::with_memory_max(1 << 20)).unwrap();
+    let config = EngineConfig {
+        contexts: 4,
+        buffers: vec![BufferClass { len: 4096, count: 1 }],
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(Rc::new(service), writer, config, 4096);
+    let (key, item) = (Key::new(b"key").unwrap(), Item::new(b"item").unwrap());
+    let stamp = |number| Stamp::new(number).unwrap();
+    let put = |entries| slot.put(vec![object(entries)], Limits::default());
+    engine.given(stamp(1));
+    engine.attest(&key, &item, stamp(1));
+    assert!(has(&mut engine, &key));
+    // The programs of a set without a cache function understand what there is.
+    put(vec![entry(&PREDICATE, "r0 = 1\nexit\n")]);
+    assert!(has(&mut engine, &key));
+    put(vec![entry(&CACHE, "r0 = 0\nexit\n")]);
+    assert!(!has(&mut engine, &key), "it would have been another function's");
+    engine.given(stamp(5));
+    engine.attest(&key, &item, stamp(5));
+    assert!(!has(&mut engine, &key), "the host's are the service's own");
+    slot.put(Vec::new(), Limits::default());
+    assert!(!has(&mut engine, &key));
+    engine.given(stamp(9));
+    engine.attest(&key, &item, stamp(9));
+    assert!(has(&mut engine, &key));
+    // What the host reads, and no program can name, may be anything.
+    put(vec![entry(&INVALIDATE, "again:\ngoto again\n")]);
+    assert!(has(&mut engine, &key));
+    engine.name_file(3, NodeId(7));
+    engine.watcher().read_taken(NodeId(8), 0, 1);
+    assert!(has(&mut engine, &key), "a file of somebody else");
+    engine.watcher().read_taken(NodeId(7), 0, 1);
+    assert!(!has(&mut engine, &key));
 }
