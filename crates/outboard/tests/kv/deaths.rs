@@ -253,7 +253,12 @@ fn what_was_answered_is_there_after_the_card_was_killed() {
 #[test]
 fn programs_are_there_again_after_the_card_was_killed() {
     let service = kill_cards(Setup::PROGRAMS);
-    assert!(service.answered_by_programs() > 0, "{}", service.offload(&["ls"]));
+    // A card serves before its programs are verified and compiled again.
+    let mut client = service.client();
+    wait_until("programs answer", || {
+        assert_eq!(client.ask(&["GET", "stored:1"]).unwrap(), Value::bytes(stored_value(1)));
+        service.answered_by_programs() > 0
+    });
 }
 
 fn kill_cards(setup: Setup) -> Service {

@@ -42,6 +42,7 @@ fn programs_come_and_go_and_are_there_after_a_restart() {
     assert_eq!(client.ask_line("SET k w").unwrap(), Value::ok());
     service.wait_until_the_card_serves("k");
     assert_eq!(names(&service.offload(&["ls"])), ["kv_get"], "it was kept");
+    assert_eq!(client.ask(&["GET", "k"]).unwrap(), Value::bytes("w"));
     assert!(service.answered_by_programs() > 0);
     assert_eq!(names(&service.offload(&["rm", "kv_get"])), [""; 0]);
     assert_eq!(client.ask(&["GET", "k"]).unwrap(), Value::bytes("w"));
