@@ -257,8 +257,12 @@ impl<A: Application> Engine<A> {
             }
             keys => self.table.lookup_all_at_once(keys, &mut self.found),
         };
-        let some = || self.found.iter().any(Option::is_some) && is_planted(Bug::PartlyAnswered);
-        if all || some() { Ok(()) } else { Err(Reason::Absent) }
+        if is_planted(Bug::PartlyAnswered) {
+            let some = self.found.iter().flatten().next().copied();
+            self.found.iter_mut().for_each(|found| *found = found.or(some));
+            return if some.is_some() { Ok(()) } else { Err(Reason::Absent) };
+        }
+        if all { Ok(()) } else { Err(Reason::Absent) }
     }
 
     /// Asks the application, and takes buffers; whether there is anything to read.
