@@ -158,8 +158,9 @@ Examples:
   outboard offload ls
   outboard offload rm kv_get
 
-A program that is loaded answers from the next request on, until it is taken out; it stays over restarts of
-the card. What it leaves or fails at, the service answers itself. docs/programs.md tells how to write one."
+A program that is loaded answers from the next request on, until it is taken out, and stays
+over restarts of the card. What it leaves or fails at, the service answers itself.
+docs/programs.md tells how to write one."
     )]
     Offload(OffloadCommand),
     /// Measure, each time against a baseline in the same run

@@ -20,8 +20,8 @@ Examples:
   outboard offload load kv_get.o
   outboard offload load kv_get.o --name get-2     under another name
 
-The card verifies and compiles it, and says what is wrong if it is refused; `outboard bpf verify` tells the same
-without a card.")]
+The card verifies and compiles it, and says what is wrong if it is refused; `outboard bpf verify`
+tells the same without a card.")]
     Load(LoadOptions),
     /// List what is loaded, and what became of its calls
     #[command(after_help = "\
