@@ -159,15 +159,9 @@ pub struct ProgramCounts {
     pub last_fault: Option<String>,
 }
 
-/// Why there is no answer of a program.
-enum NoAnswer {
-    /// There is no program.
-    Absent,
-    /// It leaves the answer to others.
-    Left,
-    /// It was stopped, or said what cannot be.
-    Failed,
-}
+/// There is no answer of a program: there is none, it may not run, it leaves the answer to others, it was stopped, or it has said what cannot
+/// be. Which it was, is counted.
+struct NoAnswer;
 
 /// A service whose functions can be programs.
 pub struct Programmed<A> {
@@ -273,13 +267,10 @@ impl Running {
         clock: &dyn Clock,
     ) -> Result<(), NoAnswer> {
         if *left == 0 || !self.may(hook, clock) {
-            return Err(NoAnswer::Failed);
+            return Err(NoAnswer);
         }
-        let before = self.slot.hooks[hook as usize].fuel.get();
-        let called = self.call(hook, data, context);
-        let spent = self.slot.hooks[hook as usize].fuel.get().wrapping_sub(before);
-        *left = left.saturating_sub(u32::try_from(spent).unwrap_or(u32::MAX));
-        called
+        *left = left.saturating_sub(self.call(hook, data, context)?);
+        Ok(())
     }
 
     /// Fuel for all calls of one event.
@@ -287,10 +278,10 @@ impl Running {
         self.limits.call_fuel.saturating_mul(ROUNDS_FUEL)
     }
 
-    /// Calls a program.
-    fn call(&mut self, hook: Hook, data: &[u8], context: &mut [u64]) -> Result<(), NoAnswer> {
+    /// Calls a program; the fuel that it took.
+    fn call(&mut self, hook: Hook, data: &[u8], context: &mut [u64]) -> Result<u32, NoAnswer> {
         let at = hook as usize;
-        let Some(code) = &self.code[at] else { return Err(NoAnswer::Absent) };
+        let Some(code) = &self.code[at] else { return Err(NoAnswer) };
         let fuel = self.limits.call_fuel;
         let scratch = self.scratch[at].bytes_mut();
         self.speaker.set(HOOKS[at].name);
@@ -304,11 +295,11 @@ impl Running {
         counts.calls.add(1);
         counts.fuel.add(u64::from(spent));
         match outcome {
-            Ok(0) => Ok(()),
+            Ok(0) => Ok(spent),
             // One that is made for other data is not at fault.
             Ok(_) | Err(CallError::Refused(_)) => {
                 counts.left.add(1);
-                Err(NoAnswer::Left)
+                Err(NoAnswer)
             }
             Err(fault) => {
                 counts.faults.add(1);
@@ -317,7 +308,7 @@ impl Running {
                 if let Ok(mut last) = self.slot.last_fault.try_lock() {
                     *last = Some(told);
                 }
-                Err(NoAnswer::Failed)
+                Err(NoAnswer)
             }
         }
     }
@@ -325,7 +316,7 @@ impl Running {
     /// The program has said what cannot be.
     fn wrong(&self, hook: Hook) -> NoAnswer {
         self.slot.hooks[hook as usize].wrong.add(1);
-        NoAnswer::Failed
+        NoAnswer
     }
 }
 
@@ -423,7 +414,7 @@ impl Running {
         reply: &mut Reply,
     ) -> Result<Verdict, NoAnswer> {
         if hits.len() > HITS_MAX || request.len() > REQUEST_LEN_MAX {
-            return Err(NoAnswer::Left);
+            return Err(NoAnswer);
         }
         let mut context = [0; FUNCTION.fields.len()];
         context[FUNCTION.word("now")] = now;
