@@ -148,9 +148,10 @@ impl CardPrograms {
                 "this card does not serve the key-value store, whose requests programs are asked about\nhint: {fix}"
             ));
         }
+        // What an earlier life had is loaded again before anything is told or taken out.
+        self.workshop.run(|| ()).map_err(|error| error.to_string())?;
         match request {
-            // What an earlier life had is loaded again before anything is told.
-            ProgramRequest::List => self.workshop.run(|| ()).map_err(|error| error.to_string())?,
+            ProgramRequest::List => {}
             ProgramRequest::Load { name, .. } => self.load(&name, body)?,
             ProgramRequest::Remove { name } => self.remove(&name)?,
         }
