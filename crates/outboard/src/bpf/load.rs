@@ -29,7 +29,7 @@ pub enum LoadFailure {
         error: io::Error,
     },
     /// An object that cannot be loaded.
-    #[error("{path}: {error}")]
+    #[error("{path}: {error}{}", hint_of(error))]
     Object {
         /// The file.
         path: PathBuf,
@@ -60,6 +60,14 @@ pub enum LoadFailure {
         /// Which there are.
         known: String,
     },
+}
+
+/// What to do about an object that cannot be loaded, where that is not said already.
+fn hint_of(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::EntryAmbiguous { .. } => "\nhint: --entry NAME does",
+        _ => "",
+    }
 }
 
 /// A program, and the hook that it is for.
