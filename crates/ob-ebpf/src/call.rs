@@ -35,8 +35,8 @@ pub struct Call<'a> {
     pub data: &'a [u8],
     /// What it reads and writes; of the world's length, and aligned to [`ALIGNMENT`].
     pub scratch: &'a mut [u8],
-    /// The context, a word for each of the world's fields. Words of addresses and lengths are of no interest to the hook:
-    /// whatever runs the program may use them, and fills in itself what the program sees there.
+    /// The context, a word for each of the world's fields. Words of addresses and lengths are nobody's: a program sees there what
+    /// `data` and `scratch` say.
     pub context: &'a mut [u64],
     /// What the call may cost; afterwards, what is left.
     pub fuel: u32,

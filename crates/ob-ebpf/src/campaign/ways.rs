@@ -90,6 +90,9 @@ impl Writer {
         if self.random.once_in(2) {
             self.land(otherwise);
             self.kinds.join(&before);
+            if self.random.once_in(2) {
+                self.ask_again(width, test, left, right);
+            }
             return;
         }
         let end = self.emit(Instruction::Jump { target: 0 });
@@ -98,6 +101,15 @@ impl Writer {
         self.idiom();
         self.land(end);
         self.kinds.join(&then);
+    }
+
+    /// The question of the branch before, about what may have become something else.
+    fn ask_again(&mut self, width: Width, test: Test, left: Register, right: Operand) {
+        let otherwise = self.branch(width, test, left, right);
+        let before = self.kinds;
+        self.idiom();
+        self.land(otherwise);
+        self.kinds.join(&before);
     }
 
     /// A register that is one pointer on one way and another on the other, and is used where they meet.
@@ -132,6 +144,17 @@ impl Writer {
                 let (from, is_right) = (self.operand(), self.random.below(4) > 0);
                 let offset = self.field(|kind| (kind == FieldKind::Result) == is_right).unwrap_or(0);
                 self.store(Size::B8, context, offset, from);
+            }
+            4 => {
+                let (left, right) = (self.number(), self.operand());
+                self.copy(to, context);
+                let skip = self.branch(Width::W64, Test::Above, left, right);
+                let by = self.random.below(fields.len()) as i32;
+                self.add_number(to, 8 * by);
+                self.land(skip);
+                let at = self.random.below(fields.len());
+                self.load(Size::B8, false, to, to, 8 * at as i16);
+                self.set_kind(to, Kind::Number);
             }
             _ => {
                 let at = self.random.below(fields.len());

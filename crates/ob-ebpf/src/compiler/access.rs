@@ -14,7 +14,7 @@ use crate::call::{Fault, FaultKind, Violation};
 use crate::isa::{AtomicOp, Instruction, Register, Size, Width};
 use crate::program::FRAME_LEN;
 use crate::verdict::{Access, Bounds, Variant};
-use crate::world::{Argument, Helper, Region};
+use crate::world::{Argument, FIELD_LEN, FieldKind, Helper, Region};
 
 /// How a check is called when it fails.
 #[derive(Clone, Copy)]
@@ -74,6 +74,10 @@ impl Translator<'_, '_> {
     }
 
     fn load(&mut self, size: Size, is_signed: bool, to: Register, place: (Value, i16), access: Access) {
+        if access.region == Region::Context {
+            let field = self.field(place.0, i64::from(place.1));
+            return self.set(to, field);
+        }
         let flags = self.flags(access.region);
         let (base, offset) = (place.0, i32::from(place.1));
         let ins = self.builder.ins();
@@ -87,6 +91,45 @@ impl Translator<'_, '_> {
             (Size::B8, _) => ins.load(I64, flags, base, offset),
         };
         self.set(to, value);
+    }
+
+    /// A field of the context. Those that are the same in all calls of a hook, and those that tell of the data, are not in memory: to put
+    /// them there would cost a short program as much as all it does.
+    fn field(&mut self, base: Value, offset: i64) -> Value {
+        let world = self.source.verified.world();
+        if self.builder.func.dfg.resolve_aliases(base) == self.context {
+            let field = usize::try_from(offset).ok().and_then(|at| world.field(at));
+            let told = field.and_then(|field| self.told(field.kind));
+            return told.unwrap_or_else(|| self.load_field(base, offset));
+        }
+        // Behind a loop or in a function that is called nothing is known of the address here; where it is found out later on, only one of
+        // these stays.
+        let address = self.builder.ins().iadd_imm_s(base, offset);
+        let at = self.builder.ins().isub(address, self.context);
+        let mut value = self.load_field(base, offset);
+        for (number, field) in (0..).zip(world.fields) {
+            let Some(told) = self.told(field.kind) else { continue };
+            let here = self.number(number * FIELD_LEN as u64);
+            let is_here = self.builder.ins().icmp(IntCC::Equal, at, here);
+            value = self.builder.ins().select(is_here, told, value);
+        }
+        value
+    }
+
+    fn load_field(&mut self, base: Value, offset: i64) -> Value {
+        let flags = self.flags(Region::Context);
+        self.builder.ins().load(I64, flags, base, offset as i32)
+    }
+
+    /// What a field is that is not in memory.
+    fn told(&mut self, kind: FieldKind) -> Option<Value> {
+        match kind {
+            FieldKind::Number | FieldKind::Result => None,
+            FieldKind::Data => Some(self.load_constant(machine::DATA)),
+            FieldKind::DataLen => Some(self.load_constant(machine::DATA_LEN)),
+            FieldKind::Scratch => Some(self.load_constant(machine::SCRATCH)),
+            FieldKind::ScratchLen => Some(self.number(self.source.verified.world().scratch_len.into())),
+        }
     }
 
     fn store(&mut self, size: Size, value: Value, place: (Value, i16), access: Access) {
@@ -147,11 +190,20 @@ impl Translator<'_, '_> {
         let offset = self.builder.ins().isub(address, begin);
         let limit = match self.source.verified.region_len(access.region) {
             Some(len) => self.number(machine::limit(len, size)),
-            None => self.load_constant(machine::data_limit(size)),
+            None => self.data_limit(size),
         };
         let is_outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, offset, limit);
         let len = self.number(size.bytes() as u64);
         self.fault_if(is_outside, check.fault(at, access.region), Some((offset, len)));
+    }
+
+    /// What offsets of accesses of a size have to be below in the data.
+    fn data_limit(&mut self, size: Size) -> Value {
+        let (len, less) = (self.load_constant(machine::DATA_LEN), size.bytes() as u64 - 1);
+        let less = self.number(less);
+        let is_shorter = self.source.verified.program().data_len_min() < size.bytes() as u32;
+        let len = if is_shorter { self.builder.ins().umax(len, less) } else { len };
+        self.builder.ins().isub(len, less)
     }
 
     /// Whatever is known of bounds, nobody has proven this, and some processors would trap.
@@ -168,7 +220,7 @@ impl Translator<'_, '_> {
     /// Where a region begins.
     pub(super) fn begin_of(&mut self, access: Access) -> Value {
         match access.region {
-            Region::Context => self.load_constant(machine::CONTEXT),
+            Region::Context => self.context,
             Region::Data => self.load_constant(machine::DATA),
             Region::Scratch => self.load_constant(machine::SCRATCH),
             Region::Stack => {
@@ -264,8 +316,7 @@ impl Translator<'_, '_> {
         let offset = self.builder.ins().isub(range.address, begin);
         let region_len = match self.source.verified.region_len(region) {
             Some(len) => self.number(len as u64),
-            // Of accesses to single bytes, offsets are below the length.
-            None => self.load_constant(machine::data_limit(Size::B1)),
+            None => self.load_constant(machine::DATA_LEN),
         };
         let is_behind = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, offset, region_len);
         let end = self.builder.ins().iadd(offset, range.len);

@@ -15,11 +15,13 @@ use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
 use super::Options;
+use super::blocks::{Blocks, Question, way};
 use super::machine::{self, FieldOffset};
 use crate::call::{Fault, FaultKind, Violation};
-use crate::isa::{Callee, Instruction, Operand, Register, Wide};
+use crate::isa::{Callee, Instruction, Operand, Register, Test, Wide, Width};
 use crate::program::{FRAME_LEN, Function};
-use crate::verdict::{Variant, Verified};
+use crate::verdict::{Comparison, Variant, Verified};
+use crate::world::Entry;
 
 /// The registers that arguments are in.
 pub(super) const ARGUMENTS: [Register; 5] =
@@ -68,8 +70,10 @@ pub(super) fn translate(
     builder.switch_to_block(entry);
     builder.seal_block(entry);
     let machine_region = alias_region(&mut builder, MACHINE_REGION, "machine");
+    let machine = builder.block_params(entry).first().copied().unwrap_or_else(|| Value::from_u32(0));
     let mut translator = Translator {
-        machine: builder.block_params(entry).first().copied().unwrap_or_else(|| Value::from_u32(0)),
+        machine,
+        context: machine,
         builder,
         source,
         registers,
@@ -79,6 +83,7 @@ pub(super) fn translate(
         callees: BTreeMap::new(),
         faults,
         is_open: true,
+        denied: None,
     };
     let variant = source.verified.variants().get(source.number);
     let function = variant.and_then(|variant| source.verified.program().functions().get(variant.function));
@@ -108,6 +113,8 @@ pub(super) struct Translator<'a, 'f> {
     pub(super) source: Source<'a>,
     /// The address of the machine.
     pub(super) machine: Value,
+    /// That of the context.
+    pub(super) context: Value,
     registers: [Variable; Register::COUNT],
     fuel: Variable,
     /// Where faults go, and how many do so already.
@@ -118,44 +125,21 @@ pub(super) struct Translator<'a, 'f> {
     faults: &'a mut Vec<Fault>,
     /// Whether the current block can still be added to.
     is_open: bool,
-}
-
-/// Where blocks begin, and whether all jumps there are known when they do.
-struct Blocks {
-    by_instruction: BTreeMap<usize, (Block, bool)>,
-}
-
-impl Blocks {
-    fn new(builder: &mut FunctionBuilder<'_>, instructions: &[Instruction], function: &Function) -> Self {
-        let mut by_instruction = BTreeMap::new();
-        let mut add = |at: usize, is_ahead: bool| {
-            let (_, only_ahead) = by_instruction.entry(at).or_insert_with(|| (builder.create_block(), true));
-            *only_ahead &= is_ahead;
-        };
-        add(function.begin, true);
-        for at in function.begin..function.end {
-            let Some(instruction) = instructions.get(at) else { break };
-            if let Some(target) = instruction.target() {
-                add(target, target > at);
-                if instruction.falls_through() {
-                    add(at + 1, true);
-                }
-            }
-        }
-        Self { by_instruction }
-    }
-
-    fn get(&self, at: usize) -> Option<Block> {
-        self.by_instruction.get(&at).map(|(block, _)| *block)
-    }
+    /// What the last branch has asked, where the answer was no.
+    denied: Option<(usize, Question)>,
 }
 
 impl Translator<'_, '_> {
     /// Gives registers and fuel their first values.
     fn enter(&mut self, entry: Block, function: &Function) {
-        let arguments: Vec<Value> = self.builder.block_params(entry).iter().skip(1).copied().collect();
-        for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
-            self.set(register, argument);
+        self.context = self.load_constant(machine::CONTEXT);
+        if self.source.number == 0 {
+            self.begin();
+        } else {
+            let arguments: Vec<Value> = self.builder.block_params(entry).iter().skip(1).copied().collect();
+            for (register, argument) in ARGUMENTS.into_iter().zip(arguments) {
+                self.set(register, argument);
+            }
         }
         self.reload_fuel();
         // The program's own frame is the first. Others begin where their callers' end.
@@ -169,6 +153,19 @@ impl Translator<'_, '_> {
         };
         let end = self.builder.ins().iadd_imm_s(frame, FRAME_LEN as i64);
         self.set(Register::R10, end);
+    }
+
+    /// What a program begins with in its registers.
+    fn begin(&mut self) {
+        match self.source.verified.world().entry {
+            Entry::Context => self.set(Register::R1, self.context),
+            Entry::Memory => {
+                let scratch = self.load_constant(machine::SCRATCH);
+                let len = self.number(self.source.verified.world().scratch_len.into());
+                self.set(Register::R1, scratch);
+                self.set(Register::R2, len);
+            }
+        }
     }
 
     fn uses_frame(&self, function: &Function) -> bool {
@@ -193,17 +190,18 @@ impl Translator<'_, '_> {
     fn translate(&mut self, variant: &Variant, function: &Function) {
         let program = self.source.verified.program();
         let instructions = program.instructions();
-        let blocks = Blocks::new(&mut self.builder, instructions, function);
+        let blocks = Blocks::new(&mut self.builder, instructions, variant, function);
         for at in function.begin..function.end {
-            if let Some((block, only_ahead)) = blocks.by_instruction.get(&at) {
+            if let Some(begin) = blocks.begin(at) {
                 if self.is_open {
-                    self.builder.ins().jump(*block, &[]);
+                    self.builder.ins().jump(begin.block, &[]);
                 }
-                self.builder.switch_to_block(*block);
-                if *only_ahead {
-                    self.builder.seal_block(*block);
+                self.builder.switch_to_block(begin.block);
+                if begin.is_only_ahead {
+                    self.builder.seal_block(begin.block);
                 }
                 self.is_open = true;
+                self.denied = self.denied.filter(|(branch, _)| branch + 1 == at && begin.ways == 1);
             }
             let Some(instruction) = instructions.get(at).filter(|_| self.is_open) else { continue };
             self.instruction(variant, &blocks, at, instruction);
@@ -229,18 +227,9 @@ impl Translator<'_, '_> {
                 }
             }
             Instruction::Jump { target } => self.jump(blocks, at, target),
-            Instruction::Branch { width, test, left, right, target } => {
-                let holds = match variant.comparisons.get(&at) {
-                    None => self.test(width, test, left, right),
-                    Some(comparison) => self.compare(*comparison, test, left, right),
-                };
-                let (Some(behind), taken) = (blocks.get(at + 1), self.builder.create_block()) else {
-                    return self.end_unreached(at);
-                };
-                self.builder.ins().brif(holds, taken, &[], behind, &[]);
-                self.builder.switch_to_block(taken);
-                self.builder.seal_block(taken);
-                self.jump(blocks, at, target);
+            Instruction::Branch { width, test, left, right, .. } => {
+                let comparison = variant.comparisons.get(&at).copied();
+                self.branch(variant, blocks, at, (width, test, left, right), comparison);
             }
             Instruction::Call { callee: Callee::Helper(number) } => self.help(variant, at, number),
             Instruction::Call { callee: Callee::Local(target) } => match variant.calls.get(&at) {
@@ -271,6 +260,37 @@ impl Translator<'_, '_> {
             }
         };
         self.set(to, value);
+    }
+
+    fn branch(
+        &mut self,
+        variant: &Variant,
+        blocks: &Blocks,
+        at: usize,
+        (width, test, left, right): (Width, Test, Register, Operand),
+        comparison: Option<Comparison>,
+    ) {
+        let in_register = match right {
+            Operand::Register(right) => Some(self.get(right)),
+            Operand::Immediate(_) => None,
+        };
+        let question =
+            Question { width, test, left: self.get(left), right: (right, in_register), comparison };
+        if self.denied.is_some_and(|(_, denied)| denied == question) {
+            return;
+        }
+        let holds = match comparison {
+            None => self.test(width, test, left, right),
+            Some(comparison) => self.compare(comparison, test, left, right),
+        };
+        let ways = way(self.source.verified.program().instructions(), variant, at).zip(blocks.get(at + 1));
+        let Some(((from, target), behind)) = ways else { return self.end_unreached(at) };
+        let taken = self.builder.create_block();
+        self.builder.ins().brif(holds, taken, &[], behind, &[]);
+        self.builder.switch_to_block(taken);
+        self.builder.seal_block(taken);
+        self.jump(blocks, from, target);
+        self.denied = Some((at, question));
     }
 
     fn jump(&mut self, blocks: &Blocks, at: usize, target: usize) {

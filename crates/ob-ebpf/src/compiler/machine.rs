@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Machine ─┬─ fuel, the fault's numbers                 written by the code
-//!            ├─ where regions begin, the data's limits    the same throughout the call
+//!            ├─ where regions begin, the data's length    the same throughout the call
 //!            ├─ frame: where the next function's begins   written before each local call
 //!            ├─ table, log                                for helpers
 //!            └─ stack: 8 frames of 512 bytes, the program's own first
@@ -33,8 +33,7 @@ pub(super) struct Machine<'a> {
     pub(super) frame: *mut u8,
     pub(super) context: *mut u8,
     pub(super) data: *const u8,
-    /// For each size of an access: offsets below this are in bounds.
-    pub(super) data_limits: [u64; Size::ALL.len()],
+    pub(super) data_len: usize,
     pub(super) scratch: *mut u8,
     pub(super) per_call: *mut u8,
     pub(super) table_value: *mut u8,
@@ -71,15 +70,11 @@ pub(super) const FAULT_LEN: FieldOffset = field!(fault_len);
 pub(super) const FRAME: FieldOffset = field!(frame);
 pub(super) const CONTEXT: FieldOffset = field!(context);
 pub(super) const DATA: FieldOffset = field!(data);
+pub(super) const DATA_LEN: FieldOffset = field!(data_len);
 pub(super) const SCRATCH: FieldOffset = field!(scratch);
 pub(super) const PER_CALL: FieldOffset = field!(per_call);
 pub(super) const TABLE_VALUE: FieldOffset = field!(table_value);
 pub(super) const STACK: FieldOffset = field!(stack);
-
-/// Where the limit of the data for accesses of a size is.
-pub(super) const fn data_limit(size: Size) -> FieldOffset {
-    FieldOffset(offset_of!(Machine<'static>, data_limits) as i32 + 8 * size.bytes().ilog2() as i32)
-}
 
 /// What offsets of accesses of a size have to be below, in a region of so many bytes.
 pub(super) const fn limit(len: usize, size: Size) -> u64 {

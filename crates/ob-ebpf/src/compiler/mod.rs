@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Verified ─▶ function: a variant becomes a function of Cranelift's ─▶ Image ─ linked ─▶ Code, executable ─▶ Compiled
+//!                 ├ blocks: jumps
 //!                 ├ inline: small ones in their callers
 //!                 ├ arithmetic: registers                                                                        │ run(Call)
 //!                 └ access: memory, checks, helpers                                                  Machine ◀──┘
@@ -19,6 +20,7 @@
 
 mod access;
 mod arithmetic;
+mod blocks;
 mod code;
 mod function;
 mod inline;
@@ -43,10 +45,10 @@ use self::code::{Code, Image, Link};
 use self::inline::{Small, is_small};
 use self::machine::Machine;
 use crate::call::{Call, Fault, FaultKind, Outcome};
-use crate::isa::{INSTRUCTIONS_MAX, Instruction, Size};
+use crate::isa::{INSTRUCTIONS_MAX, Instruction};
 use crate::program::{FRAME_LEN, FRAMES_MAX, Function, Program};
 use crate::verdict::Verified;
-use crate::world::{Entry, FieldKind, Region, World};
+use crate::world::{Region, World};
 
 /// Bytes of native stack that a program may need, with those of [`Compiled::run`]. Programs of people need a few hundred bytes besides the
 /// 4096 of their frames.
@@ -114,8 +116,6 @@ struct Parts {
     entry_fuel: u32,
     /// What can go wrong, by the number that code returns less one; offsets and lengths are filled in when it has.
     faults: Vec<Fault>,
-    /// The words of the context that a call fills in, in the order of [`FILLED`]; one that the hook does not have is nowhere.
-    filled: [usize; FILLED.len()],
     stack_len: usize,
 }
 
@@ -202,33 +202,21 @@ impl Parts {
     /// A part of its callers: the way in and out is what a short program costs.
     #[inline(always)]
     fn execute(&self, call: &mut Call<'_>, per_call: *mut u8, table_value: *mut u8) -> Outcome {
-        let (data_len, scratch_len) = (call.data.len(), call.scratch.len());
+        let data_len = call.data.len();
         let data = machine::beginning(call.data.as_ptr(), data_len);
-        let scratch = machine::beginning(call.scratch.as_mut_ptr(), scratch_len).cast_mut();
+        let scratch = machine::beginning(call.scratch.as_mut_ptr(), call.scratch.len()).cast_mut();
         let per_call = machine::beginning(per_call, self.program.per_call().len()).cast_mut();
         let table_value_len = self.world.table_value_len as usize;
         let table_value = machine::beginning(table_value, table_value_len).cast_mut();
-        let values = [
-            data.expose_provenance() as u64,
-            data_len as u64,
-            scratch.expose_provenance() as u64,
-            scratch_len as u64,
-        ];
-        for (word, value) in self.filled.into_iter().zip(values) {
-            if let Some(word) = call.context.get_mut(word) {
-                *word = value;
-            }
-        }
-        let context: *mut u8 = call.context.as_mut_ptr().cast();
         let mut machine = Machine {
             fuel: call.fuel.into(),
             fault: 0,
             fault_offset: 0,
             fault_len: 0,
             frame: ptr::null_mut(),
-            context,
+            context: call.context.as_mut_ptr().cast(),
             data,
-            data_limits: Size::ALL.map(|size| machine::limit(data_len, size)),
+            data_len,
             scratch,
             per_call,
             table_value,
@@ -237,23 +225,12 @@ impl Parts {
             log: &call.log,
             stack: MaybeUninit::uninit(),
         };
-        let (first, second) = match self.world.entry {
-            Entry::Context => (context, 0),
-            Entry::Memory => (scratch, scratch_len as u64),
-        };
         let function = self.code.first();
         // SAFETY: the code is a verified program's. It touches what the machine points to, all of which is alive until it returns and borrowed by
         // nobody else: the call's memory by `call`, the buffers by who called us. Their lengths are those that the code was
         // compiled for (`Call::check`) or that the machine says.
-        let returned =
-            unsafe { function(&raw mut machine, first.expose_provenance() as u64, second, 0, 0, 0) };
+        let returned = unsafe { function(&raw mut machine, 0, 0, 0, 0, 0) };
         call.fuel = machine.fuel as u32;
-        // Addresses are nobody's business, not even the hook's.
-        for word in self.filled {
-            if let Some(word) = call.context.get_mut(word) {
-                *word = 0;
-            }
-        }
         match returned.fault.checked_sub(1) {
             None => Ok(returned.result),
             Some(number) => Err(self.fault(number, &machine).into()),
@@ -276,25 +253,6 @@ impl Parts {
         }
         fault
     }
-}
-
-/// The fields that a call fills in.
-const FILLED: [FieldKind; 4] =
-    [FieldKind::Data, FieldKind::DataLen, FieldKind::Scratch, FieldKind::ScratchLen];
-
-/// Where in the context these are. A hook has each of them once, or not at all.
-fn filled(world: &World) -> Result<[usize; FILLED.len()], CompileError> {
-    let mut filled = [usize::MAX; FILLED.len()];
-    for (kind, filled) in FILLED.iter().zip(&mut filled) {
-        let mut words = (0..).zip(world.fields).filter(|(_, field)| field.kind == *kind);
-        if let Some((word, _)) = words.next() {
-            *filled = word;
-        }
-        if words.next().is_some() {
-            return Err(CompileError::Generator("a hook that has a field twice".to_owned()));
-        }
-    }
-    Ok(filled)
 }
 
 /// An offset as people see it: in a frame of the stack it is counted from the end.
@@ -366,7 +324,6 @@ impl<'a> Generator<'a> {
             world,
             entry_fuel: self.verified.program().entry_fuel(),
             faults: self.faults,
-            filled: filled(&world)?,
             stack_len,
         };
         Ok(Compiled { parts: Arc::new(parts) })

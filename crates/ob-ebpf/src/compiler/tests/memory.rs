@@ -236,7 +236,7 @@ fn fields_of_the_context_are_read_and_written() {
 }
 
 #[test]
-fn no_address_stays_in_the_context() {
+fn no_address_gets_into_the_context() {
     let compiled = compile_observed("r0 = *(u64 *)(r1 + 24)\nexit", &Setup::new());
     let mut context = [1; 6];
     let mut words = [0; 8];
@@ -249,7 +249,54 @@ fn no_address_stays_in_the_context() {
         log: &Log::default(),
     };
     assert_eq!(compiled.run(&mut call), Ok(3));
-    assert_eq!(context, [1, 1, 0, 0, 0, 0]);
+    assert_eq!(context, [1; 6]);
+}
+
+/// The fields are not all in memory, and where an address is not known when the code is made, it is found out which one is meant.
+#[test]
+fn fields_are_found_by_way_of_any_address() {
+    let sum = "
+        r2 = *(u64 *)(r1 + 16)
+        r2 = *(u8 *)(r2 + 1)
+        r3 = *(u64 *)(r1 + 24)
+        r4 = *(u64 *)(r1 + 32)
+        r4 = *(u8 *)(r4 + 2)
+        r0 = *(u64 *)(r1 + 40)
+        r0 += r2
+        r0 += r3
+        r0 += r4
+        r3 = *(u64 *)(r1 + 0)
+        r0 += r3";
+    let expected = |setup: &Setup| {
+        let bytes = u64::from(setup.data[1]) + u64::from(setup.scratch[2]);
+        Ok(bytes + setup.number + 100 + 64)
+    };
+    let in_a_callee = format!("r1 = r1\n call inner\n exit\n inner:\n {sum}\n exit");
+    let behind_a_loop =
+        format!("r6 = *(u64 *)(r1 + 0)\n r6 &= 3\n again:\n r6 -= 1\n if r6 s> 0 goto again\n {sum}\n exit");
+    let moved = sum.replace("r1 + ", "r1 - ").replace("- 16", "- 24").replace("- 0)", "- 40)");
+    let moved = moved.replace("r3 = *(u64 *)(r1 - 24)", "r3 = *(u64 *)(r1 - 16)");
+    let moved = moved.replace("- 32", "- 8").replace("r0 = *(u64 *)(r1 - 40)", "r0 = *(u64 *)(r1 + 0)");
+    let moved = format!("r1 += 40\n {moved}\n exit");
+    for text in [format!("{sum}\n exit"), in_a_callee, behind_a_loop, moved] {
+        let setups = with_numbers(&[0, 1, 2, 3]);
+        for (setup, after) in setups.iter().zip(run_all(&text, &setups)) {
+            assert_eq!(after.outcome, expected(setup), "{text}");
+        }
+    }
+}
+
+#[test]
+fn one_load_reads_different_fields() {
+    let text = "
+        r2 = *(u64 *)(r1 + 0)
+        r2 <<= 3
+        r1 += r2
+        r0 = *(u64 *)(r1 + 0)
+        exit";
+    let outcomes: Vec<_> =
+        run_all(text, &with_numbers(&[0, 1, 3, 5])).into_iter().map(|after| after.outcome).collect();
+    assert_eq!(outcomes, [0, 0, 100, 64].map(Ok));
 }
 
 #[test]

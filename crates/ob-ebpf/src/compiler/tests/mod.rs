@@ -9,6 +9,7 @@ mod arithmetic;
 mod bench;
 mod calls;
 mod helpers;
+mod jumps;
 mod limits;
 mod memory;
 mod random;
