@@ -85,6 +85,8 @@ pub const HARNESSES: &[Harness] = &[
             "wrapped-bound",
             "check-tells-too-much",
             "smudge-forgotten",
+            "answer-kept",
+            "edge-for-less",
         ],
     },
     Harness {

@@ -40,6 +40,10 @@ pub enum Bug {
     CheckTellsTooMuch,
     /// `smudge-forgotten`: a store at a number's offset into the stack changes nothing.
     SmudgeForgotten,
+    /// `answer-kept`: compiled code takes a branch's answer for that to the same question about something else.
+    AnswerKept,
+    /// `edge-for-less`: compiled code takes less fuel for going around a loop than it costs.
+    EdgeForLess,
 }
 
 /// Whether a bug is planted.
@@ -65,6 +69,8 @@ pub fn is_planted(bug: Bug) -> bool {
         "wrapped-bound" => Some(Bug::WrappedBound),
         "check-tells-too-much" => Some(Bug::CheckTellsTooMuch),
         "smudge-forgotten" => Some(Bug::SmudgeForgotten),
+        "answer-kept" => Some(Bug::AnswerKept),
+        "edge-for-less" => Some(Bug::EdgeForLess),
         _ => None,
     });
     *planted == Some(bug)

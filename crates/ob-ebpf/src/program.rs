@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::isa::{self, Callee, DecodeError, Decoded, Instruction, Wide};
+use crate::isa::{self, Callee, DecodeError, Decoded, Instruction, Undecodable, Wide};
 
 /// Functions of a program.
 pub const FUNCTIONS_MAX: usize = 256;
@@ -144,6 +144,9 @@ impl Program {
     /// When its shape is not right.
     pub fn new(decoded: Decoded, parts: Parts) -> Result<Self, ProgramError> {
         let Decoded { instructions, slots } = decoded;
+        if instructions.is_empty() {
+            return Err(DecodeError { slot: 0, what: Undecodable::Empty }.into());
+        }
         for (section, bytes) in [("read-only", &parts.read_only), ("per-call", &parts.per_call)] {
             if bytes.len() > SECTION_LEN_MAX {
                 return Err(ProgramError::Section { section, len: bytes.len() });

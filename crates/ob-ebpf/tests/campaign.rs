@@ -1,6 +1,6 @@
 //! A campaign that is small enough for every run of the tests: programs from a fixed range of seeds, none of which may do what it may not.
 //!
-//! With a bug planted in the verifier it has to fail (`cargo xtask planted`); `examples/campaign.rs` goes on where this ends.
+//! With a bug planted in verifier or compiler it has to fail (`cargo xtask planted`); `examples/campaign.rs` goes on where this ends.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -15,7 +15,7 @@ const SEEDS: u64 = 30_000;
 fn tally() -> Tally {
     let halves = [0, 1].map(|half| {
         std::thread::spawn(move || {
-            let plan = Plan { compiled_share: 100, states_share: 1, runs: 3 };
+            let plan = Plan { compiled_share: 20, states_share: 1, runs: 3 };
             let mut campaign = Campaign::new(plan);
             for seed in (half..SEEDS).step_by(2) {
                 if let Some(found) = campaign.run(seed) {
@@ -42,7 +42,7 @@ fn no_accepted_program_does_what_it_may_not() {
     let share = |part: u64| part as f64 / tally.generated as f64;
     assert!(share(tally.accepted) > 0.25, "too few are accepted to tell much: {tally}");
     assert!(share(tally.shapeless) < 0.05, "{tally}");
-    assert!(tally.compiled > 50, "{tally}");
+    assert!(tally.compiled > 500, "{tally}");
     for reason in [
         "uninitialised",
         "not a pointer",

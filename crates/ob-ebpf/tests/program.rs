@@ -6,9 +6,9 @@ mod common;
 
 use std::sync::Arc;
 
-use ob_ebpf::isa::{Callee, Instruction};
+use ob_ebpf::isa::{Callee, DecodeError, Decoded, Instruction, Undecodable};
 use ob_ebpf::program::{
-    FRAMES_MAX, FUNCTIONS_MAX, Function, Program, ProgramError, SECTION_LEN_MAX, SourceLine,
+    FRAMES_MAX, FUNCTIONS_MAX, Function, Parts, Program, ProgramError, SECTION_LEN_MAX, SourceLine,
 };
 use ob_ebpf::text::assemble;
 use proptest::prelude::*;
@@ -32,6 +32,13 @@ fn functions_begin_where_calls_go_and_where_names_are() {
     assert_eq!(found.slot(5), u32::MAX);
     assert_eq!(found.functions()[1].len(), 2);
     assert!(!found.functions()[1].is_empty());
+}
+
+#[test]
+fn no_instructions_are_no_program() {
+    let nothing = Program::new(Decoded::default(), Parts::default());
+    let why = DecodeError { slot: 0, what: Undecodable::Empty };
+    assert_eq!(nothing, Err(ProgramError::Undecodable(why)));
 }
 
 #[test]

@@ -88,6 +88,10 @@ impl Writer {
             self.idiom();
         }
         if self.random.once_in(2) {
+            if self.random.once_in(3) {
+                let by = self.random.of([1, -1, 8, i32::MIN]);
+                self.add_number(left, by);
+            }
             self.land(otherwise);
             self.kinds.join(&before);
             if self.random.once_in(2) {

@@ -18,6 +18,7 @@ use cranelift_codegen::ir::{Block, Value};
 use cranelift_frontend::FunctionBuilder;
 
 use crate::isa::{Instruction, Operand, Test, Width};
+use crate::plant::{Bug, is_planted};
 use crate::program::Function;
 use crate::verdict::{Comparison, Variant};
 
@@ -103,4 +104,11 @@ pub(super) struct Question {
     /// With what is in the register, if it is one.
     pub(super) right: (Operand, Option<Value>),
     pub(super) comparison: Option<Comparison>,
+}
+
+impl Question {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let known = if is_planted(Bug::AnswerKept) { Self { left: other.left, ..*self } } else { *self };
+        known == *other
+    }
 }

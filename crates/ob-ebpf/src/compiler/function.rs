@@ -19,6 +19,7 @@ use super::blocks::{Blocks, Question, way};
 use super::machine::{self, FieldOffset};
 use crate::call::{Fault, FaultKind, Violation};
 use crate::isa::{Callee, Instruction, Operand, Register, Test, Wide, Width};
+use crate::plant::{Bug, is_planted};
 use crate::program::{FRAME_LEN, Function};
 use crate::verdict::{Comparison, Variant, Verified};
 use crate::world::Entry;
@@ -276,7 +277,7 @@ impl Translator<'_, '_> {
         };
         let question =
             Question { width, test, left: self.get(left), right: (right, in_register), comparison };
-        if self.denied.is_some_and(|(_, denied)| denied == question) {
+        if self.denied.is_some_and(|(_, denied)| denied.is_same(&question)) {
             return;
         }
         let holds = match comparison {
@@ -297,7 +298,7 @@ impl Translator<'_, '_> {
         let Some(block) = blocks.get(target) else { return self.end_unreached(at) };
         let cost = self.source.verified.program().fuel(at, target);
         if cost > 0 {
-            let cost = self.number(cost.into());
+            let cost = self.number(u64::from(cost) - u64::from(is_planted(Bug::EdgeForLess)));
             self.charge(at, cost);
         }
         self.builder.ins().jump(block, &[]);
