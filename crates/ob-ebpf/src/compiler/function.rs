@@ -298,7 +298,8 @@ impl Translator<'_, '_> {
         let Some(block) = blocks.get(target) else { return self.end_unreached(at) };
         let cost = self.source.verified.program().fuel(at, target);
         if cost > 0 {
-            let cost = self.number(u64::from(cost) - u64::from(is_planted(Bug::EdgeForLess)));
+            let cost = if is_planted(Bug::EdgeForLess) { cost.div_ceil(2) } else { cost };
+            let cost = self.number(cost.into());
             self.charge(at, cost);
         }
         self.builder.ins().jump(block, &[]);
