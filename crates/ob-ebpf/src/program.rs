@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::isa::{self, Callee, DecodeError, Decoded, Instruction, Undecodable, Wide};
+use crate::isa::{self, AluOp, Callee, DecodeError, Decoded, Instruction, Undecodable, Wide};
 
 /// Functions of a program.
 pub const FUNCTIONS_MAX: usize = 256;
@@ -52,6 +52,11 @@ pub struct Parts {
     pub data_len_min: u32,
 }
 
+/// Fuel of an atomic operation, which has the core's writes reach the cache before it.
+const ATOMIC_COST: u32 = 8;
+/// Fuel of a division, or of what one leaves.
+const DIVISION_COST: u32 = 4;
+
 /// A program whose shape is right: every jump stays in its function, every function ends with a jump or an exit, calls do not
 /// recurse. Nothing is known of its registers and memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct Program {
     read_only: Vec<u8>,
     per_call: Vec<u8>,
     data_len_min: u32,
+    /// What all instructions before each cost, and all together.
+    costs: Vec<u32>,
 }
 
 /// Why instructions are no program.
@@ -153,6 +160,7 @@ impl Program {
             }
         }
         let functions = functions(&instructions, &parts.names)?;
+        let costs = costs(&instructions);
         let program = Self {
             instructions,
             slots,
@@ -161,6 +169,7 @@ impl Program {
             read_only: parts.read_only,
             per_call: parts.per_call,
             data_len_min: parts.data_len_min,
+            costs,
         };
         program.check_shape()?;
         program.check_calls()?;
@@ -223,9 +232,9 @@ impl Program {
     pub fn fuel(&self, at: usize, next: usize) -> u32 {
         match self.instructions.get(at) {
             Some(Instruction::Call { callee: Callee::Local(_) }) => {
-                self.functions.get(self.function_at(next)).map_or(0, |function| function.len() as u32)
+                self.functions.get(self.function_at(next)).map_or(0, |function| self.cost_of(function))
             }
-            _ if next <= at => (at - next + 1) as u32,
+            _ if next <= at => self.cost_between(next, at + 1),
             _ => 0,
         }
     }
@@ -233,8 +242,17 @@ impl Program {
     /// Fuel that a call of the program costs in any case: for its first function, and for its per-call data, which is made anew.
     #[must_use]
     pub fn entry_fuel(&self) -> u32 {
-        let function = self.functions.first().map_or(0, |function| function.len() as u32);
+        let function = self.functions.first().map_or(0, |function| self.cost_of(function));
         function + (self.per_call.len() / 8) as u32
+    }
+
+    fn cost_of(&self, function: &Function) -> u32 {
+        self.cost_between(function.begin, function.end)
+    }
+
+    fn cost_between(&self, begin: usize, end: usize) -> u32 {
+        let before = |at: usize| self.costs.get(at).copied().unwrap_or(0);
+        before(end).saturating_sub(before(begin))
     }
 
     fn check_shape(&self) -> Result<(), ProgramError> {
@@ -328,6 +346,26 @@ impl Function {
     pub fn is_empty(&self) -> bool {
         self.begin == self.end
     }
+}
+
+/// What an instruction costs. A unit is about a nanosecond; what takes processors longer costs more (`docs/bench/bpf.md`).
+const fn cost(instruction: &Instruction) -> u32 {
+    match instruction {
+        Instruction::Atomic { .. } => ATOMIC_COST,
+        Instruction::Alu { op: AluOp::Div | AluOp::SignedDiv | AluOp::Mod | AluOp::SignedMod, .. } => {
+            DIVISION_COST
+        }
+        _ => 1,
+    }
+}
+
+/// The sums of what instructions cost, from none to all. They are at most [`crate::isa::INSTRUCTIONS_MAX`] of them: far from overflowing.
+fn costs(instructions: &[Instruction]) -> Vec<u32> {
+    let sums = instructions.iter().scan(0, |sum, instruction| {
+        *sum += cost(instruction);
+        Some(*sum)
+    });
+    std::iter::once(0).chain(sums).collect()
 }
 
 fn functions(instructions: &[Instruction], names: &[(usize, String)]) -> Result<Vec<Function>, ProgramError> {

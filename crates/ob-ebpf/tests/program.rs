@@ -202,3 +202,20 @@ proptest! {
         walk(&program, choices.iter().copied().cycle())?;
     }
 }
+
+#[test]
+fn what_takes_longer_costs_more() {
+    let cost = |line: &str| program(&format!("{line}\nr0 = 0\nexit")).unwrap().entry_fuel() - 2;
+    assert_eq!(cost("r1 += r2"), 1);
+    assert_eq!(cost("r1 = 5 ll"), 1);
+    for line in ["r1 /= r2", "w1 /= 3", "r1 %= r2", "r1 s/= r2", "w1 s%= w2"] {
+        assert_eq!(cost(line), 4, "{line}");
+    }
+    for line in ["lock *(u64 *)(r10 - 8) += r1", "r1 = atomic_fetch_or((u64 *)(r10 - 8), r1)"] {
+        assert_eq!(cost(line), 8, "{line}");
+    }
+    // Around a loop and into a function as well.
+    let text = "again:\nr1 /= r2\ncall inner\nif r1 != 0 goto again\nexit\ninner:\nlock *(u64 *)(r10 - 8) += r1\nexit";
+    let found = program(text).unwrap();
+    assert_eq!((found.fuel(2, 0), found.fuel(1, 4), found.entry_fuel()), (6, 9, 7));
+}

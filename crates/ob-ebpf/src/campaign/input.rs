@@ -8,7 +8,7 @@ use crate::campaign::setting::SCRATCH_LEN_MAX;
 use crate::interpreter::Interpreter;
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
-use crate::world::{FieldKind, World};
+use crate::world::World;
 
 /// Bytes of data in most calls, at most: filling more of them takes longer than the call.
 const DATA_LEN_MOST: usize = 4096;
@@ -122,8 +122,7 @@ pub(super) struct Effects {
     outcome: Outcome,
     fuel: u32,
     scratch: Vec<u8>,
-    /// Fields that are no addresses and no lengths.
-    numbers: Vec<u64>,
+    context: Vec<u64>,
 }
 
 /// What runs programs, and the memory that it runs them on.
@@ -182,10 +181,7 @@ impl Machines {
     ) -> Effects {
         let outcome = self.call(world, input, run);
         let scratch = self.scratch.0.get(..world.scratch_len as usize).unwrap_or_default().to_vec();
-        let fields = self.context.iter().zip(world.fields);
-        let is_number = |kind| matches!(kind, FieldKind::Number | FieldKind::Result);
-        let numbers = fields.filter(|(_, field)| is_number(field.kind)).map(|(word, _)| *word).collect();
-        Effects { outcome, fuel: self.fuel, scratch, numbers }
+        Effects { outcome, fuel: self.fuel, scratch, context: self.context.clone() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::campaign::generate::{Kind, Writer};
 use crate::campaign::idioms::OFF;
-use crate::isa::{AluOp, Instruction, Operand, Register, Size, Test, Width};
+use crate::isa::{AluOp, Instruction, Operand, Register, Size, Test, Wide, Width};
 use crate::world::{FieldKind, Region};
 
 impl Writer {
@@ -198,6 +198,17 @@ impl Writer {
             let test = self.random.of([Test::Below, Test::Above, Test::Less]);
             self.leave_if(Width::W64, test, at, Operand::Register(base));
             self.leave_if(Width::W64, Test::Equal, at, Operand::Immediate(0));
+            return;
+        }
+        if self.random.once_in(4) {
+            // Far away, where addresses wrap around and offsets with a sign do.
+            let by = self.random.of([i64::MAX, i64::MIN, i64::MAX - 0xffff, i64::MIN + 0xffff, 1 << 62]);
+            self.emit(Instruction::LoadWide { to: at, value: Wide::Number(by as u64) });
+            let from = Operand::Register(base);
+            self.emit(Instruction::Alu { width: Width::W64, op: AluOp::Add, to: at, from });
+            self.set_kind(at, Kind::Pointer { region, frame: 0, offset: None });
+            let (test, with) = (self.random.of(Test::ALL), self.random.of([base, end]));
+            self.leave_if(Width::W64, test, at, Operand::Register(with));
             return;
         }
         let index = self.number();

@@ -89,7 +89,7 @@ pub(super) fn translate(
     let variant = source.verified.variants().get(source.number);
     let function = variant.and_then(|variant| source.verified.program().functions().get(variant.function));
     if let Some((variant, function)) = variant.zip(function) {
-        translator.enter(entry, function);
+        translator.enter(entry);
         translator.translate(variant, function);
     } else {
         translator.end_unreached(0);
@@ -132,7 +132,7 @@ pub(super) struct Translator<'a, 'f> {
 
 impl Translator<'_, '_> {
     /// Gives registers and fuel their first values.
-    fn enter(&mut self, entry: Block, function: &Function) {
+    fn enter(&mut self, entry: Block) {
         self.context = self.load_constant(machine::CONTEXT);
         if self.source.number == 0 {
             self.begin();
@@ -146,11 +146,10 @@ impl Translator<'_, '_> {
         // The program's own frame is the first. Others begin where their callers' end.
         let frame = if self.source.number == 0 {
             self.builder.ins().iadd_imm_s(self.machine, i64::from(machine::STACK.0))
-        } else if self.uses_frame(function) {
+        } else {
+            // Whoever needs it not, not even to compare what points to its callers' frames, does not pay for it.
             let flags = self.frame_flags();
             self.builder.ins().load(I64, flags, self.machine, machine::FRAME.0)
-        } else {
-            return;
         };
         let end = self.builder.ins().iadd_imm_s(frame, FRAME_LEN as i64);
         self.set(Register::R10, end);
@@ -167,25 +166,6 @@ impl Translator<'_, '_> {
                 self.set(Register::R2, len);
             }
         }
-    }
-
-    fn uses_frame(&self, function: &Function) -> bool {
-        let program = self.source.verified.program();
-        let own = program.instructions().get(function.begin..function.end).unwrap_or_default();
-        own.iter().any(|instruction| match instruction {
-            // What it calls may need one, and checks of frames further up count from here.
-            Instruction::Call { .. }
-            | Instruction::Load { .. }
-            | Instruction::Store { .. }
-            | Instruction::Atomic { .. } => true,
-            Instruction::Move { from, .. } | Instruction::Alu { from, .. } => {
-                *from == Operand::Register(Register::R10)
-            }
-            Instruction::Branch { left, right, .. } => {
-                *left == Register::R10 || *right == Operand::Register(Register::R10)
-            }
-            _ => false,
-        })
     }
 
     fn translate(&mut self, variant: &Variant, function: &Function) {

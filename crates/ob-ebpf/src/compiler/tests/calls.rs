@@ -271,3 +271,32 @@ fn code_is_shared_by_threads_and_outlives_what_it_was_made_of() {
     drop(compiled);
     assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
 }
+
+/// A callee that touches no memory still has to know where its caller's frame is, to compare what points there.
+#[test]
+fn a_callee_compares_pointers_to_its_callers_frame() {
+    let text = |far: &str, test: &str| {
+        format!(
+            "
+        r1 = r10
+        r2 = r10
+        r3 = {far} ll
+        call inner
+        exit
+    inner:
+        r1 += r3
+        r0 = 0
+        if r1 {test} r2 goto yes
+        exit
+    yes:
+        r0 = 1
+        exit"
+        )
+    };
+    for far in ["0x7fffffffffff0000", "0x7fffffffffffffff", "0x8000000000000000", "-1", "0", "1"] {
+        for test in [">", ">=", "<", "<=", "s>", "s<", "==", "!="] {
+            run(&text(far, test), &Setup::new());
+        }
+    }
+    assert_eq!(run(&text("0x7fffffffffff0000", ">"), &Setup::new()).outcome, Ok(1));
+}

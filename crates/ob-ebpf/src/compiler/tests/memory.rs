@@ -278,7 +278,10 @@ fn fields_are_found_by_way_of_any_address() {
     let moved = moved.replace("r3 = *(u64 *)(r1 - 24)", "r3 = *(u64 *)(r1 - 16)");
     let moved = moved.replace("- 32", "- 8").replace("r0 = *(u64 *)(r1 - 40)", "r0 = *(u64 *)(r1 + 0)");
     let moved = format!("r1 += 40\n {moved}\n exit");
-    for text in [format!("{sum}\n exit"), in_a_callee, behind_a_loop, moved] {
+    // A function with a loop is not made part of its caller, and a long one is not optimised.
+    let in_a_loops_callee = format!("call inner\n exit\n inner:\n {behind_a_loop}");
+    let unoptimised = format!("{}{behind_a_loop}", "r5 = 1\n".repeat(5000));
+    for text in [format!("{sum}\n exit"), in_a_callee, behind_a_loop, moved, in_a_loops_callee, unoptimised] {
         let setups = with_numbers(&[0, 1, 2, 3]);
         for (setup, after) in setups.iter().zip(run_all(&text, &setups)) {
             assert_eq!(after.outcome, expected(setup), "{text}");

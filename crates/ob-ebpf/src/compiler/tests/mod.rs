@@ -130,12 +130,6 @@ fn call(setup: &Setup, run: impl FnOnce(&mut Call<'_>) -> Outcome) -> After {
     };
     let outcome = run(&mut call);
     let (fuel, scratch) = (call.fuel, call.scratch.to_vec());
-    // What is filled in is nobody's.
-    for (word, field) in context.iter_mut().zip(setup.world.fields) {
-        if !matches!(field.kind, FieldKind::Number | FieldKind::Result) {
-            *word = 0;
-        }
-    }
     After { outcome, fuel, scratch, context, log: log.0.into_inner() }
 }
 
