@@ -9,6 +9,7 @@
 //! time. What is outside of the product (a C compiler's work, other runtimes) is in `bench/programs`, which nothing else is built with.
 
 mod contenders;
+mod longest;
 mod native;
 mod peers;
 mod workload;
@@ -30,10 +31,12 @@ struct Plan {
     rounds: usize,
     /// How long a contender is at it in a round, about; one lap at least.
     time: Duration,
+    /// Calls of each program that goes on until its fuel is spent.
+    longest: usize,
 }
 
-const FULL: Plan = Plan { rounds: 41, time: Duration::from_millis(2) };
-const QUICK: Plan = Plan { rounds: 3, time: Duration::from_micros(200) };
+const FULL: Plan = Plan { rounds: 41, time: Duration::from_millis(2), longest: 201 };
+const QUICK: Plan = Plan { rounds: 3, time: Duration::from_micros(200), longest: 3 };
 
 /// What is said where peers are missing.
 const HOW_TO_BUILD_PEERS: &str = "native_c, rbpf, wasmtime and wasmtime_fuel are not measured: build them with `cargo xtask peers`, and give its program with --peers";
@@ -75,6 +78,8 @@ fn measure_all(workloads: &[Workload], plan: &Plan, setting: &Setting<'_>) -> Re
         }
     }
     ratios.extend(ratios_of(&cases, workloads));
+    let longest = longest::calls(plan.longest)?.into_iter();
+    ratios.extend(longest.map(|(name, us)| (format!("longest_call_us.{name}"), us)));
     Ok(Report { bench: "bpf".to_owned(), cases, ratios })
 }
 

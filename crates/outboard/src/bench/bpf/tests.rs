@@ -30,6 +30,13 @@ fn every_query_does_what_the_program_is_for() {
 }
 
 #[test]
+fn programs_that_do_not_end_use_up_all_their_fuel() {
+    let calls = longest::calls(1).unwrap();
+    assert_eq!(calls.len(), 8);
+    assert!(calls.iter().all(|(_, us)| *us > 0.0), "{calls:?}");
+}
+
+#[test]
 fn ratios_are_times_of_compiled_code_by_those_of_others() {
     let cases = [
         case("compiled.btree", vec![30.0, 20.0, 25.0]),
