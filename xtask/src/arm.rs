@@ -1,4 +1,4 @@
-//! `cargo xtask arm`: the cards' processors. The workspace builds for aarch64, and the rings hold there.
+//! `cargo xtask arm`: the cards' processors. The workspace builds for aarch64, and rings and compiled programs hold there.
 
 use std::env::consts::ARCH;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::repository::Repository;
 use crate::{apt, command};
 
 /// One line of help.
-pub const ABOUT: &str = "Build for aarch64, the cards' processor, and test the rings there under qemu";
+pub const ABOUT: &str = "Build for aarch64, the cards' processor, and test rings and compiled programs there under qemu";
 
 /// The whole help.
 pub const LONG_ABOUT: &str = "\
-Build for aarch64, the cards' processor, and test the rings there under qemu.
+Build for aarch64, the cards' processor, and test rings and compiled programs there under qemu.
 
 The whole workspace is cross-built; the crates without system calls run their tests under qemu's user mode. Needs the
 Rust target aarch64-unknown-linux-gnu (added through rustup), a cross linker with its C library, and qemu-user (both

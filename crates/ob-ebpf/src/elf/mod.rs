@@ -33,8 +33,13 @@ pub enum LoadError {
         len: usize,
     },
     /// It is no object, or a broken one.
-    #[error("this is not an ELF object, or a broken one: {0}")]
-    Container(String),
+    #[error("this is not an ELF object, or a broken one: {what}, read at byte {offset}")]
+    Container {
+        /// Where what is broken begins: a header, a table, a section.
+        offset: u64,
+        /// What is wrong there.
+        what: String,
+    },
     /// It is an object of another kind.
     #[error("the object is {found}, not {wanted}; compile it with clang -target bpfel -c")]
     Kind {

@@ -98,14 +98,16 @@ impl<'data> Object<'data> {
             return Err(LoadError::TooLarge { len: bytes.len() });
         }
         let header = header(bytes)?;
-        let table = header.sections(ENDIAN, bytes).map_err(container)?;
-        let names =
-            Strings::of(&table, header.section_strings_index(ENDIAN, bytes).map_err(container)?, bytes)?;
+        let headers = header.e_shoff(ENDIAN);
+        let table = header.sections(ENDIAN, bytes).map_err(container(headers))?;
+        let names = header.section_strings_index(ENDIAN, bytes).map_err(container(headers))?;
+        let names = Strings::of(&table, names, headers, bytes)?;
         let mut sections = sections(&table, &names, bytes)?;
-        let symbol_table = table.symbols(ENDIAN, bytes, elf::SHT_SYMTAB).map_err(container)?;
+        let symbol_table = table.symbols(ENDIAN, bytes, elf::SHT_SYMTAB).map_err(container(headers))?;
         read_relocations(&table, &symbol_table, bytes, &mut sections)?;
-        let names = Strings::of(&table, symbol_table.string_section(), bytes)?;
-        let symbols = symbols(&symbol_table, &names, sections.len())?;
+        let names = Strings::of(&table, symbol_table.string_section(), headers, bytes)?;
+        let begin = sections.get(symbol_table.section().0).map_or(headers, |section| section.offset);
+        let symbols = symbols(&symbol_table, begin, &names, sections.len())?;
         let (functions, entries) = functions(&symbol_table, &symbols, &sections)?;
         let content =
             |name: &str| sections.iter().find(|section| section.name == name).map(|found| found.bytes);
@@ -148,8 +150,9 @@ impl<'data> Object<'data> {
     }
 }
 
-fn container(error: object::read::Error) -> LoadError {
-    LoadError::Container(error.to_string())
+/// What is broken in what begins there.
+fn container(offset: u64) -> impl Fn(object::read::Error) -> LoadError {
+    move |error| LoadError::Container { offset, what: error.to_string() }
 }
 
 fn header(bytes: &[u8]) -> Result<&Header, LoadError> {
@@ -162,8 +165,8 @@ fn header(bytes: &[u8]) -> Result<&Header, LoadError> {
             _ => {}
         }
     }
-    let header = Header::parse(bytes).map_err(container)?;
-    header.endian().map_err(container)?;
+    let header = Header::parse(bytes).map_err(container(0))?;
+    header.endian().map_err(container(0))?;
     let machine = header.e_machine(ENDIAN);
     if machine != elf::EM_BPF {
         return Err(LoadError::Kind { wanted: "of BPF", found: format!("of machine {}", machine.0) });
@@ -185,13 +188,15 @@ impl<'data> Strings<'data> {
     fn of(
         table: &SectionTable<'data, Header>,
         index: SectionIndex,
+        headers: u64,
         bytes: &'data [u8],
     ) -> Result<Self, LoadError> {
         if index.0 == 0 {
             return Ok(Self(&[]));
         }
-        let section = table.section(index).map_err(container)?;
-        Ok(Self(section.data(ENDIAN, bytes).map_err(container)?))
+        let section = table.section(index).map_err(container(headers))?;
+        let offset = section.sh_offset(ENDIAN);
+        Ok(Self(section.data(ENDIAN, bytes).map_err(container(offset))?))
     }
 
     /// The name that begins at an offset, or what of it is read.
@@ -222,8 +227,8 @@ fn sections<'data>(
             _ if name == "maps" || name == ".maps" => Role::Map,
             _ => Role::Other,
         };
-        let content = section.data(ENDIAN, bytes).map_err(container)?;
         let (offset, len) = (section.sh_offset(ENDIAN), section.sh_size(ENDIAN));
+        let content = section.data(ENDIAN, bytes).map_err(container(offset))?;
         let align = section.sh_addralign(ENDIAN);
         let wrong = |what| LoadError::Section { name: name.clone(), offset, what };
         if role == Role::Code && !content.len().is_multiple_of(SLOT_LEN) {
@@ -258,7 +263,8 @@ fn read_relocations(
         if is_other {
             return Err(wrong("its relocations have addends, as those of BPF do not"));
         }
-        let Some((found, link)) = section.rel(ENDIAN, bytes).map_err(container)? else { continue };
+        let offset = section.sh_offset(ENDIAN);
+        let Some((found, link)) = section.rel(ENDIAN, bytes).map_err(container(offset))? else { continue };
         if link != symbols.section() {
             return Err(wrong("its relocations are by symbols of another table"));
         }
@@ -277,14 +283,17 @@ fn read_relocations(
     Ok(())
 }
 
+/// The symbols of a table that begins there.
 fn symbols(
     table: &SymbolTable<'_, Header>,
+    begin: u64,
     names: &Strings<'_>,
     sections: usize,
 ) -> Result<Vec<Symbol>, LoadError> {
     let mut symbols = Vec::with_capacity(table.len());
     for (index, symbol) in table.enumerate() {
-        let section = table.symbol_section(ENDIAN, symbol, index).map_err(container)?;
+        let offset = begin.saturating_add((index.0 * size_of_val(symbol)) as u64);
+        let section = table.symbol_section(ENDIAN, symbol, index).map_err(container(offset))?;
         let section = section.map(|section| section.0).filter(|section| *section < sections);
         symbols.push(Symbol {
             name: names.get(symbol.st_name(ENDIAN)),

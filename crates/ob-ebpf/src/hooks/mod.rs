@@ -31,8 +31,8 @@ pub const ALL: [&World; 6] = [
 /// What lies in scratches: first what others are made of.
 pub const RECORDS: &[&Record] = offload::RECORDS;
 
-/// Fuel of a call at most, whatever the hook: about 50 µs of a core, as a unit is about a nanosecond of the slowest instructions
-/// (`docs/bench/bpf.md`).
+/// Fuel of a call at most, whatever the hook: about 50 µs of a core, as a unit is a nanosecond of slow instructions. What it is at worst is
+/// measured (`docs/bench/bpf.md`).
 pub const CALL_FUEL_MAX: u32 = 50_000;
 
 /// Bytes of the scratch of [`STORAGE`]: the query on the way in, the answer on the way out.
