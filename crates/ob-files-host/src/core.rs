@@ -53,6 +53,8 @@ pub(crate) struct GroupCore {
     life: RwLock<Option<Arc<Life>>>,
     /// Held while lanes end or begin: nothing that was sent on the old ones is left when there are new ones.
     changing: Mutex<()>,
+    /// Threads that take an answer from a ring at this moment, and have not found its operation yet.
+    settling: AtomicUsize,
     pace: Mutex<Pace>,
     queues: [Queue; 2],
     ready: Ready,
@@ -175,6 +177,22 @@ pub(crate) struct Pumped {
     pub(crate) more: bool,
 }
 
+/// A thread takes an answer. It waits for nobody as long as it has this.
+struct Settling<'a>(&'a AtomicUsize);
+
+impl<'a> Settling<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl GroupCore {
     pub(crate) fn new(options: GroupOptions, keeper: Arc<dyn Keeper>) -> Self {
         Self {
@@ -183,6 +201,7 @@ impl GroupCore {
             keeper,
             life: RwLock::new(None),
             changing: Mutex::new(()),
+            settling: AtomicUsize::new(0),
             pace: Mutex::default(),
             queues: Default::default(),
             ready: Ready::default(),
@@ -471,9 +490,17 @@ impl GroupCore {
     fn pump_lane(&self, lane: &Lane, sink: &mut impl Sink, pumped: &mut Pumped) -> Result<(), LaneOver> {
         // So many in a row, so that a busy lane, or a card that makes answers up, does not keep a thread for good.
         for _ in 0..ANSWERS_IN_A_ROW {
+            let settling = Settling::begin(&self.settling);
             match lane.group.receiver.receive() {
                 Ok(None) => return Ok(()),
-                Ok(Some(claimed)) => pumped.completed += usize::from(self.answer(lane, claimed, sink)?),
+                Ok(Some(claimed)) => {
+                    let finished = self.settle(lane, &claimed)?;
+                    drop(settling);
+                    if let Some(finished) = finished {
+                        self.hand_answer(finished, claimed, sink);
+                        pumped.completed += 1;
+                    }
+                }
                 Err(ReceiveError::Closed) => return Err(LaneOver(Error::CardGone)),
                 Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
                     return Err(LaneOver(Error::Protocol(Fault::Ring)));
@@ -484,9 +511,8 @@ impl GroupCore {
         Ok(())
     }
 
-    /// Takes one answer. Whether it completed its operation.
-    fn answer(&self, lane: &Lane, claimed: Claimed<'_>, sink: &mut impl Sink) -> Result<bool, LaneOver> {
-        let Some(finished) = self.settle(lane, &claimed)? else { return Ok(false) };
+    /// Tells of an operation that an answer has completed.
+    fn hand_answer(&self, finished: Finished, claimed: Claimed<'_>, sink: &mut impl Sink) {
         match finished {
             Finished { deliver: Deliver::InPlace(call), result: Ok(_), .. } => call(Ok(Payload { claimed })),
             finished => {
@@ -495,10 +521,8 @@ impl GroupCore {
                 self.deliver(finished, sink);
             }
         }
-        Ok(true)
     }
 
-    /// What one answer means: the operation that it completed, if it did.
     fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Option<Finished>, LaneOver> {
         let mut inline = [0; INLINE_MAX];
         let len = claimed.inline(&mut inline);
@@ -616,6 +640,10 @@ impl GroupCore {
             }
             if *error == Error::CardGone {
                 self.take_last_answers(life, &mut finished);
+                // What others have just taken out of the rings counts as well: they are about to find its operations.
+                while self.settling.load(Ordering::SeqCst) > 0 {
+                    std::thread::yield_now();
+                }
             }
             self.table.take_all(|operation| finished.push(operation.into_finished(Err(error.clone()))));
             self.pace().failed(life.opened.elapsed());
