@@ -106,6 +106,8 @@ struct Compared {
     words: bool,
     /// Pointers, into this memory.
     pointers: Option<Place>,
+    /// Pointers into other memory at other times.
+    has_others: bool,
     /// How pointers are to be compared, if not as they are.
     comparison: Option<verdict::Comparison>,
 }
@@ -259,19 +261,19 @@ impl<'a> Verifier<'a> {
         }
         let now = self.variant_now();
         let before = self.compared.entry((now, at)).or_default();
-        let is_one_place =
-            before.pointers.is_none() || seen.pointers.is_none() || before.pointers == seen.pointers;
+        let is_other = before.pointers.zip(seen.pointers).is_some_and(|(before, seen)| before != seen);
+        let has_others = before.has_others || is_other;
         let words = before.words || seen.words;
         let comparison = before.comparison.or(seen.comparison);
         let is_clear = match (before.comparison, seen.comparison) {
             (Some(before), Some(seen)) => before == seen,
             _ => true,
         };
-        let is_told = comparison.is_none() || (!words && is_one_place);
+        let is_told = comparison.is_none() || (!words && !has_others);
         // Pointers and null tests differ in how they are told.
         let is_mixed = comparison == Some(verdict::Comparison::NeverNull)
             && (before.pointers.is_some() || seen.pointers.is_some());
-        *before = Compared { words, pointers: before.pointers.or(seen.pointers), comparison };
+        *before = Compared { words, pointers: before.pointers.or(seen.pointers), has_others, comparison };
         if !is_clear || !is_told || is_mixed {
             return Err(Why::ComparisonUnclear);
         }

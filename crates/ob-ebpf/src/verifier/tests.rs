@@ -359,3 +359,37 @@ fn what_goes_along_with_a_counter_is_known_in_a_short_loop() {
     );
     assert_eq!(checks(&endless), 0);
 }
+
+/// One branch compares pointers to two places, one of which is far from its memory: in whichever order the ways are gone, nobody can say from
+/// where to count.
+#[test]
+fn places_that_are_compared_by_one_branch_are_all_remembered() {
+    let far = "r1 = r7\n r3 = 0x7fffffffffff0000 ll\n r1 += r3\n r2 = r7";
+    let near = "r1 = r7\n r2 = r7\n r2 += 8";
+    let stack = "r1 = r10\n r1 += -8\n r2 = r10";
+    for [first, second, third] in
+        [[far, stack, near], [far, near, stack], [near, stack, far], [near, far, stack], [stack, far, near]]
+    {
+        let text = format!(
+            "r6 = *(u64 *)(r1 + 32)
+             r7 = *(u64 *)(r1 + 16)
+             r0 = 0
+             if r6 == 1 goto second
+             if r6 == 2 goto third
+             {first}
+             goto join
+         second:
+             {second}
+             goto join
+         third:
+             {third}
+         join:
+             if r1 < r2 goto yes
+             exit
+         yes:
+             r0 = 1
+             exit"
+        );
+        assert!(matches!(why(&text), Why::ComparisonUnclear), "{text}");
+    }
+}
