@@ -523,6 +523,7 @@ impl GroupCore {
         }
     }
 
+    /// What one answer means: the operation that it completed, if it did.
     fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Option<Finished>, LaneOver> {
         let mut inline = [0; INLINE_MAX];
         let len = claimed.inline(&mut inline);

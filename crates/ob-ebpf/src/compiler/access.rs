@@ -93,8 +93,8 @@ impl Translator<'_, '_> {
         self.set(to, value);
     }
 
-    /// A field of the context. Those that are the same in all calls of a hook, and those that tell of the data, are not in memory: to put
-    /// them there would cost a short program as much as all it does.
+    /// A field of the context. Those that tell of data and scratch are not in memory: to put them there, and to take them out again, costs
+    /// every call, and programs read few of them.
     fn field(&mut self, base: Value, offset: i64) -> Value {
         let world = self.source.verified.world();
         if self.builder.func.dfg.resolve_aliases(base) == self.context {
