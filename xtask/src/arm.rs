@@ -10,7 +10,8 @@ use crate::repository::Repository;
 use crate::{apt, command};
 
 /// One line of help.
-pub const ABOUT: &str = "Build for aarch64, the cards' processor, and test rings and compiled programs there under qemu";
+pub const ABOUT: &str =
+    "Build for aarch64, the cards' processor, and test rings and compiled programs there under qemu";
 
 /// The whole help.
 pub const LONG_ABOUT: &str = "\

@@ -70,7 +70,11 @@ const STEPS: &[Step] = &[
         purpose: "the fuzz targets build, and find nothing in ten seconds",
         run: fuzz::run_briefly,
     },
-    Step { name: "arm", purpose: "builds for aarch64; rings and compiled programs hold there under qemu", run: arm::run },
+    Step {
+        name: "arm",
+        purpose: "builds for aarch64; rings and compiled programs hold there under qemu",
+        run: arm::run,
+    },
 ];
 
 fn format(repository: &Repository) -> Result<Outcome> {
