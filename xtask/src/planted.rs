@@ -110,6 +110,8 @@ pub const HARNESSES: &[Harness] = &[
             "cleaner-forgets",
             "flush-skipped",
             "tail-kept",
+            "change-uncounted",
+            "version-while-changing",
         ],
     },
     Harness {

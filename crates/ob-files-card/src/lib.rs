@@ -35,7 +35,7 @@ mod tree;
 mod volume;
 
 pub use drive::Drive;
-pub use engine::{CardFiles, Completion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
+pub use engine::{CardFiles, Completion, FileVersion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
 pub use local::LocalFiles;
 pub use map::MapError;
 pub use mount::{CheckReport, Contents, FormatError, MountError, check, format, identify, mount};

@@ -28,6 +28,10 @@ pub(crate) enum Bug {
     HoleReusedEarly,
     /// `tail-kept`: what lies beyond a file's end is not tidied up before it grows.
     TailKept,
+    /// `change-uncounted`: resizing a file, or zeroing a part of it, does not make another version of it.
+    ChangeUncounted,
+    /// `version-while-changing`: a file has a version while it is being changed.
+    VersionWhileChanging,
 }
 
 /// Whether a bug is planted.
@@ -47,6 +51,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "flush-skipped" => Some(Bug::FlushSkipped),
         "hole-reused-early" => Some(Bug::HoleReusedEarly),
         "tail-kept" => Some(Bug::TailKept),
+        "change-uncounted" => Some(Bug::ChangeUncounted),
+        "version-while-changing" => Some(Bug::VersionWhileChanging),
         _ => None,
     });
     *planted == Some(bug)

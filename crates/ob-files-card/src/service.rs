@@ -506,7 +506,8 @@ fn answer(id: u64, result: Result<Outcome, FileError>) -> Answer {
     match result {
         Err(error) => answer.header.status = Err(error),
         Ok(Outcome::Done) => {}
-        Ok(Outcome::Read(len)) => answer.header.length = len,
+        // Hosts are told nothing of versions: they would have to be told of every change, too, to make use of one.
+        Ok(Outcome::Read { len, .. }) => answer.header.length = len,
         Ok(Outcome::Written { len, size }) => (answer.header.length, answer.header.value) = (len, size),
         Ok(Outcome::Node(info)) => answer.more = More::Node(info),
         Ok(Outcome::Space(info)) => answer.more = More::Space(info),

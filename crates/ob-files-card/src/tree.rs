@@ -12,7 +12,9 @@ use ob_core::{NodeId, NodeKind};
 use ob_format::files::{NodeRecord, ROOT, node_record_len};
 use ob_wire_link::files::{Entry, FileError, path_names};
 
+use crate::engine::FileVersion;
 use crate::map::FileMap;
+use crate::plant::{self, Bug};
 
 /// What the root says is its parent.
 pub(crate) const NO_NODE: NodeId = NodeId(0);
@@ -82,6 +84,30 @@ pub(crate) struct File {
     pub(crate) garbage: bool,
     /// Some segments were mapped so recently that their frame may not be written: see `fresh` of the engine.
     pub(crate) fresh: bool,
+    /// Requests that changed what readers see, or may: how many have begun, and how many of them are not over.
+    pub(crate) begun: u64,
+    pub(crate) changing: u32,
+}
+
+impl File {
+    /// A request begins that may change what readers see. It is one even if it fails later, since what a failed write has
+    /// left behind is known to nobody.
+    pub(crate) fn begin_change(&mut self) {
+        self.begun += 1;
+        self.changing += 1;
+    }
+
+    /// It is over, and nothing of it is at the device any more.
+    pub(crate) fn end_change(&mut self) {
+        self.changing -= 1;
+    }
+
+    /// What readers see. While it changes it has none: counting beginnings alone would give two reads the same version
+    /// of which one came before the bytes of a write that had begun, and the other one after them.
+    pub(crate) fn version(&self) -> Option<FileVersion> {
+        let still = self.changing == 0 || plant::is_planted(Bug::VersionWhileChanging);
+        still.then_some(FileVersion(self.begun))
+    }
 }
 
 impl Node {

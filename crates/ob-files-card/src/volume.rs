@@ -174,7 +174,9 @@ fn finished(op: DeviceOp, result: Result<Outcome, FileError>, buffer: Option<Sli
     }
     let result = match (result, len) {
         // A file that ends within the volume has become smaller under it.
-        (Ok(Outcome::Read(read)), Some(len)) if (read as usize) < len => Err(DeviceError::OutOfRange),
+        (Ok(Outcome::Read { len: read, .. }), Some(len)) if (read as usize) < len => {
+            Err(DeviceError::OutOfRange)
+        }
         (Ok(_), _) => Ok(()),
         // What is not given back because the map cannot become longer stays as it is, which a discard allows.
         (Err(FileError::NoSpace), _) if is_discard => Ok(()),

@@ -7,7 +7,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ob_core::{DeviceError, DeviceOp, NodeId, Token};
-use ob_files_card::{Completion, FilesOptions, MetadataOp, Op, Outcome};
+use ob_files_card::{Completion, FileVersion, FilesOptions, MetadataOp, Op, Outcome};
 use ob_sim::Rng;
 use ob_wire_link::files::{FileError, ROOT};
 use proptest::collection::vec;
@@ -62,6 +62,8 @@ struct File {
     id: NodeId,
     name: Vec<u8>,
     bytes: Vec<u8>,
+    /// Which version has these bytes.
+    version: FileVersion,
 }
 
 /// One change of a file's bytes.
@@ -149,7 +151,18 @@ impl Bench {
         self.next += 1;
         let name = format!("file {}", self.next).into_bytes();
         let id = self.rig.create(ROOT, &name).unwrap().id;
-        File { id, name, bytes: Vec::new() }
+        let (bytes, version) = self.read_all(id);
+        File { id, name, bytes, version }
+    }
+
+    /// A file's bytes while nothing is at it, and their version.
+    fn read_all(&mut self, file: NodeId) -> (Vec<u8>, FileVersion) {
+        let len = 64 << 10;
+        let completion = self.rig.run(Op::Read { file, offset: 0, len, into: slice(len as usize, 0) });
+        let Ok(Outcome::Read { version: Some(version), .. }) = completion.result else {
+            panic!("a file that nobody changes was read with {:?}", completion.result);
+        };
+        (read_bytes(&completion).unwrap(), version)
     }
 
     fn start(&mut self, index: usize, step: &Step, changes: &mut [Vec<Change>]) -> Token {
@@ -223,13 +236,42 @@ impl Bench {
                 self.files[index] = self.create();
                 continue;
             }
-            let found = self.rig.read(self.files[index].id, 0, 64 << 10).unwrap();
+            let (found, version) = self.read_all(self.files[index].id);
             let mut ends = orders[index].1.clone();
             ends.retain(|state| state.len() == found.len());
             assert!(!ends.is_empty(), "{} bytes is no size that {steps:?} can end with", found.len());
             is_explained(&found, 0, &ends).unwrap_or_else(|error| panic!("{error}: {steps:?}"));
-            self.files[index].bytes = found;
+            let file = &mut self.files[index];
+            let reads = completions.iter().filter(|(at, ..)| *at == index);
+            for (_, step, completion) in reads {
+                let known = [(file.version, &file.bytes), (version, &found)];
+                check_version(step, completion, known, &orders[index].0);
+            }
+            (file.bytes, file.version) = (found, version);
         }
+    }
+}
+
+/// A read with a version saw one state as a whole: that of before, that of afterwards, or one in between.
+fn check_version(
+    step: &Step,
+    completion: &Completion,
+    known: [(FileVersion, &Vec<u8>); 2],
+    states: &BTreeSet<Vec<u8>>,
+) {
+    let (Step::Read { offset, len, .. }, Ok(Outcome::Read { version: Some(version), .. })) =
+        (step, &completion.result)
+    else {
+        return;
+    };
+    let found = read_bytes(completion).unwrap();
+    let is_so = |state: &Vec<u8>| {
+        let at = |place: u64| state.len().min(place as usize);
+        state[at(*offset)..at(offset + *len as u64)] == found
+    };
+    match known.iter().find(|(known, _)| known == version) {
+        Some((_, bytes)) => assert!(is_so(bytes), "{step:?} saw another state than its version has"),
+        None => assert!(states.iter().any(is_so), "{step:?} saw several states at once"),
     }
 }
 
@@ -239,7 +281,7 @@ fn check_answer(step: &Step, completion: &Completion, gone: bool, states: &BTree
     }
     let outcome = completion.result.clone().unwrap_or_else(|error| panic!("{step:?}: {error}"));
     match (step, outcome) {
-        (Step::Read { offset, len, .. }, Outcome::Read(found)) => {
+        (Step::Read { offset, len, .. }, Outcome::Read { len: found, .. }) => {
             let sizes: BTreeSet<u64> = states.iter().map(|state| state.len() as u64).collect();
             let clamp = |size: &u64| size.saturating_sub(*offset).min(*len as u64) == u64::from(found);
             assert!(sizes.iter().any(clamp), "{found} bytes were read of {sizes:?} by {step:?}");

@@ -121,7 +121,7 @@ impl Files for Memory {
         let found = bytes.get(read.offset as usize..).unwrap_or_default();
         let len = found.len().min(read.into.len());
         read.into[..len].copy_from_slice(&found[..len]);
-        done.push_back(BlocksRead { token, len: Some(len as u32), buffer: Some(read.into) });
+        done.push_back(BlocksRead { token, len: Ok(len as u32), version: None, buffer: Some(read.into) });
         Ok(())
     }
 

@@ -342,7 +342,7 @@ impl<A: Application> Engine<A> {
         context.out -= 1;
         let planned = context.plan.get(at).zip(context.filled.get_mut(at));
         match (planned, read.buffer, read.len) {
-            (Some((plan, place)), Some(buffer), Some(len)) => {
+            (Some((plan, place)), Some(buffer), Ok(len)) => {
                 let start = (plan.offset % u64::from(self.block_len)) as usize;
                 let bytes = start..start + plan.len as usize;
                 // A file that ends before what was asked for does not have it.

@@ -1,8 +1,9 @@
 //! Where the engine reads.
 
 use ob_core::{NodeId, Token};
-use ob_files_card::{Completion, LocalFiles, Op, Outcome};
+use ob_files_card::{Completion, FileVersion, LocalFiles, Op, Outcome};
 use ob_memory::Slice;
+use ob_wire_link::files::FileError;
 
 /// A read of whole blocks.
 #[derive(Debug)]
@@ -20,8 +21,10 @@ pub struct BlockRead {
 pub struct BlocksRead {
     /// As given.
     pub token: Token,
-    /// How many bytes were read; nothing if that failed.
-    pub len: Option<u32>,
+    /// How many bytes were read, or why that failed.
+    pub len: Result<u32, FileError>,
+    /// What the file was like all the while; nothing if it was being changed, or the read failed.
+    pub version: Option<FileVersion>,
     /// The buffer, if it came back.
     pub buffer: Option<Slice>,
 }
@@ -54,10 +57,12 @@ impl Files for LocalFiles {
 
     fn poll(&mut self) -> Option<BlocksRead> {
         let Completion { token, result, buffer } = LocalFiles::poll(self)?;
-        let len = match result {
-            Ok(Outcome::Read(len)) => Some(len),
-            Ok(_) | Err(_) => None,
+        let (len, version) = match result {
+            Ok(Outcome::Read { len, version }) => (Ok(len), version),
+            // Nothing but reads was asked for through this end.
+            Ok(_) => (Err(FileError::Invalid), None),
+            Err(error) => (Err(error), None),
         };
-        Some(BlocksRead { token, len, buffer })
+        Some(BlocksRead { token, len, version, buffer })
     }
 }

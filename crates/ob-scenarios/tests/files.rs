@@ -38,6 +38,8 @@ fn stories_are_clean_and_reach_everything() {
         "powers lost",
         "processes lost",
         "read",
+        "reads of one version",
+        "reads without a version",
         "remove",
         "rename",
         "resize",

@@ -19,6 +19,7 @@ use ob_director::{Director, DirectorConfig, DirectorDriver, HostEvent, HostFrame
 use ob_files_card::WriteObserver;
 use ob_offload::{BlockRead, BlocksRead, BufferClass, Engine, EngineConfig, Files, Stamp};
 use ob_table::{Table, TableConfig, WhenFull};
+use ob_wire_link::files::FileError;
 use ob_wire_link::stream::{Entries, Fragment, FromCard, FromHost, Recovered, push_entry};
 
 use lines::{Lines, Place, key, record};
@@ -135,8 +136,8 @@ impl Disk {
         assert!(
             read.offset.is_multiple_of(u64::from(BLOCK)) && read.into.len().is_multiple_of(BLOCK as usize)
         );
-        let len = (!self.fails).then_some(len as u32);
-        self.done.push_back(BlocksRead { token, len, buffer: Some(read.into) });
+        let len = if self.fails { Err(FileError::Io) } else { Ok(len as u32) };
+        self.done.push_back(BlocksRead { token, len, version: None, buffer: Some(read.into) });
     }
 
     pub fn answer_all(&mut self) {

@@ -36,11 +36,12 @@ impl CardFiles {
             }
             return;
         }
-        let visible = self.tree.file(file).map_or(0, |file| file.visible);
+        let Ok(found) = self.tree.file(file) else { return };
+        let (visible, version) = (found.visible, found.version());
         let len = u64::from(len).min(visible.saturating_sub(offset)) as u32;
         if let Some(flight) = self.flights.get_mut(id) {
             flight.stage = Stage::Data;
-            flight.outcome = Some(Outcome::Read(len));
+            flight.outcome = Some(Outcome::Read { len, version });
             if let Some(transfer) = flight.transfer_mut() {
                 transfer.len = len;
             }

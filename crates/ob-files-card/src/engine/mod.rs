@@ -27,12 +27,13 @@ use ob_format::files::{Geometry, ROOT, Superblock};
 use ob_memory::{Pool, Slice};
 use ob_wire_link::files::{FileError, NodeInfo, ServerInfo, SpaceInfo};
 
-pub use op::{Completion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
+pub use op::{Completion, FileVersion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
 
 use crate::log::Log;
 use crate::map::Stretch;
+use crate::plant::{self, Bug};
 use crate::space::Space;
-use crate::tree::{ById, Tree};
+use crate::tree::{ById, File, Tree};
 use slots::Slots;
 use zero::ZeroRange;
 
@@ -144,6 +145,8 @@ struct Flight {
     kind: Kind,
     stage: Stage,
     pinned: bool,
+    /// Its file counts it among those that change it.
+    is_counted: bool,
     error: Option<FileError>,
     outcome: Option<Outcome>,
 }
@@ -358,9 +361,30 @@ impl CardFiles {
             Op::Zero { file, offset, len } => Kind::Zero(ZeroRange::new(file, offset, len)),
             Op::Metadata(op) => Kind::Metadata(op),
         };
-        let flight = Flight { token, kind, stage: Stage::Start, pinned: false, error: None, outcome: None };
+        let is_counted = self.begin_change(&kind);
+        let (stage, pinned) = (Stage::Start, false);
+        let flight = Flight { token, kind, stage, pinned, is_counted, error: None, outcome: None };
         let id = self.flights.insert(flight);
         self.step(id);
+    }
+
+    /// Counts a request that may change what readers of a file see. From here on, and not from when it gets at the file:
+    /// nothing can go wrong then with those that wait.
+    fn begin_change(&mut self, kind: &Kind) -> bool {
+        if plant::is_planted(Bug::ChangeUncounted) && matches!(kind, Kind::Resize { .. } | Kind::Zero(_)) {
+            return false;
+        }
+        // A host may name any node: what is no file now may be one when this is answered.
+        let file = if kind.changes_data() { kind.file() } else { None };
+        file.and_then(|file| self.tree.file_mut(file).ok()).map(File::begin_change).is_some()
+    }
+
+    /// Takes the version from a read whose file was changed since it began.
+    fn confirm_version(&self, file: Option<NodeId>, outcome: &mut Outcome) {
+        if let (Some(file), Outcome::Read { version, .. }) = (file, outcome) {
+            let now = self.tree.file(file).ok().and_then(File::version);
+            *version = version.filter(|begun_with| now == Some(*begun_with));
+        }
     }
 
     fn transfer(&mut self, file: NodeId, offset: u64, len: u32, buffer: Slice, durable: bool) -> Transfer {
@@ -556,14 +580,18 @@ impl CardFiles {
             if flight.changes(file) {
                 self.drained_one(file);
             }
+            if let (true, Ok(found)) = (flight.is_counted, self.tree.file_mut(file)) {
+                found.end_change();
+            }
         }
         let (token, mut error) = (flight.token, flight.error);
         let mut outcome = flight.outcome.unwrap_or(Outcome::Done);
+        self.confirm_version(file, &mut outcome);
         let buffer = match flight.kind {
             Kind::Read(transfer) => {
                 self.counts.reads += 1;
                 let buffer = self.reassemble(transfer);
-                if let Outcome::Read(len) = &outcome {
+                if let Outcome::Read { len, .. } = &outcome {
                     self.counts.read_bytes += u64::from(*len);
                 }
                 buffer
@@ -638,20 +666,32 @@ impl CardFiles {
     }
 }
 
+impl Kind {
+    /// The file whose data it is about.
+    fn file(&self) -> Option<NodeId> {
+        match self {
+            Self::Read(transfer) | Self::Write(transfer) => Some(transfer.file),
+            Self::Resize { file, .. } => Some(*file),
+            Self::Zero(range) => Some(range.file),
+            Self::Flush | Self::Metadata(_) => None,
+        }
+    }
+
+    /// Whether it changes the data of the file that it is about.
+    fn changes_data(&self) -> bool {
+        matches!(self, Self::Write(_) | Self::Resize { .. } | Self::Zero(_))
+    }
+}
+
 impl Flight {
     /// The file whose data it is about.
     fn file(&self) -> Option<NodeId> {
-        match &self.kind {
-            Kind::Read(transfer) | Kind::Write(transfer) => Some(transfer.file),
-            Kind::Resize { file, .. } => Some(*file),
-            Kind::Zero(range) => Some(range.file),
-            Kind::Flush | Kind::Metadata(_) => None,
-        }
+        self.kind.file()
     }
 
     /// Whether it changes this file's data.
     fn changes(&self, file: NodeId) -> bool {
-        !matches!(self.kind, Kind::Read(_)) && self.file() == Some(file)
+        self.kind.changes_data() && self.file() == Some(file)
     }
 
     fn transfer_mut(&mut self) -> Option<&mut Transfer> {

@@ -168,13 +168,30 @@ pub enum MetadataOp {
     },
 }
 
+/// What a file holds, by number: its bytes and its size.
+///
+/// Two reads of one file that have the same version saw the same file: it was not written, resized, zeroed or
+/// removed from before the first of them to after the last. So a chain of reads, each of which goes where the one before
+/// it pointed, is as good as one read at one moment if all of them have the version of the first. A file that took another
+/// one's name is another node, and versions of two nodes have nothing to do with each other.
+///
+/// Nothing of it is on the device: a version means nothing in the next life of the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileVersion(pub(crate) u64);
+
 /// What a request that went well brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to tell.
     Done,
     /// Bytes read.
-    Read(u32),
+    Read {
+        /// How many.
+        len: u32,
+        /// What the file was like from the read's beginning to its end; nothing if it was being changed meanwhile, or is
+        /// gone.
+        version: Option<FileVersion>,
+    },
     /// Bytes written, and the file's size.
     Written {
         /// Bytes.

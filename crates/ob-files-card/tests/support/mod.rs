@@ -246,7 +246,7 @@ pub(crate) fn slice_of(bytes: &[u8], skew: usize) -> Slice {
 /// What a read brought.
 pub(crate) fn read_bytes(completion: &Completion) -> Result<Vec<u8>, FileError> {
     match completion.result.clone()? {
-        Outcome::Read(len) => Ok(completion.buffer.as_ref().unwrap()[..len as usize].to_vec()),
+        Outcome::Read { len, .. } => Ok(completion.buffer.as_ref().unwrap()[..len as usize].to_vec()),
         other => panic!("{other:?} is no read"),
     }
 }

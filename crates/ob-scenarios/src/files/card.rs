@@ -11,6 +11,7 @@ use ob_ring::{CardReceiver, CardSender, CardService, GroupKey, LocalDma, Receive
 use ob_sim::{Failure, SimClock, SimDisk};
 use ob_wire_link::files::FILES_SERVICE;
 
+use super::chains::Chains;
 use super::host::{Doorbell, Rings};
 
 const REQUEST: Token = Token(0);
@@ -20,6 +21,8 @@ const REGION: RegionId = RegionId(0);
 /// One life of the card.
 pub(super) struct Card {
     pub(super) service: FilesService<SimDisk>,
+    /// Who reads from within the card.
+    pub(super) chains: Chains,
     groups: Vec<Option<Group>>,
     log_used: u64,
     /// How often sections of the log were given back.
@@ -37,7 +40,8 @@ struct Group {
 impl Card {
     pub(super) fn new(service: FilesService<SimDisk>) -> Self {
         let log_used = service.files().log_used();
-        Self { service, groups: Vec::new(), log_used, cleaned: 0 }
+        let chains = Chains::new(service.local());
+        Self { service, chains, groups: Vec::new(), log_used, cleaned: 0 }
     }
 
     /// Opens a group; its index.

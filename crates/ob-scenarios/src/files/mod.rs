@@ -9,9 +9,11 @@
 //!
 //! A life of the card is: check the device (nothing may be wrong with it), mount it, look at everything and compare it with
 //! what may be there, then serve requests of several hosts at once, and die in the midst of them. Between deaths
-//! there are pauses in which nothing is on its way, and everything must be exactly as the model has it.
+//! there are pauses in which nothing is on its way, and everything must be exactly as the model has it. Somebody within the
+//! card reads all the while, and reads of one version of a file must agree with each other.
 
 mod card;
+mod chains;
 mod generate;
 mod host;
 mod hostile;
@@ -451,6 +453,9 @@ impl Run {
     fn host_turn(&mut self, index: usize, sending: bool) -> Result<bool, Failure> {
         let most = 1 + self.rng.index(4);
         let mut moved = self.take_answers(index, most)? > 0;
+        if let (true, Some(card)) = (sending, &mut self.card) {
+            card.chains.turn(&mut self.rng, &self.model, self.plan.span)?;
+        }
         if sending && self.hosts[index].waiting.len() < self.plan.window {
             let host = &self.hosts[index];
             let limits = Limits {
@@ -553,6 +558,9 @@ impl Run {
         self.report.count("unaligned pieces", counts.unaligned);
         self.report.count("device flushes", counts.device_flushes);
         self.report.count("times the log was cleaned", card.cleaned);
+        for (what, times) in card.chains.counts() {
+            self.report.count(what, times);
+        }
     }
 
     fn collect_disk(&mut self) {

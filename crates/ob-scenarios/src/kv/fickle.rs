@@ -4,6 +4,7 @@ use ob_core::Token;
 use ob_files_card::LocalFiles;
 use ob_offload::{BlockRead, BlocksRead, Files};
 use ob_sim::Rng;
+use ob_wire_link::files::FileError;
 
 /// Files that cannot be trusted.
 pub(super) struct FickleFiles {
@@ -29,7 +30,7 @@ impl Files for FickleFiles {
     fn poll(&mut self) -> Option<BlocksRead> {
         let mut read = Files::poll(&mut self.files)?;
         if self.rng.one_in(20) {
-            read.len = None;
+            read.len = Err(FileError::Io);
         } else if let Some(buffer) = read.buffer.as_mut().filter(|_| self.rng.one_in(20)) {
             // As if another record had come to lie there: every value has an x somewhere, or a digit.
             for byte in buffer.iter_mut() {

@@ -282,7 +282,7 @@ impl Host {
                 }
                 Vec::new()
             }
-            (LogOp::Read { .. }, Ok(Outcome::Read(len))) => {
+            (LogOp::Read { .. }, Ok(Outcome::Read { len, .. })) => {
                 let buffer = completion.buffer.as_deref().unwrap_or_default();
                 buffer.get(..len as usize).unwrap_or_default().to_vec()
             }
