@@ -238,6 +238,8 @@ pub struct World {
     pub data_len_max: u32,
     /// Bytes of a table's value; 0 where there is no table.
     pub table_value_len: u32,
+    /// Whether whoever calls says which program, by its name. Where nobody does, a tenant has one program for the hook.
+    pub is_called_by_name: bool,
 }
 
 /// Bytes of data in a call, at most, whatever the hook.
@@ -254,6 +256,7 @@ impl World {
             scratch_len,
             data_len_max: 0,
             table_value_len: 0,
+            is_called_by_name: false,
         }
     }
 

@@ -22,6 +22,7 @@ const WORLD: World = World {
     scratch_len: 0,
     data_len_max: 64,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 #[test]

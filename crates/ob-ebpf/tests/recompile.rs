@@ -13,7 +13,7 @@ use ob_ebpf::elf::Object;
 const VERSION: u32 = 19;
 /// The first version that knows `-mcpu=v4`.
 const VERSION4_SINCE: u32 = 18;
-const OBJECTS: [(&str, &str); 10] = [
+const OBJECTS: [(&str, &str); 11] = [
     ("calls", "v3"),
     ("data", "v2"),
     ("entries", "v1"),
@@ -23,6 +23,7 @@ const OBJECTS: [(&str, &str); 10] = [
     ("refused", "v3"),
     ("function_alone", "v3"),
     ("hook_twice", "v3"),
+    ("two_functions", "v3"),
     ("leaks", "v3"),
 ];
 /// Programs that people are shown, in `examples/programs`.

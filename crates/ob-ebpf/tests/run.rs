@@ -34,6 +34,7 @@ const WORLD: World = World {
     scratch_len: SCRATCH_LEN as u32,
     data_len_max: 4096,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 #[repr(C, align(8))]

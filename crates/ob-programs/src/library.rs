@@ -72,7 +72,7 @@ impl Library {
         let found = tenants.entry(tenant.to_owned()).or_default();
         // Another one may have come meanwhile.
         found.has_room(tenant, name, object.instructions(), limits)?;
-        for entry in &object.entries {
+        for entry in object.entries.iter().filter(|entry| !entry.hook.is_called_by_name) {
             let mut others = found.objects.values().filter(|other| other.name != name);
             if let Some(other) = others.find(|other| other.entry(entry.hook).is_some()) {
                 return Err(LoadRefusal::Taken { hook: entry.hook.name, by: other.name.clone() });
@@ -91,6 +91,12 @@ impl Library {
             tenants.remove(tenant);
         }
         object
+    }
+
+    /// A tenant's object of this name.
+    #[must_use]
+    pub fn find(&self, tenant: &str, name: &str) -> Option<Arc<Object>> {
+        self.lock().get(tenant)?.objects.get(name).cloned()
     }
 
     /// A tenant's objects, by name.

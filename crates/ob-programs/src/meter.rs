@@ -35,11 +35,32 @@ impl Meter {
             return true;
         }
         let now = now();
-        let elapsed = self.filled_at.replace(Some(now)).map_or(BURST, |at| now.since(at).min(BURST));
+        let elapsed = self.filled_at.get().map_or(BURST, |at| now.since(at).min(BURST));
         // At most ten milliseconds of a few cores: far from overflowing.
         let come = (u128::from(self.rate) * elapsed.as_nanos() / 1_000_000_000) as i64;
+        // Time that has brought nothing yet counts on, or whoever asks often enough would wait for ever.
+        if come > 0 {
+            self.filled_at.set(Some(now));
+        }
         self.left.set(self.left.get().saturating_add(come));
         self.left.get() > 0
+    }
+
+    /// When to ask again, for those who wait until a program may run: before then [`Self::admits`] says no. It may say no then,
+    /// too, if more is owed than can be saved up at once; none if it never says yes.
+    #[must_use]
+    pub fn ready_at(&self, now: Instant) -> Option<Instant> {
+        if self.left.get() > 0 {
+            return Some(now);
+        }
+        if self.rate == 0 {
+            return None;
+        }
+        let Some(filled_at) = self.filled_at.get() else { return Some(now) };
+        let owed = 1 + self.left.get().unsigned_abs();
+        let after = (u128::from(owed) * 1_000_000_000).div_ceil(u128::from(self.rate));
+        let after = after.min(BURST.as_nanos()) as u64;
+        Some(now.max(filled_at + Duration::from_nanos(after)))
     }
 
     /// Whether so much was spent beyond what there was that even what has to be done is not.
@@ -82,6 +103,59 @@ mod tests {
         assert!((due - 5..=due + 5).contains(&got), "{got} instead of {due}");
         assert_eq!(admitted(1000, 100), 1_000_000, "below the share nothing is refused");
         assert_eq!(admitted(0, 100), 0);
+    }
+
+    /// A meter to be asked without leaving a trace.
+    fn twin(meter: &Meter) -> Meter {
+        Meter { rate: meter.rate, left: meter.left.clone(), filled_at: meter.filled_at.clone() }
+    }
+
+    #[test]
+    fn a_meter_says_when_it_admits_again_and_not_a_moment_too_late() {
+        for share in [1, 10, 333, 500, 2000] {
+            let (meter, mut now, mut waits) = (Meter::new(share), Instant::from_nanoseconds(5), 0);
+            for call in 0..5_000 {
+                let ready = meter.ready_at(now).unwrap();
+                assert!(ready >= now);
+                if ready > now {
+                    let just_before = Instant::from_nanoseconds(ready.nanoseconds() - 1);
+                    assert!(!twin(&meter).admits(|| just_before), "{share}: {call}");
+                    waits += 1;
+                }
+                assert!(meter.admits(|| ready), "{share}: {call}");
+                meter.spend(1 + call % 997);
+                now = ready + Duration::from_nanos(u64::from(call % 7));
+            }
+            assert!(waits > 100, "{share}: {waits}");
+        }
+    }
+
+    #[test]
+    fn what_is_owed_beyond_a_burst_is_waited_for_burst_by_burst() {
+        let (meter, mut now, mut asked) = (Meter::new(500), Instant::from_nanoseconds(0), 0);
+        assert!(meter.admits(|| now));
+        meter.spend(50_000_000);
+        while !meter.admits(|| now) {
+            now = meter.ready_at(now).unwrap();
+            asked += 1;
+        }
+        // 45 million are owed when what was saved up is gone, and a burst brings five.
+        assert_eq!((asked, now), (10, Instant::from_nanoseconds(90_000_002)));
+        assert_eq!(Meter::new(0).ready_at(now), None);
+    }
+
+    #[test]
+    fn whoever_asks_all_the_time_gets_as_much_as_others() {
+        let meter = Meter::new(1);
+        let mut admitted = 0;
+        // A unit a microsecond, and four looks in each.
+        for nanosecond in (0..100_000_000).step_by(250) {
+            if meter.admits(|| Instant::from_nanoseconds(nanosecond)) {
+                meter.spend(10_000);
+                admitted += 1;
+            }
+        }
+        assert!((10..=11).contains(&admitted), "{admitted}");
     }
 
     #[test]

@@ -8,10 +8,14 @@ use std::time::{Duration, Instant};
 use ob_ebpf::compiler::{self, CompileError, Compiled};
 use ob_ebpf::elf::{self, LoadError};
 use ob_ebpf::hooks;
+use ob_ebpf::program::Program;
 use ob_ebpf::verifier::{self, Refused};
 use ob_ebpf::world::World;
 
 use crate::Limits;
+
+/// Programs of an object at most. However short one is, its native code takes a page at least and its verification a start.
+const ENTRIES_MAX: usize = 64;
 
 /// Why a card does not take an object.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +60,17 @@ pub enum LoadRefusal {
         second: String,
         /// The hook.
         hook: &'static str,
+    },
+    /// Two functions of one name.
+    #[error("two functions for hooks are called `{0}`, and a call could mean either")]
+    NameTwice(String),
+    /// More programs than an object can have.
+    #[error("{count} of its functions are for hooks, and {max} is the most\nhint: make two objects of it")]
+    TooManyEntries {
+        /// How many there are.
+        count: usize,
+        /// The most.
+        max: usize,
     },
     /// Functions that only work together.
     #[error("it has a `{has}` without a `{lacks}`: what one of them writes down, only the other can read")]
@@ -160,7 +175,7 @@ pub struct Entry {
 pub struct Object {
     /// What it is called here.
     pub name: String,
-    /// Its programs, one a hook.
+    /// Its programs: one a hook, and any number for a hook whose programs are called by their names.
     pub entries: Vec<Entry>,
     /// Bytes of it.
     pub len: usize,
@@ -169,10 +184,16 @@ pub struct Object {
 }
 
 impl Object {
-    /// The program for a hook.
+    /// The program that a hook calls; none where it [calls by name](World::is_called_by_name).
     #[must_use]
     pub fn entry(&self, hook: &World) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.hook.name == hook.name)
+        self.entries.iter().find(|entry| entry.hook.name == hook.name && !entry.hook.is_called_by_name)
+    }
+
+    /// The program of a name, if it is for this hook: what was verified for another one finds nothing here that it expects.
+    #[must_use]
+    pub fn entry_named(&self, hook: &World, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name && entry.hook.name == hook.name)
     }
 
     /// Instructions of all its programs.
@@ -207,6 +228,10 @@ fn make(
 ) -> Result<Vec<Entry>, LoadRefusal> {
     let known = || hooks.iter().map(|world| world.name).collect::<Vec<_>>().join(", ");
     let object = elf::Object::parse(bytes)?;
+    let count = object.entries().len();
+    if count > ENTRIES_MAX {
+        return Err(LoadRefusal::TooManyEntries { count, max: ENTRIES_MAX });
+    }
     let mut programs = Vec::new();
     for entry in object.entries() {
         // A section may say more behind its hook, such as `check/get`.
@@ -218,11 +243,7 @@ fn make(
                 hooks: known(),
             });
         };
-        let earlier = programs.iter().find(|(_, earlier, _): &&(String, &World, _)| earlier.name == hook);
-        if let Some((first, ..)) = earlier {
-            let (first, second) = (first.clone(), entry.name.clone());
-            return Err(LoadRefusal::HookTwice { first, second, hook: world.name });
-        }
+        has_place(&programs, &entry.name, world)?;
         let program = object.program(Some(&entry.name))?;
         if program.data_len_min() > world.data_len_max {
             return Err(LoadRefusal::DataMin {
@@ -261,6 +282,26 @@ fn make(
             })
         })
         .collect()
+}
+
+/// Whether one more program can be called, beside those that come before it.
+fn has_place(
+    earlier: &[(String, &'static World, Arc<Program>)],
+    name: &str,
+    hook: &'static World,
+) -> Result<(), LoadRefusal> {
+    // The loader finds functions by their names, too: of two with the same it would take the first for both.
+    if earlier.iter().any(|(other, ..)| other == name) {
+        return Err(LoadRefusal::NameTwice(name.to_owned()));
+    }
+    let mut same = earlier.iter().filter(|(_, other, _)| other.name == hook.name && !hook.is_called_by_name);
+    match same.next() {
+        Some((first, ..)) => {
+            let (first, second) = (first.clone(), name.to_owned());
+            Err(LoadRefusal::HookTwice { first, second, hook: hook.name })
+        }
+        None => Ok(()),
+    }
 }
 
 const FUNCTION: &World = &hooks::offload::FUNCTION;

@@ -12,6 +12,7 @@ const BTREE: &[u8] = include_bytes!("../../../examples/programs/btree_search.o")
 const KV_GET: &[u8] = include_bytes!("../../../examples/programs/kv_get.o");
 const FUNCTION_ALONE: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/function_alone.o");
 const HOOK_TWICE: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/hook_twice.o");
+const TWO_FUNCTIONS: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/two_functions.o");
 const LEAKS: &[u8] = include_bytes!("../../ob-ebpf/tests/objects/leaks.o");
 
 fn load(library: &Library, name: &str, bytes: &[u8], limits: &Limits) -> Result<usize, LoadRefusal> {
@@ -28,11 +29,60 @@ fn a_tenant_has_what_it_loads_until_it_is_taken_out() {
     assert!(library.of("another").is_empty());
     assert_eq!(library.remove("tenant", "get").unwrap().name, "get");
     assert!(library.remove("tenant", "get").is_none() && library.remove("another", "lines").is_none());
-    // Another program for the same hook, under the same name, takes its place.
+    // Another object of the same name takes its place.
     load(&library, "lines", BTREE, &limits).unwrap();
-    assert_eq!(library.of("tenant")[0].entry(&STORAGE).unwrap().name, "btree_search");
-    let taken = load(&library, "more", COUNT_LINES, &limits).unwrap_err();
-    assert!(matches!(taken, LoadRefusal::Taken { hook: "storage", by } if by == "lines"));
+    let lines = library.find("tenant", "lines").unwrap();
+    assert_eq!(lines.entries[0].name, "btree_search");
+    assert!(library.find("tenant", "get").is_none() && library.find("another", "lines").is_none());
+}
+
+#[test]
+fn a_hook_that_nobody_calls_by_name_has_one_program() {
+    let (library, limits) = (Library::default(), Limits::default());
+    load(&library, "get", KV_GET, &limits).unwrap();
+    let taken = load(&library, "more", KV_GET, &limits).unwrap_err();
+    assert!(matches!(taken, LoadRefusal::Taken { hook: "predicate", by } if by == "get"));
+    assert_eq!(load(&library, "get", KV_GET, &limits).unwrap(), 3, "under the same name it is replaced");
+    let get = library.find("tenant", "get").unwrap();
+    assert!(get.entry(&offload::PREDICATE).is_some() && get.entry(&offload::CACHE).is_none());
+}
+
+#[test]
+fn storage_functions_are_found_by_their_objects_and_names() {
+    let (library, limits) = (Library::default(), Limits::default());
+    load(&library, "lines", COUNT_LINES, &limits).unwrap();
+    load(&library, "tree", BTREE, &limits).unwrap();
+    assert_eq!(load(&library, "two", TWO_FUNCTIONS, &limits).unwrap(), 2);
+    load(&library, "get", KV_GET, &limits).unwrap();
+    let named = |object: &str, name: &str| {
+        let object = library.find("tenant", object).unwrap();
+        object.entry_named(&STORAGE, name).map(|entry| entry.name.clone())
+    };
+    for (object, name) in [("lines", "count_lines"), ("tree", "btree_search"), ("two", "one"), ("two", "two")]
+    {
+        assert_eq!(named(object, name).as_deref(), Some(name));
+    }
+    assert_eq!(named("two", "three"), None);
+    // A program of another hook is not one of this, whatever it is called.
+    let get = library.find("tenant", "get").unwrap();
+    let predicate = get.entry(&offload::PREDICATE).unwrap().name.clone();
+    assert_eq!(named("get", &predicate), None);
+    assert!(get.entry_named(&offload::PREDICATE, &predicate).is_some());
+    // And which of several a hook would call is not a question that has an answer.
+    assert!(library.find("tenant", "two").unwrap().entry(&STORAGE).is_none());
+}
+
+#[test]
+fn functions_of_one_name_are_refused() {
+    // No compiler makes this: the second function's name is written over with the first one's.
+    let mut bytes = TWO_FUNCTIONS.to_vec();
+    for at in 0..bytes.len() - 4 {
+        if bytes[at..at + 4] == *b"two\0" {
+            bytes[at..at + 3].copy_from_slice(b"one");
+        }
+    }
+    let refused = load(&Library::default(), "a", &bytes, &Limits::default()).unwrap_err();
+    assert!(matches!(&refused, LoadRefusal::NameTwice(name) if name == "one"), "{refused}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ const WORLD: World = World {
     scratch_len: 64,
     data_len_max: 4096,
     table_value_len: 24,
+    is_called_by_name: false,
 };
 
 /// Memory and nothing else.

@@ -65,6 +65,8 @@ pub const STORAGE: World = World {
     scratch_len: STORAGE_SCRATCH_LEN,
     data_len_max: STORAGE_DATA_LEN_MAX,
     table_value_len: 0,
+    // Each request says which of its client's functions is to answer it.
+    is_called_by_name: true,
 };
 
 const fn field(name: &'static str, kind: FieldKind, purpose: &'static str) -> Field {

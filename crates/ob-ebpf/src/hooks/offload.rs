@@ -204,6 +204,7 @@ pub const PREDICATE: World = World {
     scratch_len: PREDICATE_SCRATCH.len() as u32,
     data_len_max: LEN_MAX,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 /// What a request takes whose keys are all in the table (the paper's *OffFunc*).
@@ -224,6 +225,7 @@ pub const FUNCTION: World = World {
     scratch_len: FUNCTION_SCRATCH.len() as u32,
     data_len_max: LEN_MAX,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 /// Whether what was read is what the table meant, and what the client gets of it. It is called for each read of a request that a
@@ -247,6 +249,7 @@ pub const CHECK: World = World {
     scratch_len: CHECK_SCRATCH.len() as u32,
     data_len_max: LEN_MAX,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 /// The records in what the host writes to a file (the paper's *Cache*). It is called again for what follows while it says `next`.
@@ -274,6 +277,7 @@ pub const CACHE: World = World {
     scratch_len: CACHE_SCRATCH.len() as u32,
     data_len_max: DATA_LEN_MAX,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 /// The keys in what the host is about to read from a file, to change it later (the paper's *Invalidate*). It is called again while it
@@ -294,6 +298,7 @@ pub const INVALIDATE: World = World {
     scratch_len: INVALIDATE_SCRATCH.len() as u32,
     data_len_max: 0,
     table_value_len: 0,
+    is_called_by_name: false,
 };
 
 const DATA_MESSAGE: Field = field("data", FieldKind::Data, "a message of a client");

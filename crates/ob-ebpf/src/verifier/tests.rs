@@ -26,6 +26,7 @@ const WORLD: World = World {
     scratch_len: 64,
     data_len_max: 1 << 20,
     table_value_len: 24,
+    is_called_by_name: false,
 };
 
 fn program(source: &str) -> Arc<Program> {

@@ -46,6 +46,7 @@ const HOOK: World = World {
     scratch_len: 64,
     data_len_max: 1 << 20,
     table_value_len: 24,
+    is_called_by_name: false,
 };
 
 /// What a call is made with.

@@ -35,6 +35,7 @@ const WORLD: World = World {
     scratch_len: SCRATCH_LEN as u32,
     data_len_max: 4096,
     table_value_len: 16,
+    is_called_by_name: false,
 };
 
 /// What calls have besides their programs; and what is left there.
