@@ -195,6 +195,17 @@ impl Slice {
         self.len = self.len.min(len);
     }
 
+    /// Lets the first `count` bytes go, as [`Slice::truncate`] does with the last ones, and without counting anything.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.len, "advance by {count} of {}", self.len);
+        self.start += count;
+        self.len -= count;
+    }
+
     /// Joins two slices that lie side by side in one lot; gives both back where they do not.
     pub fn join(self, next: Slice) -> Result<Slice, (Slice, Slice)> {
         let adjacent = Arc::ptr_eq(&self.arena, &next.arena)

@@ -72,6 +72,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_let_go_in_front_is_nobodys_until_the_whole_comes_back() {
+        let pool = Pool::new(PAGE, 1);
+        let mut slice = pool.take().unwrap();
+        for (at, byte) in slice.iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        slice.advance(0);
+        slice.advance(10);
+        assert_eq!((slice.start(), slice.len(), slice[0]), (10, PAGE - 10, 10));
+        let rest = slice.split_off(20);
+        slice.truncate(5);
+        slice.advance(5);
+        assert!(slice.is_empty());
+        assert_eq!((rest[0], rest.len(), pool.blocks_out()), (30, PAGE - 30, 1));
+        drop(rest);
+        assert!(pool.take().is_none(), "an empty part is one, too");
+        drop(slice);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "advance by 11 of 10")]
+    fn no_slice_lets_go_of_more_than_it_has() {
+        let mut slice = Pool::new(10, 1).take().unwrap();
+        slice.truncate(10);
+        slice.advance(11);
+    }
+
+    #[test]
     fn a_block_comes_back_only_with_its_last_part() {
         let pool = Pool::new(PAGE, 1);
         let mut whole = pool.take().unwrap();

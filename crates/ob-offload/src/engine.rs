@@ -433,7 +433,7 @@ impl<A: Application> Engine<A> {
                         sink.bytes(buffer.get(start..end).unwrap_or_default());
                     } else {
                         buffer.truncate(end);
-                        drop(buffer.split_to(start));
+                        buffer.advance(start);
                         sink.slice(buffer);
                     }
                 }

@@ -117,12 +117,15 @@ impl Batch {
             let (span, found) = parts(&self.bytes).ok()?;
             let mut message = self.bytes.split_to(span);
             if let Some(parts) = found {
-                let mut inline = message.split_to(parts.inline.1);
-                drop(inline.split_to(parts.inline.0));
                 let payload = parts.payload.map(|(start, end)| {
-                    drop(message.split_to(start - parts.inline.1));
-                    message.split_to(end - start)
+                    let mut payload = message.split_off(parts.inline.1);
+                    payload.advance(start - parts.inline.1);
+                    payload.truncate(end - start);
+                    payload
                 });
+                let mut inline = message;
+                inline.truncate(parts.inline.1);
+                inline.advance(parts.inline.0);
                 debug_assert_eq!(parts.span, span);
                 return Some(Message { inline, payload });
             }

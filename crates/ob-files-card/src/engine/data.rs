@@ -619,9 +619,13 @@ impl CardFiles {
     }
 }
 
-/// Takes the next bytes of a transfer's buffer.
+/// Takes the next bytes of a transfer's buffer. Most transfers are one piece, which takes all of it as it is: to split a
+/// slice and to join it again counts its parts up and down.
 fn cut(transfer: &mut Transfer, len: u32) -> Option<Slice> {
-    transfer.buffer.as_mut().map(|buffer| buffer.split_to(len as usize))
+    match transfer.buffer.take_if(|buffer| buffer.len() == len as usize) {
+        Some(all) => Some(all),
+        None => transfer.buffer.as_mut().map(|buffer| buffer.split_to(len as usize)),
+    }
 }
 
 fn overlaps(one: (u64, u64), other: (u64, u64)) -> bool {

@@ -643,6 +643,7 @@ impl CardFiles {
         for slice in parts.drain(..).map(|(_, slice)| slice).chain(buffer) {
             whole = Some(match whole {
                 None => slice,
+                Some(front) if slice.is_empty() => front,
                 Some(front) => match front.join(slice) {
                     Ok(joined) => joined,
                     // They were cut from one slice, so they join.
