@@ -140,6 +140,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["not-revisited", "life-unmarked", "recovered-not-flushed", "durable-early"],
     },
+    Harness { package: "ob-files-card", test: "durable", build: Build::Plain, plants: &["flush-assumed"] },
     Harness { package: "ob-offload", test: "programmed", build: Build::Plain, plants: &["outdated-check"] },
     Harness { package: "ob-kv", test: "files_heard", build: Build::Plain, plants: &["file-unheard"] },
     Harness { package: "ob-kv", test: "clock_told", build: Build::Plain, plants: &["clock-untold"] },

@@ -30,6 +30,8 @@ pub(crate) enum Bug {
     TailKept,
     /// `change-uncounted`: resizing a file, or zeroing a part of it, does not make another version of it.
     ChangeUncounted,
+    /// `flush-assumed`: a durable write takes the flush of what the log says of its file for one of its own bytes.
+    FlushAssumed,
     /// `version-while-changing`: a file has a version while it is being changed.
     VersionWhileChanging,
 }
@@ -51,6 +53,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "flush-skipped" => Some(Bug::FlushSkipped),
         "hole-reused-early" => Some(Bug::HoleReusedEarly),
         "tail-kept" => Some(Bug::TailKept),
+        "flush-assumed" => Some(Bug::FlushAssumed),
         "change-uncounted" => Some(Bug::ChangeUncounted),
         "version-while-changing" => Some(Bug::VersionWhileChanging),
         _ => None,

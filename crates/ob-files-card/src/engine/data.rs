@@ -11,7 +11,7 @@ use ob_format::files::{CUT_LEN, RUNS_MAX, map_record_len, node_record_len};
 use ob_memory::Slice;
 use ob_wire_link::files::FileError;
 
-use super::{CardFiles, FlightId, Fresh, Kind, Outcome, Piece, RangeLock, Stage, Transfer};
+use super::{CardFiles, Durability, FlightId, Fresh, Kind, Outcome, Piece, RangeLock, Stage, Transfer};
 use crate::map::Extent;
 use crate::plant::{self, Bug};
 
@@ -71,6 +71,7 @@ impl CardFiles {
         }
         match self.map_holes(id, file, offset, end) {
             Ok(true) => {
+                self.choose_durability(id, file, end);
                 if let Some(flight) = self.flights.get_mut(id) {
                     flight.stage = Stage::Data;
                 }
@@ -84,6 +85,23 @@ impl CardFiles {
                 self.log_dirty(file);
                 self.answer_after(id, self.log.pending(), Err(error));
             }
+        }
+    }
+
+    /// Decides what makes a write durable. One that changes what the log says of the file waits for a frame and a flush behind
+    /// it in any case, so its pieces need not be made durable as well. Nothing but time depends on whether that was guessed right:
+    /// a write whose pieces are not durable waits for a flush of its own, whatever has become of the file meanwhile.
+    fn choose_durability(&mut self, id: FlightId, file: NodeId, end: u64) {
+        let durable = self.log.durable();
+        let awaits_flush = self
+            .tree
+            .file(file)
+            .is_ok_and(|found| end > found.size || found.map.is_dirty() || found.sequence > durable);
+        if let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut)
+            && transfer.durability == Durability::Pieces
+            && awaits_flush
+        {
+            transfer.durability = Durability::Flush;
         }
     }
 
@@ -380,7 +398,7 @@ impl CardFiles {
         let Some(Kind::Write(transfer)) = self.flights.get(id).map(|flight| &flight.kind) else {
             return false;
         };
-        let durable = transfer.durable;
+        let durable = transfer.durability == Durability::Pieces;
         if len >= block && self.is_direct(transfer, device) {
             let len = len - len % block;
             let range = (device, device + u64::from(len));
@@ -501,7 +519,7 @@ impl CardFiles {
                 let mut from = into;
                 from[skip as usize..][..data.len()].copy_from_slice(&data);
                 let durable = match self.flights.get(flight).map(|flight| &flight.kind) {
-                    Some(Kind::Write(transfer)) => transfer.durable,
+                    Some(Kind::Write(transfer)) => transfer.durability == Durability::Pieces,
                     _ => false,
                 };
                 let piece = Piece::Bounced { flight, at, data, skip, range, reading };

@@ -170,7 +170,7 @@ struct Transfer {
     cursor: u32,
     /// Pieces at the device.
     out: u32,
-    durable: bool,
+    durability: Durability,
     /// Segments promised and not yet taken.
     promised: u32,
     /// Bytes of the log promised.
@@ -181,6 +181,17 @@ struct Transfer {
     parts: Vec<(u32, Slice)>,
     /// Whether this write moved the file's end.
     grew: bool,
+}
+
+/// What makes a write durable before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Durability {
+    /// Nothing: nobody asked for it.
+    Unasked,
+    /// The device, with each piece; and a flush, if something that the log says of the file is not durable.
+    Pieces,
+    /// A flush that begins when all pieces are complete.
+    Flush,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -394,7 +405,7 @@ impl CardFiles {
             len,
             cursor: 0,
             out: 0,
-            durable,
+            durability: if durable { Durability::Pieces } else { Durability::Unasked },
             promised: 0,
             log_promised: 0,
             buffer: Some(buffer),
@@ -527,10 +538,16 @@ impl CardFiles {
         let Some(flight) = self.flights.get(id) else { return };
         let (file, failed) = (flight.file(), flight.error.is_some());
         let (Some(file), false) = (file, failed) else { return self.answer(id) };
-        let durable = matches!(&flight.kind, Kind::Write(transfer) if transfer.durable);
+        let durability = match &flight.kind {
+            Kind::Write(transfer) => transfer.durability,
+            _ => Durability::Unasked,
+        };
         let Ok(found) = self.tree.file_mut(file) else {
             // A loss of power may bring it back, and then what was written durably must be in it.
-            return if durable { self.wait_flush(id) } else { self.answer(id) };
+            return match durability {
+                Durability::Unasked => self.answer(id),
+                Durability::Pieces | Durability::Flush => self.wait_flush(id),
+            };
         };
         match &flight.kind {
             Kind::Write(transfer) => {
@@ -538,7 +555,16 @@ impl CardFiles {
                 if transfer.grew {
                     found.visible = found.visible.max(transfer.end()).min(found.size);
                 }
-                let flush = durable && found.sequence > self.log.durable();
+                let flush = match durability {
+                    Durability::Unasked => false,
+                    Durability::Pieces => found.sequence > self.log.durable(),
+                    // Its frame says nothing here: another write of the file may have logged what this one changed, and have
+                    // had it flushed, before this one's bytes were at the device.
+                    Durability::Flush if plant::is_planted(Bug::FlushAssumed) => {
+                        found.sequence > self.log.durable()
+                    }
+                    Durability::Flush => true,
+                };
                 if found.fresh {
                     self.date_fresh(file);
                 }
