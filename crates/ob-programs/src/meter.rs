@@ -123,7 +123,7 @@ mod tests {
                     waits += 1;
                 }
                 assert!(meter.admits(|| ready), "{share}: {call}");
-                meter.spend(1 + call % 997);
+                meter.spend((1 + call % 997) * share.min(100));
                 now = ready + Duration::from_nanos(u64::from(call % 7));
             }
             assert!(waits > 100, "{share}: {waits}");
