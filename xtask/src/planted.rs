@@ -207,6 +207,7 @@ pub const HARNESSES: &[Harness] = &[
         test: "model",
         build: Build::Plain,
         plants: &[
+            "length-unawaited",
             "answer-before-durable",
             "read-before-durable",
             "compaction-drops-live",
