@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -27,12 +27,14 @@ pub(crate) struct Arena {
     /// Top of the stack of free lots in the low half, a count of pops in the high half: without the count, a
     /// lot popped and pushed back between another thread's load and exchange would corrupt the stack.
     free: AtomicU64,
+    /// How many lots have gone back to the stack.
+    returned: AtomicU64,
     /// Whether lots go back to the stack (a pool) or are looked at by their owner (a mirror).
     pooled: bool,
 }
 
 // SAFETY: the base pointer is owned by the arena alone; bytes behind it are only reached through slices, which
-// never overlap, and the bookkeeping is atomic.
+// overlap only where nobody writes any more, and the bookkeeping is atomic.
 unsafe impl Send for Arena {}
 // SAFETY: as above; `&Arena` gives no access to the bytes.
 unsafe impl Sync for Arena {}
@@ -57,7 +59,8 @@ impl Arena {
                 top = index as u32;
             }
         }
-        Arc::new(Self { base, layout, lots, free: AtomicU64::new(u64::from(top)), pooled })
+        let (free, returned) = (AtomicU64::new(u64::from(top)), AtomicU64::new(0));
+        Arc::new(Self { base, layout, lots, free, returned, pooled })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -82,10 +85,14 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// No other slice may cover any byte of `start..start + len` now or later, until this one is dropped.
+    /// No other slice may cover any byte of `start..start + len` now or later, until this one is dropped; or none of
+    /// those that do is ever written through.
     pub(crate) unsafe fn slice(self: &Arc<Self>, lot: u32, start: usize, len: usize) -> Slice {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len()), "a slice lies in its arena");
-        self.lots[lot as usize].slices.fetch_add(1, Ordering::Relaxed);
+        let before = self.lots[lot as usize].slices.fetch_add(1, Ordering::Relaxed);
+        // A count that wrapped around would free what somebody holds. Only slices that are forgotten without being
+        // dropped could ever get it there.
+        assert!(before < u32::MAX / 2, "a lot has fewer than 2^31 slices");
         Slice { arena: Arc::clone(self), lot, start, len }
     }
 
@@ -123,7 +130,14 @@ impl Arena {
             // Whoever takes the lot next must see everything its former holders did.
             fence(Ordering::Acquire);
             self.push(lot);
+            // After the push: who sees the new count finds the lot.
+            self.returned.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// How many lots have gone back.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned.load(Ordering::Acquire)
     }
 }
 
@@ -218,6 +232,17 @@ impl Slice {
         // the joined slice's. The lot's count cannot reach zero in between.
         let joined = unsafe { self.arena.slice(self.lot, self.start, self.len + next.len) };
         Ok(joined)
+    }
+
+    /// One more slice over a part of these bytes.
+    ///
+    /// # Safety
+    ///
+    /// Neither `self` nor what is returned may be written through from now on.
+    pub(crate) unsafe fn alias(&self, range: Range<usize>) -> Slice {
+        assert!(range.start <= range.end && range.end <= self.len, "a part lies in its slice");
+        // SAFETY: the caller promises that nobody writes there; the lot's count is not zero, because `self` is there.
+        unsafe { self.arena.slice(self.lot, self.start + range.start, range.end - range.start) }
     }
 
     pub(crate) fn lies_in(&self, arena: &Arc<Arena>, lot: u32) -> bool {

@@ -3,7 +3,9 @@
 //! ```text
 //!   Pool  ──take──▶ Slice ─┐                      the card's own memory:
 //!   Mirror ─take──▶ Slice ─┼─▶ device, socket, DMA   one owner a byte, no copy,
-//!                          └──drop──▶ back home       no allocation after start-up
+//!                     │    └──drop──▶ back home       no allocation after start-up
+//!                   share
+//!                     └──▶ Shared, Shared, …           many readers, nobody writes any more
 //!
 //!   Region: memory that the *other* half can write at any moment; reached by 8-byte words
 //!           and by copies, never by reference.
@@ -11,7 +13,7 @@
 //!
 //! [`Slice`] is how a buffer travels: whoever holds it is the only one who can touch its bytes, so an operation
 //! in flight (a device read, a transfer) takes the slice along and gives it back with its completion. That makes
-//! zero-copy I/O safe in crates that forbid `unsafe`.
+//! zero-copy I/O safe in crates that forbid `unsafe`. What is complete and wanted in several places becomes a [`Shared`].
 //!
 //! This crate stands below `ob-core` because the traits there pass slices around. It is one of the few homes of
 //! `unsafe`; Miri runs over all of it, and under `cfg(loom)` a [`Region`] records every access so that loom can
@@ -25,11 +27,13 @@ mod region;
 #[cfg(loom)]
 #[path = "region_loom.rs"]
 mod region;
+mod shared;
 
 pub use arena::{ArenaSpan, Slice};
 pub use mirror::Mirror;
 pub use pool::Pool;
 pub use region::Region;
+pub use shared::Shared;
 
 /// The size and alignment that registered memory is laid out in: one page, which is also at least the block of
 /// any device that can be opened with `O_DIRECT`.
