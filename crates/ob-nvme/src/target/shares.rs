@@ -178,7 +178,7 @@ impl Shares {
         Lease { holder: Arc::clone(holder), class }
     }
 
-    /// How many leases have ended: what waits for a block need not be looked at again before this changes.
+    /// How many leases have ended.
     pub(super) fn returned(&self) -> u64 {
         self.totals.returned.load(Ordering::Relaxed)
     }
