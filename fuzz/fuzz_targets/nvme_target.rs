@@ -121,7 +121,7 @@ impl World {
         let mut rig = Rig::with(config);
         let spare = NamespaceSpec {
             nsid: Some(1),
-            backend: BackendId(0),
+            backing: BackendId(0).into(),
             blocks: BLOCKS,
             block_len: BLOCK as u32,
             uuid: [7; 16],
@@ -138,7 +138,7 @@ impl World {
         let hosts = HostPolicy::Listed(vec![HostSpec { nqn: nqn(HOST), secrets }]);
         let guarded = SubsystemSpec { hosts, ..SubsystemSpec::open(nqn(GUARDED), "2") };
         let guarded = control.add_subsystem(guarded).expect("there is none of this name");
-        let namespace = NamespaceSpec { backend: BackendId(9), uuid: [9; 16], ..spare.clone() };
+        let namespace = NamespaceSpec { backing: BackendId(9).into(), uuid: [9; 16], ..spare.clone() };
         control.add_namespace(guarded, &namespace).expect("there is none");
         let mut world =
             Self { rig, watches: Vec::new(), controllers: vec![ControllerId::DYNAMIC], spare, guarded };

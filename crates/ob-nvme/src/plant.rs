@@ -26,6 +26,10 @@ pub(crate) enum Bug {
     OffsetUnchecked,
     /// A namespace's reservations hold for nobody who has waited.
     AdmittedForEver,
+    /// Reads for a service do not wait for those who have the range.
+    ChainsPassRanges,
+    /// What a lost association left with a service is not waited for.
+    ServiceForgotten,
 }
 
 /// Whether this bug is on.
@@ -44,6 +48,8 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "pair-unlocked" => Some(Bug::PairUnlocked),
         "offset-unchecked" => Some(Bug::OffsetUnchecked),
         "admitted-for-ever" => Some(Bug::AdmittedForEver),
+        "chains-pass-ranges" => Some(Bug::ChainsPassRanges),
+        "service-forgotten" => Some(Bug::ServiceForgotten),
         _ => None,
     });
     *planted == Some(bug)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Connect ─▶ Control ─▶ superseded? ─▶ their connections close ─▶ their writes are done ─▶ answer
-//!   end ─▶ commands on devices become orphans: nobody is answered, and who overlaps an orphaned write waits
+//!   end ─▶ commands on devices and with services become orphans: nobody is answered, and who overlaps an orphaned write waits
 //! ```
 
 use std::cmp::Reverse;
@@ -250,8 +250,14 @@ impl Target {
         self.hungry.retain(|hungry| *hungry != key);
         self.starving.retain(|starving| *starving != key);
         let has_backlog = self.backlog.len() > 0;
+        let mut has_foreign = false;
         for flight in flights.into_iter().flatten() {
+            has_foreign |=
+                self.flights.get(flight).is_some_and(|flight| matches!(flight.work, Work::Foreign(_)));
             self.orphan(flight);
+        }
+        if has_foreign {
+            self.end_foreign(key);
         }
         if has_backlog {
             self.backlog.retain(|key| self.flights.get(key).is_some());
@@ -266,9 +272,10 @@ impl Target {
     }
 
     /// A command's connection is gone.
-    fn orphan(&mut self, key: FlightKey) {
+    pub(super) fn orphan(&mut self, key: FlightKey) {
         let Some(flight) = self.flights.get_mut(key) else { return };
-        if flight.state != State::Device {
+        let is_served = flight.state == State::Service;
+        if flight.state != State::Device && !is_served {
             self.flights.remove(key);
             self.ranges_freed |= self.ranges.release(key);
             self.blocked.retain(|blocked| *blocked != key);
@@ -276,12 +283,16 @@ impl Target {
             return;
         }
         flight.state = State::Orphan;
-        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller)
+        if let (Some(io), Some(controller)) = (flight.work.io(), flight.controller)
             && io.changes_data()
-            && !plant::is_planted(Bug::OrphansForgotten)
+            && !plant::is_planted(if is_served { Bug::ServiceForgotten } else { Bug::OrphansForgotten })
         {
             *self.orphans.entry(controller).or_default() += 1;
-            self.ranges.hold(io.backend, io.offset, io.len, key);
+            let (offset, len) = if is_served { io.reach() } else { (io.offset, io.len) };
+            self.ranges.hold(io.place, offset, len, key);
+        }
+        if is_served {
+            self.foreign_ended(key);
         }
     }
 }

@@ -3,7 +3,9 @@
 //! Data of capsules has a pool of its own. A connection that finds it empty stops reading, and what holds its buffers
 //! waits for devices alone; solicited writes, which wait for bytes that may lie behind such a stop, never take from it.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ob_memory::{ArenaSpan, Pool, Slice};
@@ -26,10 +28,62 @@ pub(super) struct Buffers {
     connection_transfer_max: usize,
 }
 
-/// A buffer, and that it is held.
-pub(super) struct Block {
+/// A buffer of the target's, counted for the connection whose command has it.
+///
+/// What is read for a service, what a host sent along with a command, and what an answer is sent from. Dropped, it goes
+/// back; so it does with the answer that it is given to.
+pub struct Loan {
     pub(super) slice: Slice,
-    pub(super) lease: Lease,
+    /// Parts that were cut off are counted with what they were cut from.
+    pub(super) lease: Option<Lease>,
+}
+
+impl Loan {
+    /// Keeps the memory and ends the loan: it is no more counted for the connection, and how much is kept in this way is
+    /// for whoever keeps it to bound. The target's buffers are as many fewer until it is dropped.
+    pub fn into_slice(self) -> Slice {
+        self.slice
+    }
+
+    /// Keeps the first `len` bytes, if there are more.
+    pub fn truncate(&mut self, len: usize) {
+        self.slice.truncate(len);
+    }
+
+    /// Cuts off everything from `at` on, to be filled by a read of its own; [`Loan::join`] puts it back. `None` beyond the
+    /// end.
+    pub fn split_off(&mut self, at: usize) -> Option<Loan> {
+        (at <= self.slice.len()).then(|| Loan { slice: self.slice.split_off(at), lease: None })
+    }
+
+    /// Puts together what lies side by side; gives both back where it does not.
+    pub fn join(self, next: Loan) -> Result<Loan, (Loan, Loan)> {
+        let (lease, other) = (self.lease, next.lease);
+        match self.slice.join(next.slice) {
+            Ok(slice) => Ok(Loan { slice, lease: lease.or(other) }),
+            Err((slice, next)) => Err((Loan { slice, lease }, Loan { slice: next, lease: other })),
+        }
+    }
+}
+
+impl Deref for Loan {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.slice
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.slice
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Loan({:?})", self.slice)
+    }
 }
 
 impl Buffers {
@@ -73,13 +127,13 @@ impl Buffers {
     }
 
     /// A buffer for a capsule's data.
-    pub(super) fn for_capsule(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+    pub(super) fn for_capsule(&self, holder: &Arc<Holder>, len: usize) -> Option<Loan> {
         self.block(holder, Class::Capsule, &self.capsules, len)
     }
 
     /// A buffer for a read, or for a write that is asked for: of the shortest size that fits and has one left for this
     /// connection.
-    pub(super) fn for_transfer(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+    pub(super) fn for_transfer(&self, holder: &Arc<Holder>, len: usize) -> Option<Loan> {
         let held: usize =
             self.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
         let fits = |pool: &Pool| {
@@ -90,7 +144,7 @@ impl Buffers {
     }
 
     /// The first of the two buffers of a comparison; the lease is for both.
-    pub(super) fn for_compare(&self, holder: &Arc<Holder>, len: usize) -> Option<Block> {
+    pub(super) fn for_compare(&self, holder: &Arc<Holder>, len: usize) -> Option<Loan> {
         self.block(holder, Class::Compare, &self.compares, len)
     }
 
@@ -116,11 +170,11 @@ impl Buffers {
         self.pools().map(Pool::returned).sum::<u64>() + self.shares.returned()
     }
 
-    fn block(&self, holder: &Arc<Holder>, class: Class, pool: &Pool, len: usize) -> Option<Block> {
+    fn block(&self, holder: &Arc<Holder>, class: Class, pool: &Pool, len: usize) -> Option<Loan> {
         if !self.shares.may_lease(holder, class) {
             return None;
         }
-        Some(Block { slice: cut(pool, len)?, lease: self.shares.lease(holder, class) })
+        Some(Loan { slice: cut(pool, len)?, lease: Some(self.shares.lease(holder, class)) })
     }
 
     /// Where they lie, for registration.
@@ -162,13 +216,13 @@ mod tests {
         let config = TargetConfig { transfer_memory: 1 << 20, ..TargetConfig::default() };
         let mut buffers = Buffers::new(&config, 8192);
         let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
-        let small: Vec<Block> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
+        let small: Vec<Loan> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
         assert_eq!(small.len(), 8 + 2 + 1, "an eighth of the blocks of every size");
         assert!(small.iter().all(|block| block.slice.len() == 512));
         assert_eq!(buffers.memory_used(), 8 * SMALL_LEN + 2 * MIDDLE_LEN + TRANSFER_LEN_MAX);
         drop(small);
         assert_eq!(buffers.memory_used(), 0);
-        let large: Vec<Block> =
+        let large: Vec<Loan> =
             std::iter::from_fn(|| buffers.for_transfer(&holder, TRANSFER_LEN_MAX)).collect();
         assert_eq!(large.len(), 1);
         assert!(buffers.for_transfer(&holder, 4096).is_some(), "the large ones leave the small ones alone");
@@ -180,7 +234,7 @@ mod tests {
         let config = TargetConfig { connection_transfer_max: 300 << 10, ..TargetConfig::default() };
         let mut buffers = Buffers::new(&config, 8192);
         let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
-        let taken: Vec<Block> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
+        let taken: Vec<Loan> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
         let bytes: usize =
             buffers.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
         assert!(bytes <= 300 << 10 && taken.len() == 75, "{} blocks of {bytes} bytes", taken.len());

@@ -2,8 +2,41 @@
 
 use std::time::Duration;
 
+use ob_wire_nvme::command::DataDirection;
+
 /// Bytes of the largest transfer of one command, as Identify's MDTS says it: 32 pages of 4 KiB.
 pub const TRANSFER_LEN_MAX: usize = 128 << 10;
+
+/// An opcode of I/O queues that a service answers: see [`super::Target::next_foreign`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignOpcode {
+    opcode: u8,
+    data_len_max: u32,
+}
+
+impl ForeignOpcode {
+    /// A vendor's opcode (80h to FFh). Its two lowest bits say which way data goes, and how much it may be is said here. `None`
+    /// for other opcodes, for data both ways, and for more than [`TRANSFER_LEN_MAX`].
+    #[must_use]
+    pub const fn new(opcode: u8, data_len_max: u32) -> Option<Self> {
+        let is_served = opcode >= 0x80
+            && !matches!(DataDirection::of(opcode), DataDirection::Both)
+            && data_len_max as usize <= TRANSFER_LEN_MAX;
+        if is_served { Some(Self { opcode, data_len_max }) } else { None }
+    }
+
+    /// The opcode.
+    #[must_use]
+    pub const fn opcode(self) -> u8 {
+        self.opcode
+    }
+
+    /// The most bytes of data.
+    #[must_use]
+    pub const fn data_len_max(self) -> u32 {
+        self.data_len_max
+    }
+}
 
 /// The bounds of a [`super::Target`].
 #[derive(Clone, Debug)]
@@ -49,6 +82,15 @@ pub struct TargetConfig {
     pub fused_timeout: Duration,
     /// How long a connection that is given up may take to hear of it.
     pub close_timeout: Duration,
+    /// Opcodes of I/O queues that a service answers; of one that is named twice, the first.
+    pub foreign: Vec<ForeignOpcode>,
+}
+
+impl TargetConfig {
+    /// What is said of an opcode, if a service answers it.
+    pub(super) fn foreign(&self, opcode: u8) -> Option<ForeignOpcode> {
+        self.foreign.iter().find(|foreign| foreign.opcode == opcode).copied()
+    }
 }
 
 impl Default for TargetConfig {
@@ -73,6 +115,7 @@ impl Default for TargetConfig {
             drain_timeout: Duration::from_secs(120),
             fused_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(2),
+            foreign: Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ob_core::{ConnectionId, Instant};
-use ob_memory::Slice;
+use ob_memory::{Shared, Slice};
 use ob_wire_nvme::pdu::{DataTransfer, ReadyToTransfer, digest};
 use ob_wire_nvme::{CommandId, CompletionEntry, QueueId, Status, TransferTag};
 
@@ -233,10 +233,7 @@ impl Connection {
     /// Puts data and, unless the data says it all, a response into the output.
     pub(super) fn respond_with_data(&mut self, command: CommandId, data: Data, result: u64) {
         let is_success = result == 0 && self.queue.as_ref().is_some_and(|queue| queue.flow_control_off);
-        let bytes: &[u8] = match &data {
-            Data::Slice(slice, _) => slice,
-            Data::Owned(bytes) => bytes,
-        };
+        let bytes = data.bytes();
         let framing = self.stream.framing();
         let header = framing.data(&DataTransfer {
             command,
@@ -250,6 +247,7 @@ impl Connection {
         self.output.push(&header);
         match data {
             Data::Slice(slice, lease) => self.output.push_payload(slice, lease),
+            Data::Shared(shared) => self.output.push_shared(shared),
             Data::Owned(bytes) => self.output.push_owned(bytes),
         }
         if let Some(data_digest) = data_digest {
@@ -271,7 +269,22 @@ impl Connection {
 /// What a command gives back.
 pub(super) enum Data {
     Slice(Slice, Option<Lease>),
+    Shared(Shared),
     Owned(Vec<u8>),
+}
+
+impl Data {
+    pub(super) fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Slice(slice, _) => slice,
+            Self::Shared(shared) => shared,
+            Self::Owned(bytes) => bytes,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -40,6 +40,12 @@ pub struct TargetCounts {
     pub compares: u64,
     /// Verify.
     pub verifies: u64,
+    /// Commands that were handed to a service, reads and writes of its namespaces included.
+    pub foreign: u64,
+    /// Reads that services had made for them.
+    pub foreign_reads: u64,
+    /// Commands that services have now.
+    pub in_service: u64,
     /// Commands that were answered with an error.
     pub failed: u64,
     /// Bytes of data that went to hosts.
@@ -148,6 +154,9 @@ impl AddAssign for TargetCounts {
             dataset,
             compares,
             verifies,
+            foreign,
+            foreign_reads,
+            in_service,
             failed,
             bytes_read,
             bytes_written,

@@ -1,4 +1,4 @@
-//! What becomes of a command: answered by `Control`, or on its way to a device.
+//! What becomes of a command: answered by `Control`, or on its way to a device or a service.
 
 use ob_core::Instant;
 use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, Fuse, IoOpcode};
@@ -6,11 +6,11 @@ use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
 use super::Target;
-use super::buffers::Block;
+use super::buffers::Loan;
 use super::connection::{ConnectionKey, Data, FirstHalf};
 use super::control::{QueueIdentity, Verdict};
 use super::flight::{Flight, FlightKey, State, Work};
-use super::io::{Io, IoKind};
+use super::io::{Io, IoKind, Place};
 use super::receive::CapsuleData;
 
 /// A command in the moment of its arrival.
@@ -97,25 +97,17 @@ impl Target {
             _ => entry.data_pointer(data_len)?,
         };
         let wants_data = direction == DataDirection::ToController;
-        let flight = |state: State| Flight {
-            connection: key,
-            controller: queue.map(|queue| queue.controller),
-            command: entry.command(),
-            state,
-            work: Work::Control(*entry),
+        let controller = queue.map(|queue| queue.controller);
+        let flight = || Flight {
             transfer_len: pointer.len(),
-            received: 0,
-            failed: None,
-            data: None,
-            other: None,
-            lease: None,
+            ..Flight::new(key, controller, entry.command(), Work::Control(*entry))
         };
         match (wants_data, pointer) {
             (true, DataPointer::Transport { len }) => {
                 if len > ADMIN_CAPSULE_DATA_MAX {
                     return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
                 }
-                self.enter_waiting(now, flight(State::Buffer));
+                self.enter_waiting(now, flight());
             }
             (true, DataPointer::InCapsule { offset, len }) => {
                 let block = cut(data, offset, len as usize)?;
@@ -225,11 +217,22 @@ impl Target {
     ) -> Result<(), Status> {
         let (key, entry) = (arrival.key, arrival.entry);
         let invalid_opcode = Status::INVALID_OPCODE.with_do_not_retry();
+        if let Some(opcode) = self.config.foreign(entry.opcode) {
+            // No opcode of a service is a half of a pair.
+            let is_fused = first.is_some();
+            return match is_fused {
+                true => Err(Status::INVALID_FIELD.with_do_not_retry()),
+                false => self.begin_vendor(now, queue, arrival, opcode),
+            };
+        }
         let opcode = IoOpcode::try_from(entry.opcode).map_err(|_| invalid_opcode)?;
         let nsid = entry.namespace().0;
         let namespace = self.control.namespace(queue.controller, nsid)?;
-        let mut io = Io::parse(opcode, entry, nsid, namespace)?;
+        let mut io = Io::parse(opcode, entry, namespace)?;
         self.control.admit(queue, namespace, io.access())?;
+        if matches!(io.place, Place::Foreign(_)) && (io.kind == IoKind::Compare || first.is_some()) {
+            return Err(invalid_opcode);
+        }
         // A comparison is followed by a write and by nothing else (FUSES); neither half is executed then.
         if first.is_some() && io.kind != IoKind::Write {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
@@ -243,19 +246,10 @@ impl Target {
         }
         self.counts.count_io(io.kind);
         self.control.count_io(now, queue.controller, io.count());
-        let mut flight = Flight {
-            connection: key,
-            controller: Some(queue.controller),
-            command: entry.command(),
-            state: State::Buffer,
-            work: Work::Io(io),
-            transfer_len: 0,
-            received: 0,
-            failed: None,
-            data: None,
-            other: None,
-            lease: None,
-        };
+        if matches!(io.place, Place::Foreign(_)) {
+            return self.begin_foreign(now, queue, arrival, io);
+        }
+        let mut flight = Flight::new(key, Some(queue.controller), entry.command(), Work::Io(io));
         match io.kind {
             IoKind::Verify => {
                 flight.transfer_len = io.chunk_len() as u32;
@@ -290,8 +284,8 @@ impl Target {
                 return Err(Status::INVALID_SGL_TYPE.with_do_not_retry());
             }
             (DataPointer::InCapsule { offset, .. }, _) => {
-                let Block { slice, lease } = cut(data, offset, transfer_len)?;
-                (flight.data, flight.lease) = (Some(slice), Some(lease));
+                let Loan { slice, lease } = cut(data, offset, transfer_len)?;
+                (flight.data, flight.lease) = (Some(slice), lease);
                 let flight = self.enter_fused(now, flight, entry, first)?;
                 self.data_ready(now, flight);
             }
@@ -313,7 +307,7 @@ impl Target {
         flight
     }
 
-    fn enter_waiting(&mut self, now: Instant, flight: Flight) {
+    pub(super) fn enter_waiting(&mut self, now: Instant, flight: Flight) {
         let connection = flight.connection;
         let flight = self.enter(flight);
         self.wait_for_buffer(now, connection, flight);
@@ -334,6 +328,12 @@ impl Target {
                 }
                 self.begin(key);
             }
+            Work::Foreign(_) => {
+                if has_waited && let Err(status) = self.check_again(key) {
+                    return self.finish(key, Err(status));
+                }
+                self.hand_out(key);
+            }
         }
     }
 
@@ -349,11 +349,11 @@ impl Target {
 }
 
 /// The part of a capsule's data that a command names.
-fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Block, Status> {
+pub(super) fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Loan, Status> {
     match data {
         CapsuleData::Unusable(status) => Err(status),
         CapsuleData::None => Err(Status::INVALID_SGL_LENGTH.with_do_not_retry()),
-        CapsuleData::Block(Block { mut slice, lease }) => {
+        CapsuleData::Loan(Loan { mut slice, lease }) => {
             let offset = offset as usize;
             if offset.checked_add(len).is_none_or(|end| end > slice.len()) {
                 return Err(Status::INVALID_SGL_LENGTH.with_do_not_retry());
@@ -363,7 +363,7 @@ fn cut(data: CapsuleData, offset: u32, len: usize) -> Result<Block, Status> {
                 slice.copy_within(offset..offset + len, 0);
             }
             slice.truncate(len);
-            Ok(Block { slice, lease })
+            Ok(Loan { slice, lease })
         }
     }
 }

@@ -6,6 +6,7 @@ use ob_wire_nvme::{CommandId, Status, SubmissionEntry};
 
 use super::connection::ConnectionKey;
 use super::control::{ControllerKey, NamespaceKey};
+use super::foreign::Foreign;
 use super::io::Io;
 use super::shares::Lease;
 
@@ -41,7 +42,9 @@ pub(super) enum State {
     Queued,
     /// A device.
     Device,
-    /// A device, and nobody waits for the answer: its connection is gone.
+    /// A service.
+    Service,
+    /// A device or a service, and nobody waits for the answer: its connection is gone.
     Orphan,
 }
 
@@ -51,6 +54,19 @@ pub(super) enum Work {
     Control(SubmissionEntry),
     /// Something that devices do.
     Io(Io),
+    /// Something that a service does.
+    Foreign(Foreign),
+}
+
+impl Work {
+    /// What it does to a namespace, if it is a command of the NVM command set.
+    pub(super) fn io(&self) -> Option<&Io> {
+        match self {
+            Self::Io(io) => Some(io),
+            Self::Foreign(foreign) => foreign.io.as_ref(),
+            Self::Control(_) => None,
+        }
+    }
 }
 
 /// One command.
@@ -73,6 +89,33 @@ pub(super) struct Flight {
     pub(super) other: Option<Slice>,
     /// What says that `data` is held; a comparison's is for `other` too.
     pub(super) lease: Option<Lease>,
+    /// The command of a service that this is a read for; such a read is no command of its own.
+    pub(super) owner: Option<FlightKey>,
+}
+
+impl Flight {
+    /// One that has nothing yet.
+    pub(super) fn new(
+        connection: ConnectionKey,
+        controller: Option<ControllerKey>,
+        command: CommandId,
+        work: Work,
+    ) -> Self {
+        Self {
+            connection,
+            controller,
+            command,
+            state: State::Buffer,
+            work,
+            transfer_len: 0,
+            received: 0,
+            failed: None,
+            data: None,
+            other: None,
+            lease: None,
+            owner: None,
+        }
+    }
 }
 
 /// All of them.
@@ -95,8 +138,8 @@ impl Flights {
             slot.flight = Some(flight);
             return FlightKey { index, generation: slot.generation };
         }
-        // Bounded: a connection has no more commands than its queue, connections are counted, and those that are gone
-        // leave what devices have taken.
+        // Bounded: a connection has no more commands than its queue, connections are counted, those that are gone
+        // leave what devices and services have taken, and every read for a service has a buffer.
         let index = self.slots.len() as u32;
         self.slots.push(Slot { generation: 1, flight: Some(flight) });
         FlightKey { index, generation: 1 }
@@ -133,14 +176,35 @@ impl Flights {
         self.slots.iter().filter_map(|slot| slot.flight.as_ref()).any(|flight| {
             flight.controller.is_some_and(|controller| controllers.contains(&controller))
                 && !matches!(flight.state, State::Data(_) | State::Buffer)
-                && matches!(&flight.work, Work::Io(io) if io.namespace == namespace
-                    && (flight.state != State::Partner || io.partner.is_some()))
+                && flight.work.io().is_some_and(|io| {
+                    io.namespace == namespace && (flight.state != State::Partner || io.partner.is_some())
+                })
         })
     }
 
     pub(super) fn orphans(&self) -> usize {
         let flights = self.slots.iter().filter_map(|slot| slot.flight.as_ref());
         flights.filter(|flight| flight.state == State::Orphan).count()
+    }
+
+    /// How many services have.
+    pub(super) fn in_service(&self) -> usize {
+        let flights = self.slots.iter().filter_map(|slot| slot.flight.as_ref());
+        let is_foreign = |flight: &&Flight| matches!(flight.work, Work::Foreign(_));
+        flights
+            .filter(is_foreign)
+            .filter(|flight| matches!(flight.state, State::Service | State::Orphan))
+            .count()
+    }
+
+    /// The reads that commands of a connection have had services make.
+    pub(super) fn reads_of(&self, connection: ConnectionKey) -> Vec<FlightKey> {
+        let slots = self.slots.iter().enumerate();
+        let reads = slots.filter(|(_, slot)| {
+            let flight = slot.flight.as_ref();
+            flight.is_some_and(|flight| flight.owner.is_some() && flight.connection == connection)
+        });
+        reads.map(|(index, slot)| FlightKey { index: index as u32, generation: slot.generation }).collect()
     }
 
     /// Those on devices or on their way there, with what they do.

@@ -4,6 +4,8 @@
 //!   received ─▶ receive ─▶ dispatch ─┬─▶ Control ──────────────────────────▶ answer ─▶ Output ─▶ transmit
 //!               (PDUs,               └─▶ io ─▶ next_device_op … completed ──▶   │
 //!                payload)                       (driver, device)                 │
+//!                                     ├─▶ foreign ─▶ next_foreign … foreign_done ▶   │
+//!                                     │              (service)                       │
 //!   pump: what waited for a buffer, a range, an event of Control ────────────────┘
 //! ```
 //!
@@ -20,6 +22,7 @@ pub mod control;
 mod counts;
 mod dispatch;
 mod flight;
+mod foreign;
 mod io;
 mod proofs;
 mod receive;
@@ -35,9 +38,11 @@ use ob_core::{ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
 use ob_wire_nvme::Status;
 
-pub use config::{TRANSFER_LEN_MAX, TargetConfig};
+pub use buffers::Loan;
+pub use config::{ForeignOpcode, TRANSFER_LEN_MAX, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;
+pub use foreign::{Answer, ForeignCommand, ForeignEvent, ForeignKey, LendError, ReadRefused};
 
 use associations::{PendingAnswer, PendingConnect};
 use backlog::Backlog;
@@ -45,6 +50,7 @@ use buffers::Buffers;
 use connection::Connection;
 use control::{BackendId, Control, ControllerKey, NamespaceKey, Path, PortKey, SubsystemKey};
 use flight::{FlightKey, Flights};
+use foreign::Handed;
 use io::Ranges;
 use proofs::Proofs;
 
@@ -105,6 +111,8 @@ pub struct Target {
     changed_reservations: VecDeque<ReservationsChanged>,
     /// Operations for devices.
     backlog: Backlog,
+    /// What services have to hear.
+    foreign: Handed,
     dirty: VecDeque<ConnectionKey>,
     actions: VecDeque<ConnectionAction>,
     sweep_at: Option<Instant>,
@@ -118,7 +126,8 @@ struct Slot {
 
 impl Target {
     /// A target without connections. What it serves is in `control`.
-    pub fn new(config: TargetConfig, control: Control) -> Self {
+    pub fn new(config: TargetConfig, mut control: Control) -> Self {
+        control.set_foreign_opcodes(config.foreign.iter().map(|foreign| foreign.opcode()).collect());
         Self {
             buffers: Buffers::new(&config, control.config().in_capsule_len),
             scratch: vec![0; config.receive_len.max(RECEIVE_LEN_IN_TRANSFER)],
@@ -141,6 +150,7 @@ impl Target {
             proofs: Proofs::default(),
             changed_reservations: VecDeque::new(),
             backlog: Backlog::default(),
+            foreign: Handed::default(),
             dirty: VecDeque::new(),
             actions: VecDeque::new(),
             sweep_at: None,
@@ -188,6 +198,7 @@ impl Target {
             connections: connections().count() as u64,
             in_flight: self.flights.len() as u64,
             orphans: self.flights.orphans() as u64,
+            in_service: self.flights.in_service() as u64,
             waiting_for_buffer: connections().map(|connection| connection.waiting.len() as u64).sum(),
             waiting_for_range: (self.blocked.len() + self.pairs.len()) as u64,
             waiting_for_proof: self.proofs.len() as u64,

@@ -5,7 +5,7 @@ use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::{DataTransfer, Layout, Pdu, PduError, Role};
 use ob_wire_nvme::{QueueId, Status, SubmissionEntry};
 
-use super::buffers::Block;
+use super::buffers::Loan;
 use super::connection::{ConnectionKey, Stall};
 use super::stream::{Payload, Peek, Purpose, Sink};
 use super::{RECEIVE_LEN_IN_TRANSFER, Target};
@@ -23,7 +23,7 @@ pub(super) enum CapsuleData {
     /// Nothing.
     None,
     /// Data.
-    Block(Block),
+    Loan(Loan),
     /// Data that the command has to fail for.
     Unusable(Status),
 }
@@ -179,10 +179,10 @@ impl Target {
         let sink = if is_compare {
             // A half of a fused pair may wait long for the other: it must not hold what every capsule needs.
             let block = self.buffers.for_compare(&connection.holder, layout.data_len);
-            block.map_or((Sink::Nowhere, None), |block| (Sink::Slice(block.slice, 0), Some(block.lease)))
+            block.map_or((Sink::Nowhere, None), |block| (Sink::Slice(block.slice, 0), block.lease))
         } else {
             match self.buffers.for_capsule(&connection.holder, layout.data_len) {
-                Some(block) => (Sink::Slice(block.slice, 0), Some(block.lease)),
+                Some(block) => (Sink::Slice(block.slice, 0), block.lease),
                 None => {
                     self.hold_up(key, Stall::CapsuleBuffer);
                     return false;
@@ -266,7 +266,7 @@ impl Target {
                 let data = match payload.slice.zip(payload.lease) {
                     None => CapsuleData::Unusable(Status::COMMAND_INTERRUPTED),
                     Some(_) if !payload.is_sound => CapsuleData::Unusable(Status::TRANSIENT_TRANSPORT_ERROR),
-                    Some((slice, lease)) => CapsuleData::Block(Block { slice, lease }),
+                    Some((slice, lease)) => CapsuleData::Loan(Loan { slice, lease: Some(lease) }),
                 };
                 let len = payload.len as u32;
                 self.command(now, key, &entry, data, len);

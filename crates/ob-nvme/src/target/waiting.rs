@@ -21,6 +21,7 @@ impl Target {
     /// Goes on with everything that may go on. To be called after each round of receiving, completing and sending, and
     /// after changes through [`Target::control_mut`].
     pub fn pump(&mut self, now: Instant) {
+        self.foreign.has_ended = false;
         loop {
             self.handle_events(now);
             self.settle_pending();
@@ -47,12 +48,15 @@ impl Target {
     }
 
     /// Whether there is more to do though nothing happens: hosts wait for [`Target::prove`], there is an operation for a
-    /// device, or something that somebody waits for came free since [`Target::pump`] was called last.
+    /// device, a service has something to hear or has answered, or something that somebody waits for came free since
+    /// [`Target::pump`] was called last.
     pub fn can_go_on(&self) -> bool {
         let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
-        let is_fed = is_wanted && self.fed_at != Some(self.buffers.returned());
+        let returned = self.buffers.returned();
+        let is_fed = is_wanted && self.fed_at != Some(returned);
         let has_room = !self.relieved.is_empty() || self.ranges_freed;
-        !self.proofs.is_empty() || self.backlog.is_ready() || is_fed || has_room
+        let is_served = self.foreign.can_go_on(returned) || !self.dirty.is_empty();
+        !self.proofs.is_empty() || self.backlog.is_ready() || is_fed || has_room || is_served
     }
 
     /// Gets a command its buffer, or has it wait in the order of its connection.
@@ -84,7 +88,7 @@ impl Target {
         let connection_key = flight.connection;
         let is_compare = matches!(&flight.work, Work::Io(io) if io.kind == IoKind::Compare);
         let is_solicited = match &flight.work {
-            Work::Control(_) => true,
+            Work::Control(_) | Work::Foreign(_) => true,
             Work::Io(io) => !matches!(io.kind, IoKind::Read | IoKind::Verify),
         };
         let command = flight.command;
@@ -98,7 +102,7 @@ impl Target {
             false => self.buffers.for_transfer(&connection.holder, len),
         };
         let block = block.ok_or(NotNow::Buffer)?;
-        (flight.data, flight.lease) = (Some(block.slice), Some(block.lease));
+        (flight.data, flight.lease) = (Some(block.slice), block.lease);
         if !is_solicited {
             self.data_ready(now, key);
             return Ok(());
@@ -151,10 +155,14 @@ impl Target {
     fn retry_blocked(&mut self) {
         for _ in 0..self.blocked.len() {
             let Some(key) = self.blocked.pop_front() else { return };
-            let Some(io) = self.io(key).copied() else { continue };
+            let Some(flight) = self.flights.get(key) else { continue };
+            let is_foreign = matches!(flight.work, Work::Foreign(_));
+            let is_pair = flight.work.io().is_some_and(|io| io.is_fused && io.kind == IoKind::Compare);
             if let Err(status) = self.check_again(key) {
                 self.finish(key, Err(status));
-            } else if io.is_fused && io.kind == IoKind::Compare {
+            } else if is_foreign {
+                self.hand_out(key);
+            } else if is_pair {
                 self.begin_pair(key);
             } else {
                 self.step(key);

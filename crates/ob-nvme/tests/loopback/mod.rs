@@ -232,7 +232,7 @@ pub struct Served {
 pub fn namespace(nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid: Some(nsid),
-        backend: BackendId(nsid),
+        backing: BackendId(nsid).into(),
         blocks: BLOCKS,
         block_len: BLOCK as u32,
         uuid: [nsid as u8; 16],

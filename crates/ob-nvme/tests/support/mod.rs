@@ -140,7 +140,7 @@ pub fn control() -> (Control, SubsystemKey) {
 pub fn namespace(nsid: u32, uuid: u8) -> NamespaceSpec {
     NamespaceSpec {
         nsid: Some(nsid),
-        backend: BackendId(0),
+        backing: BackendId(0).into(),
         blocks: BLOCKS,
         block_len: BLOCK as u32,
         uuid: [uuid; 16],
@@ -451,6 +451,12 @@ impl Rig {
     }
 
     pub fn connect_as(&mut self, client: Client, queue: u16, wish: &Wish) -> CompletionEntry {
+        self.submit_connect(client, queue, wish);
+        self.response(client)
+    }
+
+    /// Sends a Connect, which may have to wait.
+    pub fn submit_connect(&mut self, client: Client, queue: u16, wish: &Wish) {
         let command = self.command_id(client);
         let entry = Connect {
             queue: QueueId(queue),
@@ -467,7 +473,6 @@ impl Rig {
         }
         .encode();
         self.submit(client, &entry, data.as_bytes());
-        self.response(client)
     }
 
     /// An admin queue whose controller is enabled; its CNTLID.

@@ -189,7 +189,7 @@ impl Run {
             .map_err(|error| failed(&error.to_string()))?;
         let namespace = NamespaceSpec {
             nsid: Some(1),
-            backend: BackendId(0),
+            backing: BackendId(0).into(),
             blocks: BLOCKS as u64,
             block_len: BLOCK as u32,
             uuid: [7; 16],

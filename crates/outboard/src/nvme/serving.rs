@@ -298,7 +298,7 @@ impl Serving<'_> {
         let block_len = block_len(&info);
         let spec = NamespaceSpec {
             nsid: Some(*nsid),
-            backend,
+            backing: backend.into(),
             blocks: info.capacity / u64::from(block_len),
             block_len,
             uuid: *uuid,

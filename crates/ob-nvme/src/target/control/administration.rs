@@ -95,7 +95,7 @@ impl Control {
         subsystem.insert(Namespace {
             key: namespace,
             nsid,
-            backend: spec.backend,
+            backing: spec.backing,
             blocks: spec.blocks,
             block_len: spec.block_len,
             uuid: spec.uuid,
@@ -110,6 +110,11 @@ impl Control {
         self.namespaces_made += 1;
         self.namespace_changed(key, nsid);
         Ok(nsid)
+    }
+
+    /// Says which opcodes of I/O queues a service answers, so that the log of effects lists them.
+    pub(in crate::target) fn set_foreign_opcodes(&mut self, opcodes: Vec<u8>) {
+        self.foreign_opcodes = opcodes;
     }
 
     /// Says that a namespace takes space as it is written (THINP), and where the bytes are counted that it has taken (NUSE).

@@ -47,7 +47,7 @@ pub(super) fn command(control: &mut Control, request: &Request<'_>) -> Result<Ve
         Role::Discovery => discovery_controller_log(control, controller, page)?,
         Role::Io(key) => {
             let subsystem = control.subsystem(key).ok_or(INVALID)?;
-            io_log(controller, subsystem, page, &wanted)?
+            io_log(controller, subsystem, &control.foreign_opcodes, page, &wanted)?
         }
     };
     let mut bytes = log.get(wanted.window(log.len())?).unwrap_or_default().to_vec();
@@ -76,6 +76,7 @@ fn discovery_controller_log(
 fn io_log(
     controller: &Controller,
     subsystem: &Subsystem,
+    foreign: &[u8],
     page: LogPage,
     wanted: &GetLogPage,
 ) -> Result<Vec<u8>, Status> {
@@ -90,7 +91,7 @@ fn io_log(
             let changed = controller.changed_namespaces.iter().map(|nsid| NamespaceId(*nsid));
             Ok(NamespaceList::changed(changed).as_bytes().to_vec())
         }
-        LogPage::Effects if wanted.command_set == 0 => Ok(effects().as_bytes().to_vec()),
+        LogPage::Effects if wanted.command_set == 0 => Ok(effects(foreign).as_bytes().to_vec()),
         LogPage::Effects => Err(INVALID),
         LogPage::Ana => Ok(ana::log(subsystem, controller.path.port, wanted.specific & 1 != 0)),
         LogPage::ReservationNotification => Ok(reserve::notification(controller)),
@@ -146,7 +147,7 @@ fn health(subsystem: &Subsystem) -> SmartLog {
     }
 }
 
-fn effects() -> CommandEffects {
+fn effects(foreign: &[u8]) -> CommandEffects {
     let admin = [
         AdminOpcode::GetLogPage,
         AdminOpcode::Identify,
@@ -176,6 +177,10 @@ fn effects() -> CommandEffects {
     }
     for opcode in writes {
         effects = effects.with_io(opcode.code(), effect::SUPPORTED | effect::DATA_CHANGES);
+    }
+    // A service reads namespaces for these, and changes nothing in them.
+    for opcode in foreign {
+        effects = effects.with_io(*opcode, effect::SUPPORTED);
     }
     effects
 }

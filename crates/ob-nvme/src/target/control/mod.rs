@@ -41,8 +41,9 @@ pub use ob_wire_nvme::io::ReservationType;
 pub use ob_wire_nvme::log::{AddressFamily, AnaState};
 pub use reservation::{REGISTRANTS_MAX, RegisteredHost, ReservationState};
 pub use spec::{
-    AdminError, BackendId, ControlConfig, ControllerKey, HostPolicy, HostSecrets, HostSpec, NamespaceKey,
-    NamespaceSpec, Path, PortKey, PortSpec, ReferralSpec, SubsystemKey, SubsystemSpec, TransportAddress,
+    AdminError, BackendId, Backing, ControlConfig, ControllerKey, HostPolicy, HostSecrets, HostSpec,
+    NamespaceKey, NamespaceSpec, Path, PortKey, PortSpec, ReferralSpec, SubsystemKey, SubsystemSpec,
+    TransportAddress,
 };
 pub use subsystem::Namespace;
 
@@ -244,6 +245,8 @@ pub struct Control {
     discovery_cntlid: u16,
     events: VecDeque<ControlEvent>,
     random: Option<Random>,
+    /// Opcodes of I/O queues that a service answers.
+    foreign_opcodes: Vec<u8>,
     /// No timer of any controller fires before this.
     due: Option<Instant>,
 }
@@ -273,6 +276,7 @@ impl Control {
             discovery_cntlid: 0,
             events: VecDeque::new(),
             random: None,
+            foreign_opcodes: Vec::new(),
             due: None,
         }
     }
@@ -367,6 +371,12 @@ impl Control {
         } else {
             Err(Status::RESERVATION_CONFLICT.with_do_not_retry())
         }
+    }
+
+    /// Whether an I/O command may go on that no namespace has to do with: the controller is enabled and the host authentic.
+    pub fn admit_queue(&self, queue: QueueIdentity) -> Result<(), Status> {
+        let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
+        self.controller(queue.controller).ok_or(gone)?.may_command(queue.queue)
     }
 
     /// An I/O command came: the host lives, and the health log grows.

@@ -241,13 +241,28 @@ impl SubsystemSpec {
     }
 }
 
+/// What serves the blocks of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A device or file.
+    Device(BackendId),
+    /// A service: its commands are handed out, as [`super::super::Target::next_foreign`] says.
+    Foreign,
+}
+
+impl From<BackendId> for Backing {
+    fn from(backend: BackendId) -> Self {
+        Self::Device(backend)
+    }
+}
+
 /// A namespace.
 #[derive(Clone, Debug)]
 pub struct NamespaceSpec {
     /// NSID; without it, the lowest free one.
     pub nsid: Option<u32>,
     /// Where its blocks are.
-    pub backend: BackendId,
+    pub backing: Backing,
     /// How many.
     pub blocks: u64,
     /// Bytes of each: 512 or 4096.

@@ -9,7 +9,7 @@ use ob_wire_nvme::{ControllerId, Status};
 
 use super::IoCount;
 use super::reservation::ReservationState;
-use super::spec::{BackendId, HostPolicy, HostSecrets, NamespaceKey, PortKey, SubsystemSpec};
+use super::spec::{Backing, HostPolicy, HostSecrets, NamespaceKey, PortKey, SubsystemSpec};
 
 /// A namespace as the I/O path sees it.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Namespace {
     /// NSID.
     pub nsid: u32,
     /// Where its blocks are.
-    pub backend: BackendId,
+    pub backing: Backing,
     /// How many.
     pub blocks: u64,
     /// Bytes of each.

@@ -16,10 +16,10 @@ use ob_wire_nvme::io::{BlockCommand, DatasetManagement, RANGES_MAX, RangeLayout}
 use ob_wire_nvme::{Status, SubmissionEntry};
 
 use super::config::TRANSFER_LEN_MAX;
-use super::control::{Access, BackendId, IoCount, Namespace, NamespaceKey};
+use super::control::{Access, IoCount, Namespace, NamespaceKey};
 use super::flight::FlightKey;
 
-pub(super) use ranges::Ranges;
+pub(super) use ranges::{Place, Ranges};
 
 /// Bytes of a range of Dataset Management.
 const RANGE_LEN: usize = size_of::<RangeLayout>();
@@ -45,7 +45,7 @@ pub(super) struct Io {
     pub(super) kind: IoKind,
     pub(super) nsid: u32,
     pub(super) namespace: NamespaceKey,
-    pub(super) backend: BackendId,
+    pub(super) place: Place,
     /// Bytes on the device that the command is about; of Dataset Management, its present range.
     pub(super) offset: u64,
     pub(super) len: u64,
@@ -74,7 +74,6 @@ impl Io {
     pub(super) fn parse(
         opcode: IoOpcode,
         entry: &SubmissionEntry,
-        nsid: u32,
         namespace: &Namespace,
     ) -> Result<Self, Status> {
         let kind = match opcode {
@@ -88,23 +87,7 @@ impl Io {
             IoOpcode::Verify => IoKind::Verify,
             _ => return Err(Status::INVALID_OPCODE.with_do_not_retry()),
         };
-        let mut io = Self {
-            kind,
-            nsid,
-            namespace: namespace.key,
-            backend: namespace.backend,
-            offset: 0,
-            len: 0,
-            is_durable: false,
-            deallocates: false,
-            ranges: 0,
-            done: 0,
-            part: 0,
-            has_flushed: false,
-            is_fused: false,
-            partner: None,
-            block_len: namespace.block_len,
-        };
+        let mut io = Self::new(kind, namespace);
         match kind {
             IoKind::Flush => {}
             // The ranges are in the data.
@@ -121,6 +104,27 @@ impl Io {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
         Ok(io)
+    }
+
+    /// A command that names no blocks.
+    pub(super) fn new(kind: IoKind, namespace: &Namespace) -> Self {
+        Self {
+            kind,
+            nsid: namespace.nsid,
+            namespace: namespace.key,
+            place: Place::of(namespace),
+            offset: 0,
+            len: 0,
+            is_durable: false,
+            deallocates: false,
+            ranges: 0,
+            done: 0,
+            part: 0,
+            has_flushed: false,
+            is_fused: false,
+            partner: None,
+            block_len: namespace.block_len,
+        }
     }
 
     /// Bytes of data that the command moves over the network, if the host has named so many.
@@ -193,7 +197,7 @@ impl Io {
 }
 
 /// The bytes of a run of blocks, if the namespace has them.
-fn extent(namespace: &Namespace, block: u64, blocks: u64) -> Result<(u64, u64), Status> {
+pub(super) fn extent(namespace: &Namespace, block: u64, blocks: u64) -> Result<(u64, u64), Status> {
     let out_of_range = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
     match block.checked_add(blocks) {
         Some(end) if end <= namespace.blocks => {}

@@ -102,7 +102,7 @@ impl Target {
         if let Some((half, status)) = self.refused_half(first, second) {
             return self.finish(half, Err(status));
         }
-        if self.ranges.blocks(io.backend, io.offset, io.len, &[first, second]) {
+        if self.ranges.blocks(io.place, io.offset, io.len, &[first, second]) {
             if let Some(flight) = self.flights.get_mut(first) {
                 self.counts.waits_for_range += u64::from(flight.state != State::Range);
                 flight.state = State::Range;
@@ -112,7 +112,7 @@ impl Target {
         if plant::is_planted(Bug::PairUnlocked) {
             return self.step(first);
         }
-        self.ranges.hold(io.backend, io.offset, io.len, first);
+        self.ranges.hold(io.place, io.offset, io.len, first);
         if self.is_range_busy(first) {
             let has_waited = self.flights.get(first).is_some_and(|flight| flight.state == State::Range);
             self.counts.waits_for_range += u64::from(!has_waited);
@@ -147,7 +147,7 @@ impl Target {
         let (start, end) = (own.offset, own.offset.saturating_add(own.len));
         self.flights.on_devices().any(|(key, io)| {
             key != first
-                && io.backend == own.backend
+                && io.place == own.place
                 && io.offset < end
                 && start < io.offset.saturating_add(io.len)
         })
@@ -193,14 +193,14 @@ impl Target {
     pub(in crate::target) fn io(&self, key: FlightKey) -> Option<&Io> {
         match &self.flights.get(key)?.work {
             Work::Io(io) => Some(io),
-            Work::Control(_) => None,
+            Work::Control(_) | Work::Foreign(_) => None,
         }
     }
 
     fn io_mut(&mut self, key: FlightKey) -> Option<&mut Io> {
         match &mut self.flights.get_mut(key)?.work {
             Work::Io(io) => Some(io),
-            Work::Control(_) => None,
+            Work::Control(_) | Work::Foreign(_) => None,
         }
     }
 }

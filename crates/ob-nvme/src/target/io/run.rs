@@ -7,7 +7,8 @@ use super::super::Target;
 use super::super::connection::{ConnectionKey, Data};
 use super::super::control::ControllerKey;
 use super::super::flight::{FlightKey, State, Work};
-use super::{Io, IoKind, dataset_range, extent};
+use super::super::foreign::waits_for_range;
+use super::{Io, IoKind, Place, dataset_range, extent};
 use crate::plant::{self, Bug};
 
 /// What is to be done next for a command.
@@ -22,7 +23,8 @@ impl Target {
         let key = FlightKey::from_token(completion.token);
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &mut flight.work else { return };
-        self.backlog.done(io.backend, key);
+        let Place::Device(backend) = io.place else { return };
+        self.backlog.done(backend, key);
         let was_flush = matches!(completion.op, DeviceOp::Flush);
         let op_len = completion.op.extent().map_or(0, |(_, len)| len);
         match completion.op {
@@ -98,9 +100,11 @@ impl Target {
     fn submit(&mut self, key: FlightKey, op: DeviceOp) {
         let Some(flight) = self.flights.get_mut(key) else { return };
         let Work::Io(io) = &flight.work else { return };
+        let Place::Device(backend) = io.place else { return };
         if !self.ranges.is_empty()
+            && waits_for_range(flight)
             && let Some((offset, len)) = op.extent()
-            && self.ranges.blocks(io.backend, offset, len, &[key, io.partner.unwrap_or(key)])
+            && self.ranges.blocks(io.place, offset, len, &[key, io.partner.unwrap_or(key)])
         {
             match op {
                 DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
@@ -115,7 +119,7 @@ impl Target {
             return;
         }
         flight.state = State::Queued;
-        self.backlog.push(io.backend, key, op);
+        self.backlog.push(backend, key, op);
     }
 
     fn next_step(&mut self, key: FlightKey) -> Option<Step> {
@@ -211,11 +215,14 @@ impl Target {
         }
         let Some(mut flight) = self.flights.remove(key) else { return };
         self.ranges_freed |= !self.ranges.is_empty() && self.ranges.release(key);
+        if let Some(owner) = flight.owner {
+            return self.read_over(owner, flight, result);
+        }
         let command = flight.command;
         let status = result.err().unwrap_or(Status::SUCCESS);
         let len = flight.transfer_len as usize;
         let is_read = matches!(&flight.work, Work::Io(io) if io.kind == IoKind::Read);
-        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller) {
+        if let (Some(io), Some(controller)) = (flight.work.io(), flight.controller) {
             if status.is_success() {
                 self.counts.bytes_written += if io.kind == IoKind::Write { io.len } else { 0 };
             } else {
@@ -246,7 +253,7 @@ impl Target {
         self.touch(flight.connection);
     }
 
-    fn record_error(
+    pub(in crate::target) fn record_error(
         &mut self,
         connection: ConnectionKey,
         controller: ControllerKey,
@@ -268,7 +275,12 @@ impl Target {
         }
         let gone = Status::INVALID_NAMESPACE.with_do_not_retry();
         let flight = self.flights.get(key).ok_or(gone)?;
-        let Work::Io(io) = &flight.work else { return Ok(()) };
+        if let Work::Foreign(foreign) = &flight.work
+            && foreign.io.is_none()
+        {
+            return self.check_vendor(flight.connection, foreign);
+        }
+        let Some(io) = flight.work.io() else { return Ok(()) };
         let queue = self.connection(flight.connection).and_then(|connection| connection.queue).ok_or(gone)?;
         let namespace = self.control.namespace(queue.identity.controller, io.nsid)?;
         if namespace.key != io.namespace {
@@ -283,10 +295,10 @@ impl Target {
     }
 
     /// An operation of a command whose connection is gone is done.
-    fn orphan_done(&mut self, key: FlightKey) {
+    pub(in crate::target) fn orphan_done(&mut self, key: FlightKey) {
         let Some(flight) = self.flights.remove(key) else { return };
         self.ranges_freed |= self.ranges.release(key);
-        if let (Work::Io(io), Some(controller)) = (&flight.work, flight.controller)
+        if let (Some(io), Some(controller)) = (flight.work.io(), flight.controller)
             && io.changes_data()
         {
             self.orphan_ended(controller);

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use ob_memory::Slice;
+use ob_memory::{Shared, Slice};
 
 use super::super::shares::Lease;
 
@@ -39,6 +39,7 @@ enum Segment {
     Small(usize),
     /// With what says that its buffer is held.
     Payload(Slice, #[expect(dead_code, reason = "it ends with the slice")] Option<Lease>),
+    Shared(Shared),
     Owned(Vec<u8>),
 }
 
@@ -47,6 +48,7 @@ impl Segment {
         match self {
             Self::Small(len) => *len,
             Self::Payload(slice, _) => slice.len(),
+            Self::Shared(shared) => shared.len(),
             Self::Owned(bytes) => bytes.len(),
         }
     }
@@ -81,6 +83,11 @@ impl Output {
         self.segments.push_back(Segment::Payload(payload, lease));
     }
 
+    pub(in crate::target) fn push_shared(&mut self, payload: Shared) {
+        self.len += payload.len();
+        self.segments.push_back(Segment::Shared(payload));
+    }
+
     pub(in crate::target) fn push_owned(&mut self, bytes: Vec<u8>) {
         self.len += bytes.len();
         self.owned += bytes.len();
@@ -101,6 +108,7 @@ impl Output {
                     self.small.get(start..small_at).unwrap_or_default()
                 }
                 Segment::Payload(slice, _) => slice.get(skip..).unwrap_or_default(),
+                Segment::Shared(shared) => shared.get(skip..).unwrap_or_default(),
                 Segment::Owned(bytes) => bytes.get(skip..).unwrap_or_default(),
             };
             *slot = IoSlice::new(bytes);

@@ -53,7 +53,7 @@ fn address(service: u16) -> TransportAddress {
 fn namespace(backend: u32) -> NamespaceSpec {
     NamespaceSpec {
         nsid: None,
-        backend: BackendId(backend),
+        backing: BackendId(backend).into(),
         blocks: 1000 + u64::from(backend),
         block_len: 4096,
         uuid: [backend as u8 + 1; 16],
