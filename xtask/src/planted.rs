@@ -201,6 +201,18 @@ pub const HARNESSES: &[Harness] = &[
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
+    Harness {
+        package: "ob-nvme",
+        test: "foreign_model",
+        build: Build::Plain,
+        plants: &["chains-pass-ranges", "service-forgotten", "orphans-forgotten"],
+    },
+    Harness {
+        package: "ob-nvme",
+        test: "foreign",
+        build: Build::Plain,
+        plants: &["admitted-for-ever", "chains-pass-ranges", "service-forgotten"],
+    },
     Harness { package: "ob-files-card", test: "data", build: Build::Plain, plants: &["hole-reused-early"] },
     Harness {
         package: "ob-kv",

@@ -17,7 +17,10 @@ use ob_nvme::target::{
     Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, LendError, Target, TargetConfig,
 };
 use ob_wire_nvme::command::{Fuse, IoOpcode};
-use ob_wire_nvme::io::BlockCommand;
+use ob_wire_nvme::io::{
+    BlockCommand, PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
+    ReservationRegisterAction, ReservationType,
+};
 use ob_wire_nvme::pdu::{Digests, Pdu};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use support::{BLOCK, BLOCKS, Client, Rig, Wish, namespace, pattern};
@@ -44,6 +47,38 @@ fn rig_with(config: TargetConfig) -> Rig {
     rig.target.control_mut().add_namespace(rig.subsystem, &spec).unwrap();
     rig.run();
     rig
+}
+
+/// The I/O queue of a host beside the usual one.
+fn other_host(rig: &mut Rig) -> Client {
+    let wish = Wish { host_id: [3; 16], ..Wish::default() };
+    let (_, controller) = rig.admin_as(Digests::NONE, &wish);
+    let io = rig.open(Digests::NONE);
+    assert_eq!(rig.connect_as(io, 1, &Wish { controller, ..wish }).status(), Status::SUCCESS);
+    io
+}
+
+fn register(rig: &mut Rig, io: Client, nsid: u32, key: u64) {
+    let (action, persist) = (ReservationRegisterAction::Register, PersistChange::Keep);
+    let register = ReservationRegister { action, ignore_key: false, persist };
+    let command = rig.command_id(io);
+    let entry = register.encode(command, NamespaceId(nsid), DataPointer::InCapsule { offset: 0, len: 16 });
+    rig.submit(io, &entry, &[[0; 8], key.to_le_bytes()].concat());
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+}
+
+fn acquire(
+    rig: &mut Rig,
+    io: Client,
+    nsid: u32,
+    action: ReservationAcquireAction,
+    kind: ReservationType,
+    keys: [u64; 2],
+) {
+    let command = rig.command_id(io);
+    let acquire = ReservationAcquire { action, ignore_key: false, kind };
+    let entry = acquire.encode(command, NamespaceId(nsid), DataPointer::InCapsule { offset: 0, len: 16 });
+    rig.submit(io, &entry, &keys.map(u64::to_le_bytes).concat());
 }
 
 fn vendor(rig: &mut Rig, client: Client, opcode: u8, nsid: u32, data: DataPointer) -> SubmissionEntry {
@@ -336,6 +371,70 @@ fn a_chain_is_admitted_anew_at_each_step() {
 }
 
 #[test]
+fn what_changed_while_something_waited_stops_it() {
+    let mut rig = rig();
+    let (_admin, lost) = rig.queues(Digests::NONE, false);
+    let io = other_host(&mut rig);
+    let mut chains = Chains::new();
+    rig.disk.is_held = true;
+    rig.write_fused(lost, 8, &node(0, 77), IoOpcode::Write, Fuse::None);
+    rig.hang_up(lost);
+    // A read that waits for a range, and a command whose data has not come.
+    submit_chain(&mut rig, io, 8 * BLOCK as u64);
+    run(&mut rig, &mut chains);
+    let entry = vendor(&mut rig, io, SEND, 1, DataPointer::Transport { len: 512 });
+    rig.submit(io, &entry, &[]);
+    let wanted = rig.solicitation(io);
+    let (subsystem, state) = (rig.subsystem, AnaState::Inaccessible);
+    rig.target.control_mut().set_ana_state(subsystem, PortKey(1), 1, state).unwrap();
+    rig.complete(0);
+    run(&mut rig, &mut chains);
+    assert!(rig.disk.queue.is_empty(), "the read was not made");
+    assert!(rig.response(io).status().is(Status::ANA_INACCESSIBLE));
+    rig.send_wanted(io, &wanted, &[0; 512], 512);
+    assert!(rig.target.next_foreign().is_none());
+    assert!(rig.response(io).status().is(Status::ANA_INACCESSIBLE));
+    assert_eq!((rig.target.memory_used(), rig.target.counts().in_flight), (0, 0));
+}
+
+#[test]
+fn reservations_hold_for_services_too() {
+    let mut rig = rig();
+    let (_admin, one) = rig.queues(Digests::NONE, false);
+    let two = other_host(&mut rig);
+    for nsid in [1, VOLUME] {
+        for (io, key) in [(one, 1), (two, 2)] {
+            register(&mut rig, io, nsid, key);
+        }
+    }
+    // A chain that has begun goes no further when the namespace becomes somebody else's.
+    let mut chains = Chains::new();
+    put_list(&mut rig, &[0, 512], 1);
+    rig.disk.is_held = true;
+    submit_chain(&mut rig, two, 0);
+    run(&mut rig, &mut chains);
+    let kind = ReservationType::ExclusiveAccess;
+    acquire(&mut rig, one, 1, ReservationAcquireAction::Acquire, kind, [1, 0]);
+    assert_eq!(rig.response(one).status(), Status::SUCCESS);
+    rig.complete(0);
+    run(&mut rig, &mut chains);
+    assert!(rig.response(two).status().is(Status::RESERVATION_CONFLICT));
+    // A write of a host that is preempted with abort is over before that is answered.
+    let kind = ReservationType::WriteExclusive;
+    acquire(&mut rig, two, VOLUME, ReservationAcquireAction::Acquire, kind, [2, 0]);
+    assert_eq!(rig.response(two).status(), Status::SUCCESS);
+    write_volume(&mut rig, two, 0, &pattern(1, BLOCK));
+    let write = next_command(&mut rig);
+    acquire(&mut rig, one, VOLUME, ReservationAcquireAction::PreemptAndAbort, kind, [1, 2]);
+    assert!(rig.next(one).is_none());
+    rig.target.foreign_done(write.key, Ok(Answer::Nothing), 0);
+    rig.run();
+    assert_eq!((rig.response(one).status(), rig.response(two).status()), (Status::SUCCESS, Status::SUCCESS));
+    write_volume(&mut rig, two, 0, &pattern(1, BLOCK));
+    assert!(rig.target.next_foreign().is_none());
+}
+
+#[test]
 fn reads_for_a_service_are_checked() {
     let mut rig = rig();
     let (_admin, io) = rig.queues(Digests::NONE, false);
@@ -385,9 +484,7 @@ fn reads_for_a_service_are_checked() {
 fn a_chain_waits_for_what_a_lost_connection_left_on_its_range() {
     let mut rig = rig();
     let (_admin, first) = rig.queues(Digests::NONE, false);
-    let (_other, controller) = rig.admin_as(Digests::NONE, &Wish { host_id: [3; 16], ..Wish::default() });
-    let io = rig.open(Digests::NONE);
-    rig.connect_as(io, 1, &Wish { host_id: [3; 16], controller, ..Wish::default() });
+    let io = other_host(&mut rig);
     let mut chains = Chains::new();
     rig.disk.is_held = true;
     rig.write_fused(first, 8, &node(0, 77), IoOpcode::Write, Fuse::None);
@@ -639,10 +736,7 @@ fn a_write_that_a_service_still_has_keeps_its_range() {
     rig.hang_up(io);
     expect_ended(&mut rig, write.key);
     // Another host reads there: it waits. Beside it nobody does.
-    let (_other_admin, controller) =
-        rig.admin_as(Digests::NONE, &Wish { host_id: [3; 16], ..Wish::default() });
-    let other = rig.open(Digests::NONE);
-    rig.connect_as(other, 1, &Wish { host_id: [3; 16], controller, ..Wish::default() });
+    let other = other_host(&mut rig);
     read_volume(&mut rig, other, 9, 1);
     assert!(rig.target.next_foreign().is_none());
     assert_eq!(rig.target.counts().waiting_for_range, 1);

@@ -26,6 +26,7 @@ use ob_wire_nvme::pdu::{Digests, Pdu};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use support::{BLOCK, Client, Rig, Wish, namespace};
 
+const SEEDS: u64 = 60;
 const HOSTS: usize = 3;
 /// Nodes of each host's list: it alone writes them, everybody reads them.
 const NODES: usize = 4;
@@ -65,6 +66,16 @@ struct Volume {
     left: BTreeMap<ForeignKey, u64>,
     known: BTreeMap<ForeignKey, u64>,
     peers: [VecDeque<Shared>; 3],
+}
+
+/// How much happened.
+struct Run {
+    answered: u64,
+    cut: u64,
+    /// Chains whose host was lost.
+    ended: u64,
+    /// For ranges, for buffers that were lent, and for those that the target takes.
+    waits: [u64; 3],
 }
 
 struct World {
@@ -370,7 +381,7 @@ impl World {
         }
     }
 
-    fn finish(mut self) -> (u64, u64) {
+    fn finish(mut self) -> Run {
         while self.hosts.iter().any(|host| !host.outstanding.is_empty())
             || !self.rig.disk.queue.is_empty()
             || !self.volume.commands.is_empty()
@@ -411,7 +422,8 @@ impl World {
         assert_eq!(self.rig.target.memory_used(), 0, "every buffer is back");
         self.rig.run();
         assert!(!self.rig.target.can_go_on());
-        (self.answered, self.cut)
+        let waits = [counts.waits_for_range, counts.buffers_exhausted, counts.waits_for_buffer];
+        Run { answered: self.answered, cut: self.cut, ended: self.chains.ended, waits }
     }
 }
 
@@ -421,8 +433,8 @@ fn acknowledge(place: &mut Place, stamp: u64) {
 
 #[test]
 fn chains_volumes_and_ordinary_commands_go_on_through_cuts_and_full_pools() {
-    let (mut answered, mut cut) = (0, 0);
-    for seed in 0..24 {
+    let mut sum = Run { answered: 0, cut: 0, ended: 0, waits: [0; 3] };
+    for seed in 0..SEEDS {
         let mut world = World::new(seed);
         for _ in 0..400 {
             match world.rng.below(100) {
@@ -436,8 +448,17 @@ fn chains_volumes_and_ordinary_commands_go_on_through_cuts_and_full_pools() {
             }
             world.settle();
         }
-        let (more, cuts) = world.finish();
-        (answered, cut) = (answered + more, cut + cuts);
+        let run = world.finish();
+        sum.answered += run.answered;
+        sum.cut += run.cut;
+        sum.ended += run.ended;
+        for (sum, wait) in sum.waits.iter_mut().zip(run.waits) {
+            *sum += wait;
+        }
     }
-    assert!(answered > 2_000 && cut > 50, "{answered} answers, {cut} cuts");
+    println!("{} answers, {} cuts, {} chains cut, waits {:?}", sum.answered, sum.cut, sum.ended, sum.waits);
+    // What is not met here is not tried.
+    assert!(
+        sum.answered > 2_000 && sum.cut > 50 && sum.ended > 20 && sum.waits.iter().all(|waits| *waits > 20)
+    );
 }

@@ -112,6 +112,10 @@ fn effects_tell_what_writes() {
     assert_eq!(word(&log, 6 * 4), 1, "Identify");
     assert_eq!(word(&log, 0x80 * 4), 0, "Format");
     assert_eq!([word(&log, 1024 + 4), word(&log, 1024 + 8)], [3, 1], "Write and Read");
+    assert!((0x80..0x100).all(|opcode| word(&log, 1024 + opcode * 4) == 0), "nothing of a vendor's");
+    stage.control.set_foreign_opcodes(vec![0xC2]);
+    let log = bytes_of(stage.log(queue, 5, 4096, false));
+    assert_eq!([word(&log, 1024 + 0xC1 * 4), word(&log, 1024 + 0xC2 * 4)], [0, 1], "what a service answers");
 }
 
 #[test]
