@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   bytes ─▶ Stream ─▶ command ─┬─▶ Control   fabrics, admin, reservations      ─▶ answer ─▶ Stream ─▶ bytes
-//!  (driver)  (PDUs)             └─▶ Io ─▶ DeviceOp ─▶ (driver) ─▶ DeviceCompletion ─▶ answer
+//!  (driver)  (PDUs)             ├─▶ Io ─▶ DeviceOp ─▶ (driver) ─▶ DeviceCompletion ─▶ answer
+//!                               └─▶ ForeignCommand ─▶ (service) ─▶ foreign_done ─▶ answer
 //! ```
 //!
 //! Everything is a state machine: bytes, completions and the time go in, bytes and device operations come out. Sockets

@@ -581,9 +581,17 @@ fn whoever_was_told_later_is_told_when_there_is_room() {
     let mut lent = Vec::new();
     let wanted = [4096, 4096, 128 << 10];
     assert_eq!(rig.target.lend_all(key, &wanted, &mut lent), Err(LendError::Later));
+    assert_eq!(
+        rig.target.lend_all(key, &wanted, &mut lent),
+        Err(LendError::Later),
+        "nor to another that waits"
+    );
     assert!(lent.is_empty() && !rig.target.can_go_on() && rig.target.next_foreign().is_none());
     drop(kept);
     assert!(rig.target.can_go_on());
+    let wanted = [128 << 10; 4];
+    assert_eq!(rig.target.lend_all(key, &wanted, &mut lent), Err(LendError::Later));
+    assert!(rig.target.can_go_on(), "one who asks for too much takes no other's news");
     assert!(matches!(rig.target.next_foreign(), Some(ForeignEvent::Room)));
     assert!(rig.target.next_foreign().is_none() && rig.target.lend(key, 128 << 10).is_ok());
 }

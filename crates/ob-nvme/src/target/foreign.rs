@@ -179,7 +179,7 @@ impl Target {
         check_lengths(&[len])?;
         let returned = self.buffers.returned();
         let lent = self.buffers.for_transfer(self.holder(key)?, len);
-        lent.ok_or_else(|| self.fall_short(returned, len))
+        lent.ok_or_else(|| self.fall_short(returned, 0, len))
     }
 
     /// Lends several at once, or none: they are put behind those that are in `into`.
@@ -209,7 +209,7 @@ impl Target {
         // A block and a lease come back with each of these, which is no news to who is told to wait.
         let given_back = 2 * (into.len() - before) as u64;
         into.truncate(before);
-        Err(self.fall_short(returned + given_back, *missing))
+        Err(self.fall_short(returned, given_back, *missing))
     }
 
     /// Who holds what is lent for a command.
@@ -218,10 +218,11 @@ impl Target {
         Ok(&connection.ok_or(LendError::Gone)?.holder)
     }
 
-    /// Notes that a service waits for a buffer, since so many had come back.
-    fn fall_short(&mut self, returned: u64, len: usize) -> LendError {
+    /// Notes that a service waits for a buffer, since so many had come back; and that these came back that were lent in
+    /// vain. What came back since somebody else began to wait stays news.
+    fn fall_short(&mut self, returned: u64, given_back: u64, len: usize) -> LendError {
         self.counts.buffers_exhausted += u64::from(self.buffers.are_scarce(len));
-        self.foreign.short_at = Some(returned);
+        self.foreign.short_at = Some(self.foreign.short_at.unwrap_or(returned) + given_back);
         LendError::Later
     }
 

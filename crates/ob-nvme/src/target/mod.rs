@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   received ─▶ receive ─▶ dispatch ─┬─▶ Control ──────────────────────────▶ answer ─▶ Output ─▶ transmit
-//!               (PDUs,               └─▶ io ─▶ next_device_op … completed ──▶   │
-//!                payload)                       (driver, device)                 │
-//!                                     ├─▶ foreign ─▶ next_foreign … foreign_done ▶   │
-//!                                     │              (service)                       │
+//!               (PDUs,               ├─▶ io ─▶ next_device_op … completed ──▶   │
+//!                payload)            │          (driver, device)                 │
+//!                                    └─▶ foreign ─▶ next_foreign … foreign_done ─▶ │
+//!                                                   (service)                    │
 //!   pump: what waited for a buffer, a range, an event of Control ────────────────┘
 //! ```
 //!
