@@ -529,7 +529,7 @@ impl Io {
             return Err(Status::INVALID_NAMESPACE.with_do_not_retry());
         };
         let block_len = u64::from(namespace.block_len);
-        if len == 0 || offset % block_len != 0 || len % block_len != 0 {
+        if len == 0 || !offset.is_multiple_of(block_len) || !len.is_multiple_of(block_len) {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
         super::io::extent(namespace, offset / block_len, len / block_len)?;
