@@ -198,6 +198,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["turns-ignored", "passed-by", "never-clogged"],
     },
+    Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },

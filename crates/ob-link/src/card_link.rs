@@ -1,11 +1,12 @@
 //! The card's driver: sockets, memory files and process descriptors around [`CardAttachment`].
 
+mod admission;
 mod arrivals;
 mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;

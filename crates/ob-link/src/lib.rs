@@ -35,6 +35,7 @@ mod host_core;
 mod host_link;
 pub mod memory_file;
 mod model;
+mod plant;
 mod sequencer;
 
 pub use attachment::{CardAttachment, CardEvent, Identity};

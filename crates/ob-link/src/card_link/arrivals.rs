@@ -1,5 +1,6 @@
 //! Hosts that arrive: from the listener to `HELLO`, and from there to an attachment, a resumed one, or the door.
 
+use super::admission::{Caller, may_attach};
 use super::*;
 
 impl CardLink {
@@ -51,25 +52,15 @@ impl CardLink {
         address: Option<SocketAddr>,
     ) -> Result<(), String> {
         let now = self.reactor.now();
+        let own_user = rustix::process::geteuid().as_raw();
         let (connection, peer) = match &self.listeners[index].listen {
             Listen::Unix(_) => {
                 let peer = connection::peer_process(&socket).map_err(|error| error.to_string())?;
-                let uid = peer.uid;
-                let own = rustix::process::geteuid().as_raw();
-                if uid != own && uid != 0 && !self.config.allow_users.contains(&uid) {
-                    return Err(format!("user {uid} is not allowed"));
-                }
+                may_attach(Caller::User(peer.uid), own_user, &self.config)?;
                 (Connection::packet(socket), Peer::Process(peer))
             }
             Listen::Tcp(_) => {
-                let ip = address.map(|address| address.ip().to_canonical());
-                let allowed = |ip: IpAddr| match self.config.allow_addresses.as_slice() {
-                    [] => ip.is_loopback(),
-                    allowed => allowed.iter().any(|range| range.contains(ip)),
-                };
-                if !ip.is_some_and(allowed) {
-                    return Err(format!("address {address:?} is not allowed"));
-                }
+                may_attach(Caller::Address(address.map(|address| address.ip())), own_user, &self.config)?;
                 let stream = Connection::stream(socket, self.config.dead_after);
                 (stream.map_err(|error| error.to_string())?, Peer::Machine)
             }
