@@ -190,7 +190,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-director",
         test: "lives",
         build: Build::Plain,
-        plants: &["table-kept", "stamps-reused", "earlier-life-kept"],
+        plants: &["table-kept", "stamps-reused", "earlier-life-kept", "undecoded-ignored"],
     },
     Harness {
         package: "ob-director",

@@ -31,6 +31,8 @@ pub struct DirectorConfig {
     pub held_len_max: usize,
     /// Bytes of messages that do not fit into a connection's own buffer, of all connections.
     pub long_len_max: usize,
+    /// Files of the host that have names at once.
+    pub files_max: usize,
     /// How long a long message may make too little progress while others wait for its memory.
     pub long_stall_max: Duration,
     /// Bytes that have to come, or to be taken, in that time; and at least a sixteenth of the memory that the message has.
@@ -51,6 +53,7 @@ impl Default for DirectorConfig {
             output_len_max: 256 << 10,
             held_len_max: 1 << 20,
             long_len_max: 128 << 20,
+            files_max: 1 << 20,
             long_stall_max: Duration::from_secs(5),
             long_progress_min: 64 << 10,
             linger: Duration::from_secs(1),

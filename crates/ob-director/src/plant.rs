@@ -28,6 +28,8 @@ pub(crate) enum Bug {
     PassedBy,
     /// `never-clogged`: more is read from a client and answered, however much it has not taken yet.
     NeverClogged,
+    /// `undecoded-ignored`: bytes of the host that are no frame are passed over, and the stream goes on.
+    UndecodedIgnored,
 }
 
 /// Whether a bug is planted.
@@ -47,6 +49,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "turns-ignored" => Some(Bug::TurnsIgnored),
         "passed-by" => Some(Bug::PassedBy),
         "never-clogged" => Some(Bug::NeverClogged),
+        "undecoded-ignored" => Some(Bug::UndecodedIgnored),
         _ => None,
     });
     *planted == Some(bug)

@@ -17,8 +17,6 @@ use crate::plant::{Bug, is_planted};
 
 /// Credit is given back in portions, so that it does not cost a frame each time.
 const CREDIT_PORTION: u32 = CREDIT_LEN / 4;
-/// Files of the host that have names at once.
-const FILES_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HostState {
@@ -180,7 +178,11 @@ impl<A: Application> Director<A> {
             // What was on its way when the stream was closed.
             return Ok(());
         }
-        let frame = FromHost::decode(frame.inline(), frame.payload())?;
+        let decoded = FromHost::decode(frame.inline(), frame.payload());
+        if decoded.is_err() && is_planted(Bug::UndecodedIgnored) {
+            return Ok(());
+        }
+        let frame = decoded?;
         let is_meeting = matches!(frame, FromHost::Meet { .. });
         if is_meeting == self.stream.is_here() {
             return Err(Violation::Meeting);
@@ -209,7 +211,7 @@ impl<A: Application> Director<A> {
                 }
             }
             FromHost::File { name, node } => {
-                if self.engine.file_count() >= FILES_MAX {
+                if !self.engine.has_file(name) && self.engine.file_count() >= self.config.files_max {
                     return Err(Violation::Files);
                 }
                 self.engine.name_file(name, node);

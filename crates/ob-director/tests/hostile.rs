@@ -53,7 +53,7 @@ fn say_as_client(world: &mut World, rng: &mut Rng, client: u64) {
     }
 }
 
-/// A frame that can be decoded, about anything.
+/// A frame about anything, and now and then bytes that are none.
 fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     // Mostly about what there is, so that it gets behind the first checks.
     let (mut connection, mut stamp) = (1 + rng.below(1 << 40), 1 + rng.below(40));
@@ -73,7 +73,7 @@ fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     let mut entries = Vec::new();
     push_entry(&mut entries, [b"a", b"b"][rng.below(2) as usize], place.item().bytes());
     let extra = [0, 0, 0, 5][rng.below(4) as usize];
-    world.say(&match rng.below(21) {
+    let frame = match rng.below(21) {
         0 => FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: rng.below(9) } },
         1..=3 => FromHost::Standing { connection, stamp, word: rng.below(3) as u32 },
         4 => FromHost::Close { connection, stamp },
@@ -89,7 +89,24 @@ fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
             offset: if rng.below(9) == 0 { extra } else { 0 },
             bytes: &bytes,
         }),
-    });
+    };
+    let (inline, payload) = frame.encode();
+    let (mut inline, mut payload) = (inline.to_vec(), payload.bytes().to_vec());
+    if rng.below(10) == 0 {
+        spoil(rng, &mut inline, &mut payload);
+    }
+    world.say_bytes(&inline, &payload);
+}
+
+/// Makes something else of a frame: most of the time something that is none.
+fn spoil(rng: &mut Rng, inline: &mut Vec<u8>, payload: &mut Vec<u8>) {
+    let bytes = if payload.is_empty() || rng.below(3) > 0 { inline } else { payload };
+    let place = rng.below(bytes.len() as u64) as usize;
+    match rng.below(8) {
+        0 => bytes.truncate(place),
+        1 => bytes.push(0),
+        _ => bytes[place] ^= 1 << rng.below(8),
+    }
 }
 
 fn story(seed: u64) -> (u64, u64) {

@@ -5,8 +5,9 @@
 mod support;
 
 use ob_core::{ConnectionId, NodeId};
-use ob_wire_link::stream::{FromHost, Recovered};
-use support::{Said, World};
+use ob_director::DirectorConfig;
+use ob_wire_link::stream::{Entries, FRAGMENT_LEN, FromHost, Recovered, VERSION, push_entry};
+use support::{Said, World, director_config, engine_config};
 
 #[test]
 fn stored_reads_go_on_without_the_host_and_the_rest_is_told_to_try_again() {
@@ -198,6 +199,99 @@ fn what_a_host_may_not_say_ends_the_stream_and_nothing_else() {
     world.arrive_host();
     world.say(&FromHost::File { name: 1, node: NodeId(1) });
     assert!(world.host.0.borrow().closed.is_some(), "the first word is the meeting");
+}
+
+/// What these bytes of the host end the stream with. A client must have gone on meanwhile, and a host come back.
+fn refused_for(inline: &[u8], payload: &[u8]) -> String {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.send(client, "SET b 1\n");
+    world.say_bytes(inline, payload);
+    let reason = world.host.0.borrow().closed.clone();
+    let reason = reason.unwrap_or_else(|| panic!("{inline:?} and {payload:?} were taken for a frame"));
+    assert_eq!(world.got(client), "~\n");
+    world.send(client, "LEN a\n");
+    assert_eq!(world.got(client), "#1\n");
+    assert_eq!(world.driver.director().counts().host_refused, 1);
+    world.meet(5, world.written());
+    assert!(world.driver.director().has_host());
+    reason
+}
+
+#[test]
+fn bytes_that_are_no_frame_end_the_stream_and_nothing_else() {
+    let clock = FromHost::Clock { stamp: 0, unix_ms: 7 };
+    let (header, payload) = clock.encode();
+    let payload = payload.bytes();
+    let with = |offset: usize, byte: u8| {
+        let mut header = header;
+        header[offset] = byte;
+        header
+    };
+    for (inline, payload, reason) in [
+        (&[][..], payload, "a frame of 0 and 8 bytes cannot be"),
+        (&header[..31], payload, "a frame of 31 and 8 bytes cannot be"),
+        (&[&header[..], &[0]].concat(), payload, "a frame of 33 and 8 bytes cannot be"),
+        (&header[..], &[], "a frame of 32 and 0 bytes cannot be"),
+        (&header[..], &payload[..7], "a frame of 32 and 7 bytes cannot be"),
+        (&header[..], &vec![0; FRAGMENT_LEN + 1], "a frame of 32 and 65537 bytes cannot be"),
+        (&with(0, 0), payload, "there is no frame of kind 0"),
+        (&with(0, 25), payload, "there is no frame of kind 25"),
+        (&with(1, 1), payload, "there is no frame of kind 280"),
+        // Only a card says so.
+        (&with(0, 3), payload, "there is no frame of kind 3"),
+        (&with(2, 1), payload, "the reserved of a frame of kind 24 cannot be 1"),
+        (&with(23, 0x80), payload, "the stamp of a frame of kind 24 cannot be 9223372036854775808"),
+    ] {
+        assert_eq!(refused_for(inline, payload), reason);
+    }
+}
+
+#[test]
+fn a_host_of_another_version_is_told_both() {
+    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 } };
+    for version in [0, VERSION + 1, u32::MAX] {
+        let (mut header, payload) = meet.encode();
+        header[28..].copy_from_slice(&version.to_le_bytes());
+        let mut world = <World>::new();
+        world.arrive_host();
+        world.say_bytes(&header, payload.bytes());
+        let said = format!("the other half speaks version {version} of the stream, this one {VERSION}");
+        assert_eq!(world.host.0.borrow().closed, Some(said));
+        assert!(!world.driver.director().has_host());
+        world.meet(0, 0);
+        assert!(world.driver.director().has_host(), "one of the right version is met");
+    }
+}
+
+#[test]
+fn entries_that_the_table_cannot_hold_end_the_stream() {
+    let longest = (ob_table::KEY_BYTES_MAX, ob_table::ITEM_BYTES_MAX);
+    for (key_len, item_len) in [(longest.0 + 1, 1), (255, 1), (1, longest.1 + 1), (1, 255)] {
+        let mut entries = Vec::new();
+        assert!(push_entry(&mut entries, &vec![b'k'; key_len], &vec![b'i'; item_len]));
+        let (header, payload) = FromHost::Attest { stamp: 1, entries: Entries::new(&entries) }.encode();
+        assert_eq!(refused_for(&header, payload.bytes()), "an entry cannot be", "{key_len} {item_len}");
+    }
+}
+
+#[test]
+fn no_more_files_have_names_than_may() {
+    let config = DirectorConfig { files_max: 3, ..director_config() };
+    let mut world = World::<false>::with(engine_config(), config);
+    world.meet(0, 0);
+    let name = |world: &mut World, name: u32| world.say(&FromHost::File { name, node: NodeId(80) });
+    name(&mut world, 1001);
+    name(&mut world, 1002);
+    world.say(&FromHost::FileGone { name: 1001 });
+    name(&mut world, 1003);
+    // A name that there is may get another file: that is not one more.
+    name(&mut world, 1003);
+    assert_eq!(world.host.0.borrow().closed, None);
+    name(&mut world, 1004);
+    assert_eq!(world.host.0.borrow().closed.as_deref(), Some("too many files have names"));
+    world.meet(0, 0);
+    assert!(world.driver.director().has_host(), "the next life has names of its own");
 }
 
 #[test]

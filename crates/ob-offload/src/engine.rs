@@ -512,6 +512,11 @@ impl<A: Application> Engine<A> {
         self.watch.borrow_mut().watch(node, name);
     }
 
+    /// Whether a file has this name.
+    pub fn has_file(&self, name: u32) -> bool {
+        self.files.contains_key(&name)
+    }
+
     /// The host is about to remove a file.
     pub fn forget_file(&mut self, name: u32) {
         if let Some(node) = self.files.remove(&name) {

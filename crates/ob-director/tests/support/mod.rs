@@ -366,7 +366,12 @@ impl<const BY_ID: bool> World<BY_ID> {
 
     pub fn say(&mut self, frame: &FromHost<'_>) {
         let (inline, payload) = frame.encode();
-        let frame = Frame(inline.to_vec(), payload.bytes().to_vec());
+        self.say_bytes(&inline, payload.bytes());
+    }
+
+    /// Bytes of the host that need not be a frame.
+    pub fn say_bytes(&mut self, inline: &[u8], payload: &[u8]) {
+        let frame = Frame(inline.to_vec(), payload.to_vec());
         self.host.0.borrow_mut().events.push_back(HostEvent::Frame(frame));
         self.turn();
     }
