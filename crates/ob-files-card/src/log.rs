@@ -93,6 +93,14 @@ impl LogState {
         }
     }
 
+    /// Whether there is room to clean it, with so many bytes of records that count: a section to write to, and sections that
+    /// come free in the end.
+    pub(crate) fn can_be_cleaned(&self, geometry: &Geometry, live_bytes: u64) -> bool {
+        let most =
+            u64::from(geometry.log_sections.saturating_sub(SECTIONS_KEPT + 1)) * section_payload(geometry);
+        self.used < geometry.log_sections && live_bytes <= most
+    }
+
     /// Moves the head to a place where a frame fits, and says where in its section that is; none if the circle is full.
     pub(crate) fn make_place(&mut self, geometry: &Geometry) -> Option<u32> {
         if let Some(at) = self.head_at {
@@ -121,6 +129,11 @@ impl LogState {
         self.sequence += 1;
         self.previous = checksum;
     }
+}
+
+/// What a section holds at least, when its frames are full.
+fn section_payload(geometry: &Geometry) -> u64 {
+    u64::from(geometry.section_len) / 4 * 3
 }
 
 /// What comes next in cleaning.
@@ -256,9 +269,8 @@ impl Log {
         u64::from(self.geometry.log_sections) * u64::from(self.geometry.section_len)
     }
 
-    /// What a section holds at least, when its frames are full.
     fn section_payload(&self) -> u64 {
-        u64::from(self.geometry.section_len) / 4 * 3
+        section_payload(&self.geometry)
     }
 
     /// Makes sure that records of so many bytes go into one frame, and says which.

@@ -7,8 +7,10 @@ use ob_format::files::{
 
 use crate::drive::{self, Drive};
 use crate::engine::{CardFiles, FilesOptions, Mounted};
-use crate::log::Log;
+use crate::log::{Log, LogState};
 use crate::replay::{Finding, Replay, read_log};
+use crate::space::Space;
+use crate::tree::Tree;
 
 /// Bytes at the start of a device that are looked at before it counts as empty.
 const BLANK_LEN: u64 = 128 << 10;
@@ -66,6 +68,16 @@ pub enum MountError {
         found: String,
         /// What it had.
         formatted: String,
+    },
+    /// It counts from where no card has come. What is written now could be beyond what a later mount believes.
+    #[error(
+        "the device counts its {what} from {count}, where no card has come; files were not written by one"
+    )]
+    Exhausted {
+        /// What is counted.
+        what: &'static str,
+        /// How far.
+        count: u64,
     },
     /// What it holds is damaged.
     #[error("{first}{}", more_in_words(*.more))]
@@ -171,23 +183,41 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
     fits(&superblock, drive.device().info())?;
     let (mut replay, mut findings) = (Replay::default(), Vec::new());
     let mut state = read_log(drive, &superblock, &mut replay, &mut findings, &mut |_, _| {})?;
-    // Frames that a loss of power took may have given ids that nobody knows of any more: each mount has its own.
-    let epoch = superblock.epoch.max(state.epoch);
-    state.next_node = state.next_node.max(epoch.min(u64::from(u32::MAX >> 1)) << 32);
     let (tree, space) = if findings.is_empty() {
-        replay.finish(&superblock.geometry, state.next_node, &mut findings)
+        finish(replay, &superblock, &state, &mut findings)
     } else {
-        Replay::default().finish(&superblock.geometry, state.next_node, &mut Vec::new())
+        finish(Replay::default(), &superblock, &state, &mut Vec::new())
     };
     if let Some(first) = findings.first() {
         return Err(MountError::Damaged { first: Box::new(first.clone()), more: findings.len() - 1 });
     }
+    leaves_room_to_count(&superblock, &state)?;
+    // Frames that a loss of power took may have given ids that nobody knows of any more: each mount has its own. (What the log
+    // tells of is held to what the log says was given: a check does no less.)
+    let epoch = superblock.epoch.max(state.epoch);
+    state.next_node = state.next_node.max(epoch.min(u64::from(u32::MAX >> 1)) << 32);
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
     // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
     let superblock = Superblock { sequence: superblock.sequence + 1, epoch: epoch + 1, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;
     let log = Log::new(superblock.geometry, superblock.format_tag(), superblock.epoch, state);
     Ok(CardFiles::new(Mounted { superblock, tree, space, log }, options))
+}
+
+/// What the log says, and what is wrong with that; the same for a mount and a check.
+fn finish(
+    replay: Replay,
+    superblock: &Superblock,
+    state: &LogState,
+    findings: &mut Vec<Finding>,
+) -> (Tree, Space) {
+    let geometry = &superblock.geometry;
+    let (tree, space) = replay.finish(geometry, state.next_node, findings);
+    let (live, used, sections) = (tree.live_bytes(), state.used, geometry.log_sections);
+    if !state.can_be_cleaned(geometry, live) {
+        findings.push(Finding::LogFull { used, sections, live });
+    }
+    (tree, space)
 }
 
 /// Where a superblock is written: never over the one before it.
@@ -213,6 +243,20 @@ fn fits(superblock: &Superblock, info: DeviceInfo) -> Result<(), MountError> {
     })
 }
 
+/// What is read may have counted to `u64::MAX / 2`; what is written to has a long way to there.
+fn leaves_room_to_count(superblock: &Superblock, state: &LogState) -> Result<(), MountError> {
+    let counts = [
+        ("superblocks", superblock.sequence),
+        ("mounts", superblock.epoch.max(state.epoch)),
+        ("frames", state.sequence),
+        ("ids", state.next_node),
+    ];
+    match counts.into_iter().find(|(_, count)| *count >= u64::MAX / 4) {
+        Some((what, count)) => Err(MountError::Exhausted { what, count }),
+        None => Ok(()),
+    }
+}
+
 /// Checks everything, changes nothing. `progress` is told sections read, and how many there are at most.
 pub fn check(drive: &mut dyn Drive, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, MountError> {
     let (slots, _) = read_slots(drive)?;
@@ -235,7 +279,7 @@ pub fn check(drive: &mut dyn Drive, progress: &mut dyn FnMut(u64, u64)) -> Resul
     let mut replay = Replay::default();
     let state = read_log(drive, &superblock, &mut replay, &mut report.findings, progress)?;
     (report.frames, report.records) = (replay.frames, replay.records);
-    let (tree, space) = replay.finish(&superblock.geometry, state.next_node, &mut report.findings);
+    let (tree, space) = finish(replay, &superblock, &state, &mut report.findings);
     (report.files, report.directories) = (tree.files(), tree.directories());
     let bytes = |segments| u64::from(segments) * superblock.geometry.segment_len;
     (report.total, report.free) = (bytes(space.total()), bytes(space.unmapped()));

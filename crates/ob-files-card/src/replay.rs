@@ -93,6 +93,18 @@ pub enum Finding {
         /// What is wrong.
         error: MapError,
     },
+    /// A log that nobody could clean, and so nobody could write to. No card leaves one.
+    #[error(
+        "the log cannot be cleaned: {used} of its {sections} sections are in use, with {live} bytes that count"
+    )]
+    LogFull {
+        /// Sections in use.
+        used: u32,
+        /// Sections that there are.
+        sections: u32,
+        /// Bytes of records that count.
+        live: u64,
+    },
     /// A segment that is not there, or belongs to another file too.
     #[error("{node} has segment {segment}, which another file has too, or which does not exist")]
     SegmentTaken {
@@ -219,6 +231,13 @@ pub(crate) fn has_remains(file: &File, segment_len: u64) -> bool {
 /// is known to be a directory, or is reported already, so looking at directories is enough.
 fn find_unreachable(tree: &Tree, findings: &mut Vec<Finding>) {
     let mut reached: ById<bool> = HashMap::from_iter([(ROOT, true)]);
+    let reported: ById<()> = findings
+        .iter()
+        .filter_map(|finding| match finding {
+            Finding::Orphan { node, .. } => Some((*node, ())),
+            _ => None,
+        })
+        .collect();
     let directories = tree.iter().filter(|(_, node)| node.kind() == NodeKind::Directory);
     for (directory, node) in directories {
         let (mut at, mut way) = (directory, Vec::new());
@@ -237,9 +256,7 @@ fn find_unreachable(tree: &Tree, findings: &mut Vec<Finding>) {
         for passed in way {
             reached.insert(passed, found);
         }
-        let reported =
-            |finding: &Finding| matches!(finding, Finding::Orphan { node, .. } if *node == directory);
-        if !found && !findings.iter().any(reported) {
+        if !found && !reported.contains_key(&directory) {
             findings.push(Finding::Unreachable { node: directory, name: readable(&node.name) });
         }
     }

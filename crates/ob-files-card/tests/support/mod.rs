@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 pub(crate) mod device;
+pub(crate) mod forged;
 pub(crate) mod image;
 pub(crate) mod journal;
 pub(crate) mod model;

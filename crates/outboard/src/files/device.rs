@@ -279,7 +279,7 @@ pub(crate) fn check(
         let hint = match source {
             MountError::Blank | MountError::Foreign => "--device PATH names another one".to_owned(),
             MountError::Version { .. } => "use a program that knows this version".to_owned(),
-            MountError::Superblocks | MountError::Damaged { .. } => {
+            MountError::Superblocks | MountError::Exhausted { .. } | MountError::Damaged { .. } => {
                 "what was there must come from a copy; the start of the device, 128 KiB, tells more to those who \
                  know the format (docs/format/files.md)"
                     .to_owned()
