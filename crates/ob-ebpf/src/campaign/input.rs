@@ -32,6 +32,8 @@ enum Fill {
     Ones,
     Small,
     Random(u64),
+    /// What [`Machines::give`] was given, again and again.
+    Given,
 }
 
 impl Input {
@@ -65,6 +67,13 @@ impl Input {
         let found = random.of([0, 1, 1, 2, 0xff, 0xff]);
         let fuel = if random.once_in(8) { random.below(400) as u32 } else { 3000 };
         Self { data_len: data_len.max(min).min(longest), fill, numbers, found, fuel }
+    }
+
+    /// A call with the bytes that [`Machines::give`] was given as its data, or the first of them.
+    pub(super) fn given(program: &Program, world: &World, len: usize) -> Self {
+        let (min, longest) = (program.data_len_min() as usize, world.data_len_max as usize);
+        let data_len = len.max(min).min(longest);
+        Self { data_len, fill: Fill::Given, numbers: [len as u64, 0, 1, u64::MAX], found: 1, fuel: 3000 }
     }
 
     pub(super) fn data_len(&self) -> usize {
@@ -128,6 +137,7 @@ pub(super) struct Effects {
 /// What runs programs, and the memory that it runs them on.
 pub(super) struct Machines {
     interpreter: Interpreter,
+    given: Vec<u8>,
     data: Vec<u8>,
     scratch: Box<Scratch>,
     context: Vec<u64>,
@@ -139,11 +149,18 @@ impl Machines {
     pub(super) fn new() -> Self {
         Self {
             interpreter: Interpreter::new(),
+            given: Vec::new(),
             data: Vec::new(),
             scratch: Box::new(Scratch([0; SCRATCH_LEN_MAX])),
             context: Vec::new(),
             fuel: 0,
         }
+    }
+
+    /// What data of calls are made of that want it.
+    pub(super) fn give(&mut self, bytes: &[u8]) {
+        self.given.clear();
+        self.given.extend_from_slice(bytes);
     }
 
     /// Makes a call of an input with whatever runs programs.
@@ -158,8 +175,8 @@ impl Machines {
         }
         let data = self.data.get_mut(..input.data_len).unwrap_or_default();
         let scratch = self.scratch.0.get_mut(..world.scratch_len as usize).unwrap_or_default();
-        fill(data, input.fill);
-        fill(scratch, input.fill);
+        fill(data, input.fill, &self.given);
+        fill(scratch, input.fill, &self.given);
         // Nothing may depend on where there is no memory: an empty slice has a null address, nearly.
         let data = if data.is_empty() { &[][..] } else { &*data };
         self.context.clear();
@@ -185,8 +202,12 @@ impl Machines {
     }
 }
 
-fn fill(bytes: &mut [u8], fill: Fill) {
+fn fill(bytes: &mut [u8], fill: Fill, given: &[u8]) {
     match fill {
+        Fill::Given => {
+            let given = given.iter().chain([&0]).cycle();
+            bytes.iter_mut().zip(given).for_each(|(to, from)| *to = *from);
+        }
         Fill::Zeroes => bytes.fill(0),
         Fill::Ones => bytes.fill(u8::MAX),
         Fill::Small => bytes.fill(3),

@@ -12,6 +12,7 @@
 //! A program that is made of anything at all is refused at its first instructions, and tells nothing. These are made of what parsers are
 //! made of, with bounds that are right, or wrong by one.
 
+mod bytes;
 mod generate;
 mod idioms;
 mod input;

@@ -52,6 +52,11 @@ pub enum Breach {
     Compiled(String),
     /// The same program got two verdicts.
     Verdicts,
+    /// The verifier has worked for longer than it may.
+    Unbounded {
+        /// Instructions that it has interpreted.
+        steps: u64,
+    },
     /// Something of ours has panicked.
     Panicked,
 }

@@ -44,6 +44,15 @@ pub(super) struct Setting {
 }
 
 impl Setting {
+    /// Every hook, strictly and not.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let worlds = [&WORLD, &RAW].into_iter().chain(hooks::ALL.iter().copied());
+        worlds.flat_map(|world| {
+            [false, true]
+                .map(|is_strict| Self { world, options: Options { is_strict, steps_max: STEPS_MAX } })
+        })
+    }
+
     pub(super) fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x0b0a_d5e7);
         let hook = hooks::ALL.get(random.below(hooks::ALL.len())).copied();
