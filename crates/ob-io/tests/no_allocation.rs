@@ -2,43 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use ob_core::{Device, DeviceOp, Token};
 use ob_io::{Config, FileDevice, FileDeviceOptions, Interest, Reactor, Space, Wait};
 use ob_memory::Pool;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it is; counting touches only this thread's own cell.
-unsafe impl GlobalAlloc for Counting {
-    /// # Safety
-    ///
-    /// As the trait says.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    /// # Safety
-    ///
-    /// As the trait says.
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_running_reactor_allocates_nothing() {
@@ -54,7 +25,7 @@ fn a_running_reactor_allocates_nothing() {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     handle.watch(&ours, Interest::Readable).unwrap();
     let mut events = Vec::with_capacity(config.events_max());
-    let before = COUNT.with(Cell::get);
+    let before = counting::allocations();
     for round in 0..100u64 {
         for token in 0..64 {
             let slice = pool.take().unwrap();
@@ -79,5 +50,5 @@ fn a_running_reactor_allocates_nothing() {
         }
         ours.read_exact(&mut [0]).unwrap();
     }
-    assert_eq!(COUNT.with(Cell::get) - before, 0);
+    assert_eq!(counting::allocations() - before, 0);
 }

@@ -46,6 +46,8 @@ pub struct Client {
 #[derive(Default)]
 pub struct Network {
     pub clients: BTreeMap<u64, Client>,
+    /// Where in memory the longest of the slices lay that were sent: its address and its length.
+    pub longest_sent: (usize, usize),
     events: VecDeque<NetEvent>,
 }
 
@@ -84,12 +86,16 @@ impl Net for ScriptedNet {
 
     fn send(&mut self, connection: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
         let mut network = self.0.borrow_mut();
+        let network = &mut *network;
         let client = network.clients.get_mut(&connection.0).ok_or(NetError::Unknown)?;
         assert!(!client.is_finished, "nothing is sent behind the end");
         if client.is_closed {
             return Err(NetError::Reset);
         }
         let count = bytes.len().min(client.window);
+        if bytes.len() > network.longest_sent.1 {
+            network.longest_sent = (bytes.as_ptr().addr(), bytes.len());
+        }
         client.got.extend_from_slice(&bytes[..count]);
         client.window -= count;
         client.wants_writable = count < bytes.len();
@@ -119,6 +125,8 @@ pub struct Disk {
     /// Reads are answered at once.
     pub is_quick: bool,
     pub fails: bool,
+    /// Where in memory the last read landed.
+    pub read_into: std::ops::Range<usize>,
 }
 
 impl Disk {
@@ -129,13 +137,15 @@ impl Disk {
     /// Answers the read at a place among those that wait, with what the file has now.
     pub fn answer(&mut self, at: usize) {
         let (token, mut read) = self.reads.remove(at).unwrap();
-        let content = self.contents.get(&read.file.0).cloned().unwrap_or_default();
+        let content = self.contents.get(&read.file.0).map(Vec::as_slice).unwrap_or_default();
         let found = content.get(read.offset as usize..).unwrap_or_default();
         let len = found.len().min(read.into.len());
         read.into[..len].copy_from_slice(&found[..len]);
         assert!(
             read.offset.is_multiple_of(u64::from(BLOCK)) && read.into.len().is_multiple_of(BLOCK as usize)
         );
+        let begin = read.into.as_ptr().addr();
+        self.read_into = begin..begin + read.into.len();
         let len = if self.fails { Err(FileError::Io) } else { Ok(len as u32) };
         self.done.push_back(BlocksRead { token, len, version: None, buffer: Some(read.into) });
     }

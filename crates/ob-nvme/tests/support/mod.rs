@@ -44,6 +44,8 @@ pub struct Disk {
     pub failures: VecDeque<DeviceError>,
     /// Names of the operations that were applied.
     pub log: Vec<&'static str>,
+    /// Where in memory the last read landed.
+    pub read_into: std::ops::Range<usize>,
 }
 
 impl Disk {
@@ -55,6 +57,7 @@ impl Disk {
             depth: usize::MAX,
             failures: VecDeque::new(),
             log: Vec::new(),
+            read_into: 0..0,
         }
     }
 
@@ -67,6 +70,8 @@ impl Disk {
         self.log.push(match &mut op {
             DeviceOp::Read { into, .. } => {
                 into.copy_from_slice(range);
+                let begin = into.as_ptr().addr();
+                self.read_into = begin..begin + into.len();
                 "read"
             }
             DeviceOp::Write { from, durable, .. } => {
@@ -638,13 +643,13 @@ fn take_output(target: &mut Target, now: Instant, key: ConnectionKey, client: &m
     loop {
         let mut slices = [IoSlice::new(&[]); 4];
         let count = target.transmit(key, &mut slices);
-        let bytes: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
-        if bytes.is_empty() {
+        let len: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+        if len == 0 {
             return did;
         }
         did = true;
-        client.inbox.extend_from_slice(&bytes);
-        target.sent(now, key, bytes.len());
+        slices[..count].iter().for_each(|slice| client.inbox.extend_from_slice(slice));
+        target.sent(now, key, len);
     }
 }
 
