@@ -3,6 +3,7 @@
 mod admission;
 mod arrivals;
 mod memory;
+mod pace;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::group::{GroupClosedReason, GroupRefusal};
 use crate::memory_file;
 use crate::model::{Costs, ModelDma};
 use ob_core::AddressRange;
+use pace::Pace;
 
 /// Transfers in flight for one host.
 const TRANSFERS_MAX: usize = 1024;
@@ -137,8 +139,7 @@ pub struct CardLink {
     past: DmaCounts,
     shutting_down: bool,
     /// When the next group may be opened, and which host's turn it is.
-    next_grant: Instant,
-    grant_turn: usize,
+    pace: Pace,
 }
 
 struct Listener {
@@ -222,8 +223,7 @@ impl CardLink {
             events: Vec::new(),
             past: DmaCounts::default(),
             shutting_down: false,
-            next_grant: Instant::default(),
-            grant_turn: 0,
+            pace: Pace::default(),
         })
     }
 
@@ -301,7 +301,7 @@ impl CardLink {
     pub fn next_due(&self) -> Option<Instant> {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
         let wishing = self.hosts.iter().any(|host| !host.wishes.is_empty());
-        let grants = wishing.then_some(self.next_grant);
+        let grants = wishing.then_some(self.pace.next());
         let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
         let crowded =
             self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);

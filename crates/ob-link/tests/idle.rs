@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::watched::WatchedCard;
-use common::{Dice, ECHO, LONG, attach, observe, push, take};
-use ob_link::{Costs, Endpoint, HostGroup, HostLink};
+use common::{Dice, ECHO, LONG, attach, host_config, observe, push, take};
+use ob_link::{Costs, Endpoint, HostGroup, HostLink, HostLinkConfig};
 
 const WINDOW: Duration = Duration::from_millis(1500);
 
@@ -154,4 +154,52 @@ fn an_idle_host_takes_less_than_a_hundredth_of_a_core() {
         agents.iter().zip(&before).all(|(task, before)| time(task) - before < 5_000_000).then_some(())
     });
     drop(hosts);
+}
+
+/// More threads that poll than there are cores would only take time from each other, so the card knows how many there are.
+#[test]
+fn the_card_is_told_how_many_threads_poll() {
+    let _alone = alone();
+    let card = WatchedCard::start(|config| config.pollers = 3);
+    let pollers = || card.ask(|card| card.link.pollers());
+    assert_eq!(pollers(), 3);
+    let attach = |endpoint: Endpoint, pollers: u16| {
+        HostLink::attach(&HostLinkConfig { pollers, ..host_config(endpoint) }).unwrap()
+    };
+    let first = attach(card.unix(), 2);
+    let second = attach(card.unix(), 5);
+    let elsewhere = attach(card.tcp(), 7);
+    card.wait_hosts(3);
+    assert_eq!(pollers(), 10, "those of another machine have cores of their own");
+    drop(first);
+    card.wait_hosts(2);
+    assert_eq!(pollers(), 8);
+    drop((second, elsewhere));
+    card.wait_hosts(0);
+    assert_eq!(pollers(), 3);
+}
+
+/// Requests that wait for something outside, such as a device that never answers, are not work.
+#[test]
+fn a_card_whose_device_hangs_sleeps() {
+    let _alone = alone();
+    let card = WatchedCard::start(|_| {});
+    let (link, groups) = open(card.unix());
+    card.ask(|card| card.service.is_held = true);
+    for (number, group) in groups.iter().enumerate() {
+        push(group, &[number as u8], None);
+    }
+    observe("the requests are with the service", || {
+        (card.ask(|card| card.service.held()) == 4).then_some(())
+    });
+    let share = idle_share(&card);
+    assert!(share < 0.01, "{:.2} % of a core while nothing can be done", share * 100.0);
+    // When the device answers after all, so does the card.
+    card.ask(|card| card.service.is_held = false);
+    for (number, group) in groups.iter().enumerate() {
+        push(group, b"one more", None);
+        assert_eq!(take(group).0, [number as u8]);
+        assert_eq!(take(group).0, b"one more");
+    }
+    drop((groups, link));
 }

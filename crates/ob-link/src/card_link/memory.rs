@@ -63,18 +63,12 @@ impl CardLink {
     /// Opens the next group that some host wished for. To make its memory takes time that all hosts wait: so one at a
     /// time, by turns, and not before nine times as long has passed as the last took.
     pub(super) fn grant_wish(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
-        if now < self.next_grant {
-            return false;
-        }
-        let count = self.hosts.len();
-        let mut turns = (0..count).map(|turn| (self.grant_turn + turn) % count);
-        let wishes = |index: &usize| {
-            let host = &self.hosts[*index];
-            host.over.is_none() && !host.wishes.is_empty()
+        let hosts = &self.hosts;
+        let wishes = |index: usize| {
+            hosts.get(index).is_some_and(|host| host.over.is_none() && !host.wishes.is_empty())
         };
-        let Some(index) = turns.find(wishes) else { return false };
+        let Some(index) = self.pace.choose(now, hosts.len(), wishes) else { return false };
         let Some(wish) = self.hosts[index].wishes.pop_front() else { return false };
-        self.grant_turn = index + 1;
         let started = self.reactor.now();
         if let Err(refusal) = self.open_group(index, wish, service) {
             self.hosts[index].core.refuse_group(wish.request, &refusal);
@@ -84,10 +78,8 @@ impl CardLink {
         true
     }
 
-    /// Making or giving back memory took a while: nine times as long must pass before more is made.
     fn charge_time(&mut self, started: Instant) {
-        let ended = self.reactor.now();
-        self.next_grant = self.next_grant.max(ended) + (ended - started) * 9;
+        self.pace.charge(started, self.reactor.now());
     }
 
     fn open_group(

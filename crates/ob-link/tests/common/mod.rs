@@ -31,9 +31,16 @@ pub struct Echo {
     waiting: BTreeMap<GroupKey, VecDeque<Message>>,
     pub requests: Arc<AtomicU64>,
     pub channel: Arc<Mutex<Vec<(AttachmentId, Vec<u8>)>>>,
+    /// Answers nobody, as one whose device hangs.
+    pub is_held: bool,
 }
 
 impl Echo {
+    /// Requests without an answer.
+    pub fn held(&self) -> usize {
+        self.waiting.values().map(VecDeque::len).sum()
+    }
+
     fn answer(message: &Message, responses: &mut CardSender) -> bool {
         let payload = message.payload.as_ref().map(|payload| (payload.len() as u32, 512));
         let shape = Shape { inline_len: message.inline.len() as u16, payload };
@@ -65,7 +72,7 @@ impl CardService for Echo {
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
-        let Some(waiting) = self.waiting.get_mut(&key) else { return };
+        let Some(waiting) = self.waiting.get_mut(&key).filter(|_| !self.is_held) else { return };
         while waiting.front().is_some_and(|message| Self::answer(message, responses)) {
             waiting.pop_front();
         }
