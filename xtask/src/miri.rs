@@ -23,7 +23,7 @@ are missing. Where that is impossible the verb says SKIPPED, loudly, and succeed
 MIRIFLAGS and PROPTEST_CASES are taken from the environment when they are set there.";
 
 // Crates that call into the kernel (ob-io, ob-link) are not here: Miri does not know io_uring.
-const PACKAGES: &[&str] = &["ob-memory", "ob-ring", "ob-table"];
+pub(crate) const PACKAGES: &[&str] = &["ob-memory", "ob-ring", "ob-table"];
 
 // The test target that takes as long as all others together.
 const LONGEST: &str = "threads";

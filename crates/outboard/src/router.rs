@@ -120,6 +120,7 @@ mod tests {
         opened: Vec<GroupKey>,
         closed: Vec<GroupKey>,
         heard: usize,
+        polled: usize,
         due: Option<Instant>,
     }
 
@@ -141,6 +142,7 @@ mod tests {
         }
 
         fn poll(&mut self, _: Instant) -> bool {
+            self.polled += 1;
             self.due.is_some()
         }
 
@@ -203,6 +205,18 @@ mod tests {
         assert_eq!(router.next_due(), Some(Instant::from_nanoseconds(5)));
         router.channel(AttachmentId(1), b"hello");
         assert_eq!(router.services().0.each_ref().map(|service| service.heard), [1, 1]);
+    }
+
+    #[test]
+    fn a_service_that_always_has_work_keeps_no_other_from_its_turn() {
+        for busy in [0, 1] {
+            let mut router = Router::new(Two::default());
+            router.services.0[busy].due = Some(Instant::from_nanoseconds(1));
+            for turn in 1..=100 {
+                assert!(router.poll(Instant::from_nanoseconds(turn)));
+            }
+            assert_eq!(router.services().0.each_ref().map(|service| service.polled), [100, 100]);
+        }
     }
 
     #[test]

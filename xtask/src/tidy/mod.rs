@@ -10,6 +10,8 @@ pub mod crates;
 pub mod layering;
 pub mod lengths;
 pub mod links;
+pub mod named;
+pub mod pure;
 pub mod snapshot;
 pub mod unsafe_code;
 pub mod words;
@@ -24,7 +26,7 @@ use crate::repository::Repository;
 use snapshot::Snapshot;
 
 /// One line of help.
-pub const ABOUT: &str = "Check the rules of the house: layering, unsafe, lengths, links, words";
+pub const ABOUT: &str = "Check the rules of the house: layering, unsafe, purity, lengths, links, words";
 
 /// Every check, in the order in which they run.
 pub const CHECKS: &[Check] = &[
@@ -54,11 +56,26 @@ pub const CHECKS: &[Check] = &[
         rule: "files to 800 lines, functions to 70; xtask/ratchet.toml lists exceptions, which only shrink",
         run: lengths::check,
     },
+    Check {
+        name: "pure",
+        rule: "cores open no socket or file, read no clock, start no thread; drivers are listed",
+        run: pure::check,
+    },
+    Check {
+        name: "homes-checked",
+        rule: "each home of unsafe is checked with loom or Miri, or says why not",
+        run: unsafe_code::check_homes,
+    },
     Check { name: "words", rule: "no unfinished business in Rust sources", run: words::check },
     Check {
         name: "links",
         rule: "links in Markdown, and paths in ARCHITECTURE.md, lead somewhere",
         run: links::check,
+    },
+    Check {
+        name: "named",
+        rule: "tests, files and planted bugs that docs/invariants.md names are there",
+        run: named::check,
     },
 ];
 

@@ -7,6 +7,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::Violation;
 use super::snapshot::Snapshot;
+use crate::miri;
 
 /// The crates that may use unsafe code, each with what it cannot do otherwise.
 pub const HOMES: &[(&str, &str)] = &[
@@ -21,6 +22,35 @@ pub const HOMES: &[(&str, &str)] = &[
     ("ob-link", "receives regions by file descriptor and maps them"),
     ("liboutboard", "is called from C, with pointers to memory that the caller owns"),
 ];
+
+/// Homes that neither loom nor Miri looks at, each with the reason.
+const UNCHECKED: &[(&str, &str)] = &[
+    ("ob-ebpf", "Miri can neither map nor call native code; compiled code is compared with the interpreter"),
+    ("outboard-program", "it runs where programs do, and is tested by them"),
+    ("ob-io", "Miri does not know io_uring; its tests drop everything with operations in flight"),
+    ("ob-link", "Miri knows no memory files and no futex; raw memory is behind the types of ob-memory"),
+    ("liboutboard", "it is called from C; a C program calls every function"),
+];
+
+/// Finds homes that nothing checks and nobody explains, and explanations that are outdated.
+#[must_use]
+pub fn check_homes(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (home, _) in HOMES {
+        let Some(package) = snapshot.packages.iter().find(|package| package.name == *home) else { continue };
+        let has_loom = snapshot.paths.contains(&format!("{}/tests/loom.rs", package.folder));
+        let is_checked = has_loom || miri::PACKAGES.contains(home);
+        let message = match (is_checked, UNCHECKED.iter().any(|(unchecked, _)| unchecked == home)) {
+            (false, false) => {
+                "is a home of unsafe that neither loom (tests/loom.rs) nor Miri (PACKAGES in xtask/src/miri.rs) checks"
+            }
+            (true, true) => "is checked, and listed in UNCHECKED",
+            _ => continue,
+        };
+        violations.push(Violation::of(&package.manifest(), message.to_owned()));
+    }
+    violations
+}
 
 /// Finds crates outside of the homes that do not forbid unsafe code.
 #[must_use]
@@ -198,6 +228,22 @@ mod tests {
         assert_eq!(forbidden("ob-core", "//! `#![forbid(unsafe_code)]`\n"), 1, "a comment forbids nothing");
         assert_eq!(forbidden("ob-core", "#![deny(unsafe_code)]\n"), 1, "what is denied can be allowed again");
         assert_eq!(forbidden("ob-core", "mod inner { #![forbid(unsafe_code)] }\n"), 1);
+    }
+
+    #[test]
+    fn a_home_that_nothing_checks_is_found() {
+        let found = |name: &str, texts: &[(&str, &str)]| {
+            let mut snapshot = Snapshot::of(texts);
+            let folder = format!("crates/{name}");
+            snapshot.packages.push(Package { name: name.to_owned(), folder, ..Package::default() });
+            check_homes(&snapshot).len()
+        };
+        assert_eq!(found("ob-memory", &[]), 0, "Miri runs it");
+        assert_eq!(found("ob-link", &[]), 0, "there is a reason");
+        assert_eq!(found("ob-link", &[("crates/ob-link/tests/loom.rs", "")]), 1, "the reason is outdated");
+        assert_eq!(found("ob-kv", &[]), 0, "it is no home");
+        let explained = |home: &str| UNCHECKED.iter().any(|(unchecked, _)| *unchecked == home);
+        assert!(HOMES.iter().all(|(home, _)| explained(home) || miri::PACKAGES.contains(home)));
     }
 
     #[test]

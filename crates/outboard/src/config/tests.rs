@@ -16,6 +16,15 @@ fn explained(text: &str) -> String {
 }
 
 #[test]
+fn by_default_everything_listens_on_loopback_where_people_look_for_it() {
+    let Config { link, nvme, kv, status, .. } = Config::default();
+    let listening = [nvme.listen, nvme.discovery, kv.listen, status.listen, link.listen];
+    assert_eq!(listening.map(|address| address.port()), [4420, 8009, 6379, 9160, 4421]);
+    assert!(listening.iter().all(|address| address.ip().is_loopback()), "{listening:?}");
+    assert!(link.allow_addresses.is_empty() && link.allow_users.is_empty());
+}
+
+#[test]
 fn an_empty_file_means_the_defaults() {
     let config = parse("").unwrap();
     assert_eq!(config.to_toml().unwrap(), Config::default().to_toml().unwrap());

@@ -430,8 +430,21 @@ mod tests {
                 .unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
-        std::fs::write(&path, text.replace("\"version\": 2", "\"version\": 3")).unwrap();
-        assert!(Catalogue::load(&path).unwrap_err().to_string().contains("version is 3"));
+    }
+
+    #[test]
+    fn a_file_of_a_later_version_is_refused_with_all_named_and_stays_as_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let mut catalogue = load(&path);
+        catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let later = text.replace("\"version\": 2", "\"version\": 3");
+        assert_ne!(later, text);
+        std::fs::write(&path, &later).unwrap();
+        let told = Catalogue::load(&path).unwrap_err().to_string();
+        assert!(told.contains("its version is 3, and this program knows 1 and 2"), "{told}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 
     #[test]
