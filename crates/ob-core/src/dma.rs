@@ -134,10 +134,13 @@ pub struct DmaCounts {
     pub reads: u64,
     /// Transfers to host memory, word writes included.
     pub writes: u64,
-    /// Bytes read.
+    /// Bytes of messages and bulk read; those of words are counted apart.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes of messages and bulk written.
     pub written_bytes: u64,
+    /// Bytes of words, read or written: pointers, bounds and tickets. They say how much a link talks about its work,
+    /// not how much of it there is.
+    pub word_bytes: u64,
 }
 
 impl DmaCounts {
@@ -148,16 +151,23 @@ impl DmaCounts {
 
     /// Adds one transfer.
     pub fn count(&mut self, op: &DmaOp) {
-        let bytes = match op {
-            DmaOp::ReadWords { count, .. } => u64::from(*count) * 8,
-            _ => op.extent().1,
-        };
-        if op.is_write() {
-            self.writes += 1;
-            self.written_bytes += bytes;
-        } else {
-            self.reads += 1;
-            self.read_bytes += bytes;
+        match op {
+            DmaOp::Read { into, .. } => {
+                self.reads += 1;
+                self.read_bytes += into.len() as u64;
+            }
+            DmaOp::Write { from, .. } => {
+                self.writes += 1;
+                self.written_bytes += from.len() as u64;
+            }
+            DmaOp::ReadWords { count, .. } => {
+                self.reads += 1;
+                self.word_bytes += u64::from(*count) * 8;
+            }
+            DmaOp::WriteWord { .. } => {
+                self.writes += 1;
+                self.word_bytes += 8;
+            }
         }
     }
 }
@@ -171,6 +181,7 @@ impl std::ops::Add for DmaCounts {
             writes: self.writes + other.writes,
             read_bytes: self.read_bytes + other.read_bytes,
             written_bytes: self.written_bytes + other.written_bytes,
+            word_bytes: self.word_bytes + other.word_bytes,
         }
     }
 }

@@ -207,6 +207,7 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
             dma_writes: snapshot.link.dma.writes,
             dma_read_bytes: snapshot.link.dma.read_bytes,
             dma_written_bytes: snapshot.link.dma.written_bytes,
+            dma_word_bytes: snapshot.link.dma.word_bytes,
             hosts: snapshot.link.hosts,
             probe_ns: snapshot.link.probe.map(|probe| u64::try_from(probe.as_nanos()).unwrap_or(u64::MAX)),
         },

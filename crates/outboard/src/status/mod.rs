@@ -102,10 +102,12 @@ pub struct LinkStatus {
     pub dma_reads: u64,
     /// Transfers to host memory.
     pub dma_writes: u64,
-    /// Bytes read from host memory.
+    /// Bytes of messages and bulk read from host memory.
     pub dma_read_bytes: u64,
-    /// Bytes written to host memory.
+    /// Bytes of messages and bulk written to host memory.
     pub dma_written_bytes: u64,
+    /// Bytes of pointers and other words, read and written.
+    pub dma_word_bytes: u64,
     /// Hosts that are attached and connected.
     pub hosts: usize,
     /// The round trip of the host's last probe through the rings.

@@ -71,14 +71,16 @@ fn link_lines(status: &Status) -> String {
         None => "-".to_owned(),
     };
     format!(
-        "{} {}\n  hosts      {}\n  probe      {probe}\n  DMA reads  {} ({} bytes)\n  DMA writes {} ({} bytes)",
+        "{} {}\n  hosts      {}\n  probe      {probe}\n  DMA reads  {} ({} bytes)\n  DMA writes {} ({} bytes)\n  \
+         DMA words  {} bytes",
         styled(HEADING, "link:"),
         link.endpoint,
         link.hosts,
         link.dma_reads,
         link.dma_read_bytes,
         link.dma_writes,
-        link.dma_written_bytes
+        link.dma_written_bytes,
+        link.dma_word_bytes
     )
 }
 

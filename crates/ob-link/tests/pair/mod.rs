@@ -1,0 +1,188 @@
+//! A card and a host in one thread, without sockets: the real cores, joined by hand, in a time that stands still until
+//! a test moves it. What is counted here is the same on every machine.
+
+#![allow(dead_code, unreachable_pub)] // Each test target uses its own part.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first surprise.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ob_core::{AttachmentId, Clock, Incarnation, Instant};
+use ob_link::{
+    CardAttachment, CardDma, CardEvent, CardService, Costs, FrameDma, HostCore, HostEvent, Identity,
+    LinkKind, ModelDma, OpenedGroup,
+};
+use ob_memory::Region;
+use ob_ring::{Armed, CardBell, LocalDma};
+use ob_wire_link::frame::{FRAME_MAX, Frame};
+
+/// Every kind of link there is.
+pub const KINDS: [LinkKind; 3] = [LinkKind::Shm, LinkKind::Model, LinkKind::Tcp];
+
+#[derive(Clone, Default)]
+pub struct TestClock(Rc<Cell<u64>>);
+
+impl Clock for TestClock {
+    fn now(&self) -> Instant {
+        Instant::from_nanoseconds(self.0.get())
+    }
+}
+
+#[derive(Default)]
+struct Doorbell(AtomicBool);
+
+impl CardBell for Doorbell {
+    fn ring(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One host at one card.
+pub struct Pair<S> {
+    pub card: CardAttachment<TestClock>,
+    pub host: HostCore,
+    pub service: S,
+    clock: TestClock,
+    doorbell: Arc<Doorbell>,
+    /// Memory that goes with the next grant.
+    granted: Option<Region>,
+    opened: Vec<OpenedGroup>,
+    /// Groups that the card closed, and what it said.
+    pub closed: Vec<String>,
+}
+
+impl<S: CardService> Pair<S> {
+    pub fn new(kind: LinkKind, service: S) -> Self {
+        let clock = TestClock::default();
+        let local = LocalDma::new(1024, 2 << 20);
+        let dma = match kind {
+            LinkKind::Shm => CardDma::local(local),
+            LinkKind::Model => CardDma::model(ModelDma::new(local, clock.clone(), Costs::PCIE4, 1024)),
+            LinkKind::Tcp => CardDma::frame(FrameDma::new(1024)),
+        };
+        let identity = Identity {
+            attachment: AttachmentId(1),
+            secret: 1,
+            card_incarnation: Incarnation(1),
+            host_incarnation: Incarnation(1),
+            name: "pair".to_owned(),
+            kind,
+            card_pollers: 1,
+            host_pollers: 0,
+        };
+        let doorbell = Arc::<Doorbell>::default();
+        let mut host = HostCore::new("pair", Incarnation(1), 0, doorbell.clone());
+        // The card is told by `new` that somebody said hello.
+        host.outgoing().clear();
+        let card = CardAttachment::new(identity, dma);
+        let (granted, opened, closed) = (None, Vec::new(), Vec::new());
+        let mut pair = Self { card, host, service, clock, doorbell, granted, opened, closed };
+        pair.settle();
+        pair
+    }
+
+    pub fn open_group(&mut self, service: u32, request: u32, response: u32) -> OpenedGroup {
+        self.host.request_group(service, request, response).unwrap();
+        for _ in 0..10 {
+            self.settle();
+            if let Some(group) = self.opened.pop() {
+                return group;
+            }
+        }
+        panic!("the group is not opened");
+    }
+
+    /// One turn of the card, then everything that is under way comes to its end. `true` if something moved.
+    pub fn turn(&mut self) -> bool {
+        let mut events = Vec::new();
+        let worked = self.card.poll(&mut self.service, &mut events);
+        self.act(events);
+        self.settle();
+        worked
+    }
+
+    /// Turns as the card's loop does, until the card would sleep.
+    pub fn run_until_asleep(&mut self) {
+        for _ in 0..100_000 {
+            if self.turn() {
+                continue;
+            }
+            let mut events = Vec::new();
+            let armed = self.card.arm(&mut self.service, &mut events);
+            self.act(events);
+            self.settle();
+            if armed == Armed::Yes {
+                return;
+            }
+        }
+        panic!("the card never comes to rest");
+    }
+
+    /// Lets all transfers under way complete, and all frames arrive; the card does not look at what they brought.
+    pub fn settle(&mut self) {
+        loop {
+            let moved = self.to_host() | self.to_card();
+            match self.card.next_due() {
+                Some(due) => self.clock.0.set(due.nanoseconds().max(self.clock.0.get())),
+                None if moved => {}
+                None => break,
+            }
+            self.card.take_wakes(self.clock.now()).for_each(drop);
+            if !moved {
+                // What is due now is executed when the card polls.
+                self.clock.0.set(self.clock.0.get() + Duration::from_millis(10).as_nanos() as u64);
+                break;
+            }
+        }
+    }
+
+    fn to_host(&mut self) -> bool {
+        let bytes = std::mem::take(self.card.outgoing().unwrap());
+        let mut rest = bytes.as_slice();
+        while let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() {
+            let (frame, behind) = rest.split_at(len);
+            let frame = Frame::decode(frame).unwrap();
+            let region = if matches!(frame, Frame::GroupOpened(_)) { self.granted.take() } else { None };
+            match self.host.handle(&frame, region).unwrap() {
+                Some(HostEvent::GroupOpened(group)) => self.opened.push(group),
+                Some(HostEvent::GroupClosed { text, .. }) => self.closed.push(text),
+                Some(HostEvent::GroupRefused { refusal, .. }) => panic!("{refusal}"),
+                _ => {}
+            }
+            rest = behind;
+        }
+        self.host.take_bells().for_each(drop);
+        !bytes.is_empty()
+    }
+
+    fn to_card(&mut self) -> bool {
+        if self.doorbell.0.swap(false, Ordering::Relaxed) {
+            self.host.ring_card();
+        }
+        let bytes = std::mem::take(self.host.outgoing());
+        let mut rest = bytes.as_slice();
+        while let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() {
+            let (frame, behind) = rest.split_at(len);
+            let frame = Frame::decode(frame).unwrap();
+            let event = self.card.handle(&frame, &mut self.service).unwrap();
+            self.act(event.into_iter().collect());
+            rest = behind;
+        }
+        !bytes.is_empty()
+    }
+
+    fn act(&mut self, events: Vec<CardEvent>) {
+        for event in events {
+            let CardEvent::OpenGroup { request, service, request_capacity, response_capacity } = event else {
+                continue;
+            };
+            let plan = self.card.plan_group(request_capacity, response_capacity).unwrap();
+            let local = self.card.identity().kind != LinkKind::Tcp;
+            self.granted = local.then(|| Region::on_heap(plan.2 as usize));
+            self.card.open_group(request, service, plan, self.granted.clone(), &mut self.service).unwrap();
+        }
+    }
+}
