@@ -42,8 +42,8 @@ pub enum DmaOp {
         stride: u32,
         /// How many, at most [`WORDS_MAX`].
         count: u8,
-        /// Read only after every write submitted before has taken effect in host memory (the full fence that
-        /// sleeping and waking needs).
+        /// Read only after every write submitted to this region before has taken effect (the full fence that sleeping
+        /// and waking needs).
         fence: bool,
         /// Filled in by the driver.
         words: [u64; WORDS_MAX],
@@ -188,13 +188,24 @@ impl std::ops::Add for DmaCounts {
 
 /// The card's way to the memory that one host registered with it.
 ///
-/// Order, as on PCIe:
-/// 1. writes take effect in the order they were submitted;
-/// 2. an ordered word read reads its words in ascending order, and with `fence` only after all earlier writes;
-/// 3. nothing else is ordered: wait for the completion of what must come first.
+/// Order, as on PCIe, but **within a region** only. A group is one region, so that the megabytes of one group need not
+/// hold up the words of another:
+/// 1. writes to one region take effect in the order they were submitted;
+/// 2. an ordered word read reads its words in ascending order, and with `fence` only after all earlier writes to its
+///    region;
+/// 3. nothing else is ordered, neither reads nor what happens in different regions: wait for the completion of what must
+///    come first.
+///
+/// What is kept over regions: a transfer to a region that was unregistered before it took effect fails and touches
+/// nothing, and an id is never given to another region of the same attachment. So closing a group and giving its memory
+/// back needs no order with what is under way there.
 ///
 /// Transfers complete in any order. A driver checks shape and bounds itself and completes an illegal transfer
 /// with an error; it never leaves the region.
+///
+/// The end: once an attachment has been shut down, or a region unregistered, nothing that was submitted before may still
+/// touch that memory of the host, nor card memory whose operation was handed back. An engine that cannot recall a transfer
+/// waits for it.
 pub trait Dma {
     /// The most bytes one transfer may have.
     fn largest_transfer(&self) -> usize;
@@ -224,7 +235,7 @@ pub struct Bell {
 /// Wakes sleepers on the host.
 ///
 /// Ringing never blocks the card, whatever state the host is in, and takes effect after every write submitted to
-/// the same link's [`Dma`] before it. (The other direction, a host that wakes the card, reaches the card as an
+/// the bell's own region before it. (The other direction, a host that wakes the card, reaches the card as an
 /// event of its reactor.)
 pub trait Doorbell {
     /// Rings a bell.

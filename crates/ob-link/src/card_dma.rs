@@ -160,8 +160,10 @@ impl<C: Clock> Doorbell for CardDma<C> {
             Engine::Frame(dma) => return dma.ring(bell),
             Engine::Local(_) => self.bells.push_back((Instant::default(), bell)),
             Engine::Model(dma) => {
-                let due = dma.settled_at();
-                self.bells.push_back((due, bell));
+                let due = dma.settled_at(bell.address.region);
+                // In the order in which they are to be heard: a region that still writes holds up only its own.
+                let behind = self.bells.iter().rev().take_while(|(other, _)| *other > due).count();
+                self.bells.insert(self.bells.len() - behind, (due, bell));
             }
         }
         Ok(())

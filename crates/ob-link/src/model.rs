@@ -11,7 +11,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ob_core::{Clock, Dma, DmaCompletion, DmaCounts, DmaOp, Instant, Refused, RefusedReason, Token};
+use ob_core::{
+    Clock, Dma, DmaCompletion, DmaCounts, DmaOp, Instant, Refused, RefusedReason, RegionId, Token,
+};
 use ob_ring::LocalDma;
 
 /// What transfers cost on a modelled link.
@@ -67,7 +69,8 @@ pub struct ModelDma<C> {
     flight: VecDeque<Flight>,
     depth: usize,
     engine_free: Instant,
-    last_write_due: Instant,
+    /// When the last write to a region takes effect, for regions that have writes under way.
+    last_write_due: Vec<(RegionId, Instant)>,
     /// Fraction of the recent past that the engine was busy, 0 to 1.
     load: f64,
     load_at: Instant,
@@ -91,7 +94,7 @@ impl<C: Clock> ModelDma<C> {
             flight: VecDeque::with_capacity(depth),
             depth,
             engine_free: now,
-            last_write_due: now,
+            last_write_due: Vec::new(),
             load: 0.0,
             load_at: now,
             counts: DmaCounts::default(),
@@ -103,9 +106,20 @@ impl<C: Clock> ModelDma<C> {
         &mut self.inner
     }
 
-    /// When everything submitted so far will have taken effect: a bell rung now must not be heard before.
-    pub fn settled_at(&self) -> Instant {
+    /// When everything submitted to a region so far will have taken effect: a bell rung there now must not be heard
+    /// before.
+    pub fn settled_at(&self, region: RegionId) -> Instant {
+        let last = self.last_write_due.iter().find(|(other, _)| *other == region);
+        last.map_or(Instant::default(), |(_, due)| *due)
+    }
+
+    fn wrote(&mut self, region: RegionId, due: Instant) {
+        // What was executed holds nobody up: only regions with writes under way are kept, so there are few. (Executed,
+        // not only due: a bell must not be heard before.)
+        let first = self.flight.front().map(|first| first.due);
         self.last_write_due
+            .retain(|(other, last)| *other != region && first.is_some_and(|first| *last >= first));
+        self.last_write_due.push((region, due));
     }
 
     fn due(&mut self, op: &DmaOp) -> Instant {
@@ -124,11 +138,12 @@ impl<C: Clock> ModelDma<C> {
         let start = self.engine_free.max(now);
         self.engine_free = start + busy;
         let mut due = start + moving + self.costs.latency + extra;
+        let region = op.extent().0.region;
         if op.is_write() || matches!(op, DmaOp::ReadWords { fence: true, .. }) {
-            due = due.max(self.last_write_due);
+            due = due.max(self.settled_at(region));
         }
         if op.is_write() {
-            self.last_write_due = due;
+            self.wrote(region, due);
         }
         due
     }

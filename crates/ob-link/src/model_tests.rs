@@ -18,10 +18,13 @@ impl Clock for TestClock {
 
 const HERE: DmaAddress = DmaAddress { region: RegionId(0), offset: 0 };
 
+const ELSEWHERE: DmaAddress = DmaAddress { region: RegionId(1), offset: 0 };
+
 fn model() -> (ModelDma<TestClock>, Region, TestClock) {
     let (clock, region) = (TestClock::default(), Region::on_heap(8 << 20));
     let mut local = LocalDma::new(16, 4 << 20);
     local.register(RegionId(0), region.clone());
+    local.register(RegionId(1), Region::on_heap(4096));
     (ModelDma::new(local, clock.clone(), Costs::PCIE4, 4096), region, clock)
 }
 
@@ -76,6 +79,35 @@ fn writes_keep_their_order_and_fenced_reads_stay_behind_them() {
     clock.0.set(1_000_000_000);
     let order: Vec<u64> = std::iter::from_fn(|| dma.poll()).map(|done| done.token.0).collect();
     assert_eq!(order, [0, 1, 2]);
+}
+
+#[test]
+fn what_is_slow_in_one_region_holds_up_nobody_in_another() {
+    let (mut dma, _region, clock) = model();
+    // So much load that a write's latency is far above that of an idle link.
+    let pool = Pool::new(2 << 20, 4);
+    for token in 0..4 {
+        dma.submit(Token(token), DmaOp::Write { from: pool.take().unwrap(), to: HERE }).unwrap();
+    }
+    let settled = dma.settled_at(HERE.region);
+    assert_eq!(dma.settled_at(ELSEWHERE.region), Instant::default());
+    // The engine moves one transfer at a time, and a read of a word that is fenced by nothing in its region waits for
+    // the engine only, not for the latency of the writes.
+    dma.submit(Token(4), DmaOp::read_words(ELSEWHERE, 8, 1, true)).unwrap();
+    dma.submit(Token(5), DmaOp::read_words(HERE, 8, 1, true)).unwrap();
+    let due = |dma: &ModelDma<TestClock>, token| {
+        dma.flight.iter().find(|flight| flight.token == Token(token)).unwrap().due
+    };
+    assert!(due(&dma, 5) >= settled);
+    dma.submit(Token(6), DmaOp::WriteWord { to: ELSEWHERE, value: 1 }).unwrap();
+    assert_eq!(dma.settled_at(ELSEWHERE.region), due(&dma, 6));
+    assert_eq!(dma.settled_at(HERE.region), settled, "nothing was added there");
+    // A write that is due but not executed still counts: a bell must not be heard before it.
+    clock.0.set(1_000_000_000);
+    assert_eq!(dma.settled_at(HERE.region), settled);
+    while dma.poll().is_some() {}
+    dma.submit(Token(7), DmaOp::WriteWord { to: ELSEWHERE, value: 2 }).unwrap();
+    assert_eq!(dma.last_write_due.len(), 1, "what is over is forgotten");
 }
 
 #[test]

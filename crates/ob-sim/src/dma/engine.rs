@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ob_core::{
-    Bell, Clock, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Instant, RefusedReason, Token,
+    Bell, Clock, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Instant, RefusedReason, RegionId,
+    Token,
 };
 use ob_ring::LocalDma;
 
@@ -36,8 +37,8 @@ pub(super) struct Engine {
     completions: BTreeSet<(Instant, u64)>,
     planned: u64,
     submitted: Number,
-    /// When the last write has taken effect as a whole.
-    written: Instant,
+    /// When the last write to a region has taken effect as a whole.
+    written: BTreeMap<RegionId, Instant>,
     down: bool,
 }
 
@@ -81,7 +82,7 @@ impl Engine {
             completions: BTreeSet::new(),
             planned: 0,
             submitted: 0,
-            written: Instant::default(),
+            written: BTreeMap::new(),
             down: false,
         }
     }
@@ -141,28 +142,30 @@ impl Engine {
     /// Gives each piece of a transfer its moment; the last of these moments.
     fn plan_pieces(&mut self, number: Number, op: &DmaOp) -> Instant {
         let now = self.now();
+        let region = op.extent().0.region;
+        let written = self.written(region);
         match op {
             DmaOp::Read { into, .. } => {
                 let moments = self.moments(now, into.len());
                 self.stats.torn_reads += u64::from(is_torn(&moments));
                 self.stats.reads_before_writes +=
-                    u64::from(moments.first().is_some_and(|(at, _, _)| *at < self.written));
+                    u64::from(moments.first().is_some_and(|(at, _, _)| *at < written));
                 self.plan_bytes(number, now, moments)
             }
             DmaOp::Write { from, .. } => {
-                let start = self.write_start();
+                let start = self.write_start(written);
                 let moments = self.moments(start, from.len());
                 self.stats.torn_writes += u64::from(is_torn(&moments));
-                self.written = self.plan_bytes(number, start, moments);
-                self.written
+                let ended = self.plan_bytes(number, start, moments);
+                self.wrote(region, ended)
             }
             DmaOp::WriteWord { .. } => {
-                self.written = self.write_start();
-                self.plan_action(self.written, Action::Word { number, index: 0 });
-                self.written
+                let at = self.write_start(written);
+                self.plan_action(at, Action::Word { number, index: 0 });
+                self.wrote(region, at)
             }
             DmaOp::ReadWords { count, fence, .. } => {
-                let earliest = if *fence { now.max(self.written) } else { now };
+                let earliest = if *fence { now.max(written) } else { now };
                 let mut moments: Vec<Instant> = (0..*count).map(|_| self.moment(earliest)).collect();
                 moments.sort_unstable();
                 if !self.rng.chance(self.plan.pieces) {
@@ -170,7 +173,7 @@ impl Engine {
                     moments.fill(one);
                 }
                 self.stats.torn_words += u64::from(moments.first() != moments.last());
-                self.stats.reads_before_writes += u64::from(moments[0] < self.written);
+                self.stats.reads_before_writes += u64::from(moments[0] < written);
                 for (index, at) in moments.iter().enumerate() {
                     self.plan_action(*at, Action::Word { number, index });
                 }
@@ -193,9 +196,21 @@ impl Engine {
         last
     }
 
-    /// The next write begins after the last has ended.
-    fn write_start(&mut self) -> Instant {
-        let earliest = self.now().max(self.written);
+    /// When everything submitted to a region so far has been written.
+    fn written(&self, region: RegionId) -> Instant {
+        self.written.get(&region).copied().unwrap_or_default()
+    }
+
+    fn wrote(&mut self, region: RegionId, ended: Instant) -> Instant {
+        let elsewhere = self.written.iter().any(|(other, at)| *other != region && *at > ended);
+        self.stats.writes_overtaken += u64::from(elsewhere);
+        self.written.insert(region, ended);
+        ended
+    }
+
+    /// The next write to a region begins after the last one there has ended.
+    fn write_start(&mut self, written: Instant) -> Instant {
+        let earliest = self.now().max(written);
         if self.rng.one_in(3) { earliest } else { self.moment(earliest) }
     }
 
@@ -237,7 +252,7 @@ impl Engine {
             return Err(DmaError::Misaligned);
         }
         self.local.resolve(bell.address, 8)?;
-        let after = self.now().max(self.written);
+        let after = self.now().max(self.written(bell.address.region));
         let at = after + self.rng.skewed(self.plan.bell_latency.clone());
         self.trace.note("ring bell", &[bell.address.offset, at.nanoseconds()]);
         self.bells_rung.push((at, bell));

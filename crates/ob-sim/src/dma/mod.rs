@@ -10,6 +10,8 @@
 //!   bell                      ├───────────────▶  after all earlier writes, maybe after later ones
 //! ```
 //!
+//! All of this holds for one region. What happens in another region is before, after or in the midst of it.
+//!
 //! Completions come in any order. A protocol that relies on more than the contract (that a read is a snapshot of
 //! one moment, that a read sees an earlier write, that completions are in order) fails here.
 
@@ -74,6 +76,8 @@ pub struct DmaStats {
     pub reads_before_writes: u64,
     /// Completions that came before that of an earlier transfer.
     pub overtaken: u64,
+    /// Writes that took effect before an earlier write to another region.
+    pub writes_overtaken: u64,
     /// Bells that took effect.
     pub bells: u64,
     /// Writes that had taken effect in part when the link failed.

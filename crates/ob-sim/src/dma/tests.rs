@@ -180,6 +180,38 @@ fn a_bell_comes_after_the_writes_before_it() {
 }
 
 #[test]
+fn writes_bells_and_fences_of_one_region_do_not_wait_for_another() {
+    let other = RegionId(1);
+    let elsewhere = |offset| DmaAddress { region: other, offset };
+    let (mut writes, mut bells, mut fences) = (0, 0, 0);
+    for seed in 0..300 {
+        let mut rig = Rig::patient(seed);
+        let second = Region::on_heap(4096);
+        rig.dma.register(other, second.clone());
+        for _ in 0..4 {
+            let from = rig.slice(512, 1);
+            rig.submit(DmaOp::Write { from, to: at(1024) });
+        }
+        rig.write_word(0, 1);
+        rig.submit(DmaOp::WriteWord { to: elsewhere(0), value: 2 });
+        rig.dma.ring(Bell { address: elsewhere(64) }).unwrap();
+        let fenced = rig.submit(DmaOp::read_words(elsewhere(0), 8, 1, true));
+        let done = rig.drain(|region| {
+            let first = region.load(0, Ordering::Relaxed);
+            let (word, bell) = (second.load(0, Ordering::Relaxed), second.load(64, Ordering::Relaxed));
+            writes += u32::from(word == 2 && first == 0);
+            bells += u32::from(bell == 1 && first == 0);
+            assert!(bell == 0 || word == 2, "in its own region a bell is after the writes");
+        });
+        let order: Vec<Token> = done.iter().map(|completion| completion.token).collect();
+        fences += u32::from(order.last() != Some(&fenced));
+        let completion = done.iter().find(|completion| completion.token == fenced).unwrap();
+        assert_eq!(words(completion)[0], 2);
+    }
+    assert!(writes > 20 && bells > 20 && fences > 20, "{writes} {bells} {fences}");
+}
+
+#[test]
 fn after_a_failure_nothing_takes_effect_and_everything_completes() {
     let mut reached = DmaStats::default();
     for seed in 0..300 {
