@@ -73,6 +73,9 @@ pub struct CardAttachment<C> {
     /// Groups that were closed since the last poll. Their memory stays until the driver has heard of it.
     closed: Vec<CardGroup>,
     next_group: u32,
+    /// Which group is stepped first in the next turn: where the link takes only so much in one turn, everybody is first
+    /// at times.
+    first_group: usize,
     /// Frames to be sent.
     out: Vec<u8>,
     /// Whether there is a connection to send them on.
@@ -91,6 +94,7 @@ impl<C: Clock> CardAttachment<C> {
             groups: Vec::new(),
             closed: Vec::new(),
             next_group: 1,
+            first_group: 0,
             out: Vec::new(),
             connected: true,
             rung: false,
@@ -247,11 +251,20 @@ impl<C: Clock> CardAttachment<C> {
             // answer just above, and would sleep through the bell if it had been woken earlier.
             self.groups.iter_mut().for_each(CardGroup::wake);
         }
-        let mut index = 0;
-        while index < self.groups.len() {
-            let id = self.groups[index].id;
+        worked | self.step_groups(service, events)
+    }
+
+    fn step_groups(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
+        let mut worked = false;
+        let (mut index, mut left) = (self.first_group, self.groups.len());
+        self.first_group = if self.first_group + 1 < left { self.first_group + 1 } else { 0 };
+        while left > 0 {
+            left -= 1;
+            index = if index < self.groups.len() { index } else { 0 };
+            let Some(group) = self.groups.get_mut(index) else { break };
+            let id = group.id;
             let key = GroupKey { attachment: self.identity.attachment, group: id };
-            match self.groups[index].step(key, &mut self.dma, service) {
+            match group.step(key, &mut self.dma, service) {
                 Ok(moved) => {
                     worked |= moved;
                     index += 1;

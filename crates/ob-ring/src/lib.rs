@@ -45,7 +45,7 @@ pub use card_receive::{CardReceiver, Received};
 pub use card_send::{CardSender, Reservation, ReserveError};
 pub use host_receive::{Claimed, HostReceiver, ReceiveError};
 pub use host_send::{HostSender, Outgoing, PushError};
-pub use local_dma::LocalDma;
+pub use local_dma::{LocalDma, UNPOLLED_BYTES_MAX};
 pub use many::{CardBell, Closed, SleepTicket};
 pub use service::{CardService, GroupKey};
 pub use single::Armed;

@@ -8,13 +8,22 @@ use ob_core::{
 };
 use ob_memory::{Region, full_fence, release_fence};
 
+/// Bytes that are copied before somebody polls. Copying is done by the thread that submits, while everybody else whom it
+/// serves waits: a quarter of a millisecond or less at this size.
+pub const UNPOLLED_BYTES_MAX: usize = 1 << 20;
+
 /// Executes transfers at once, on regions mapped into this process; completions wait to be polled.
+///
+/// When what was copied and not polled yet exceeds [`UNPOLLED_BYTES_MAX`], more bytes are pushed back. Words always
+/// pass, and so does any transfer after all others were polled, however large.
 ///
 /// This is the engine of the `shm` link, and what `model` puts its costs on.
 pub struct LocalDma {
     /// By id. Found by search, not by index: on a host it is the card, which is not trusted, that gives out the ids.
     regions: Vec<(RegionId, Region)>,
     done: VecDeque<DmaCompletion>,
+    /// Bytes of reads and writes among `done`.
+    unpolled_bytes: usize,
     depth: usize,
     largest_transfer: usize,
     counts: DmaCounts,
@@ -25,7 +34,8 @@ impl LocalDma {
     /// An engine that holds at most `depth` completions.
     pub fn new(depth: usize, largest_transfer: usize) -> Self {
         let done = VecDeque::with_capacity(depth);
-        Self { regions: Vec::new(), done, depth, largest_transfer, counts: DmaCounts::default(), down: false }
+        let (regions, counts) = (Vec::new(), DmaCounts::default());
+        Self { regions, done, unpolled_bytes: 0, depth, largest_transfer, counts, down: false }
     }
 
     /// Makes a region reachable.
@@ -113,20 +123,66 @@ impl Dma for LocalDma {
         if self.down {
             return Err(Refused { op, reason: RefusedReason::Gone });
         }
-        if self.done.len() == self.depth {
+        let bytes = payload_bytes(&op);
+        if self.done.len() == self.depth || (bytes > 0 && self.unpolled_bytes > UNPOLLED_BYTES_MAX) {
             return Err(Refused { op, reason: RefusedReason::Busy });
         }
         self.counts.count(&op);
+        self.unpolled_bytes += bytes;
         let result = self.execute(&mut op);
         self.done.push_back(DmaCompletion { token, op, result });
         Ok(())
     }
 
     fn poll(&mut self) -> Option<DmaCompletion> {
-        self.done.pop_front()
+        let completion = self.done.pop_front()?;
+        self.unpolled_bytes -= payload_bytes(&completion.op);
+        Some(completion)
     }
 
     fn counts(&self) -> DmaCounts {
         self.counts
+    }
+}
+
+/// Bytes that take time to copy: those of words do not.
+fn payload_bytes(op: &DmaOp) -> usize {
+    match op {
+        DmaOp::Read { into, .. } => into.len(),
+        DmaOp::Write { from, .. } => from.len(),
+        DmaOp::ReadWords { .. } | DmaOp::WriteWord { .. } => 0,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use ob_memory::Pool;
+
+    use super::*;
+
+    const HERE: DmaAddress = DmaAddress { region: RegionId(0), offset: 0 };
+
+    #[test]
+    fn one_step_copies_about_a_mebibyte_and_words_always_pass() {
+        let mut dma = LocalDma::new(1024, 4 << 20);
+        dma.register(RegionId(0), Region::on_heap(4 << 20));
+        let pool = Pool::new(1 << 20, 4);
+        let write = || DmaOp::Write { from: pool.take().unwrap(), to: HERE };
+        dma.submit(Token(0), write()).unwrap();
+        dma.submit(Token(1), write()).unwrap();
+        let refused = dma.submit(Token(2), write()).unwrap_err();
+        assert_eq!(refused.reason, RefusedReason::Busy);
+        let read = DmaOp::Read { from: HERE, into: pool.take().unwrap() };
+        assert_eq!(dma.submit(Token(2), read).unwrap_err().reason, RefusedReason::Busy);
+        dma.submit(Token(3), DmaOp::WriteWord { to: HERE, value: 1 }).unwrap();
+        dma.submit(Token(4), DmaOp::read_words(HERE, 8, 1, true)).unwrap();
+        assert_eq!(dma.poll().unwrap().token, Token(0));
+        dma.submit(Token(5), refused.op).unwrap();
+        let rest: Vec<u64> = std::iter::from_fn(|| dma.poll()).map(|done| done.token.0).collect();
+        assert_eq!(rest, [1, 3, 4, 5]);
+        assert_eq!(dma.unpolled_bytes, 0);
+        // However large, one always passes.
+        let large = Pool::new(4 << 20, 1);
+        dma.submit(Token(6), DmaOp::Write { from: large.take().unwrap(), to: HERE }).unwrap();
     }
 }
