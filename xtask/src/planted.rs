@@ -35,6 +35,7 @@ pub const HARNESSES: &[Harness] = &[
             "tail-before-data",
         ],
     },
+    Harness { package: "ob-ring", test: "bulk", build: Build::Plain, plants: &["message-before-bulk"] },
     Harness {
         package: "ob-table",
         test: "loom",

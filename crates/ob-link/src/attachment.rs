@@ -4,7 +4,7 @@ use ob_core::{AttachmentId, Clock, Dma, DmaCounts, GroupId, Incarnation, Instant
 use ob_memory::{ArenaSpan, Region};
 use ob_ring::{Armed, CardService, GroupKey, RingError};
 use ob_wire_link::frame::{CHANNEL_MAX, Frame, GroupOpened, LinkKind, Resume, Welcome};
-use ob_wire_link::ring::RingSpec;
+use ob_wire_link::group::{GroupSizes, GroupSpec};
 
 use crate::card_dma::{CardDma, Wake};
 use crate::group::{CardGroup, GroupClosedReason, GroupRefusal};
@@ -26,9 +26,7 @@ pub enum CardEvent {
         /// What the group is for.
         service: u32,
         /// Bytes asked for.
-        request_capacity: u32,
-        /// Bytes asked for.
-        response_capacity: u32,
+        sizes: GroupSizes,
     },
     /// A group was closed, and its memory goes with the next poll.
     GroupClosed {
@@ -144,13 +142,8 @@ impl<C: Clock> CardAttachment<C> {
             return Err(ProtocolError::Overflow);
         }
         match *frame {
-            Frame::OpenGroup { request, service, request_capacity, response_capacity } => {
-                return Ok(Some(CardEvent::OpenGroup {
-                    request,
-                    service,
-                    request_capacity,
-                    response_capacity,
-                }));
+            Frame::OpenGroup { request, service, sizes } => {
+                return Ok(Some(CardEvent::OpenGroup { request, service, sizes }));
             }
             Frame::CloseGroup { group } => {
                 return Ok(self.close_group(group, GroupClosedReason::Asked, "", service));
@@ -170,12 +163,8 @@ impl<C: Clock> CardAttachment<C> {
         Ok(None)
     }
 
-    /// Whether one more group may be opened, and the rings it would have.
-    pub fn plan_group(
-        &self,
-        request_capacity: u32,
-        response_capacity: u32,
-    ) -> Result<(RingSpec, RingSpec, u64), GroupRefusal> {
+    /// Whether one more group may be opened, and what it would be.
+    pub fn plan_group(&self, sizes: GroupSizes) -> Result<GroupSpec, GroupRefusal> {
         if self.next_group == u32::MAX {
             return Err(GroupRefusal::Budget(
                 "this attachment has used up its numbers; attach afresh".to_owned(),
@@ -185,7 +174,7 @@ impl<C: Clock> CardAttachment<C> {
             return Err(GroupRefusal::Budget(format!("a host may have {GROUPS_MAX} groups at most")));
         }
         let transfer_max = u32::try_from(self.dma.largest_transfer()).unwrap_or(u32::MAX);
-        RingSpec::group(RegionId(self.next_group), request_capacity, response_capacity, transfer_max)
+        GroupSpec::new(RegionId(self.next_group), sizes, transfer_max)
             .map_err(|error| GroupRefusal::Capacity(error.to_string()))
     }
 
@@ -194,7 +183,7 @@ impl<C: Clock> CardAttachment<C> {
         &mut self,
         request: u32,
         service_number: u32,
-        (request_spec, response_spec, region_len): (RingSpec, RingSpec, u64),
+        spec: &GroupSpec,
         region: Option<Region>,
         service: &mut dyn CardService,
     ) -> Result<GroupId, GroupRefusal> {
@@ -202,16 +191,15 @@ impl<C: Clock> CardAttachment<C> {
         let key = GroupKey { attachment: self.identity.attachment, group };
         service.open(key, service_number).map_err(GroupRefusal::Service)?;
         self.next_group += 1;
-        self.dma.register(request_spec.region, region);
-        self.groups.push(CardGroup::new(group, region_len, request_spec, response_spec));
+        self.dma.register(spec.region(), region);
+        self.groups.push(CardGroup::new(group, spec));
         self.send_sequenced(&Frame::GroupOpened(GroupOpened {
             request,
             group,
-            region: request_spec.region,
-            request_capacity: request_spec.capacity(),
-            response_capacity: response_spec.capacity(),
+            region: spec.region(),
+            sizes: spec.sizes(),
             service: service_number,
-            region_len,
+            region_len: spec.region_len,
         }));
         Ok(group)
     }

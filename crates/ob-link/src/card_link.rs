@@ -17,6 +17,7 @@ use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, door
 use ob_memory::ArenaSpan;
 use ob_ring::{Armed, CardService, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
+use ob_wire_link::group::GroupSizes;
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
@@ -194,8 +195,7 @@ struct Host {
 struct Wish {
     request: u32,
     service: u32,
-    request_capacity: u32,
-    response_capacity: u32,
+    sizes: GroupSizes,
 }
 
 impl CardLink {
@@ -462,8 +462,8 @@ impl CardLink {
     fn act(&mut self, index: usize) {
         for event in std::mem::take(&mut self.events) {
             match event {
-                CardEvent::OpenGroup { request, service, request_capacity, response_capacity } => {
-                    let wish = Wish { request, service, request_capacity, response_capacity };
+                CardEvent::OpenGroup { request, service, sizes } => {
+                    let wish = Wish { request, service, sizes };
                     let host = &mut self.hosts[index];
                     if host.wishes.len() < WISHES_MAX {
                         host.wishes.push_back(wish);

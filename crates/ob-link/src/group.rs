@@ -3,7 +3,7 @@
 use ob_core::{Dma, DmaCompletion, Doorbell, GroupId, RegionId, Token};
 use ob_memory::ArenaSpan;
 use ob_ring::{Armed, CardReceiver, CardSender, CardService, GroupKey, Received, RingError};
-use ob_wire_link::ring::RingSpec;
+use ob_wire_link::group::GroupSpec;
 
 /// Why a card does not open a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +58,7 @@ impl GroupClosedReason {
     }
 }
 
-/// Tokens of a group: its id, then which ring and which transfer.
+/// Tokens of a group: its id, then which ring and which transfer. (Bulk has its number above the id.)
 const TOKEN_BITS: u32 = 3;
 const TOKEN_SENDER: u64 = 4;
 
@@ -74,14 +74,14 @@ pub(crate) struct CardGroup {
 }
 
 impl CardGroup {
-    pub(crate) fn new(id: GroupId, region_len: u64, request: RingSpec, response: RingSpec) -> Self {
+    pub(crate) fn new(id: GroupId, spec: &GroupSpec) -> Self {
         let base = u64::from(id.0) << TOKEN_BITS;
         Self {
             id,
-            region: request.region,
-            region_len,
-            receiver: CardReceiver::new(request, Token(base)),
-            sender: CardSender::new(response, Token(base | TOKEN_SENDER)),
+            region: spec.region(),
+            region_len: spec.region_len,
+            receiver: CardReceiver::new(spec.request, Token(base)),
+            sender: CardSender::of_group(spec, Token(base | TOKEN_SENDER)),
             arming: false,
         }
     }
@@ -96,7 +96,7 @@ impl CardGroup {
         GroupId((token.0 >> TOKEN_BITS) as u32)
     }
 
-    /// Takes a finished transfer; `true` if it brought requests.
+    /// Takes a finished transfer; `true` if it brought requests, or was bulk.
     pub(crate) fn complete<D: Dma + Doorbell>(
         &mut self,
         key: GroupKey,
@@ -106,7 +106,10 @@ impl CardGroup {
     ) -> Result<bool, RingError> {
         let mut worked = false;
         if completion.token.0 & TOKEN_SENDER != 0 {
-            self.sender.complete(completion)?;
+            if let Some(done) = self.sender.complete(completion)? {
+                service.transferred(key, done, &mut self.sender);
+                worked = true;
+            }
         } else if let Received::Batch(batch) = self.receiver.complete(dma, completion)? {
             service.requests(key, batch, &mut self.sender);
             self.arming = false;
@@ -169,6 +172,7 @@ mod tests {
     use ob_core::{AttachmentId, Bell, DmaCounts, DmaError, DmaOp, Refused, RefusedReason};
     use ob_memory::Region;
     use ob_ring::{Batch, LocalDma};
+    use ob_wire_link::group::GroupSizes;
 
     use super::*;
 
@@ -228,11 +232,11 @@ mod tests {
 
     #[test]
     fn a_response_that_waits_for_the_link_does_not_keep_the_card_awake() {
-        let (request, response, len) = RingSpec::group(RegionId(1), 4096, 4096, 1 << 20).unwrap();
+        let spec = GroupSpec::new(RegionId(1), GroupSizes::rings(4096, 4096), 1 << 20).unwrap();
         let mut inner = LocalDma::new(8, 1 << 20);
-        inner.register(RegionId(1), Region::on_heap(len as usize));
+        inner.register(RegionId(1), Region::on_heap(spec.region_len as usize));
         let mut link = Link { inner, is_busy: true };
-        let mut group = CardGroup::new(GroupId(1), len, request, response);
+        let mut group = CardGroup::new(GroupId(1), &spec);
         let key = GroupKey { attachment: AttachmentId(1), group: GroupId(1) };
         let mut service = Once(true);
         for _ in 0..3 {

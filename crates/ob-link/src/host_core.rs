@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ob_core::{AttachmentId, Bell, DmaAddress, GroupId, Incarnation, RegionId};
 use ob_memory::Region;
-use ob_ring::{CardBell, Closed, HostReceiver, HostSender};
+use ob_ring::{CardBell, Closed, HostAreas, HostReceiver, HostSender};
 use ob_wire_link::frame::{CHANNEL_MAX, Frame, GroupOpened, Hello, LinkKind, Resume, VERSION, Welcome};
+use ob_wire_link::group::{GroupSizes, GroupSpec};
 use ob_wire_link::ring::{RingSpec, control};
 
 use crate::ProtocolError;
@@ -52,7 +53,7 @@ pub enum HostEvent {
     },
 }
 
-/// The two rings of an open group, and when they are over.
+/// The two rings of an open group, its areas, and when they are over.
 pub struct OpenedGroup {
     /// From the question.
     pub request: u32,
@@ -62,6 +63,8 @@ pub struct OpenedGroup {
     pub sender: HostSender,
     /// Takes responses out.
     pub receiver: HostReceiver,
+    /// For bulk, if the group was asked for with areas.
+    pub areas: Option<HostAreas>,
     /// Set when the group is over.
     pub closed: Closed,
 }
@@ -82,8 +85,8 @@ pub struct HostCore {
     groups: BTreeMap<GroupId, Group>,
     card: Arc<dyn CardBell>,
     next_request: u32,
-    /// What was asked for and is not answered yet: service and capacities.
-    asked: BTreeMap<u32, (u32, u32, u32)>,
+    /// What was asked for and is not answered yet: service and sizes.
+    asked: BTreeMap<u32, (u32, GroupSizes)>,
     out: Vec<u8>,
     /// Whether the card listens: from the first connection on, but after a cut only once it has welcomed us back.
     connected: bool,
@@ -169,17 +172,12 @@ impl HostCore {
     }
 
     /// Asks for a group; the number that the answer will carry. `None` if the card is behind with answering.
-    pub fn request_group(
-        &mut self,
-        service: u32,
-        request_capacity: u32,
-        response_capacity: u32,
-    ) -> Option<u32> {
+    pub fn request_group(&mut self, service: u32, sizes: GroupSizes) -> Option<u32> {
         let request = self.next_request;
-        let frame = Frame::OpenGroup { request, service, request_capacity, response_capacity };
+        let frame = Frame::OpenGroup { request, service, sizes };
         self.send_sequenced(&frame).then(|| {
             self.next_request = self.next_request.wrapping_add(1);
-            self.asked.insert(request, (service, request_capacity, response_capacity));
+            self.asked.insert(request, (service, sizes));
             request
         })
     }
@@ -291,18 +289,15 @@ impl HostCore {
     fn opened(&mut self, opened: GroupOpened, region: Option<Region>) -> Result<HostEvent, ProtocolError> {
         // Only what was asked for, or less: a card must not make a host take memory as it likes.
         let asked = self.asked.remove(&opened.request).ok_or(ProtocolError::Unexpected)?;
-        let (service, request_capacity, response_capacity) = asked;
-        if opened.service != service
-            || opened.request_capacity > request_capacity
-            || opened.response_capacity > response_capacity
-        {
+        let (service, sizes) = asked;
+        if opened.service != service || !opened.sizes.fits(&sizes) {
             return Err(ProtocolError::Unexpected);
         }
         let transfer_max = self.welcome.as_ref().map_or(0, |welcome| welcome.transfer_max);
         let transfer_max = u32::try_from(transfer_max).unwrap_or(u32::MAX);
-        let (request, response, len) =
-            RingSpec::group(opened.region, opened.request_capacity, opened.response_capacity, transfer_max)
-                .map_err(|_| ProtocolError::Unexpected)?;
+        let spec = GroupSpec::new(opened.region, opened.sizes, transfer_max)
+            .map_err(|_| ProtocolError::Unexpected)?;
+        let len = spec.region_len;
         let region = match (self.kind(), region) {
             (Some(LinkKind::Tcp), None) => Region::on_heap(len as usize),
             (Some(LinkKind::Shm | LinkKind::Model), Some(region)) => region,
@@ -314,12 +309,15 @@ impl HostCore {
         }
         self.agent.register(opened.region, region.clone());
         let closed = Closed::default();
-        let sender = HostSender::new(region.clone(), request, closed.clone(), Arc::clone(&self.card));
-        let receiver = HostReceiver::new(region.clone(), response, closed.clone(), Arc::clone(&self.card));
-        let specs = [request, response];
+        let sender = HostSender::new(region.clone(), spec.request, closed.clone(), Arc::clone(&self.card));
+        let receiver =
+            HostReceiver::new(region.clone(), spec.response, closed.clone(), Arc::clone(&self.card));
+        let areas = HostAreas::new(region.clone(), &spec, closed.clone());
+        let specs = [spec.request, spec.response];
         let group = Group { region, region_id: opened.region, closed: closed.clone(), specs };
         self.groups.insert(opened.group, group);
-        let opened = OpenedGroup { request: opened.request, id: opened.group, sender, receiver, closed };
+        let opened =
+            OpenedGroup { request: opened.request, id: opened.group, sender, receiver, areas, closed };
         Ok(HostEvent::GroupOpened(opened))
     }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use ob_core::{GroupId, Incarnation};
 use ob_io::doorbell::{self, WaitResult};
 use ob_memory::Region;
-use ob_ring::{CardBell, Closed, HostReceiver, HostSender, SleepTicket};
+use ob_ring::{CardBell, Closed, HostAreas, HostReceiver, HostSender, SleepTicket};
 use ob_wire_link::frame::{Frame, Welcome};
+use ob_wire_link::group::GroupSizes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -300,19 +301,25 @@ impl HostLink {
         request_capacity: u32,
         response_capacity: u32,
     ) -> Result<HostGroup, OpenGroupError> {
+        self.open_group_of(service, GroupSizes::rings(request_capacity, response_capacity))
+    }
+
+    /// Opens a group with rings and areas of these sizes, as [`HostLink::open_group`] does.
+    pub fn open_group_of(&self, service: u32, sizes: GroupSizes) -> Result<HostGroup, OpenGroupError> {
         let mut state = self.shared.lock();
         if state.over.is_some() {
             return Err(OpenGroupError::Gone);
         }
-        let request = state.core.request_group(service, request_capacity, response_capacity);
+        let request = state.core.request_group(service, sizes);
         let request = request.ok_or(OpenGroupError::Busy)?;
         self.shared.agent_bell.wake();
         let deadline = after(self.patience);
         loop {
             if let Some(answer) = state.answers.remove(&request) {
                 let group = answer.map_err(OpenGroupError::Refused)?;
-                let OpenedGroup { id, sender, receiver, closed, .. } = group;
-                return Ok(HostGroup { id, sender, receiver, closed, shared: Arc::clone(&self.shared) });
+                let OpenedGroup { id, sender, receiver, areas, closed, .. } = group;
+                let shared = Arc::clone(&self.shared);
+                return Ok(HostGroup { id, sender, receiver, areas, closed, shared });
             }
             if state.over.is_some() {
                 return Err(OpenGroupError::Gone);
@@ -392,6 +399,8 @@ pub struct HostGroup {
     pub sender: HostSender,
     /// Takes responses out.
     pub receiver: HostReceiver,
+    /// For bulk, if the group was asked for with areas.
+    pub areas: Option<HostAreas>,
     closed: Closed,
     shared: Arc<Shared>,
 }

@@ -52,6 +52,7 @@ pub use model::{Costs, ModelDma};
 pub use ob_core::{AddressRange, address_bits};
 pub use ob_ring::{CardService, GroupKey};
 pub use ob_wire_link::frame::LinkKind;
+pub use ob_wire_link::group::GroupSizes;
 
 /// The peer said something that the protocol does not allow. It is told so and dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -20,6 +20,7 @@ use ob_link::{
 use ob_memory::Region;
 use ob_ring::{CardBell, LocalDma};
 use ob_wire_link::frame::{FRAME_MAX, Frame, GroupOpened, Resume, VERSION, Welcome};
+use ob_wire_link::group::GroupSizes;
 use proptest::prelude::*;
 
 fn both(card: &WatchedCard) -> [Raw; 2] {
@@ -200,17 +201,14 @@ fn what_cannot_be_resumed_is_refused_and_harms_nobody() {
     assert_eq!(card.hosts().len(), 2);
 }
 
+/// Small rings, and no areas.
+const SMALL: GroupSizes = GroupSizes { request: 4096, response: 4096, card_area: 0, host_area: 0 };
+
 /// Opens a group as a `tcp` host that answers transfers as it likes, and gives the first transfer's tag.
 fn first_transfer(card: &WatchedCard) -> (Raw, u64) {
     let mut raw = Raw::tcp(card.tcp);
     raw.attach();
-    raw.send(&Frame::OpenGroup {
-        request: 1,
-        service: ECHO,
-        request_capacity: 4096,
-        response_capacity: 4096,
-    })
-    .unwrap();
+    raw.send(&Frame::OpenGroup { request: 1, service: ECHO, sizes: SMALL }).unwrap();
     let letter = raw.receive_until(|frame| matches!(frame, Frame::DmaReadWords { .. }));
     let Frame::DmaReadWords { tag, count, .. } = letter.frame() else { unreachable!() };
     assert_eq!(count, 3);
@@ -278,7 +276,7 @@ fn floods_are_bounded_whoever_does_not_read() {
     let bystander = Bystander::start(card.unix());
     let before = resident_bytes();
     // Asking without acknowledging the answers has an end.
-    let ask = Frame::OpenGroup { request: 1, service: 99, request_capacity: 4096, response_capacity: 4096 };
+    let ask = Frame::OpenGroup { request: 1, service: 99, sizes: SMALL };
     for raw in both(&card) {
         assert!(flood(raw, &ask, 1_000_000));
     }
@@ -432,8 +430,7 @@ fn opened(raw: &mut Raw) -> GroupOpened {
         request,
         group: GroupId(1),
         region: RegionId(1),
-        request_capacity: 4096,
-        response_capacity: 4096,
+        sizes: SMALL,
         service,
         region_len: 3 * 4096,
     }
@@ -442,12 +439,15 @@ fn opened(raw: &mut Raw) -> GroupOpened {
 #[test]
 fn groups_that_cannot_be_end_the_attachment() {
     type Change = fn(&mut GroupOpened);
-    let changes: [Change; 8] = [
-        |opened| opened.request_capacity = 0,
-        |opened| opened.request_capacity = 5000,
-        |opened| opened.response_capacity = u32::MAX,
+    let changes: [Change; 11] = [
+        |opened| (opened.sizes.card_area, opened.region_len) = (4096, 4 * 4096),
+        |opened| (opened.sizes.host_area, opened.region_len) = (4096, 4 * 4096),
+        |opened| (opened.sizes.card_area, opened.sizes.host_area) = (4096, u64::MAX - 4095),
+        |opened| opened.sizes.request = 0,
+        |opened| opened.sizes.request = 5000,
+        |opened| opened.sizes.response = u32::MAX,
         // Legal, but nobody asked for so much.
-        |opened| (opened.request_capacity, opened.region_len) = (1 << 30, 8192 + (1 << 30)),
+        |opened| (opened.sizes.request, opened.region_len) = (1 << 30, 8192 + (1 << 30)),
         |opened| opened.region_len = 0,
         |opened| opened.region_len = u64::MAX,
         |opened| opened.request += 1,
@@ -622,13 +622,12 @@ fn script() -> impl Strategy<Value = Vec<(u8, [u64; 4], Vec<u8>)>> {
 fn a_group_is_given_up_even_when_the_card_is_behind() {
     let mut core = HostCore::new("any", Incarnation(1), 0, Arc::new(NoBell));
     core.handle(&Frame::Welcome(welcome_of(LinkKind::Tcp)), None).unwrap();
-    let request = core.request_group(ECHO, 4096, 4096).unwrap();
+    let request = core.request_group(ECHO, SMALL).unwrap();
     let opened = GroupOpened {
         request,
         group: GroupId(1),
         region: RegionId(1),
-        request_capacity: 4096,
-        response_capacity: 4096,
+        sizes: SMALL,
         service: ECHO,
         region_len: 3 * 4096,
     };
@@ -654,16 +653,13 @@ fn identity(kind: LinkKind) -> Identity {
 
 /// What the driver would do with an event.
 fn act(core: &mut CardAttachment<MonotonicClock>, kind: LinkKind, event: &CardEvent, service: &mut Echo) {
-    let CardEvent::OpenGroup { request, service: number, request_capacity, response_capacity } = *event
-    else {
-        return;
-    };
-    let opened = core.plan_group(request_capacity, response_capacity).and_then(|plan| {
-        if plan.2 > 1 << 20 {
+    let CardEvent::OpenGroup { request, service: number, sizes } = *event else { return };
+    let opened = core.plan_group(sizes).and_then(|plan| {
+        if plan.region_len > 1 << 20 {
             return Err(ob_link::GroupRefusal::Budget("too much".to_owned()));
         }
-        let region = (kind != LinkKind::Tcp).then(|| Region::on_heap(plan.2 as usize));
-        core.open_group(request, number, plan, region, service)
+        let region = (kind != LinkKind::Tcp).then(|| Region::on_heap(plan.region_len as usize));
+        core.open_group(request, number, &plan, region, service)
     });
     if let Err(refusal) = opened {
         core.refuse_group(request, &refusal);
@@ -726,7 +722,7 @@ proptest! {
                 let _ = core.handle(&Frame::Welcome(welcome), None);
             }
             if which % 4 == 0 {
-                core.request_group(ECHO, 4096, 4096);
+                core.request_group(ECHO, SMALL);
             }
             let frame = match which % 32 {
                 20..26 => frames::any(4, [numbers[0] | numbers[1] << 32, numbers[1], 4096, 0], bytes),

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 
 use ob_core::{Bell, Dma, DmaCompletion, DmaError, DmaOp, Refused, RefusedReason, Token};
 use ob_memory::{ArenaSpan, Pool, Slice};
+use ob_wire_link::group::GroupSpec;
 use ob_wire_link::ring::{
     HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape, control,
 };
 
 use crate::RingError;
+use crate::bulk::{Bulk, BulkDone, BulkQueue, RefusedBulk};
 use crate::plant::{self, Bug};
-use crate::single::{Armed, Role, Single, TOKEN_DATA, TOKEN_POINTERS, words_of};
+use crate::single::{Armed, Role, Single, TOKEN_BULK, TOKEN_DATA, TOKEN_POINTERS, words_of};
 
 /// Writes in flight at once.
 const WRITES_MAX: usize = 64;
@@ -41,6 +43,10 @@ pub struct CardSender {
     held: VecDeque<Held>,
     /// Committed and not yet submitted, in the order of commits.
     ready: VecDeque<Slice>,
+    /// How many were committed, ever.
+    committed: u64,
+    /// Transfers between card memory and the group's areas.
+    bulk: BulkQueue,
     /// Bytes of the ring that reserved and committed responses will take.
     promised: u64,
     /// TailB: what has been submitted ends here.
@@ -119,8 +125,19 @@ pub enum ReserveError {
 }
 
 impl CardSender {
-    /// The card's end of the ring `spec`. Its transfers carry tokens `base..base + 4`; `base` is a multiple of 4.
+    /// The card's end of the ring `spec`, in a group without areas. Its transfers carry tokens `base..base + 4`; `base`
+    /// is a multiple of 4.
     pub fn new(spec: RingSpec, base: Token) -> Self {
+        Self::with_bulk(spec, base, BulkQueue::none(spec.region))
+    }
+
+    /// The card's end of a group's response ring, and its way to the group's areas. The tokens of bulk transfers have
+    /// bits above the 35th besides.
+    pub fn of_group(spec: &GroupSpec, base: Token) -> Self {
+        Self::with_bulk(spec.response, base, BulkQueue::new(spec))
+    }
+
+    fn with_bulk(spec: RingSpec, base: Token, bulk: BulkQueue) -> Self {
         let staging = Pool::new(spec.capacity() as usize, 1);
         let mut free = VecDeque::with_capacity(4);
         free.extend(staging.take().map(|mut whole| whole.split_to(spec.capacity() as usize)));
@@ -131,6 +148,8 @@ impl CardSender {
             allocated: 0,
             held: VecDeque::with_capacity(256),
             ready: VecDeque::with_capacity(256),
+            committed: 0,
+            bulk,
             promised: 0,
             buffered: 0,
             writes: 0,
@@ -198,6 +217,7 @@ impl CardSender {
         }
         assert_eq!(bytes.len(), span as usize, "a reservation is committed with the payload it was given");
         self.ready.push_back(bytes);
+        self.committed += 1;
     }
 
     /// Reserves and commits a response that is known already.
@@ -207,6 +227,19 @@ impl CardSender {
         let reservation = self.reserve(Shape { inline_len, payload: None })?;
         self.commit(reservation, inline, 0);
         Ok(())
+    }
+
+    /// Moves bytes between card memory and an area of the group. A write takes effect before every message that is
+    /// committed from now on is seen; a read holds no message back. Transfers complete in any order, each with
+    /// [`crate::CardService::transferred`] under the tag it was given. One that fails closes nothing; whoever commits the
+    /// message that names its bytes before that is known must be able to take it back.
+    pub fn transfer(&mut self, tag: u64, bulk: Bulk) -> Result<(), RefusedBulk> {
+        self.bulk.push(tag, bulk, self.committed)
+    }
+
+    /// How many more transfers would be taken now.
+    pub fn transfer_room(&self) -> usize {
+        self.bulk.room()
     }
 
     /// Ends the group: the host has said to the service what cannot be. The next [`CardSender::step`] tells the link.
@@ -221,12 +254,18 @@ impl CardSender {
 
     /// Whether committed responses wait for [`CardSender::step`].
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() && !self.is_stuck()
+        !self.ready.is_empty() && !self.is_stuck() && self.unbarred() > 0
     }
 
-    /// How far the ring was filled: it moves with every response that goes out.
+    /// Moves with every response and every transfer that goes out.
     pub fn sent(&self) -> u64 {
-        self.buffered
+        self.buffered + self.bulk.started()
+    }
+
+    /// How many responses from the front on have no bulk write before them that still waits.
+    fn unbarred(&self) -> u64 {
+        let first = self.committed - self.ready.len() as u64;
+        self.bulk.messages_max().saturating_sub(first)
     }
 
     /// Whether the next response has to wait until the host has taken some: the end of the ring may cost more than was
@@ -254,15 +293,40 @@ impl CardSender {
     }
 
     fn submit(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
-        let mut submitted = false;
-        while self.writes < WRITES_MAX && self.has_ready() && self.submit_run(dma)? {
-            submitted = true;
-        }
-        self.look.sleepers_unseen |= self.buffered != self.single.bound;
-        self.single.advance(self.buffered);
-        if !self.single.write_bound(dma)? || self.look.in_flight.is_some() {
+        let submitted = self.submit_data(dma)?;
+        if !self.publish(dma)? || self.look.in_flight.is_some() {
             return Ok(submitted);
         }
+        Ok(self.submit_look(dma)? || submitted)
+    }
+
+    /// Submits responses and bulk in the order in which they were given.
+    fn submit_data(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
+        let mut submitted = false;
+        loop {
+            while self.writes < WRITES_MAX && self.has_ready() && self.submit_run(dma)? {
+                submitted = true;
+            }
+            if !self.bulk.has_queued() {
+                return Ok(submitted);
+            }
+            // Responses from before the bulk are seen without waiting for it.
+            self.publish(dma)?;
+            if !self.bulk.submit_next(dma, self.single.token(TOKEN_BULK))? {
+                return Ok(submitted);
+            }
+            submitted = true;
+        }
+    }
+
+    /// Lets the host see what was submitted. `false` if the link is busy.
+    fn publish(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
+        self.look.sleepers_unseen |= self.buffered != self.single.bound;
+        self.single.advance(self.buffered);
+        self.single.write_bound(dma)
+    }
+
+    fn submit_look(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         let arming = (self.look.room_wanted || self.is_stuck()) && !self.look.armed;
         if arming && !self.look.ticketed {
             self.look.ticketed = self.single.write_ticket(dma)?;
@@ -272,15 +336,18 @@ impl CardSender {
             let purpose = if self.look.ticketed { Purpose::Arm } else { Purpose::Look };
             self.look.in_flight = Some(purpose);
             (self.look.sleepers_unseen, self.look.ticketed) = (false, false);
-            submitted = true;
+            return Ok(true);
         }
-        Ok(submitted)
+        Ok(false)
     }
 
-    /// Takes a finished transfer of this end.
-    pub fn complete(&mut self, completion: DmaCompletion) -> Result<(), RingError> {
+    /// Takes a finished transfer of this end; one between card memory and an area is handed on.
+    pub fn complete(&mut self, completion: DmaCompletion) -> Result<Option<BulkDone>, RingError> {
         if self.closed {
             return Err(RingError::Closed);
+        }
+        if completion.token.0 & 3 == TOKEN_BULK {
+            return Ok(self.bulk.complete(completion));
         }
         let result = completion.result.map_err(RingError::Dma).and_then(|()| match completion.token.0 & 3 {
             TOKEN_POINTERS => self.complete_pointers(&completion),
@@ -291,13 +358,14 @@ impl CardSender {
             _ => Ok(()),
         });
         self.closed |= result.is_err();
-        result
+        result.map(|()| None)
     }
 
     /// Whether the card may sleep as far as this end is concerned: everything is delivered, sleepers were looked for
     /// after that, and whoever makes room that is wanted will ring. [`CardSender::step`] brings that about.
     pub fn arm(&self) -> Armed {
-        let delivered = self.writes == 0 && !self.has_ready() && self.single.is_bound_written();
+        let delivered =
+            self.writes == 0 && self.bulk.is_idle() && !self.has_ready() && self.single.is_bound_written();
         let seen = !self.look.sleepers_unseen && self.look.in_flight.is_none();
         let rings = !(self.look.room_wanted || self.is_stuck()) || self.look.armed;
         if delivered && seen && rings { Armed::Yes } else { Armed::NotYet }
@@ -389,12 +457,14 @@ impl CardSender {
         let spec = self.single.spec;
         let room = u64::from(spec.progress_max()) - (self.buffered - self.freed);
         let limit = transfer_max.min(room.min(spec.to_wrap(self.buffered)) as usize);
+        let mut unbarred = self.unbarred();
         let mut run = self.ready.pop_front()?;
         while let Some(next) = self.ready.pop_front() {
+            unbarred -= 1;
             let start = next.start();
             // Where no memory is free, the oldest lies right behind the newest, and must not come back with it.
             let is_oldest = self.held.front().is_some_and(|held| held.start == start);
-            if is_oldest || run.len() + next.len() > limit {
+            if is_oldest || unbarred == 0 || run.len() + next.len() > limit {
                 self.ready.push_front(next);
                 break;
             }

@@ -20,6 +20,9 @@
 //! finished one. It runs unchanged on shared memory, on a modelled PCIe, over TCP, in the simulator and under
 //! loom. [`LocalDma`] is the `Dma` of a card that can reach the host's memory by itself.
 //!
+//! Beside the rings a group may have *areas* for bulk: [`CardSender::transfer`] moves bytes between them and card memory,
+//! in order with the messages that name them, in any order of completion; the host copies with [`HostAreas`].
+//!
 //! [`baseline`] holds the two rings the paper measures against.
 //!
 //! All raw memory is behind [`ob_memory::Region`], so that this crate needs no `unsafe`.
@@ -28,8 +31,10 @@
 
 pub mod baseline;
 mod batch;
+mod bulk;
 mod card_receive;
 mod card_send;
+mod host_areas;
 mod host_receive;
 mod host_send;
 #[cfg(any(test, feature = "testing"))]
@@ -41,8 +46,10 @@ mod service;
 mod single;
 
 pub use batch::{Batch, Message, MessageRef};
+pub use bulk::{BULK_MAX, Bulk, BulkDone, BulkRefusal, RefusedBulk};
 pub use card_receive::{CardReceiver, Received};
 pub use card_send::{CardSender, Reservation, ReserveError};
+pub use host_areas::{AreaError, HostAreas};
 pub use host_receive::{Claimed, HostReceiver, ReceiveError};
 pub use host_send::{HostSender, Outgoing, PushError};
 pub use local_dma::{LocalDma, UNPOLLED_BYTES_MAX};

@@ -18,6 +18,8 @@ pub enum Bug {
     LostBell,
     /// `tail-before-data`: the card publishes its tail before the data it covers.
     TailBeforeData,
+    /// `message-before-bulk`: the card does not hold messages back until the bulk write before them is submitted.
+    MessageBeforeBulk,
 }
 
 /// Whether a bug is planted.
@@ -32,6 +34,7 @@ pub fn is_planted(bug: Bug) -> bool {
         "lost-doorbell" => Some(Bug::LostDoorbell),
         "lost-bell" => Some(Bug::LostBell),
         "tail-before-data" => Some(Bug::TailBeforeData),
+        "message-before-bulk" => Some(Bug::MessageBeforeBulk),
         _ => None,
     });
     *planted == Some(bug)

@@ -3,6 +3,7 @@
 use ob_core::{AttachmentId, GroupId, Instant};
 
 use crate::batch::Batch;
+use crate::bulk::BulkDone;
 use crate::card_send::CardSender;
 
 /// A group of an attachment.
@@ -25,7 +26,13 @@ pub trait CardService {
     /// The group's turn to deliver responses that wait.
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender);
 
-    /// The group is gone.
+    /// A transfer that the service gave to [`CardSender::transfer`] is over, well or not. Without this the buffer goes
+    /// back where it came from.
+    fn transferred(&mut self, key: GroupKey, done: BulkDone, responses: &mut CardSender) {
+        let _ = (key, done, responses);
+    }
+
+    /// The group is gone. Transfers that were not over are gone with it, and their buffers go back where they came from.
     fn closed(&mut self, key: GroupKey);
 
     /// Moves on what the service does by itself, its devices above all; `true` if something did. Called in every turn,

@@ -9,6 +9,7 @@ use crate::RingError;
 pub(crate) const TOKEN_POINTERS: u64 = 0;
 pub(crate) const TOKEN_DATA: u64 = 1;
 pub(crate) const TOKEN_WORD: u64 = 2;
+pub(crate) const TOKEN_BULK: u64 = 3;
 
 /// Whether an end of a ring is ready for its reactor to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

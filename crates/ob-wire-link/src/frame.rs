@@ -7,8 +7,10 @@ use ob_core::{AttachmentId, GroupId, Incarnation, RegionId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::group::GroupSizes;
+
 /// Version of the protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Begins every `HELLO`.
 pub const MAGIC: [u8; 8] = *b"OUTBOARD";
 /// Bytes before a frame's body.
@@ -62,10 +64,12 @@ body!(WelcomeBody, 56 {
     version: U16, pollers: U16, resumed: U32, card_incarnation: U64, attachment: U64, resume_secret: U64,
     resume_received: U64, transfer_max: U64, kind: U32, reserved: U32,
 });
-body!(OpenGroupBody, 16 { request: U32, service: U32, request_capacity: U32, response_capacity: U32 });
-body!(GroupOpenedBody, 32 {
+body!(OpenGroupBody, 32 {
+    request: U32, service: U32, request_capacity: U32, response_capacity: U32, card_area: U64, host_area: U64,
+});
+body!(GroupOpenedBody, 48 {
     request: U32, group: U32, region: U32, request_capacity: U32, response_capacity: U32, service: U32,
-    region_len: U64,
+    region_len: U64, card_area: U64, host_area: U64,
 });
 body!(DmaReadBody, 24 { tag: U64, region: U32, len: U32, offset: U64 });
 body!(DmaReadWordsBody, 32 { tag: U64, region: U32, count: U32, offset: U64, stride: U32, reserved: U32 });
@@ -155,12 +159,10 @@ pub struct GroupOpened {
     pub request: u32,
     /// The group's id.
     pub group: GroupId,
-    /// The region both rings lie in.
+    /// The region that rings and areas lie in.
     pub region: RegionId,
-    /// Bytes of the request ring.
-    pub request_capacity: u32,
-    /// Bytes of the response ring.
-    pub response_capacity: u32,
+    /// Bytes of its parts.
+    pub sizes: GroupSizes,
     /// What the group is for.
     pub service: u32,
     /// Bytes of the region.
@@ -174,7 +176,7 @@ pub enum Frame<'a> {
     Hello(Hello),
     Welcome(Welcome),
     Refused { code: u32, text: &'a str },
-    OpenGroup { request: u32, service: u32, request_capacity: u32, response_capacity: u32 },
+    OpenGroup { request: u32, service: u32, sizes: GroupSizes },
     GroupOpened(GroupOpened),
     GroupRefused { request: u32, code: u32, text: &'a str },
     CloseGroup { group: GroupId },
@@ -273,8 +275,16 @@ impl<'a> Frame<'a> {
             Self::Hello(hello) => encode_hello(hello, out),
             Self::Welcome(welcome) => encode_welcome(welcome, out),
             Self::Refused { code, text } => text_body(kind::REFUSED, &[*code], text, out),
-            Self::OpenGroup { request, service, request_capacity, response_capacity } => {
-                words(kind::OPEN_GROUP, &[*request, *service, *request_capacity, *response_capacity], out)
+            Self::OpenGroup { request, service, sizes } => {
+                let body = OpenGroupBody {
+                    request: (*request).into(),
+                    service: (*service).into(),
+                    request_capacity: sizes.request.into(),
+                    response_capacity: sizes.response.into(),
+                    card_area: sizes.card_area.into(),
+                    host_area: sizes.host_area.into(),
+                };
+                raw(kind::OPEN_GROUP, body.as_bytes(), out)
             }
             Self::GroupOpened(opened) => encode_group_opened(opened, out),
             Self::GroupRefused { request, code, text } => {
@@ -424,10 +434,12 @@ fn encode_group_opened(opened: &GroupOpened, out: &mut Vec<u8>) -> u8 {
         request: opened.request.into(),
         group: opened.group.0.into(),
         region: opened.region.0.into(),
-        request_capacity: opened.request_capacity.into(),
-        response_capacity: opened.response_capacity.into(),
+        request_capacity: opened.sizes.request.into(),
+        response_capacity: opened.sizes.response.into(),
         service: opened.service.into(),
         region_len: opened.region_len.into(),
+        card_area: opened.sizes.card_area.into(),
+        host_area: opened.sizes.host_area.into(),
     };
     raw(kind::GROUP_OPENED, body.as_bytes(), out)
 }
@@ -505,8 +517,12 @@ fn decode_control(kind: u8, body: &[u8]) -> Option<Frame<'_>> {
             Frame::OpenGroup {
                 request: fixed.request.get(),
                 service: fixed.service.get(),
-                request_capacity: fixed.request_capacity.get(),
-                response_capacity: fixed.response_capacity.get(),
+                sizes: GroupSizes {
+                    request: fixed.request_capacity.get(),
+                    response: fixed.response_capacity.get(),
+                    card_area: fixed.card_area.get(),
+                    host_area: fixed.host_area.get(),
+                },
             }
         }
         kind::GROUP_OPENED => {
@@ -515,8 +531,12 @@ fn decode_control(kind: u8, body: &[u8]) -> Option<Frame<'_>> {
                 request: fixed.request.get(),
                 group: GroupId(fixed.group.get()),
                 region: RegionId(fixed.region.get()),
-                request_capacity: fixed.request_capacity.get(),
-                response_capacity: fixed.response_capacity.get(),
+                sizes: GroupSizes {
+                    request: fixed.request_capacity.get(),
+                    response: fixed.response_capacity.get(),
+                    card_area: fixed.card_area.get(),
+                    host_area: fixed.host_area.get(),
+                },
                 service: fixed.service.get(),
                 region_len: fixed.region_len.get(),
             })

@@ -1,6 +1,9 @@
 use super::*;
 use proptest::prelude::*;
 
+const SIZES: GroupSizes =
+    GroupSizes { request: 4096, response: 8192, card_area: 1 << 21, host_area: 1 << 40 };
+
 fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame.encode(&mut bytes);
@@ -36,13 +39,12 @@ fn samples() -> Vec<Frame<'static>> {
             kind: LinkKind::Tcp,
         }),
         Frame::Refused { code: RefusedCode::Version as u32, text: "no" },
-        Frame::OpenGroup { request: 1, service: 2, request_capacity: 4096, response_capacity: 8192 },
+        Frame::OpenGroup { request: 1, service: 2, sizes: SIZES },
         Frame::GroupOpened(GroupOpened {
             request: 1,
             group: GroupId(1),
             region,
-            request_capacity: 4096,
-            response_capacity: 8192,
+            sizes: SIZES,
             service: 2,
             region_len: 16384,
         }),

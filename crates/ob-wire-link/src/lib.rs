@@ -16,6 +16,7 @@
 
 pub mod files;
 pub mod frame;
+pub mod group;
 mod layout;
 pub mod ring;
 pub mod stream;

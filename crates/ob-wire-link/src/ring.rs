@@ -62,6 +62,9 @@ pub enum RingSpecError {
     /// Not a power of two between [`CAPACITY_MIN`] and [`CAPACITY_MAX`].
     #[error("a ring's capacity must be a power of two from {CAPACITY_MIN} to {CAPACITY_MAX} bytes, not {0}")]
     Capacity(u32),
+    /// Not a multiple of [`crate::group::AREA_UNIT`], or more than [`crate::group::AREA_MAX`].
+    #[error("an area must be a multiple of 4096 bytes and at most 64 GiB, not {0} bytes")]
+    Area(u64),
     /// The parts overlap or leave the region.
     #[error("the ring's parts do not fit its region")]
     Placement,

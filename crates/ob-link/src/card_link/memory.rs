@@ -89,8 +89,8 @@ impl CardLink {
         service: &mut dyn CardService,
     ) -> Result<(), GroupRefusal> {
         let host = &mut self.hosts[index];
-        let plan = host.core.plan_group(wish.request_capacity, wish.response_capacity)?;
-        let (spec, _, len) = plan;
+        let spec = host.core.plan_group(wish.sizes)?;
+        let len = spec.region_len;
         let used = host.core.region_bytes() + host.lingering;
         for (used, limit, key) in [
             (used, self.config.host_memory_max, "memory_per_host"),
@@ -113,16 +113,16 @@ impl CardLink {
         if host.core.identity().kind != LinkKind::Tcp {
             let made = memory_file::create(len);
             let (file, memory) = made.map_err(|error| GroupRefusal::Budget(error.to_string()))?;
-            host.files.insert(spec.region, file);
+            host.files.insert(spec.region(), file);
             region = Some(memory);
         }
-        let opened = host.core.open_group(wish.request, wish.service, plan, region, service);
+        let opened = host.core.open_group(wish.request, wish.service, &spec, region, service);
         match opened {
             Ok(group) => {
                 self.memory_used += len;
                 self.register(index, group);
             }
-            Err(_) => drop(host.files.remove(&spec.region)),
+            Err(_) => drop(host.files.remove(&spec.region())),
         }
         opened.map(drop)
     }

@@ -2,6 +2,7 @@
 
 use ob_core::{AttachmentId, GroupId, Incarnation, RegionId};
 use ob_wire_link::frame::{Frame, GroupOpened, Hello, LinkKind, Resume, VERSION, Welcome};
+use ob_wire_link::group::GroupSizes;
 
 /// How many kinds there are for [`any`].
 pub const KINDS: u8 = 20;
@@ -14,20 +15,14 @@ pub fn any(kind: u8, numbers: [u64; 4], bytes: &[u8]) -> Frame<'_> {
         0 => Frame::Hello(hello(a, b, c, d)),
         1 => Frame::Welcome(welcome(a, b, c, d)),
         2 => Frame::Refused { code: small(a), text: "no" },
-        3 => Frame::OpenGroup {
-            request: small(a),
-            service: small(b),
-            request_capacity: small(c),
-            response_capacity: small(d),
-        },
+        3 => Frame::OpenGroup { request: small(a), service: small(b), sizes: sizes(c, d) },
         4 => Frame::GroupOpened(GroupOpened {
             request: small(a),
             group: GroupId(small(a >> 32)),
             region,
-            request_capacity: small(c),
-            response_capacity: small(c),
+            sizes: sizes(c, c),
             service: super::ECHO,
-            region_len: 4096 + 2 * (c & 0xffff_ffff),
+            region_len: 4096 + 2 * (c & 0xffff_ffff) + sizes(c, c).card_area + sizes(c, c).host_area,
         }),
         5 => Frame::GroupRefused { request: small(a), code: small(b), text: "no" },
         6 => Frame::CloseGroup { group: GroupId(small(a)) },
@@ -44,6 +39,16 @@ pub fn any(kind: u8, numbers: [u64; 4], bytes: &[u8]) -> Frame<'_> {
         17 => Frame::DmaWriteWord { tag: a, region, offset: c, value: d },
         18 => Frame::RingBell { region, offset: c },
         _ => Frame::DmaDone { tag: a, status: small(b), bytes },
+    }
+}
+
+/// Rings of these numbers, and areas where they have more bits than a ring's capacity.
+fn sizes(request: u64, response: u64) -> GroupSizes {
+    GroupSizes {
+        request: request as u32,
+        response: response as u32,
+        card_area: (request >> 32) * 512,
+        host_area: (response >> 32) * 512,
     }
 }
 

@@ -13,6 +13,7 @@ use ob_core::Incarnation;
 use ob_memory::Region;
 use ob_ring::{CardBell, Closed, HostReceiver, HostSender, Outgoing, PushError};
 use ob_wire_link::frame::{FRAME_MAX, Frame, GroupOpened, Hello, PACKET_MAX, VERSION, Welcome};
+use ob_wire_link::group::GroupSizes;
 use ob_wire_link::ring::RingSpec;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -155,12 +156,8 @@ impl Raw {
 
     /// Opens a group over shared memory and keeps everything that came with it.
     pub fn open_group(&mut self, welcome: &Welcome, capacity: u32) -> RawGroup {
-        let ask = Frame::OpenGroup {
-            request: 1,
-            service: ECHO,
-            request_capacity: capacity,
-            response_capacity: capacity,
-        };
+        let ask =
+            Frame::OpenGroup { request: 1, service: ECHO, sizes: GroupSizes::rings(capacity, capacity) };
         self.send(&ask).unwrap();
         let mut letter = self.receive_until(|frame| matches!(frame, Frame::GroupOpened(_)));
         let memory = letter.memory.take().expect("memory comes along");
@@ -224,7 +221,7 @@ impl CardBell for PacketBell {
 impl RawGroup {
     fn new(opened: GroupOpened, memory: OwnedFd, welcome: &Welcome, socket: BorrowedFd<'_>) -> Self {
         let region = map(&memory, opened.region_len as usize);
-        let capacities = (opened.request_capacity, opened.response_capacity);
+        let capacities = (opened.sizes.request, opened.sizes.response);
         let (request, response, _) =
             RingSpec::group(opened.region, capacities.0, capacities.1, welcome.transfer_max as u32).unwrap();
         let socket = socket.try_clone_to_owned().unwrap();

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use ob_core::{AttachmentId, Clock, Incarnation, Instant};
 use ob_link::{
-    CardAttachment, CardDma, CardEvent, CardService, Costs, FrameDma, HostCore, HostEvent, Identity,
-    LinkKind, ModelDma, OpenedGroup,
+    CardAttachment, CardDma, CardEvent, CardService, Costs, FrameDma, GroupSizes, HostCore, HostEvent,
+    Identity, LinkKind, ModelDma, OpenedGroup,
 };
 use ob_memory::Region;
 use ob_ring::{Armed, CardBell, LocalDma};
@@ -85,7 +85,11 @@ impl<S: CardService> Pair<S> {
     }
 
     pub fn open_group(&mut self, service: u32, request: u32, response: u32) -> OpenedGroup {
-        self.host.request_group(service, request, response).unwrap();
+        self.open_group_of(service, GroupSizes::rings(request, response))
+    }
+
+    pub fn open_group_of(&mut self, service: u32, sizes: GroupSizes) -> OpenedGroup {
+        self.host.request_group(service, sizes).unwrap();
         for _ in 0..10 {
             self.settle();
             if let Some(group) = self.opened.pop() {
@@ -176,13 +180,11 @@ impl<S: CardService> Pair<S> {
 
     fn act(&mut self, events: Vec<CardEvent>) {
         for event in events {
-            let CardEvent::OpenGroup { request, service, request_capacity, response_capacity } = event else {
-                continue;
-            };
-            let plan = self.card.plan_group(request_capacity, response_capacity).unwrap();
+            let CardEvent::OpenGroup { request, service, sizes } = event else { continue };
+            let plan = self.card.plan_group(sizes).unwrap();
             let local = self.card.identity().kind != LinkKind::Tcp;
-            self.granted = local.then(|| Region::on_heap(plan.2 as usize));
-            self.card.open_group(request, service, plan, self.granted.clone(), &mut self.service).unwrap();
+            self.granted = local.then(|| Region::on_heap(plan.region_len as usize));
+            self.card.open_group(request, service, &plan, self.granted.clone(), &mut self.service).unwrap();
         }
     }
 }

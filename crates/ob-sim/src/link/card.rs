@@ -240,14 +240,14 @@ impl Card {
         for event in events {
             let host = &mut self.hosts[index];
             match event {
-                CardEvent::OpenGroup { request, service, request_capacity, response_capacity } => {
-                    let plan = host.core.plan_group(request_capacity, response_capacity);
+                CardEvent::OpenGroup { request, service, sizes } => {
+                    let plan = host.core.plan_group(sizes);
                     let plan = plan.map_err(|error| Failure::new(error.to_string()))?;
                     let local = host.core.identity().kind != LinkKind::Tcp;
-                    let region = local.then(|| Region::on_heap(plan.2 as usize));
+                    let region = local.then(|| Region::on_heap(plan.region_len as usize));
                     effects
-                        .extend(region.clone().map(|region| Effect::Grant(host.host, plan.0.region, region)));
-                    let opened = host.core.open_group(request, service, plan, region, &mut self.service);
+                        .extend(region.clone().map(|region| Effect::Grant(host.host, plan.region(), region)));
+                    let opened = host.core.open_group(request, service, &plan, region, &mut self.service);
                     opened.map_err(|error| Failure::new(error.to_string()))?;
                 }
                 CardEvent::GroupClosed { group, .. } => {

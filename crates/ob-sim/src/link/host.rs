@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ob_core::{Incarnation, Instant, RegionId};
-use ob_link::{HostCore, HostEvent, OpenedGroup};
+use ob_link::{GroupSizes, HostCore, HostEvent, OpenedGroup};
 use ob_memory::Region;
 use ob_ring::{CardBell, Outgoing, PushError, ReceiveError, SleepTicket};
 use ob_wire_link::frame::Frame;
@@ -173,7 +173,7 @@ impl Host {
                 session.cut_at = None;
                 session.life = Some(Life { card: welcome.card_incarnation, attachment: welcome.attachment });
                 if !welcome.resumed {
-                    session.core.request_group(1, RING, RING);
+                    session.core.request_group(1, GroupSizes::rings(RING, RING));
                 }
             }
             HostEvent::GroupOpened(group) => session.group = Some(group),

@@ -191,7 +191,7 @@ impl Card {
 
     fn complete(&mut self, completion: DmaCompletion, ledger: &mut Ledger) -> Result<(), Trouble> {
         if completion.token.0 >= RESPONSE.0 {
-            return Ok(self.sender.complete(completion)?);
+            return Ok(self.sender.complete(completion).map(drop)?);
         }
         let Received::Batch(mut batch) = self.receiver.complete(&mut self.dma, completion)? else {
             return Ok(());
