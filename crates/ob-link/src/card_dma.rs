@@ -11,7 +11,7 @@ use ob_ring::LocalDma;
 use crate::frame_dma::FrameDma;
 use crate::model::ModelDma;
 
-/// One of the link's engines. A DPU's own DMA engine would be one more (`docs/porting.md`).
+/// One of the link's engines: those of `shm`, `model` and `tcp`, or a card's own.
 pub struct CardDma<C> {
     engine: Engine<C>,
     /// Rung, but not to be heard before this instant.
@@ -23,6 +23,26 @@ enum Engine<C> {
     Local(LocalDma),
     Model(Box<ModelDma<C>>),
     Frame(FrameDma),
+    Own(Box<dyn CardEngine>),
+}
+
+/// An engine of a card's own, with all that the link needs of it (`docs/porting.md`). The simulator's is one.
+pub trait CardEngine: Dma + Doorbell {
+    /// Makes a region reachable.
+    fn register(&mut self, id: RegionId, region: Region);
+
+    /// Makes a region unreachable: what is under way there fails, and touches nothing from now on.
+    fn unregister(&mut self, id: RegionId);
+
+    /// The end: everything under way fails, and touches nothing from now on.
+    fn shut_down(&mut self);
+
+    /// Whether something is under way that wakes the card when it is over, or at [`Dma::next_due`].
+    fn is_waiting(&self) -> bool;
+
+    /// The next bell whose word has changed, if the card can wake sleepers by itself; where an agent does it, there is
+    /// none.
+    fn next_wake(&mut self, now: Instant) -> Option<Wake>;
 }
 
 /// A bell that was rung: the driver wakes those who sleep on this word.
@@ -49,6 +69,11 @@ impl<C: Clock> CardDma<C> {
         Self::new(Engine::Frame(dma))
     }
 
+    /// A card's own.
+    pub fn own(engine: Box<dyn CardEngine>) -> Self {
+        Self::new(Engine::Own(engine))
+    }
+
     fn new(engine: Engine<C>) -> Self {
         Self { engine, bells: VecDeque::new(), wakes: Vec::new() }
     }
@@ -58,6 +83,7 @@ impl<C: Clock> CardDma<C> {
             Engine::Local(dma) => dma,
             Engine::Model(dma) => dma.as_mut(),
             Engine::Frame(dma) => dma,
+            Engine::Own(engine) => engine.as_mut(),
         }
     }
 
@@ -66,6 +92,7 @@ impl<C: Clock> CardDma<C> {
             Engine::Local(dma) => dma,
             Engine::Model(dma) => dma.as_ref(),
             Engine::Frame(dma) => dma,
+            Engine::Own(engine) => engine.as_ref(),
         }
     }
 
@@ -73,7 +100,7 @@ impl<C: Clock> CardDma<C> {
         match &mut self.engine {
             Engine::Local(dma) => Some(dma),
             Engine::Model(dma) => Some(dma.inner_mut()),
-            Engine::Frame(_) => None,
+            Engine::Frame(_) | Engine::Own(_) => None,
         }
     }
 
@@ -83,6 +110,7 @@ impl<C: Clock> CardDma<C> {
             Engine::Local(_) => false,
             Engine::Model(dma) => dma.next_due().is_some(),
             Engine::Frame(dma) => dma.is_waiting(),
+            Engine::Own(engine) => engine.is_waiting(),
         }
     }
 
@@ -95,14 +123,17 @@ impl<C: Clock> CardDma<C> {
 
     /// Makes a region reachable; on a `tcp` link the agent has it already.
     pub(crate) fn register(&mut self, id: RegionId, region: Option<Region>) {
-        if let (Some(local), Some(region)) = (self.local_engine(), region) {
-            local.register(id, region);
+        let Some(region) = region else { return };
+        match &mut self.engine {
+            Engine::Own(engine) => engine.register(id, region),
+            _ => self.local_engine().into_iter().for_each(|local| local.register(id, region.clone())),
         }
     }
 
     pub(crate) fn unregister(&mut self, id: RegionId) {
-        if let Some(local) = self.local_engine() {
-            local.unregister(id);
+        match &mut self.engine {
+            Engine::Own(engine) => engine.unregister(id),
+            _ => self.local_engine().into_iter().for_each(|local| local.unregister(id)),
         }
     }
 
@@ -111,11 +142,15 @@ impl<C: Clock> CardDma<C> {
             Engine::Frame(dma) => dma.shut_down(),
             Engine::Local(dma) => dma.shut_down(),
             Engine::Model(dma) => dma.inner_mut().shut_down(),
+            Engine::Own(engine) => engine.shut_down(),
         }
     }
 
     /// Bells to be heard now.
     pub(crate) fn take_wakes(&mut self, now: Instant) -> impl Iterator<Item = Wake> {
+        if let Engine::Own(engine) = &mut self.engine {
+            self.wakes.extend(std::iter::from_fn(|| engine.next_wake(now)));
+        }
         // Not by the clock alone: what was written before a bell was rung must have been executed when it is heard.
         let executed_below = self.dma_ref().next_due();
         let is_due =
@@ -158,6 +193,7 @@ impl<C: Clock> Doorbell for CardDma<C> {
     fn ring(&mut self, bell: Bell) -> Result<(), DmaError> {
         match &mut self.engine {
             Engine::Frame(dma) => return dma.ring(bell),
+            Engine::Own(engine) => return engine.ring(bell),
             Engine::Local(_) => self.bells.push_back((Instant::default(), bell)),
             Engine::Model(dma) => {
                 let due = dma.settled_at(bell.address.region);

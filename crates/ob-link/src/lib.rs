@@ -39,7 +39,7 @@ mod plant;
 mod sequencer;
 
 pub use attachment::{CardAttachment, CardEvent, Identity};
-pub use card_dma::{CardDma, Wake};
+pub use card_dma::{CardDma, CardEngine, Wake};
 pub use card_link::{CardLink, CardLinkConfig, CardLinkError, HostReport, Listen};
 pub use card_loop::{CardLoop, Turn};
 pub use frame_dma::FrameDma;

@@ -7,17 +7,18 @@
 //!
 //! A harness fails by panicking: that is what fuzzers and property tests look for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ob_core::{Dma, DmaCompletion, DmaCounts, DmaOp, Refused, RegionId, Token};
-use ob_memory::Region;
+use ob_memory::{Pool, Region};
+use ob_wire_link::group::{GroupSizes, GroupSpec};
 use ob_wire_link::ring::{Header, RingSpec, Shape, control};
 
 use crate::{
-    Batch, CardBell, CardReceiver, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing,
-    PushError, Received, Reservation, ReserveError, RingError,
+    BULK_MAX, Batch, Bulk, BulkRefusal, CardBell, CardReceiver, CardSender, Closed, HostReceiver, HostSender,
+    LocalDma, Outgoing, PushError, Received, Reservation, ReserveError, RingError,
 };
 
 #[path = "hostile_check.rs"]
@@ -30,15 +31,19 @@ use check::{Fetched, PointersOracle};
 
 /// Bytes of a script that are played; more would only take longer.
 const SCRIPT_MAX: usize = 4096;
-/// Transfers that one call of the card may submit: its writes in flight, and a few words.
-const TRANSFERS_A_CALL_MAX: usize = 80;
+/// Transfers that one call of the card may submit: its writes in flight, bulk with a bound before each, and a few words.
+const TRANSFERS_A_CALL_MAX: usize = 96;
 const TRANSFER_MAX: u32 = 3000;
 const REQUEST_CAPACITY: u32 = 4096;
 const RESPONSE_CAPACITY: u32 = 8192;
+const AREA: u64 = 8192;
 
 const GOOD: u64 = 0;
 const ATTACKED: u64 = 8;
 const RESPONSE: u64 = 4;
+/// The low bits of bulk's tokens, and the bits that tell whose a transfer is.
+const BULK: u64 = 3;
+const OWNER: u64 = 12;
 
 /// Plays one script. Panics if the card does anything it must not.
 pub fn run(input: &[u8]) {
@@ -139,6 +144,7 @@ impl Dma for HostileDma {
         self.transfers += 1;
         assert!(self.transfers <= TRANSFERS_A_CALL_MAX, "one call of the card goes on and on");
         let data = match &op {
+            _ if token.0 & BULK == BULK => 0,
             DmaOp::Write { from, .. } if token.0 & !3 == ATTACKED + RESPONSE => from.len() as u64,
             // The end of the ring is passed with one word, outside of the ring's own words.
             DmaOp::WriteWord { to, value } if token.0 & !3 == ATTACKED + RESPONSE => {
@@ -169,15 +175,23 @@ impl Dma for HostileDma {
 /// Memory and description of one group.
 struct Memory {
     region: Region,
+    group: GroupSpec,
     request: RingSpec,
     response: RingSpec,
 }
 
 impl Memory {
     fn new(id: RegionId) -> Self {
-        let group = RingSpec::group(id, REQUEST_CAPACITY, RESPONSE_CAPACITY, TRANSFER_MAX);
-        let Ok((request, response, len)) = group else { panic!("the harness asks for a legal group") };
-        Self { region: Region::on_heap(len as usize), request, response }
+        let sizes = GroupSizes {
+            request: REQUEST_CAPACITY,
+            response: RESPONSE_CAPACITY,
+            card_area: AREA,
+            host_area: AREA,
+        };
+        let group = GroupSpec::new(id, sizes, TRANSFER_MAX);
+        let Ok(group) = group else { panic!("the harness asks for a legal group") };
+        let region = Region::on_heap(group.region_len as usize);
+        Self { region, group, request: group.request, response: group.response }
     }
 }
 
@@ -216,7 +230,10 @@ impl World {
             11 => self.attacked.take_responses(),
             12 => self.attacked.corrupt_word(script, dma),
             13 => self.attacked.corrupt_message(script, dma),
-            14 => self.attacked.drop_held(script.byte()),
+            14 => match script.byte() {
+                byte if byte >= 200 => self.attacked.transfer(script),
+                byte => self.attacked.drop_held(byte),
+            },
             _ if script.byte() == 255 => dma.inner.unregister(RegionId(1)),
             _ => {
                 self.good.push();
@@ -230,7 +247,7 @@ impl World {
         self.dma.attack();
         let Some(completion) = self.dma.poll() else { return };
         self.dma.transfers = 0;
-        match completion.token.0 & !3 {
+        match completion.token.0 & OWNER {
             GOOD => self.good.complete_request(&mut self.dma, completion),
             token if token == GOOD + RESPONSE => self.good.complete_response(completion),
             ATTACKED => self.attacked.complete_request(&mut self.dma, completion),
@@ -270,7 +287,7 @@ struct Good {
 
 impl Good {
     fn new(memory: Memory) -> Self {
-        let Memory { region, request, response } = memory;
+        let Memory { region, request, response, .. } = memory;
         let bell: Arc<dyn CardBell> = Arc::new(NoBell);
         let sender = HostSender::new(region.clone(), request, Closed::default(), Arc::clone(&bell));
         let receiver = HostReceiver::new(region, response, Closed::default(), bell);
@@ -352,16 +369,67 @@ struct Attacked {
     oracle: (PointersOracle, PointersOracle),
     open: Vec<Reservation>,
     held: Vec<(Vec<u8>, ob_memory::Slice)>,
+    /// Buffers of bulk, its next tag, and the tags that are not over.
+    pool: Pool,
+    tag: u64,
+    bulk: BTreeSet<u64>,
 }
 
 impl Attacked {
     fn new(memory: Memory) -> Self {
         let card = (
             CardReceiver::new(memory.request, Token(ATTACKED)),
-            CardSender::new(memory.response, Token(ATTACKED + RESPONSE)),
+            CardSender::of_group(&memory.group, Token(ATTACKED + RESPONSE)),
         );
         let oracle = PointersOracle::default();
-        Self { memory, card, closed: (false, false), oracle: (oracle, oracle), open: vec![], held: vec![] }
+        Self {
+            memory,
+            card,
+            closed: (false, false),
+            oracle: (oracle, oracle),
+            open: vec![],
+            held: vec![],
+            pool: Pool::new(TRANSFER_MAX as usize, BULK_MAX + 1),
+            tag: 0,
+            bulk: BTreeSet::new(),
+        }
+    }
+
+    /// The service transfers what a host made it transfer: any place, in either direction.
+    fn transfer(&mut self, script: &mut Script<'_>) {
+        let Some(mut block) = self.pool.take() else { panic!("the card keeps buffers of bulk") };
+        let buffer = block.split_to(usize::from(script.byte()) * 12 % TRANSFER_MAX as usize);
+        let (at, len) = (script.value(AREA - 8), buffer.len() as u64);
+        let bulk = match script.byte() % 2 {
+            0 => Bulk::Write { from: buffer, at },
+            _ => Bulk::Read { at, into: buffer },
+        };
+        let inside = at.checked_add(len).is_some_and(|end| end <= AREA);
+        let expected = match (inside, self.bulk.len() < BULK_MAX) {
+            (false, _) => Err(BulkRefusal::OutOfArea),
+            (true, false) => Err(BulkRefusal::Full),
+            (true, true) => Ok(()),
+        };
+        let taken = self.card.1.transfer(self.tag, bulk).map_err(|refused| refused.reason);
+        assert_eq!(taken, expected, "bulk at {at}");
+        if taken.is_ok() {
+            self.bulk.insert(self.tag);
+            self.tag += 1;
+        }
+    }
+
+    /// Bulk that is over is told once, and closes nothing, however it went.
+    fn complete_bulk(&mut self, completion: DmaCompletion) {
+        let result = completion.result;
+        match self.card.1.complete(completion) {
+            Ok(Some(done)) => {
+                assert!(!self.closed.1, "a closed ring opened again");
+                assert!(self.bulk.remove(&done.tag), "told twice");
+                assert_eq!(done.result, result);
+            }
+            Ok(None) => panic!("bulk is not told"),
+            Err(error) => assert!(self.closed.1 && error == RingError::Closed, "bulk closed the group"),
+        }
     }
 
     fn ring(&self, number: u8) -> &RingSpec {
@@ -576,6 +644,9 @@ impl Attacked {
     }
 
     fn complete_response(&mut self, dma: &HostileDma, completion: DmaCompletion) {
+        if completion.token.0 & BULK == BULK {
+            return self.complete_bulk(completion);
+        }
         let expected = match (&completion.result, &completion.op) {
             (Err(_), _) => Err(check::Forbidden),
             (Ok(()), DmaOp::ReadWords { words, .. }) => {
@@ -585,7 +656,7 @@ impl Attacked {
         };
         let outcome = self.card.1.complete(completion);
         if self.closed.1 {
-            assert_eq!(outcome, Err(RingError::Closed), "a closed ring opened again");
+            assert_eq!(outcome.err(), Some(RingError::Closed), "a closed ring opened again");
             return;
         }
         self.closed.1 = outcome.is_err();

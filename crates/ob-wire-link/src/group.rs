@@ -63,7 +63,7 @@ impl AreaSpec {
     /// Where in the region `len` bytes from `at` on lie, if they lie inside the area.
     pub fn place(&self, at: u64, len: u64) -> Option<u64> {
         let end = at.checked_add(len)?;
-        (end <= self.len).then_some(self.start + at)
+        (end <= self.len).then(|| self.start + at)
     }
 
     /// Where in the area an offset of the region is; only for offsets that [`AreaSpec::place`] gave.

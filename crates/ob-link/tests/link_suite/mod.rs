@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::common::{Card, ECHO, LONG, attach, host_config, push, take};
-use ob_link::{AttachError, Costs, Endpoint, GroupRefusal, HostLink, OpenGroupError, WaitError};
+use ob_link::{AttachError, Costs, Endpoint, GroupRefusal, GroupSizes, HostLink, OpenGroupError, WaitError};
 
 /// Runs a test over every kind of link, on one machine.
 fn over_every_link(test: impl Fn(&Card, Endpoint)) {
@@ -96,6 +96,39 @@ fn groups_are_refused_with_a_reason() {
             push(&group, b"x", None);
             assert_eq!(take(&group).0, b"x");
         }
+    });
+}
+
+#[test]
+fn areas_count_as_memory_and_are_refused_with_a_reason() {
+    over_every_link(|_card, endpoint| {
+        let link = attach(endpoint);
+        let ask = |card_area, host_area| {
+            let sizes = GroupSizes { card_area, host_area, ..GroupSizes::rings(4096, 4096) };
+            link.open_group_of(ECHO, sizes)
+        };
+        let refusal = |card_area, host_area| match ask(card_area, host_area) {
+            Err(OpenGroupError::Refused(refusal)) => refusal,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("opened"),
+        };
+        assert!(matches!(refusal(4097, 0), GroupRefusal::Capacity(_)));
+        assert!(matches!(refusal(0, u64::MAX), GroupRefusal::Capacity(_)));
+        let budget = refusal(32 << 20, 32 << 20);
+        assert!(
+            matches!(&budget, GroupRefusal::Budget(text) if text.contains("memory_per_host")),
+            "{budget}"
+        );
+        // What fits is given, each area for itself, and comes back when the group is closed.
+        for _ in 0..4 {
+            let group = ask(24 << 20, 16 << 20).unwrap();
+            let areas = group.areas.as_ref().unwrap();
+            assert_eq!((areas.card_len(), areas.host_len()), (24 << 20, 16 << 20));
+            assert!(matches!(refusal(24 << 20, 0), GroupRefusal::Budget(_)));
+            push(&group, b"x", None);
+            assert_eq!(take(&group).0, b"x");
+        }
+        assert!(ask(0, 0).unwrap().areas.is_none());
     });
 }
 

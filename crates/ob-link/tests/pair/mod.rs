@@ -63,6 +63,15 @@ impl<S: CardService> Pair<S> {
             LinkKind::Model => CardDma::model(ModelDma::new(local, clock.clone(), Costs::PCIE4, 1024)),
             LinkKind::Tcp => CardDma::frame(FrameDma::new(1024)),
         };
+        Self::with(kind, dma, service, clock)
+    }
+
+    /// A pair over an engine of the test's own.
+    pub fn with_dma(kind: LinkKind, dma: CardDma<TestClock>, service: S) -> Self {
+        Self::with(kind, dma, service, TestClock::default())
+    }
+
+    fn with(kind: LinkKind, dma: CardDma<TestClock>, service: S, clock: TestClock) -> Self {
         let identity = Identity {
             attachment: AttachmentId(1),
             secret: 1,
@@ -97,6 +106,24 @@ impl<S: CardService> Pair<S> {
             }
         }
         panic!("the group is not opened");
+    }
+
+    /// The connection is cut when the host has received so many frames more, and is there again at once. What the host
+    /// said to them is lost.
+    pub fn cut_after(&mut self, frames: usize) {
+        let mut events = Vec::new();
+        self.card.poll(&mut self.service, &mut events);
+        self.act(events);
+        self.deliver(frames);
+        self.card.disconnected();
+        self.host.disconnected();
+        self.host.reconnect();
+        let hello = std::mem::take(self.host.outgoing());
+        let Frame::Hello(hello) = Frame::decode(&hello).unwrap() else { panic!("a host says hello first") };
+        let resume = hello.resume.unwrap();
+        assert!(self.card.may_resume(&resume));
+        self.card.resume(resume.received).unwrap();
+        self.settle();
     }
 
     /// One turn of the card, then everything that is under way comes to its end. `true` if something moved.
@@ -144,9 +171,15 @@ impl<S: CardService> Pair<S> {
     }
 
     fn to_host(&mut self) -> bool {
+        self.deliver(usize::MAX)
+    }
+
+    /// Hands at most so many frames to the host; the rest is lost.
+    fn deliver(&mut self, frames: usize) -> bool {
         let bytes = std::mem::take(self.card.outgoing().unwrap());
         let mut rest = bytes.as_slice();
-        while let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() {
+        for _ in 0..frames {
+            let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() else { break };
             let (frame, behind) = rest.split_at(len);
             let frame = Frame::decode(frame).unwrap();
             let region = if matches!(frame, Frame::GroupOpened(_)) { self.granted.take() } else { None };

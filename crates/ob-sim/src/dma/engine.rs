@@ -118,9 +118,16 @@ impl Engine {
         self.counts.count(&op);
         let (address, len) = op.extent();
         self.trace.note("dma submit", &[token.0, number, u64::from(op.is_write()), address.offset, len]);
-        let result = self.check(&op);
+        let mut result = self.check(&op);
         let before = self.planned;
         let ended = if result.is_err() { self.now() } else { self.plan_pieces(number, &op) };
+        let is_bulk =
+            matches!(op, DmaOp::Read { .. } | DmaOp::Write { .. }) && address.offset >= self.plan.bulk_from;
+        if is_bulk && result.is_ok() && self.rng.chance(self.plan.transfer_errors) {
+            // Its bytes are moved or not; nobody may rely on either.
+            self.stats.transfer_errors += 1;
+            result = Err(DmaError::OutOfRegion);
+        }
         let pieces = (self.planned - before) as usize;
         self.flights.insert(number, Flight { token, op, result, pieces_left: pieces, pieces });
         let tail = self.rng.skewed(Duration::ZERO..self.plan.latency.end);

@@ -24,6 +24,7 @@ use ob_core::{
     Bell, Clock, Dma, DmaCompletion, DmaCounts, DmaError, DmaOp, Doorbell, Instant, Refused, RefusedReason,
     RegionId, Token,
 };
+use ob_link::{CardEngine, Wake};
 use ob_memory::Region;
 
 use crate::{PerMillion, Rng, Trace};
@@ -45,6 +46,11 @@ pub struct DmaPlan {
     pub busy: PerMillion,
     /// How often a transfer is cut into pieces with a moment each.
     pub pieces: PerMillion,
+    /// How often bulk (what is read or written at or beyond [`DmaPlan::bulk_from`]) fails alone, perhaps after some of its
+    /// bytes were moved.
+    pub transfer_errors: PerMillion,
+    /// Where in a region bulk begins. Rings before it never fail alone: that closes their group, which is no story.
+    pub bulk_from: u64,
 }
 
 impl Default for DmaPlan {
@@ -57,6 +63,8 @@ impl Default for DmaPlan {
             bell_latency: Duration::from_nanos(100)..microseconds(20),
             busy: PerMillion::percent(1),
             pieces: PerMillion::percent(50),
+            transfer_errors: PerMillion::NEVER,
+            bulk_from: u64::MAX,
         }
     }
 }
@@ -78,6 +86,8 @@ pub struct DmaStats {
     pub overtaken: u64,
     /// Writes that took effect before an earlier write to another region.
     pub writes_overtaken: u64,
+    /// Bulk that failed alone.
+    pub transfer_errors: u64,
     /// Bells that took effect.
     pub bells: u64,
     /// Writes that had taken effect in part when the link failed.
@@ -165,11 +175,11 @@ impl Dma for SimDma {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        if self.engine.done.is_empty() {
-            self.engine.next_completion()
-        } else {
-            Some(self.engine.trace.clock().now())
+        if !self.engine.done.is_empty() {
+            return Some(self.engine.trace.clock().now());
         }
+        let bell = self.engine.bells_rung.iter().map(|(at, _)| *at).min();
+        [self.engine.next_completion(), bell].into_iter().flatten().min()
     }
 
     fn counts(&self) -> DmaCounts {
@@ -181,6 +191,36 @@ impl Doorbell for SimDma {
     fn ring(&mut self, bell: Bell) -> Result<(), DmaError> {
         self.engine.catch_up();
         self.engine.ring(bell)
+    }
+}
+
+impl CardEngine for SimDma {
+    fn register(&mut self, id: RegionId, region: Region) {
+        Self::register(self, id, region);
+    }
+
+    fn unregister(&mut self, id: RegionId) {
+        Self::unregister(self, id);
+    }
+
+    fn shut_down(&mut self) {
+        self.fail();
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.is_idle()
+    }
+
+    fn next_wake(&mut self, now: Instant) -> Option<Wake> {
+        self.engine.catch_up();
+        while let Some(index) = self.engine.bells_rung.iter().position(|(at, _)| *at <= now) {
+            let (_, bell) = self.engine.bells_rung.swap_remove(index);
+            // A bell in a region that was closed meanwhile wakes nobody.
+            if let Ok((region, offset)) = self.engine.local.resolve(bell.address, 8) {
+                return Some(Wake { region: region.clone(), offset });
+            }
+        }
+        None
     }
 }
 

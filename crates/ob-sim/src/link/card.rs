@@ -1,22 +1,21 @@
-//! The card: real attachments, and a service that gives every request back after checking it.
+//! The card: real attachments over three kinds of engine.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ob_core::{AttachmentId, Incarnation, Instant, RegionId};
-use ob_link::{
-    CardAttachment, CardDma, CardEvent, CardService, Costs, FrameDma, GroupKey, Identity, LinkKind, ModelDma,
-};
+use ob_link::{CardAttachment, CardDma, CardEvent, Costs, FrameDma, Identity, LinkKind, ModelDma};
 use ob_memory::Region;
-use ob_ring::{Armed, Batch, CardSender, LocalDma, Message};
+use ob_ring::{Armed, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, RefusedCode};
-use ob_wire_link::ring::Shape;
 
+use super::engine::SharedDma;
 use super::ledger::{Hop, Ledger, Life};
+use super::service::Echo;
 use super::wire::{Assembler, WireId};
-use crate::{Failure, Rng, SimClock};
+use crate::{Failure, Rng, SimClock, Trace};
 
 /// How long a host may be away.
 pub(super) const DEAD_AFTER: Duration = Duration::from_millis(20);
@@ -36,6 +35,7 @@ pub(super) enum Effect {
 pub(super) struct Card {
     incarnation: Incarnation,
     clock: SimClock,
+    trace: Trace,
     rng: Rng,
     strangers: BTreeMap<WireId, (usize, Assembler)>,
     hosts: Vec<Attached>,
@@ -45,6 +45,8 @@ pub(super) struct Card {
 
 struct Attached {
     core: CardAttachment<SimClock>,
+    /// The engine, where it is the card's own.
+    engine: Option<SharedDma>,
     host: usize,
     wire: Option<WireId>,
     assembler: Assembler,
@@ -64,19 +66,31 @@ impl Card {
     pub(super) fn new(
         incarnation: Incarnation,
         clock: SimClock,
+        trace: Trace,
         rng: Rng,
         ledger: Rc<RefCell<Ledger>>,
     ) -> Self {
-        let service = Echo { incarnation, ledger, waiting: BTreeMap::new() };
+        let service = Echo::new(incarnation, ledger);
         Self {
             incarnation,
             clock,
+            trace,
             rng,
             strangers: BTreeMap::new(),
             hosts: Vec::new(),
             next_attachment: 1,
             service,
         }
+    }
+
+    /// Does to the memory of hosts what is due by now.
+    pub(super) fn advance(&self, now: Instant) {
+        self.hosts.iter().filter_map(|host| host.engine.as_ref()).for_each(|engine| engine.advance(now));
+    }
+
+    /// The card dies: its engines stop in the midst of what they do.
+    pub(super) fn die(&self) {
+        self.hosts.iter().filter_map(|host| host.engine.as_ref()).for_each(SharedDma::fail);
     }
 
     /// Attachments that live, and their hosts.
@@ -117,7 +131,7 @@ impl Card {
         let index = self.rng.index(self.hosts.len().max(1));
         let Some(host) = self.hosts.get_mut(index) else { return };
         let life = Life { card: self.incarnation, attachment: host.core.identity().attachment };
-        let mut ledger = self.service.ledger.borrow_mut();
+        let mut ledger = self.service.ledger().borrow_mut();
         let name = ledger.next(life, Hop::ChannelToHost, 0);
         if host.core.send(&name.encode()) {
             ledger.sent(name, Hop::ChannelToHost);
@@ -194,14 +208,24 @@ impl Card {
 
     fn attach(&mut self, wire: WireId, host: usize, hello: &Hello, assembler: Assembler) {
         // The host's name tells which kind of link it has.
-        let (kind, dma) = if hello.name == "tcp" {
-            (LinkKind::Tcp, CardDma::frame(FrameDma::new(64)))
-        } else {
-            let local = LocalDma::new(64, 1 << 20);
-            (LinkKind::Model, CardDma::model(ModelDma::new(local, self.clock.clone(), Costs::PCIE4, 64)))
+        let attachment = AttachmentId(self.next_attachment);
+        let mut engine = None;
+        let (kind, dma) = match hello.name.as_str() {
+            "tcp" => (LinkKind::Tcp, CardDma::frame(FrameDma::new(64))),
+            "model" => {
+                let local = LocalDma::new(64, 1 << 20);
+                (LinkKind::Model, CardDma::model(ModelDma::new(local, self.clock.clone(), Costs::PCIE4, 64)))
+            }
+            _ => {
+                let rng = self.rng.fork_numbered("engine", attachment.0);
+                let own = SharedDma::new(rng, self.trace.clone());
+                engine = Some(own.clone());
+                self.service.expect_failures(attachment);
+                (LinkKind::Model, CardDma::own(Box::new(own)))
+            }
         };
         let identity = Identity {
-            attachment: AttachmentId(self.next_attachment),
+            attachment,
             secret: self.rng.word() | 1,
             card_incarnation: self.incarnation,
             host_incarnation: hello.host_incarnation,
@@ -212,7 +236,8 @@ impl Card {
         };
         self.next_attachment += 1;
         let core = CardAttachment::new(identity, dma);
-        self.hosts.push(Attached { core, host, wire: Some(wire), assembler, away_since: None, over: false });
+        let wire = Some(wire);
+        self.hosts.push(Attached { core, engine, host, wire, assembler, away_since: None, over: false });
     }
 
     fn serve(&mut self, index: usize, now: Instant, effects: &mut Vec<Effect>) -> Result<bool, Failure> {
@@ -277,62 +302,11 @@ impl Card {
             host.over |= host.away_since.is_some_and(|since| now.since(since) >= DEAD_AFTER);
             if host.over {
                 host.core.shut_down(&mut self.service);
+                let overtaken = host.engine.as_ref().map_or(0, SharedDma::writes_overtaken);
+                self.service.ledger().borrow_mut().overtaken += overtaken;
                 effects.extend(host.wire.take().map(Effect::Hang));
             }
         }
         self.hosts.retain(|host| !host.over);
-    }
-}
-
-/// Checks every request and gives it back.
-struct Echo {
-    incarnation: Incarnation,
-    ledger: Rc<RefCell<Ledger>>,
-    waiting: BTreeMap<GroupKey, VecDeque<Message>>,
-}
-
-impl Echo {
-    fn life(&self, attachment: AttachmentId) -> Life {
-        Life { card: self.incarnation, attachment }
-    }
-}
-
-impl CardService for Echo {
-    fn open(&mut self, key: GroupKey, _service: u32) -> Result<(), String> {
-        self.waiting.insert(key, VecDeque::new());
-        Ok(())
-    }
-
-    fn requests(&mut self, key: GroupKey, mut batch: Batch, responses: &mut CardSender) {
-        let life = self.life(key.attachment);
-        while let Some(message) = batch.take_next() {
-            let payload = message.payload.as_deref().unwrap_or_default();
-            self.ledger.borrow_mut().arrived(life, Hop::Request, &message.inline, payload);
-            self.waiting.entry(key).or_default().push_back(message);
-        }
-        self.responses(key, responses);
-    }
-
-    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
-        let Some(waiting) = self.waiting.get_mut(&key) else { return };
-        while let Some(message) = waiting.front() {
-            let len = message.payload.as_ref().map_or(0, |payload| payload.len() as u32);
-            let shape = Shape { inline_len: message.inline.len() as u16, payload: Some((len, 512)) };
-            let Ok(mut reservation) = responses.reserve(shape) else { return };
-            if let (Some(to), Some(from)) = (&mut reservation.payload, &message.payload) {
-                to.copy_from_slice(from);
-            }
-            responses.commit(reservation, &message.inline, len);
-            waiting.pop_front();
-        }
-    }
-
-    fn closed(&mut self, key: GroupKey) {
-        self.waiting.remove(&key);
-    }
-
-    fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
-        let life = self.life(attachment);
-        self.ledger.borrow_mut().arrived(life, Hop::ChannelToCard, message, &[]);
     }
 }

@@ -17,9 +17,31 @@ use super::ledger::{Hop, Ledger, Life, Name};
 use super::wire::{Assembler, WireId};
 use crate::Failure;
 
-/// Producers of a host; its consumer comes after them.
-pub(super) const PRODUCERS: usize = 3;
+/// Producers of a group; its consumer comes after them.
+const PRODUCERS: usize = 3;
+/// Threads of a group.
+const ROLES: usize = PRODUCERS + 1;
+/// A group whose payloads are in its messages, and one whose payloads go by bulk.
+const GROUPS: usize = 2;
+/// Threads of a host.
+pub(super) const THREADS: usize = GROUPS * ROLES;
 const RING: u32 = 4096;
+/// Where in a region bulk begins.
+pub(super) const RINGS_LEN: u64 = 4096 + 2 * RING as u64;
+
+/// The numbers of the two services.
+const RING_SERVICE: u32 = 1;
+pub(super) const BULK_SERVICE: u32 = 2;
+/// Places of each producer in each area, and their length: a place is used again when the answer that was there is taken.
+const SLOTS: u64 = 4;
+pub(super) const SLOT_LEN: u64 = 1024;
+const AREA: u64 = (SLOTS * SLOT_LEN * PRODUCERS as u64).next_multiple_of(4096);
+
+/// Where the payload of a message lies, in the host's area and then in the card's.
+pub(super) fn slot_of(name: &Name) -> u64 {
+    let producer = name.producer % PRODUCERS as u64;
+    (producer * SLOTS + name.number % SLOTS) * SLOT_LEN
+}
 
 /// The doorbell: rung by threads, sent by the core.
 #[derive(Default)]
@@ -45,7 +67,7 @@ enum Step {
 /// One life of a host process.
 pub(super) struct Host {
     incarnation: Incarnation,
-    is_tcp: bool,
+    kind: &'static str,
     doorbell: Arc<Doorbell>,
     ledger: Rc<RefCell<Ledger>>,
     session: Option<Session>,
@@ -59,15 +81,19 @@ struct Session {
     /// When the connection broke.
     cut_at: Option<Instant>,
     life: Option<Life>,
-    group: Option<OpenedGroup>,
+    groups: [Option<OpenedGroup>; GROUPS],
+    /// Which request asked for the group that goes by bulk.
+    bulk_request: u32,
     grants: BTreeMap<RegionId, Region>,
-    threads: [Step; PRODUCERS + 1],
-    quota: [u64; PRODUCERS],
+    threads: [Step; THREADS],
+    quota: [u64; THREADS],
+    /// A place came free that a producer may wait for.
+    freed: bool,
 }
 
 impl Host {
-    pub(super) fn new(incarnation: Incarnation, is_tcp: bool, ledger: Rc<RefCell<Ledger>>) -> Self {
-        Self { incarnation, is_tcp, doorbell: Arc::default(), ledger, session: None }
+    pub(super) fn new(incarnation: Incarnation, kind: &'static str, ledger: Rc<RefCell<Ledger>>) -> Self {
+        Self { incarnation, kind, doorbell: Arc::default(), ledger, session: None }
     }
 
     /// The attachment that lives, if any.
@@ -98,18 +124,19 @@ impl Host {
             }
             None => {
                 self.doorbell = Arc::default();
-                let name = if self.is_tcp { "tcp" } else { "model" };
-                let core = HostCore::new(name, self.incarnation, 0, self.doorbell.clone());
+                let core = HostCore::new(self.kind, self.incarnation, 0, self.doorbell.clone());
                 self.session = Some(Session {
                     core,
                     wire: Some(wire),
                     assembler: Assembler::default(),
                     cut_at: None,
                     life: None,
-                    group: None,
+                    groups: [None, None],
+                    bulk_request: 0,
                     grants: BTreeMap::new(),
-                    threads: [Step::Try; PRODUCERS + 1],
-                    quota: [quota; PRODUCERS],
+                    threads: [Step::Try; THREADS],
+                    quota: [quota; THREADS],
+                    freed: false,
                 });
             }
         }
@@ -120,7 +147,7 @@ impl Host {
             return;
         };
         session.wire = None;
-        if self.is_tcp && session.life.is_some() {
+        if self.kind == "tcp" && session.life.is_some() {
             session.core.disconnected();
             session.cut_at.get_or_insert(now);
         } else {
@@ -173,10 +200,16 @@ impl Host {
                 session.cut_at = None;
                 session.life = Some(Life { card: welcome.card_incarnation, attachment: welcome.attachment });
                 if !welcome.resumed {
-                    session.core.request_group(1, GroupSizes::rings(RING, RING));
+                    let sizes = GroupSizes::rings(RING, RING);
+                    session.core.request_group(RING_SERVICE, sizes);
+                    let sizes = GroupSizes { card_area: AREA, host_area: AREA, ..sizes };
+                    session.bulk_request = session.core.request_group(BULK_SERVICE, sizes).unwrap_or(0);
                 }
             }
-            HostEvent::GroupOpened(group) => session.group = Some(group),
+            HostEvent::GroupOpened(group) => {
+                let index = usize::from(group.request == session.bulk_request);
+                session.groups[index] = Some(group);
+            }
             HostEvent::Channel(message) => {
                 let life = session.life.ok_or_else(|| Failure::new("a message before WELCOME"))?;
                 self.ledger.borrow_mut().arrived(life, Hop::ChannelToHost, &message, &[]);
@@ -199,9 +232,10 @@ impl Host {
     pub(super) fn wake_sleepers(&mut self) {
         let Some(session) = &mut self.session else { return };
         session.core.take_bells().for_each(drop);
-        let Some(group) = &session.group else { return };
         for (thread, step) in session.threads.iter_mut().enumerate() {
-            let bell = if thread < PRODUCERS { group.sender.bell_now() } else { group.receiver.bell_now() };
+            let Some(group) = &session.groups[thread / ROLES] else { continue };
+            let is_producer = thread % ROLES < PRODUCERS;
+            let bell = if is_producer { group.sender.bell_now() } else { group.receiver.bell_now() };
             if matches!(step, Step::Asleep(ticket) if ticket.bell != bell) {
                 *step = Step::Try;
             }
@@ -222,13 +256,17 @@ impl Host {
     /// One step of one thread. `false` if it has nothing to do until it is woken.
     pub(super) fn thread(&mut self, thread: usize) -> Result<bool, Failure> {
         let Some(session) = &mut self.session else { return Ok(false) };
-        let (Some(group), Some(life)) = (&session.group, session.life) else { return Ok(false) };
-        let is_producer = thread < PRODUCERS;
+        let (Some(group), Some(life)) = (&session.groups[thread / ROLES], session.life) else {
+            return Ok(false);
+        };
+        let is_producer = thread % ROLES < PRODUCERS;
         let mut attempt = |otherwise: Step| {
             if is_producer {
                 produce(group, life, thread, &mut session.quota[thread], &self.ledger, otherwise)
             } else {
-                consume(group, life, &self.ledger, otherwise)
+                let step = consume(group, life, &self.ledger, otherwise)?;
+                session.freed |= step == Step::Try && group.areas.is_some();
+                Ok(step)
             }
         };
         let step = match session.threads[thread] {
@@ -243,6 +281,20 @@ impl Host {
         let step = if matches!(step, Step::Asleep(ticket) if ticket.bell != bell) { Step::Try } else { step };
         session.threads[thread] = step;
         Ok(!matches!(step, Step::Asleep(_) | Step::Parked))
+    }
+
+    /// Whether a place came free: producers that waited for one go on.
+    pub(super) fn take_freed(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        let freed = std::mem::take(&mut session.freed);
+        if freed {
+            session
+                .threads
+                .iter_mut()
+                .filter(|step| **step == Step::Parked)
+                .for_each(|step| *step = Step::Try);
+        }
+        freed
     }
 
     /// What is to be sent, with the doorbell if a thread rang it.
@@ -281,7 +333,17 @@ fn produce(
     let name = ledger.next(life, Hop::Request, thread as u64);
     let payload = name.payload();
     let pieces = [&payload[..]];
-    let message = Outgoing { inline: &name.encode(), payload: Some((&pieces, 512)) };
+    let inline = name.encode();
+    let mut message = Outgoing { inline: &inline, payload: Some((&pieces, 512)) };
+    if let Some(areas) = &group.areas {
+        if name.number >= ledger.arrived_from(life, Hop::Response, name.producer) + SLOTS {
+            return Ok(Step::Parked);
+        }
+        if areas.copy_in(slot_of(&name), &payload).is_err() {
+            return Ok(Step::Parked);
+        }
+        message.payload = None;
+    }
     match group.sender.push(message) {
         Ok(()) => {
             ledger.sent(name, Hop::Request);
@@ -307,6 +369,12 @@ fn consume(
             let (mut inline, mut payload) = ([0; Name::LEN], vec![0; response.payload_len()]);
             let len = response.inline(&mut inline);
             response.payload(0, &mut payload);
+            if let (Some(areas), Some(name)) = (&group.areas, Name::decode(&inline[..len])) {
+                payload.resize(name.payload().len(), 0);
+                if areas.copy_out(slot_of(&name), &mut payload).is_err() {
+                    return Ok(Step::Parked);
+                }
+            }
             ledger.borrow_mut().arrived(life, Hop::Response, &inline[..len], &payload);
             Ok(Step::Try)
         }

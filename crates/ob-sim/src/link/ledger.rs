@@ -75,6 +75,11 @@ pub(super) struct Ledger {
     counts: BTreeMap<(Life, Hop, u64), Counts>,
     /// What went wrong first, where it could not be told at once.
     wrong: Option<Failure>,
+    /// Bulk transfers that were over, and those of them that had failed.
+    pub(super) transfers: u64,
+    pub(super) failed_transfers: u64,
+    /// Writes that took effect before an earlier one of another region.
+    pub(super) overtaken: u64,
 }
 
 impl Ledger {
@@ -115,6 +120,22 @@ impl Ledger {
             return Err(format!("{hop:?}: {name:?} arrived with another payload"));
         }
         Ok(())
+    }
+
+    /// A bulk transfer is over.
+    pub(super) fn transferred(&mut self, well: bool) {
+        self.transfers += 1;
+        self.failed_transfers += u64::from(!well);
+    }
+
+    /// Something went wrong.
+    pub(super) fn complain(&mut self, what: String) {
+        self.wrong.get_or_insert_with(|| Failure::new(what));
+    }
+
+    /// How many messages of a producer have arrived.
+    pub(super) fn arrived_from(&self, life: Life, hop: Hop, producer: u64) -> u64 {
+        self.counts.get(&(life, hop, producer)).map_or(0, |counts| counts.arrived)
     }
 
     /// The first thing that went wrong.

@@ -1,11 +1,14 @@
 //! `outboard sim link`: hosts attached to a card over links that are cut, while either end dies and comes back.
 //!
 //! ```text
-//!   host 0 (tcp)   ──frames, transfers as frames──┐
-//!   host 1 (model) ──frames──┐                    ├──▶ card: attachments, rings, a service that echoes
-//!                            └─ shared memory ────┘
+//!   host 0 (tcp)    ──frames, transfers as frames──┐
+//!   host 1 (model)  ──frames──┐                    ├──▶ card: attachments, rings, a service that echoes
+//!                             ├─ shared memory ────┤
+//!   host 2 (engine) ──frames──┘                    │    engine: all the freedom of the contract, and bulk that fails
 //!        fate: cuts connections, kills and revives hosts and card
 //! ```
+//!
+//! Each host has two groups: one with payloads in its messages, one whose payloads go by bulk through both areas.
 //!
 //! The cores are the real ones: attachments, sequenced frames, transfers over frames, the modelled engine, the rings.
 //! Within one attachment every message arrives once and in its sender's order, through the rings and on the channel,
@@ -13,8 +16,10 @@
 //! done, everything that was sent in the attachments that live arrives.
 
 mod card;
+mod engine;
 mod host;
 mod ledger;
+mod service;
 mod wire;
 
 use std::cell::RefCell;
@@ -25,11 +30,13 @@ use ob_core::{Incarnation, Instant};
 
 use crate::{Failure, NodeId, Report, Rng, Scenario, Trace, World};
 use card::{Card, Effect, Rest};
-use host::{Host, PRODUCERS};
+use host::{Host, THREADS};
 use ledger::{Hop, Ledger};
 use wire::{Way, WireId, Wires};
 
-const HOSTS: usize = 2;
+/// The kind of link of each host.
+const KINDS: [&str; 3] = ["tcp", "model", "engine"];
+const HOSTS: usize = KINDS.len();
 /// Steps that a run may take to come to rest after its last.
 const REST_STEPS_MAX: u64 = 300_000;
 
@@ -98,7 +105,8 @@ const MUCH_LATER: std::ops::Range<Duration> = Duration::from_micros(100)..Durati
 impl Run {
     fn new(seed: u64, steps: u64, trace: Trace) -> Self {
         let mut world = World::new(trace.clone());
-        let [fate, card_node, first, second] = [(); 4].map(|()| world.add_node());
+        let [fate, card_node] = [(); 2].map(|()| world.add_node());
+        let host_nodes = [(); HOSTS].map(|()| world.add_node());
         Self {
             steps,
             taken: 0,
@@ -107,9 +115,9 @@ impl Run {
             rng: Rng::new(seed),
             fate,
             card_node,
-            host_nodes: [first, second],
+            host_nodes,
             card: None,
-            hosts: [None, None],
+            hosts: [const { None }; HOSTS],
             wires: Wires::default(),
             ledger: Rc::default(),
             card_turn_at: None,
@@ -134,6 +142,15 @@ impl Run {
             let arrivals = self.ledger.borrow().arrivals(hop);
             self.report.count(what, arrivals);
         }
+        let ledger = self.ledger.borrow();
+        for (what, count) in [
+            ("bulk transfers", ledger.transfers),
+            ("bulk transfers that failed", ledger.failed_transfers),
+            ("writes overtaken by another region", ledger.overtaken),
+        ] {
+            self.report.count(what, count);
+        }
+        drop(ledger);
         self.report.count("events of an earlier life", self.world.dropped());
         Ok(self.report)
     }
@@ -145,6 +162,7 @@ impl Run {
     fn one_event(&mut self) -> Result<bool, Failure> {
         let Some((node, event)) = self.world.next_event() else { return Ok(false) };
         self.taken += 1;
+        self.card.iter().for_each(|card| card.advance(self.world.now()));
         if self.taken > self.steps + REST_STEPS_MAX {
             return Err(Failure::new(format!("never comes to rest; {}", self.describe())));
         }
@@ -176,7 +194,8 @@ impl Run {
         };
         let rng = self.rng.fork_numbered("card", incarnation.0);
         let clock = self.world.clock().clone();
-        self.card = Some(Card::new(incarnation, clock, rng, Rc::clone(&self.ledger)));
+        let trace = self.trace.clone();
+        self.card = Some(Card::new(incarnation, clock, trace, rng, Rc::clone(&self.ledger)));
         self.card_turn_at = None;
         self.speak_later(None);
     }
@@ -185,7 +204,7 @@ impl Run {
         let node = self.host_nodes[host];
         let first = self.hosts[host].is_none() && self.world.is_alive(node);
         let incarnation = if first { Incarnation(1) } else { self.world.revive(node) };
-        self.hosts[host] = Some(Host::new(incarnation, host == 0, Rc::clone(&self.ledger)));
+        self.hosts[host] = Some(Host::new(incarnation, KINDS[host], Rc::clone(&self.ledger)));
         let delay = self.rng.skewed(SOON);
         self.world.schedule_in(node, delay, Event::Connect(host));
         self.speak_later(Some(host));
@@ -206,7 +225,7 @@ impl Run {
         self.report.count("connections", 1);
         self.trace.note("connect", &[host as u64, wire.0]);
         self.world.schedule_in(self.card_node, Duration::ZERO, Event::Accept(wire, host));
-        let quota = if self.is_closing() { 0 } else { self.rng.range(1..400) };
+        let quota = if self.is_closing() { 0 } else { self.rng.range(1..60) };
         if let Some(host) = &mut self.hosts[host] {
             host.connected(wire, quota);
         }
@@ -289,6 +308,9 @@ impl Run {
         } else {
             self.report.count("host threads fell asleep", 1);
         }
+        if self.hosts[host].as_mut().is_some_and(Host::take_freed) {
+            self.after_host(host);
+        }
         self.send_from(host);
         Ok(())
     }
@@ -302,7 +324,7 @@ impl Run {
 
     /// Threads may have been woken, or have a group at last; and there may be something to send.
     fn after_host(&mut self, host: usize) {
-        for thread in 0..=PRODUCERS {
+        for thread in 0..THREADS {
             let delay = self.rng.skewed(SOON);
             self.world.schedule_in(self.host_nodes[host], delay, Event::Thread(host, thread));
         }
@@ -378,7 +400,7 @@ impl Run {
                 if let Some(actor) = &mut self.hosts[host] {
                     actor.speak();
                     if !self.is_closing() && self.rng.one_in(4) {
-                        let more = self.rng.range(1..100);
+                        let more = self.rng.range(1..20);
                         if let Some(actor) = &mut self.hosts[host] {
                             actor.add_work(more);
                         }
@@ -432,7 +454,9 @@ impl Run {
         }
         self.report.count("card deaths", 1);
         self.world.kill(self.card_node);
-        self.card = None;
+        if let Some(card) = self.card.take() {
+            card.die();
+        }
         for wire in self.wires.all() {
             self.cut(wire);
         }
@@ -501,7 +525,8 @@ mod tests {
     fn many_seeds_find_nothing_wrong_and_every_fault_happens() {
         let mut all = Report::default();
         for seed in 0..40 {
-            let passed = run_seed(&mut LinkScenario, seed, 3_000).unwrap_or_else(|failed| panic!("{failed}"));
+            let passed =
+                run_seed(&mut LinkScenario, seed, 12_000).unwrap_or_else(|failed| panic!("{failed}"));
             all.merge(&passed.report);
         }
         for what in [
@@ -515,6 +540,9 @@ mod tests {
             "events of an earlier life",
             "host threads fell asleep",
             "card sleeps",
+            "bulk transfers",
+            "bulk transfers that failed",
+            "writes overtaken by another region",
         ] {
             assert!(all.get(what) > 0, "{what} never happened");
         }

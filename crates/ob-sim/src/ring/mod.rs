@@ -504,6 +504,7 @@ fn dma_plan(rng: &mut Rng, largest_transfer: usize) -> DmaPlan {
         bell_latency: Duration::ZERO..Duration::from_micros(20),
         busy: *rng.choose(&[PerMillion::NEVER, PerMillion::percent(10)]).unwrap_or(&PerMillion::NEVER),
         pieces: PerMillion::percent(50),
+        ..DmaPlan::default()
     }
 }
 
