@@ -27,7 +27,7 @@ pub enum HostEvent {
         text: String,
     },
     /// A group that was asked for is open.
-    GroupOpened(OpenedGroup),
+    GroupOpened(Box<OpenedGroup>),
     /// A group that was asked for is not opened.
     GroupRefused {
         /// From the question.
@@ -318,7 +318,7 @@ impl HostCore {
         self.groups.insert(opened.group, group);
         let opened =
             OpenedGroup { request: opened.request, id: opened.group, sender, receiver, areas, closed };
-        Ok(HostEvent::GroupOpened(opened))
+        Ok(HostEvent::GroupOpened(Box::new(opened)))
     }
 
     fn forget_group(&mut self, id: GroupId) {

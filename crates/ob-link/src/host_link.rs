@@ -693,7 +693,7 @@ fn note(state: &mut State, event: HostEvent) -> Result<Option<Vec<u8>>, Stop> {
             state.core.close_group(opened.id);
         }
         HostEvent::GroupOpened(opened) => {
-            state.answers.insert(opened.request, Ok(opened));
+            state.answers.insert(opened.request, Ok(*opened));
         }
         HostEvent::GroupRefused { request, refusal } => {
             if !state.given_up.remove(&request) {

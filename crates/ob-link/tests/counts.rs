@@ -1,5 +1,7 @@
 //! What a link says it has carried is exact, and the same on every kind of link: benchmarks divide by it.
 
+#![allow(clippy::unwrap_used)] // A test stops at the first surprise.
+
 mod pair;
 
 use ob_core::{AttachmentId, DmaCounts};

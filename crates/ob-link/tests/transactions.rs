@@ -2,6 +2,8 @@
 //! that is handed back in any order, acknowledged once each and in order. Over every kind of link, and over one whose
 //! transfers fail.
 
+#![allow(clippy::unwrap_used)] // A test stops at the first surprise.
+
 mod common;
 mod pair;
 mod transactions_rig;

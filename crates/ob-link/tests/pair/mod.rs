@@ -155,7 +155,7 @@ impl<S: CardService> Pair<S> {
     /// Lets all transfers under way complete, and all frames arrive; the card does not look at what they brought.
     pub fn settle(&mut self) {
         loop {
-            let moved = self.to_host() | self.to_card();
+            let moved = self.carry_to_host() | self.carry_to_card();
             match self.card.next_due() {
                 Some(due) => self.clock.0.set(due.nanoseconds().max(self.clock.0.get())),
                 None if moved => {}
@@ -170,7 +170,7 @@ impl<S: CardService> Pair<S> {
         }
     }
 
-    fn to_host(&mut self) -> bool {
+    fn carry_to_host(&mut self) -> bool {
         self.deliver(usize::MAX)
     }
 
@@ -184,7 +184,7 @@ impl<S: CardService> Pair<S> {
             let frame = Frame::decode(frame).unwrap();
             let region = if matches!(frame, Frame::GroupOpened(_)) { self.granted.take() } else { None };
             match self.host.handle(&frame, region).unwrap() {
-                Some(HostEvent::GroupOpened(group)) => self.opened.push(group),
+                Some(HostEvent::GroupOpened(group)) => self.opened.push(*group),
                 Some(HostEvent::GroupClosed { text, .. }) => self.closed.push(text),
                 Some(HostEvent::GroupRefused { refusal, .. }) => panic!("{refusal}"),
                 _ => {}
@@ -195,7 +195,7 @@ impl<S: CardService> Pair<S> {
         !bytes.is_empty()
     }
 
-    fn to_card(&mut self) -> bool {
+    fn carry_to_card(&mut self) -> bool {
         if self.doorbell.0.swap(false, Ordering::Relaxed) {
             self.host.ring_card();
         }

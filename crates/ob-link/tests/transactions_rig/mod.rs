@@ -8,7 +8,7 @@
 //!   ◀─────────────────────── "n is stored" ───────────────── once a number, in order
 //! ```
 
-#![allow(clippy::unwrap_used, unreachable_pub)] // A test stops at the first surprise.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)] // A test stops at the first surprise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

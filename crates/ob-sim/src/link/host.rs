@@ -208,7 +208,7 @@ impl Host {
             }
             HostEvent::GroupOpened(group) => {
                 let index = usize::from(group.request == session.bulk_request);
-                session.groups[index] = Some(group);
+                session.groups[index] = Some(*group);
             }
             HostEvent::Channel(message) => {
                 let life = session.life.ok_or_else(|| Failure::new("a message before WELCOME"))?;
