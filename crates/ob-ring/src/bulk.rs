@@ -42,6 +42,14 @@ impl Bulk {
             Self::Read { at, into } => (*at, into.len() as u64),
         }
     }
+
+    /// What it writes in the card's area: nothing, if it reads.
+    fn writes(&self) -> (u64, u64) {
+        match self {
+            Self::Write { .. } => self.extent(),
+            Self::Read { .. } => (0, 0),
+        }
+    }
 }
 
 /// A finished transfer, with its buffer handed back.
@@ -70,6 +78,10 @@ pub enum BulkRefusal {
     /// Not now: [`BULK_MAX`] of them wait or are under way.
     #[error("{BULK_MAX} transfers of the group are under way")]
     Full,
+    /// Not now: an earlier write there is not over. Over `tcp` it could be repeated after a cut, when the host reads what
+    /// came after it.
+    #[error("an earlier write to that place is not over")]
+    Overlapping,
     /// Not ever: the bytes would leave the area, or there is none.
     #[error("the transfer leaves its area")]
     OutOfArea,
@@ -89,10 +101,17 @@ pub(crate) struct BulkQueue {
     transfer_max: u32,
     /// Not submitted yet, in the order in which they were given.
     queued: VecDeque<Queued>,
-    /// Tags of those under way.
-    slots: [Option<u64>; BULK_MAX],
+    /// Those under way.
+    slots: [Option<UnderWay>; BULK_MAX],
     /// How many were submitted, ever.
     started: u64,
+}
+
+#[derive(Clone, Copy)]
+struct UnderWay {
+    tag: u64,
+    /// What it writes in the card's area: place and length.
+    writes: (u64, u64),
 }
 
 struct Queued {
@@ -136,12 +155,22 @@ impl BulkQueue {
                 BulkRefusal::TooLarge { limit: self.transfer_max }
             }
             Some(_) if self.room() == 0 => BulkRefusal::Full,
+            Some(_) if self.overlaps(bulk.writes()) => BulkRefusal::Overlapping,
             Some(offset) => {
                 self.queued.push_back(Queued { tag, bulk, offset, messages });
                 return Ok(());
             }
         };
         Err(RefusedBulk { bulk, reason })
+    }
+
+    /// Whether an earlier write to some of these bytes is not over.
+    fn overlaps(&self, (at, len): (u64, u64)) -> bool {
+        let queued = self.queued.iter().map(|queued| queued.bulk.writes());
+        let under_way = self.slots.iter().flatten().map(|under_way| under_way.writes);
+        let mut earlier = queued.chain(under_way);
+        // All of them lie inside the area, so that no sum overflows.
+        earlier.any(|(start, length)| start < at + len && at < start + length)
     }
 
     /// How many more transfers would be taken.
@@ -177,13 +206,14 @@ impl BulkQueue {
         let Some(slot) = self.slots.iter().position(Option::is_none) else { return Ok(false) };
         let Some(Queued { tag, bulk, offset, messages }) = self.queued.pop_front() else { return Ok(false) };
         let address = DmaAddress { region: self.region, offset };
+        let writes = bulk.writes();
         let op = match bulk {
             Bulk::Write { from, .. } => DmaOp::Write { from, to: address },
             Bulk::Read { into, .. } => DmaOp::Read { from: address, into },
         };
         match dma.submit(Token(base.0 | (slot as u64) << SLOT_SHIFT), op) {
             Ok(()) => {
-                self.slots[slot] = Some(tag);
+                self.slots[slot] = Some(UnderWay { tag, writes });
                 self.started += 1;
                 Ok(true)
             }
@@ -199,7 +229,7 @@ impl BulkQueue {
     /// A transfer is over.
     pub(crate) fn complete(&mut self, completion: DmaCompletion) -> Option<BulkDone> {
         let slot = usize::try_from(completion.token.0 >> SLOT_SHIFT).ok()?;
-        let tag = self.slots.get_mut(slot)?.take()?;
+        let tag = self.slots.get_mut(slot)?.take()?.tag;
         let bulk = self.bulk_of(completion.op)?;
         Some(BulkDone { tag, bulk, result: completion.result })
     }

@@ -7,7 +7,7 @@
 //!
 //! A harness fails by panicking: that is what fuzzers and property tests look for.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -369,10 +369,10 @@ struct Attacked {
     oracle: (PointersOracle, PointersOracle),
     open: Vec<Reservation>,
     held: Vec<(Vec<u8>, ob_memory::Slice)>,
-    /// Buffers of bulk, its next tag, and the tags that are not over.
+    /// Buffers of bulk, its next tag, and what those that are not over write.
     pool: Pool,
     tag: u64,
-    bulk: BTreeSet<u64>,
+    bulk: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Attacked {
@@ -391,7 +391,7 @@ impl Attacked {
             held: vec![],
             pool: Pool::new(TRANSFER_MAX as usize, BULK_MAX + 1),
             tag: 0,
-            bulk: BTreeSet::new(),
+            bulk: BTreeMap::new(),
         }
     }
 
@@ -400,20 +400,24 @@ impl Attacked {
         let Some(mut block) = self.pool.take() else { panic!("the card keeps buffers of bulk") };
         let buffer = block.split_to(usize::from(script.byte()) * 12 % TRANSFER_MAX as usize);
         let (at, len) = (script.value(AREA - 8), buffer.len() as u64);
-        let bulk = match script.byte() % 2 {
-            0 => Bulk::Write { from: buffer, at },
-            _ => Bulk::Read { at, into: buffer },
+        let (bulk, writes) = match script.byte() % 2 {
+            0 => (Bulk::Write { from: buffer, at }, (at, len)),
+            _ => (Bulk::Read { at, into: buffer }, (0, 0)),
+        };
+        let apart = |(start, length): &(u64, u64)| {
+            *length == 0 || writes.1 == 0 || writes.0 >= start + length || *start >= writes.0 + writes.1
         };
         let inside = at.checked_add(len).is_some_and(|end| end <= AREA);
         let expected = match (inside, self.bulk.len() < BULK_MAX) {
             (false, _) => Err(BulkRefusal::OutOfArea),
             (true, false) => Err(BulkRefusal::Full),
+            (true, true) if !self.bulk.values().all(apart) => Err(BulkRefusal::Overlapping),
             (true, true) => Ok(()),
         };
         let taken = self.card.1.transfer(self.tag, bulk).map_err(|refused| refused.reason);
         assert_eq!(taken, expected, "bulk at {at}");
         if taken.is_ok() {
-            self.bulk.insert(self.tag);
+            self.bulk.insert(self.tag, writes);
             self.tag += 1;
         }
     }
@@ -424,7 +428,7 @@ impl Attacked {
         match self.card.1.complete(completion) {
             Ok(Some(done)) => {
                 assert!(!self.closed.1, "a closed ring opened again");
-                assert!(self.bulk.remove(&done.tag), "told twice");
+                assert!(self.bulk.remove(&done.tag).is_some(), "told twice");
                 assert_eq!(done.result, result);
             }
             Ok(None) => panic!("bulk is not told"),

@@ -243,6 +243,27 @@ fn what_cannot_be_is_refused_and_the_rest_is_bounded() {
 }
 
 #[test]
+fn a_place_is_written_again_only_when_the_write_before_is_over() {
+    let mut rig = Rig::new();
+    rig.write(1, 1024, 1).unwrap();
+    for at in [1024, 1024 - 511, 1024 + 511] {
+        assert_eq!(rig.write(2, at, 2), Err(BulkRefusal::Overlapping), "waits at {at}");
+    }
+    rig.step();
+    assert_eq!(rig.write(2, 1024, 2), Err(BulkRefusal::Overlapping), "under way");
+    rig.write(3, 512, 3).unwrap();
+    rig.write(4, 1536, 4).unwrap();
+    let into = rig.slice(512, 0);
+    rig.sender.transfer(5, Bulk::Read { at: 1024, into }).map_err(|refused| refused.reason).unwrap();
+    rig.complete_all();
+    rig.write(2, 1024, 2).unwrap();
+    rig.complete_all();
+    let mut bytes = [0; 512];
+    rig.areas.copy_out(1024, &mut bytes).unwrap();
+    assert_eq!(bytes, [2; 512]);
+}
+
+#[test]
 fn a_host_stays_in_its_areas() {
     let rig = Rig::new();
     let mut bytes = [0; 64];

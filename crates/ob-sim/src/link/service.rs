@@ -136,7 +136,12 @@ impl Echo {
         }
         let State::Here(from, _) = std::mem::replace(&mut job.state, State::Writing) else { return false };
         job.tag = self.next_tag();
-        responses.transfer(job.tag, Bulk::Write { from, at: slot_of(&job.name) }).is_ok()
+        let taken = responses.transfer(job.tag, Bulk::Write { from, at: slot_of(&job.name) });
+        if let Err(refused) = taken {
+            self.ledger.borrow_mut().complain(format!("{:?}: {}", job.name, refused.reason));
+            return false;
+        }
+        true
     }
 
     /// Answers the oldest request. `false` if that has to wait.
