@@ -320,10 +320,13 @@ fn check(rig: &Rig, message: &[u8], expected: &mut VecDeque<(u64, u8)>, freed: &
     freed.push_back(place);
 }
 
+const ACTIONS_MAX: usize = if cfg!(miri) { 30 } else { 200 };
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
     #[test]
     fn bytes_are_there_before_the_message_that_names_them(
-        actions in prop::collection::vec(action(), 1..200)
+        actions in prop::collection::vec(action(), 1..ACTIONS_MAX)
     ) {
         let mut rig = Rig::new();
         let mut free: VecDeque<u64> = (0..16).collect();
