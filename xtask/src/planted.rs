@@ -221,7 +221,6 @@ pub const HARNESSES: &[Harness] = &[
         test: "model",
         build: Build::Plain,
         plants: &[
-            "length-unawaited",
             "answer-before-durable",
             "read-before-durable",
             "compaction-drops-live",

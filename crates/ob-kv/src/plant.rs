@@ -56,8 +56,6 @@ pub(crate) enum Bug {
     ClockUntold,
     /// `stamp-in-two-groups`: what one request changes may lie in several groups.
     StampInTwoGroups,
-    /// `length-unawaited`: groups are written beyond a file's end while that is being moved.
-    LengthUnawaited,
 }
 
 /// Whether a bug is planted.
@@ -91,7 +89,6 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "no-margin" => Some(Bug::NoMargin),
         "clock-untold" => Some(Bug::ClockUntold),
         "stamp-in-two-groups" => Some(Bug::StampInTwoGroups),
-        "length-unawaited" => Some(Bug::LengthUnawaited),
         _ => None,
     });
     *planted == Some(bug)

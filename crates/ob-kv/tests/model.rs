@@ -64,7 +64,6 @@ fn config(rng: &mut Rng) -> Config {
     Config {
         durability,
         part_len: 4096 * rng.range(8..20),
-        part_step: 4096 * [0, 1, 3, 8, 1024][rng.index(5)],
         group_len: 8192,
         memory_len: [0, 8192, 40_000][rng.index(3)],
         value_len_max: 25_000,

@@ -11,9 +11,7 @@
 //! before it is complete and, where answers promise to be durable, durable. The first group of a life is written alone
 //! (see `docs/format/kv-log.md`).
 
-mod lengths;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ob_core::Token;
@@ -22,13 +20,11 @@ use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN, GroupWriter, Origin, RECORD_ALI
 use super::ops::{LogFailure, LogOp};
 use super::revisit::Known;
 use crate::plant::{Bug, is_planted};
-use lengths::Lengthening;
 
 /// How the log is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogConfig {
     pub(crate) part_len: u64,
-    pub(crate) part_step: u64,
     pub(crate) group_len: usize,
     pub(crate) memory_len: usize,
     pub(crate) writes_max: usize,
@@ -54,8 +50,6 @@ pub(crate) struct Part {
     reads: u32,
     /// Whether its file is there.
     is_made: bool,
-    /// Bytes that its file has, or is taken to have: what is written before them does not make it longer.
-    len: u64,
 }
 
 /// What a file operation that is on its way is about.
@@ -116,9 +110,8 @@ pub(crate) struct Log {
     used: u64,
     creating: Option<FileChange>,
     removing: Option<FileChange>,
-    lengthening: Option<Lengthening>,
-    /// Parts beyond the last one whose files are there, and the lengths of these.
-    left_over: BTreeMap<u64, u64>,
+    /// Parts beyond the last one whose files are there.
+    left_over: BTreeSet<u64>,
     open: Option<Open>,
     /// Where the next group begins, or the open one does.
     tail: u64,
@@ -156,20 +149,16 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log that goes on where recovery found its end. `parts` are those up to the end, with where their groups end; `files` are
-    /// all that there are, with their lengths.
+    /// A log that goes on where recovery found its end. `parts` are those up to the end, with where their groups end.
     pub(crate) fn new(
         config: LogConfig,
         origin: Origin,
         parts: &[(u64, u64)],
-        files: &BTreeMap<u64, u64>,
+        left_over: BTreeSet<u64>,
         previous: u64,
     ) -> Self {
-        let part = |&(number, used): &(u64, u64)| {
-            let len = files.get(&number).copied().unwrap_or(used);
-            Part { number, live: 0, kept: 0, used, reads: 0, is_made: true, len }
-        };
-        let behind = parts.last().map_or(0, |(number, _)| number + 1);
+        let part =
+            |&(number, used): &(u64, u64)| Part { number, live: 0, kept: 0, used, reads: 0, is_made: true };
         let end = parts.last().map_or(0, |(number, used)| number * config.part_len + used);
         Self {
             config,
@@ -180,8 +169,7 @@ impl Log {
             used: parts.iter().map(|(_, used)| used).sum(),
             creating: None,
             removing: None,
-            lengthening: None,
-            left_over: files.range(behind..).map(|(number, len)| (*number, *len)).collect(),
+            left_over,
             open: None,
             tail: end,
             previous,
@@ -533,7 +521,6 @@ impl Log {
     pub(crate) fn next_op(&mut self) -> Option<LogOp> {
         if self.failure.is_none() && !self.is_held {
             self.issue_create();
-            self.issue_lengthen();
             self.issue_writes();
         }
         self.ops.pop_front()
@@ -541,9 +528,6 @@ impl Log {
 
     /// Takes the completion of something other than a read; whether it was one of the log's.
     pub(crate) fn completed(&mut self, token: Token, result: Result<(), LogFailure>) -> bool {
-        if self.lengthened(token, result) {
-            return true;
-        }
         if !self.is_ours(token) {
             return false;
         }
@@ -665,8 +649,7 @@ impl Log {
             }
             let address = write.address;
             let (part, offset) = (address / self.config.part_len, address % self.config.part_len);
-            let end = offset + write.bytes.len() as u64;
-            if !self.has_file_for(address, end) {
+            if self.part_of(address).is_none_or(|part| !part.is_made) {
                 return;
             }
             let token = self.token();
@@ -683,9 +666,8 @@ impl Log {
         if self.parts.back().is_some_and(|part| part.number == number) {
             return;
         }
-        let left_over = self.left_over.remove(&number);
-        let (is_made, len) = (left_over.is_some(), left_over.unwrap_or(0));
-        self.parts.push_back(Part { number, live: 0, kept: 0, used: 0, reads: 0, is_made, len });
+        let is_made = self.left_over.remove(&number);
+        self.parts.push_back(Part { number, live: 0, kept: 0, used: 0, reads: 0, is_made });
     }
 
     fn part_of(&mut self, address: u64) -> Option<&mut Part> {

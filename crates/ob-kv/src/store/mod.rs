@@ -93,9 +93,6 @@ pub struct Config {
     pub durability: Durability,
     /// Bytes of a part, a multiple of 4096. The records of one request have to fit into a part.
     pub part_len: u64,
-    /// Bytes by which the file of a part is made longer, ahead of what is written to it; 0 where writes make it longer,
-    /// or it has the length of a part from the beginning.
-    pub part_step: u64,
     /// How many parts there may be, at least 4.
     pub parts_max: usize,
     /// Bytes at which a group is full, unless the records of one request take more.
@@ -129,7 +126,6 @@ impl Default for Config {
         Self {
             durability: Durability::EverySecond,
             part_len: 256 << 20,
-            part_step: 0,
             parts_max: 1 << 20,
             group_len: 128 << 10,
             memory_len: 64 << 20,
@@ -154,7 +150,6 @@ impl Config {
 
     fn log(&self) -> LogConfig {
         LogConfig {
-            part_step: self.part_step,
             part_len: self.part_len,
             group_len: self.group_len,
             memory_len: self.memory_len,
@@ -211,7 +206,7 @@ impl Store {
     #[must_use]
     pub fn create(config: Config) -> Self {
         let origin = Origin { store: config.name, life: 1, part_len: config.part_len };
-        let log = Log::new(config.log(), origin, &[], &BTreeMap::new(), 0);
+        let log = Log::new(config.log(), origin, &[], Default::default(), 0);
         let expiry = Expiry::new(config.expiry_len_max());
         Self::with(config, Index::new(), expiry, log, 0)
     }

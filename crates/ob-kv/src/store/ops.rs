@@ -16,15 +16,6 @@ pub enum LogOp {
         /// The part.
         part: u64,
     },
-    /// Make the file of a part longer, with zeros. Nothing was written from that length on, and nothing is before this is complete.
-    Lengthen {
-        /// Which operation it is.
-        token: Token,
-        /// The part. It is there.
-        part: u64,
-        /// Its length from then on.
-        len: u64,
-    },
     /// Write whole blocks.
     Write {
         /// Which operation it is.
@@ -69,7 +60,6 @@ impl LogOp {
     pub fn token(&self) -> Token {
         match self {
             Self::Create { token, .. }
-            | Self::Lengthen { token, .. }
             | Self::Write { token, .. }
             | Self::Flush { token }
             | Self::Read { token, .. }

@@ -21,9 +21,6 @@ pub(crate) struct Files {
     current: BTreeMap<u64, Vec<u8>>,
     /// As they are after a loss of power, at least.
     durable: BTreeMap<u64, Vec<u8>>,
-    /// How long files were made: beyond what was written to them there are zeros, which take no space. Files that are shorter
-    /// after a loss of power are found so.
-    lengths: BTreeMap<u64, u64>,
     /// Complete, and not durable.
     unflushed: Vec<Written>,
     /// Operations, with what a flush is for, or what a read has found.
@@ -49,10 +46,8 @@ impl Files {
         let mut read = Vec::new();
         if let LogOp::Read { part, offset, len, .. } = &op {
             let file = self.current.get(part).expect("a part that is read is there");
-            let file_len = self.len_of(*part) as usize;
-            let (start, end) = ((*offset as usize).min(file_len), (*offset as usize + len).min(file_len));
-            read = file[start.min(file.len())..end.min(file.len())].to_vec();
-            read.resize(end - start, 0);
+            let end = (*offset as usize + len).min(file.len());
+            read = file[(*offset as usize).min(end)..end].to_vec();
         }
         self.in_flight.push((op, self.unflushed.len(), read));
     }
@@ -63,12 +58,7 @@ impl Files {
 
     /// The parts there are, with their lengths.
     pub(crate) fn parts(&self) -> Vec<(u64, u64)> {
-        self.current.keys().map(|part| (*part, self.len_of(*part))).collect()
-    }
-
-    fn len_of(&self, part: u64) -> u64 {
-        let written = self.current.get(&part).map_or(0, |bytes| bytes.len() as u64);
-        self.lengths.get(&part).map_or(written, |len| written.max(*len))
+        self.current.iter().map(|(part, bytes)| (*part, bytes.len() as u64)).collect()
     }
 
     /// Bytes of a part from an offset on, as the card would read them.
@@ -125,13 +115,6 @@ impl Files {
                 assert!(self.current.insert(part, Vec::new()).is_none(), "part {part} is there already");
                 self.durable.insert(part, Vec::new());
             }
-            LogOp::Lengthen { part, len, .. } => {
-                // It may have been removed meanwhile.
-                if let Some(file) = self.current.get(&part) {
-                    assert!(file.len() as u64 <= len, "part {part} is cut to {len} bytes");
-                    self.lengths.insert(part, len);
-                }
-            }
             LogOp::Write { part, offset, bytes, is_durable, .. } => {
                 assert!(self.current.contains_key(&part), "part {part} is not there");
                 assert!((offset as usize).is_multiple_of(BLOCK_LEN) && bytes.len().is_multiple_of(BLOCK_LEN));
@@ -154,7 +137,6 @@ impl Files {
             LogOp::Remove { part, .. } => {
                 assert!(self.current.remove(&part).is_some());
                 self.durable.remove(&part);
-                self.lengths.remove(&part);
                 self.unflushed.iter_mut().filter(|written| written.part == part).for_each(|written| {
                     written.bytes.clear();
                 });
@@ -167,12 +149,6 @@ impl Files {
     /// not yet durable.
     pub(crate) fn lose_process(mut self, rng: &mut Rng) -> Self {
         for (op, _, _) in std::mem::take(&mut self.in_flight) {
-            if let LogOp::Lengthen { part, len, .. } = op {
-                if rng.one_in(2) {
-                    self.lengths.insert(part, len);
-                }
-                continue;
-            }
             if let LogOp::Write { part, offset, bytes, .. } = op
                 && rng.one_in(2)
             {
@@ -186,8 +162,7 @@ impl Files {
 
     /// What is left after a loss of power: what was durable, and anything of the rest.
     pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
-        let Self { mut durable, mut lengths, unflushed, in_flight, capacity, foreign, .. } = self;
-        lengths.retain(|_, _| rng.one_in(2));
+        let Self { mut durable, unflushed, in_flight, capacity, foreign, .. } = self;
         let mut maybe = unflushed;
         for (op, _, _) in in_flight {
             match op {
@@ -200,9 +175,6 @@ impl Files {
                 LogOp::Remove { part, .. } if rng.chance(PerMillion::percent(50)) => {
                     durable.remove(&part);
                 }
-                LogOp::Lengthen { part, len, .. } if rng.one_in(2) => {
-                    lengths.insert(part, len);
-                }
                 _ => {}
             }
         }
@@ -213,7 +185,7 @@ impl Files {
                 _ => tear(&mut durable, &written, rng),
             }
         }
-        Self { current: durable.clone(), durable, lengths, capacity, foreign, ..Self::default() }
+        Self { current: durable.clone(), durable, capacity, foreign, ..Self::default() }
     }
 }
 

@@ -290,8 +290,6 @@ impl Host {
                 self.parts.remove(part);
                 Vec::new()
             }
-            // It was removed meanwhile, and nobody needs it to be longer.
-            (LogOp::Lengthen { .. }, Err(FileError::NotFound)) => Vec::new(),
             (_, Ok(_)) => Vec::new(),
             // A part that another host has removed is not what it was.
             (LogOp::Read { token, .. }, Err(_)) if self.check.is_some() => {
@@ -367,7 +365,6 @@ fn request(op: &LogOp, parts: &BTreeMap<u64, NodeId>, watcher: &mut dyn WriteObs
         LogOp::Remove { part, .. } => {
             Op::Metadata(MetadataOp::Remove { base: ROOT, path: path(part), only: None })
         }
-        LogOp::Lengthen { part, len, .. } => Op::Resize { file: *parts.get(part)?, size: *len },
         LogOp::Flush { .. } => Op::Flush,
         LogOp::Write { part, offset, bytes, is_durable, .. } => {
             let file = *parts.get(part)?;

@@ -140,7 +140,6 @@ impl Run {
         let config = Config {
             durability: if mode == Mode::Durable { Durability::Always } else { weak },
             part_len: 64 << 10,
-            part_step: *rng.choose(&[4 << 10, 20 << 10, 64 << 10]).unwrap_or(&0),
             parts_max: 64,
             group_len: 8 << 10,
             // Little, so that most records are read from the device.

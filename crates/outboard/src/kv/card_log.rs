@@ -8,16 +8,14 @@
 //! ```
 //!
 //! A card that dies and comes back has every file still, so what was out then is asked for again: writing the same bytes to the
-//! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed. To
-//! make a part longer is asked for again, too: the store writes nothing beyond the new length before it is told that the part
-//! has it, and the card ends what an earlier group had begun before it begins with the next, so no part is ever cut by that.
+//! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ob_core::{NodeId, Token};
-use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, NodeInfo, OwnedBuffer, Pending, SpaceInfo};
+use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 
@@ -47,7 +45,6 @@ pub(super) struct CardLog {
 
 enum Asked {
     Create(Pending<ob_files_host::Result<File>>),
-    Length(Pending<ob_files_host::Result<NodeInfo>>),
     Other(Pending<ob_files_host::Result<()>>),
 }
 
@@ -178,12 +175,6 @@ impl CardLog {
                 self.asked.push((op, Asked::Other(group.remove_file(path.as_str()))));
                 return;
             }
-            LogOp::Lengthen { part, len, .. } => {
-                let Some(file) = self.parts.get(part) else { return self.fail(&op, LogFailure::Device) };
-                let pending = file.resize(*len);
-                self.asked.push((op, Asked::Length(pending)));
-                return;
-            }
             LogOp::Flush { .. } => {
                 self.asked.push((op, Asked::Other(group.flush())));
                 return;
@@ -285,13 +276,6 @@ impl CardLog {
                     }
                     self.succeed(&op);
                 }
-                Ok(Err(error)) => self.failed(op, &error),
-            },
-            Asked::Length(pending) => match pending.try_wait() {
-                Err(pending) => self.asked.push((op, Asked::Length(pending))),
-                Ok(Ok(_)) => self.succeed(&op),
-                // The part was removed meanwhile, and nobody needs it to be longer.
-                Ok(Err(Error::NotFound)) => self.fail(&op, LogFailure::Device),
                 Ok(Err(error)) => self.failed(op, &error),
             },
             Asked::Other(pending) => match pending.try_wait() {

@@ -208,29 +208,3 @@ fn space_is_measured_and_a_card_that_does_not_say_is_no_full_one() {
     assert_eq!(measured(&card, || Act::Answer), Some((1 << 29) - (1 << 20)));
     assert_eq!(measured(&card, || Act::Fail(FileError::Unsupported)), None);
 }
-
-#[test]
-fn a_part_is_made_longer_and_never_cut_whoever_dies_meanwhile() {
-    let (mut card, _session, mut log) = bench();
-    log.submit(LogOp::Lengthen { token: Token(1), part: 0, len: 64 << 10 });
-    assert!(finish(&mut log, 1)[&1].is_ok());
-    assert_eq!(content(&card), [0; 64 << 10]);
-    log.submit(write(2, 0, &[1; 4096]));
-    assert!(finish(&mut log, 1)[&2].is_ok());
-    // The next card is asked for what the last one has not said.
-    card.rule(|_| Act::Hold);
-    log.submit(LogOp::Lengthen { token: Token(3), part: 0, len: 128 << 10 });
-    card.wait_held(1);
-    card.vanish();
-    card.obey();
-    card.revive();
-    assert!(finish(&mut log, 1)[&3].is_ok());
-    assert_eq!(content(&card).len(), 128 << 10);
-    assert_eq!(content(&card)[..4096], [1; 4096]);
-    // One that was removed meanwhile is none that can be made longer, and a card without space says so.
-    log.submit(LogOp::Lengthen { token: Token(4), part: 7, len: 4096 });
-    assert_eq!(finish(&mut log, 1)[&4], Err(LogFailure::Device));
-    card.rule(|_| Act::Fail(FileError::NoSpace));
-    log.submit(LogOp::Lengthen { token: Token(5), part: 0, len: 256 << 10 });
-    assert_eq!(finish(&mut log, 1)[&5], Err(LogFailure::Space));
-}
