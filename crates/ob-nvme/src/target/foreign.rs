@@ -298,14 +298,11 @@ impl Target {
         self.control.count_io(now, queue.controller, IoCount::Other);
         let work = Work::Foreign(Foreign { entry: *arrival.entry, io: None });
         let flight = Flight::new(arrival.key, Some(queue.controller), arrival.entry.command(), work);
-        let len = match arrival.entry.direction() {
-            DataDirection::None => 0,
-            _ => arrival.entry.data_pointer(arrival.data_len)?.len(),
-        };
-        if len > opcode.data_len_max() {
+        let pointer = pointer_of(&arrival)?;
+        if pointer.len() > opcode.data_len_max() {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
-        self.arrange_foreign(now, arrival, flight, len)
+        self.arrange_foreign(now, arrival, pointer, Flight { transfer_len: pointer.len(), ..flight })
     }
 
     /// Begins a command of the NVM command set in a namespace of a service.
@@ -318,32 +315,22 @@ impl Target {
     ) -> Result<(), Status> {
         let work = Work::Foreign(Foreign { entry: *arrival.entry, io: Some(io) });
         let flight = Flight::new(arrival.key, Some(queue.controller), arrival.entry.command(), work);
-        let named = match arrival.entry.direction() {
-            DataDirection::None => 0,
-            _ => arrival.entry.data_pointer(arrival.data_len)?.len(),
-        };
-        let len = io.transfer_len(named as usize)?;
-        self.arrange_foreign(now, arrival, flight, len as u32)
+        let pointer = pointer_of(&arrival)?;
+        let transfer_len = io.transfer_len(pointer.len() as usize)? as u32;
+        self.arrange_foreign(now, arrival, pointer, Flight { transfer_len, ..flight })
     }
 
     fn arrange_foreign(
         &mut self,
         now: Instant,
         arrival: Arrival<'_>,
+        pointer: DataPointer,
         mut flight: Flight,
-        transfer_len: u32,
     ) -> Result<(), Status> {
-        let Arrival { entry, data, data_len, .. } = arrival;
-        flight.transfer_len = transfer_len;
-        let direction = entry.direction();
-        let pointer = match direction {
-            DataDirection::None => DataPointer::None,
-            _ => entry.data_pointer(data_len)?,
-        };
-        match (direction, pointer) {
+        match (arrival.entry.direction(), pointer) {
             (DataDirection::ToController, DataPointer::Transport { .. }) => self.enter_waiting(now, flight),
             (DataDirection::ToController, DataPointer::InCapsule { offset, .. }) => {
-                let loan = cut(data, offset, transfer_len as usize)?;
+                let loan = cut(arrival.data, offset, flight.transfer_len as usize)?;
                 (flight.data, flight.lease) = (Some(loan.slice), loan.lease);
                 let flight = self.enter(flight);
                 self.data_ready(now, flight);
@@ -396,6 +383,8 @@ impl Target {
     }
 
     fn take_foreign(&mut self, key: FlightKey) -> Option<ForeignCommand> {
+        let connection = self.flights.get(key)?.connection;
+        let queue = self.connection(connection)?.queue?.identity;
         let flight = self.flights.get_mut(key)?;
         let Work::Foreign(Foreign { entry, io }) = &flight.work else { return None };
         let (entry, io) = (*entry, *io);
@@ -404,8 +393,6 @@ impl Target {
         let lease = flight.lease.take();
         let data = flight.data.take().map(|slice| Loan { slice, lease });
         let answer_len_max = if is_answered { flight.transfer_len } else { 0 };
-        let connection = flight.connection;
-        let queue = self.connection(connection)?.queue?.identity;
         let namespace = self.control.namespace(queue.controller, entry.namespace().0).ok();
         Some(ForeignCommand {
             key: ForeignKey(key),
@@ -483,6 +470,14 @@ impl Target {
             Event::Read { key, .. } => has_state(key, State::Service),
             Event::Ended(_) => true,
         });
+    }
+}
+
+/// Where a command's data is, if its opcode has any.
+fn pointer_of(arrival: &Arrival<'_>) -> Result<DataPointer, Status> {
+    match arrival.entry.direction() {
+        DataDirection::None => Ok(DataPointer::None),
+        _ => arrival.entry.data_pointer(arrival.data_len),
     }
 }
 
