@@ -177,7 +177,9 @@ fn search(read: &[u8], query: &Query) -> Result<Answer, u64> {
 
 fn header(rest: &mut &[u8], has_deltas: bool) -> Option<(u64, u64, u64)> {
     let (shared, unshared) = (take_varint(rest)?, take_varint(rest)?);
-    Some((shared, unshared, if has_deltas { 0 } else { take_varint(rest)? }))
+    let value_len = if has_deltas { 0 } else { take_varint(rest)? };
+    // No block is so long, whatever else is wrong with the entry.
+    (value_len <= DATA_LEN_MAX).then_some((shared, unshared, value_len))
 }
 
 fn scan(mut rest: &[u8], query: &Query) -> Result<Answer, u64> {
@@ -391,6 +393,17 @@ proptest! {
         let expected = search(&read, &query).unwrap_or_else(Answer::Failed);
         prop_assert_eq!(RIG.with(|rig| ask(rig, &read, &query)), expected);
     }
+}
+
+/// Of two reasons to refuse an entry, a value longer than any block comes before a key that is only too long for the program.
+#[test]
+fn a_value_longer_than_any_block_is_broken_whatever_its_key() {
+    let mut read = Vec::new();
+    [0, 128, DATA_LEN_MAX + 1].iter().for_each(|number| put_varint(&mut read, *number));
+    read.extend([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let query = Query { stage: DATA, index_format: 0, sequence: 0, key: Vec::new() };
+    assert_eq!(search(&read, &query), Err(CORRUPT));
+    assert_eq!(RIG.with(|rig| ask(rig, &read, &query)), Answer::Failed(CORRUPT));
 }
 
 /// A block of 4 KiB as RocksDB makes them: keys of 12 bytes and eight more, values of 100, a restart every 16 entries.
