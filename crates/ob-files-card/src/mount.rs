@@ -171,16 +171,7 @@ pub fn format(
 
 /// Mounts a device: reads its log, and begins a new epoch on it.
 pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles, MountError> {
-    let superblock = match identify(drive)? {
-        Contents::Files(superblock) => *superblock,
-        Contents::Blank => return Err(MountError::Blank),
-        Contents::Foreign => return Err(MountError::Foreign),
-        Contents::Damaged => return Err(MountError::Superblocks),
-        Contents::OtherVersion(found) => {
-            return Err(MountError::Version { found, known: ob_format::files::VERSION });
-        }
-    };
-    fits(&superblock, drive.device().info())?;
+    let superblock = usable_superblock(drive)?;
     let (mut replay, mut findings) = (Replay::default(), Vec::new());
     let mut state = read_log(drive, &superblock, &mut replay, &mut findings, &mut |_, _| {})?;
     let (tree, space) = if findings.is_empty() {
@@ -225,6 +216,21 @@ pub(crate) fn slot_of(superblock: &Superblock) -> u64 {
     SUPERBLOCK_SLOTS[(superblock.sequence % 2) as usize]
 }
 
+/// The superblock of a device that is ours and that this build can read.
+fn usable_superblock(drive: &mut dyn Drive) -> Result<Superblock, MountError> {
+    let superblock = match identify(drive)? {
+        Contents::Files(superblock) => *superblock,
+        Contents::Blank => return Err(MountError::Blank),
+        Contents::Foreign => return Err(MountError::Foreign),
+        Contents::Damaged => return Err(MountError::Superblocks),
+        Contents::OtherVersion(found) => {
+            return Err(MountError::Version { found, known: ob_format::files::VERSION });
+        }
+    };
+    fits(&superblock, drive.device().info())?;
+    Ok(superblock)
+}
+
 /// Whether the device can hold what the superblock says, and counting on from its numbers comes to no end.
 fn fits(superblock: &Superblock, info: DeviceInfo) -> Result<(), MountError> {
     let countable = 0..u64::MAX / 2;
@@ -266,16 +272,7 @@ pub fn check(drive: &mut dyn Drive, progress: &mut dyn FnMut(u64, u64)) -> Resul
             report.superblocks.push(format!("the superblock at byte {offset}: {error}"));
         }
     }
-    let superblock = match identify(drive)? {
-        Contents::Files(superblock) => *superblock,
-        Contents::Blank => return Err(MountError::Blank),
-        Contents::Foreign => return Err(MountError::Foreign),
-        Contents::Damaged => return Err(MountError::Superblocks),
-        Contents::OtherVersion(found) => {
-            return Err(MountError::Version { found, known: ob_format::files::VERSION });
-        }
-    };
-    fits(&superblock, drive.device().info())?;
+    let superblock = usable_superblock(drive)?;
     let mut replay = Replay::default();
     let state = read_log(drive, &superblock, &mut replay, &mut report.findings, progress)?;
     (report.frames, report.records) = (replay.frames, replay.records);
