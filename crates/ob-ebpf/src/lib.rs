@@ -1,4 +1,4 @@
-//! Programs on the card: eBPF that clients hand over, proven harmless and compiled.
+//! Programs on the card: eBPF that others hand over, proven harmless and compiled.
 //!
 //! ```text
 //!   bytes ─▶ isa::decode ─▶ Program (its shape is right) ─▶ verifier ─▶ Verified ─┬─▶ compiler ─▶ native code

@@ -8,7 +8,7 @@
 //!   └───────────────────────┘     │ head     data    │ DMA └──────────────────────┘
 //!   ┌───────────────────────┐     ┌── response ring ─┐     ┌──────────────────────┐
 //!   │ HostReceiver::receive │ ◀── │ progress head    │ ◀── │ CardSender::reserve, │ ◀── service
-//!   └───────────────────────┘     │ tail     data    │ DMA │ commit, flush        │
+//!   └───────────────────────┘     │ tail     data    │ DMA │ commit, step         │
 //!                                 └──────────────────┘     └──────────────────────┘
 //! ```
 //!

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!                     ┌─▶ service 1 (probe)
-//!   CardLink ─▶ Router┤
-//!                     └─▶ service 2 (files)
+//!   CardLink ─▶ Router┼─▶ service 2 (files)
+//!                     └─▶ service 3 (the key-value store's stream)
 //! ```
 
 use std::collections::BTreeMap;

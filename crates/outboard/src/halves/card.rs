@@ -1,4 +1,4 @@
-//! The card: serves files, a namespace and status, and carries the link's far end.
+//! The card: serves files, namespaces, the key-value store, control and status, and carries the link's far end.
 //!
 //! ```text
 //!   device mounted ─▶ link, NVMe/TCP and status listen ─▶ ready ─▶ serve ─▶ SIGTERM ─▶ drain ─▶ goodbye ─▶ flush
