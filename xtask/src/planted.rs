@@ -256,7 +256,7 @@ const PLANT_VARIABLE: &str = "OB_PLANT";
 pub struct Harness {
     /// The package whose code is broken.
     pub package: &'static str,
-    /// Its test target.
+    /// Its test target, or a module of the one that most of its tests share.
     pub test: &'static str,
     /// How the target is built.
     pub build: Build,
@@ -324,11 +324,42 @@ pub fn run_all(repository: &Repository) -> Result<Outcome> {
     run(repository, &Arguments { plant: None })
 }
 
+impl Harness {
+    /// The target that has its tests.
+    fn target(&self, repository: &Repository) -> String {
+        let all = repository.root().join("crates").join(self.package).join("tests/all.rs");
+        let declared = format!("mod {};", self.test);
+        let is_shared = fs::read_to_string(all).is_ok_and(|text| text.lines().any(|line| line == declared));
+        if is_shared { format!("{}-tests", self.package) } else { self.test.to_owned() }
+    }
+}
+
 /// A test program, and the folder that cargo would run it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     executable: PathBuf,
     folder: PathBuf,
+    /// The tests in it that are meant; all where there are none.
+    tests: Vec<String>,
+}
+
+impl Program {
+    /// The same program, of which only the tests of a module are meant.
+    fn of_module(mut self, module: &str) -> Result<Self> {
+        let listed = command::capture(Command::new(&self.executable).args(["--list", "--format", "terse"]))?;
+        self.tests = tests_of(&String::from_utf8_lossy(&listed.stdout), module);
+        if self.tests.is_empty() {
+            bail!("{} has no test of the module `{module}`", self.executable.display());
+        }
+        Ok(self)
+    }
+}
+
+/// The names of a module's tests in a test program's list.
+fn tests_of(list: &str, module: &str) -> Vec<String> {
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let is_meant = |name: &&str| name.strip_prefix(module).is_some_and(|rest| rest.starts_with("::"));
+    names.filter(is_meant).map(str::to_owned).collect()
 }
 
 /// Builds all harnesses, and gives each one's program. Built before anything runs, so that code which does not compile is not
@@ -345,15 +376,16 @@ fn build(repository: &Repository, harnesses: &[&Harness]) -> Result<Vec<Program>
         }
     }
     let program = |harness: &&Harness| {
-        let named = (harness.package.to_owned(), harness.test.to_owned());
-        built.get(&named).cloned().with_context(|| format!("{named:?} was not built"))
+        let named = (harness.package.to_owned(), harness.target(repository));
+        let program = built.get(&named).cloned().with_context(|| format!("{named:?} was not built"))?;
+        if named.1 == harness.test { Ok(program) } else { program.of_module(harness.test) }
     };
     harnesses.iter().map(program).collect()
 }
 
 fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) -> Result<Programs> {
     let packages: BTreeSet<&str> = harnesses.iter().map(|harness| harness.package).collect();
-    let tests: BTreeSet<&str> = harnesses.iter().map(|harness| harness.test).collect();
+    let tests: BTreeSet<String> = harnesses.iter().map(|harness| harness.target(repository)).collect();
     let mut command = match kind {
         Build::Loom => loom::test_command(repository),
         // The whole workspace, or else libraries of others would have other features than `cargo test --workspace` has left
@@ -363,7 +395,7 @@ fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) 
     if kind == Build::Loom {
         command.args(packages.iter().flat_map(|package| ["--package", package]));
     }
-    command.args(tests.iter().flat_map(|test| ["--test", test]));
+    command.args(tests.iter().flat_map(|test| ["--test", test.as_str()]));
     command.args(["--features", FEATURE, "--no-run", "--message-format", "json-render-diagnostics"]);
     println!("$ {}", command::shown(&command));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
@@ -393,7 +425,10 @@ fn programs(messages: &str) -> Programs {
     let named = artifacts.filter_map(|artifact| {
         let folder = artifact.manifest_path.parent()?.to_owned();
         let package = folder.file_name()?.to_str()?.to_owned();
-        Some(((package, artifact.target.name), Program { executable: artifact.executable, folder }))
+        Some((
+            (package, artifact.target.name),
+            Program { executable: artifact.executable, folder, tests: Vec::new() },
+        ))
     });
     named.collect()
 }
@@ -411,6 +446,9 @@ impl Trial<'_> {
         let Harness { package, test, build, .. } = self.harness;
         let mut command = Command::new(&self.program.executable);
         command.current_dir(&self.program.folder).env_remove(PLANT_VARIABLE);
+        if !self.program.tests.is_empty() {
+            command.arg("--exact").args(&self.program.tests);
+        }
         if *build == Build::Loom {
             loom::bound(&mut command);
         }
@@ -492,9 +530,18 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
         );
         let found = programs(messages);
-        let program =
-            Program { executable: "/r/target/debug/deps/model-1".into(), folder: "/r/crates/ob-kv".into() };
+        let program = Program {
+            executable: "/r/target/debug/deps/model-1".into(),
+            folder: "/r/crates/ob-kv".into(),
+            tests: Vec::new(),
+        };
         assert_eq!(found, Programs::from([(("ob-kv".to_owned(), "model".to_owned()), program)]));
+    }
+
+    #[test]
+    fn a_module_is_not_taken_for_one_whose_name_ends_like_its_own() {
+        let list = "foreign_model::a: test\nmodel::b: test\nmodel::deeper::c: test\nmodel_of::d: test\nmodel::e: bench\n";
+        assert_eq!(tests_of(list, "model"), ["model::b", "model::deeper::c"]);
     }
 
     #[test]
@@ -502,7 +549,9 @@ mod tests {
         let repository = Repository::here().unwrap();
         let harness = Harness { package: "xtask", test: "itself", build: Build::Plain, plants: &[] };
         // One program fails whatever is planted, the other never does.
-        let program = |name: &str| Program { executable: name.into(), folder: repository.root().to_owned() };
+        let folder = repository.root();
+        let program =
+            |name: &str| Program { executable: name.into(), folder: folder.to_owned(), tests: vec![] };
         let (always, never) = (program("false"), program("true"));
         let is_right =
             |program, plant| Trial { harness: &harness, program, plant }.run(&repository).unwrap().is_none();

@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails where something is missing")]
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -8,7 +8,7 @@
  *     OB_PROGRAM("storage")
  *     u64 program(struct ob_storage *context) { context->done = 1; return 0; }
  *
- * This file is made from the tables in src/hooks and src/world.rs; `OB_BLESS=1 cargo test -p ob-ebpf --test header` makes it anew.
+ * This file is made from the tables in src/hooks and src/world.rs; `OB_BLESS=1 cargo test -p ob-ebpf header` makes it anew.
  */
 #ifndef OUTBOARD_PROGRAM_H
 #define OUTBOARD_PROGRAM_H

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod common;
+use crate::common;
 
 use common::elf::{
     ALLOC, EXECUTE, FUNCTION, GLOBAL, HEADER_LEN, Maker, NOBITS, OBJECT, PROGBITS, R_64_32, R_64_64, RELA,

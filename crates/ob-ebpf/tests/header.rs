@@ -1,6 +1,6 @@
 //! The header for programs in C says what the tables of hooks and helpers say: it is made from them.
 //!
-//! `OB_BLESS=1 cargo test -p ob-ebpf --test header` makes it anew.
+//! `OB_BLESS=1 cargo test -p ob-ebpf header` makes it anew.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +21,7 @@ const BEGIN: &str = r#"/*
  *     OB_PROGRAM("storage")
  *     u64 program(struct ob_storage *context) { context->done = 1; return 0; }
  *
- * This file is made from the tables in src/hooks and src/world.rs; `OB_BLESS=1 cargo test -p ob-ebpf --test header` makes it anew.
+ * This file is made from the tables in src/hooks and src/world.rs; `OB_BLESS=1 cargo test -p ob-ebpf header` makes it anew.
  */
 #ifndef OUTBOARD_PROGRAM_H
 #define OUTBOARD_PROGRAM_H

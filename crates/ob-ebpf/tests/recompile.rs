@@ -1,6 +1,6 @@
 //! The checked-in objects are what clang makes of the sources beside them.
 //!
-//! `OB_BLESS=1 cargo test -p ob-ebpf --test recompile` makes them anew, with clang and llvm-strip of [`VERSION`].
+//! `OB_BLESS=1 cargo test -p ob-ebpf recompile` makes them anew, with clang and llvm-strip of [`VERSION`].
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 

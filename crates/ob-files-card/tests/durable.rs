@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
-mod support;
+use crate::support;
 
 use ob_files_card::Finding;
 use ob_sim::Rng;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first surprise.
 
-mod common;
+use crate::common;
 
 use std::sync::mpsc::channel;
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod support;
+use crate::support;
 
 use ob_kv::resp::Request;
 use ob_kv::store::{Config, Durability, LogOp, Recovery, Revisited, Store};

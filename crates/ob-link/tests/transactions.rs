@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used)] // A test stops at the first surprise.
 
-mod common;
-mod pair;
-mod transactions_rig;
+use crate::common;
+use crate::pair;
+use crate::transactions_rig;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;

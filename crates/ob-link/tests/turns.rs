@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test stops at the first surprise.
 
-mod pair;
+use crate::pair;
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 // Tests may panic; what they test may not.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
+use crate::support;
 
 use std::net::IpAddr;
 

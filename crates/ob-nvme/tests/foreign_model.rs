@@ -8,8 +8,8 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod chains;
-mod support;
+use crate::chains;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

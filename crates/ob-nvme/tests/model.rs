@@ -7,8 +7,8 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod host;
-mod support;
+use crate::host;
+use crate::support;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -7,10 +7,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "files_model/proxy.rs"]
 mod proxy;
-mod support;
-#[path = "files_model/worker.rs"]
+use crate::support;
 mod worker;
 
 use std::io::{BufRead, BufReader};

@@ -4,25 +4,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
 
-#[path = "kv/crowd.rs"]
 mod crowd;
-#[path = "kv/deaths.rs"]
 mod deaths;
-#[path = "kv/doors.rs"]
 mod doors;
-#[path = "kv/durability.rs"]
 mod durability;
-#[path = "kv/history.rs"]
 mod history;
-#[path = "kv/hosts.rs"]
 mod hosts;
-#[path = "kv/memory.rs"]
 mod memory;
-#[path = "kv/model.rs"]
 mod model;
-#[path = "kv/programs.rs"]
 mod programs;
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::time::{Duration, Instant};

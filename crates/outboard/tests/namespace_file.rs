@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
 
-mod support;
+use crate::support;
 
 use std::net::SocketAddr;
 use std::process::Output;

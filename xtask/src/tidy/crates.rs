@@ -37,6 +37,34 @@ pub fn check_module_docs(snapshot: &Snapshot) -> Vec<Violation> {
     violations
 }
 
+/// Finds files of tests that nobody runs: where a crate lists its test targets itself, a file is one of them, or a module of the
+/// one that the others share.
+#[must_use]
+pub fn check_tests(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for package in &snapshot.packages {
+        let manifest = snapshot.texts.get(&package.manifest()).map_or("", String::as_str);
+        if !manifest.lines().any(|line| line == "autotests = false") {
+            continue;
+        }
+        let folder = format!("{}/tests/", package.folder);
+        let shared = snapshot.texts.get(&format!("{folder}all.rs")).map_or("", String::as_str);
+        for path in snapshot.texts.keys() {
+            let Some(name) = path.strip_prefix(&folder) else { continue };
+            let is_target = manifest.lines().any(|line| line == format!("path = \"tests/{name}\""));
+            let module = name.strip_suffix(".rs").filter(|module| !module.contains('/'));
+            let is_module =
+                module.is_some_and(|module| shared.lines().any(|line| line == format!("mod {module};")));
+            let is_root = module.is_some() || name.ends_with("/main.rs");
+            if is_root && !is_target && !is_module {
+                let message = format!("nobody runs it: say `mod` in {folder}all.rs, or make it a [[test]]");
+                violations.push(Violation::of(path, message));
+            }
+        }
+    }
+    violations
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::snapshot::Package;
@@ -58,6 +86,26 @@ mod tests {
         assert_eq!(check_folders(&snapshot("crates/ob-kv", "")), []);
         assert_eq!(check_folders(&snapshot("crates/kv", ""))[0].path, "crates/kv/Cargo.toml");
         assert_eq!(check_folders(&snapshot("", "")).len(), 1, "the root is not a crate's folder");
+    }
+
+    #[test]
+    fn a_test_that_nobody_runs_is_found() {
+        let manifest = "[package]\nautotests = false\n[[test]]\npath = \"tests/all.rs\"\n[[test]]\npath = \"tests/alone/main.rs\"\n";
+        let mut snapshot = Snapshot::of(&[
+            ("crates/ob-kv/Cargo.toml", manifest),
+            ("crates/ob-kv/tests/all.rs", "mod model;\nmod support;\n"),
+            ("crates/ob-kv/tests/model.rs", ""),
+            ("crates/ob-kv/tests/support/mod.rs", ""),
+            ("crates/ob-kv/tests/alone/main.rs", ""),
+            ("crates/ob-kv/tests/forgotten.rs", ""),
+            ("crates/ob-kv/tests/lost/main.rs", ""),
+        ]);
+        let (name, folder) = ("ob-kv".to_owned(), "crates/ob-kv".to_owned());
+        snapshot.packages.push(Package { name, folder, ..Package::default() });
+        let found: Vec<String> = check_tests(&snapshot).into_iter().map(|found| found.path).collect();
+        assert_eq!(found, ["crates/ob-kv/tests/forgotten.rs", "crates/ob-kv/tests/lost/main.rs"]);
+        snapshot.texts.insert("crates/ob-kv/Cargo.toml".to_owned(), "[package]\n".to_owned());
+        assert_eq!(check_tests(&snapshot), [], "cargo finds them itself");
     }
 
     #[test]

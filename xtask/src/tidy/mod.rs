@@ -41,6 +41,7 @@ pub const CHECKS: &[Check] = &[
         rule: "each lib.rs begins with a module doc of three lines or more",
         run: crates::check_module_docs,
     },
+    Check { name: "tests", rule: "each file of tests is run", run: crates::check_tests },
     Check {
         name: "forbid-unsafe",
         rule: "`#![forbid(unsafe_code)]` everywhere but in the homes of unsafe",

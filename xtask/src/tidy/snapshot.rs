@@ -16,7 +16,7 @@ pub const RATCHET: &str = "xtask/ratchet.toml";
 /// A checkout at one moment. All paths are relative to its root, with `/` between their parts.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The texts that checks read: Rust, Markdown and the ratchet.
+    /// The texts that checks read: Rust, Markdown, manifests and the ratchet.
     pub texts: BTreeMap<String, String>,
     /// Every file and folder; the root is the empty path.
     pub paths: BTreeSet<String>,
@@ -101,7 +101,7 @@ impl Snapshot {
             let kind = entry.file_type()?;
             if kind.is_dir() && name != ".git" {
                 self.walk(&entry.path(), &path)?;
-            } else if kind.is_file() && (name.ends_with(".rs") || name.ends_with(".md") || path == RATCHET) {
+            } else if kind.is_file() && (is_read(&name) || path == RATCHET) {
                 let text = fs::read_to_string(entry.path()).with_context(|| format!("cannot read {path}"))?;
                 self.texts.insert(path, text);
             }
@@ -195,6 +195,10 @@ impl Snapshot {
         }
         snapshot
     }
+}
+
+fn is_read(name: &str) -> bool {
+    name.ends_with(".rs") || name.ends_with(".md") || name == "Cargo.toml"
 }
 
 #[cfg(test)]

@@ -1,0 +1,13 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod connections;
+mod gather;
+mod hostile;
+mod lives;
+mod order;
+mod random;
+mod ring;
+mod support;

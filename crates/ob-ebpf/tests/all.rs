@@ -1,0 +1,15 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bytes;
+mod common;
+mod elf;
+mod empty;
+mod header;
+mod isa;
+mod program;
+mod recompile;
+mod run;
+mod text;

@@ -1,0 +1,12 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod calls;
+mod closing;
+mod common;
+mod faults;
+mod futures;
+mod real_card;
+mod rings;

@@ -1,0 +1,14 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod clock_told;
+mod commands;
+mod damage;
+mod files_heard;
+mod model;
+mod revisit;
+mod rounds;
+mod space;
+mod support;

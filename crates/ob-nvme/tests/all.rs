@@ -1,0 +1,21 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod associations;
+mod chains;
+mod fairness;
+mod foreign;
+mod foreign_model;
+mod host;
+mod hostile;
+mod initiator;
+mod io;
+mod loopback;
+mod model;
+mod peer;
+mod pieces;
+mod retained;
+mod support;
+mod turn;

@@ -1,0 +1,17 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod bench;
+mod command_line;
+mod files_command;
+mod files_model;
+mod idle;
+mod kv;
+mod namespace;
+mod namespace_file;
+mod nvme_command;
+mod subsystems;
+mod support;
+mod up;
