@@ -128,6 +128,7 @@ impl World {
             nguid: [0; 16],
             volatile_cache: true,
             deallocated_reads_zero: false,
+            deallocate_len: 0,
             ana_group: 1,
             read_only: false,
         };

@@ -62,6 +62,9 @@ pub struct DeviceInfo {
     pub block_len: u32,
     /// Whether completed writes may be lost until a flush.
     pub volatile_cache: bool,
+    /// What [`DeviceOp::Discard`] gives back: whole units of so many bytes, at multiples of them; at least `block_len`.
+    /// What it covers in part may stay taken.
+    pub discard_unit: u32,
 }
 
 impl DeviceInfo {
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn bounds_and_alignment_hold_for_any_numbers() {
-        let info = DeviceInfo { capacity: 8192, block_len: 512, volatile_cache: true };
+        let info = DeviceInfo { capacity: 8192, block_len: 512, volatile_cache: true, discard_unit: 512 };
         let discard = |offset, len| info.check(&DeviceOp::Discard { offset, len });
         assert_eq!(discard(0, 8192), Ok(()));
         assert_eq!(discard(7680, 1024), Err(DeviceError::OutOfRange));

@@ -190,7 +190,13 @@ fn finished(op: DeviceOp, result: Result<Outcome, FileError>, buffer: Option<Sli
 
 impl Device for FileVolume {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { capacity: self.capacity, block_len: self.block_len, volatile_cache: true }
+        let segment_len = self.files.server_info().segment_len;
+        DeviceInfo {
+            capacity: self.capacity,
+            block_len: self.block_len,
+            volatile_cache: true,
+            discard_unit: u32::try_from(segment_len).unwrap_or(self.block_len),
+        }
     }
 
     fn submit(&mut self, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {

@@ -82,6 +82,7 @@ fn a_volume_is_like_memory_and_takes_space_as_it_is_written() {
     let mut house = house_on(device());
     let mut volume = open(&mut house, b"volumes/deep/a", Some(LEN)).unwrap();
     assert_eq!((volume.info().capacity, volume.info().block_len), (LEN, BLOCK));
+    assert_eq!(u64::from(volume.info().discard_unit), SEGMENT, "what is given back is a segment");
     assert_eq!(free_segments(&house), SEGMENTS, "nothing is written, nothing is taken");
     let mut rng = Rng::new(5);
     let mut model = vec![0; LEN as usize];

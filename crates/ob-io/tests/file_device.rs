@@ -164,6 +164,11 @@ fn a_device_is_opened_by_one_at_a_time() {
     let handle = reactor.handle();
     let device = create(&handle, &path);
     assert_eq!(device.info().capacity, LEN);
+    let info = device.info();
+    assert!(
+        info.discard_unit >= info.block_len && info.discard_unit.is_multiple_of(info.block_len),
+        "{info:?}"
+    );
     assert!(matches!(FileDevice::open(&handle, &path, &options), Err(OpenError::InUse(_))));
     drop(device);
     let device = FileDevice::open(&handle, &path, &options).unwrap();

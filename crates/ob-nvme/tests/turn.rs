@@ -65,7 +65,8 @@ struct Instantly(VecDeque<(BackendId, DeviceCompletion)>);
 
 impl Store for Instantly {
     fn info(&self, _: BackendId) -> Option<DeviceInfo> {
-        Some(DeviceInfo { capacity: BLOCKS * BLOCK as u64, block_len: BLOCK as u32, volatile_cache: true })
+        let (capacity, block_len) = (BLOCKS * BLOCK as u64, BLOCK as u32);
+        Some(DeviceInfo { capacity, block_len, volatile_cache: true, discard_unit: block_len })
     }
 
     fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {

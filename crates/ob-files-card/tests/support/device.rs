@@ -58,7 +58,12 @@ impl MemoryDevice {
     /// A device that holds these bytes.
     pub(crate) fn with(image: Image, block_len: u32) -> Self {
         Self {
-            info: DeviceInfo { capacity: image.capacity(), block_len, volatile_cache: true },
+            info: DeviceInfo {
+                capacity: image.capacity(),
+                block_len,
+                volatile_cache: true,
+                discard_unit: block_len,
+            },
             image,
             queue: VecDeque::new(),
             next_id: 0,

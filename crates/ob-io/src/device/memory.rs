@@ -31,7 +31,12 @@ impl MemoryDevice {
         Self {
             memory,
             start,
-            info: DeviceInfo { capacity: capacity as u64, block_len, volatile_cache: false },
+            info: DeviceInfo {
+                capacity: capacity as u64,
+                block_len,
+                volatile_cache: false,
+                discard_unit: block_len.max(u32::try_from(page_size()).unwrap_or(block_len)),
+            },
             depth: 256,
             queue: VecDeque::with_capacity(256),
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ob_core::DeviceInfo;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat,
-    fsync, ftruncate, ioctl_blksszget, open, statx,
+    fstatvfs, fsync, ftruncate, ioctl_blksszget, major, minor, open, statx,
 };
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -215,8 +215,24 @@ fn measure(path: &Path, file: OwnedFd, opened_direct: bool, access: Access) -> R
     if capacity == 0 {
         return Err(OpenError::TooSmall { path: path.into(), len, block_len });
     }
-    let info = DeviceInfo { capacity, block_len, volatile_cache: true };
+    let unit = if is_disk { disk_discard_unit(stat.st_rdev) } else { file_discard_unit(&file) };
+    // One that is no multiple of the block, or none, says nothing that could be kept to.
+    let discard_unit = unit.filter(|unit| unit.is_multiple_of(block_len)).unwrap_or(block_len).max(block_len);
+    let info = DeviceInfo { capacity, block_len, volatile_cache: true, discard_unit };
     Ok(Opened { file, info, memory_align: memory_align as usize, direct, access })
+}
+
+/// By what a file system gives space back: it keeps account of space in units of this length.
+fn file_discard_unit(file: &OwnedFd) -> Option<u32> {
+    fstatvfs(file).ok().and_then(|found| u32::try_from(found.f_frsize).ok())
+}
+
+/// By what a disk gives space back, as its driver says. A partition's entry lies in that of its disk, which has the answer.
+fn disk_discard_unit(number: u64) -> Option<u32> {
+    let entry = format!("/sys/dev/block/{}:{}", major(number), minor(number));
+    let of_disk = || std::fs::read_to_string(format!("{entry}/../queue/discard_granularity"));
+    let said = std::fs::read_to_string(format!("{entry}/queue/discard_granularity")).or_else(|_| of_disk());
+    said.ok()?.trim().parse().ok()
 }
 
 /// Block length, alignment of buffers, and whether I/O really is direct.

@@ -176,7 +176,8 @@ pub struct Memory {
 impl Store for Memory {
     fn info(&self, backend: BackendId) -> Option<DeviceInfo> {
         let capacity = self.disks.get(&backend)?.len() as u64;
-        Some(DeviceInfo { capacity, block_len: BLOCK as u32, volatile_cache: true })
+        let block_len = BLOCK as u32;
+        Some(DeviceInfo { capacity, block_len, volatile_cache: true, discard_unit: block_len })
     }
 
     fn submit(
@@ -239,6 +240,7 @@ pub fn namespace(nsid: u32) -> NamespaceSpec {
         nguid: [0; 16],
         volatile_cache: true,
         deallocated_reads_zero: false,
+        deallocate_len: 0,
         ana_group: 1,
         read_only: false,
     }

@@ -152,6 +152,7 @@ pub fn namespace(nsid: u32, uuid: u8) -> NamespaceSpec {
         nguid: [0; 16],
         volatile_cache: true,
         deallocated_reads_zero: false,
+        deallocate_len: 0,
         ana_group: 1,
         read_only: false,
     }

@@ -196,6 +196,7 @@ impl Run {
             nguid: [0; 16],
             volatile_cache: true,
             deallocated_reads_zero: false,
+            deallocate_len: 0,
             ana_group: 1,
             read_only: false,
         };

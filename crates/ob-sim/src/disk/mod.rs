@@ -338,7 +338,7 @@ fn kind(op: &DeviceOp) -> u64 {
 impl Device for SimDisk {
     fn info(&self) -> DeviceInfo {
         let DiskPlan { capacity, block_len, volatile_cache, .. } = self.plan;
-        DeviceInfo { capacity, block_len, volatile_cache }
+        DeviceInfo { capacity, block_len, volatile_cache, discard_unit: block_len }
     }
 
     fn submit(&mut self, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {

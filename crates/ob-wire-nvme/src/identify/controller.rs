@@ -308,7 +308,8 @@ pub mod log_support {
     pub const EFFECTS: u8 = 1 << 1;
     /// Offsets and long lengths.
     pub const EXTENDED: u8 = 1 << 2;
-    /// The log of supported logs.
+    /// The log of supported logs, and with it those of features' and of management commands' effects (12h, 13h), and a
+    /// scope in the effects of each command: who has but some of them says nothing.
     pub const SUPPORTED_LOGS: u8 = 1 << 5;
 }
 

@@ -193,15 +193,18 @@ pub struct NamespaceDescription {
     pub nguid: [u8; 16],
     /// EUI64, zeros for none.
     pub eui64: [u8; 8],
-    /// NPWG, NPWA, NPDG, NPDA and NOWS in blocks, at least 1; they apply with [`namespace_feature::OPTIMAL`].
-    pub optimal_blocks: u16,
+    /// NPWG, NPWA and NOWS in blocks, at least 1: what is best written at once. They apply with
+    /// [`namespace_feature::OPTIMAL`], and so do the next.
+    pub write_blocks: u16,
+    /// NPDG and NPDA in blocks, at least 1: by what space is given back. More than the 65536 that the fields can tell is
+    /// told as 65536.
+    pub deallocate_blocks: u32,
 }
 
 impl NamespaceDescription {
     /// CNS 00h.
     #[must_use]
     pub fn namespace(&self) -> Namespace {
-        let granularity = self.optimal_blocks.saturating_sub(1).into();
         let mut namespace = Namespace {
             blocks: self.blocks.into(),
             capacity: self.blocks.into(),
@@ -222,11 +225,14 @@ impl NamespaceDescription {
             ..Namespace::default()
         };
         if self.features & namespace_feature::OPTIMAL != 0 {
-            namespace.write_granularity = granularity;
-            namespace.write_alignment = granularity;
-            namespace.deallocate_granularity = granularity;
-            namespace.deallocate_alignment = granularity;
-            namespace.optimal_write = granularity;
+            let write = self.write_blocks.saturating_sub(1).into();
+            namespace.write_granularity = write;
+            namespace.write_alignment = write;
+            namespace.optimal_write = write;
+            let deallocate = self.deallocate_blocks.saturating_sub(1);
+            let deallocate = u16::try_from(deallocate).unwrap_or(u16::MAX).into();
+            namespace.deallocate_granularity = deallocate;
+            namespace.deallocate_alignment = deallocate;
         }
         namespace.block_formats[0].block_shift = self.block_shift;
         namespace

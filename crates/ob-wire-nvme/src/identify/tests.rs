@@ -155,7 +155,8 @@ fn description() -> NamespaceDescription {
         is_write_protected: true,
         nguid: *b"0123456789abcdef",
         eui64: *b"ABCDEFGH",
-        optimal_blocks: 8,
+        write_blocks: 8,
+        deallocate_blocks: 0x1235,
     }
 }
 
@@ -173,7 +174,7 @@ fn namespace() {
             (33, &[0x09]),
             // The blocks times 4096.
             (49, &[0x60, 0x50, 0x40, 0x30, 0x20, 0x10]),
-            (64, &[7, 0, 7, 0, 7, 0, 7, 0, 7, 0]),
+            (64, &[7, 0, 7, 0, 0x34, 0x12, 0x34, 0x12, 7, 0]),
             (92, &[7]),
             (99, &[1]),
             (104, b"0123456789abcdef"),
@@ -188,6 +189,19 @@ fn namespace() {
     assert!(description().namespace().zeroes_can_deallocate());
     let without = NamespaceDescription { deallocation: deallocation::READS_ZEROS, ..description() };
     assert!(!without.namespace().zeroes_can_deallocate());
+}
+
+#[test]
+fn units_of_deallocation_end_where_their_fields_do_and_apply_only_where_it_is_said() {
+    let told = |deallocate_blocks: u32, features: u8| {
+        let described = NamespaceDescription { deallocate_blocks, features, ..description() }.namespace();
+        (described.deallocate_granularity.get(), described.deallocate_alignment.get())
+    };
+    let optimal = namespace_feature::OPTIMAL;
+    for (blocks, expected) in [(0, 0), (1, 0), (2, 1), (1 << 16, 0xFFFF), (u32::MAX, 0xFFFF)] {
+        assert_eq!(told(blocks, optimal), (expected, expected), "{blocks}");
+    }
+    assert_eq!(told(16, 0), (0, 0));
 }
 
 #[test]

@@ -308,6 +308,7 @@ impl Serving<'_> {
             // (`FALLOC_FL_PUNCH_HOLE` on a block device fails otherwise). A file of the card gives whole segments back and
             // keeps the rest as it is; zeros have to be asked for there, and they give the same segments back.
             deallocated_reads_zero: matches!(device, NamespaceDevice::Device(_)),
+            deallocate_len: info.discard_unit,
             ana_group: 1,
             read_only: false,
         };

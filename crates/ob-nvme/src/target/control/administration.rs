@@ -107,6 +107,7 @@ impl Control {
             taken: None,
             reservations: ReservationState::default(),
         });
+            deallocate_len: spec.deallocate_len,
         self.namespaces_made += 1;
         self.namespace_changed(key, nsid);
         Ok(nsid)

@@ -186,13 +186,16 @@ fn describe(namespace: &Namespace) -> NamespaceDescription {
     };
     let taken = namespace.taken.as_ref().map(|taken| taken.load(Ordering::Relaxed));
     let taken = taken.map(|bytes| bytes.div_ceil(u64::from(namespace.block_len)));
+    let deallocate_blocks = (namespace.deallocate_len / namespace.block_len.max(1)).max(1);
+    let thin = if taken.is_some() { namespace_feature::THIN } else { 0 };
+    let optimal = if deallocate_blocks > 1 { namespace_feature::OPTIMAL } else { 0 };
     NamespaceDescription {
         blocks: namespace.blocks,
         // Space is taken in larger units than blocks, so that the last of them may reach beyond the end.
         used: taken.map_or(namespace.blocks, |taken| taken.min(namespace.blocks)),
         // 512 or 4096 and nothing else: its shift is small.
         block_shift: namespace.block_len.trailing_zeros() as u8,
-        features: if taken.is_some() { namespace_feature::THIN } else { 0 },
+        features: thin | optimal,
         is_shared: true,
         reservations: reservation_support::PERSIST
             | reservation_support::ALL_TYPES
@@ -202,7 +205,9 @@ fn describe(namespace: &Namespace) -> NamespaceDescription {
         is_write_protected: namespace.read_only,
         nguid: namespace.nguid,
         eui64: [0; 8],
-        optimal_blocks: 1,
+        // Any block is as good to write as any other.
+        write_blocks: 1,
+        deallocate_blocks,
     }
 }
 

@@ -275,6 +275,8 @@ pub struct NamespaceSpec {
     pub volatile_cache: bool,
     /// Whether deallocated blocks read as zeroes (DLFEAT).
     pub deallocated_reads_zero: bool,
+    /// By what space is given back, in bytes (NPDG, NPDA); no more than a block says nothing.
+    pub deallocate_len: u32,
     /// ANAGRPID.
     pub ana_group: u32,
     /// Whether writes are refused.

@@ -32,6 +32,8 @@ pub struct Namespace {
     pub volatile_cache: bool,
     /// Whether deallocated blocks read as zeroes.
     pub deallocated_reads_zero: bool,
+    /// By what space is given back, in bytes.
+    pub deallocate_len: u32,
     /// ANAGRPID.
     pub ana_group: u32,
     /// Whether writes are refused.

@@ -91,6 +91,26 @@ fn namespaces_are_described_or_zero_or_invalid() {
 }
 
 #[test]
+fn what_space_is_given_back_by_is_told_apart_from_what_is_best_written() {
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let spec = NamespaceSpec { deallocate_len: 1 << 20, ..namespace(7) };
+    let segments = stage.control.add_namespace(stage.subsystem, &spec).unwrap();
+    let spec = NamespaceSpec { deallocate_len: 8 << 20, block_len: 512, ..namespace(8) };
+    let small_blocks = stage.control.add_namespace(stage.subsystem, &spec).unwrap();
+    // NSFEAT; NPWG, NPWA, NPDG, NPDA and NOWS, each less one.
+    for (nsid, features, expected) in [
+        (1, 0, [0, 0, 0, 0, 0]),
+        (segments, 0x10, [0, 0, 255, 255, 0]),
+        (small_blocks, 0x10, [0, 0, 16383, 16383, 0]),
+    ] {
+        let page = bytes_of(stage.identify(queue, Cns::Namespace, nsid));
+        let told = [64, 66, 68, 70, 72].map(|at| u16::from_le_bytes([page[at], page[at + 1]]));
+        assert_eq!((page[24], told), (features, expected), "namespace {nsid}");
+    }
+}
+
+#[test]
 fn a_namespace_that_takes_space_as_it_is_written_says_how_much() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};

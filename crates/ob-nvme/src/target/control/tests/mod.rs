@@ -60,6 +60,7 @@ fn namespace(backend: u32) -> NamespaceSpec {
         nguid: [backend as u8 + 101; 16],
         volatile_cache: true,
         deallocated_reads_zero: true,
+        deallocate_len: 4096,
         ana_group: 1,
         read_only: false,
     }
