@@ -1,7 +1,7 @@
 //! How connections become queues, and how they end.
 //!
 //! ```text
-//!   Connect ─▶ Control ─▶ superseded? ─▶ their connections close ─▶ their writes are done ─▶ answer
+//!   Connect ─▶ Control ─▶ superseded, or an old connection of the queue? ─▶ their connections close ─▶ their writes are done ─▶ answer
 //!   end ─▶ commands on devices and with services become orphans: nobody is answered, and who overlaps an orphaned write waits
 //! ```
 
@@ -19,12 +19,14 @@ use super::shares::network_of;
 use super::{ConnectionAction, Target};
 use crate::plant::{self, Bug};
 
-/// A Connect that is good, and waits for what earlier associations of the host left on devices.
+/// A Connect that is good, and waits for what earlier associations of the host, or earlier connections of the queue, left
+/// on devices.
 pub(super) struct PendingConnect {
     connection: ConnectionKey,
     command: CommandId,
     result: u32,
-    superseded: Vec<ControllerKey>,
+    /// Whose writes are to be done.
+    earlier: Vec<ControllerKey>,
 }
 
 /// An answer that waits for reservations to be saved, or for commands of preempted hosts.
@@ -47,6 +49,11 @@ impl Target {
             Ok(connected) => connected,
             Err(error) => return self.answer(key, command, error.status, u64::from(error.result)),
         };
+        let mut earlier = connected.superseded;
+        if connected.replaces_connection {
+            self.end_replaced(now, connected.identity);
+            earlier.push(connected.identity.controller);
+        }
         let capsule_data_max = self.control.config().in_capsule_len;
         let Some(connection) = self.connection_mut(key) else { return };
         connection.queue = Some(Queue {
@@ -60,11 +67,10 @@ impl Target {
             connection.stream.set_capsule_data_max(capsule_data_max);
         }
         connection.is_connecting = true;
-        for controller in &connected.superseded {
+        for controller in earlier.iter().filter(|earlier| **earlier != connected.identity.controller) {
             self.end_controller(now, *controller);
         }
-        let superseded = connected.superseded;
-        let pending = PendingConnect { connection: key, command, result: connected.result, superseded };
+        let pending = PendingConnect { connection: key, command, result: connected.result, earlier };
         if self.must_wait(&pending) {
             self.counts.connects_delayed += 1;
             self.connects.push(pending);
@@ -87,7 +93,7 @@ impl Target {
     }
 
     fn must_wait(&self, pending: &PendingConnect) -> bool {
-        pending.superseded.iter().any(|controller| self.orphans.contains_key(controller))
+        pending.earlier.iter().any(|controller| self.orphans.contains_key(controller))
     }
 
     fn answer_connect(&mut self, pending: &PendingConnect) {
@@ -142,6 +148,15 @@ impl Target {
                 }
             }
         }
+        if !self.shutdowns.is_empty() {
+            for controller in std::mem::take(&mut self.shutdowns) {
+                if !self.flights.is_busy(controller) {
+                    self.control.shutdown_over(controller);
+                } else if self.control.is_shutting_down(controller) {
+                    self.shutdowns.push(controller);
+                }
+            }
+        }
         if !self.answers.is_empty() {
             for pending in std::mem::take(&mut self.answers) {
                 let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
@@ -176,6 +191,15 @@ impl Target {
             self.end(now, key);
         }
         self.forget_if_drained(controller);
+    }
+
+    /// Ends the connection that a queue had before its new one. Control knows the queue as the new one's already.
+    fn end_replaced(&mut self, now: Instant, queue: QueueIdentity) {
+        let Some(key) = self.connection_of(queue) else { return };
+        if let Some(connection) = self.connection_mut(key) {
+            connection.queue = None;
+        }
+        self.end(now, key);
     }
 
     /// Forgets a connection, and has the driver close it.

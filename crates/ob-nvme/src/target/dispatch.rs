@@ -35,6 +35,11 @@ impl Target {
         connection.advance_head();
         let command = entry.command();
         let queue = connection.queue.map(|queue| queue.identity);
+        // Before anything can refuse it: a host that is answered at all sends no Keep Alive (TBKAS).
+        if let Some(queue) = queue {
+            self.control.heard(now, queue.controller);
+        }
+        let Some(connection) = self.connection_mut(key) else { return };
         let is_conflict = connection.has_command(command) && !self.forget_event_request(key, command);
         let Some(connection) = self.connection_mut(key) else { return };
         if is_conflict {
@@ -245,7 +250,7 @@ impl Target {
             io.is_durable = true;
         }
         self.counts.count_io(io.kind);
-        self.control.count_io(now, queue.controller, io.count());
+        self.control.count_io(queue.controller, io.count());
         if matches!(io.place, Place::Foreign(_)) {
             return self.begin_foreign(now, queue, arrival, io);
         }

@@ -173,12 +173,21 @@ impl Flights {
     /// Whether a command of one of these controllers may still do something to a namespace. Those that wait for data or
     /// a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
     pub(super) fn has_io_of(&self, controllers: &[ControllerKey], namespace: NamespaceKey) -> bool {
-        self.slots.iter().filter_map(|slot| slot.flight.as_ref()).any(|flight| {
-            flight.controller.is_some_and(|controller| controllers.contains(&controller))
+        self.under_way(|controller| controllers.contains(&controller))
+            .any(|flight| flight.work.io().is_some_and(|io| io.namespace == namespace))
+    }
+
+    /// Whether a command of this controller's I/O queues may still do something, to whatever; likewise.
+    pub(super) fn is_busy(&self, controller: ControllerKey) -> bool {
+        self.under_way(|other| other == controller).any(|flight| !matches!(flight.work, Work::Control(_)))
+    }
+
+    fn under_way(&self, is_meant: impl Fn(ControllerKey) -> bool) -> impl Iterator<Item = &Flight> {
+        self.slots.iter().filter_map(|slot| slot.flight.as_ref()).filter(move |flight| {
+            let is_half = || flight.work.io().is_some_and(|io| io.partner.is_none());
+            flight.controller.is_some_and(&is_meant)
                 && !matches!(flight.state, State::Data(_) | State::Buffer)
-                && flight.work.io().is_some_and(|io| {
-                    io.namespace == namespace && (flight.state != State::Partner || io.partner.is_some())
-                })
+                && (flight.state != State::Partner || !is_half())
         })
     }
 

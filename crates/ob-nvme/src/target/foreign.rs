@@ -295,7 +295,7 @@ impl Target {
         opcode: ForeignOpcode,
     ) -> Result<(), Status> {
         self.admit_vendor(queue, arrival.entry)?;
-        self.control.count_io(now, queue.controller, IoCount::Other);
+        self.control.count_io(queue.controller, IoCount::Other);
         let work = Work::Foreign(Foreign { entry: *arrival.entry, io: None });
         let flight = Flight::new(arrival.key, Some(queue.controller), arrival.entry.command(), work);
         let pointer = pointer_of(&arrival)?;

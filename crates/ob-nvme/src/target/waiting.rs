@@ -189,6 +189,12 @@ impl Target {
                     tracing::debug!(?controller, ?reason, "a controller is closed");
                     self.end_controller(now, controller);
                 }
+                ControlEvent::ShuttingDown { controller } => {
+                    // Once, however often its host says it while a device hangs.
+                    if !self.shutdowns.contains(&controller) {
+                        self.shutdowns.push(controller);
+                    }
+                }
                 ControlEvent::ReservationsChanged { subsystem, namespace, nsid } => {
                     self.changed_reservations.push_back(super::ReservationsChanged {
                         subsystem,

@@ -468,7 +468,7 @@ impl Rig {
             queue: QueueId(queue),
             queue_entries: wish.entries,
             no_flow_control: wish.no_flow_control,
-            keep_alive_ms: 0,
+            keep_alive_ms: wish.keep_alive_ms,
         }
         .encode(command, DataPointer::InCapsule { offset: 0, len: 1024 });
         let data = ConnectParties {
@@ -622,6 +622,8 @@ impl Rig {
 pub struct Wish {
     pub entries: u32,
     pub no_flow_control: bool,
+    /// KATO of an admin queue.
+    pub keep_alive_ms: u32,
     pub host_id: [u8; 16],
     pub controller: ControllerId,
     pub subsystem: &'static str,
@@ -632,6 +634,7 @@ impl Default for Wish {
         Self {
             entries: 32,
             no_flow_control: false,
+            keep_alive_ms: 0,
             host_id: [9; 16],
             controller: ControllerId::DYNAMIC,
             subsystem: NQN,

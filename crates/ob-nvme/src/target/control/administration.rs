@@ -30,7 +30,12 @@ impl Control {
         check_text("model", &spec.model, 40)?;
         check_text("firmware", &spec.firmware, 8)?;
         let index = u32::try_from(self.subsystems.len()).map_err(|_| AdminError::UnknownSubsystem)?;
-        self.subsystems.push(Subsystem::new(spec, self.config.ana_groups_max));
+        let mut start = [0; 2];
+        if let Some(random) = &mut self.random {
+            random(&mut start);
+        }
+        let start = u16::from_le_bytes(start);
+        self.subsystems.push(Subsystem::new(spec, self.config.ana_groups_max, start));
         self.discovery_changed();
         Ok(SubsystemKey(index))
     }
@@ -102,12 +107,12 @@ impl Control {
             nguid: spec.nguid,
             volatile_cache: spec.volatile_cache,
             deallocated_reads_zero: spec.deallocated_reads_zero,
+            deallocate_len: spec.deallocate_len,
             ana_group: spec.ana_group,
             read_only: spec.read_only,
             taken: None,
             reservations: ReservationState::default(),
         });
-            deallocate_len: spec.deallocate_len,
         self.namespaces_made += 1;
         self.namespace_changed(key, nsid);
         Ok(nsid)

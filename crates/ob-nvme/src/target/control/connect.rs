@@ -148,22 +148,29 @@ fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, Connect
         return Err(ConnectError::queue());
     }
     let out_of_order = ConnectError::other(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry());
-    // An I/O queue comes after the admin queue's host is known and the controller enabled, and comes once.
+    // An I/O queue comes after the admin queue's host is known and the controller enabled, and not after its shutdown.
     let is_authentic = controller.queue(QueueId::ADMIN).is_some_and(Queue::is_authentic);
-    if !controller.status.is_ready || !is_authentic {
-        return Err(out_of_order);
-    }
-    if controller.queue(connect.queue).is_some() {
+    if !controller.may_begin() || !is_authentic {
         return Err(out_of_order);
     }
     let must_authenticate = authentication.is_some();
+    // A host may be faster than the end of its old connection, or that end may be lost.
+    let replaces_connection = controller.queue(connect.queue).is_some();
+    if replaces_connection && must_authenticate {
+        // Whoever has not proved anything replaces nobody; the host may come again.
+        return Err(ConnectError::other(Status::COMMAND_SEQUENCE_ERROR));
+    }
+    if replaces_connection && controller.path != path {
+        return Err(out_of_order);
+    }
     controller.begin_queue(connect.queue, authentication);
     controller.heard(now);
     let identity = QueueIdentity { controller: controller.key, queue: connect.queue };
     let cntlid = controller.cntlid;
     let ends_at = controller.ends_at().map(|(at, _)| at);
     control.wake_at(ends_at);
-    Ok(connected(identity, cntlid, &connect, must_authenticate, Vec::new()))
+    let connected = connected(identity, cntlid, &connect, must_authenticate, Vec::new());
+    Ok(Connected { replaces_connection, ..connected })
 }
 
 fn connected(
@@ -183,6 +190,7 @@ fn connected(
         authentication_required: must_authenticate,
         result: result.bits(),
         superseded,
+        replaces_connection: false,
     }
 }
 

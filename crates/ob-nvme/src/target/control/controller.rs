@@ -1,9 +1,9 @@
 //! A controller: one association of one host with one subsystem, or with the discovery service.
 //!
 //! ```text
-//!   Connect ─▶ disabled ── CC.EN=1 ──▶ ready ── CC.SHN ──▶ shut down ─┐
-//!                 ▲                      │                            ├─▶ lingers ─▶ closed
-//!                 └────── CC.EN=0 ───────┴────────────────────────────┘
+//!   Connect ─▶ disabled ── CC.EN=1 ──▶ ready ── CC.SHN ──▶ shutting down ── its I/O is over ──▶ shut down ─┐
+//!                 ▲                      │                       │                                         ├─▶ lingers ─▶ closed
+//!                 └────── CC.EN=0 ───────┴───────────────────────┴─────────────────────────────────────────┘
 //! ```
 
 use std::collections::{BTreeSet, VecDeque};
@@ -59,8 +59,11 @@ pub(super) struct Controller {
     pub(super) path: Path,
     pub(super) host: Nqn,
     pub(super) host_id: [u8; 16],
-    /// `None` where the host asked for none.
+    /// KATO; `None` where the host asked for none.
     pub(super) keep_alive: Option<Duration>,
+    /// How long it may be silent where the host asked for no keep-alive: a discovery controller ends after a while
+    /// (Base §3.1.2.3.2), any other does not.
+    idle_max: Option<Duration>,
     heard: Instant,
     /// After a reset or shutdown: when the association ends.
     lingers_until: Option<(Instant, CloseReason)>,
@@ -104,8 +107,8 @@ impl Controller {
             path: birth.path,
             host: birth.host,
             host_id: birth.host_id,
-            // A discovery controller without keep-alive ends after a while of silence (Base §3.1.2.3.2).
-            keep_alive: keep_alive.or(is_discovery.then_some(config.discovery_idle)),
+            keep_alive,
+            idle_max: is_discovery.then_some(config.discovery_idle),
             heard: now,
             lingers_until: None,
             configuration: ControllerConfiguration::default(),
@@ -140,10 +143,18 @@ impl Controller {
 
     /// When this controller ends if nothing more is heard, and why.
     pub(super) fn ends_at(&self) -> Option<(Instant, CloseReason)> {
-        let silent = self.keep_alive.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
+        // A host that has reset its controller or shut it down need not be heard of any more.
+        let silence_max = self.silence_max().filter(|_| self.lingers_until.is_none());
+        let silent = silence_max.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
         let proofs = self.queues.iter().flatten().filter_map(|queue| queue.authentication.as_ref()?.until);
         let unproved = proofs.min().map(|until| (until, CloseReason::NotAuthentic));
         [silent, self.lingers_until, unproved].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// How long the host may be silent. Any command counts (TBKAS), and hosts look once a timeout whether there was one, so
+    /// that up to two may pass between what they send.
+    fn silence_max(&self) -> Option<Duration> {
+        self.keep_alive.map(|timeout| timeout * 2).or(self.idle_max)
     }
 
     pub(super) fn linger(&mut self, until: Option<(Instant, CloseReason)>) {
@@ -166,11 +177,26 @@ impl Controller {
     /// Whether a command that is no fabrics command may run.
     pub(super) fn may_command(&self, queue: QueueId) -> Result<(), Status> {
         let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
+        let is_admin = queue == QueueId::ADMIN;
         let queue = self.queue(queue).ok_or(gone)?;
         if !queue.is_authentic() {
             return Err(Status::AUTHENTICATION_REQUIRED.with_do_not_retry());
         }
-        if self.status.is_ready { Ok(()) } else { Err(gone) }
+        // The admin queue goes on after a shutdown: the host asks there whether it is complete.
+        let is_served = if is_admin { self.status.is_ready } else { self.may_begin() };
+        if is_served { Ok(()) } else { Err(gone) }
+    }
+
+    /// Whether I/O may begin: the controller is enabled, and its host has not shut it down.
+    pub(super) fn may_begin(&self) -> bool {
+        self.status.is_ready && self.status.shutdown == ShutdownStatus::Running
+    }
+
+    /// Its I/O is over, if its host has shut it down.
+    pub(super) fn shutdown_over(&mut self) {
+        if self.status.shutdown == ShutdownStatus::Occurring {
+            self.status.shutdown = ShutdownStatus::Complete;
+        }
     }
 
     pub(super) fn queue(&self, queue: QueueId) -> Option<&Queue> {

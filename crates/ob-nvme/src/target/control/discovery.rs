@@ -9,7 +9,8 @@ use super::Control;
 use super::controller::Controller;
 use super::spec::{PortKey, TransportAddress};
 
-/// The log as one host sees it: an entry for each subsystem that lets it in, on each of its ports, and one for each referral.
+/// The log as one host sees it: an entry for each subsystem that lets it in, on each of its ports, one for each referral, and
+/// one for this service where the host has reached it.
 pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
     let mut entries = Vec::new();
     for subsystem in &control.subsystems {
@@ -25,12 +26,24 @@ pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
         let subtype = DiscoverySubtype::Referral;
         entries.push(entry(control, referral.port, &referral.address, &referral.nqn, subtype));
     }
+    entries.extend(this_service(control, controller));
     let header = DiscoveryHeader::new(control.discovery_generation, entries.len() as u64);
     let mut log = header.as_bytes().to_vec();
     for entry in entries {
         log.extend_from_slice(entry.encode().as_bytes());
     }
     log
+}
+
+/// Hosts take a service that does not say so for one that must not be stayed connected to (EPCSD), and then never hear
+/// of changes.
+fn this_service(control: &Control, controller: &Controller) -> Option<DiscoveryEntry> {
+    let port = control.ports.iter().find(|port| port.port == controller.path.port)?;
+    let address = port.address.seen_at(controller.path.local);
+    let entry = entry(control, port.port, &address, &Nqn::discovery(), DiscoverySubtype::Current);
+    // Every port tells the same.
+    let duplicate = if control.ports.len() > 1 { discovery_flag::DUPLICATE } else { 0 };
+    Some(DiscoveryEntry { flags: entry.flags | duplicate, ..entry })
 }
 
 fn entry(
@@ -40,7 +53,7 @@ fn entry(
     nqn: &Nqn,
     subtype: DiscoverySubtype,
 ) -> DiscoveryEntry {
-    let is_referral = subtype == DiscoverySubtype::Referral;
+    let is_discovery = subtype != DiscoverySubtype::Nvm;
     DiscoveryEntry {
         family: address.family,
         subtype,
@@ -48,7 +61,7 @@ fn entry(
         port: port.0,
         controller: ControllerId::DYNAMIC,
         admin_queue: control.config.queue_depth_max.min(32),
-        flags: if is_referral { discovery_flag::PERSISTENT } else { 0 },
+        flags: if is_discovery { discovery_flag::PERSISTENT } else { 0 },
         address: address.address.clone(),
         service: address.service,
         subsystem: nqn.clone(),

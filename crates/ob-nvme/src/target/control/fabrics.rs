@@ -147,11 +147,16 @@ fn property_set(control: &mut Control, request: &Request<'_>) -> Result<Verdict,
     controller.configuration = wanted;
     if !before.is_enabled() && wanted.is_enabled() {
         enable(controller, wanted);
+        // Its host's silence counts again.
+        let ends_at = controller.ends_at().map(|(at, _)| at);
+        control.wake_at(ends_at);
     }
+    let controller = control.controller_mut(key).ok_or(invalid)?;
     if wanted.shutdown() != ShutdownNotification::None && before.shutdown() == ShutdownNotification::None {
-        controller.status.shutdown = ShutdownStatus::Complete;
+        controller.status.shutdown = ShutdownStatus::Occurring;
         controller.linger(Some((linger, CloseReason::Shutdown)));
         control.wake_at(Some(linger));
+        control.events.push_back(ControlEvent::ShuttingDown { controller: key });
     }
     if before.is_enabled() && !wanted.is_enabled() {
         reset(control, request);

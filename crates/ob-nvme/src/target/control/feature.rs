@@ -228,9 +228,8 @@ fn set_keep_alive(control: &mut Control, request: &Request<'_>, timeout_ms: u32)
     if keep_alive.is_some_and(|timeout| timeout > control.config.keep_alive_max) {
         return Err(Status::INVALID_KEEP_ALIVE.with_do_not_retry());
     }
-    let idle = control.config.discovery_idle;
     let controller = control.controller_mut(request.queue.controller).ok_or(INVALID)?;
-    controller.keep_alive = keep_alive.or((controller.role == Role::Discovery).then_some(idle));
+    controller.keep_alive = keep_alive;
     let ends_at = controller.ends_at().map(|(at, _)| at);
     control.wake_at(ends_at);
     Ok(Verdict::SUCCESS)

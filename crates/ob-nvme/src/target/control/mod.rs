@@ -5,7 +5,7 @@
 //!   admin, fabrics,  ─▶ command ──▶ Verdict          │
 //!   reservations                                     ├─▶ events: answers to held requests, controllers to close,
 //!   administrator ────▶ add_…, remove_…, set_… ──────┘           reservations to save
-//!   reads and writes ─▶ namespace, admit, count_io
+//!   reads and writes ─▶ heard, namespace, admit, count_io
 //! ```
 //!
 //! Pure and synchronous: nothing here waits, and no payload passes through. Whatever takes time (draining a superseded
@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use ob_core::Instant;
 use ob_wire_nvme::command::{FABRICS_OPCODE, FabricsKind};
-use ob_wire_nvme::fabrics::ConnectError;
+use ob_wire_nvme::fabrics::{ConnectError, ShutdownStatus};
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, ControllerId, QueueId, Status, SubmissionEntry};
 
@@ -78,6 +78,9 @@ pub struct Connected {
     /// connections are to be closed and their device operations done before the Connect is answered: a host that comes
     /// back must never see an earlier write of its own land later.
     pub superseded: Vec<ControllerKey>,
+    /// The same queue had a connection until now, which this one replaces: it is to be closed, and what it left on devices
+    /// done, before the Connect is answered.
+    pub replaces_connection: bool,
 }
 
 /// What becomes of a command.
@@ -162,7 +165,7 @@ pub enum IoCount {
     Read(u64),
     /// A write of so many bytes.
     Write(u64),
-    /// Any other: the host lives.
+    /// Any other.
     Other,
 }
 
@@ -212,6 +215,12 @@ pub enum ControlEvent {
         queues: Vec<QueueId>,
         /// Why.
         reason: CloseReason,
+    },
+    /// A host has shut its controller down: [`Control::shutdown_over`] is to be called when none of its commands is under
+    /// way any more.
+    ShuttingDown {
+        /// Which.
+        controller: ControllerKey,
     },
     /// A namespace's reservations changed and want to be saved: see [`Control::reservations`].
     ReservationsChanged {
@@ -281,7 +290,8 @@ impl Control {
         }
     }
 
-    /// Gives randomness for challenges. Without it no host with secrets can authenticate.
+    /// Gives randomness, before any subsystem is added: for challenges, without which no host with secrets can
+    /// authenticate, and for where CNTLIDs begin.
     #[must_use]
     pub fn with_random(mut self, random: impl FnMut(&mut [u8]) + Send + 'static) -> Self {
         self.random = Some(Box::new(random));
@@ -379,14 +389,33 @@ impl Control {
         self.controller(queue.controller).ok_or(gone)?.may_command(queue.queue)
     }
 
-    /// An I/O command came: the host lives, and the health log grows.
-    pub fn count_io(&mut self, now: Instant, controller: ControllerKey, count: IoCount) {
+    /// A command came, whatever becomes of it: the host lives.
+    pub fn heard(&mut self, now: Instant, controller: ControllerKey) {
+        if let Some(controller) = self.controller_mut(controller) {
+            controller.heard(now);
+        }
+    }
+
+    /// An I/O command goes on: the health log grows.
+    pub fn count_io(&mut self, controller: ControllerKey, count: IoCount) {
         let Some(controller) = self.controller_mut(controller) else { return };
-        controller.heard(now);
         let Role::Io(subsystem) = controller.role else { return };
         if let Some(subsystem) = self.subsystem_mut(subsystem) {
             subsystem.health.count(count);
         }
+    }
+
+    /// Nothing of a controller that its host shut down is under way any more, and nothing begins: CSTS says so.
+    pub fn shutdown_over(&mut self, controller: ControllerKey) {
+        if let Some(controller) = self.controller_mut(controller) {
+            controller.shutdown_over();
+        }
+    }
+
+    /// Whether a controller is there whose host has shut it down, and which [`Control::shutdown_over`] is still to hear of.
+    pub fn is_shutting_down(&self, controller: ControllerKey) -> bool {
+        let controller = self.controller(controller);
+        controller.is_some_and(|controller| controller.status.shutdown == ShutdownStatus::Occurring)
     }
 
     /// An I/O command failed in a way that the error log should tell of.

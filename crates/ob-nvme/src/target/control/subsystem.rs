@@ -61,9 +61,15 @@ pub(super) struct Subsystem {
 }
 
 impl Subsystem {
-    pub(super) fn new(spec: SubsystemSpec, ana_groups: u32) -> Self {
+    /// `start` is any number: it says where in their range CNTLIDs begin. A host that still looks for its controllers of an
+    /// earlier life refuses a new one with the CNTLID of one of them (Linux, `nvme_validate_cntlid`).
+    pub(super) fn new(spec: SubsystemSpec, ana_groups: u32, start: u16) -> Self {
+        let (first, last) = (spec.controller_first, spec.controller_last);
+        let count = u32::from(last.saturating_sub(first)) + 1;
+        // The remainder is below the length of a range within 16 bits.
+        let begin = first.saturating_add((u32::from(start) % count) as u16);
         Self {
-            cntlid_last: spec.controller_last,
+            cntlid_last: if begin > first { begin - 1 } else { last },
             spec,
             namespaces: Vec::new(),
             ana_states: Vec::new(),

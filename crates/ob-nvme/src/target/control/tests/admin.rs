@@ -136,7 +136,7 @@ fn a_namespace_that_takes_space_as_it_is_written_says_how_much() {
 fn lists_begin_behind_what_is_given() {
     let mut stage = Stage::new();
     let connected = stage.ready(1);
-    stage.ready(2);
+    let other = stage.ready(2);
     let queue = connected.identity;
     for structure in [Cns::ActiveNamespaces, Cns::AllocatedNamespaces, Cns::CommandSetActiveNamespaces] {
         let list = bytes_of(stage.identify(queue, structure, 0));
@@ -147,7 +147,8 @@ fn lists_begin_behind_what_is_given() {
         assert_eq!(stage.identify(queue, structure, u32::MAX - 1), refused(Status::INVALID_NAMESPACE));
     }
     let list = bytes_of(stage.identify(queue, Cns::Controllers, 0));
-    assert_eq!(&list[..6], [2, 0, 1, 0, 2, 0]);
+    let ids = [2, connected.cntlid.0, other.cntlid.0];
+    assert_eq!(list[..6], ids.map(u16::to_le_bytes).concat());
 }
 
 #[test]

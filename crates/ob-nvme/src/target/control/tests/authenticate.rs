@@ -62,7 +62,7 @@ fn a_host_proves_itself_on_every_queue() {
     let mut stage = stage();
     let connected = stage.connect(1);
     assert!(connected.authentication_required);
-    assert_eq!(connected.result, 1 | 1 << 17);
+    assert_eq!(connected.result, u32::from(connected.cntlid.0) | 1 << 17);
     let admin = connected.identity;
     stage.enable(admin);
     let refusal = refused(Status::AUTHENTICATION_REQUIRED);
@@ -80,6 +80,11 @@ fn a_host_proves_itself_on_every_queue() {
     assert!(authenticate(&mut stage, io.identity, host(secret(1))));
     let namespace = stage.control.namespace(admin.controller, 1).unwrap();
     assert_eq!(stage.control.admit(io.identity, namespace, Access::Read), Ok(()));
+    // Whoever comes for a queue that is there has not proved anything yet, and replaces nobody; it may try again.
+    let taken = ConnectError::other(Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(stage.try_connect(connect, &mine), Err(taken));
+    stage.control.disconnected(io.identity);
+    assert!(stage.try_connect(connect, &mine).is_ok());
 }
 
 #[test]

@@ -15,8 +15,7 @@ fn invalid(result: u32) -> ConnectError {
 fn a_controller_is_made_enabled_and_ended() {
     let mut stage = Stage::new();
     let connected = stage.connect(1);
-    assert_eq!(connected.cntlid, ControllerId(1));
-    assert_eq!(connected.result, 1);
+    assert_eq!(connected.result, u32::from(connected.cntlid.0));
     assert!(connected.superseded.is_empty() && !connected.authentication_required);
     let queue = connected.identity;
     // MQES 127, CQR, TO, the NVM command set.
@@ -31,7 +30,7 @@ fn a_controller_is_made_enabled_and_ended() {
     stage.enable(queue);
     assert_eq!(value_of(&stage.property(queue, Property::Status)), 1);
     let page = bytes_of(stage.identify(queue, Cns::Controller, 0));
-    assert_eq!(u16::from_le_bytes([page[78], page[79]]), 1);
+    assert_eq!(u16::from_le_bytes([page[78], page[79]]), connected.cntlid.0);
     let io = stage.io_queue(1, connected.cntlid, 1);
     assert_eq!(stage.control.disconnected(queue), [io]);
     assert_eq!(stage.control.controllers(), 0);
@@ -105,7 +104,13 @@ fn io_queues_belong_to_their_host_and_come_in_order() {
     let queue = stage.try_connect(Connect { no_flow_control: true, ..connect }, &mine).unwrap();
     assert_eq!(queue.sq_size, 128);
     assert!(queue.flow_control_off);
-    assert_eq!(stage.try_connect(connect, &mine), Err(sequence), "in use");
+    // A host may be faster than the end of its old connection.
+    let again = stage.try_connect(connect, &mine).unwrap();
+    assert_eq!((again.identity, again.replaces_connection), (queue.identity, true));
+    let elsewhere = Path { peer: [10, 0, 0, 2].into(), ..Path::from(PORT) };
+    let entry = connect.encode(CommandId(1), DataPointer::InCapsule { offset: 0, len: 1024 });
+    let taken = stage.control.connect(stage.now, elsewhere, &entry, mine.encode().as_bytes());
+    assert_eq!(taken, Err(sequence), "in use by another path");
     let theirs = ConnectParties { controller: connected.cntlid, ..parties(2) };
     assert_eq!(stage.try_connect(connect, &theirs), Err(invalid(16 | IN_DATA)));
     let other_id = ConnectParties { host_id: [9; 16], ..mine.clone() };
@@ -116,7 +121,8 @@ fn io_queues_belong_to_their_host_and_come_in_order() {
     assert_eq!(stage.try_connect(beyond, &mine), Err(invalid(42)));
     // The queue that ended can be connected again.
     assert!(stage.control.disconnected(queue.identity).is_empty());
-    assert_eq!(stage.try_connect(connect, &mine).unwrap().identity, queue.identity);
+    let after = stage.try_connect(connect, &mine).unwrap();
+    assert_eq!((after.identity, after.replaces_connection), (queue.identity, false));
 }
 
 #[test]
@@ -172,11 +178,30 @@ fn cntlids_stay_in_their_range_and_run_out() {
     };
     let mut stage = Stage::with(ControlConfig::default(), spec);
     let ids: Vec<_> = (1..=3).map(|host| stage.connect(host).cntlid.0).collect();
-    assert_eq!(ids, [0x100, 0x101, 0x102]);
+    assert_eq!(ids, [0x102, 0x100, 0x101], "going round, from somewhere");
     let busy = ConnectError::other(Status::CONNECT_CONTROLLER_BUSY);
     assert_eq!(stage.try_connect(admin_connect(), &parties(4)), Err(busy));
     let again = stage.connect(2);
-    assert_eq!(again.cntlid.0, 0x101, "the one that it replaces is free again");
+    assert_eq!(again.cntlid.0, 0x100, "the one that it replaces is free again");
+}
+
+#[test]
+fn cntlids_begin_where_chance_has_it() {
+    let first_of_a_life = |chance: u16, (first, last): (u16, u16)| {
+        let mut control = Control::new(ControlConfig::default())
+            .with_random(move |bytes| bytes.copy_from_slice(&chance.to_le_bytes()));
+        let open = SubsystemSpec::open(subsystem_nqn(), "1");
+        let spec = SubsystemSpec { controller_first: first, controller_last: last, ..open };
+        let subsystem = control.add_subsystem(spec).unwrap();
+        control.add_port(PortSpec { port: PORT, address: address(4420), discovery_only: false }).unwrap();
+        let mut stage = Stage { control, subsystem, now: seconds(1) };
+        stage.connect(1).cntlid.0
+    };
+    let all = (1, 0xFFEF);
+    assert_eq!([0, 1, 999].map(|chance| first_of_a_life(chance, all)), [1, 2, 1000]);
+    assert_eq!([0xFFEE, 0xFFEF].map(|chance| first_of_a_life(chance, all)), [0xFFEF, 1]);
+    assert_eq!([0, 7].map(|chance| first_of_a_life(chance, (0, 0))), [0, 0]);
+    assert_eq!([2, 3].map(|chance| first_of_a_life(chance, (0x100, 0x102))), [0x102, 0x100]);
 }
 
 #[test]
@@ -199,21 +224,23 @@ fn a_silent_host_is_given_up_and_any_command_keeps_it() {
     let silent = stage.ready(2).identity;
     let endless = Connect { keep_alive_ms: 0, ..admin_connect() };
     stage.try_connect(endless, &parties(3)).unwrap();
-    assert_eq!(stage.control.next_due(), Some(seconds(6)));
+    assert_eq!(stage.control.next_due(), Some(seconds(11)), "twice what it asked for");
     stage.now = seconds(5);
     let entry = SubmissionEntry::new(AdminOpcode::KeepAlive.code(), CommandId(1), NamespaceId::NONE);
     assert_eq!(stage.command(keep, &entry, &[]), Verdict::SUCCESS);
-    stage.control.tick(seconds(6));
+    stage.control.tick(seconds(10));
+    assert!(stage.events().is_empty());
+    stage.control.tick(seconds(11));
     let closed = ControlEvent::CloseController {
         controller: silent.controller,
         queues: vec![QueueId::ADMIN],
         reason: CloseReason::KeepAliveExpired,
     };
     assert_eq!(stage.events(), [closed]);
-    stage.control.count_io(seconds(9), keep.controller, IoCount::Read(4096));
-    stage.control.tick(seconds(13));
+    stage.control.heard(seconds(12), keep.controller);
+    stage.control.tick(seconds(21));
     assert!(stage.events().is_empty());
-    stage.control.tick(seconds(14));
+    stage.control.tick(seconds(22));
     assert_eq!(stage.events().len(), 1);
     assert_eq!(stage.control.controllers(), 1);
     assert_eq!(stage.control.next_due(), None);
@@ -232,8 +259,51 @@ fn keep_alive_is_rounded_up_and_can_be_changed() {
     assert_eq!(stage.set_feature(queue, 0x0F, 1001), Verdict::SUCCESS);
     assert_eq!(get(&mut stage), 2000);
     assert_eq!(stage.set_feature(queue, 0x0F, u32::MAX), refused(Status::INVALID_KEEP_ALIVE));
-    stage.control.tick(seconds(3));
+    stage.control.tick(seconds(4));
+    assert!(stage.events().is_empty());
+    stage.control.tick(seconds(5));
     assert_eq!(stage.events().len(), 1);
+}
+
+#[test]
+fn a_discovery_controller_keeps_the_time_that_its_host_asked_for() {
+    let mut stage = Stage::new();
+    let queue = stage.discovery(1);
+    assert_eq!(stage.control.next_due(), Some(seconds(11)));
+    assert_eq!(stage.set_feature(queue, 0x0F, 0), Verdict::SUCCESS);
+    let mut entry = set_features(0x0F, 0, 0).encode(CommandId(1));
+    entry.opcode = AdminOpcode::GetFeatures.code();
+    assert_eq!(value_of(&stage.command(queue, &entry, &[])), 0, "what it set, and not what it gets");
+    stage.control.tick(seconds(120));
+    assert_eq!(stage.control.controllers(), 1);
+    stage.control.tick(seconds(121));
+    assert_eq!(stage.control.controllers(), 0);
+}
+
+#[test]
+fn silence_after_a_reset_or_a_shutdown_ends_nothing_early() {
+    let enabled = ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM);
+    let shutdown = enabled.with_shutdown(ob_wire_nvme::fabrics::ShutdownNotification::Normal);
+    for configuration in [ControllerConfiguration(0), shutdown] {
+        let mut stage = Stage::new();
+        let queue = stage.ready(1).identity;
+        stage.set_property(queue, Property::Configuration, configuration.0);
+        stage.control.tick(seconds(120));
+        assert_eq!(stage.control.controllers(), 1, "{configuration:?}");
+        stage.control.tick(seconds(121));
+        assert_eq!(stage.control.controllers(), 0, "{configuration:?}");
+    }
+    // Enabled anew, and silent from then on.
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    stage.set_property(queue, Property::Configuration, 0);
+    stage.control.tick(seconds(60));
+    assert_eq!(stage.control.next_due(), Some(seconds(121)));
+    stage.now = seconds(60);
+    stage.enable(queue);
+    assert_eq!(stage.control.next_due(), Some(seconds(70)));
+    stage.control.tick(seconds(70));
+    assert_eq!(stage.control.controllers(), 0);
 }
 
 #[test]
@@ -290,7 +360,7 @@ fn a_reset_controller_can_be_enabled_again() {
 }
 
 #[test]
-fn shutdown_is_complete_at_once_and_the_association_lingers() {
+fn a_shutdown_goes_on_until_io_is_over_and_the_association_lingers() {
     let mut stage = Stage::new();
     let connect = Connect { keep_alive_ms: 0, ..admin_connect() };
     let queue = stage.try_connect(connect, &parties(1)).unwrap().identity;
@@ -298,7 +368,14 @@ fn shutdown_is_complete_at_once_and_the_association_lingers() {
     let enabled = ControllerConfiguration::enabled(0);
     let shutdown = enabled.with_shutdown(ob_wire_nvme::fabrics::ShutdownNotification::Normal);
     stage.set_property(queue, Property::Configuration, shutdown.0);
+    assert_eq!(stage.events(), [ControlEvent::ShuttingDown { controller: queue.controller }]);
+    assert_eq!(value_of(&stage.property(queue, Property::Status)), 0b0101);
+    stage.control.shutdown_over(queue.controller);
     assert_eq!(value_of(&stage.property(queue, Property::Status)), 0b1001);
+    assert!(
+        matches!(stage.identify(queue, Cns::Controller, 0), Verdict::Data { .. }),
+        "admin commands go on"
+    );
     assert_eq!(stage.control.next_due(), Some(seconds(121)));
     stage.control.tick(seconds(121));
     assert_eq!(stage.control.controllers(), 0);

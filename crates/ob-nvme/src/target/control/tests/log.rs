@@ -15,7 +15,7 @@ fn offsets_end_where_the_log_ends() {
     let io = stage.ready(1).identity;
     let discovery = stage.discovery(1);
     let logs = IO_LOGS.map(|(page, len)| (io, page, len)).into_iter();
-    let discovery_logs = [(0, 1024), (1, 64 * 64), (2, 512), (0x70, 1024 * 3)];
+    let discovery_logs = [(0, 1024), (1, 64 * 64), (2, 512), (0x70, 1024 * 4)];
     for (queue, page, len) in logs.chain(discovery_logs.map(|(page, len)| (discovery, page, len))) {
         let mut read = |offset: u64, wanted: u64| {
             let entry = log_page(page, offset, wanted).encode(CommandId(1));
@@ -74,10 +74,10 @@ fn health_counts_what_was_done() {
     let (admin, io) = stage.with_queue(1);
     let controller = admin.controller;
     for _ in 0..3 {
-        stage.control.count_io(stage.now, controller, IoCount::Read(512_000));
+        stage.control.count_io(controller, IoCount::Read(512_000));
     }
-    stage.control.count_io(stage.now, controller, IoCount::Write(512));
-    stage.control.count_io(stage.now, controller, IoCount::Other);
+    stage.control.count_io(controller, IoCount::Write(512));
+    stage.control.count_io(controller, IoCount::Other);
     stage.control.record_error(io, CommandId(77), Status::UNRECOVERED_READ_ERROR, 2, 1234);
     stage.control.record_error(io, CommandId(78), Status::COMPARE_FAILURE, 1, 0);
     let log = bytes_of(stage.log(admin, 2, 512, false));
@@ -176,8 +176,8 @@ fn discovery_tells_each_host_what_it_may_reach() {
         (0..count).map(entry).collect::<Vec<_>>()
     };
     let stranger = count(&mut stage, 1);
-    assert_eq!(stranger.len(), 3, "two ports and the referral");
-    assert_eq!(count(&mut stage, 2).len(), 5);
+    assert_eq!(stranger.len(), 4, "two ports, the referral and the service itself");
+    assert_eq!(count(&mut stage, 2).len(), 6);
     let first = &stranger[0];
     assert_eq!(first[..4], [3, 1, 2, 0b110], "TCP, IPv4, subsystem, no flow control");
     assert_eq!(first[4..10], [1, 0, 0xFF, 0xFF, 32, 0], "port, any controller, admin queue");
@@ -185,6 +185,45 @@ fn discovery_tells_each_host_what_it_may_reach() {
     assert_eq!(&first[256..256 + 25], b"nqn.2026-01.example:disks");
     assert_eq!(&first[512..522], b"127.0.0.1 ");
     assert_eq!(stranger[2][2], 1, "a referral");
+    assert_eq!(stranger[3][2], 3, "this service");
+}
+
+#[test]
+fn discovery_names_itself_where_it_was_reached() {
+    let any = TransportAddress::of([0, 0, 0, 0].into(), 4444);
+    let own_entries = |stage: &mut Stage, path: Path| {
+        let entry = admin_connect().encode(CommandId(1), DataPointer::InCapsule { offset: 0, len: 1024 });
+        let parties = ConnectParties { subsystem: Nqn::discovery(), ..parties(1) }.encode();
+        let queue = stage.control.connect(stage.now, path, &entry, parties.as_bytes()).unwrap().identity;
+        stage.enable(queue);
+        let log = bytes_of(stage.log(queue, 0x70, 1024 * 8, false));
+        let entries =
+            (1..=long(&log, 8) as usize).map(|index| log[1024 * index..1024 * (index + 1)].to_vec());
+        entries.filter(|entry| entry[2] == 3).collect::<Vec<_>>()
+    };
+    let mut stage = Stage::new();
+    let spec = PortSpec { port: PortKey(6), address: any.clone(), discovery_only: false };
+    stage.control.add_port(spec).unwrap();
+    let reached = Path { local: Some([192, 0, 2, 7].into()), ..Path::from(PortKey(6)) };
+    for (path, service, address) in [
+        (Path::from(DISCOVERY_PORT), &b"8009 "[..], &b"127.0.0.1 "[..]),
+        (Path::from(PORT), b"4420 ", b"127.0.0.1 "),
+        (reached, b"4444 ", b"192.0.2.7 "),
+    ] {
+        let own = own_entries(&mut stage, path);
+        let [own] = &own[..] else { panic!("{} entries", own.len()) };
+        assert_eq!((&own[32..37], &own[512..522]), (service, address));
+        assert_eq!(own[4..6], path.port.0.to_le_bytes(), "its port");
+        assert_eq!(&own[256..256 + 37], b"nqn.2014-08.org.nvmexpress.discovery\0");
+        // May be stayed connected to, and other ports say the same.
+        assert_eq!(own[10..12], [0b11, 0]);
+    }
+    // Where it has one port, nobody else says the same.
+    let mut control = Control::new(ControlConfig::default());
+    let subsystem = control.add_subsystem(SubsystemSpec::open(subsystem_nqn(), "1")).unwrap();
+    control.add_port(PortSpec { port: PORT, address: any, discovery_only: false }).unwrap();
+    let mut alone = Stage { control, subsystem, now: seconds(1) };
+    assert_eq!(own_entries(&mut alone, Path::from(PORT))[0][10..12], [0b10, 0]);
 }
 
 #[test]
