@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{checksum_of, layout};
+use crate::plant::{Bug, swapped_if};
 
 /// Groups begin at multiples of this.
 pub const BLOCK_LEN: usize = 4096;
@@ -132,6 +133,7 @@ impl Record<'_> {
             (_, None) => kind::REMOVED,
         };
         let is_legal = self.stamp < STAMP_END && self.expires != Some(0);
+        let (stamp, expires) = swapped_if(Bug::RecordFieldsSwapped, (self.stamp, self.expires.unwrap_or(0)));
         is_legal.then(|| RecordBody {
             checksum: 0.into(),
             key_length: key_length.into(),
@@ -139,9 +141,17 @@ impl Record<'_> {
             reserved: 0,
             value_length: value_length.into(),
             reserved_too: 0.into(),
-            stamp: self.stamp.into(),
-            expires: self.expires.unwrap_or(0).into(),
+            stamp: stamp.into(),
+            expires: expires.into(),
         })
+    }
+}
+
+impl RecordBody {
+    /// Stamp and expiry.
+    fn times(&self) -> (u64, Option<u64>) {
+        let (stamp, expires) = swapped_if(Bug::RecordFieldsSwapped, (self.stamp.get(), self.expires.get()));
+        (stamp, Some(expires).filter(|expires| *expires > 0))
     }
 }
 
@@ -193,7 +203,8 @@ impl RecordPlace {
         if bytes.len() < len {
             return Err(LogError::Missing);
         }
-        if body.stamp.get() >= STAMP_END {
+        let (stamp, expires) = body.times();
+        if stamp >= STAMP_END {
             return Err(LogError::Illegal("a stamp beyond all stamps"));
         }
         let value = match (body.kind, key.is_empty()) {
@@ -206,8 +217,7 @@ impl RecordPlace {
             (kind::FLUSHED, false) => return Err(LogError::Illegal("a key where all were removed")),
             _ => return Err(LogError::Illegal("a kind that is not known")),
         };
-        let expires = Some(body.expires.get()).filter(|expires| *expires > 0);
-        Ok(Self { key, value, stamp: body.stamp.get(), expires, len })
+        Ok(Self { key, value, stamp, expires, len })
     }
 
     /// The key of a record, and when it is gone, from bytes that need not reach further than the key. There is no telling
@@ -216,7 +226,7 @@ impl RecordPlace {
     pub fn key_alone(bytes: &[u8]) -> Option<(&[u8], Option<u64>)> {
         let (body, rest) = RecordBody::ref_from_prefix(bytes).ok()?;
         let key = rest.get(..usize::from(body.key_length.get()))?;
-        Some((key, Some(body.expires.get()).filter(|expires| *expires > 0)))
+        Some((key, body.times().1))
     }
 
     /// The record itself.

@@ -17,3 +17,4 @@ mod document;
 pub mod files;
 pub mod kv;
 mod layout;
+mod plant;

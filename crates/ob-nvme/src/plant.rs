@@ -30,6 +30,8 @@ pub(crate) enum Bug {
     ChainsPassRanges,
     /// What a lost association left with a service is not waited for.
     ServiceForgotten,
+    /// Host and key of a registration have changed places where reservations are kept, in both directions alike.
+    RegistrantFieldsSwapped,
 }
 
 /// Whether this bug is on.
@@ -50,6 +52,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "admitted-for-ever" => Some(Bug::AdmittedForEver),
         "chains-pass-ranges" => Some(Bug::ChainsPassRanges),
         "service-forgotten" => Some(Bug::ServiceForgotten),
+        "registrant-fields-swapped" => Some(Bug::RegistrantFieldsSwapped),
         _ => None,
     });
     *planted == Some(bug)

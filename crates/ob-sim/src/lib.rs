@@ -9,7 +9,8 @@
 //!                          └──▶ Trace: one seed, one hash;  a failure names the command that repeats it
 //! ```
 //!
-//! [`history`] judges what clients saw of a store, simulated or real: whether it is linearizable.
+//! [`history`] judges what clients saw of a store, simulated or real: whether it is linearizable. [`Dump`] keeps what an
+//! earlier build wrote.
 //!
 //! One thread, no real time, no real I/O: a run depends on its seed and on the program alone. The parts that are
 //! simulated are the ones that ship; they are stepped, not modelled (after quinn's and TigerBeetle's manner).
@@ -23,6 +24,7 @@
 mod clock;
 mod disk;
 mod dma;
+mod dump;
 pub mod history;
 pub mod link;
 mod net;
@@ -35,6 +37,7 @@ mod world;
 pub use clock::SimClock;
 pub use disk::{DiskImage, DiskPlan, DiskStats, SimDisk};
 pub use dma::{DmaPlan, DmaStats, SimDma};
+pub use dump::{Dump, DumpError};
 pub use net::{NetPlan, NetStats, Network, PacketPlan, SimNet, SimPackets};
 pub use rng::{PerMillion, Rng};
 pub use scenario::{

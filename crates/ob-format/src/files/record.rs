@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ROOT;
 use crate::layout::layout;
+use crate::plant::{Bug, swapped_if};
 
 /// Bytes of a `NODE` record before the name.
 pub const NODE_LEN: usize = 32;
@@ -182,11 +183,12 @@ fn decode_node(bytes: &[u8]) -> Result<NodeRecord<'_>, &'static str> {
     if body.reserved != [0; 3] || !is_zero(filling) {
         return Err(NOT_ZERO);
     }
+    let (parent, size) = swapped_if(Bug::NodeFieldsSwapped, (body.parent.get(), body.size.get()));
     let node = NodeRecord {
         id: NodeId(body.id.get()),
-        parent: NodeId(body.parent.get()),
+        parent: NodeId(parent),
         kind: NodeKind::from_code(body.node_kind).ok_or("it is neither a directory nor a file")?,
-        size: body.size.get(),
+        size,
         name,
     };
     check_node(&node)?;
@@ -236,6 +238,7 @@ const NOT_ZERO: &str = "reserved bytes are not zero";
 pub(super) fn encode_node(node: &NodeRecord<'_>, into: &mut Vec<u8>) -> Result<(), &'static str> {
     check_node(node)?;
     let length = node_record_len(node.name.len());
+    let (parent, size) = swapped_if(Bug::NodeFieldsSwapped, (node.parent.0, node.size));
     let body = NodeBody {
         length: (length as u16).into(),
         kind: kind::NODE,
@@ -243,8 +246,8 @@ pub(super) fn encode_node(node: &NodeRecord<'_>, into: &mut Vec<u8>) -> Result<(
         name_len: node.name.len() as u8,
         reserved: [0; 3],
         id: node.id.0.into(),
-        parent: node.parent.0.into(),
-        size: node.size.into(),
+        parent: parent.into(),
+        size: size.into(),
     };
     into.extend_from_slice(body.as_bytes());
     into.extend_from_slice(node.name);

@@ -13,6 +13,7 @@ use ob_wire_nvme::io::{ReservationRegisterAction, ReservationType};
 use ob_wire_nvme::log::ReservationNotificationKind;
 
 use super::Access;
+use crate::plant::{self, Bug};
 
 /// Registrants of a namespace at most: what a host can make the target remember is bounded.
 pub const REGISTRANTS_MAX: usize = 64;
@@ -366,6 +367,11 @@ impl ReservationState {
         bytes.extend_from_slice(&count.to_le_bytes());
         bytes.extend_from_slice(&holder.to_le_bytes());
         for registrant in &self.registrants {
+            if plant::is_planted(Bug::RegistrantFieldsSwapped) {
+                bytes.extend_from_slice(&registrant.key.to_le_bytes());
+                bytes.extend_from_slice(&registrant.host_id);
+                continue;
+            }
             bytes.extend_from_slice(&registrant.host_id);
             bytes.extend_from_slice(&registrant.key.to_le_bytes());
         }
@@ -427,7 +433,10 @@ fn decode_registrants(entries: &[u8]) -> Option<Vec<RegisteredHost>> {
         return None;
     }
     let decode = |entry: &[u8; saved::ENTRY_LEN]| {
-        let (host_id, key) = entry.split_first_chunk::<16>()?;
+        let (host_id, key) = match plant::is_planted(Bug::RegistrantFieldsSwapped) {
+            true => entry.split_last_chunk::<16>().map(|(key, host_id)| (host_id, key))?,
+            false => entry.split_first_chunk::<16>()?,
+        };
         Some(RegisteredHost { host_id: *host_id, key: u64::from_le_bytes(key.try_into().ok()?) })
     };
     entries.iter().map(decode).collect()
