@@ -325,6 +325,9 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
+mod earlier_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,0 +1,131 @@
+//! Catalogues that earlier builds wrote: every later one finds in them what was there, goes on writing, and finds that.
+//!
+//! Made once, with the build that first wrote their version, and never again:
+//!
+//! ```sh
+//! cargo test -p outboard --lib catalogue::earlier_tests -- --ignored make
+//! ```
+//!
+//! (`nvme-v1.json` is of a version that this program reads and does not write any more.)
+
+use super::*;
+
+const FIRST: &str = include_str!("earlier/nvme-v1.json");
+const ONE: &str = include_str!("earlier/nvme-v2-one.json");
+const SEVERAL: &str = include_str!("earlier/nvme-v2-several.json");
+
+/// Two hosts, the second of which holds the namespace: as in `reservations-v1.txt` of `ob-nvme`.
+const RESERVATIONS: &str = concat!(
+    "4f425253010000000300000000000000020000000101020001000000050505050505050505050505",
+    "0505050508070605040302010606060606060606060606060606060609000000000000000b10699e",
+);
+
+fn nqn(name: &str) -> Nqn {
+    Nqn::new(&format!("nqn.2026-01.example:{name}")).unwrap()
+}
+
+fn at(subsystem: usize, nsid: u32) -> NamespacePlace {
+    NamespacePlace { subsystem, nsid }
+}
+
+fn uuid(first: u8) -> [u8; 16] {
+    std::array::from_fn(|index| first + index as u8)
+}
+
+fn row(nsid: u32, first: u8) -> Row {
+    let uuid = hex(&uuid(first));
+    Row { nsid, uuid, device: None, lies_on: None, size: None, removed: false, reservations: None }
+}
+
+/// The rows of one subsystem: what the configuration names, what was added on a file and in memory, and what was removed.
+fn rows(first: u8) -> Vec<Row> {
+    vec![
+        Row {
+            lies_on: Some("card/nvme.img".to_owned()),
+            reservations: Some(RESERVATIONS.to_owned()),
+            ..row(1, first)
+        },
+        Row { device: Some(PathBuf::from("file:/volumes/a")), ..row(2, first + 1) },
+        Row { device: Some(PathBuf::from("memory")), size: Some(1 << 30), ..row(3, first + 2) },
+        Row { device: Some(PathBuf::from("/dev/gone")), removed: true, ..row(7, first + 3) },
+    ]
+}
+
+/// What every build must find in those of one subsystem.
+fn assert_holds(catalogue: &mut Catalogue, subsystem: usize, serial: &str, first: u8) {
+    assert_eq!(catalogue.serial(subsystem), serial);
+    let Configured::Known(entry) = catalogue.configured(at(subsystem, 1), "card/nvme.img").unwrap() else {
+        panic!("it was served")
+    };
+    assert_eq!(entry.uuid, uuid(first));
+    let reservations = entry.reservations.expect("they were kept");
+    let registered: Vec<_> =
+        reservations.registrants().iter().map(|host| (host.host_id[0], host.key)).collect();
+    assert_eq!(registered, [(5, 0x0102_0304_0506_0708), (6, 9)]);
+    assert!(reservations.is_holder(&[6; 16]) && !reservations.is_holder(&[5; 16]));
+    let added = catalogue.added(subsystem).unwrap();
+    let added: Vec<_> =
+        added.into_iter().map(|entry| (entry.nsid, entry.uuid, entry.device, entry.size)).collect();
+    let on_file = (2, uuid(first + 1), Some(PathBuf::from("file:/volumes/a")), None);
+    let in_memory = (3, uuid(first + 2), Some(PathBuf::from("memory")), Some(1 << 30));
+    assert_eq!(added, [on_file, in_memory]);
+    assert!(matches!(catalogue.configured(at(subsystem, 7), "/dev/gone").unwrap(), Configured::Removed));
+}
+
+/// A catalogue with these contents, in a place of its own.
+fn load(text: &str) -> (tempfile::TempDir, Catalogue) {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("nvme.json");
+    std::fs::write(&path, text).unwrap();
+    let catalogue = Catalogue::load(&path).unwrap();
+    (place, catalogue)
+}
+
+#[test]
+fn a_catalogue_of_one_subsystem_is_read_and_written_on() {
+    for (text, name) in [(FIRST, "any"), (ONE, "one")] {
+        let (place, mut catalogue) = load(text);
+        assert_eq!(catalogue.adopt(&nqn(name), true).unwrap(), 0);
+        assert_holds(&mut catalogue, 0, "00112233445566ff", 0x10);
+        let added = catalogue.add(at(0, 9), Some(PathBuf::from("/dev/nine")), None, None).unwrap();
+        catalogue.remove(at(0, 9)).unwrap();
+        let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
+        assert_eq!(again.adopt(&nqn(name), true).unwrap(), 0);
+        assert_holds(&mut again, 0, "00112233445566ff", 0x10);
+        assert_ne!(added.uuid, uuid(0x10));
+    }
+}
+
+#[test]
+fn a_catalogue_of_several_subsystems_is_read_and_written_on() {
+    let (place, mut catalogue) = load(SEVERAL);
+    let assert_both = |catalogue: &mut Catalogue| {
+        let [second, first] = ["second", "first"].map(|name| catalogue.adopt(&nqn(name), false).unwrap());
+        assert_holds(catalogue, first, "00112233445566ff", 0x10);
+        assert_holds(catalogue, second, "8899aabbccddeeff", 0x80);
+    };
+    assert_both(&mut catalogue);
+    let third = catalogue.adopt(&nqn("third"), false).unwrap();
+    catalogue.add(at(third, 1), None, Some("card/third.img".to_owned()), None).unwrap();
+    assert_both(&mut Catalogue::load(&place.path().join("nvme.json")).unwrap());
+}
+
+#[test]
+#[ignore = "writes the files of a new version, once"]
+fn make() {
+    let subsystem = |name: &str, serial: &str, first: u8| SubsystemRow {
+        nqn: Some(nqn(name).as_str().to_owned()),
+        serial: serial.to_owned(),
+        namespaces: rows(first),
+    };
+    let one = vec![subsystem("one", "00112233445566ff", 0x10)];
+    let several =
+        vec![subsystem("first", "00112233445566ff", 0x10), subsystem("second", "8899aabbccddeeff", 0x80)];
+    for (name, subsystems) in [("nvme-v2-one.json", one), ("nvme-v2-several.json", several)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/nvme/catalogue/earlier").join(name);
+        let is_empty = std::fs::read(&path).is_ok_and(|bytes| bytes.is_empty());
+        assert!(is_empty || !path.exists(), "{} is there, and stays as it is", path.display());
+        let contents = Contents { version: VERSION, subsystems };
+        Catalogue { path, contents, is_behind: false, replaced: None }.save().unwrap();
+    }
+}
