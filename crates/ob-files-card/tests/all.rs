@@ -8,6 +8,7 @@ mod crash_images;
 mod damage;
 mod data;
 mod durable;
+mod earlier_builds;
 mod forged;
 mod hostile;
 mod requests;

@@ -4,12 +4,12 @@
 //! what they said. A dump is made once, with the build that first wrote its version, and never again:
 //!
 //! ```sh
-//! cargo test -p ob-files-card --test earlier_builds -- --ignored make
+//! cargo test -p ob-files-card earlier_builds::make -- --ignored
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -6,6 +6,7 @@
 mod clock_told;
 mod commands;
 mod damage;
+mod earlier_builds;
 mod files_heard;
 mod model;
 mod revisit;

@@ -3,12 +3,12 @@
 //! Made once, with the build that first wrote their version, and never again:
 //!
 //! ```sh
-//! cargo test -p ob-kv --test earlier_builds -- --ignored make
+//! cargo test -p ob-kv earlier_builds::make -- --ignored
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 

@@ -5,6 +5,7 @@
 
 mod associations;
 mod chains;
+mod earlier_builds;
 mod fairness;
 mod foreign;
 mod foreign_model;
@@ -12,6 +13,7 @@ mod host;
 mod hostile;
 mod initiator;
 mod io;
+mod lifetime;
 mod loopback;
 mod model;
 mod peer;

@@ -3,13 +3,13 @@
 //! Made once, with the build that first wrote their version, and never again:
 //!
 //! ```sh
-//! cargo test -p ob-nvme --test earlier_builds -- --ignored make
+//! cargo test -p ob-nvme earlier_builds::make -- --ignored
 //! ```
 
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 
