@@ -57,7 +57,8 @@ fn entry(
     DiscoveryEntry {
         family: address.family,
         subtype,
-        requirements: requirement::SECURE_NOT_REQUIRED | requirement::NO_FLOW_CONTROL,
+        // "Not required" would be as true, but older nvme-cli calls the two together unrecognized.
+        requirements: requirement::SECURE_NOT_SPECIFIED | requirement::NO_FLOW_CONTROL,
         port: port.0,
         controller: ControllerId::DYNAMIC,
         admin_queue: control.config.queue_depth_max.min(32),
