@@ -5,7 +5,6 @@
 
 mod common;
 mod counts;
-mod hostile_frames;
 mod link_suite;
 mod pair;
 mod strangers;

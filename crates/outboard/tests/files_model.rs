@@ -29,6 +29,9 @@ fn rounds(usual: u64) -> u64 {
     std::env::var("OUTBOARD_FILES_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// How a worker ends that has done its work. A test program that found no test to run ends with 0.
+const DONE: i32 = 42;
+
 /// Not a test: what the other processes run.
 #[test]
 fn child() {
@@ -47,6 +50,7 @@ fn child() {
         workers: number(4),
         rounds: number(5),
     });
+    std::process::exit(DONE);
 }
 
 /// Workers, and the lines they say every few rounds.
@@ -61,7 +65,7 @@ impl Workers {
         let count = endpoints.len();
         let children = endpoints.iter().enumerate().map(|(index, endpoint)| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+            command.args(["--exact", "files_model::child", "--nocapture", "--test-threads=1"]);
             command.env(ROLE, format!("{endpoint}|{seed}|3|{index}|{count}|{rounds}"));
             let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
             let (out, tell) = (child.stdout.take().unwrap(), tell.clone());
@@ -79,7 +83,7 @@ impl Workers {
     fn finish(self) {
         for mut worker in self.children {
             let status = worker.wait().unwrap();
-            assert!(status.success(), "a worker failed: {status}");
+            assert_eq!(status.code(), Some(DONE), "a worker failed: {status}");
         }
     }
 }

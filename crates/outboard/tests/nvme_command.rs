@@ -16,6 +16,7 @@ use ob_wire_nvme::io::{
     PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
     ReservationRegisterAction, ReservationType,
 };
+use ob_wire_nvme::text::DISCOVERY_NQN;
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -182,9 +183,13 @@ fn subsystems_namespaces_and_controllers_are_shown() {
     // Discovery answers on both ports.
     for address in [&card.address, &card.discovery] {
         let found = card.json(&format!("discover --address {address}"));
-        let [found] = &found.as_array().unwrap()[..] else { panic!("one subsystem: {found}") };
+        let [found, own] = &found.as_array().unwrap()[..] else {
+            panic!("one subsystem, and discovery itself: {found}")
+        };
         assert_eq!((&found["subsystem"], &found["type"]), (&NQN.into(), &"nvm".into()));
         assert_eq!(format!("127.0.0.1:{}", found["service"]), card.address);
+        assert_eq!(own["subsystem"], DISCOVERY_NQN);
+        assert_eq!(format!("127.0.0.1:{}", own["service"]), *address, "the one that was reached");
     }
     let shown = text(&card.succeeds(&format!("discover --address {}", card.discovery)));
     let port = card.address.rsplit_once(':').unwrap().1;

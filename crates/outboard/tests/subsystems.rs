@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use ob_nvme::initiator::{Data, Initiator, Options, RawCommand, discover};
 use ob_wire_nvme::command::IoOpcode;
+use ob_wire_nvme::text::DISCOVERY_NQN;
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -212,7 +213,7 @@ fn threads_serve_a_subsystem_each_under_load() {
             let entries = discover(&options(address, ONE)).await.unwrap();
             let mut found: Vec<_> = entries.iter().map(|entry| entry.subsystem.as_str()).collect();
             found.sort_unstable();
-            assert_eq!(found, [ONE, TWO], "whichever thread is asked");
+            assert_eq!(found, [DISCOVERY_NQN, ONE, TWO], "whichever thread is asked");
         }
         assert!(Initiator::connect(options(card.one, TWO)).await.is_err(), "it is served elsewhere");
         register(card.two, TWO).await;
@@ -284,7 +285,8 @@ fn subsystems_are_served_apart_and_told_together() {
         let entries = discover(&options(card.discovery, ONE)).await.unwrap();
         let found: Vec<(&str, u16)> =
             entries.iter().map(|entry| (entry.subsystem.as_str(), entry.service)).collect();
-        assert_eq!(found, [(ONE, card.one.port()), (TWO, card.two.port())]);
+        let own = (DISCOVERY_NQN, card.discovery.port());
+        assert_eq!(found, [(ONE, card.one.port()), (TWO, card.two.port()), own]);
         write_and_read(card.one, ONE, 1).await;
         write_and_read(card.two, TWO, 2).await;
         give_space_back(&place, card.two).await;
