@@ -40,10 +40,9 @@ pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
 fn this_service(control: &Control, controller: &Controller) -> Option<DiscoveryEntry> {
     let port = control.ports.iter().find(|port| port.port == controller.path.port)?;
     let address = port.address.seen_at(controller.path.local);
-    let entry = entry(control, port.port, &address, &Nqn::discovery(), DiscoverySubtype::Current);
-    // Every port tells the same.
-    let duplicate = if control.ports.len() > 1 { discovery_flag::DUPLICATE } else { 0 };
-    Some(DiscoveryEntry { flags: entry.flags | duplicate, ..entry })
+    // Other ports tell the same, but are not in the log as such; and nvme-discoverd passes over entries that say so (DUPRETINFO),
+    // this one included.
+    Some(entry(control, port.port, &address, &Nqn::discovery(), DiscoverySubtype::Current))
 }
 
 fn entry(
@@ -53,7 +52,8 @@ fn entry(
     nqn: &Nqn,
     subtype: DiscoverySubtype,
 ) -> DiscoveryEntry {
-    let is_discovery = subtype != DiscoverySubtype::Nvm;
+    // Of a service that we only refer to we know nothing.
+    let is_ours = subtype == DiscoverySubtype::Current;
     DiscoveryEntry {
         family: address.family,
         subtype,
@@ -62,7 +62,7 @@ fn entry(
         port: port.0,
         controller: ControllerId::DYNAMIC,
         admin_queue: control.config.queue_depth_max.min(32),
-        flags: if is_discovery { discovery_flag::PERSISTENT } else { 0 },
+        flags: if is_ours { discovery_flag::PERSISTENT } else { 0 },
         address: address.address.clone(),
         service: address.service,
         subsystem: nqn.clone(),
