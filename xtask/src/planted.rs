@@ -181,7 +181,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-scenarios",
         test: "nvme",
         build: Build::Plain,
-        plants: &["orphans-forgotten", "fua-ignored", "flush-at-once"],
+        plants: &["orphans-forgotten", "orphans-kept", "fua-ignored", "flush-at-once"],
     },
     Harness {
         package: "ob-director",

@@ -8,6 +8,8 @@
 pub(crate) enum Bug {
     /// What a lost association left on devices is not waited for.
     OrphansForgotten,
+    /// Who overlaps what a lost association left on devices waits for ever, unless its host comes back for it.
+    OrphansKept,
     /// Writes with FUA are answered when they are written, durable or not.
     ForceUnitAccessIgnored,
     /// Write Zeroes with FUA likewise.
@@ -41,6 +43,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
     static PLANTED: OnceLock<Option<Bug>> = OnceLock::new();
     let planted = PLANTED.get_or_init(|| match std::env::var("OB_PLANT").ok()?.as_str() {
         "orphans-forgotten" => Some(Bug::OrphansForgotten),
+        "orphans-kept" => Some(Bug::OrphansKept),
         "fua-ignored" => Some(Bug::ForceUnitAccessIgnored),
         "zeroes-not-forced" => Some(Bug::ZeroesNotForced),
         "reads-not-forced" => Some(Bug::ReadsNotForced),

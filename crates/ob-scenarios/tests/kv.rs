@@ -40,6 +40,8 @@ const HAPPENS: &[&str] = &[
     "numbers written",
     "numbers lost",
     "resets",
+    "hosts gone for ever",
+    "clients cut off for ever",
     "programs loaded",
     "programs taken out",
     "requests that programs left",

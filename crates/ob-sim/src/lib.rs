@@ -28,6 +28,7 @@ mod dump;
 pub mod history;
 pub mod link;
 mod net;
+mod progress;
 pub mod ring;
 mod rng;
 mod scenario;
@@ -39,6 +40,7 @@ pub use disk::{DiskImage, DiskPlan, DiskStats, SimDisk};
 pub use dma::{DmaPlan, DmaStats, SimDma};
 pub use dump::{Dump, DumpError};
 pub use net::{NetPlan, NetStats, Network, PacketPlan, SimNet, SimPackets};
+pub use progress::Progress;
 pub use rng::{PerMillion, Rng};
 pub use scenario::{
     Failed, Failure, Passed, Report, Scenario, check_determinism, run_seed, run_seeds, run_traced,

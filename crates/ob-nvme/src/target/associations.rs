@@ -96,6 +96,11 @@ impl Target {
         pending.earlier.iter().any(|controller| self.orphans.contains_key(controller))
     }
 
+    /// Whether a host has come back, and waits for what an ended controller of it left on devices.
+    pub(super) fn is_awaited(&self, controller: Option<ControllerKey>) -> bool {
+        controller.is_some_and(|one| self.connects.iter().any(|pending| pending.earlier.contains(&one)))
+    }
+
     fn answer_connect(&mut self, pending: &PendingConnect) {
         let key = pending.connection;
         let Some(connection) = self.connection_mut(key) else { return };

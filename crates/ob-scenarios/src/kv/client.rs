@@ -39,6 +39,8 @@ pub(super) struct Client {
     /// Replies, and requests whose end nobody knows.
     pub(super) answered: u64,
     pub(super) lost: u64,
+    /// How often it has waited as long as it would.
+    pub(super) out_of_patience: u64,
     /// Those that were not done, by place in the history.
     pub(super) not_done: Vec<usize>,
 }
@@ -60,6 +62,7 @@ impl Client {
             values: 0,
             answered: 0,
             lost: 0,
+            out_of_patience: 0,
             not_done: Vec::new(),
         }
     }
@@ -183,6 +186,7 @@ impl Client {
         let oldest = self.waiting.front().map(|place| Instant::from_nanoseconds(history[*place].called));
         if oldest.is_some_and(|oldest| now.since(oldest) > PATIENCE) {
             // A machine that has lost its power says nothing.
+            self.out_of_patience += 1;
             self.net.close(connection);
             self.cut();
             return Ok(());

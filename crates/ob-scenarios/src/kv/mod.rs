@@ -13,6 +13,8 @@
 //! requests are under way: nobody may notice. In most runs answers are durable (`always`), so nothing that a client was told may be gone, whatever dies. In some
 //! they are not, and only what loses nothing even then happens: a card dies, a link breaks. In the rest of them, of which
 //! `losses` tells, everything happens, and what is lost must be an end of what was written.
+//!
+//! In the end the host is gone for good in some runs, or a client is: everybody else must still be answered, if only with "try again".
 
 mod card;
 mod client;
@@ -30,7 +32,9 @@ use ob_files_card::{FormatOptions, LocalFiles};
 use ob_kv::store::{Config, Durability, Store};
 use ob_offload::Reason;
 use ob_sim::history::{Command, KvSpec, Limits, Verdict, check};
-use ob_sim::{Death, DiskPlan, Failure, NetPlan, Network, NodeId, Report, Rng, Scenario, SimDisk, Trace};
+use ob_sim::{
+    Death, DiskPlan, Failure, NetPlan, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, Trace,
+};
 
 use crate::files::SimDrive;
 use card::Card;
@@ -41,8 +45,11 @@ use programs::Programs;
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 6379;
 const CLIENTS: u32 = 4;
-/// Turns without an end before that is a failure.
-const TURNS_MAX: u64 = 2_000_000;
+/// How long no client may be answered while one waits. Clients give up after a second, and everything that dies is back within
+/// milliseconds.
+const STILL_MAX: Duration = Duration::from_secs(60);
+/// Later than any run.
+const NEVER: Duration = Duration::from_secs(1_000_000);
 /// How long a history is looked at: most take some hundred steps, and one in some hundreds has no end.
 const STEPS_MAX: u64 = 300_000;
 /// The world begins some time after 1970.
@@ -110,6 +117,9 @@ struct Run {
     programs: Programs,
     clients: Vec<Client>,
     history: History,
+    /// What clients were told when the run got on last.
+    told: u64,
+    progress: Progress,
     report: Report,
 }
 
@@ -176,6 +186,8 @@ impl Run {
             lives: 0,
             programs,
             history: History::new(),
+            told: 0,
+            progress: Progress::new(clock, STILL_MAX),
             report: Report::default(),
         })
     }
@@ -188,7 +200,6 @@ impl Run {
         if self.mode == Mode::Losses {
             return self.play_losses(steps);
         }
-        let mut turns = 0;
         while (self.history.len() as u64) < steps {
             let number = self.rng.index(self.clients.len());
             if self.clients[number].issue(&mut self.history) {
@@ -196,10 +207,6 @@ impl Run {
             }
             self.disturb();
             self.turn()?;
-            turns += 1;
-            if turns > TURNS_MAX {
-                return Err(Failure::new("the clients get nowhere"));
-            }
         }
         self.settle()?;
         // What everybody finds in the end belongs to the history too.
@@ -207,25 +214,85 @@ impl Run {
             client.look(&mut self.history);
         }
         self.settle()?;
+        self.leave_for_ever()?;
         self.judge()
     }
 
     /// Lets everything come to an end, with both halves alive.
     fn settle(&mut self) -> Result<(), Failure> {
-        for _ in 0..TURNS_MAX {
+        let is_settled = |client: &Client| client.is_idle() && client.next_due().is_none();
+        loop {
             let is_whole = self.card.is_some() && self.host.as_ref().is_some_and(Host::serves);
-            if is_whole && self.clients.iter().all(|client| client.is_idle() && client.next_due().is_none()) {
+            if is_whole && self.clients.iter().all(is_settled) {
                 return Ok(());
             }
             self.turn()?;
         }
-        let host =
-            self.host.as_ref().map_or("dead", |host| if host.serves() { "serving" } else { "recovering" });
-        let card = if self.card.is_some() { "alive" } else { "dead" };
-        let waiting = self.clients.iter().filter(|client| !client.is_idle()).count();
-        Err(Failure::new(format!(
-            "what was asked is never answered: the card is {card}, the host {host}, {waiting} clients wait"
-        )))
+    }
+
+    /// The host is gone, or a client cut off, and nothing brings them back. Whoever is left asks for every key and is told something
+    /// before its patience ends: what the card knows, or to try again.
+    fn leave_for_ever(&mut self) -> Result<(), Failure> {
+        let absent = match self.rng.below(4) {
+            0 => return Ok(()),
+            1 => {
+                let number = self.rng.index(self.clients.len());
+                self.report.count("clients cut off for ever", 1);
+                let node = NodeId(1 + number);
+                match self.rng.below(3) {
+                    0 => self.network.cut(node, CARD),
+                    1 => self.network.cut(CARD, node),
+                    _ => self.network.cut_both(node, CARD),
+                }
+                Some(number)
+            }
+            _ => {
+                self.report.count("hosts gone for ever", 1);
+                // Where answers are not durable, they are in a host that lives.
+                if self.mode == Mode::Durable {
+                    self.kill_host()
+                } else {
+                    self.cut_link()
+                }
+                self.host_back_at = self.now() + NEVER;
+                None
+            }
+        };
+        let out_of_patience = self.clients.iter().map(|client| client.out_of_patience).collect::<Vec<_>>();
+        for client in &mut self.clients {
+            client.look(&mut self.history);
+        }
+        let is_present = |number: usize| absent != Some(number);
+        let is_idle = |(number, client): (usize, &Client)| client.is_idle() || !is_present(number);
+        while !self.clients.iter().enumerate().all(is_idle) {
+            self.turn()?;
+        }
+        for (number, client) in self.clients.iter().enumerate().filter(|(number, _)| is_present(*number)) {
+            if client.out_of_patience != out_of_patience[number] {
+                let host = if absent.is_none() { "a host" } else { "another client" };
+                let text = format!("client {number} is told nothing, since {host} is gone for ever");
+                return Err(Failure::new(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a client waits, and none has been told anything for long.
+    fn check_progress(&mut self) -> Result<(), Failure> {
+        let told = self.clients.iter().map(|client| client.answered).sum();
+        let is_at_rest = self.clients.iter().all(|client| client.is_idle() && client.next_due().is_none());
+        if told != self.told || is_at_rest {
+            self.told = told;
+            self.progress.made();
+        }
+        let Self { progress, host, card, clients, .. } = self;
+        progress.check(|| {
+            let host =
+                host.as_ref().map_or("away", |one| if one.serves() { "serving" } else { "recovering" });
+            let card = if card.is_some() { "alive" } else { "dead" };
+            let waiting = clients.iter().filter(|client| !client.is_idle()).count();
+            format!("the card is {card}, the host {host}, {waiting} clients wait")
+        })
     }
 
     fn judge(mut self) -> Result<Report, Failure> {
@@ -282,6 +349,7 @@ impl Run {
 
     /// Lets everybody do what can be done, and time go on to when something is due.
     fn turn(&mut self) -> Result<(), Failure> {
+        self.check_progress()?;
         self.begin_lives()?;
         self.move_host_clock();
         let mut has_more = false;

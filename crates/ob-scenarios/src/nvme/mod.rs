@@ -11,8 +11,11 @@
 //! that was answered, and none that its host has given up and come back from, lands on a newer one; a block is
 //! never torn. A flush promises nothing about writes that an earlier life of the card has answered: a host learns of
 //! that life's end as a lost association, and has to write again what it had not flushed.
+//!
+//! And somebody gets on all the time: in the end also those who are left when one host never comes back ([`last`]).
 
 mod host;
+mod last;
 mod model;
 
 use std::cell::RefCell;
@@ -29,8 +32,8 @@ use ob_nvme::target::control::{
 };
 use ob_nvme::target::{Target, TargetConfig};
 use ob_sim::{
-    Death, DiskPlan, Failure, NetPlan, Network, NodeId, PerMillion, Report, Rng, Scenario, SimDisk, SimNet,
-    Trace,
+    Death, DiskPlan, Failure, NetPlan, Network, NodeId, PerMillion, Progress, Report, Rng, Scenario, SimDisk,
+    SimNet, Trace,
 };
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
@@ -47,8 +50,9 @@ const HOSTS: usize = 3;
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 4420;
 const NQN: &str = "nqn.2026-11.io.outboard:sim";
-/// Turns without an end before that is a failure.
-const TURNS_MAX: u64 = 2_000_000;
+/// How long nobody may be answered while somebody waits. Hosts that find no card wait up to ten seconds before they try again, and
+/// as long for an answer to that.
+const STILL_MAX: Duration = Duration::from_secs(120);
 
 /// A namespace that several hosts use.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +129,10 @@ struct Run {
     stamps: u64,
     lives: u64,
     power_losses: u64,
+    /// A host that never comes back, and whether it is dead or only cut off.
+    absent: Option<usize>,
+    is_absent_dead: bool,
+    progress: Progress,
     report: Report,
 }
 
@@ -145,6 +153,7 @@ impl Run {
             ..DiskPlan::default()
         };
         let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace.clone())));
+        let progress = Progress::new(trace.clock().clone(), STILL_MAX);
         let mut run = Self {
             rng: rng.fork("run"),
             trace,
@@ -161,6 +170,9 @@ impl Run {
             stamps: 0,
             lives: 0,
             power_losses: 0,
+            absent: None,
+            is_absent_dead: false,
+            progress,
             report: Report::default(),
         };
         run.card = Some(run.new_card()?);
@@ -240,24 +252,24 @@ impl Run {
     }
 
     fn play(mut self, steps: u64) -> Result<Report, Failure> {
-        let mut turns = 0;
         while self.issued < steps {
             self.issue();
             self.disturb()?;
             self.turn()?;
-            turns += 1;
-            if turns > TURNS_MAX {
-                return Err(Failure::new("the hosts get nowhere".to_owned()));
-            }
         }
         self.finish()?;
         self.report.count("requests", self.issued);
         Ok(self.report)
     }
 
-    /// Lets everybody do what can be done, and time go on to when something is due.
+    /// Lets everybody do what can be done, and time go on to when something is due. Fails if nobody gets on.
     fn turn(&mut self) -> Result<(), Failure> {
         let now = self.now();
+        if !self.is_waited_for() {
+            self.progress.made();
+        }
+        let Self { progress, ops, adrift, hosts, card, .. } = self;
+        progress.check(|| describe(ops, adrift, hosts, card.is_some()))?;
         if self.card.is_none() && self.card_back_at <= now {
             self.card = Some(self.new_card()?);
         }
@@ -267,6 +279,9 @@ impl Run {
         }
         let mut has_more = self.card.as_mut().is_some_and(|card| card.turn(now).has_more);
         for number in 0..HOSTS {
+            if self.is_absent_dead && self.absent == Some(number) {
+                continue;
+            }
             self.hosts[number].turn(now);
             while let Some((id, outcome)) = self.hosts[number].next_outcome() {
                 let Some(op) = self.ops.remove(&id) else { continue };
@@ -297,7 +312,9 @@ impl Run {
             Some(card) => card.next_due(),
             None => Some(self.card_back_at),
         };
-        let hosts_due = self.hosts.iter().filter_map(Host::next_due).min();
+        let living = self.hosts.iter().enumerate();
+        let living = living.filter(|(number, _)| !self.is_absent_dead || self.absent != Some(*number));
+        let hosts_due = living.filter_map(|(_, host)| host.next_due()).min();
         let due = [self.network.next_due(), card_due, hosts_due, self.heal_at].into_iter().flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
         // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
@@ -350,6 +367,9 @@ impl Run {
 
     fn apply(&mut self, op: Op, outcome: &Result<Vec<u8>, Error>) -> Result<(), Failure> {
         let is_known = matches!(outcome, Ok(_) | Err(Error::Command(_)));
+        if is_known {
+            self.progress.made();
+        }
         self.report.count(
             if outcome.is_ok() {
                 "answered"
@@ -432,14 +452,21 @@ impl Run {
         self.report.count("hosts killed", 1);
         let how = if self.rng.one_in(2) { Death::Process } else { Death::Power };
         self.network.kill(NodeId(1 + number), how);
-        let ids: Vec<u64> = self.ops.iter().filter(|(_, op)| op.host == number).map(|(id, _)| *id).collect();
-        for id in ids {
-            let Some(op) = self.ops.remove(&id) else { continue };
-            let lost = Error::Closed;
-            self.apply(op, &Err(lost))?;
-        }
+        self.forget_requests(number, &Error::Closed)?;
         self.hosts[number] = self.new_host(number)?;
         Ok(())
+    }
+
+    /// Nobody waits for what a host has asked any more.
+    fn forget_requests(&mut self, number: usize, why: &Error) -> Result<(), Failure> {
+        let of_host = self.ops.extract_if(.., |_, op| op.host == number);
+        let of_host: Vec<Op> = of_host.map(|(_, op)| op).collect();
+        of_host.into_iter().try_for_each(|op| self.apply(op, &Err(why.clone())))
+    }
+
+    /// Whether somebody waits for an answer, or has to come back before one knows what became of a request.
+    fn is_waited_for(&self) -> bool {
+        !self.ops.is_empty() || !self.adrift.is_empty()
     }
 
     fn kill_card(&mut self, how: Death) {
@@ -462,39 +489,19 @@ impl Run {
         let pause = self.rng.range(1..2000);
         self.card_back_at = self.now() + Duration::from_millis(pause);
     }
+}
 
-    /// Everything comes to rest, and every block is looked at.
-    fn finish(&mut self) -> Result<(), Failure> {
-        self.network.heal_all();
-        self.heal_at = None;
-        for block in 0..BLOCKS {
-            let mut attempts = 0;
-            loop {
-                for _ in 0..TURNS_MAX {
-                    if self.ops.is_empty() && self.adrift.is_empty() {
-                        break;
-                    }
-                    self.turn()?;
-                }
-                if !(self.ops.is_empty() && self.adrift.is_empty()) {
-                    return Err(Failure::new("requests are never answered".to_owned()));
-                }
-                let answered = self.report.get("answered");
-                self.begin(block % HOSTS, Kind::Read, block, 1);
-                while !self.ops.is_empty() {
-                    self.turn()?;
-                }
-                if self.report.get("answered") > answered {
-                    break;
-                }
-                attempts += 1;
-                if attempts > 100 {
-                    return Err(Failure::new(format!("block {block} cannot be read")));
-                }
-            }
-        }
-        Ok(())
-    }
+/// Who waits for what.
+fn describe(ops: &BTreeMap<u64, Op>, adrift: &[Op], hosts: &[Host], is_card_alive: bool) -> String {
+    let card = if is_card_alive { "alive" } else { "dead" };
+    let ready: Vec<bool> = hosts.iter().map(Host::is_ready).collect();
+    let waits: Vec<String> =
+        ops.values().map(|op| format!("host {} {:?} {}+{}", op.host, op.kind, op.block, op.blocks)).collect();
+    let adrift = adrift.len();
+    format!(
+        "the card is {card}, hosts are ready {ready:?}, {adrift} writes are adrift, and there wait: {}",
+        waits.join(", ")
+    )
 }
 
 fn request(op: &Op) -> Request {

@@ -13,7 +13,8 @@
 //! The cores are the real ones: attachments, sequenced frames, transfers over frames, the modelled engine, the rings.
 //! Within one attachment every message arrives once and in its sender's order, through the rings and on the channel,
 //! however often a `tcp` connection is cut; nothing of an earlier attachment or life shows up; and when fate is
-//! done, everything that was sent in the attachments that live arrives.
+//! done, everything that was sent in the attachments that live arrives. In some runs its last deed is that one host is gone, or
+//! cut off, for ever: that attachment must be over at both ends, and the other be none the worse.
 
 mod card;
 mod engine;
@@ -95,6 +96,8 @@ struct Run {
     ledger: Rc<RefCell<Ledger>>,
     /// When the card's next turn is scheduled, so that it is not scheduled over and over.
     card_turn_at: Option<Instant>,
+    /// A host that never comes back.
+    absent: Option<usize>,
     report: Report,
 }
 
@@ -121,6 +124,7 @@ impl Run {
             wires: Wires::default(),
             ledger: Rc::default(),
             card_turn_at: None,
+            absent: None,
             report: Report::default(),
         }
     }
@@ -178,6 +182,7 @@ impl Run {
             Event::Speak(who) => self.speak(who)?,
             Event::Fate => self.fate(),
             Event::Revive(None) => self.card_begins(),
+            Event::Revive(Some(host)) if self.absent == Some(host) => {}
             Event::Revive(Some(host)) => self.host_begins(host),
         }
         match self.ledger.borrow_mut().take_wrong() {
@@ -213,7 +218,7 @@ impl Run {
     fn connect(&mut self, host: usize) {
         let node = self.host_nodes[host];
         let wanted = self.hosts[host].as_ref().is_some_and(Host::wants_connection);
-        if !wanted {
+        if !wanted || self.absent == Some(host) {
             return;
         }
         if !self.world.is_alive(self.card_node) {
@@ -414,7 +419,7 @@ impl Run {
 
     fn fate(&mut self) {
         if self.is_closing() {
-            return;
+            return self.leave_for_ever();
         }
         let delay = self.rng.skewed(MUCH_LATER);
         self.world.schedule_in(self.fate, delay, Event::Fate);
@@ -432,6 +437,23 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// The last deed: a host is gone, or cut off, and does not come back.
+    fn leave_for_ever(&mut self) {
+        let host = self.rng.index(HOSTS);
+        match self.rng.below(4) {
+            0 => {
+                self.report.count("hosts gone for ever", 1);
+                self.kill_host(host);
+            }
+            1 => {
+                self.report.count("hosts cut off for ever", 1);
+                self.wires.of_host(host).into_iter().for_each(|wire| self.cut(wire));
+            }
+            _ => return,
+        }
+        self.absent = Some(host);
     }
 
     /// Cuts a connection; each end learns of it in its own time.
@@ -497,6 +519,13 @@ impl Run {
         for (index, host) in self.hosts.iter().enumerate() {
             let life = host.as_ref().and_then(Host::life);
             let known = lives.iter().any(|(known, of)| Some(*known) == life && *of == index);
+            if self.absent == Some(index) {
+                if life.is_some() || lives.iter().any(|(_, of)| *of == index) {
+                    let text = format!("host {index} is gone for ever and attached; {}", self.describe());
+                    return Err(Failure::new(text));
+                }
+                continue;
+            }
             if !known {
                 let text = format!("everything rests, but host {index} is not attached; {}", self.describe());
                 return Err(Failure::new(text));
@@ -533,6 +562,8 @@ mod tests {
             "cuts",
             "card deaths",
             "host deaths",
+            "hosts gone for ever",
+            "hosts cut off for ever",
             "requests",
             "responses",
             "channel messages to the card",
