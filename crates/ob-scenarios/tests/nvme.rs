@@ -4,7 +4,7 @@
 use ob_scenarios::nvme::NvmeScenario;
 use ob_sim::{check_determinism, run_seeds};
 
-const SEEDS: u64 = if cfg!(feature = "planted-bugs") { 100 } else { 12 };
+const SEEDS: u64 = if cfg!(feature = "planted-bugs") { 100 } else { 24 };
 const STEPS: u64 = 1500;
 
 /// What has to happen, or nothing was shown.
@@ -14,6 +14,14 @@ const HAPPENS: &[&str] = &[
     "lost",
     "resets",
     "cuts",
+    "cuts of one way",
+    "connections refused",
+    "connections that found no memory",
+    "connections reset",
+    "connections timed out",
+    "operations stuck",
+    "operations without space",
+    "operations slow",
     "hosts killed",
     "cards killed",
     "power lost",

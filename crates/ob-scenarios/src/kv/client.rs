@@ -27,6 +27,8 @@ pub(super) struct Client {
     net: SimNet,
     clock: SimClock,
     rng: Rng,
+    /// Which of the ways to draw a command there are.
+    arms: Vec<u64>,
     connection: Option<ConnectionId>,
     is_connected: bool,
     again_at: Instant,
@@ -46,12 +48,13 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(number: u32, network: &Network, clock: SimClock, rng: Rng) -> Self {
+    pub(super) fn new(number: u32, network: &Network, clock: SimClock, rng: Rng, arms: Vec<u64>) -> Self {
         Self {
             number,
             net: network.attach(NodeId(1 + number as usize)),
             clock,
             rng,
+            arms,
             connection: None,
             is_connected: false,
             again_at: Instant::default(),
@@ -137,7 +140,8 @@ impl Client {
 
     fn draw(&mut self) -> Command {
         let key = self.key();
-        match self.rng.below(32) {
+        let arm = self.arms.get(self.rng.index(self.arms.len())).copied().unwrap_or_default();
+        match arm {
             0..=9 => Command::Get(self.any_key()),
             10..=12 => Command::GetMany(vec![key, self.key(), self.key()]),
             13 => Command::Exists(vec![key, self.key()]),

@@ -6,15 +6,20 @@ use ob_offload::{BlockRead, BlocksRead, Files};
 use ob_sim::Rng;
 use ob_wire_link::files::FileError;
 
+use super::plan::pick;
+
 /// Files that cannot be trusted.
 pub(super) struct FickleFiles {
     files: LocalFiles,
     rng: Rng,
+    /// One read in so many fails, and as many bring something else.
+    one_in: u64,
 }
 
 impl FickleFiles {
-    pub(super) fn new(files: LocalFiles, rng: Rng) -> Self {
-        Self { files, rng }
+    pub(super) fn new(files: LocalFiles, mut rng: Rng) -> Self {
+        let one_in = pick(&mut rng, &[20, 20, 4, 1000]);
+        Self { files, rng, one_in }
     }
 }
 
@@ -29,9 +34,9 @@ impl Files for FickleFiles {
 
     fn poll(&mut self) -> Option<BlocksRead> {
         let mut read = Files::poll(&mut self.files)?;
-        if self.rng.one_in(20) {
+        if self.rng.one_in(self.one_in) {
             read.len = Err(FileError::Io);
-        } else if let Some(buffer) = read.buffer.as_mut().filter(|_| self.rng.one_in(20)) {
+        } else if let Some(buffer) = read.buffer.as_mut().filter(|_| self.rng.one_in(self.one_in)) {
             // As if another record had come to lie there: every value has an x somewhere, or a digit.
             for byte in buffer.iter_mut() {
                 *byte = byte.wrapping_add(u8::from(*byte == b'x' || byte.is_ascii_digit()));

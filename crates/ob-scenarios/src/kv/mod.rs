@@ -21,6 +21,7 @@ mod client;
 mod fickle;
 mod host;
 mod losses;
+mod plan;
 mod port;
 mod programs;
 
@@ -33,13 +34,14 @@ use ob_kv::store::{Config, Durability, Store};
 use ob_offload::Reason;
 use ob_sim::history::{Command, KvSpec, Limits, Verdict, check};
 use ob_sim::{
-    Death, DiskPlan, Failure, NetPlan, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, Trace,
+    Death, DiskPlan, Failure, Network, NodeId, PerMillion, Progress, Report, Rng, Scenario, SimDisk, Trace,
 };
 
 use crate::files::SimDrive;
 use card::Card;
 use client::{Client, History};
 use host::Host;
+use plan::{Fault, Plan};
 use programs::Programs;
 
 const CARD: NodeId = NodeId(0);
@@ -93,6 +95,8 @@ enum Mode {
 
 struct Run {
     mode: Mode,
+    plan: Plan,
+    heal_at: Option<Instant>,
     rng: Rng,
     trace: Trace,
     network: Network,
@@ -126,11 +130,26 @@ struct Run {
 impl Run {
     fn new(seed: u64, trace: Trace) -> Result<Self, Failure> {
         let mut rng = Rng::new(seed);
-        let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
+        let mode = match rng.below(8) {
+            0 => Mode::Lossless,
+            1 | 2 => Mode::Losses,
+            _ => Mode::Durable,
+        };
+        let plan = Plan::draw(&mut rng.fork("plan"), mode != Mode::Lossless);
+        let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
         let slowest = *rng.choose(&[200, 3000, 3000]).unwrap_or(&200);
         let latency = Duration::from_micros(2)..Duration::from_micros(slowest);
-        let plan = DiskPlan { capacity: 8 << 20, block_len: 4096, depth: 32, latency, ..DiskPlan::default() };
-        let mut disk = SimDisk::new(plan, rng.fork("disk"), trace.clone());
+        let slow = PerMillion::percent(*rng.choose(&[0, 0, 2]).unwrap_or(&0));
+        let behaviour = DiskPlan {
+            capacity: 8 << 20,
+            block_len: 4096,
+            depth: 32,
+            latency,
+            slow,
+            slow_factor: 20,
+            ..DiskPlan::default()
+        };
+        let mut disk = SimDisk::new(behaviour, rng.fork("disk"), trace.clone());
         let clock = trace.clock().clone();
         let options = FormatOptions {
             segment_len: Some(16 << 10),
@@ -141,11 +160,6 @@ impl Run {
             .map_err(|error| Failure::new(format!("not formatted: {error}")))?;
         let mut secret = [0; 16];
         rng.fill(&mut secret);
-        let mode = match rng.below(8) {
-            0 => Mode::Lossless,
-            1 | 2 => Mode::Losses,
-            _ => Mode::Durable,
-        };
         let weak = *rng.choose(&[Durability::EverySecond, Durability::No]).unwrap_or(&Durability::No);
         let config = Config {
             durability: if mode == Mode::Durable { Durability::Always } else { weak },
@@ -154,20 +168,23 @@ impl Run {
             group_len: 8 << 10,
             // Little, so that most records are read from the device.
             memory_len: *rng.choose(&[0, 8 << 10, 64 << 10]).unwrap_or(&0),
-            writes_max: 4,
-            waiting_max: 64,
+            writes_max: *rng.choose(&[4, 1, 16]).unwrap_or(&4),
+            waiting_max: *rng.choose(&[64, 16]).unwrap_or(&64),
             garbage_percent: 30,
             secret,
             name: [9; 16],
             ..Config::default()
         };
         let clients = (0..CLIENTS).map(|number| {
-            Client::new(number, &network, clock.clone(), rng.fork_numbered("client", number.into()))
+            let rng = rng.fork_numbered("client", number.into());
+            Client::new(number, &network, clock.clone(), rng, plan.arms.clone())
         });
         let programs = Programs::new(rng.fork("programs"));
         Ok(Self {
             clients: clients.collect(),
             mode,
+            plan,
+            heal_at: None,
             host_ms: 0,
             host_ahead_ms: rng.below(HOST_AHEAD_MS),
             has_stepped: false,
@@ -208,6 +225,7 @@ impl Run {
             self.disturb();
             self.turn()?;
         }
+        self.mend_network();
         self.settle()?;
         // What everybody finds in the end belongs to the history too.
         for client in &mut self.clients {
@@ -238,12 +256,7 @@ impl Run {
             1 => {
                 let number = self.rng.index(self.clients.len());
                 self.report.count("clients cut off for ever", 1);
-                let node = NodeId(1 + number);
-                match self.rng.below(3) {
-                    0 => self.network.cut(node, CARD),
-                    1 => self.network.cut(CARD, node),
-                    _ => self.network.cut_both(node, CARD),
-                }
+                self.cut_some_way(number);
                 Some(number)
             }
             _ => {
@@ -301,6 +314,10 @@ impl Run {
             self.clients.iter().fold((0, 0), |sum, client| (sum.0 + client.answered, sum.1 + client.lost));
         self.report.count("answered", answered);
         self.report.count("lost", lost);
+        let net = self.network.stats();
+        self.report.count("connections refused", net.refused);
+        self.report.count("connections that found no memory", net.exhausted);
+        self.report.count("connections timed out", net.timeouts);
         let spec = KvSpec { margin: EXPIRY_MARGIN.as_nanos() as u64 };
         let not_done: BTreeSet<usize> =
             self.clients.iter().flat_map(|client| &client.not_done).copied().collect();
@@ -391,7 +408,7 @@ impl Run {
             Instant::from_nanoseconds(due.saturating_sub(EPOCH_MS + self.host_ahead_ms) * 1_000_000)
         });
         let clients = self.clients.iter().filter_map(Client::next_due).min();
-        let due = [self.network.next_due(), halves, store, clients].into_iter().flatten().min();
+        let due = [self.network.next_due(), halves, store, clients, self.heal_at].into_iter().flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
         self.trace.clock().advance_to(at.min(now + Duration::from_millis(2)) + Duration::from_nanos(50));
         Ok(())
@@ -408,6 +425,9 @@ impl Run {
 
     fn begin_lives(&mut self) -> Result<(), Failure> {
         let now = self.now();
+        if self.heal_at.take_if(|at| *at <= now).is_some() {
+            self.network.heal_all();
+        }
         if self.card.is_none() && self.card_back_at <= now {
             let Some(disk) = self.disk.take() else { return Err(Failure::new("there is no disk")) };
             self.lives += 1;
@@ -432,22 +452,52 @@ impl Run {
     }
 
     fn disturb(&mut self) {
-        if !self.rng.one_in(1200) {
+        if !self.rng.one_in(self.plan.fault_one_in) {
             return;
         }
         let number = self.rng.index(self.clients.len());
-        let most = if self.mode == Mode::Durable { 12 } else { 5 };
-        match self.rng.below(most) {
-            0 => {
+        match self.plan.fault(&mut self.rng) {
+            None => {}
+            Some(Fault::Reset) => {
                 self.report.count("resets", 1);
                 self.network.reset_between(NodeId(1 + number), CARD);
             }
-            1 | 2 => self.kill_card(Death::Process),
-            3 | 4 => self.cut_link(),
-            5 | 6 => self.kill_host(),
-            7 => self.kill_card(Death::Power),
-            _ => self.lose_power(),
+            Some(Fault::CutClient) => self.cut_client(number),
+            Some(Fault::CardDies) => self.kill_card(Death::Process),
+            Some(Fault::LinkCut) => self.cut_link(),
+            Some(Fault::HostDies) => self.kill_host(),
+            Some(Fault::CardPowerFails) => self.kill_card(Death::Power),
+            Some(Fault::PowerFails) => self.lose_power(),
         }
+    }
+
+    /// Nothing gets through between a client and the card, one way or both, for a while.
+    fn cut_client(&mut self, number: usize) {
+        if self.heal_at.is_some() {
+            return;
+        }
+        self.report.count("clients cut off", 1);
+        self.cut_some_way(number);
+        self.heal_at = Some(self.now() + Duration::from_millis(self.rng.range(1..2000)));
+    }
+
+    fn cut_some_way(&mut self, number: usize) {
+        let node = NodeId(1 + number);
+        match self.rng.below(3) {
+            0 => self.network.cut(node, CARD),
+            1 => self.network.cut(CARD, node),
+            _ => self.network.cut_both(node, CARD),
+        }
+    }
+
+    /// Clients reach the card again, and nothing on the way resets or refuses anything.
+    fn mend_network(&mut self) {
+        self.heal_at = None;
+        self.network.heal_all();
+        self.network.change_plan(|plan| {
+            (plan.reset, plan.refuse, plan.exhausted) =
+                (PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER);
+        });
     }
 
     fn lose_power(&mut self) {

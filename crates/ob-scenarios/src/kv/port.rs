@@ -10,8 +10,8 @@ use ob_director::{HostEvent, HostFrame, HostPort};
 use ob_sim::{Rng, SimClock};
 use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
-/// Frames that a ring holds: few, so that it is full all the time.
-const ROOM: usize = 12;
+/// Frames that a ring holds: few, so that it is full all the time, in some runs very few.
+const ROOMS: [usize; 4] = [12, 12, 3, 40];
 
 /// A frame on its way.
 pub(super) struct SimFrame {
@@ -56,6 +56,7 @@ impl Way {
 pub(super) struct Wire {
     clock: SimClock,
     rng: Rng,
+    room: usize,
     to_host: Way,
     to_card: Way,
     is_open: bool,
@@ -68,10 +69,20 @@ pub(super) struct Wire {
 pub(super) type SharedWire = Rc<RefCell<Wire>>;
 
 impl Wire {
-    pub(super) fn new(clock: SimClock, rng: Rng) -> SharedWire {
+    pub(super) fn new(clock: SimClock, mut rng: Rng) -> SharedWire {
+        let room = *rng.choose(&ROOMS).unwrap_or(&12);
         let (to_host, to_card) = (Way::default(), Way::default());
         let changes = VecDeque::new();
-        Rc::new(RefCell::new(Self { clock, rng, to_host, to_card, is_open: false, changes, refused: None }))
+        Rc::new(RefCell::new(Self {
+            clock,
+            rng,
+            room,
+            to_host,
+            to_card,
+            is_open: false,
+            changes,
+            refused: None,
+        }))
     }
 
     /// A host opens its group.
@@ -91,7 +102,7 @@ impl Wire {
 
     /// Says something to the card; `false` if there is no room.
     pub(super) fn say(&mut self, frame: &FromHost<'_>) -> bool {
-        if self.to_card.frames.len() >= ROOM {
+        if self.to_card.frames.len() >= self.room {
             return false;
         }
         let (inline, payload) = frame.encode();
@@ -120,7 +131,8 @@ impl HostPort for SimPort {
     type Frame = SimFrame;
 
     fn has_room(&self, _payload_len: usize) -> bool {
-        self.0.borrow().to_host.frames.len() < ROOM
+        let wire = self.0.borrow();
+        wire.to_host.frames.len() < wire.room
     }
 
     fn send(&mut self, frame: &FromCard<'_>) {

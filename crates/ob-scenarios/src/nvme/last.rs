@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ob_nvme::initiator::Error;
-use ob_sim::{Death, Failure, NodeId, Progress};
+use ob_sim::{Death, Failure, NodeId, PerMillion, Progress};
 
 use super::{CARD, Kind, Run, STILL_MAX};
 
@@ -18,8 +18,7 @@ const ATTEMPTS_MAX: u64 = 100;
 impl Run {
     /// Everything comes to rest, and every block is looked at by who is left.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
-        self.network.heal_all();
-        self.heal_at = None;
+        self.mend();
         self.progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
         if let Some(number) = self.leave_for_ever()? {
             let until = self.now() + GIVEN_UP_AFTER;
@@ -39,6 +38,19 @@ impl Run {
             self.look(block)?;
         }
         Ok(())
+    }
+
+    /// Nothing new goes wrong, but for what disks do all the time.
+    fn mend(&mut self) {
+        self.network.heal_all();
+        self.network.change_plan(|plan| {
+            (plan.reset, plan.refuse, plan.exhausted) =
+                (PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER);
+        });
+        let mut disk = self.disk.borrow_mut();
+        disk.change_plan(|plan| plan.stuck = PerMillion::NEVER);
+        disk.unstick();
+        (self.heal_at, self.unstick_at) = (None, None);
     }
 
     /// A host that is there.

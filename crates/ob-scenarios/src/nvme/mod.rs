@@ -14,9 +14,11 @@
 //!
 //! And somebody gets on all the time: in the end also those who are left when one host never comes back ([`last`]).
 
+mod fate;
 mod host;
 mod last;
 mod model;
+mod plan;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,11 +32,8 @@ use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemSpec,
     TransportAddress,
 };
-use ob_nvme::target::{Target, TargetConfig};
-use ob_sim::{
-    Death, DiskPlan, Failure, NetPlan, Network, NodeId, PerMillion, Progress, Report, Rng, Scenario, SimDisk,
-    SimNet, Trace,
-};
+use ob_nvme::target::Target;
+use ob_sim::{Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::Digests;
@@ -43,10 +42,9 @@ use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, SubmissionEntry};
 
 use host::Host;
 use model::{Block, content};
+use plan::{Plan, Sort};
 
 const BLOCK: usize = 512;
-const BLOCKS: usize = 64;
-const HOSTS: usize = 3;
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 4420;
 const NQN: &str = "nqn.2026-11.io.outboard:sim";
@@ -112,6 +110,7 @@ struct Op {
 }
 
 struct Run {
+    plan: Plan,
     rng: Rng,
     trace: Trace,
     network: Network,
@@ -120,6 +119,9 @@ struct Run {
     card: Option<TargetDriver<SimNet, SimStore>>,
     card_back_at: Instant,
     heal_at: Option<Instant>,
+    /// Operations that the disk has kept for ever so far, and when it is made to let go of them.
+    stuck: u64,
+    unstick_at: Option<Instant>,
     hosts: Vec<Host>,
     blocks: Vec<Block>,
     ops: BTreeMap<u64, Op>,
@@ -139,20 +141,10 @@ struct Run {
 impl Run {
     fn new(seed: u64, trace: Trace) -> Result<Self, Failure> {
         let rng = Rng::new(seed);
-        let network = Network::new(NetPlan::default(), rng.fork("net"), trace.clone());
-        let plan = DiskPlan {
-            capacity: (BLOCKS * BLOCK) as u64,
-            depth: 6,
-            busy: PerMillion::percent(5),
-            read_error: PerMillion::percent(1),
-            write_error: PerMillion::percent(1),
-            flush_error: PerMillion::percent(3),
-            // Some writes outlast the host's coming back.
-            slow: PerMillion::percent(5),
-            slow_factor: 5000,
-            ..DiskPlan::default()
-        };
-        let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace.clone())));
+        let plan = Plan::draw(&mut rng.fork("plan"));
+        let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
+        let disk = SimDisk::new(plan.disk.clone(), rng.fork("disk"), trace.clone());
+        let disk = Rc::new(RefCell::new(disk));
         let progress = Progress::new(trace.clock().clone(), STILL_MAX);
         let mut run = Self {
             rng: rng.fork("run"),
@@ -163,7 +155,7 @@ impl Run {
             card_back_at: Instant::default(),
             heal_at: None,
             hosts: Vec::new(),
-            blocks: vec![Block::new(); BLOCKS],
+            blocks: vec![Block::new(); plan.blocks],
             ops: BTreeMap::new(),
             adrift: Vec::new(),
             issued: 0,
@@ -173,10 +165,13 @@ impl Run {
             absent: None,
             is_absent_dead: false,
             progress,
+            stuck: 0,
+            unstick_at: None,
+            plan,
             report: Report::default(),
         };
         run.card = Some(run.new_card()?);
-        for number in 0..HOSTS {
+        for number in 0..run.plan.hosts {
             let host = run.new_host(number)?;
             run.hosts.push(host);
         }
@@ -202,31 +197,18 @@ impl Run {
         let namespace = NamespaceSpec {
             nsid: Some(1),
             backing: BackendId(0).into(),
-            blocks: BLOCKS as u64,
+            blocks: self.plan.blocks as u64,
             block_len: BLOCK as u32,
             uuid: [7; 16],
             nguid: [0; 16],
-            volatile_cache: true,
+            volatile_cache: self.plan.disk.volatile_cache,
             deallocated_reads_zero: false,
             deallocate_len: 0,
             ana_group: 1,
             read_only: false,
         };
         control.add_namespace(subsystem, &namespace).map_err(|error| failed(&error.to_string()))?;
-        // Little of everything, so that running out of it is part of every run.
-        let config = TargetConfig {
-            capsule_buffers: 4,
-            transfer_memory: 256 << 10,
-            connection_transfer_max: 32 << 10,
-            transfers_max: 2,
-            unsent_max: 4096,
-            receive_len: 8 << 10,
-            compares_max: 1,
-            // Write Zeroes and deallocation take several operations.
-            zeroes_at_once: 4096,
-            ..TargetConfig::default()
-        };
-        let target = Target::new(config, control);
+        let target = Target::new(self.plan.target.clone(), control);
         let store = SimStore(Rc::clone(&self.disk));
         let mut card = TargetDriver::new(self.network.attach(CARD), store, target);
         card.listen(Network::address(CARD, PORT), PortKey(1)).map_err(|error| failed(&error.to_string()))?;
@@ -240,8 +222,8 @@ impl Run {
         let options = Options::new(Network::address(CARD, PORT), NQN, host_id)
             .map_err(|error| Failure::new(format!("no such name: {error}")))?;
         let options = Options {
-            queues: 2,
-            depth: 8,
+            queues: self.plan.queues,
+            depth: self.plan.depth,
             digests: Digests::from_bits(self.rng.below(4) as u8),
             keep_alive: Duration::from_secs(2),
             command_timeout: Duration::from_secs(5),
@@ -258,8 +240,24 @@ impl Run {
             self.turn()?;
         }
         self.finish()?;
+        self.count_faults();
         self.report.count("requests", self.issued);
         Ok(self.report)
+    }
+
+    fn count_faults(&mut self) {
+        let (net, disk) = (self.network.stats(), self.disk.borrow().stats());
+        for (what, times) in [
+            ("connections refused", net.refused),
+            ("connections that found no memory", net.exhausted),
+            ("connections reset", net.resets),
+            ("connections timed out", net.timeouts),
+            ("operations stuck", disk.stuck),
+            ("operations without space", disk.no_space),
+            ("operations slow", disk.slow),
+        ] {
+            self.report.count(what, times);
+        }
     }
 
     /// Lets everybody do what can be done, and time go on to when something is due. Fails if nobody gets on.
@@ -278,7 +276,7 @@ impl Run {
             self.network.heal_all();
         }
         let mut has_more = self.card.as_mut().is_some_and(|card| card.turn(now).has_more);
-        for number in 0..HOSTS {
+        for number in 0..self.hosts.len() {
             if self.is_absent_dead && self.absent == Some(number) {
                 continue;
             }
@@ -315,7 +313,8 @@ impl Run {
         let living = self.hosts.iter().enumerate();
         let living = living.filter(|(number, _)| !self.is_absent_dead || self.absent != Some(*number));
         let hosts_due = living.filter_map(|(_, host)| host.next_due()).min();
-        let due = [self.network.next_due(), card_due, hosts_due, self.heal_at].into_iter().flatten().min();
+        let others = [self.heal_at, self.unstick_at];
+        let due = [self.network.next_due(), card_due, hosts_due].into_iter().chain(others).flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
         // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
         self.trace.clock().advance_to(at.min(now + Duration::from_millis(5)) + Duration::from_nanos(1));
@@ -323,25 +322,25 @@ impl Run {
     }
 
     fn issue(&mut self) {
-        let number = self.rng.index(HOSTS);
+        let number = self.rng.index(self.hosts.len());
         let waiting = self.ops.values().filter(|op| op.host == number).count();
-        if waiting >= 6 || self.rng.one_in(3) {
+        if waiting >= self.plan.window || self.rng.one_in(3) {
             return;
         }
-        let block = self.rng.index(BLOCKS);
-        let blocks = (1 + self.rng.index(20)).min(BLOCKS - block);
+        let block = self.rng.index(self.blocks.len());
+        let blocks = (1 + self.rng.index(self.plan.request_blocks)).min(self.blocks.len() - block);
         let range = &self.blocks[block..block + blocks];
         let is_free = !range.iter().any(|block| block.is_written);
         let is_untouched = is_free && !range.iter().any(|block| block.readers > 0);
-        let kind = match self.rng.below(16) {
-            0..=5 if is_free => Kind::Read,
-            6..=12 if is_untouched => {
+        let kind = match self.plan.sort(&mut self.rng) {
+            Sort::Read if is_free => Kind::Read,
+            sort @ (Sort::Write | Sort::Zero) if is_untouched => {
                 self.stamps += 1;
-                let stamp = if self.rng.one_in(6) { 0 } else { self.stamps };
-                Kind::Write { stamp, is_durable: self.rng.one_in(4) }
+                let stamp = if sort == Sort::Zero { 0 } else { self.stamps };
+                Kind::Write { stamp, is_durable: self.rng.one_in(self.plan.durable_one_in) }
             }
-            13 if is_untouched => Kind::Discard,
-            14 | 15 => Kind::Flush(self.blocks.iter().map(Block::completed).collect()),
+            Sort::Discard if is_untouched => Kind::Discard,
+            Sort::Flush => Kind::Flush(self.blocks.iter().map(Block::completed).collect()),
             _ => return,
         };
         let (block, blocks) = if matches!(kind, Kind::Flush(_)) { (0, 0) } else { (block, blocks) };
@@ -422,72 +421,9 @@ impl Run {
         }
     }
 
-    fn disturb(&mut self) -> Result<(), Failure> {
-        if !self.rng.one_in(400) {
-            return Ok(());
-        }
-        let number = self.rng.index(HOSTS);
-        let node = NodeId(1 + number);
-        match self.rng.below(6) {
-            0 => {
-                self.report.count("resets", 1);
-                self.network.reset_between(node, CARD);
-            }
-            1 if self.heal_at.is_none() => {
-                self.report.count("cuts", 1);
-                self.network.cut_both(node, CARD);
-                let pause = self.rng.range(1..4000);
-                self.heal_at = Some(self.now() + Duration::from_millis(pause));
-            }
-            2 => return self.kill_host(number),
-            3 => self.kill_card(Death::Process),
-            4 => self.kill_card(Death::Power),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// A host dies and begins anew, as itself. The card may not hear of it.
-    fn kill_host(&mut self, number: usize) -> Result<(), Failure> {
-        self.report.count("hosts killed", 1);
-        let how = if self.rng.one_in(2) { Death::Process } else { Death::Power };
-        self.network.kill(NodeId(1 + number), how);
-        self.forget_requests(number, &Error::Closed)?;
-        self.hosts[number] = self.new_host(number)?;
-        Ok(())
-    }
-
-    /// Nobody waits for what a host has asked any more.
-    fn forget_requests(&mut self, number: usize, why: &Error) -> Result<(), Failure> {
-        let of_host = self.ops.extract_if(.., |_, op| op.host == number);
-        let of_host: Vec<Op> = of_host.map(|(_, op)| op).collect();
-        of_host.into_iter().try_for_each(|op| self.apply(op, &Err(why.clone())))
-    }
-
     /// Whether somebody waits for an answer, or has to come back before one knows what became of a request.
     fn is_waited_for(&self) -> bool {
         !self.ops.is_empty() || !self.adrift.is_empty()
-    }
-
-    fn kill_card(&mut self, how: Death) {
-        if self.card.take().is_none() {
-            return;
-        }
-        self.network.kill(CARD, how);
-        match how {
-            Death::Process => {
-                self.report.count("cards killed", 1);
-                self.disk.borrow_mut().lose_process();
-            }
-            Death::Power => {
-                self.report.count("power lost", 1);
-                self.power_losses += 1;
-                self.disk.borrow_mut().lose_power();
-                self.blocks.iter_mut().for_each(Block::lose_power);
-            }
-        }
-        let pause = self.rng.range(1..2000);
-        self.card_back_at = self.now() + Duration::from_millis(pause);
     }
 }
 

@@ -20,6 +20,7 @@ mod card;
 mod engine;
 mod host;
 mod ledger;
+mod plan;
 mod service;
 mod wire;
 
@@ -33,6 +34,7 @@ use crate::{Failure, NodeId, Report, Rng, Scenario, Trace, World};
 use card::{Card, Effect, Rest};
 use host::{Host, THREADS};
 use ledger::{Hop, Ledger};
+use plan::{Deed, Plan};
 use wire::{Way, WireId, Wires};
 
 /// The kind of link of each host.
@@ -82,6 +84,7 @@ enum Event {
 }
 
 struct Run {
+    plan: Plan,
     steps: u64,
     taken: u64,
     trace: Trace,
@@ -103,11 +106,12 @@ struct Run {
 
 const SOON: std::ops::Range<Duration> = Duration::from_nanos(50)..Duration::from_micros(20);
 const LATER: std::ops::Range<Duration> = Duration::from_micros(10)..Duration::from_millis(3);
-const MUCH_LATER: std::ops::Range<Duration> = Duration::from_micros(100)..Duration::from_millis(50);
 
 impl Run {
     fn new(seed: u64, steps: u64, trace: Trace) -> Self {
         let mut world = World::new(trace.clone());
+        let rng = Rng::new(seed);
+        let plan = Plan::draw(&mut rng.fork("plan"));
         let [fate, card_node] = [(); 2].map(|()| world.add_node());
         let host_nodes = [(); HOSTS].map(|()| world.add_node());
         Self {
@@ -115,13 +119,14 @@ impl Run {
             taken: 0,
             trace,
             world,
-            rng: Rng::new(seed),
+            rng,
             fate,
             card_node,
             host_nodes,
             card: None,
             hosts: [const { None }; HOSTS],
-            wires: Wires::default(),
+            wires: Wires::new(plan.delay.clone()),
+            plan,
             ledger: Rc::default(),
             card_turn_at: None,
             absent: None,
@@ -230,7 +235,7 @@ impl Run {
         self.report.count("connections", 1);
         self.trace.note("connect", &[host as u64, wire.0]);
         self.world.schedule_in(self.card_node, Duration::ZERO, Event::Accept(wire, host));
-        let quota = if self.is_closing() { 0 } else { self.rng.range(1..60) };
+        let quota = if self.is_closing() { 0 } else { self.rng.range(1..self.plan.quota_max) };
         if let Some(host) = &mut self.hosts[host] {
             host.connected(wire, quota);
         }
@@ -421,15 +426,16 @@ impl Run {
         if self.is_closing() {
             return self.leave_for_ever();
         }
-        let delay = self.rng.skewed(MUCH_LATER);
+        let delay = self.rng.skewed(self.plan.between_deeds.clone());
         self.world.schedule_in(self.fate, delay, Event::Fate);
-        match self.rng.below(10) {
-            0 => self.kill_card(),
-            1 => {
+        match self.plan.deed(&mut self.rng) {
+            None => {}
+            Some(Deed::KillCard) => self.kill_card(),
+            Some(Deed::KillHost) => {
                 let host = self.rng.index(HOSTS);
                 self.kill_host(host);
             }
-            _ => {
+            Some(Deed::Cut) => {
                 let wires = self.wires.all();
                 if let Some(wire) = self.rng.choose(&wires).copied() {
                     self.report.count("cuts", 1);
@@ -482,7 +488,7 @@ impl Run {
         for wire in self.wires.all() {
             self.cut(wire);
         }
-        let delay = self.rng.skewed(MUCH_LATER);
+        let delay = self.rng.skewed(self.plan.between_deeds.clone());
         self.world.schedule_in(self.fate, delay, Event::Revive(None));
     }
 
@@ -496,7 +502,7 @@ impl Run {
         for wire in self.wires.of_host(host) {
             self.cut(wire);
         }
-        let delay = self.rng.skewed(MUCH_LATER);
+        let delay = self.rng.skewed(self.plan.between_deeds.clone());
         self.world.schedule_in(self.fate, delay, Event::Revive(Some(host)));
     }
 

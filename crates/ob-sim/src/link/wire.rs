@@ -27,15 +27,18 @@ struct Wire {
 }
 
 /// All connections that are not cut.
-#[derive(Default)]
 pub(super) struct Wires {
+    /// How long bytes travel.
+    delay: Range<Duration>,
     wires: BTreeMap<WireId, Wire>,
     next: u64,
 }
 
-const DELAY: Range<Duration> = Duration::from_micros(1)..Duration::from_micros(400);
-
 impl Wires {
+    pub(super) fn new(delay: Range<Duration>) -> Self {
+        Self { delay, wires: BTreeMap::new(), next: 0 }
+    }
+
     pub(super) fn connect(&mut self, host: usize, now: Instant) -> WireId {
         self.next += 1;
         let wire = WireId(self.next);
@@ -79,7 +82,7 @@ impl Wires {
         while !rest.is_empty() {
             let whole = rng.one_in(2);
             let len = if whole { rest.len() } else { rng.range(1..rest.len() as u64 + 1) as usize };
-            *last = (*last).max(now + rng.skewed(DELAY));
+            *last = (*last).max(now + rng.skewed(self.delay.clone()));
             pieces.push((*last, rest[..len].to_vec()));
             rest = &rest[len..];
         }

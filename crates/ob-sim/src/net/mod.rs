@@ -85,6 +85,13 @@ impl Network {
         self.state.borrow_mut().reset_between(one, other);
     }
 
+    /// Changes how the network behaves from now on.
+    pub fn change_plan(&self, change: impl FnOnce(&mut NetPlan)) {
+        let mut state = self.state.borrow_mut();
+        state.catch_up();
+        change(&mut state.plan);
+    }
+
     /// Does everything that is due by now.
     pub fn advance(&self) {
         self.state.borrow_mut().catch_up();

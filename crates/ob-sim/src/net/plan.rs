@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::PerMillion;
+use crate::{PerMillion, Rng};
 
 /// How the connections of a network behave.
 #[derive(Clone, Debug)]
@@ -47,6 +47,29 @@ impl Default for NetPlan {
     }
 }
 
+impl NetPlan {
+    /// One of the networks that services have to live with: near or far, and some faults of their own, each in some seeds only.
+    pub fn draw(rng: &mut Rng) -> Self {
+        const NEAR: [u64; 2] = [20, 2_000];
+        fn pick<T: Copy + Default>(rng: &mut Rng, items: &[T]) -> T {
+            items.get(rng.index(items.len())).copied().unwrap_or_default()
+        }
+        let [least_us, most_us] = pick(rng, &[NEAR, NEAR, [5, 100], [120_000, 200_000]]);
+        Self {
+            latency: Duration::from_micros(least_us)..Duration::from_micros(most_us),
+            bandwidth: pick(rng, &[1 << 30, 1 << 30, 8 << 20]),
+            window: pick(rng, &[64 << 10, 64 << 10, 4 << 10]),
+            short: PerMillion::percent(pick(rng, &[30, 0, 90])),
+            spurious: PerMillion::percent(pick(rng, &[2, 0, 20])),
+            reset: PerMillion(pick(rng, &[0, 0, 0, 100, 1_000])),
+            refuse: PerMillion(pick(rng, &[0, 0, 100_000])),
+            exhausted: PerMillion(pick(rng, &[0, 0, 100_000])),
+            retry: Duration::from_millis(pick(rng, &[200, 20])),
+            timeout: Duration::from_secs(pick(rng, &[10, 3])),
+        }
+    }
+}
+
 /// What a network did, so that a test can see that a fault was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetStats {
@@ -54,6 +77,8 @@ pub struct NetStats {
     pub connected: u64,
     /// Connections refused.
     pub refused: u64,
+    /// Connections for which there was no descriptor or memory.
+    pub exhausted: u64,
     /// Connections reset.
     pub resets: u64,
     /// Connections given up because nothing got through.

@@ -16,7 +16,7 @@ const EPHEMERAL: u16 = 32768;
 
 pub(super) struct State {
     pub(super) stats: NetStats,
-    plan: NetPlan,
+    pub(super) plan: NetPlan,
     rng: Rng,
     trace: Trace,
     nodes: BTreeMap<NodeId, Node>,
@@ -156,6 +156,7 @@ impl State {
         let target = node_of(address.ip(), node).filter(|target| self.nodes.contains_key(target));
         let target = target.ok_or(NetError::Unreachable)?;
         if self.rng.chance(self.plan.exhausted) {
+            self.stats.exhausted += 1;
             return Err(NetError::Exhausted);
         }
         let id = self.add(Endpoint::new(node, target, None, Phase::Connecting));

@@ -1,0 +1,71 @@
+//! What a seed chooses: how the network behaves, what clients ask, and what happens how often.
+
+use ob_sim::{NetPlan, Rng};
+
+/// Ways to draw a command, by [`super::client::Client::draw`].
+pub(super) const ARMS: u64 = 32;
+
+/// What holds for a whole run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) net: NetPlan,
+    /// Which of the ways to draw a command there are.
+    pub(super) arms: Vec<u64>,
+    /// One turn in so many has a fault.
+    pub(super) fault_one_in: u64,
+    faults: [u64; FAULTS.len()],
+}
+
+/// What happens to those who take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Reset,
+    CutClient,
+    CardDies,
+    LinkCut,
+    HostDies,
+    CardPowerFails,
+    PowerFails,
+}
+
+/// All faults, how often they are drawn unless the seed prefers some, and whether they lose what is not durable.
+const FAULTS: [(Fault, u64, bool); 7] = [
+    (Fault::Reset, 1, false),
+    (Fault::CutClient, 1, false),
+    (Fault::CardDies, 2, false),
+    (Fault::LinkCut, 2, false),
+    (Fault::HostDies, 2, true),
+    (Fault::CardPowerFails, 1, true),
+    (Fault::PowerFails, 4, true),
+];
+
+impl Plan {
+    /// `may_lose`: whether what is not durable may be lost.
+    pub(super) fn draw(rng: &mut Rng, may_lose: bool) -> Self {
+        let left_out = pick(rng, &[0, 0, 25, 60]);
+        let arms = (0..ARMS).filter(|arm| *arm == 0 || rng.below(100) >= left_out).collect();
+        Self {
+            net: NetPlan::draw(rng),
+            arms,
+            fault_one_in: pick(rng, &[1200, 1200, 400, 5000]),
+            faults: FAULTS.map(|(_, weight, loses)| {
+                let weight = weight * pick(rng, &[1, 1, 3, 0]);
+                if loses && !may_lose { 0 } else { weight }
+            }),
+        }
+    }
+
+    /// What goes wrong now, if anything.
+    pub(super) fn fault(&self, rng: &mut Rng) -> Option<Fault> {
+        let mut drawn = rng.below(self.faults.iter().sum());
+        FAULTS.iter().zip(self.faults).find_map(|((fault, ..), weight)| {
+            let is_it = drawn < weight;
+            drawn = drawn.saturating_sub(weight);
+            is_it.then_some(*fault)
+        })
+    }
+}
+
+pub(super) fn pick(rng: &mut Rng, items: &[u64]) -> u64 {
+    items.get(rng.index(items.len())).copied().unwrap_or_default()
+}

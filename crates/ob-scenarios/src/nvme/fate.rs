@@ -1,0 +1,104 @@
+//! What happens to hosts, card, network and disk while requests are under way.
+
+use std::time::Duration;
+
+use ob_nvme::initiator::Error;
+use ob_sim::{Death, Failure, NodeId};
+
+use super::model::Block;
+use super::plan::Fault;
+use super::{CARD, Op, Run};
+
+impl Run {
+    /// Now and then something goes wrong, and what went wrong before is over.
+    pub(super) fn disturb(&mut self) -> Result<(), Failure> {
+        self.unstick_disk();
+        if !self.rng.one_in(self.plan.fault_one_in) {
+            return Ok(());
+        }
+        let number = self.rng.index(self.hosts.len());
+        match self.plan.fault(&mut self.rng) {
+            Some(Fault::Reset) => {
+                self.report.count("resets", 1);
+                self.network.reset_between(NodeId(1 + number), CARD);
+            }
+            Some(Fault::Cut) => self.cut(number, true, true),
+            Some(Fault::CutOneWay) => {
+                let is_to_card = self.rng.one_in(2);
+                self.cut(number, is_to_card, !is_to_card);
+            }
+            Some(Fault::HostDies) => self.kill_host(number)?,
+            Some(Fault::CardDies) => self.kill_card(Death::Process),
+            Some(Fault::PowerFails) => self.kill_card(Death::Power),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, number: usize, is_to_card: bool, is_to_host: bool) {
+        if self.heal_at.is_some() {
+            return;
+        }
+        let node = NodeId(1 + number);
+        self.report.count(if is_to_card && is_to_host { "cuts" } else { "cuts of one way" }, 1);
+        if is_to_card {
+            self.network.cut(node, CARD);
+        }
+        if is_to_host {
+            self.network.cut(CARD, node);
+        }
+        self.heal_at = Some(self.now() + Duration::from_millis(self.rng.range(1..4000)));
+    }
+
+    /// A disk that has something for ever is reset after a while.
+    fn unstick_disk(&mut self) {
+        let stuck = self.disk.borrow().stats().stuck;
+        let now = self.now();
+        if stuck > self.stuck && self.unstick_at.is_none() {
+            self.unstick_at = Some(now + self.rng.skewed(Duration::from_millis(1)..Duration::from_secs(8)));
+        }
+        self.stuck = stuck;
+        if self.unstick_at.is_some_and(|at| at <= now) {
+            self.unstick_at = None;
+            self.disk.borrow_mut().unstick();
+        }
+    }
+
+    /// A host dies and begins anew, as itself. The card may not hear of it.
+    fn kill_host(&mut self, number: usize) -> Result<(), Failure> {
+        self.report.count("hosts killed", 1);
+        let how = if self.rng.one_in(2) { Death::Process } else { Death::Power };
+        self.network.kill(NodeId(1 + number), how);
+        self.forget_requests(number, &Error::Closed)?;
+        self.hosts[number] = self.new_host(number)?;
+        Ok(())
+    }
+
+    /// Nobody waits for what a host has asked any more.
+    pub(super) fn forget_requests(&mut self, number: usize, why: &Error) -> Result<(), Failure> {
+        let of_host = self.ops.extract_if(.., |_, op| op.host == number);
+        let of_host: Vec<Op> = of_host.map(|(_, op)| op).collect();
+        of_host.into_iter().try_for_each(|op| self.apply(op, &Err(why.clone())))
+    }
+
+    fn kill_card(&mut self, how: Death) {
+        if self.card.take().is_none() {
+            return;
+        }
+        self.network.kill(CARD, how);
+        match how {
+            Death::Process => {
+                self.report.count("cards killed", 1);
+                self.disk.borrow_mut().lose_process();
+            }
+            Death::Power => {
+                self.report.count("power lost", 1);
+                self.power_losses += 1;
+                self.disk.borrow_mut().lose_power();
+                self.blocks.iter_mut().for_each(Block::lose_power);
+            }
+        }
+        let pause = self.rng.range(1..2000);
+        self.card_back_at = self.now() + Duration::from_millis(pause);
+    }
+}
