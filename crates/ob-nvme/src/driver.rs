@@ -8,9 +8,9 @@
 //!                                             ▼  Store  │
 //! ```
 //!
-//! One turn takes what there is, up to a bound a connection, and sends the answers of the whole turn with one vectored
-//! send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who calls
-//! it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
+//! One turn takes what there is, up to a bound a connection, then looks who is late, and sends the answers of the whole turn with
+//! one vectored send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who
+//! calls it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
@@ -134,14 +134,15 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
     /// Does what there is to do.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let mut turn = Turn::default();
-        if self.target.next_due().is_some_and(|due| due <= now) {
-            self.target.tick(now);
-        }
         while let Some(event) = self.net.poll() {
             turn.events += 1;
             self.handle(now, event);
         }
         turn.events += self.receive_all(now);
+        // After a pause Keep Alives and data lie in the sockets: nobody is late who has sent them.
+        if self.target.next_due().is_some_and(|due| due <= now) {
+            self.target.tick(now);
+        }
         self.target.pump(now);
         turn.events += self.serve_devices(now);
         self.send_all(now);

@@ -7,6 +7,7 @@ use crate::support;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ob_core::{
     ConnectionId, DeviceCompletion, DeviceInfo, DeviceOp, Instant, ListenerId, Net, NetError, NetEvent,
@@ -14,11 +15,15 @@ use ob_core::{
 };
 use ob_nvme::driver::{Store, TargetDriver};
 use ob_nvme::target::TargetConfig;
-use ob_nvme::target::control::BackendId;
-use ob_wire_nvme::NamespaceId;
+use ob_nvme::target::control::{BackendId, PortKey};
+use ob_wire_nvme::command::AdminOpcode;
+use ob_wire_nvme::fabrics::{Connect, ConnectParties, Property, PropertyAccess};
 use ob_wire_nvme::identify::{Cns, Identify};
-use ob_wire_nvme::pdu::Digests;
-use support::{BLOCK, BLOCKS, Rig};
+use ob_wire_nvme::pdu::{DataAlignment, Digests, Framing, IcRequest, Role};
+use ob_wire_nvme::text::Nqn;
+use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, QueueId, SubmissionEntry};
+use support::{BLOCK, BLOCKS, HOST, NQN, Rig};
+use zerocopy::IntoBytes;
 
 /// A network on which nothing comes, and which takes everything at once.
 #[derive(Default)]
@@ -57,6 +62,106 @@ impl Net for Sink {
     fn poll(&mut self) -> Option<NetEvent> {
         None
     }
+}
+
+/// A network on which one connection brings what is put there, a piece a receive, and which takes everything.
+#[derive(Default)]
+struct Inbox {
+    events: VecDeque<NetEvent>,
+    bytes: VecDeque<u8>,
+    is_closed: bool,
+}
+
+impl Inbox {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        self.events.push_back(NetEvent::Readable(ConnectionId(7)));
+    }
+}
+
+impl Net for Inbox {
+    fn listen(&mut self, _: SocketAddr) -> Result<ListenerId, NetListenError> {
+        Ok(ListenerId(0))
+    }
+
+    fn listener_address(&self, _: ListenerId) -> Option<SocketAddr> {
+        None
+    }
+
+    fn connect(&mut self, _: SocketAddr) -> Result<ConnectionId, NetError> {
+        Err(NetError::Refused)
+    }
+
+    fn receive(&mut self, _: ConnectionId, into: &mut [u8]) -> Result<Received, NetError> {
+        if self.bytes.is_empty() && !into.is_empty() {
+            return Ok(Received::Nothing);
+        }
+        let count = into.len().min(self.bytes.len());
+        into.iter_mut().zip(self.bytes.drain(..count)).for_each(|(to, byte)| *to = byte);
+        Ok(Received::Bytes(count))
+    }
+
+    fn send(&mut self, _: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+        Ok(Sent(bytes.len()))
+    }
+
+    fn finish(&mut self, _: ConnectionId) -> Result<(), NetError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: ConnectionId) {
+        self.is_closed = true;
+    }
+
+    fn poll(&mut self) -> Option<NetEvent> {
+        self.events.pop_front()
+    }
+}
+
+/// A driver with one host, whose keep-alive timeout is five seconds; and a Keep Alive of it.
+fn driver_with_host(rig: Rig) -> (TargetDriver<Inbox, Instantly>, Instant, Vec<u8>) {
+    let Rig { target, now, .. } = rig;
+    let mut driver = TargetDriver::new(Inbox::default(), Instantly::default(), target);
+    driver.listen("10.0.0.1:4420".parse().unwrap(), PortKey(1)).unwrap();
+    let (peer, connection) = ("10.0.0.2:40000".parse().unwrap(), ConnectionId(7));
+    let framing = Framing { role: Role::Initiator, digests: Digests::NONE, alignment: DataAlignment::DWORD };
+    let capsule = |entry: &SubmissionEntry, data: &[u8]| {
+        [&framing.command(entry, data.len() as u32)[..], data].concat()
+    };
+    let connect =
+        Connect { queue: QueueId(0), queue_entries: 32, no_flow_control: false, keep_alive_ms: 5000 };
+    let parties = ConnectParties {
+        host_id: [9; 16],
+        controller: ControllerId::DYNAMIC,
+        subsystem: Nqn::new(NQN).unwrap(),
+        host: Nqn::new(HOST).unwrap(),
+    };
+    let request = IcRequest { alignment: DataAlignment::DWORD, digests: Digests::NONE, r2t_max: 1 };
+    let net = driver.net_mut();
+    net.events.push_back(NetEvent::Accepted { listener: ListenerId(0), connection, peer });
+    net.put(&request.encode());
+    let connect = connect.encode(CommandId(1), DataPointer::InCapsule { offset: 0, len: 1024 });
+    net.put(&capsule(&connect, parties.encode().as_bytes()));
+    let enable = PropertyAccess { property: Property::Configuration, value: Some(0x0046_0001) };
+    net.put(&capsule(&enable.encode(CommandId(2)), &[]));
+    while driver.turn(now).has_more {}
+    let alive = SubmissionEntry::new(AdminOpcode::KeepAlive.code(), CommandId(3), NamespaceId::NONE);
+    (driver, now, capsule(&alive, &[]))
+}
+
+#[test]
+fn who_has_sent_in_time_is_not_late_because_the_card_was_stopped() {
+    let much_later = Duration::from_secs(60);
+    let (mut driver, now, keep_alive) = driver_with_host(Rig::new());
+    assert!(!driver.net_mut().is_closed, "the host is connected");
+    // The Keep Alive lies in the socket when the card goes on.
+    driver.net_mut().put(&keep_alive);
+    let now = now + much_later;
+    while driver.turn(now).has_more {}
+    assert!(!driver.net_mut().is_closed, "it has sent its Keep Alive");
+    // Without one it is given up.
+    while driver.turn(now + much_later).has_more {}
+    assert!(driver.net_mut().is_closed, "it has sent nothing");
 }
 
 /// A disk that is done with everything at once.

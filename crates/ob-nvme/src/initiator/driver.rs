@@ -95,13 +95,15 @@ impl Driver {
     }
 
     fn run(mut self) {
+        let mut heard_at = self.now();
         loop {
             let now = self.now();
             self.take_requests(now);
-            if self.session.next_due().is_some_and(|due| due <= now) {
-                self.session.tick(now);
-            }
             self.receive_all(now);
+            // What had come by then is received: after a pause, answers that lay in the sockets have come in time.
+            if self.session.next_due().is_some_and(|due| due <= heard_at) {
+                self.session.tick(heard_at);
+            }
             self.act(now);
             self.send_all(now);
             self.act(now);
@@ -113,7 +115,7 @@ impl Driver {
                 self.report();
                 return;
             }
-            self.wait();
+            heard_at = self.wait();
         }
     }
 
@@ -219,14 +221,14 @@ impl Driver {
         }
     }
 
-    /// Sleeps until something happens.
-    fn wait(&mut self) {
+    /// Sleeps until something happens. What had come before the instant that is returned is known.
+    fn wait(&mut self) -> Instant {
         let can_go_on = self.sockets.iter().any(|socket| socket.may_be_readable);
         let may_sleep = !can_go_on && self.shared.fall_asleep(self.is_closing);
-        let now = self.now();
+        let before = self.now();
         let timeout = match self.session.next_due() {
             _ if !may_sleep => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
-            Some(due) => Timespec::try_from(due.since(now)).ok(),
+            Some(due) => Timespec::try_from(due.since(before)).ok(),
             None => None,
         };
         let bell = self.shared.bell();
@@ -250,6 +252,7 @@ impl Driver {
                 self.ready(now, index, *flags);
             }
         }
+        before
     }
 
     fn ready(&mut self, now: Instant, index: usize, flags: PollFlags) {

@@ -49,11 +49,10 @@ impl Session {
         self.is_keep_alive_out = self.send_own(now, Purpose::KeepAlive, entry, Data::None);
     }
 
-    pub(super) fn keep_alive_answered(&mut self, now: Instant) {
+    /// The next one goes out half a timeout after this one did: counted from the answer, the way there and back would be added
+    /// to what the controller hears nothing.
+    pub(super) fn keep_alive_answered(&mut self) {
         self.is_keep_alive_out = false;
-        if self.keep_alive_at.is_some() {
-            self.keep_alive_at = Some(now + self.options.keep_alive / 2);
-        }
     }
 
     fn ask_for_event(&mut self, now: Instant) {

@@ -505,7 +505,7 @@ impl Session {
         match completion.key {
             Purpose::Request(id) => self.answered(now, id, completion),
             Purpose::Setup => return self.setup_completed(now, index, &completion),
-            Purpose::KeepAlive => self.keep_alive_answered(now),
+            Purpose::KeepAlive => self.keep_alive_answered(),
             Purpose::AsyncEvent => self.event_came(now, &completion),
             Purpose::EventLog(event) => self.event_log_came(now, event, &completion),
             Purpose::Verify(namespace) => self.verified(now, namespace, &completion),
