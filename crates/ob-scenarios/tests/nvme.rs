@@ -25,6 +25,9 @@ const HAPPENS: &[&str] = &[
     "hosts killed",
     "cards killed",
     "power lost",
+    "hosts paused",
+    "card paused",
+    "brief pauses",
     "hosts gone for ever",
     "hosts cut off for ever",
 ];

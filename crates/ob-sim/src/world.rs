@@ -3,11 +3,12 @@
 //! ```text
 //!   schedule(node, at, event) ──▶ (time, number) ──▶ next_event(): clock moves, event comes out
 //!                                                     │
-//!        kill(node) ── its events of that life ───────┴──▶ dropped, and traced
+//!        kill(node) ── its events of that life ───────┼──▶ dropped, and traced
+//!        pause(node, until) ── what is for it ────────┴──▶ kept, and given out in its order when it goes on
 //! ```
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use ob_core::{Clock, Incarnation, Instant};
@@ -44,12 +45,17 @@ pub struct World<Event> {
     queue: BinaryHeap<Scheduled<Event>>,
     scheduled: u64,
     nodes: Vec<Node>,
+    /// What was kept for nodes that were paused, and go on now.
+    released: VecDeque<Scheduled<Event>>,
+    /// What is kept for those that are paused.
+    kept: Vec<Scheduled<Event>>,
     dropped: u64,
 }
 
 struct Node {
     incarnation: Incarnation,
     alive: bool,
+    paused_until: Option<Instant>,
 }
 
 struct Scheduled<Event> {
@@ -62,7 +68,15 @@ struct Scheduled<Event> {
 impl<Event> World<Event> {
     /// A world without nodes, in the time of the trace's clock.
     pub fn new(trace: Trace) -> Self {
-        Self { trace, queue: BinaryHeap::new(), scheduled: 0, nodes: Vec::new(), dropped: 0 }
+        Self {
+            trace,
+            queue: BinaryHeap::new(),
+            scheduled: 0,
+            nodes: Vec::new(),
+            released: VecDeque::new(),
+            kept: Vec::new(),
+            dropped: 0,
+        }
     }
 
     /// The clock.
@@ -77,7 +91,7 @@ impl<Event> World<Event> {
 
     /// Adds a node in its first life.
     pub fn add_node(&mut self) -> NodeId {
-        self.nodes.push(Node { incarnation: Incarnation(1), alive: true });
+        self.nodes.push(Node { incarnation: Incarnation(1), alive: true, paused_until: None });
         NodeId(self.nodes.len() - 1)
     }
 
@@ -101,9 +115,16 @@ impl<Event> World<Event> {
     pub fn revive(&mut self, node: NodeId) -> Incarnation {
         let life = &mut self.nodes[node.0];
         life.incarnation = Incarnation(life.incarnation.0 + 1);
-        life.alive = true;
+        (life.alive, life.paused_until) = (true, None);
         self.trace.note("revive", &[node.0 as u64, life.incarnation.0]);
         life.incarnation
+    }
+
+    /// Stops a node until then, as a debugger does, or whoever moves a virtual machine: what happens meanwhile waits for it.
+    pub fn pause(&mut self, node: NodeId, until: Instant) {
+        self.trace.note("pause", &[node.0 as u64, until.nanoseconds()]);
+        let life = &mut self.nodes[node.0];
+        life.paused_until = life.paused_until.max(Some(until));
     }
 
     /// Schedules an event for a node's present life. A time that is past already means now.
@@ -130,14 +151,17 @@ impl<Event> World<Event> {
 
     /// As [`World::next_event`], but no event later than `limit`; then the clock stands at `limit`.
     pub fn next_event_until(&mut self, limit: Instant) -> Option<(NodeId, Event)> {
-        while self.queue.peek().is_some_and(|next| next.at <= limit) {
-            let Some(Scheduled { at, to, event, .. }) = self.queue.pop() else { break };
-            self.clock().advance_to(at);
-            if self.is_alive(to.node) && self.address(to.node) == to {
-                return Some((to.node, event));
+        while let Some(next) = self.take_next(limit) {
+            self.clock().advance_to(next.at);
+            let Address { node, incarnation } = next.to;
+            if !self.is_alive(node) || self.address(node) != next.to {
+                self.dropped += 1;
+                self.trace.note("event of an earlier life", &[node.0 as u64, incarnation.0]);
+            } else if self.nodes[node.0].paused_until.is_some() {
+                self.kept.push(next);
+            } else {
+                return Some((node, next.event));
             }
-            self.dropped += 1;
-            self.trace.note("event of an earlier life", &[to.node.0 as u64, to.incarnation.0]);
         }
         if limit.nanoseconds() != u64::MAX {
             self.clock().advance_to(limit);
@@ -145,9 +169,38 @@ impl<Event> World<Event> {
         None
     }
 
+    /// The first of what is due by `limit`, for whomever.
+    fn take_next(&mut self, limit: Instant) -> Option<Scheduled<Event>> {
+        let goes_on = self.nodes.iter().filter_map(|node| node.paused_until).min();
+        let scheduled = self.queue.peek().map(|next| next.at);
+        if let Some(at) = goes_on.filter(|at| *at <= limit && scheduled.is_none_or(|next| *at <= next)) {
+            self.go_on(at);
+        }
+        if self.released.is_empty() && scheduled.is_none_or(|next| next > limit) {
+            return None;
+        }
+        self.released.pop_front().or_else(|| self.queue.pop())
+    }
+
+    /// Releases what was kept for the nodes that go on now.
+    fn go_on(&mut self, at: Instant) {
+        self.clock().advance_to(at);
+        for node in self.nodes.iter_mut().filter(|node| node.paused_until.is_some_and(|until| until <= at)) {
+            node.paused_until = None;
+        }
+        let nodes = &self.nodes;
+        let is_free = |kept: &mut Scheduled<Event>| nodes[kept.to.node.0].paused_until.is_none();
+        self.released.extend(self.kept.extract_if(.., is_free));
+    }
+
     /// When the next event is due, to whichever life.
     pub fn next_due(&self) -> Option<Instant> {
-        self.queue.peek().map(|next| next.at)
+        let goes_on = self.nodes.iter().filter_map(|node| node.paused_until).min();
+        if self.released.is_empty() {
+            [self.queue.peek().map(|next| next.at), goes_on].into_iter().flatten().min()
+        } else {
+            Some(self.now())
+        }
     }
 
     /// How many events were dropped because the life they were for was over.
@@ -210,6 +263,32 @@ mod tests {
         world.schedule(node, at(7), "new");
         assert_eq!(world.next_event(), Some((node, "new")));
         assert_eq!((world.next_event(), world.dropped()), (None, 2));
+    }
+
+    #[test]
+    fn what_is_for_a_paused_node_waits_in_its_order() {
+        let mut world = World::new(Trace::new(SimClock::new()));
+        let [paused, other] = [(); 2].map(|()| world.add_node());
+        for (node, time, name) in [(paused, 20, "as it goes on"), (paused, 3, "first"), (paused, 5, "second")]
+        {
+            world.schedule(node, at(time), name);
+        }
+        world.schedule(other, at(9), "meanwhile");
+        world.schedule(other, at(21), "after");
+        world.pause(paused, at(20));
+        world.pause(paused, at(10));
+        assert_eq!((world.next_event(), world.now()), (Some((other, "meanwhile")), at(9)));
+        assert_eq!(world.next_due(), Some(at(20)));
+        assert_eq!((world.next_event(), world.now()), (Some((paused, "first")), at(20)));
+        assert_eq!(world.next_event(), Some((paused, "second")));
+        assert_eq!(world.next_event(), Some((paused, "as it goes on")));
+        assert_eq!((world.next_event(), world.now()), (Some((other, "after")), at(21)));
+        world.schedule(paused, at(30), "to the dead");
+        world.pause(paused, at(40));
+        assert_eq!((world.next_event_until(at(35)), world.now()), (None, at(35)));
+        world.revive(paused);
+        world.schedule(paused, at(36), "alive");
+        assert_eq!((world.next_event(), world.now()), (Some((paused, "alive")), at(36)));
     }
 
     #[test]

@@ -187,14 +187,6 @@ impl Client {
             }
         }
         let Some(connection) = self.connection.filter(|_| self.is_connected) else { return Ok(()) };
-        let oldest = self.waiting.front().map(|place| Instant::from_nanoseconds(history[*place].called));
-        if oldest.is_some_and(|oldest| now.since(oldest) > PATIENCE) {
-            // A machine that has lost its power says nothing.
-            self.out_of_patience += 1;
-            self.net.close(connection);
-            self.cut();
-            return Ok(());
-        }
         let mut chunk = [0; 4096];
         loop {
             match self.net.receive(connection, &mut chunk) {
@@ -208,6 +200,15 @@ impl Client {
             }
         }
         self.take_replies(history)?;
+        // What has come while it was stopped has come in time.
+        let oldest = self.waiting.front().map(|place| Instant::from_nanoseconds(history[*place].called));
+        if oldest.is_some_and(|oldest| now.since(oldest) > PATIENCE) {
+            // A machine that has lost its power says nothing.
+            self.out_of_patience += 1;
+            self.net.close(connection);
+            self.cut();
+            return Ok(());
+        }
         while !self.outgoing.is_empty() {
             match self.net.send(connection, &self.outgoing) {
                 Ok(Sent(0)) | Err(_) => break,

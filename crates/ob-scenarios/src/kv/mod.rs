@@ -97,6 +97,10 @@ struct Run {
     mode: Mode,
     plan: Plan,
     heal_at: Option<Instant>,
+    /// Until when the card, the host and each client do nothing.
+    card_paused_until: Instant,
+    host_paused_until: Instant,
+    clients_paused_until: Vec<Instant>,
     rng: Rng,
     trace: Trace,
     network: Network,
@@ -185,6 +189,9 @@ impl Run {
             mode,
             plan,
             heal_at: None,
+            card_paused_until: Instant::default(),
+            host_paused_until: Instant::default(),
+            clients_paused_until: vec![Instant::default(); CLIENTS as usize],
             host_ms: 0,
             host_ahead_ms: rng.below(HOST_AHEAD_MS),
             has_stepped: false,
@@ -370,16 +377,18 @@ impl Run {
         self.begin_lives()?;
         self.move_host_clock();
         let mut has_more = false;
+        let now = self.now();
+        let (is_card_paused, is_host_paused) = (now < self.card_paused_until, now < self.host_paused_until);
         if let Some(card) = &mut self.card {
             self.programs.disturb(&card.programs, &mut self.report)?;
             let is_served = self.host.as_ref().is_some_and(Host::serves);
             let before = card.driver.director().counts().card;
-            has_more |= card.turn();
+            has_more |= !is_card_paused && card.turn();
             if !is_served {
                 let alone = card.driver.director().counts().card - before;
                 self.report.count("answered without a host", alone);
             }
-            if let Some(host) = &mut self.host {
+            if let Some(host) = self.host.as_mut().filter(|_| !is_host_paused) {
                 host.turn(card, self.host_ms)?;
                 has_more |= host.has_more();
             }
@@ -388,15 +397,30 @@ impl Run {
             }
             self.orphans.retain(LocalFiles::has_requests);
         }
-        for (number, client) in self.clients.iter_mut().enumerate() {
-            client.turn(&mut self.history)?;
-            has_more |= self.network.has_events(NodeId(1 + number));
+        let paused = self.clients_paused_until.iter().map(|until| now < *until);
+        for (number, (client, is_paused)) in self.clients.iter_mut().zip(paused).enumerate() {
+            if !is_paused {
+                client.turn(&mut self.history)?;
+                has_more |= self.network.has_events(NodeId(1 + number));
+            }
         }
+        has_more |= !is_card_paused && self.network.has_events(CARD);
+        self.pass_time(has_more);
+        Ok(())
+    }
+
+    /// Time goes on to when something is due.
+    fn pass_time(&mut self, has_more: bool) {
         let now = self.now();
-        if has_more || self.network.has_events(CARD) {
+        let clients = self.clients_paused_until.iter().copied();
+        let ends = clients.chain([self.card_paused_until, self.host_paused_until]);
+        // What is due to somebody who is stopped is due all the time.
+        let least =
+            if ends.max() > Some(now) { Duration::from_micros(200) } else { Duration::from_nanos(50) };
+        if has_more {
             // Even those who always have something to do take some time.
-            self.trace.clock().advance_to(now + Duration::from_nanos(self.rng.range(50..2000)));
-            return Ok(());
+            let work = least + Duration::from_nanos(self.rng.below(1950));
+            return self.trace.clock().advance_to(now + work);
         }
         let halves = match (&mut self.card, &self.host) {
             (None, _) => Some(self.card_back_at),
@@ -410,8 +434,7 @@ impl Run {
         let clients = self.clients.iter().filter_map(Client::next_due).min();
         let due = [self.network.next_due(), halves, store, clients, self.heal_at].into_iter().flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
-        self.trace.clock().advance_to(at.min(now + Duration::from_millis(2)) + Duration::from_nanos(50));
-        Ok(())
+        self.trace.clock().advance_to(at.min(now + Duration::from_millis(2)) + least);
     }
 
     /// The host's clock jumps, and is set back, and does not go back for it.
@@ -468,7 +491,24 @@ impl Run {
             Some(Fault::HostDies) => self.kill_host(),
             Some(Fault::CardPowerFails) => self.kill_card(Death::Power),
             Some(Fault::PowerFails) => self.lose_power(),
+            Some(Fault::ClientPaused) => {
+                self.report.count("clients paused", 1);
+                self.clients_paused_until[number] = self.end_of_pause();
+            }
+            Some(Fault::CardPaused) => {
+                self.report.count("card paused", 1);
+                self.card_paused_until = self.end_of_pause();
+            }
+            Some(Fault::HostPaused) => {
+                self.report.count("host paused", 1);
+                self.host_paused_until = self.end_of_pause();
+            }
         }
+    }
+
+    /// Somebody does nothing for a while, and then goes on as if nothing had been.
+    fn end_of_pause(&mut self) -> Instant {
+        self.now() + self.rng.skewed(Duration::from_micros(10)..Duration::from_secs(3))
     }
 
     /// Nothing gets through between a client and the card, one way or both, for a while.
@@ -493,6 +533,8 @@ impl Run {
     /// Clients reach the card again, and nothing on the way resets or refuses anything.
     fn mend_network(&mut self) {
         self.heal_at = None;
+        (self.card_paused_until, self.host_paused_until) = (Instant::default(), Instant::default());
+        self.clients_paused_until.fill(Instant::default());
         self.network.heal_all();
         self.network.change_plan(|plan| {
             (plan.reset, plan.refuse, plan.exhausted) =

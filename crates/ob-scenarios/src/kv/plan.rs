@@ -26,10 +26,14 @@ pub(super) enum Fault {
     HostDies,
     CardPowerFails,
     PowerFails,
+    /// A client does nothing for a while; so do the halves.
+    ClientPaused,
+    CardPaused,
+    HostPaused,
 }
 
 /// All faults, how often they are drawn unless the seed prefers some, and whether they lose what is not durable.
-const FAULTS: [(Fault, u64, bool); 7] = [
+const FAULTS: [(Fault, u64, bool); 10] = [
     (Fault::Reset, 1, false),
     (Fault::CutClient, 1, false),
     (Fault::CardDies, 2, false),
@@ -37,6 +41,9 @@ const FAULTS: [(Fault, u64, bool); 7] = [
     (Fault::HostDies, 2, true),
     (Fault::CardPowerFails, 1, true),
     (Fault::PowerFails, 4, true),
+    (Fault::ClientPaused, 1, false),
+    (Fault::CardPaused, 1, false),
+    (Fault::HostPaused, 1, false),
 ];
 
 impl Plan {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ob_core::Instant;
 use ob_nvme::initiator::Error;
 use ob_sim::{Death, Failure, NodeId};
 
@@ -30,9 +31,26 @@ impl Run {
             Some(Fault::HostDies) => self.kill_host(number)?,
             Some(Fault::CardDies) => self.kill_card(Death::Process),
             Some(Fault::PowerFails) => self.kill_card(Death::Power),
+            Some(Fault::Pause) => {
+                let node = NodeId(self.rng.index(self.hosts.len() + 1));
+                let pause = self.rng.skewed(Duration::from_millis(1)..Duration::from_secs(8));
+                self.pause(node, pause);
+            }
             None => {}
         }
         Ok(())
+    }
+
+    /// A host, or the card, does nothing for a while: its sockets fill, and then it goes on as if nothing had been.
+    pub(super) fn pause(&mut self, node: NodeId, pause: Duration) {
+        self.report.count(if node == CARD { "card paused" } else { "hosts paused" }, 1);
+        self.trace.note("pause", &[node.0 as u64, pause.as_nanos() as u64]);
+        self.paused_until[node.0] = self.now() + pause;
+    }
+
+    /// Whether a node is stopped now.
+    pub(super) fn is_paused(&self, node: NodeId) -> bool {
+        self.now() < self.paused_until[node.0]
     }
 
     fn cut(&mut self, number: usize, is_to_card: bool, is_to_host: bool) {
@@ -71,6 +89,7 @@ impl Run {
         self.network.kill(NodeId(1 + number), how);
         self.forget_requests(number, &Error::Closed)?;
         self.hosts[number] = self.new_host(number)?;
+        self.paused_until[1 + number] = Instant::default();
         Ok(())
     }
 
@@ -98,6 +117,7 @@ impl Run {
                 self.blocks.iter_mut().for_each(Block::lose_power);
             }
         }
+        self.paused_until[CARD.0] = Instant::default();
         let pause = self.rng.range(1..2000);
         self.card_back_at = self.now() + Duration::from_millis(pause);
     }

@@ -4,7 +4,9 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 use ob_core::{ConnectionId, Instant, Net, NetEvent, Received};
-use ob_nvme::initiator::{Action, Answer, Error, LinkKey, Options, Request, RequestId, Session, Unreachable};
+use ob_nvme::initiator::{
+    Action, Answer, Error, Event, LinkKey, Options, Request, RequestId, Session, Unreachable,
+};
 use ob_sim::{Rng, SimNet};
 
 /// Slices that one send takes at most.
@@ -45,22 +47,25 @@ impl Host {
         self.session.next_due()
     }
 
-    pub(super) fn turn(&mut self, now: Instant) {
-        if self.session.next_due().is_some_and(|due| due <= now) {
-            self.session.tick(now);
-        }
+    /// Does what there is to do; how many associations it has lost.
+    pub(super) fn turn(&mut self, now: Instant) -> u64 {
         while let Some(event) = self.net.poll() {
             self.handle(now, event);
         }
         for index in 0..self.links.len() {
             self.receive(now, index);
         }
+        // After a pause answers lie in the sockets: they have come in time.
+        if self.session.next_due().is_some_and(|due| due <= now) {
+            self.session.tick(now);
+        }
         self.act(now);
         for index in 0..self.links.len() {
             self.send(now, index);
         }
         self.act(now);
-        while self.session.next_event().is_some() {}
+        let events = std::iter::from_fn(|| self.session.next_event());
+        events.filter(|event| matches!(event, Event::Disconnected(_))).count() as u64
     }
 
     fn handle(&mut self, now: Instant, event: NetEvent) {

@@ -1,17 +1,27 @@
 //! The last part of a run: most of what is broken is mended, and some of it never is.
 //!
-//! One host goes away for ever, or is cut off. What it leaves behind must be over when the card has given it up; everybody else must be
+//! First nothing goes wrong at all, but that somebody stops for less than half the keep-alive timeout: nobody may lose an association by that.
+//! Then one host goes away for ever, or is cut off. What it leaves behind must be over when the card has given it up; everybody else must be
 //! answered, and every block is looked at.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use ob_core::Instant;
 use ob_nvme::initiator::Error;
 use ob_sim::{Death, Failure, NodeId, PerMillion, Progress};
 
-use super::{CARD, Kind, Run, STILL_MAX};
+use super::host::Host;
+use super::{CARD, KEEP_ALIVE, Kind, Run, STILL_MAX};
 
 /// A silent host is given up by then: nothing but what devices have of it goes on, and who overlaps that waits for it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
+/// What is left of half a keep-alive timeout for everything but pauses and ways.
+const MARGIN: Duration = Duration::from_millis(60);
+/// How often somebody asks for something while nothing goes wrong.
+const ASKED_EVERY: Range<Duration> = Duration::from_millis(20)..Duration::from_millis(500);
+/// Pauses of a run that must not be noticed.
+const BRIEF_PAUSES: usize = 2;
 /// Attempts to read a block whose device fails now and then.
 const ATTEMPTS_MAX: u64 = 100;
 
@@ -20,11 +30,10 @@ impl Run {
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.mend();
         self.progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
+        self.settle()?;
+        self.pause_briefly()?;
         if let Some(number) = self.leave_for_ever()? {
-            let until = self.now() + GIVEN_UP_AFTER;
-            while self.now() < until {
-                self.turn()?;
-            }
+            self.rest(GIVEN_UP_AFTER)?;
             self.come_ashore(number);
         }
         self.settle()?;
@@ -40,6 +49,68 @@ impl Run {
         Ok(())
     }
 
+    /// Somebody does nothing for a while that is shorter than what a host or the card must bear: half a timeout passes between two
+    /// Keep Alives, and the other half is for this pause and the way.
+    fn pause_briefly(&mut self) -> Result<(), Failure> {
+        self.calm_disk();
+        self.stride = Duration::from_millis(50);
+        self.wait_for_hosts()?;
+        for _ in 0..BRIEF_PAUSES {
+            // At any moment between two Keep Alives.
+            let before = self.rng.duration(Duration::ZERO..KEEP_ALIVE);
+            self.rest(before)?;
+            let node = NodeId(self.rng.index(self.hosts.len() + 1));
+            // A Keep Alive that comes to a stopped card has its way and that of its answer before it.
+            let ways = if node == CARD { 3 } else { 2 };
+            let longest = (KEEP_ALIVE / 2).saturating_sub(self.plan.net.latency.end * ways + MARGIN);
+            let pause = self.rng.duration(longest * 9 / 10..longest);
+            let losses = self.losses;
+            self.report.count("brief pauses", 1);
+            self.pause(node, pause);
+            self.rest(pause + KEEP_ALIVE + KEEP_ALIVE / 2)?;
+            if self.losses != losses {
+                let text = format!("an association is lost, since node {} stopped for {pause:?}", node.0);
+                return Err(Failure::new(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets time pass; now and then somebody asks for something.
+    fn rest(&mut self, time: Duration) -> Result<(), Failure> {
+        let until = self.now() + time;
+        let mut ask_at = self.now();
+        while self.now() < until {
+            if self.absent.is_none() && ask_at <= self.now() {
+                self.issue();
+                ask_at = self.now() + self.rng.duration(ASKED_EVERY);
+            }
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Until every host has its association.
+    fn wait_for_hosts(&mut self) -> Result<(), Failure> {
+        let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
+        while !(self.card.is_some() && self.hosts.iter().all(Host::is_ready)) {
+            let ready = || {
+                format!("hosts are ready: {:?}", self.hosts.iter().map(Host::is_ready).collect::<Vec<_>>())
+            };
+            progress.check(ready)?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// The disk does everything at once and well.
+    fn calm_disk(&mut self) {
+        self.disk.borrow_mut().change_plan(|plan| {
+            (plan.slow, plan.read_error, plan.write_error, plan.flush_error) =
+                (PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER);
+        });
+    }
+
     /// Nothing new goes wrong, but for what disks do all the time.
     fn mend(&mut self) {
         self.network.heal_all();
@@ -51,6 +122,7 @@ impl Run {
         disk.change_plan(|plan| plan.stuck = PerMillion::NEVER);
         disk.unstick();
         (self.heal_at, self.unstick_at) = (None, None);
+        self.paused_until.fill(Instant::default());
     }
 
     /// A host that is there.

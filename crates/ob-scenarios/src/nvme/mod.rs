@@ -28,11 +28,11 @@ use std::time::Duration;
 use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
 use ob_nvme::driver::{Store, TargetDriver};
 use ob_nvme::initiator::{Data, Error, Options, Queue, Request};
+use ob_nvme::target::Target;
 use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemSpec,
     TransportAddress,
 };
-use ob_nvme::target::Target;
 use ob_sim::{Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
@@ -48,6 +48,7 @@ const BLOCK: usize = 512;
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 4420;
 const NQN: &str = "nqn.2026-11.io.outboard:sim";
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long nobody may be answered while somebody waits. Hosts that find no card wait up to ten seconds before they try again, and
 /// as long for an answer to that.
 const STILL_MAX: Duration = Duration::from_secs(120);
@@ -119,6 +120,12 @@ struct Run {
     card: Option<TargetDriver<SimNet, SimStore>>,
     card_back_at: Instant,
     heal_at: Option<Instant>,
+    /// Until when each node does nothing, by its number.
+    paused_until: Vec<Instant>,
+    /// How far time goes on at once at most: there is more to be asked, until there is not.
+    stride: Duration,
+    /// Associations that were lost.
+    losses: u64,
     /// Operations that the disk has kept for ever so far, and when it is made to let go of them.
     stuck: u64,
     unstick_at: Option<Instant>,
@@ -165,6 +172,9 @@ impl Run {
             absent: None,
             is_absent_dead: false,
             progress,
+            paused_until: vec![Instant::default(); 1 + plan.hosts],
+            stride: Duration::from_millis(5),
+            losses: 0,
             stuck: 0,
             unstick_at: None,
             plan,
@@ -225,7 +235,7 @@ impl Run {
             queues: self.plan.queues,
             depth: self.plan.depth,
             digests: Digests::from_bits(self.rng.below(4) as u8),
-            keep_alive: Duration::from_secs(2),
+            keep_alive: KEEP_ALIVE,
             command_timeout: Duration::from_secs(5),
             ..options
         };
@@ -275,12 +285,15 @@ impl Run {
             self.heal_at = None;
             self.network.heal_all();
         }
-        let mut has_more = self.card.as_mut().is_some_and(|card| card.turn(now).has_more);
+        let is_card_paused = self.is_paused(CARD);
+        let card = self.card.as_mut().filter(|_| !is_card_paused);
+        let mut has_more = card.is_some_and(|card| card.turn(now).has_more);
+        has_more |= !is_card_paused && self.network.has_events(CARD);
         for number in 0..self.hosts.len() {
-            if self.is_absent_dead && self.absent == Some(number) {
+            if !self.takes_turns(number) {
                 continue;
             }
-            self.hosts[number].turn(now);
+            self.losses += self.hosts[number].turn(now);
             while let Some((id, outcome)) = self.hosts[number].next_outcome() {
                 let Some(op) = self.ops.remove(&id) else { continue };
                 self.apply(op, &outcome.map(|answer| answer.data))?;
@@ -297,28 +310,38 @@ impl Run {
                 // Whose first attempt fails is told so, and tries again as another life.
                 self.report.count("hosts turned away", 1);
                 self.hosts[number] = self.new_host(number)?;
+                let begin = self.rng.skewed(Duration::from_micros(100)..Duration::from_millis(50));
+                self.paused_until[1 + number] = now + begin;
             }
             if self.hosts[number].is_ready() {
                 self.come_ashore(number);
             }
             has_more |= self.network.has_events(NodeId(1 + number));
         }
-        if has_more || self.network.has_events(CARD) {
+        if has_more {
             return Ok(());
         }
         let card_due = match &self.card {
+            Some(_) if is_card_paused => None,
             Some(card) => card.next_due(),
             None => Some(self.card_back_at),
         };
         let living = self.hosts.iter().enumerate();
-        let living = living.filter(|(number, _)| !self.is_absent_dead || self.absent != Some(*number));
+        let living = living.filter(|(number, _)| self.takes_turns(*number));
         let hosts_due = living.filter_map(|(_, host)| host.next_due()).min();
-        let others = [self.heal_at, self.unstick_at];
+        let goes_on = self.paused_until.iter().copied().filter(|at| *at > now).min();
+        let others = [self.heal_at, self.unstick_at, goes_on];
         let due = [self.network.next_due(), card_due, hosts_due].into_iter().chain(others).flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);
         // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
-        self.trace.clock().advance_to(at.min(now + Duration::from_millis(5)) + Duration::from_nanos(1));
+        self.trace.clock().advance_to(at.min(now + self.stride) + Duration::from_nanos(1));
         Ok(())
+    }
+
+    /// Whether a host is neither gone nor stopped.
+    fn takes_turns(&self, number: usize) -> bool {
+        let is_gone = self.is_absent_dead && self.absent == Some(number);
+        !is_gone && !self.is_paused(NodeId(1 + number))
     }
 
     fn issue(&mut self) {

@@ -54,10 +54,19 @@ pub(super) enum Fault {
     HostDies,
     CardDies,
     PowerFails,
+    /// A host, or the card, does nothing for a while.
+    Pause,
 }
 
-const FAULTS: [Fault; 6] =
-    [Fault::Reset, Fault::Cut, Fault::CutOneWay, Fault::HostDies, Fault::CardDies, Fault::PowerFails];
+const FAULTS: [Fault; 7] = [
+    Fault::Reset,
+    Fault::Cut,
+    Fault::CutOneWay,
+    Fault::HostDies,
+    Fault::CardDies,
+    Fault::PowerFails,
+    Fault::Pause,
+];
 
 impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Self {

@@ -26,6 +26,8 @@ const GROUPS: usize = 2;
 /// Threads of a host.
 pub(super) const THREADS: usize = GROUPS * ROLES;
 const RING: u32 = 4096;
+/// Messages that a producer has before it at most, so that a run ends some time after fate is done.
+const WORK_MAX: u64 = 100;
 /// Where in a region bulk begins.
 pub(super) const RINGS_LEN: u64 = 4096 + 2 * RING as u64;
 
@@ -109,7 +111,7 @@ impl Host {
     /// Gives every producer so many more messages to send.
     pub(super) fn add_work(&mut self, messages: u64) {
         let Some(session) = &mut self.session else { return };
-        session.quota.iter_mut().for_each(|quota| *quota += messages);
+        session.quota.iter_mut().for_each(|quota| *quota = (*quota + messages).min(WORK_MAX));
         for step in session.threads.iter_mut().filter(|step| **step == Step::Parked) {
             *step = Step::Try;
         }

@@ -5,7 +5,7 @@
 //!   host 1 (model)  ──frames──┐                    ├──▶ card: attachments, rings, a service that echoes
 //!                             ├─ shared memory ────┤
 //!   host 2 (engine) ──frames──┘                    │    engine: all the freedom of the contract, and bulk that fails
-//!        fate: cuts connections, kills and revives hosts and card
+//!        fate: cuts connections, kills and revives hosts and card, and stops them for a while
 //! ```
 //!
 //! Each host has two groups: one with payloads in its messages, one whose payloads go by bulk through both areas.
@@ -431,6 +431,7 @@ impl Run {
         match self.plan.deed(&mut self.rng) {
             None => {}
             Some(Deed::KillCard) => self.kill_card(),
+            Some(Deed::Pause) => self.pause(),
             Some(Deed::KillHost) => {
                 let host = self.rng.index(HOSTS);
                 self.kill_host(host);
@@ -443,6 +444,15 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// The card or a host does nothing for a while, and then goes on as if nothing had been.
+    fn pause(&mut self) {
+        let host = self.rng.index(HOSTS + 1);
+        let node = self.host_nodes.get(host).copied().unwrap_or(self.card_node);
+        self.report.count(if node == self.card_node { "card paused" } else { "hosts paused" }, 1);
+        let until = self.world.now() + self.rng.skewed(self.plan.between_deeds.clone());
+        self.world.pause(node, until);
     }
 
     /// The last deed: a host is gone, or cut off, and does not come back.
@@ -568,6 +578,8 @@ mod tests {
             "cuts",
             "card deaths",
             "host deaths",
+            "card paused",
+            "hosts paused",
             "hosts gone for ever",
             "hosts cut off for ever",
             "requests",

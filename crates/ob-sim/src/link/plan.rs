@@ -23,20 +23,22 @@ pub(super) enum Deed {
     Cut,
     KillCard,
     KillHost,
+    /// Somebody stops for a while.
+    Pause,
 }
 
 /// All deeds, and how often they are done unless the seed prefers some.
-const DEEDS: [(Deed, u64); 3] = [(Deed::Cut, 8), (Deed::KillCard, 1), (Deed::KillHost, 1)];
+const DEEDS: [(Deed, u64); 4] = [(Deed::Cut, 8), (Deed::KillCard, 1), (Deed::KillHost, 1), (Deed::Pause, 2)];
 
 impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let pick = |rng: &mut Rng, items: &[u64]| items.get(rng.index(items.len())).copied().unwrap_or(1);
         let most_ms = pick(rng, &[50, 50, 5, 400]);
-        let delay_us = pick(rng, &[400, 400, 5, 10_000]);
+        let delay_us = pick(rng, &[400, 400, 5, 2_000]);
         Self {
             between_deeds: Duration::from_micros(100)..Duration::from_millis(most_ms),
             delay: Duration::from_micros(1)..Duration::from_micros(delay_us),
-            quota_max: pick(rng, &[60, 60, 5, 200]),
+            quota_max: pick(rng, &[60, 60, 5, 100]),
             weights: DEEDS.map(|(_, weight)| weight * pick(rng, &[1, 1, 4, 0])),
         }
     }
