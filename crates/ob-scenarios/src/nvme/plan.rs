@@ -3,6 +3,8 @@
 //! A seed in which everything happens at once hides what only some faults show: a connection that is reset all the time never gets far
 //! enough to run out of buffers. So most faults are absent from most seeds, and frequent in some (swarm testing, Groce et al.).
 
+use std::time::Duration;
+
 use ob_nvme::target::TargetConfig;
 use ob_sim::{DiskPlan, NetPlan, PerMillion, Rng};
 
@@ -71,10 +73,14 @@ const FAULTS: [Fault; 7] = [
 impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let blocks = pick(rng, &[64, 64, 16, 200]);
+        let net = NetPlan::draw(rng);
+        // An association takes a dozen ways there and back: where they are long, faults must leave it the time.
+        let is_far = net.latency.end > Duration::from_millis(10);
+        let fault_one_in = if is_far { 6000 } else { pick(rng, &[400, 400, 150, 2000]) };
         Self {
             hosts: pick(rng, &[3, 3, 2, 4]),
             blocks,
-            net: NetPlan::draw(rng),
+            net,
             disk: disk(rng, blocks),
             target: target(rng),
             queues: pick(rng, &[2, 1, 4]),
@@ -83,7 +89,7 @@ impl Plan {
             request_blocks: pick(rng, &[20, 4, 60]).min(blocks),
             durable_one_in: pick(rng, &[4, 2, 20]),
             sorts: SORTS.map(|(_, weight)| weight * pick(rng, &[1, 1, 1, 4, 0])),
-            fault_one_in: pick(rng, &[400, 400, 150, 2000]),
+            fault_one_in,
             faults: FAULTS.map(|_| pick(rng, &[1, 1, 3, 0])),
         }
     }
