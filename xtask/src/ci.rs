@@ -9,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis, spdk, tidy};
+use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis, sim, spdk, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -47,6 +47,7 @@ const STEPS: &[Step] = &[
         purpose: "layering, unsafe, lengths, links: the rules of the house",
         run: tidy::run,
     },
+    Step { name: "sim", purpose: "seeds of the simulator that no commit has run before", run: sim::run },
     Step { name: "loom", purpose: "every interleaving of the lock-free code", run: loom::run_with_defaults },
     Step { name: "planted", purpose: "bugs put in on purpose are found", run: planted::run_all },
     Step {

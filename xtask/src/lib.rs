@@ -33,5 +33,6 @@ pub mod program;
 pub mod readme;
 pub mod redis;
 pub mod repository;
+pub mod sim;
 pub mod spdk;
 pub mod tidy;

@@ -1,17 +1,24 @@
 //! `outboard sim`: seeded simulation. The same seed and steps do the same, whatever the machine does.
 //!
 //! A new scenario is a value that implements [`Scenario`], and a line in [`SCENARIOS`].
+//!
+//! A seed is a number, or a commit that stands for one: so a check of every commit runs seeds that no check has run before, and
+//! its failures can be repeated by anybody.
+
+mod campaign;
+mod seeds;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::num::NonZeroU32;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::spelling::nearest;
+use campaign::Outcome;
+pub use seeds::Seeds;
+use seeds::{parse_seed, parse_seeds};
+
 use crate::terminal::{GOOD, say, styled, table};
 
 /// All scenarios, in the order in which they are listed.
@@ -122,16 +129,22 @@ pub struct SimOptions {
     /// Which scenario; without it, they are listed
     #[arg(value_name = "NAME")]
     pub what: Option<String>,
-    /// The seed: the same seed does the same again
-    #[arg(long, value_name = "N", conflicts_with = "seeds")]
-    pub seed: Option<u64>,
-    /// Many seeds, from A up to but without B
-    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
-    pub seeds: Option<RangeInclusive<u64>>,
+    /// The seed: the same seed does the same again. A commit (40 hexadecimal digits) stands for one
+    #[arg(long, value_name = "N|COMMIT", value_parser = parse_seed, conflicts_with = "seeds")]
+    pub seed: Option<Seeds>,
+    /// Many seeds: from A up to but without B, or N of them from a number or commit on
+    #[arg(long, value_name = "A..B|COMMIT+N", value_parser = parse_seeds)]
+    pub seeds: Option<Seeds>,
+    /// Run all seeds, also after one has failed, and list those that failed at the end
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Run so many seeds at once, each on a thread of its own
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub jobs: NonZeroU32,
     /// How many steps to run; each scenario has a default
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Report as JSON
+    /// Report as JSON, a line a seed; with --keep-going only those that failed
     #[arg(long)]
     pub json: bool,
 }
@@ -153,6 +166,9 @@ pub enum SimError {
     /// A run failed. The text has everything that is needed to repeat it.
     #[error("{0}")]
     Failed(Box<FailedRun>),
+    /// Some runs failed of a campaign that went on.
+    #[error("{0}")]
+    Several(Box<FailedRuns>),
     /// Standard output is gone.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
@@ -163,6 +179,9 @@ pub enum SimError {
 pub struct FailedRun {
     /// The scenario.
     pub scenario: String,
+    /// The commit that the first seed was drawn from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The seed.
     pub seed: u64,
     /// The steps asked for.
@@ -176,6 +195,9 @@ pub struct FailedRun {
 impl std::fmt::Display for FailedRun {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "the scenario `{}` failed with seed {}", self.scenario, self.seed)?;
+        if let Some(commit) = &self.commit {
+            write!(formatter, ", drawn from commit {commit},")?;
+        }
         if let Some(step) = self.failure.step {
             write!(formatter, " at step {step}")?;
         }
@@ -187,7 +209,37 @@ impl std::fmt::Display for FailedRun {
     }
 }
 
-/// Runs what the options ask for, out of the given scenarios. Stops at the first seed that fails.
+/// What failed in a campaign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedRuns {
+    /// Seeds that were run.
+    pub ran: u64,
+    /// Those that failed, in order: one at least.
+    pub failed: Vec<FailedRun>,
+}
+
+impl std::fmt::Display for FailedRuns {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // What fails often is told by its first seeds.
+        const SHOWN_MAX: usize = 50;
+        let Some(first) = self.failed.first() else { return Ok(()) };
+        let (count, ran) = (self.failed.len(), self.ran);
+        write!(formatter, "the scenario `{}` failed with {count} of {ran} seeds", first.scenario)?;
+        if let Some(commit) = &first.commit {
+            write!(formatter, ", drawn from commit {commit}")?;
+        }
+        for failed in self.failed.iter().take(SHOWN_MAX) {
+            let message = failed.failure.message.lines().next().unwrap_or_default();
+            write!(formatter, "\n  seed {}: {message}", failed.seed)?;
+        }
+        if count > SHOWN_MAX {
+            write!(formatter, "\n  and {} more", count - SHOWN_MAX)?;
+        }
+        write!(formatter, "\nrepeat the first with: {}", first.repeat)
+    }
+}
+
+/// Runs what the options ask for, out of the given scenarios. Stops at the first seed that fails, unless it is to keep going.
 pub fn run(scenarios: &[&dyn Scenario], options: &SimOptions) -> Result<(), SimError> {
     let Some(name) = &options.what else {
         return list(scenarios).map_err(SimError::Output);
@@ -195,69 +247,32 @@ pub fn run(scenarios: &[&dyn Scenario], options: &SimOptions) -> Result<(), SimE
     let Some(scenario) = scenarios.iter().find(|scenario| scenario.name() == name) else {
         return Err(SimError::Unknown { name: name.clone(), hint: hint(scenarios, name) });
     };
-    let seeds = match (options.seed, &options.seeds) {
-        (Some(seed), _) => seed..=seed,
-        (None, Some(seeds)) => seeds.clone(),
-        (None, None) => return Err(SimError::NoSeed),
-    };
-    run_seeds(*scenario, seeds, options)
+    let seeds = options.seed.as_ref().or(options.seeds.as_ref()).ok_or(SimError::NoSeed)?;
+    let steps = options.steps.unwrap_or_else(|| scenario.steps_default());
+    let outcome = campaign::run(*scenario, seeds, steps, options)?;
+    finish(*scenario, seeds, steps, options, outcome)
 }
 
-fn run_seeds(
+fn finish(
     scenario: &dyn Scenario,
-    seeds: RangeInclusive<u64>,
+    seeds: &Seeds,
+    steps: u64,
     options: &SimOptions,
+    outcome: Outcome,
 ) -> Result<(), SimError> {
-    let steps = options.steps.unwrap_or_else(|| scenario.steps_default());
-    let (first, last) = (*seeds.start(), *seeds.end());
-    let progress = progress_bar(scenario.name(), (last - first).saturating_add(1));
-    let mut totals: BTreeMap<String, u64> = BTreeMap::new();
-    let mut digest = 0;
-    for seed in seeds {
-        let report = match run_one(scenario, seed, steps) {
-            Ok(report) => report,
-            Err(failed) => {
-                progress.finish_and_clear();
-                if options.json {
-                    say(&serde_json::to_string(&failed).map_err(io::Error::from)?)?;
-                }
-                return Err(SimError::Failed(failed));
-            }
-        };
-        if options.json {
-            let line = serde_json::json!({
-                "scenario": scenario.name(), "seed": seed, "steps": steps, "report": report,
-            });
-            progress.suspend(|| say(&line.to_string()))?;
-        }
-        digest = report.digest;
-        for (name, count) in report.counts {
-            *totals.entry(name).or_default() += count;
-        }
-        progress.inc(1);
+    let Outcome { ran, totals, digest, failed } = outcome;
+    if !failed.is_empty() && options.keep_going {
+        return Err(SimError::Several(Box::new(FailedRuns { ran, failed })));
     }
-    progress.finish_and_clear();
+    if let Some(first) = failed.into_iter().next() {
+        return Err(SimError::Failed(Box::new(first)));
+    }
     if options.json {
         return Ok(());
     }
+    let (first, last) = (seeds.first, seeds.last());
     let hash = if first == last { format!("\ntrace hash {digest:016x}") } else { String::new() };
     Ok(say(&(summary(scenario, first, last, steps, &totals) + &hash))?)
-}
-
-fn run_one(scenario: &dyn Scenario, seed: u64, steps: u64) -> Result<SimReport, Box<FailedRun>> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| scenario.run(seed, steps)));
-    let failure = match outcome {
-        Ok(Ok(report)) => return Ok(report),
-        Ok(Err(failure)) => failure,
-        Err(panic) => SimFailure { step: None, message: panic_message(panic.as_ref()), trace: Vec::new() },
-    };
-    let repeat = format!("outboard sim {} --seed {seed} --steps {steps}", scenario.name());
-    Err(Box::new(FailedRun { scenario: scenario.name().to_owned(), seed, steps, failure, repeat }))
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    format!("panic: {}", text.unwrap_or("without a message"))
 }
 
 fn summary(
@@ -295,27 +310,6 @@ fn hint(scenarios: &[&dyn Scenario], typed: &str) -> String {
     }
 }
 
-/// Reads `A..B`, which must not be empty.
-fn parse_seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
-    let form = "write two numbers with two dots between them, such as 0..1000";
-    let (first, end) = text.split_once("..").ok_or(form)?;
-    let first: u64 = first.parse().map_err(|_| form)?;
-    let end: u64 = end.parse().map_err(|_| form)?;
-    if end <= first {
-        return Err(format!("{first}..{end} holds no seed: the first number must be the smaller"));
-    }
-    Ok(first..=end - 1)
-}
-
-fn progress_bar(name: &'static str, seeds: u64) -> ProgressBar {
-    let bar = ProgressBar::new(seeds).with_message(name);
-    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} seeds {eta}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,14 +339,21 @@ mod tests {
         }
     }
 
-    fn options(seed: Option<u64>, seeds: Option<&str>, steps: Option<u64>) -> SimOptions {
-        let seeds = seeds.map(|text| parse_seeds(text).unwrap());
-        SimOptions { what: Some("fails".to_owned()), seed, seeds, steps, json: false }
+    fn options(seed: Option<&str>, seeds: Option<&str>, steps: Option<u64>) -> SimOptions {
+        SimOptions {
+            what: Some("fails".to_owned()),
+            seed: seed.map(|text| parse_seed(text).unwrap()),
+            seeds: seeds.map(|text| parse_seeds(text).unwrap()),
+            keep_going: false,
+            jobs: NonZeroU32::MIN,
+            steps,
+            json: false,
+        }
     }
 
     #[test]
     fn a_failure_tells_how_to_repeat_it() {
-        run(&[&FailsFrom(5)], &options(Some(4), None, None)).unwrap();
+        run(&[&FailsFrom(5)], &options(Some("4"), None, None)).unwrap();
         run(&[&FailsFrom(5)], &options(None, Some("0..5"), None)).unwrap();
         let error = run(&[&FailsFrom(5)], &options(None, Some("0..100"), Some(20))).unwrap_err();
         assert_eq!(
@@ -364,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_failure_like_any_other() {
-        let error = run(&[&FailsFrom(5)], &options(Some(1), None, Some(13))).unwrap_err();
+        let error = run(&[&FailsFrom(5)], &options(Some("1"), None, Some(13))).unwrap_err();
         assert!(error.to_string().contains("panic: unlucky"), "{error}");
         assert!(error.to_string().ends_with("outboard sim fails --seed 1 --steps 13"), "{error}");
     }
@@ -372,9 +373,39 @@ mod tests {
     #[test]
     fn a_seed_is_needed_and_ranges_are_checked() {
         assert!(matches!(run(&[&FailsFrom(5)], &options(None, None, None)), Err(SimError::NoSeed)));
-        assert_eq!(parse_seeds("3..5"), Ok(3..=4));
-        for text in ["", "5", "5..5", "6..5", "a..b", "1...3", "..", "-1..4"] {
-            assert!(parse_seeds(text).is_err(), "{text}");
-        }
+    }
+
+    #[test]
+    fn a_failure_names_the_commit_that_its_seed_was_drawn_from() {
+        let commit = "38d19e3c0ffee0000000000000000000deadbeef";
+        let error = run(&[&FailsFrom(5)], &options(Some(commit), None, Some(20))).unwrap_err();
+        let seed = 0x038d_19e3_c0ff_ee00_u64;
+        assert!(error.to_string().contains(&format!("drawn from commit {commit}, at step 3")), "{error}");
+        assert!(
+            error.to_string().ends_with(&format!("outboard sim fails --seed {seed} --steps 20")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_campaign_that_keeps_going_lists_what_failed_in_order() {
+        let mut options = options(None, Some("0..9"), Some(20));
+        (options.keep_going, options.jobs) = (true, NonZeroU32::new(3).unwrap());
+        let error = run(&[&FailsFrom(6)], &options).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the scenario `fails` failed with 3 of 9 seeds\n  seed 6: lost a write\n  seed 7: lost a write\n  \
+             seed 8: lost a write\nrepeat the first with: outboard sim fails --seed 6 --steps 20"
+        );
+    }
+
+    #[test]
+    fn several_threads_run_every_seed_once() {
+        let mut options = options(None, Some("0..1000"), None);
+        options.jobs = NonZeroU32::new(4).unwrap();
+        let seeds = options.seeds.clone().unwrap();
+        let outcome = campaign::run(&FailsFrom(2000), &seeds, 10, &options).unwrap();
+        assert_eq!((outcome.ran, outcome.totals.get("runs")), (1000, Some(&1000)));
+        assert!(outcome.failed.is_empty());
     }
 }
