@@ -270,9 +270,9 @@ impl Run {
                 self.report.count("hosts gone for ever", 1);
                 // Where answers are not durable, they are in a host that lives.
                 if self.mode == Mode::Durable {
-                    self.kill_host()
+                    self.kill_host();
                 } else {
-                    self.cut_link()
+                    self.cut_link();
                 }
                 self.host_back_at = self.now() + NEVER;
                 None

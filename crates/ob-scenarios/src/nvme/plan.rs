@@ -131,10 +131,10 @@ fn disk(rng: &mut Rng, blocks: usize) -> DiskPlan {
         read_error: percent(rng, &[1, 0, 3]),
         write_error: percent(rng, &[1, 0, 3]),
         flush_error: percent(rng, &[3, 0, 10]),
-        bad_to_write: if rng.one_in(8) { vec![bad..bad + 2 * BLOCK as u64] } else { Vec::new() },
+        bad_to_write: rng.one_in(8).then_some(bad..bad + 2 * BLOCK as u64).into_iter().collect(),
         // Some operations outlast their host's coming back; some are done and never say so, until the device is reset.
-        slow: percent(rng, &[5, 5, 0]),
-        slow_factor: pick(rng, &[5000, 100]),
+        slow: percent(rng, &[5, 10, 0]),
+        slow_factor: pick(rng, &[5000, 5000, 100]),
         stuck: PerMillion(pick(rng, &[0, 0, 2_000])),
         space: rng.one_in(4).then_some(capacity / 4),
         ..DiskPlan::default()

@@ -144,7 +144,11 @@ impl SimDisk {
         let stuck: Vec<Number> =
             self.flights.keys().copied().filter(|number| !self.is_due(*number)).collect();
         for number in stuck {
-            let at = self.now();
+            // Its work may not be done yet.
+            let is_of_it =
+                |action: &Action| matches!(action, Action::Block { number: of, .. } if *of == number);
+            let blocks = self.actions.iter().filter(|(_, action)| is_of_it(action)).map(|((at, _), _)| *at);
+            let at = blocks.max().unwrap_or_default().max(self.now());
             self.plan_completion(number, at);
         }
     }
