@@ -47,7 +47,7 @@ const STEPS: &[Step] = &[
         purpose: "layering, unsafe, lengths, links: the rules of the house",
         run: tidy::run,
     },
-    Step { name: "sim", purpose: "seeds of the simulator that no commit has run before", run: sim::run },
+    Step { name: "sim", purpose: "some seeds of every scenario of the simulator", run: sim::run },
     Step { name: "loom", purpose: "every interleaving of the lock-free code", run: loom::run_with_defaults },
     Step { name: "planted", purpose: "bugs put in on purpose are found", run: planted::run_all },
     Step {

@@ -35,10 +35,16 @@ impl Progress {
         self.looks = 0;
     }
 
+    /// How long ago somebody got on.
+    #[must_use]
+    pub fn still(&self) -> Duration {
+        self.clock.now().since(self.made_at)
+    }
+
     /// Fails if nobody has got on for too long. `waiting` says who waits for what.
     pub fn check(&mut self, waiting: impl FnOnce() -> String) -> Result<(), Failure> {
         self.looks += 1;
-        let still = self.clock.now().since(self.made_at);
+        let still = self.still();
         if still > self.still_max {
             return Err(Failure::new(format!("nobody has got on for {still:?}; {}", waiting())));
         }

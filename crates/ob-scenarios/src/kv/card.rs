@@ -79,6 +79,16 @@ impl Card {
         moved || turn.has_more
     }
 
+    /// What is due when, for people.
+    pub(super) fn describe(&mut self) -> String {
+        let disk = self.service.device().next_due();
+        let (files, director) = (self.service.next_due(), self.driver.next_due());
+        format!(
+            "files due {files:?}, director due {director:?}, disk due {disk:?}, {}",
+            self.wire.borrow().describe()
+        )
+    }
+
     pub(super) fn next_due(&mut self) -> Option<Instant> {
         let wire = self.wire.borrow().next_due();
         let disk = self.service.device().next_due();

@@ -8,6 +8,7 @@ use ob_core::{Clock, ConnectionId, Instant, Net, NetEvent, Received, Sent};
 use ob_sim::history::{Command, Expiry, Operation, Reply, Returned};
 use ob_sim::{Failure, Network, NodeId, Rng, SimClock, SimNet};
 
+use super::plan::Plan;
 use super::{CARD, PORT};
 
 /// Keys that all clients use: some of them the card never answers for.
@@ -17,8 +18,6 @@ pub(super) const KEYS: [&str; 6] =
 const OTHER_KEYS: u64 = 16;
 /// How long a client waits for a reply.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Requests of one client on their way at once.
-const PIPELINE: usize = 4;
 
 pub(super) type History = Vec<Operation<Command, Reply>>;
 
@@ -29,6 +28,8 @@ pub(super) struct Client {
     rng: Rng,
     /// Which of the ways to draw a command there are.
     arms: Vec<u64>,
+    /// Requests on their way at once.
+    pipeline: usize,
     connection: Option<ConnectionId>,
     is_connected: bool,
     again_at: Instant,
@@ -48,13 +49,14 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(number: u32, network: &Network, clock: SimClock, rng: Rng, arms: Vec<u64>) -> Self {
+    pub(super) fn new(number: u32, network: &Network, clock: SimClock, rng: Rng, plan: &Plan) -> Self {
         Self {
             number,
             net: network.attach(NodeId(1 + number as usize)),
             clock,
             rng,
-            arms,
+            arms: plan.arms.clone(),
+            pipeline: plan.pipeline,
             connection: None,
             is_connected: false,
             again_at: Instant::default(),
@@ -86,7 +88,7 @@ impl Client {
     /// Asks for something, if it may.
     pub(super) fn issue(&mut self, history: &mut History) -> bool {
         if !self.is_connected
-            || self.waiting.len() >= PIPELINE
+            || self.waiting.len() >= self.pipeline
             || (!self.waiting.is_empty() && self.rng.one_in(2))
         {
             return false;
@@ -123,7 +125,7 @@ impl Client {
     }
 
     fn any_key(&mut self) -> Arc<[u8]> {
-        if self.rng.one_in(3) { bytes(&format!("k{}", self.rng.below(OTHER_KEYS))) } else { self.key() }
+        if self.rng.one_in(3) { other_key(self.rng.below(OTHER_KEYS)) } else { self.key() }
     }
 
     fn value(&mut self) -> Arc<[u8]> {
@@ -252,6 +254,15 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Every key that a client may ask for.
+pub(super) fn all_keys() -> impl Iterator<Item = Arc<[u8]>> {
+    KEYS.into_iter().map(bytes).chain((0..OTHER_KEYS).map(other_key))
+}
+
+fn other_key(number: u64) -> Arc<[u8]> {
+    bytes(&format!("k{number}"))
 }
 
 pub(super) fn bytes(text: &str) -> Arc<[u8]> {

@@ -81,6 +81,19 @@ impl Host {
         matches!(&self.stage, Stage::Serving(stream) if stream.is_running())
     }
 
+    /// What it does now, for people.
+    pub(super) fn describe(&self) -> String {
+        let stage = match &self.stage {
+            Stage::Listing => "lists its parts",
+            Stage::Recovering(_) => "recovers",
+            Stage::Serving(stream) if stream.is_running() => "serves",
+            Stage::Serving(_) => "has not begun to serve",
+        };
+        let check = if self.check.is_some() { " while it looks at its log again" } else { "" };
+        let (held, out) = (self.held.len(), self.out.len());
+        format!("{stage}{check}, has {held} operations for the log and {out} under way")
+    }
+
     /// What the stream has done in this life.
     pub(super) fn attested(&self) -> u64 {
         match &self.stage {

@@ -12,13 +12,12 @@ use ob_sim::{Death, Failure, Report};
 
 use super::Run;
 use super::client::{KEYS, bytes};
+use super::stretch::OVER_AFTER;
 
 /// A host that dies takes along what it had not written: a group that was open for some milliseconds, and those on their way.
 const UNWRITTEN: Duration = Duration::from_millis(300);
 /// What is complete is flushed every second, and that takes a while.
 const UNFLUSHED: Duration = Duration::from_millis(1500);
-/// After so long, a request of which nobody knows the end has been applied, or never will be.
-const OVER_AFTER: Duration = Duration::from_secs(3);
 
 /// A number that was written.
 struct Entry {
@@ -202,7 +201,7 @@ impl Run {
         Ok(found)
     }
 
-    fn rest(&mut self, pause: Duration) -> Result<(), Failure> {
+    pub(super) fn rest(&mut self, pause: Duration) -> Result<(), Failure> {
         let until = self.now() + pause;
         while self.now() < until {
             self.turn()?;

@@ -5,7 +5,7 @@
 //!      │                        │                                 │            the log flushes, compacts, is recovered
 //!      │                        └──▶ FilesService, SimDisk ◀──────┘
 //!      ▼
-//!   history: what each was told, and when ──▶ is it linearizable?
+//!   history: what each was told, and when ──▶ is it linearizable? (one [`stretch`] after the other)
 //! ```
 //!
 //! Everything is what ships, but for the network, the disk, the clock, and the rings, in whose place frames are passed on in
@@ -24,15 +24,15 @@ mod losses;
 mod plan;
 mod port;
 mod programs;
+mod stretch;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ob_core::{Clock, Instant};
 use ob_files_card::{FormatOptions, LocalFiles};
 use ob_kv::store::{Config, Durability, Store};
 use ob_offload::Reason;
-use ob_sim::history::{Command, KvSpec, Limits, Verdict, check};
+use ob_sim::history::Command;
 use ob_sim::{
     Death, DiskPlan, Failure, Network, NodeId, PerMillion, Progress, Report, Rng, Scenario, SimDisk, Trace,
 };
@@ -43,6 +43,7 @@ use client::{Client, History};
 use host::Host;
 use plan::{Fault, Plan};
 use programs::Programs;
+use stretch::Stretch;
 
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 6379;
@@ -52,8 +53,6 @@ const CLIENTS: u32 = 4;
 const STILL_MAX: Duration = Duration::from_secs(60);
 /// Later than any run.
 const NEVER: Duration = Duration::from_secs(1_000_000);
-/// How long a history is looked at: most take some hundred steps, and one in some hundreds has no end.
-const STEPS_MAX: u64 = 300_000;
 /// The world begins some time after 1970.
 const EPOCH_MS: u64 = 1_000_000_000;
 /// How far the expiry of a key may be from what its client expects: the store counts whole milliseconds.
@@ -125,6 +124,8 @@ struct Run {
     programs: Programs,
     clients: Vec<Client>,
     history: History,
+    /// Where that part of it begins that is not judged yet.
+    stretch: Stretch,
     /// What clients were told when the run got on last.
     told: u64,
     progress: Progress,
@@ -181,7 +182,7 @@ impl Run {
         };
         let clients = (0..CLIENTS).map(|number| {
             let rng = rng.fork_numbered("client", number.into());
-            Client::new(number, &network, clock.clone(), rng, plan.arms.clone())
+            Client::new(number, &network, clock.clone(), rng, &plan)
         });
         let programs = Programs::new(rng.fork("programs"));
         Ok(Self {
@@ -210,6 +211,7 @@ impl Run {
             lives: 0,
             programs,
             history: History::new(),
+            stretch: Stretch::default(),
             told: 0,
             progress: Progress::new(clock, STILL_MAX),
             report: Report::default(),
@@ -224,9 +226,16 @@ impl Run {
         if self.mode == Mode::Losses {
             return self.play_losses(steps);
         }
-        while (self.history.len() as u64) < steps {
+        let mut asked = 0;
+        let mut stretch_end = self.plan.stretch;
+        while asked < steps {
+            if asked >= stretch_end {
+                self.end_stretch()?;
+                stretch_end += self.plan.stretch;
+            }
             let number = self.rng.index(self.clients.len());
             if self.clients[number].issue(&mut self.history) {
+                asked += 1;
                 self.trace.note("ask", &[number as u64, self.history.len() as u64]);
             }
             self.disturb();
@@ -305,13 +314,12 @@ impl Run {
             self.told = told;
             self.progress.made();
         }
-        let Self { progress, host, card, clients, .. } = self;
+        let Self { progress, host, card, clients, orphans, .. } = self;
         progress.check(|| {
-            let host =
-                host.as_ref().map_or("away", |one| if one.serves() { "serving" } else { "recovering" });
-            let card = if card.is_some() { "alive" } else { "dead" };
-            let waiting = clients.iter().filter(|client| !client.is_idle()).count();
-            format!("the card is {card}, the host {host}, {waiting} clients wait")
+            let host = host.as_ref().map_or_else(|| "is away".to_owned(), Host::describe);
+            let card = card.as_mut().map_or_else(|| "dead".to_owned(), Card::describe);
+            let (waiting, orphans) = (clients.iter().filter(|client| !client.is_idle()).count(), orphans.len());
+            format!("{waiting} clients wait; the host {host}; the card: {card}; {orphans} hosts before have something under way")
         })
     }
 
@@ -325,22 +333,14 @@ impl Run {
         self.report.count("connections refused", net.refused);
         self.report.count("connections that found no memory", net.exhausted);
         self.report.count("connections timed out", net.timeouts);
-        let spec = KvSpec { margin: EXPIRY_MARGIN.as_nanos() as u64 };
-        let not_done: BTreeSet<usize> =
-            self.clients.iter().flat_map(|client| &client.not_done).copied().collect();
-        self.report.count("not done", not_done.len() as u64);
+        let not_done = self.clients.iter().map(|client| client.not_done.len() as u64).sum();
+        self.report.count("not done", not_done);
         let cleared = self
             .history
             .iter()
             .filter(|operation| matches!(operation.command, Command::Clear) && operation.returned.is_some());
         self.report.count("cleared", cleared.count() as u64);
-        let done = self.history.into_iter().enumerate().filter(|(place, _)| !not_done.contains(place));
-        let history: History = done.map(|(_, operation)| operation).collect();
-        match check(&spec, &history, Limits { steps_max: STEPS_MAX }) {
-            Verdict::Linearizable => {}
-            Verdict::GaveUp { .. } => self.report.count("not judged", 1),
-            verdict => return Err(Failure::new(verdict.to_string())),
-        }
+        self.judge_stretch()?;
         Ok(self.report)
     }
 
@@ -539,6 +539,14 @@ impl Run {
         self.network.change_plan(|plan| {
             (plan.reset, plan.refuse, plan.exhausted) =
                 (PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER);
+        });
+    }
+
+    /// The network is again as the seed has drawn it.
+    fn break_network(&mut self) {
+        let drawn = &self.plan.net;
+        self.network.change_plan(|plan| {
+            (plan.reset, plan.refuse, plan.exhausted) = (drawn.reset, drawn.refuse, drawn.exhausted);
         });
     }
 

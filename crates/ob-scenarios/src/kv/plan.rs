@@ -5,12 +5,19 @@ use ob_sim::{NetPlan, Rng};
 /// Ways to draw a command, by [`super::client::Client::draw`].
 pub(super) const ARMS: u64 = 32;
 
+/// Those that let keys expire.
+const EXPIRING: [u64; 2] = [21, 31];
+
 /// What holds for a whole run.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) net: NetPlan,
     /// Which of the ways to draw a command there are.
     pub(super) arms: Vec<u64>,
+    /// Requests of one client on their way at once.
+    pub(super) pipeline: usize,
+    /// Requests from one time that everybody is quiet to the next.
+    pub(super) stretch: u64,
     /// One turn in so many has a fault.
     pub(super) fault_one_in: u64,
     faults: [u64; FAULTS.len()],
@@ -50,10 +57,18 @@ impl Plan {
     /// `may_lose`: whether what is not durable may be lost.
     pub(super) fn draw(rng: &mut Rng, may_lose: bool) -> Self {
         let left_out = pick(rng, &[0, 0, 25, 60]);
-        let arms = (0..ARMS).filter(|arm| *arm == 0 || rng.below(100) >= left_out).collect();
+        let mut arms: Vec<u64> = (0..ARMS).filter(|arm| *arm == 0 || rng.below(100) >= left_out).collect();
+        // What goes wrong around an expiry does so within milliseconds: some seeds have many. Time makes it harder to find an order, so
+        // they have less under way.
+        let expires_much = rng.one_in(4);
+        if expires_much {
+            arms.extend(EXPIRING.repeat(6));
+        }
         Self {
             net: NetPlan::draw(rng),
             arms,
+            pipeline: if expires_much { 1 } else { pick(rng, &[4, 4, 2, 6]) as usize },
+            stretch: if expires_much { 25 } else { pick(rng, &[40, 40, 25, 80]) },
             fault_one_in: pick(rng, &[1200, 1200, 400, 5000]),
             faults: FAULTS.map(|(_, weight, loses)| {
                 let weight = weight * pick(rng, &[1, 1, 3, 0]);

@@ -116,6 +116,16 @@ impl Wire {
         self.to_host.pop(self.clock.now())
     }
 
+    /// What is on its way, for people.
+    pub(super) fn describe(&self) -> String {
+        let (to_host, to_card) = (self.to_host.frames.len(), self.to_card.frames.len());
+        let state = if self.is_open { "open" } else { "closed" };
+        format!(
+            "the stream is {state} with {to_host} frames to the host and {to_card} to the card, of {} each",
+            self.room
+        )
+    }
+
     pub(super) fn next_due(&self) -> Option<Instant> {
         if !self.changes.is_empty() {
             return Some(self.clock.now());

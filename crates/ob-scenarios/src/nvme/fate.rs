@@ -8,13 +8,17 @@ use ob_sim::{Death, Failure, NodeId};
 
 use super::model::Block;
 use super::plan::Fault;
-use super::{CARD, Op, Run};
+use super::{CARD, Kind, Op, Run};
+
+/// Nothing more goes wrong when nobody has got on for so long, or it would not be the services' fault: a host that finds no card waits up to
+/// ten seconds, in which a card may die several times.
+const FAULTS_UNTIL: Duration = Duration::from_secs(30);
 
 impl Run {
     /// Now and then something goes wrong, and what went wrong before is over.
     pub(super) fn disturb(&mut self) -> Result<(), Failure> {
         self.unstick_disk();
-        if !self.rng.one_in(self.plan.fault_one_in) {
+        if !self.rng.one_in(self.plan.fault_one_in) || self.progress.still() > FAULTS_UNTIL {
             return Ok(());
         }
         let number = self.rng.index(self.hosts.len());
@@ -28,7 +32,10 @@ impl Run {
                 let is_to_card = self.rng.one_in(2);
                 self.cut(number, is_to_card, !is_to_card);
             }
-            Some(Fault::HostDies) => self.kill_host(number)?,
+            Some(Fault::HostDies) => {
+                let writer = self.longest_writer().filter(|_| self.rng.one_in(2));
+                self.kill_host(writer.unwrap_or(number))?;
+            }
             Some(Fault::CardDies) => self.kill_card(Death::Process),
             Some(Fault::PowerFails) => self.kill_card(Death::Power),
             Some(Fault::Pause) => {
@@ -80,6 +87,12 @@ impl Run {
             self.unstick_at = None;
             self.disk.borrow_mut().unstick();
         }
+    }
+
+    /// Whose write has been under way for longest: most likely it is on a slow device, and is there still when its host is back.
+    fn longest_writer(&self) -> Option<usize> {
+        let is_write = |op: &&Op| matches!(op.kind, Kind::Write { .. } | Kind::Discard);
+        self.ops.values().find(is_write).map(|op| op.host)
     }
 
     /// A host dies and begins anew, as itself. The card may not hear of it.

@@ -310,7 +310,7 @@ impl Run {
                 // Whose first attempt fails is told so, and tries again as another life.
                 self.report.count("hosts turned away", 1);
                 self.hosts[number] = self.new_host(number)?;
-                let begin = self.rng.skewed(Duration::from_micros(100)..Duration::from_millis(50));
+                let begin = self.rng.skewed(Duration::from_millis(1)..Duration::from_millis(200));
                 self.paused_until[1 + number] = now + begin;
             }
             if self.hosts[number].is_ready() {

@@ -70,6 +70,13 @@ const FAULTS: [Fault; 7] = [
     Fault::Pause,
 ];
 
+impl Fault {
+    /// How often it happens in a run, if at all. Hosts die in every run: what they leave behind on devices is the hardest part.
+    fn weight(self, rng: &mut Rng) -> u64 {
+        pick(rng, &[1, 1, 3, u64::from(self == Self::HostDies)])
+    }
+}
+
 impl Plan {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let blocks = pick(rng, &[64, 64, 16, 200]);
@@ -90,7 +97,7 @@ impl Plan {
             durable_one_in: pick(rng, &[4, 2, 20]),
             sorts: SORTS.map(|(_, weight)| weight * pick(rng, &[1, 1, 1, 4, 0])),
             fault_one_in,
-            faults: FAULTS.map(|_| pick(rng, &[1, 1, 3, 0])),
+            faults: FAULTS.map(|fault| fault.weight(rng)),
         }
     }
 

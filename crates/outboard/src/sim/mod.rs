@@ -2,8 +2,8 @@
 //!
 //! A new scenario is a value that implements [`Scenario`], and a line in [`SCENARIOS`].
 //!
-//! A seed is a number, or a commit that stands for one: so a check of every commit runs seeds that no check has run before, and
-//! its failures can be repeated by anybody.
+//! A seed is a number, or a commit that stands for one: so a campaign on a commit runs seeds that none has run before, and its
+//! failures can be repeated by anybody.
 
 mod campaign;
 mod seeds;
@@ -50,7 +50,7 @@ pub const SCENARIOS: &[&dyn Scenario] = &[
     &Simulated {
         name: "kv",
         about: "clients use a store cut between card and host while both die; their histories must be linearizable",
-        steps: 400,
+        steps: 150,
         make: || Box::new(ob_scenarios::kv::KvScenario),
     },
 ];
