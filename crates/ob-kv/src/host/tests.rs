@@ -15,6 +15,8 @@ struct Echo {
     settled: u64,
     is_busy: bool,
     is_full: bool,
+    /// How many answers wait at most, if that counts.
+    answers_max: Option<usize>,
 }
 
 impl Service for Echo {
@@ -29,7 +31,7 @@ impl Service for Echo {
     }
 
     fn has_room(&self) -> bool {
-        !self.is_full
+        !self.is_full && self.answers_max.is_none_or(|most| self.answers.len() < most)
     }
 
     fn closed(&mut self, connection: ConnectionId, _: u32) {
@@ -168,6 +170,24 @@ fn an_answer_of_an_earlier_life_is_told_to_nobody() {
     let slow = std::mem::take(&mut stream.service_mut().slow);
     stream.service_mut().answers.extend(slow);
     assert_eq!(said(&mut stream), ["reply 1 21: 0+3 of 3"]);
+}
+
+#[test]
+fn answers_of_an_earlier_life_leave_room_for_the_meeting() {
+    let mut stream = running(HostLimits::default());
+    stream.service_mut().answers_max = Some(2);
+    request(&mut stream, ONE, 10, b"slow one").unwrap();
+    request(&mut stream, TWO, 11, b"slow two").unwrap();
+    stream.ended();
+    // They are done while there is no card to be told.
+    let slow = std::mem::take(&mut stream.service_mut().slow);
+    stream.service_mut().answers.extend(slow);
+    assert!(!stream.has_room());
+    assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
+    assert!(stream.has_room(), "whoever drives it would not hear how the stream begins");
+    stream.received(0, &FromCard::Begin { stamp: 20 }).unwrap();
+    assert!(stream.is_running());
+    assert_eq!(said(&mut stream), [] as [&str; 0]);
 }
 
 #[test]

@@ -439,7 +439,7 @@ impl Run {
 
     /// The host's clock jumps, and is set back, and does not go back for it.
     fn move_host_clock(&mut self) {
-        if self.rng.one_in(300) {
+        if self.rng.one_in(self.plan.clock_steps_one_in) {
             self.has_stepped = !self.has_stepped;
         }
         let step = if self.has_stepped { HOST_STEP_MS } else { 0 };

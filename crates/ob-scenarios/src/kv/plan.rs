@@ -14,6 +14,8 @@ pub(super) struct Plan {
     pub(super) net: NetPlan,
     /// Which of the ways to draw a command there are.
     pub(super) arms: Vec<u64>,
+    /// One turn in so many moves the host's clock.
+    pub(super) clock_steps_one_in: u64,
     /// Requests of one client on their way at once.
     pub(super) pipeline: usize,
     /// Requests from one time that everybody is quiet to the next.
@@ -68,6 +70,7 @@ impl Plan {
             net: NetPlan::draw(rng),
             arms,
             pipeline: if expires_much { 1 } else { pick(rng, &[4, 4, 2, 6]) as usize },
+            clock_steps_one_in: if expires_much { 30 } else { 300 },
             stretch: if expires_much { 25 } else { pick(rng, &[40, 40, 25, 80]) },
             fault_one_in: pick(rng, &[1200, 1200, 400, 5000]),
             faults: FAULTS.map(|(_, weight, loses)| {
