@@ -70,7 +70,9 @@ fn histories_are_linearizable_while_halves_die() {
     for what in HAPPENS {
         assert!(report.get(what) > 0, "{what} did not happen: {report:?}");
     }
-    assert!(report.get("not judged") * 20 <= seeds, "too many histories were not judged: {report:?}");
+    // What is not judged may hide anything.
+    let (judged, not_judged) = (report.get("stretches judged"), report.get("stretches not judged"));
+    assert!(not_judged * 50 <= judged, "{not_judged} stretches were not judged: {report:?}");
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Card {
         network: &Network,
         clock: SimClock,
         mut rng: Rng,
+        margin_ms: u64,
         programs: Arc<ProgramSlot>,
     ) -> Result<Self, Failure> {
         let failed =
@@ -42,7 +43,7 @@ impl Card {
         let mounted = ob_files_card::mount(&mut SimDrive::new(&mut disk, clock.clone(), None), &options);
         let files = mounted.map_err(|error| failed(&error))?;
         let service = FilesService::new(files, disk);
-        let native = KvApplication { margin_ms: 5, ..KvApplication::default() };
+        let native = KvApplication { margin_ms, ..KvApplication::default() };
         let application = Rc::new(Programmed::new(native, Arc::clone(&programs), Rc::new(clock.clone())));
         // Few places, so that entries and tombstones go all the time; sometimes one bucket has all keys.
         let buckets = *rng.choose(&[2, 4, 64]).unwrap_or(&4);

@@ -26,8 +26,9 @@ pub(super) struct Client {
     net: SimNet,
     clock: SimClock,
     rng: Rng,
-    /// Which of the ways to draw a command there are.
+    /// Which of the ways to draw a command there are, and for which keys.
     arms: Vec<u64>,
+    keys: &'static [&'static str],
     /// Requests on their way at once.
     pipeline: usize,
     connection: Option<ConnectionId>,
@@ -56,6 +57,7 @@ impl Client {
             clock,
             rng,
             arms: plan.arms.clone(),
+            keys: plan.keys,
             pipeline: plan.pipeline,
             connection: None,
             is_connected: false,
@@ -121,11 +123,12 @@ impl Client {
     }
 
     fn key(&mut self) -> Arc<[u8]> {
-        bytes(KEYS[self.rng.index(KEYS.len())])
+        bytes(self.keys[self.rng.index(self.keys.len())])
     }
 
     fn any_key(&mut self) -> Arc<[u8]> {
-        if self.rng.one_in(3) { other_key(self.rng.below(OTHER_KEYS)) } else { self.key() }
+        let are_all = self.keys.len() == KEYS.len();
+        if are_all && self.rng.one_in(3) { other_key(self.rng.below(OTHER_KEYS)) } else { self.key() }
     }
 
     fn value(&mut self) -> Arc<[u8]> {

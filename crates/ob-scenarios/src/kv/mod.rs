@@ -43,7 +43,7 @@ use client::{Client, History};
 use host::Host;
 use plan::{Fault, Plan};
 use programs::Programs;
-use stretch::Stretch;
+use stretch::{LOST_MAX, Stretch};
 
 const CARD: NodeId = NodeId(0);
 const PORT: u16 = 6379;
@@ -55,12 +55,8 @@ const STILL_MAX: Duration = Duration::from_secs(60);
 const NEVER: Duration = Duration::from_secs(1_000_000);
 /// The world begins some time after 1970.
 const EPOCH_MS: u64 = 1_000_000_000;
-/// How far the expiry of a key may be from what its client expects: the store counts whole milliseconds.
-const EXPIRY_MARGIN: Duration = Duration::from_millis(2 + HOST_STEP_MS);
 /// How far the host's clock is before the card's at most.
 const HOST_AHEAD_MS: u64 = 200;
-/// How far it jumps now and then.
-const HOST_STEP_MS: u64 = 4;
 
 /// Milliseconds since 1970, in a world whose clock begins at 0.
 fn unix_ms(now: Instant) -> u64 {
@@ -229,9 +225,9 @@ impl Run {
         let mut asked = 0;
         let mut stretch_end = self.plan.stretch;
         while asked < steps {
-            if asked >= stretch_end {
+            if asked >= stretch_end || self.lost_in_stretch() >= LOST_MAX {
                 self.end_stretch()?;
-                stretch_end += self.plan.stretch;
+                stretch_end = asked + self.plan.stretch;
             }
             let number = self.rng.index(self.clients.len());
             if self.clients[number].issue(&mut self.history) {
@@ -442,7 +438,7 @@ impl Run {
         if self.rng.one_in(self.plan.clock_steps_one_in) {
             self.has_stepped = !self.has_stepped;
         }
-        let step = if self.has_stepped { HOST_STEP_MS } else { 0 };
+        let step = if self.has_stepped { self.plan.clock_step_ms } else { 0 };
         self.host_ms = self.host_ms.max(unix_ms(self.now()) + self.host_ahead_ms + step);
     }
 
@@ -455,7 +451,14 @@ impl Run {
             let Some(disk) = self.disk.take() else { return Err(Failure::new("there is no disk")) };
             self.lives += 1;
             let (clock, rng) = (self.trace.clock().clone(), self.rng.fork_numbered("card", self.lives));
-            self.card = Some(Card::new(disk, &self.network, clock, rng, self.programs.slot()?)?);
+            self.card = Some(Card::new(
+                disk,
+                &self.network,
+                clock,
+                rng,
+                self.plan.card_margin_ms(),
+                self.programs.slot()?,
+            )?);
         }
         // A host is not served before what the one before it had asked for is over.
         if self.host.is_none() && self.host_back_at <= now && self.orphans.is_empty() {

@@ -12,13 +12,15 @@ use std::time::Duration;
 use ob_sim::Failure;
 use ob_sim::history::{Command, Expiry, KvSpec, Limits, Operation, Reply, Returned, Verdict, check};
 
+use super::Run;
 use super::client::{History, all_keys};
-use super::{EXPIRY_MARGIN, Run};
 
 /// After so long, a request of which nobody knows the end has been applied, or never will be; and what was to expire has.
 pub(super) const OVER_AFTER: Duration = Duration::from_secs(3);
 /// How long a stretch is looked at: most take some hundred steps, and one in some hundreds has no end.
 const STEPS_MAX: u64 = 40_000;
+/// After so many requests of which nobody knows the end, a stretch is over: with more there would be too many orders to look at.
+pub(super) const LOST_MAX: u64 = 8;
 /// Attempts to read a key while everything is well.
 const ATTEMPTS_MAX: u64 = 100;
 
@@ -29,6 +31,8 @@ pub(super) struct Stretch {
     first: usize,
     /// When it began, and what every key was.
     began: u64,
+    /// Requests of which nobody knew the end by then.
+    lost: u64,
     found: BTreeMap<Arc<[u8]>, Arc<[u8]>>,
 }
 
@@ -43,16 +47,25 @@ impl Run {
         let began = self.now().nanoseconds();
         let found = self.find_every_key()?;
         self.judge_stretch()?;
-        self.stretch = Stretch { first: self.history.len(), began, found };
+        self.stretch = Stretch { first: self.history.len(), began, lost: self.lost(), found };
         self.break_network();
         Ok(())
+    }
+
+    /// Requests of this stretch of which nobody knows the end.
+    pub(super) fn lost_in_stretch(&self) -> u64 {
+        self.lost() - self.stretch.lost
+    }
+
+    fn lost(&self) -> u64 {
+        self.clients.iter().map(|client| client.lost).sum()
     }
 
     /// Finds an order that explains what clients were told in this stretch.
     pub(super) fn judge_stretch(&mut self) -> Result<(), Failure> {
         let not_done: BTreeSet<usize> =
             self.clients.iter().flat_map(|client| &client.not_done).copied().collect();
-        let Stretch { first, began, found } = &self.stretch;
+        let Stretch { first, began, found, .. } = &self.stretch;
         let present = found.iter().map(|(key, value)| Operation {
             client: u32::MAX,
             session: None,
@@ -64,10 +77,10 @@ impl Run {
         let asked = self.history.iter().enumerate().skip(*first);
         let asked = asked.filter(|(place, _)| !not_done.contains(place)).map(|(_, asked)| asked.clone());
         let history: History = present.chain(asked).collect();
-        let spec = KvSpec { margin: EXPIRY_MARGIN.as_nanos() as u64 };
+        let spec = KvSpec { margin: self.plan.expiry_margin().as_nanos() as u64 };
         match check(&spec, &history, Limits { steps_max: STEPS_MAX }) {
             Verdict::Linearizable => self.report.count("stretches judged", 1),
-            Verdict::GaveUp { .. } => self.report.count("not judged", 1),
+            Verdict::GaveUp { .. } => self.report.count("stretches not judged", 1),
             verdict => return Err(Failure::new(verdict.to_string())),
         }
         Ok(())
