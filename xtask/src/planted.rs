@@ -132,6 +132,7 @@ pub const HARNESSES: &[Harness] = &[
             "partly-answered",
             "not-revisited",
             "life-unmarked",
+            "answers-kept",
             "unchecked-program",
         ],
     },

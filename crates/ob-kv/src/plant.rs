@@ -54,6 +54,8 @@ pub(crate) enum Bug {
     NoMargin,
     /// `clock-untold`: the card is told the time when a life begins, and not again.
     ClockUntold,
+    /// `answers-kept`: answers of an earlier life stay with the store, and leave it no room for the next one's meeting.
+    AnswersKept,
     /// `stamp-in-two-groups`: what one request changes may lie in several groups.
     StampInTwoGroups,
 }
@@ -88,6 +90,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "file-unheard" => Some(Bug::FileUnheard),
         "no-margin" => Some(Bug::NoMargin),
         "clock-untold" => Some(Bug::ClockUntold),
+        "answers-kept" => Some(Bug::AnswersKept),
         "stamp-in-two-groups" => Some(Bug::StampInTwoGroups),
         _ => None,
     });
