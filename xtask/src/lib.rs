@@ -3,6 +3,7 @@
 //! ```text
 //!   cargo xtask ci ──┬─ fmt, clippy, test, doc    plain cargo; `test` is the command that the README shows
 //!                    ├─ tidy                      taste and layering, read from the sources
+//!                    ├─ sim                       some seeds of every scenario, the same each time
 //!                    ├─ loom ─ planted            every interleaving; then bugs put in on purpose must be found
 //!                    ├─ miri                      undefined behaviour in the homes of unsafe
 //!                    └─ arm                       weak memory ordering, other alignment: aarch64 under qemu

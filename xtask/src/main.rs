@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, peers, planted, redis, spdk, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, peers, planted, redis, sim, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -24,6 +24,7 @@ struct Arguments {
 enum Verb {
     Ci(ci::Arguments),
     Tidy,
+    Sim,
     Loom(loom::Arguments),
     Planted(planted::Arguments),
     Miri,
@@ -39,6 +40,7 @@ enum Verb {
 fn command() -> clap::Command {
     <Arguments as clap::CommandFactory>::command()
         .mut_subcommand("tidy", |verb| verb.about(tidy::ABOUT).long_about(tidy::long_about()))
+        .mut_subcommand("sim", |verb| verb.about(sim::ABOUT).long_about(sim::LONG_ABOUT))
         .mut_subcommand("miri", |verb| verb.about(miri::ABOUT).long_about(miri::LONG_ABOUT))
         .mut_subcommand("arm", |verb| verb.about(arm::ABOUT).long_about(arm::LONG_ABOUT))
 }
@@ -50,6 +52,7 @@ fn run() -> Result<Outcome> {
     match arguments.verb {
         Verb::Ci(arguments) => ci::run(&repository, &arguments),
         Verb::Tidy => tidy::run(&repository),
+        Verb::Sim => sim::run(&repository),
         Verb::Loom(arguments) => loom::run(&repository, &arguments),
         Verb::Planted(arguments) => planted::run(&repository, &arguments),
         Verb::Miri => miri::run(&repository),

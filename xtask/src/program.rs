@@ -16,7 +16,7 @@ use crate::repository::Repository;
 /// # Errors
 /// When it does not build.
 pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
-    let arguments = ["test", "--workspace", "--test", "command_line", "--no-run"];
+    let arguments = ["test", "--workspace", "--test", "outboard-tests", "--no-run"];
     command::run(&mut command::cargo(repository, &arguments))?;
     Ok(repository.target_folder("debug/outboard"))
 }

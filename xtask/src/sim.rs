@@ -1,13 +1,25 @@
-//! The step `sim` of `cargo xtask ci`: some seeds of every scenario of the simulator, the same each time.
+//! `cargo xtask sim`: some seeds of every scenario of the simulator, the same each time.
 //!
 //! Whether a change can land must not depend on luck: a failure here is the fault of the change. Seeds that nobody has run are
 //! for campaigns: `outboard sim NAME --seeds COMMIT+N`.
 
+use std::process::Command;
+
 use anyhow::{Context, Result};
 
-use crate::command;
 use crate::outcome::Outcome;
 use crate::repository::Repository;
+use crate::{command, program};
+
+/// The help's first line.
+pub const ABOUT: &str = "Run some seeds of every scenario of the simulator, the same each time";
+
+/// The whole help.
+pub const LONG_ABOUT: &str = "\
+Run some seeds of every scenario of the simulator, the same each time.
+
+The seeds are others than those of the scenarios' tests, and take about a minute. The program is the one that `cargo test --workspace`
+has built. Seeds that nobody has run yet are for campaigns: `outboard sim NAME --seeds COMMIT+N --keep-going`.";
 
 /// Scenarios, and how many seeds of each take some ten seconds of a processor.
 pub const CAMPAIGNS: &[(&str, u64)] =
@@ -21,11 +33,12 @@ const FIRST: u64 = 1_000_000;
 /// # Errors
 /// When a seed fails: its scenario has then said which, and how to repeat it.
 pub fn run(repository: &Repository) -> Result<Outcome> {
+    let outboard = program::of_the_tests(repository)?;
     for &(name, count) in CAMPAIGNS {
         let seeds = format!("{FIRST}+{count}");
-        let arguments = ["run", "--quiet", "--package", "outboard", "--", "sim", name, "--keep-going"];
-        let mut campaign = command::cargo(repository, &arguments);
-        command::run(campaign.args(["--jobs", "2", "--seeds", &seeds]))
+        let mut campaign = Command::new(&outboard);
+        campaign.args(["sim", name, "--keep-going", "--jobs", "2", "--seeds", &seeds]);
+        command::run(campaign.current_dir(repository.root()))
             .with_context(|| format!("`{name}` fails with some of the seeds {seeds}"))?;
     }
     Ok(Outcome::Done)
