@@ -335,7 +335,7 @@ fn initiator(bench: &mut Bench) -> Result<()> {
     let mut peer = bench.start("initiator", Program::Target, &arguments)?;
     let is_up = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
     peer.wait_until("SPDK's target took a connection", PATIENCE, is_up)?;
-    let arguments = ["test", "--package", "ob-nvme", "--test", "peer", "--", "--ignored"];
+    let arguments = ["test", "--package", "ob-nvme", "--test", "ob-nvme-tests", "--", "--ignored", "peer::"];
     let mut test = command::cargo(&bench.repository, &arguments);
     test.env("OB_NVME_PEER", format!("127.0.0.1:{port}")).env("OB_NVME_PEER_NQN", NQN);
     command::run(&mut test)?;

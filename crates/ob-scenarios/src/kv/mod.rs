@@ -138,44 +138,9 @@ impl Run {
         };
         let plan = Plan::draw(&mut rng.fork("plan"), mode != Mode::Lossless);
         let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
-        let slowest = *rng.choose(&[200, 3000, 3000]).unwrap_or(&200);
-        let latency = Duration::from_micros(2)..Duration::from_micros(slowest);
-        let slow = PerMillion::percent(*rng.choose(&[0, 0, 2]).unwrap_or(&0));
-        let behaviour = DiskPlan {
-            capacity: 8 << 20,
-            block_len: 4096,
-            depth: 32,
-            latency,
-            slow,
-            slow_factor: 20,
-            ..DiskPlan::default()
-        };
-        let mut disk = SimDisk::new(behaviour, rng.fork("disk"), trace.clone());
+        let disk = format_disk(&mut rng, &trace)?;
+        let config = draw_config(&mut rng, mode);
         let clock = trace.clock().clone();
-        let options = FormatOptions {
-            segment_len: Some(16 << 10),
-            section_len: Some(32 << 10),
-            log_len: Some(16 * (32 << 10)),
-        };
-        ob_files_card::format(&mut SimDrive::new(&mut disk, clock.clone(), None), &options, [3; 16])
-            .map_err(|error| Failure::new(format!("not formatted: {error}")))?;
-        let mut secret = [0; 16];
-        rng.fill(&mut secret);
-        let weak = *rng.choose(&[Durability::EverySecond, Durability::No]).unwrap_or(&Durability::No);
-        let config = Config {
-            durability: if mode == Mode::Durable { Durability::Always } else { weak },
-            part_len: 64 << 10,
-            parts_max: 64,
-            group_len: 8 << 10,
-            // Little, so that most records are read from the device.
-            memory_len: *rng.choose(&[0, 8 << 10, 64 << 10]).unwrap_or(&0),
-            writes_max: *rng.choose(&[4, 1, 16]).unwrap_or(&4),
-            waiting_max: *rng.choose(&[64, 16]).unwrap_or(&64),
-            garbage_percent: 30,
-            secret,
-            name: [9; 16],
-            ..Config::default()
-        };
         let clients = (0..CLIENTS).map(|number| {
             let rng = rng.fork_numbered("client", number.into());
             Client::new(number, &network, clock.clone(), rng, &plan)
@@ -610,5 +575,52 @@ impl Run {
         }
         self.disk = Some(disk);
         self.card_back_at = self.now() + Duration::from_micros(self.rng.below(5_000));
+    }
+}
+
+/// A disk of the seed's choice, with no file on it.
+fn format_disk(rng: &mut Rng, trace: &Trace) -> Result<SimDisk, Failure> {
+    let slowest = *rng.choose(&[200, 3000, 3000]).unwrap_or(&200);
+    let latency = Duration::from_micros(2)..Duration::from_micros(slowest);
+    let slow = PerMillion::percent(*rng.choose(&[0, 0, 2]).unwrap_or(&0));
+    let behaviour = DiskPlan {
+        capacity: 8 << 20,
+        block_len: 4096,
+        depth: 32,
+        latency,
+        slow,
+        slow_factor: 20,
+        ..DiskPlan::default()
+    };
+    let mut disk = SimDisk::new(behaviour, rng.fork("disk"), trace.clone());
+    let clock = trace.clock().clone();
+    let options = FormatOptions {
+        segment_len: Some(16 << 10),
+        section_len: Some(32 << 10),
+        log_len: Some(16 * (32 << 10)),
+    };
+    ob_files_card::format(&mut SimDrive::new(&mut disk, clock, None), &options, [3; 16])
+        .map_err(|error| Failure::new(format!("not formatted: {error}")))?;
+    Ok(disk)
+}
+
+/// A store of the seed's choice.
+fn draw_config(rng: &mut Rng, mode: Mode) -> Config {
+    let mut secret = [0; 16];
+    rng.fill(&mut secret);
+    let weak = *rng.choose(&[Durability::EverySecond, Durability::No]).unwrap_or(&Durability::No);
+    Config {
+        durability: if mode == Mode::Durable { Durability::Always } else { weak },
+        part_len: 64 << 10,
+        parts_max: 64,
+        group_len: 8 << 10,
+        // Little, so that most records are read from the device.
+        memory_len: *rng.choose(&[0, 8 << 10, 64 << 10]).unwrap_or(&0),
+        writes_max: *rng.choose(&[4, 1, 16]).unwrap_or(&4),
+        waiting_max: *rng.choose(&[64, 16]).unwrap_or(&64),
+        garbage_percent: 30,
+        secret,
+        name: [9; 16],
+        ..Config::default()
     }
 }
