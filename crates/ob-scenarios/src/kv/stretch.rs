@@ -24,6 +24,9 @@ pub(super) const LOST_MAX: u64 = 8;
 /// Attempts to read a key while everything is well.
 const ATTEMPTS_MAX: u64 = 100;
 
+/// Keys that were there, and their values.
+type Found = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
+
 /// What a stretch begins with.
 #[derive(Default)]
 pub(super) struct Stretch {
@@ -33,7 +36,7 @@ pub(super) struct Stretch {
     began: u64,
     /// Requests of which nobody knew the end by then.
     lost: u64,
-    found: BTreeMap<Arc<[u8]>, Arc<[u8]>>,
+    found: Found,
 }
 
 impl Run {
@@ -86,10 +89,10 @@ impl Run {
         Ok(())
     }
 
-    fn find_every_key(&mut self) -> Result<BTreeMap<Arc<[u8]>, Arc<[u8]>>, Failure> {
+    fn find_every_key(&mut self) -> Result<Found, Failure> {
         let client = self.rng.index(self.clients.len());
         let mut wanted: Vec<Arc<[u8]>> = all_keys().collect();
-        let mut found = BTreeMap::new();
+        let mut found = Found::new();
         for _ in 0..ATTEMPTS_MAX {
             let first = self.history.len();
             for key in &wanted {

@@ -99,7 +99,7 @@ impl Campaign<'_> {
         }
     }
 
-    fn run_one(&self, seed: u64) -> Result<SimReport, FailedRun> {
+    fn run_one(&self, seed: u64) -> Result<SimReport, Box<FailedRun>> {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.scenario.run(seed, self.steps)));
         let failure = match outcome {
             Ok(Ok(report)) => return Ok(report),
@@ -110,10 +110,11 @@ impl Campaign<'_> {
         };
         let (scenario, steps) = (self.scenario.name().to_owned(), self.steps);
         let repeat = format!("outboard sim {scenario} --seed {seed} --steps {steps}");
-        Err(FailedRun { scenario, commit: self.seeds.commit.clone(), seed, steps, failure, repeat })
+        let commit = self.seeds.commit.clone();
+        Err(Box::new(FailedRun { scenario, commit, seed, steps, failure, repeat }))
     }
 
-    fn note(&self, seed: u64, result: Result<SimReport, FailedRun>) {
+    fn note(&self, seed: u64, result: Result<SimReport, Box<FailedRun>>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.outcome.ran += 1;
         if self.options.json {
@@ -133,7 +134,7 @@ impl Campaign<'_> {
                 if state.outcome.failed.len() >= TRACES_MAX {
                     failed.failure.trace = Vec::new();
                 }
-                state.outcome.failed.push(failed);
+                state.outcome.failed.push(*failed);
             }
         }
         self.progress.inc(1);
@@ -141,7 +142,7 @@ impl Campaign<'_> {
     }
 
     /// What a seed came to, for programs. A campaign that keeps going tells of what failed alone.
-    fn line(&self, seed: u64, result: &Result<SimReport, FailedRun>) -> Option<String> {
+    fn line(&self, seed: u64, result: &Result<SimReport, Box<FailedRun>>) -> Option<String> {
         match result {
             Ok(_) if self.options.keep_going => None,
             Ok(report) => {
