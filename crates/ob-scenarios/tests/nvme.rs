@@ -4,7 +4,7 @@
 use ob_scenarios::nvme::NvmeScenario;
 use ob_sim::{check_determinism, run_seeds};
 
-const SEEDS: u64 = if cfg!(feature = "planted-bugs") { 300 } else { 24 };
+const SEEDS: u64 = if cfg!(feature = "planted-bugs") { 100 } else { 24 };
 const STEPS: u64 = 1500;
 
 /// What has to happen, or nothing was shown.

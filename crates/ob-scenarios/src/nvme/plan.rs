@@ -84,7 +84,7 @@ impl Plan {
         // An association takes a dozen ways there and back: where they are long, faults must leave it the time.
         let is_far = net.latency.end > Duration::from_millis(10);
         let fault_one_in = if is_far { 6000 } else { pick(rng, &[400, 400, 150, 2000]) };
-        Self {
+        let common = Self {
             hosts: pick(rng, &[3, 3, 2, 4]),
             blocks,
             net,
@@ -98,6 +98,29 @@ impl Plan {
             sorts: SORTS.map(|(_, weight)| weight * pick(rng, &[1, 1, 1, 4, 0])),
             fault_one_in,
             faults: FAULTS.map(|fault| fault.weight(rng)),
+        };
+        if rng.one_in(4) { common.with_many_left_behind() } else { common }
+    }
+
+    /// Hosts leave much behind on devices, and are back before it is done: near ones that die all the time, write the same few blocks and
+    /// have slow operations under way.
+    fn with_many_left_behind(mut self) -> Self {
+        self.net.latency = Duration::from_micros(5)..Duration::from_micros(100);
+        self.disk = DiskPlan {
+            depth: 32,
+            slow: PerMillion::percent(20),
+            slow_factor: 5000,
+            stuck: PerMillion::NEVER,
+            ..self.disk
+        };
+        Self {
+            window: 16,
+            request_blocks: self.request_blocks.min(4),
+            sorts: SORTS
+                .map(|(sort, weight)| if matches!(sort, Sort::Read | Sort::Write) { weight } else { 1 }),
+            fault_one_in: 150,
+            faults: FAULTS.map(|fault| u64::from(matches!(fault, Fault::HostDies | Fault::Reset))),
+            ..self
         }
     }
 
