@@ -65,6 +65,39 @@ pub fn check_tests(snapshot: &Snapshot) -> Vec<Violation> {
     violations
 }
 
+/// Finds test targets that a chore names and no crate has.
+#[must_use]
+pub fn check_named_targets(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, text) in snapshot.texts_ending_in(".rs").filter(|(path, _)| path.starts_with("xtask/src/")) {
+        for (index, line) in text.lines().enumerate() {
+            let named = line.split_once(NAMED_TARGET).and_then(|(_, rest)| rest.split('"').next());
+            if let Some(name) = named.filter(|name| !has_test_target(snapshot, name)) {
+                violations.push(Violation::at(
+                    path,
+                    index + 1,
+                    format!("no crate has a test target `{name}`"),
+                ));
+            }
+        }
+    }
+    violations
+}
+
+// In two pieces, or this very line would name one.
+const NAMED_TARGET: &str = concat!("\"--test\"", ", \"");
+
+fn has_test_target(snapshot: &Snapshot, name: &str) -> bool {
+    snapshot.packages.iter().any(|package| {
+        let manifest = snapshot.texts.get(&package.manifest()).map_or("", String::as_str);
+        let is_listed = manifest.lines().any(|line| line == format!("name = \"{name}\""));
+        let folder = format!("{}/tests/{name}", package.folder);
+        let is_found =
+            [".rs", "/main.rs"].iter().any(|end| snapshot.texts.contains_key(&format!("{folder}{end}")));
+        is_listed || (is_found && !manifest.contains("autotests = false"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::snapshot::Package;
@@ -106,6 +139,28 @@ mod tests {
         assert_eq!(found, ["crates/ob-kv/tests/forgotten.rs", "crates/ob-kv/tests/lost/main.rs"]);
         snapshot.texts.insert("crates/ob-kv/Cargo.toml".to_owned(), "[package]\n".to_owned());
         assert_eq!(check_tests(&snapshot), [], "cargo finds them itself");
+    }
+
+    #[test]
+    fn a_chore_that_names_no_target_is_found() {
+        let chores = "[\"test\", \"--test\", \"ob-kv-tests\"]\n[\"--test\", \"model\"]\n[\"--test\", \"loom\"]\n[\"--test\", test]\n";
+        let mut snapshot = Snapshot::of(&[
+            ("crates/ob-kv/Cargo.toml", "autotests = false\n[[test]]\nname = \"ob-kv-tests\"\n"),
+            ("crates/ob-kv/tests/model.rs", ""),
+            ("crates/ob-ring/Cargo.toml", ""),
+            ("crates/ob-ring/tests/loom.rs", ""),
+            ("xtask/src/chores.rs", chores),
+        ]);
+        for name in ["ob-kv", "ob-ring"] {
+            let (name, folder) = (name.to_owned(), format!("crates/{name}"));
+            snapshot.packages.push(Package { name, folder, ..Package::default() });
+        }
+        let [found] = &check_named_targets(&snapshot)[..] else { panic!("one is wrong") };
+        assert_eq!(
+            (found.path.as_str(), found.line),
+            ("xtask/src/chores.rs", Some(2)),
+            "a module is no target"
+        );
     }
 
     #[test]

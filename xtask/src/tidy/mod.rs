@@ -43,6 +43,11 @@ pub const CHECKS: &[Check] = &[
     },
     Check { name: "tests", rule: "each file of tests is run", run: crates::check_tests },
     Check {
+        name: "test-targets",
+        rule: "test targets that a chore names are there",
+        run: crates::check_named_targets,
+    },
+    Check {
         name: "forbid-unsafe",
         rule: "`#![forbid(unsafe_code)]` everywhere but in the homes of unsafe",
         run: unsafe_code::check_forbidden,
