@@ -169,8 +169,8 @@ impl BulkQueue {
         let queued = self.queued.iter().map(|queued| queued.bulk.writes());
         let under_way = self.slots.iter().flatten().map(|under_way| under_way.writes);
         let mut earlier = queued.chain(under_way);
-        // All of them lie inside the area, so that no sum overflows.
-        earlier.any(|(start, length)| start < at + len && at < start + length)
+        // All of them lie inside the area, so that no sum overflows. Where one has no bytes, no byte is of both.
+        earlier.any(|(start, length)| start.max(at) < (start + length).min(at + len))
     }
 
     /// How many more transfers would be taken.

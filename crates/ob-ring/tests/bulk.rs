@@ -255,6 +255,8 @@ fn a_place_is_written_again_only_when_the_write_before_is_over() {
     rig.write(4, 1536, 4).unwrap();
     let into = rig.slice(512, 0);
     rig.sender.transfer(5, Bulk::Read { at: 1024, into }).map_err(|refused| refused.reason).unwrap();
+    let nothing = Bulk::Write { from: rig.slice(0, 0), at: 1100 };
+    rig.sender.transfer(6, nothing).map_err(|refused| refused.reason).unwrap();
     rig.complete_all();
     rig.write(2, 1024, 2).unwrap();
     rig.complete_all();
