@@ -29,22 +29,27 @@ fn prompt_host() -> Wish {
 
 /// Admin and I/O queue of such a host, and its CNTLID.
 fn prompt_queues(rig: &mut Rig) -> (Client, Client, ControllerId) {
-    let (admin, controller) = rig.admin_as(Digests::NONE, &prompt_host());
+    queues_of(rig, &prompt_host())
+}
+
+fn queues_of(rig: &mut Rig, host: &Wish) -> (Client, Client, ControllerId) {
+    let (admin, controller) = rig.admin_as(Digests::NONE, host);
     let io = rig.open(Digests::NONE);
-    let wish = Wish { controller, ..prompt_host() };
+    let wish = Wish { controller, ..*host };
     assert_eq!(rig.connect_as(io, 1, &wish).status(), Status::SUCCESS);
     (admin, io, controller)
+}
+
+/// A first registration with the namespace.
+fn registration(persist: PersistChange) -> ReservationRegister {
+    ReservationRegister { action: ReservationRegisterAction::Register, ignore_key: false, persist }
 }
 
 /// Has the host of a queue hold the namespace for itself.
 fn reserve(rig: &mut Rig, io: Client) {
     let key = 1_u64.to_le_bytes();
     let data = DataPointer::InCapsule { offset: 0, len: 16 };
-    let register = ReservationRegister {
-        action: ReservationRegisterAction::Register,
-        ignore_key: false,
-        persist: PersistChange::Keep,
-    };
+    let register = registration(PersistChange::Keep);
     let acquire = ReservationAcquire {
         action: ReservationAcquireAction::Acquire,
         ignore_key: false,
@@ -152,14 +157,25 @@ fn a_queue_is_taken_over_only_from_where_its_controller_is() {
     assert_eq!(rig.write(io, 1, &[1; BLOCK]).status(), Status::SUCCESS);
 }
 
-/// CC with a notice of shutdown.
-fn shut_down(rig: &mut Rig, admin: Client, notice: ShutdownNotification) {
-    let enabled = ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM);
-    let value = Some(u64::from(enabled.with_shutdown(notice).0));
-    let access = PropertyAccess { property: Property::Configuration, value };
-    let entry = access.encode(rig.command_id(admin));
+/// CC of a controller that serves.
+fn enabled() -> ControllerConfiguration {
+    ControllerConfiguration::enabled(ControllerConfiguration::COMMAND_SET_NVM)
+}
+
+fn configuration(value: u32) -> PropertyAccess {
+    PropertyAccess { property: Property::Configuration, value: Some(u64::from(value)) }
+}
+
+/// Writes CC.
+fn configure(rig: &mut Rig, admin: Client, value: ControllerConfiguration) {
+    let entry = configuration(value.0).encode(rig.command_id(admin));
     rig.submit(admin, &entry, &[]);
     assert_eq!(rig.response(admin).status(), Status::SUCCESS);
+}
+
+/// CC with a notice of shutdown.
+fn shut_down(rig: &mut Rig, admin: Client, notice: ShutdownNotification) {
+    configure(rig, admin, enabled().with_shutdown(notice));
 }
 
 /// CSTS.SHST.
@@ -221,10 +237,7 @@ fn a_controller_that_was_shut_down_serves_again_when_it_is_enabled_anew() {
     // Nothing has to be heard of a host that took its leave.
     rig.advance(3 * KEEP_ALIVE);
     assert!(!rig.state(admin).is_closed);
-    let disable = PropertyAccess { property: Property::Configuration, value: Some(0) };
-    let entry = disable.encode(rig.command_id(admin));
-    rig.submit(admin, &entry, &[]);
-    assert_eq!(rig.response(admin).status(), Status::SUCCESS);
+    configure(&mut rig, admin, ControllerConfiguration(0));
     rig.enable(admin);
     assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Running as u64);
     let io = connect_queue_again(&mut rig, controller);
@@ -232,4 +245,101 @@ fn a_controller_that_was_shut_down_serves_again_when_it_is_enabled_anew() {
     assert_eq!(rig.write(io, 1, &[1; BLOCK]).status(), Status::SUCCESS);
     rig.advance(2 * KEEP_ALIVE);
     assert!(rig.state(io).is_closed && rig.state(admin).is_closed, "now its silence counts again");
+}
+
+#[test]
+fn shutdowns_that_hang_cost_others_nothing() {
+    const HOSTS: u8 = 8;
+    let mut rig = Rig::new();
+    let (_, bystander, _) = queues_of(&mut rig, &Wish { host_id: [100; 16], ..Wish::default() });
+    rig.disk.is_held = true;
+    let mut admins = Vec::new();
+    for host in 1..=HOSTS {
+        let (admin, io, _) = queues_of(&mut rig, &Wish { host_id: [host; 16], ..Wish::default() });
+        rig.write_fused(io, u64::from(host), &[1; BLOCK], IoOpcode::Write, Fuse::None);
+        shut_down(&mut rig, admin, ShutdownNotification::Normal);
+        admins.push(admin);
+    }
+    let looks = rig.target.counts().shutdown_looks;
+    assert!(looks <= u64::from(HOSTS), "{looks} looks at all commands for {HOSTS} shutdowns");
+    for _ in 0..50 {
+        rig.write_fused(bystander, 50, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+        rig.complete(usize::from(HOSTS));
+        rig.run();
+        assert_eq!(rig.response(bystander).status(), Status::SUCCESS);
+    }
+    assert_eq!(rig.target.counts().shutdown_looks, looks, "commands of others end no shutdown");
+    for _ in 0..HOSTS {
+        rig.complete(0);
+        rig.run();
+    }
+    for admin in admins {
+        assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+    }
+    let looks = rig.target.counts().shutdown_looks - looks;
+    assert!(looks <= u64::from(HOSTS), "{looks} looks for {HOSTS} commands that ended");
+}
+
+#[test]
+fn a_pair_whose_data_is_withheld_holds_no_shutdown_up() {
+    let mut rig = Rig::new();
+    let (admin, io, _) = prompt_queues(&mut rig);
+    rig.write_fused(io, 10, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    let pointer = DataPointer::Transport { len: BLOCK as u32 };
+    let second = rig.entry(io, IoOpcode::Write, 10, 1, pointer).with_fuse(Fuse::Second);
+    rig.submit(io, &second, &[]);
+    let wanted = rig.solicitation(io);
+    shut_down(&mut rig, admin, ShutdownNotification::Normal);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+    rig.send_wanted(io, &wanted, &[2; BLOCK], BLOCK);
+    for _ in 0..2 {
+        assert!(!rig.response(io).status().is_success(), "neither half is executed any more");
+    }
+    assert_eq!(rig.disk.bytes[10 * BLOCK], 0);
+}
+
+#[test]
+fn a_pair_that_has_begun_is_waited_for() {
+    let mut rig = Rig::new();
+    let (admin, io, _) = prompt_queues(&mut rig);
+    rig.disk.is_held = true;
+    rig.write_fused(io, 10, &[0; BLOCK], IoOpcode::Compare, Fuse::First);
+    rig.write_fused(io, 10, &[2; BLOCK], IoOpcode::Write, Fuse::Second);
+    shut_down(&mut rig, admin, ShutdownNotification::Normal);
+    for _ in 0..2 {
+        assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Occurring as u64);
+        rig.complete(0);
+        rig.run();
+    }
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+    assert_eq!(rig.disk.bytes[10 * BLOCK], 2);
+}
+
+#[test]
+fn a_shutdown_waits_for_reservations_that_are_being_saved() {
+    let mut rig = Rig::new();
+    let (admin, io, _) = prompt_queues(&mut rig);
+    let data = DataPointer::InCapsule { offset: 0, len: 16 };
+    let entry = registration(PersistChange::Set).encode(rig.command_id(io), NamespaceId(1), data);
+    rig.submit(io, &entry, &[[0; 8], 1_u64.to_le_bytes()].concat());
+    let changed = rig.target.next_reservations_changed().expect("something to save");
+    shut_down(&mut rig, admin, ShutdownNotification::Normal);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Occurring as u64);
+    rig.target.reservations_saved(changed.namespace, u64::MAX);
+    rig.run();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+}
+
+#[test]
+fn a_shutdown_waits_no_longer_for_what_a_lost_queue_asked() {
+    let mut rig = Rig::new();
+    let (admin, io, _) = prompt_queues(&mut rig);
+    let data = DataPointer::InCapsule { offset: 0, len: 16 };
+    let entry = registration(PersistChange::Set).encode(rig.command_id(io), NamespaceId(1), data);
+    rig.submit(io, &entry, &[[0; 8], 1_u64.to_le_bytes()].concat());
+    shut_down(&mut rig, admin, ShutdownNotification::Normal);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Occurring as u64);
+    rig.hang_up(io);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
 }

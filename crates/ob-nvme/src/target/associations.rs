@@ -6,7 +6,7 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ob_core::Instant;
@@ -153,24 +153,33 @@ impl Target {
                 }
             }
         }
-        if !self.shutdowns.is_empty() {
-            for controller in std::mem::take(&mut self.shutdowns) {
-                if !self.flights.is_busy(controller) {
-                    self.control.shutdown_over(controller);
-                } else if self.control.is_shutting_down(controller) {
-                    self.shutdowns.push(controller);
-                }
-            }
-        }
         if !self.answers.is_empty() {
             for pending in std::mem::take(&mut self.answers) {
                 let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
                 if pending.saved.is_empty() && is_drained() {
+                    self.flights.look_again();
                     self.answer(pending.connection, pending.command, pending.status, pending.result);
                 } else {
                     self.answers.push(pending);
                 }
             }
+        }
+        self.settle_shutdowns();
+    }
+
+    /// Notes the shutdowns that are complete: nothing of the controller is under way, and no reservation of it being saved.
+    fn settle_shutdowns(&mut self) {
+        let Some((idle, busy)) = self.flights.awaited() else { return };
+        self.counts.shutdown_looks += 1;
+        let queues = self.answers.iter().filter_map(|pending| self.connection(pending.connection)?.queue);
+        let saving: BTreeSet<_> = queues.map(|queue| queue.identity.controller).collect();
+        for controller in idle.difference(&saving) {
+            self.control.shutdown_over(*controller);
+            self.flights.forget_awaited(*controller);
+        }
+        // A reset ends a shutdown too.
+        for controller in busy.union(&saving).filter(|busy| !self.control.is_shutting_down(**busy)) {
+            self.flights.forget_awaited(*controller);
         }
     }
 
@@ -274,7 +283,11 @@ impl Target {
         let flights = std::mem::take(&mut connection.flights);
         // Hosts that come and go while a device hangs must not leave a line each in what waits for it.
         self.connects.retain(|pending| pending.connection != key);
+        let waiting = self.answers.len();
         self.answers.retain(|pending| pending.connection != key);
+        if self.answers.len() < waiting {
+            self.flights.look_again();
+        }
         self.proofs.forget(key);
         self.hungry.retain(|hungry| *hungry != key);
         self.starving.retain(|starving| *starving != key);

@@ -1,5 +1,7 @@
 //! Commands on their way, each in a slot that is used again.
 
+use std::collections::BTreeSet;
+
 use ob_core::{Instant, Token};
 use ob_memory::Slice;
 use ob_wire_nvme::{CommandId, Status, SubmissionEntry};
@@ -123,6 +125,10 @@ impl Flight {
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Controllers that were shut down and may have commands under way.
+    awaited: BTreeSet<ControllerKey>,
+    /// Whether one of those may have none any more. A look goes over all commands, so it is taken only then.
+    is_look_due: bool,
 }
 
 struct Slot {
@@ -163,6 +169,9 @@ impl Flights {
         let flight = slot.flight.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
+        if !self.awaited.is_empty() && flight.controller.is_some_and(|key| self.awaited.contains(&key)) {
+            self.is_look_due |= !matches!(flight.work, Work::Control(_));
+        }
         Some(flight)
     }
 
@@ -177,18 +186,49 @@ impl Flights {
             .any(|flight| flight.work.io().is_some_and(|io| io.namespace == namespace))
     }
 
-    /// Whether a command of this controller's I/O queues may still do something, to whatever; likewise.
-    pub(super) fn is_busy(&self, controller: ControllerKey) -> bool {
-        self.under_way(|other| other == controller).any(|flight| !matches!(flight.work, Work::Control(_)))
+    /// Has [`Flights::awaited`] tell of this controller until it is forgotten there.
+    pub(super) fn await_end_of(&mut self, controller: ControllerKey) {
+        self.awaited.insert(controller);
+        self.is_look_due = true;
+    }
+
+    /// Something besides commands that a controller was waited for is over.
+    pub(super) fn look_again(&mut self) {
+        self.is_look_due = true;
+    }
+
+    /// Of the controllers that are awaited, those that no command of an I/O queue may do anything for any more, and the
+    /// others; likewise. Nothing if none has ended since the last look.
+    pub(super) fn awaited(&mut self) -> Option<(BTreeSet<ControllerKey>, BTreeSet<ControllerKey>)> {
+        if !std::mem::take(&mut self.is_look_due) || self.awaited.is_empty() {
+            return None;
+        }
+        let commands = self.under_way(|controller| self.awaited.contains(&controller));
+        let io = commands.filter(|flight| !matches!(flight.work, Work::Control(_)));
+        let busy: BTreeSet<_> = io.filter_map(|flight| flight.controller).collect();
+        Some((self.awaited.difference(&busy).copied().collect(), busy))
+    }
+
+    /// Nobody waits for this controller any more.
+    pub(super) fn forget_awaited(&mut self, controller: ControllerKey) {
+        self.awaited.remove(&controller);
     }
 
     fn under_way(&self, is_meant: impl Fn(ControllerKey) -> bool) -> impl Iterator<Item = &Flight> {
         self.slots.iter().filter_map(|slot| slot.flight.as_ref()).filter(move |flight| {
-            let is_half = || flight.work.io().is_some_and(|io| io.partner.is_none());
             flight.controller.is_some_and(&is_meant)
-                && !matches!(flight.state, State::Data(_) | State::Buffer)
-                && (flight.state != State::Partner || !is_half())
+                && match flight.state {
+                    State::Data(_) | State::Buffer => false,
+                    State::Partner => self.is_pair_whole(flight),
+                    _ => true,
+                }
         })
+    }
+
+    /// Whether the other half of a pair is there with its data, so that the pair may begin or has begun.
+    fn is_pair_whole(&self, half: &Flight) -> bool {
+        let partner = half.work.io().and_then(|io| io.partner).and_then(|partner| self.get(partner));
+        partner.is_some_and(|partner| !matches!(partner.state, State::Data(_) | State::Buffer))
     }
 
     pub(super) fn orphans(&self) -> usize {

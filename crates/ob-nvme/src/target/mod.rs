@@ -107,8 +107,6 @@ pub struct Target {
     orphans: BTreeMap<ControllerKey, u32>,
     connects: Vec<PendingConnect>,
     answers: Vec<PendingAnswer>,
-    /// Controllers that were shut down and may have commands under way.
-    shutdowns: Vec<ControllerKey>,
     proofs: Proofs,
     changed_reservations: VecDeque<ReservationsChanged>,
     /// Operations for devices.
@@ -149,7 +147,6 @@ impl Target {
             orphans: BTreeMap::new(),
             connects: Vec::new(),
             answers: Vec::new(),
-            shutdowns: Vec::new(),
             proofs: Proofs::default(),
             changed_reservations: VecDeque::new(),
             backlog: Backlog::default(),

@@ -190,10 +190,7 @@ impl Target {
                     self.end_controller(now, controller);
                 }
                 ControlEvent::ShuttingDown { controller } => {
-                    // Once, however often its host says it while a device hangs.
-                    if !self.shutdowns.contains(&controller) {
-                        self.shutdowns.push(controller);
-                    }
+                    self.flights.await_end_of(controller);
                 }
                 ControlEvent::ReservationsChanged { subsystem, namespace, nsid } => {
                     self.changed_reservations.push_back(super::ReservationsChanged {
