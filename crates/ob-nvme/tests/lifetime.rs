@@ -147,6 +147,35 @@ fn a_queue_that_is_connected_again_waits_for_the_end_of_its_old_connection() {
 }
 
 #[test]
+fn a_queue_that_is_connected_in_the_round_of_its_reset_is_a_new_one() {
+    let mut rig = Rig::new();
+    let (admin, io, controller) = prompt_queues(&mut rig);
+    rig.disk.is_held = true;
+    rig.write_fused(io, 10, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+    let again = rig.open(Digests::NONE);
+    // All of this comes before the target does anything else.
+    for value in [0, enabled().0] {
+        let entry = configuration(value).encode(rig.command_id(admin));
+        let bytes = rig.capsule(admin, &entry, &[]);
+        rig.deliver_only(admin, &bytes);
+    }
+    let mut bytes = rig.connect_capsule(again, 1, &Wish { controller, ..prompt_host() });
+    let pointer = DataPointer::InCapsule { offset: 0, len: BLOCK as u32 };
+    let entry = rig.entry(again, IoOpcode::Write, 10, 1, pointer);
+    bytes.extend(rig.capsule(again, &entry, &[2; BLOCK]));
+    rig.deliver_only(again, &bytes);
+    rig.run();
+    assert!(rig.state(io).is_finished && !rig.state(again).is_finished, "the old connection ends");
+    assert_eq!(rig.response(again).status(), Status::SUCCESS, "Connect");
+    assert_eq!(rig.disk.queue.len(), 1, "the new write waits for the old one");
+    assert!(rig.messages(again).is_empty());
+    rig.release_disk();
+    assert_eq!(rig.response(again).status(), Status::SUCCESS);
+    assert_eq!(rig.disk.bytes[10 * BLOCK], 2);
+    assert_eq!(rig.write(again, 11, &[3; BLOCK]).status(), Status::SUCCESS, "the queue goes on");
+}
+
+#[test]
 fn a_queue_is_taken_over_only_from_where_its_controller_is() {
     let mut rig = Rig::new();
     let (_, io, controller) = prompt_queues(&mut rig);

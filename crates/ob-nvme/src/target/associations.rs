@@ -43,6 +43,9 @@ pub(super) struct PendingAnswer {
 
 impl Target {
     pub(super) fn connect(&mut self, now: Instant, key: ConnectionKey, entry: &SubmissionEntry, data: &[u8]) {
+        // What was said before in the same round comes first: a queue that a reset ended still has its old connection here,
+        // and must not have two.
+        self.handle_events(now);
         let command = entry.command();
         let Some(path) = self.connection(key).map(|connection| connection.path) else { return };
         let connected = match self.control.connect(now, path, entry, data) {

@@ -170,7 +170,7 @@ impl Target {
         }
     }
 
-    fn handle_events(&mut self, now: Instant) {
+    pub(super) fn handle_events(&mut self, now: Instant) {
         while let Some(event) = self.control.events() {
             match event {
                 ControlEvent::CompleteAsync { queue, command, result, status } => {

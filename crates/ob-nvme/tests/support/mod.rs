@@ -282,6 +282,12 @@ impl Rig {
         did
     }
 
+    /// Has the target receive all that a client has sent, and do nothing else: what others send comes in the same round.
+    pub fn deliver_only(&mut self, client: Client, bytes: &[u8]) {
+        self.state(client).outbox.extend(bytes);
+        while self.deliver_some(client, usize::MAX) > 0 {}
+    }
+
     /// Lengths of the places of a client's next receive.
     pub fn places(&mut self, client: Client) -> Vec<usize> {
         let key = self.state(client).key.unwrap();
@@ -463,6 +469,12 @@ impl Rig {
 
     /// Sends a Connect, which may have to wait.
     pub fn submit_connect(&mut self, client: Client, queue: u16, wish: &Wish) {
+        let bytes = self.connect_capsule(client, queue, wish);
+        self.send(client, &bytes);
+    }
+
+    /// A Connect's bytes.
+    pub fn connect_capsule(&mut self, client: Client, queue: u16, wish: &Wish) -> Vec<u8> {
         let command = self.command_id(client);
         let entry = Connect {
             queue: QueueId(queue),
@@ -478,7 +490,7 @@ impl Rig {
             host: Nqn::new(HOST).unwrap(),
         }
         .encode();
-        self.submit(client, &entry, data.as_bytes());
+        self.capsule(client, &entry, data.as_bytes())
     }
 
     /// An admin queue whose controller is enabled; its CNTLID.
