@@ -123,7 +123,7 @@ fn begin_controller(control: &mut Control, asked: Asked) -> Result<Connected, Co
         authentication: asked.authentication,
     };
     let controller = Box::new(Controller::new(birth, keep_alive, asked.now, &control.config));
-    control.wake_at(controller.ends_at().map(|(at, _)| at));
+    control.wake_at(controller.due_at());
     if let Some(place) = control.controllers.get_mut(slot) {
         *place = Some(controller);
     }
@@ -167,8 +167,8 @@ fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, Connect
     controller.heard(now);
     let identity = QueueIdentity { controller: controller.key, queue: connect.queue };
     let cntlid = controller.cntlid;
-    let ends_at = controller.ends_at().map(|(at, _)| at);
-    control.wake_at(ends_at);
+    let due_at = controller.due_at();
+    control.wake_at(due_at);
     let connected = connected(identity, cntlid, &connect, must_authenticate, Vec::new());
     Ok(Connected { replaces_connection, ..connected })
 }

@@ -34,7 +34,7 @@ pub(super) enum Role {
 /// How a queue's host proves who it is.
 pub(super) struct Authentication {
     pub(super) authenticator: TargetAuthenticator,
-    /// Without a proof by then, the controller ends. `None` once it has proved itself.
+    /// Without a proof by then, the queue ends, and with an admin queue its controller. `None` once it has proved itself.
     pub(super) until: Option<Instant>,
 }
 
@@ -48,6 +48,11 @@ impl Queue {
     /// Whether the host is who it says it is, as far as anybody asked.
     pub(super) fn is_authentic(&self) -> bool {
         self.authentication.as_ref().is_none_or(|proof| proof.authenticator.is_authenticated())
+    }
+
+    /// By when its host has to have proved itself, if it has still to.
+    fn unproved_until(&self) -> Option<Instant> {
+        self.authentication.as_ref()?.until
     }
 }
 
@@ -146,9 +151,29 @@ impl Controller {
         // A host that has reset its controller or shut it down need not be heard of any more.
         let silence_max = self.silence_max().filter(|_| self.lingers_until.is_none());
         let silent = silence_max.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
-        let proofs = self.queues.iter().flatten().filter_map(|queue| queue.authentication.as_ref()?.until);
-        let unproved = proofs.min().map(|until| (until, CloseReason::NotAuthentic));
+        // Of an I/O queue nobody but itself has to bear it: whoever knows names could connect one.
+        let unproved = self.queue(QueueId::ADMIN).and_then(Queue::unproved_until);
+        let unproved = unproved.map(|until| (until, CloseReason::NotAuthentic));
         [silent, self.lingers_until, unproved].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// When time next ends it, or one of its queues.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let unproved = self.queues.iter().flatten().filter_map(Queue::unproved_until);
+        unproved.chain(self.ends_at().map(|(at, _)| at)).min()
+    }
+
+    /// Ends the I/O queues on which nobody has proved anything in time; which they were.
+    pub(super) fn end_unproved(&mut self, now: Instant) -> Vec<QueueId> {
+        let mut ended = Vec::new();
+        for (slot, id) in self.queues.iter_mut().zip(0_u16..).skip(1) {
+            let until = slot.as_ref().and_then(Queue::unproved_until);
+            if until.is_some_and(|until| until <= now) {
+                *slot = None;
+                ended.push(QueueId(id));
+            }
+        }
+        ended
     }
 
     /// How long the host may be silent. Any command counts (TBKAS), and hosts look once a timeout whether there was one, so

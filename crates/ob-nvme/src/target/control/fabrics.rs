@@ -148,8 +148,8 @@ fn property_set(control: &mut Control, request: &Request<'_>) -> Result<Verdict,
     if !before.is_enabled() && wanted.is_enabled() {
         enable(controller, wanted);
         // Its host's silence counts again.
-        let ends_at = controller.ends_at().map(|(at, _)| at);
-        control.wake_at(ends_at);
+        let due_at = controller.due_at();
+        control.wake_at(due_at);
     }
     let controller = control.controller_mut(key).ok_or(invalid)?;
     if wanted.shutdown() != ShutdownNotification::None && before.shutdown() == ShutdownNotification::None {

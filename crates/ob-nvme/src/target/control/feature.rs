@@ -230,8 +230,8 @@ fn set_keep_alive(control: &mut Control, request: &Request<'_>, timeout_ms: u32)
     }
     let controller = control.controller_mut(request.queue.controller).ok_or(INVALID)?;
     controller.keep_alive = keep_alive;
-    let ends_at = controller.ends_at().map(|(at, _)| at);
-    control.wake_at(ends_at);
+    let due_at = controller.due_at();
+    control.wake_at(due_at);
     Ok(Verdict::SUCCESS)
 }
 

@@ -180,7 +180,7 @@ pub enum CloseReason {
     Shutdown,
     /// The same host, authenticated by now, has a newer association.
     Superseded,
-    /// A host tried to authenticate and failed.
+    /// A host tried to authenticate and failed, or did not try in time.
     NotAuthentic,
     /// The administrator took away what it was connected to.
     Removed,
@@ -474,7 +474,7 @@ impl Control {
         self.events.pop_front()
     }
 
-    /// Time went by: ends controllers whose hosts are silent.
+    /// Time went by: ends controllers whose hosts are silent, and queues whose hosts have proved nothing.
     pub fn tick(&mut self, now: Instant) {
         if self.due.is_none_or(|due| now < due) {
             return;
@@ -491,8 +491,14 @@ impl Control {
         for (controller, reason) in ended {
             self.close_controller(controller, reason);
         }
-        let next = self.controllers.iter().flatten().filter_map(|controller| controller.ends_at());
-        self.due = next.map(|(at, _)| at).min();
+        for controller in self.controllers.iter_mut().flatten() {
+            let reason = CloseReason::NotAuthentic;
+            for queue in controller.end_unproved(now) {
+                let queue = QueueIdentity { controller: controller.key, queue };
+                self.events.push_back(ControlEvent::CloseQueue { queue, reason });
+            }
+        }
+        self.due = self.controllers.iter().flatten().filter_map(|controller| controller.due_at()).min();
     }
 
     /// When [`Control::tick`] has something to do, or a little before.

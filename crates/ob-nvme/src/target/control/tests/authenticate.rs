@@ -129,6 +129,33 @@ fn who_does_not_authenticate_in_time_is_closed() {
     ));
 }
 
+#[test]
+fn a_queue_that_does_not_authenticate_in_time_ends_alone() {
+    let mut stage = stage();
+    let connect = Connect { keep_alive_ms: 0, ..admin_connect() };
+    let admin = stage.try_connect(connect, &parties(1)).unwrap();
+    stage.enable(admin.identity);
+    assert!(authenticate(&mut stage, admin.identity, host(secret(1))));
+    assert_eq!(
+        stage.control.next_due(),
+        Some(seconds(31)),
+        "it has proved itself, which nobody has looked at yet"
+    );
+    stage.control.tick(seconds(31));
+    assert_eq!((stage.events(), stage.control.next_due()), (vec![], None));
+    // Who knows the names of host and controller gets this far, and no farther.
+    stage.now = seconds(40);
+    let mine = ConnectParties { controller: admin.cntlid, ..parties(1) };
+    let impostor = stage.try_connect(Connect { queue: QueueId(2), ..connect }, &mine).unwrap().identity;
+    assert_eq!(stage.control.next_due(), Some(seconds(70)));
+    stage.control.tick(seconds(70));
+    let closed = ControlEvent::CloseQueue { queue: impostor, reason: CloseReason::NotAuthentic };
+    assert_eq!(stage.events(), [closed]);
+    assert_eq!((stage.control.controllers(), stage.control.next_due()), (1, None));
+    bytes_of(stage.identify(admin.identity, Cns::Controller, 0));
+    assert!(stage.try_connect(Connect { queue: QueueId(2), ..connect }, &mine).is_ok(), "the queue is free");
+}
+
 /// CVE-2026-64319, CVE-2026-72130: lengths of transfers that do not fit, and a byte of room for a message.
 #[test]
 fn lengths_that_do_not_fit_are_refused() {
