@@ -277,6 +277,23 @@ fn a_controller_that_was_shut_down_serves_again_when_it_is_enabled_anew() {
 }
 
 #[test]
+fn a_notice_of_shutdown_counts_by_what_it_says_and_not_by_its_edge() {
+    let mut rig = Rig::new();
+    let (admin, ..) = prompt_queues(&mut rig);
+    let notice = ShutdownNotification::Normal;
+    shut_down(&mut rig, admin, notice);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+    // A reset that leaves the notice standing is a reset: the controller is neither shut down nor told to be.
+    configure(&mut rig, admin, ControllerConfiguration(0).with_shutdown(notice));
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Running as u64);
+    shut_down(&mut rig, admin, notice);
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+    // The notice taken back does not undo the shutdown: only a reset does.
+    configure(&mut rig, admin, enabled());
+    assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
+}
+
+#[test]
 fn shutdowns_that_hang_cost_others_nothing() {
     const HOSTS: u8 = 8;
     let mut rig = Rig::new();

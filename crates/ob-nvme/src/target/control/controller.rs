@@ -10,7 +10,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ob_core::Instant;
-use ob_wire_nvme::fabrics::{ControllerConfiguration, ControllerStatus, ShutdownStatus};
+use ob_wire_nvme::fabrics::{
+    ControllerConfiguration, ControllerStatus, ShutdownNotification, ShutdownStatus,
+};
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, ControllerId, QueueId, Status};
 
@@ -186,12 +188,14 @@ impl Controller {
         self.lingers_until = until;
     }
 
-    /// CC.EN went to 0: what a reset forgets, and how long the association stays.
+    /// CC.EN went to 0: what a reset forgets, and how long the association stays. A notice of shutdown that came with it, or
+    /// before, is among what is forgotten.
     pub(super) fn reset(&mut self, now: Instant, until: Instant) {
+        self.configuration = self.configuration.with_shutdown(ShutdownNotification::None);
         self.status = ControllerStatus {
             is_ready: false,
             is_fatal: false,
-            shutdown: self.status.shutdown,
+            shutdown: ShutdownStatus::Running,
             subsystem_was_reset: false,
         };
         self.features = Features::new(now);
@@ -232,7 +236,8 @@ impl Controller {
         self.queues.get_mut(usize::from(queue.0))?.as_mut()
     }
 
-    /// The caller has checked that the id is granted and free.
+    /// The caller has checked that the id is granted. A queue that has it already is replaced: see
+    /// [`Connected::replaces_connection`](super::Connected::replaces_connection).
     pub(super) fn begin_queue(&mut self, queue: QueueId, authentication: Option<Box<Authentication>>) {
         let index = usize::from(queue.0);
         if self.queues.len() <= index {

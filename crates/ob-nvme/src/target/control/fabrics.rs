@@ -145,6 +145,11 @@ fn property_set(control: &mut Control, request: &Request<'_>) -> Result<Verdict,
     let controller = control.controller_mut(key).ok_or(invalid)?;
     let before = controller.configuration;
     controller.configuration = wanted;
+    if before.is_enabled() && !wanted.is_enabled() {
+        reset(control, request);
+        control.wake_at(Some(linger));
+        return Ok(Verdict::SUCCESS);
+    }
     if !before.is_enabled() && wanted.is_enabled() {
         enable(controller, wanted);
         // Its host's silence counts again.
@@ -152,15 +157,13 @@ fn property_set(control: &mut Control, request: &Request<'_>) -> Result<Verdict,
         control.wake_at(due_at);
     }
     let controller = control.controller_mut(key).ok_or(invalid)?;
-    if wanted.shutdown() != ShutdownNotification::None && before.shutdown() == ShutdownNotification::None {
+    // By what it says and what has become of it, not by its edge: a notice that stands is one.
+    let is_running = controller.status.shutdown == ShutdownStatus::Running;
+    if wanted.shutdown() != ShutdownNotification::None && is_running {
         controller.status.shutdown = ShutdownStatus::Occurring;
         controller.linger(Some((linger, CloseReason::Shutdown)));
         control.wake_at(Some(linger));
         control.events.push_back(ControlEvent::ShuttingDown { controller: key });
-    }
-    if before.is_enabled() && !wanted.is_enabled() {
-        reset(control, request);
-        control.wake_at(Some(linger));
     }
     Ok(Verdict::SUCCESS)
 }
