@@ -7,6 +7,7 @@ use crate::support;
 
 use std::time::Duration;
 
+use ob_nvme::target::{Answer, ForeignEvent, ForeignOpcode, TargetConfig};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::{
     ControllerConfiguration, Property, PropertyAccess, ShutdownNotification, ShutdownStatus,
@@ -110,6 +111,38 @@ fn a_command_whose_id_is_in_use_is_a_sign_of_life() {
         assert!(!rig.state(io).is_closed);
         assert!(rig.response(io).status().is(Status::COMMAND_ID_CONFLICT));
     }
+}
+
+#[test]
+fn answers_are_signs_of_life_too() {
+    // A host that sees answers sends no Keep Alive (Linux counts completions for TBKAS), though it sends nothing else.
+    let opcode = ForeignOpcode::new(0xC0, 0).unwrap();
+    let mut rig = Rig::with(TargetConfig { foreign: vec![opcode], ..TargetConfig::default() });
+    let (_, io, _) = prompt_queues(&mut rig);
+    rig.disk.is_held = true;
+    let mut served = Vec::new();
+    for block in 0..4 {
+        rig.write_fused(io, block, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+        let command = rig.command_id(io);
+        rig.submit(io, &SubmissionEntry::new(0xC0, command, NamespaceId(1)), &[]);
+        let Some(ForeignEvent::Command(command)) = rig.target.next_foreign() else { panic!("no command") };
+        served.push(command.key);
+    }
+    let pause = KEEP_ALIVE + KEEP_ALIVE / 2;
+    for _ in 0..4 {
+        rig.advance(pause);
+        rig.complete(0);
+        rig.run();
+        assert_eq!(rig.response(io).status(), Status::SUCCESS, "of a device");
+    }
+    for key in served {
+        rig.advance(pause);
+        rig.target.foreign_done(key, Ok(Answer::Nothing), 0);
+        rig.run();
+        assert_eq!(rig.response(io).status(), Status::SUCCESS, "of a service");
+    }
+    rig.advance(2 * KEEP_ALIVE);
+    assert!(rig.state(io).is_closed, "and now nothing is heard");
 }
 
 /// Sends the Connect of a queue from a new connection.

@@ -111,6 +111,7 @@ impl Target {
         if connection.stall == Some(Stall::Connecting) {
             self.relieved.push(key);
         }
+        self.note_answer(key);
         self.answer(key, pending.command, Status::SUCCESS, u64::from(pending.result));
     }
 
@@ -161,6 +162,7 @@ impl Target {
                 let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
                 if pending.saved.is_empty() && is_drained() {
                     self.flights.look_again();
+                    self.note_answer(pending.connection);
                     self.answer(pending.connection, pending.command, pending.status, pending.result);
                 } else {
                     self.answers.push(pending);

@@ -448,6 +448,7 @@ impl Target {
             Err(status) => connection.respond(command, status, value),
         }
         self.counts.bytes_read += bytes_read as u64;
+        self.note_answer(flight.connection);
         self.relieve(flight.connection);
         self.touch(flight.connection);
     }

@@ -116,6 +116,8 @@ pub struct Target {
     dirty: VecDeque<ConnectionKey>,
     actions: VecDeque<ConnectionAction>,
     sweep_at: Option<Instant>,
+    /// The time as it was told last: devices and services tell none.
+    latest: Instant,
     counts: TargetCounts,
 }
 
@@ -154,6 +156,7 @@ impl Target {
             dirty: VecDeque::new(),
             actions: VecDeque::new(),
             sweep_at: None,
+            latest: Instant::default(),
             counts: TargetCounts::default(),
         }
     }
@@ -348,6 +351,14 @@ impl Target {
         {
             connection.is_dirty = true;
             self.dirty.push_back(key);
+        }
+    }
+
+    /// A command is answered late. A host that sees answers sends no Keep Alive: Linux counts them for TBKAS, not what it sends.
+    fn note_answer(&mut self, key: ConnectionKey) {
+        let queue = self.connection(key).and_then(|connection| connection.queue);
+        if let Some(queue) = queue {
+            self.control.heard(self.latest, queue.identity.controller);
         }
     }
 

@@ -50,6 +50,7 @@ impl Target {
 
     /// So many bytes were received into what [`Target::receive_into`] gave.
     pub fn received(&mut self, now: Instant, key: ConnectionKey, count: usize) {
+        self.latest = now;
         self.counts.bytes_received += count as u64;
         let Some(connection) = self.connection_mut(key) else { return };
         if connection.closing.is_some() {

@@ -14,6 +14,7 @@ const SWEEP: Duration = Duration::from_millis(500);
 impl Target {
     /// Does what is due. Call it when [`Target::next_due`] says so, or more often.
     pub fn tick(&mut self, now: Instant) {
+        self.latest = now;
         self.control.tick(now);
         if self.sweep_at.is_some_and(|at| at <= now) {
             self.sweep_at = None;

@@ -21,6 +21,7 @@ impl Target {
     /// Goes on with everything that may go on. To be called after each round of receiving, completing and sending, and
     /// after changes through [`Target::control_mut`].
     pub fn pump(&mut self, now: Instant) {
+        self.latest = now;
         self.foreign.has_ended = false;
         loop {
             self.handle_events(now);

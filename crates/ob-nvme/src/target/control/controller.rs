@@ -143,7 +143,7 @@ impl Controller {
         proof.is_some_and(|proof| proof.authenticator.is_authenticated())
     }
 
-    /// Any command of the host shows that it lives.
+    /// Any command of the host shows that it lives, and any answer to it.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard = self.heard.max(now);
     }
@@ -178,7 +178,7 @@ impl Controller {
         ended
     }
 
-    /// How long the host may be silent. Any command counts (TBKAS), and hosts look once a timeout whether there was one, so
+    /// How long the host may be silent. Any command and any answer counts (TBKAS), and hosts look once a timeout whether there was one, so
     /// that up to two may pass between what they send.
     fn silence_max(&self) -> Option<Duration> {
         self.keep_alive.map(|timeout| timeout * 2).or(self.idle_max)

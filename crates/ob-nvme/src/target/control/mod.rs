@@ -389,7 +389,7 @@ impl Control {
         self.controller(queue.controller).ok_or(gone)?.may_command(queue.queue)
     }
 
-    /// A command came, whatever becomes of it: the host lives.
+    /// A command came, whatever becomes of it, or one is answered: the host lives, or need not say so.
     pub fn heard(&mut self, now: Instant, controller: ControllerKey) {
         if let Some(controller) = self.controller_mut(controller) {
             controller.heard(now);

@@ -249,6 +249,7 @@ impl Target {
                 connection.respond(command, status, 0);
             }
         }
+        self.note_answer(flight.connection);
         self.relieve(flight.connection);
         self.touch(flight.connection);
     }
