@@ -13,6 +13,9 @@ use super::{Action, Answer, Event, Purpose, Queue, RequestId, Session, Stage};
 use crate::initiator::connection::{Completion, Connection, Data, Submission};
 use crate::initiator::error::{Cause, Error, ProtocolError};
 
+/// Between two questions whether a controller is shut down.
+const SHUTDOWN_PAUSE: Duration = Duration::from_millis(5);
+
 impl Session {
     /// A request was answered: it is over, or sent again later.
     pub(super) fn answered(&mut self, now: Instant, id: RequestId, completion: Completion<Purpose>) {
@@ -119,7 +122,7 @@ impl Session {
             Stage::Waiting { .. } | Stage::Starting { .. } => self.finish(Error::Closed),
             Stage::Ready => {
                 let deadline = now + self.options.disconnect_timeout;
-                self.stage = Stage::Closing { deadline, is_told: false };
+                self.stage = Stage::Closing { deadline, is_told: false, ask_at: None };
                 let waiting = self.waiting_admin.drain(..).chain(self.waiting_io.drain(..));
                 let waiting: Vec<_> = waiting.chain(self.delayed.drain(..).map(|(_, id)| id)).collect();
                 for id in waiting {
@@ -133,36 +136,46 @@ impl Session {
 
     /// The next step of closing: when the last request is answered, CC.SHN is written.
     pub(super) fn close(&mut self, now: Instant) {
-        let Stage::Closing { is_told: false, deadline } = self.stage else { return };
+        let Stage::Closing { is_told: false, deadline, .. } = self.stage else { return };
         if !self.requests.is_empty() {
             return;
         }
         let value = self.configuration.with_shutdown(ShutdownNotification::Normal);
         let access = PropertyAccess { property: Property::Configuration, value: Some(u64::from(value.0)) };
-        self.stage = Stage::Closing { is_told: true, deadline };
-        self.tell_controller(now, access.encode(CommandId(0)));
+        self.stage = Stage::Closing { is_told: true, deadline, ask_at: None };
+        self.tell_controller(now, Purpose::Shutdown, access.encode(CommandId(0)));
     }
 
-    /// CC.SHN was written, or CSTS was read: it is read until the controller is done.
+    /// CC.SHN was written. Most controllers are done by then.
     pub(super) fn shutdown_answered(&mut self, now: Instant, completion: &Completion<Purpose>) {
+        match completion.status.is_success() {
+            true => self.ask_whether_shut_down(now),
+            false => self.finish(Error::Closed),
+        }
+    }
+
+    /// CSTS was read: it is read again until the controller is done, or the deadline has come.
+    pub(super) fn shutdown_status_came(&mut self, now: Instant, completion: &Completion<Purpose>) {
         let status = ControllerStatus::from_bits(completion.result as u32);
         if !completion.status.is_success() || status.shutdown == ShutdownStatus::Complete {
             self.finish(Error::Closed);
             return;
         }
-        // The answers pace the questions, and the deadline ends them.
-        let access = PropertyAccess { property: Property::Status, value: None };
-        self.tell_controller(now, access.encode(CommandId(0)));
+        if let Stage::Closing { ask_at, .. } = &mut self.stage {
+            *ask_at = Some(now + SHUTDOWN_PAUSE);
+        }
     }
 
-    fn tell_controller(&mut self, now: Instant, entry: SubmissionEntry) {
-        let submission = Submission {
-            key: Purpose::Shutdown,
-            entry,
-            data: Data::None,
-            may_be_short: false,
-            is_patient: false,
-        };
+    pub(super) fn ask_whether_shut_down(&mut self, now: Instant) {
+        if let Stage::Closing { ask_at, .. } = &mut self.stage {
+            *ask_at = None;
+        }
+        let access = PropertyAccess { property: Property::Status, value: None };
+        self.tell_controller(now, Purpose::ShutdownStatus, access.encode(CommandId(0)));
+    }
+
+    fn tell_controller(&mut self, now: Instant, key: Purpose, entry: SubmissionEntry) {
+        let submission = Submission { key, entry, data: Data::None, may_be_short: false, is_patient: false };
         let admin = self.links.first_mut().and_then(|link| link.connection.as_mut());
         if admin.is_none_or(|admin| admin.submit(now, submission).is_err()) {
             self.finish(Error::Closed);

@@ -163,6 +163,7 @@ enum Purpose {
     EventLog(AsyncEvent),
     Verify(NamespaceId),
     Shutdown,
+    ShutdownStatus,
 }
 
 /// A request that is not answered.
@@ -197,6 +198,8 @@ enum Stage {
     Closing {
         deadline: Instant,
         is_told: bool,
+        /// When the controller, which was told, is asked again whether it is done.
+        ask_at: Option<Instant>,
     },
     Over(Error),
 }
@@ -404,6 +407,7 @@ impl Session {
                 self.lose(now, &Cause::Broken(Unreachable::TimedOut));
             }
             Stage::Closing { deadline, .. } if deadline <= now => self.finish(Error::Closed),
+            Stage::Closing { ask_at: Some(at), .. } if at <= now => self.ask_whether_shut_down(now),
             _ => {}
         }
         for connection in self.links.iter_mut().filter_map(|link| link.connection.as_mut()) {
@@ -426,7 +430,8 @@ impl Session {
     pub fn next_due(&self) -> Option<Instant> {
         let stage = match self.stage {
             Stage::Waiting { until } => Some(until),
-            Stage::Starting { deadline } | Stage::Closing { deadline, .. } => Some(deadline),
+            Stage::Starting { deadline } => Some(deadline),
+            Stage::Closing { deadline, ask_at, .. } => Some(ask_at.map_or(deadline, |at| at.min(deadline))),
             Stage::Ready | Stage::Over(_) => None,
         };
         let connections =
@@ -510,6 +515,7 @@ impl Session {
             Purpose::EventLog(event) => self.event_log_came(now, event, &completion),
             Purpose::Verify(namespace) => self.verified(now, namespace, &completion),
             Purpose::Shutdown => self.shutdown_answered(now, &completion),
+            Purpose::ShutdownStatus => self.shutdown_status_came(now, &completion),
         }
         Ok(())
     }

@@ -678,6 +678,34 @@ fn a_shutdown_waits_for_what_is_under_way_and_tells_the_controller() {
 }
 
 #[test]
+fn a_controller_that_takes_its_time_to_shut_down_is_asked_now_and_then() {
+    let is_question = |entry: &&SubmissionEntry| {
+        entry.opcode == FABRICS_OPCODE && entry.fabrics_kind() == FabricsKind::PropertyGet.code()
+    };
+    let is_slow = std::rc::Rc::new(std::cell::Cell::new(false));
+    let slow = std::rc::Rc::clone(&is_slow);
+    let mut stage = Stage::new(options(), move |entry| {
+        let occurring = status(true, false, ShutdownStatus::Occurring);
+        (slow.get() && is_question(&entry)).then(|| done(occurring))
+    });
+    is_slow.set(true);
+    stage.log.clear();
+    stage.session.shutdown(stage.now);
+    stage.run();
+    assert_eq!(stage.log.iter().filter(is_question).count(), 1, "asked once, and then not at once again");
+    let asked_at = stage.now;
+    for questions in 2..10 {
+        stage.advance_to_due();
+        assert_eq!(stage.log.iter().filter(is_question).count(), questions);
+        assert!(stage.now.since(asked_at) >= Duration::from_millis(5) * (questions as u32 - 1));
+    }
+    assert_eq!(stage.session.over(), None);
+    stage.advance(options().disconnect_timeout);
+    assert_eq!(stage.session.over(), Some(&Error::Closed), "the deadline stands");
+    assert_eq!(stage.session.next_due(), None);
+}
+
+#[test]
 fn without_io_queues_io_is_refused_and_admin_commands_work() {
     let mut stage = Stage::usual(options().for_discovery());
     stage.flush(1, true);
