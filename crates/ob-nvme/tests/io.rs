@@ -520,14 +520,18 @@ fn zeros_behind_a_pair_are_written() {
     assert_eq!(rig.disk.bytes[3 * BLOCK], 0, "{:?}", rig.disk.log);
 }
 
-#[test]
-fn large_zeros_are_written_in_parts_that_end_where_units_do() {
-    let unit = 8 * BLOCK as u64;
-    let mut rig = Rig::with(TargetConfig { zeroes_at_once: unit, ..TargetConfig::default() });
+/// The parts in which a device is asked for zeros, in blocks, when this many bytes may be done at once and space is given
+/// back in such units.
+fn zero_parts(at_once: u64, deallocate_len: u32, block: u64, blocks: u32) -> Vec<(u64, u64)> {
+    let (mut control, subsystem) = support::control();
+    control.remove_namespace(subsystem, 1).unwrap();
+    control.add_namespace(subsystem, &NamespaceSpec { deallocate_len, ..support::namespace(1, 7) }).unwrap();
+    let config = TargetConfig { zeroes_at_once: at_once, ..TargetConfig::default() };
+    let mut rig = Rig::with_control(config, control, subsystem);
     let (_, io) = rig.queues(Digests::NONE, false);
     rig.disk.bytes.fill(7);
     rig.disk.is_held = true;
-    let entry = rig.entry(io, IoOpcode::WriteZeroes, 5, 20, DataPointer::None);
+    let entry = rig.entry(io, IoOpcode::WriteZeroes, block, blocks, DataPointer::None);
     rig.submit(io, &entry, &[]);
     let mut parts = Vec::new();
     while let Some((_, op)) = rig.disk.queue.front() {
@@ -537,12 +541,25 @@ fn large_zeros_are_written_in_parts_that_end_where_units_do() {
         rig.complete(0);
         rig.settle();
     }
-    assert_eq!(parts, [(5, 3), (8, 8), (16, 8), (24, 1)]);
     rig.run();
     assert_eq!(rig.response(io).status(), Status::SUCCESS);
     let is_zero =
-        |block: usize| rig.disk.bytes[block * BLOCK..(block + 1) * BLOCK].iter().all(|byte| *byte == 0);
-    assert!((5..25).all(is_zero) && !is_zero(4) && !is_zero(25));
+        |block: u64| rig.disk.bytes[block as usize * BLOCK..][..BLOCK].iter().all(|byte| *byte == 0);
+    let end = block + u64::from(blocks);
+    assert!((block..end).all(is_zero) && !is_zero(block - 1) && !is_zero(end));
+    parts
+}
+
+#[test]
+fn large_zeros_are_written_in_parts_that_end_where_units_do() {
+    let block = BLOCK as u64;
+    assert_eq!(zero_parts(8 * block, 0, 5, 20), [(5, 3), (8, 8), (16, 8), (24, 1)]);
+    // What may be done at once is no multiple of the unit: the parts are.
+    assert_eq!(zero_parts(8 * block, 3 * 512, 5, 20), [(5, 1), (6, 6), (12, 6), (18, 6), (24, 1)]);
+    // A unit that is no whole blocks counts for nothing.
+    assert_eq!(zero_parts(8 * block, 3 * 512 + 1, 5, 20), [(5, 3), (8, 8), (16, 8), (24, 1)]);
+    // It is less than a unit: a unit at once.
+    assert_eq!(zero_parts(2 * block, 6 * 512, 5, 20), [(5, 1), (6, 6), (12, 6), (18, 6), (24, 1)]);
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub struct TargetConfig {
     pub control_receive_len: usize,
     /// Bytes that are taken from a connection with one receive, besides a payload that goes to its own buffer.
     pub receive_len: usize,
-    /// Bytes of one operation of a Write Zeroes, whole blocks: others on the device are not to wait for more.
+    /// Bytes of one operation of a Write Zeroes or a deallocation, as far as they are whole units by which the namespace gives
+    /// space back, and one such unit at least: others on the device are not to wait for more.
     pub zeroes_at_once: u64,
     /// Compare commands (they need two buffers) at once, all connections together.
     pub compares_max: usize,

@@ -67,6 +67,8 @@ pub(super) struct Io {
     pub(super) partner: Option<FlightKey>,
     /// Bytes of a block.
     pub(super) block_len: u32,
+    /// Bytes by which the namespace gives space back: whole blocks.
+    pub(super) unit_len: u32,
 }
 
 impl Io {
@@ -124,6 +126,7 @@ impl Io {
             is_fused: false,
             partner: None,
             block_len: namespace.block_len,
+            unit_len: unit_len(namespace),
         }
     }
 
@@ -163,10 +166,11 @@ impl Io {
     }
 
     /// What one operation does of a long range, from this byte of it on: its offset on the device and its length. Parts
-    /// end where a device's larger units do, so that those can be given back as a whole.
+    /// are of whole units, one at least, and end where units do, so that those can be given back as a whole.
     fn part_from(&self, done: u64, at_once: u64) -> (u64, u64) {
-        let (offset, at_once) = (self.offset + done, at_once.max(1));
-        (offset, (self.len - done).min(at_once - offset % at_once))
+        let unit = u64::from(self.unit_len.max(1));
+        let (offset, part_len) = (self.offset + done, (at_once / unit).max(1) * unit);
+        (offset, (self.len - done).min(part_len - offset % part_len))
     }
 
     fn next_discard(&self, at_once: u64) -> DeviceOp {
@@ -194,6 +198,13 @@ impl Io {
             (DeviceError::Gone, _) => Status::INTERNAL_PATH_ERROR,
         }
     }
+}
+
+/// By how much a namespace gives space back; a block where it does not say, or what it says are no whole blocks.
+fn unit_len(namespace: &Namespace) -> u32 {
+    let Namespace { block_len, deallocate_len, .. } = *namespace;
+    let is_whole = deallocate_len > 0 && block_len > 0 && deallocate_len.is_multiple_of(block_len);
+    if is_whole { deallocate_len } else { block_len }
 }
 
 /// The bytes of a run of blocks, if the namespace has them.
