@@ -221,6 +221,20 @@ pub const HARNESSES: &[Harness] = &[
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
+    Harness {
+        package: "ob-nvme",
+        test: "lifetime",
+        build: Build::Plain,
+        plants: &[
+            "replaced-not-awaited",
+            "reset-heard-late",
+            "shutdown-at-once",
+            "refused-unheard",
+            "answers-unheard",
+            "lingering-watched",
+            "orphans-forgotten",
+        ],
+    },
     Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
     Harness {
         package: "ob-nvme",

@@ -34,6 +34,18 @@ pub(crate) enum Bug {
     ServiceForgotten,
     /// Host and key of a registration have changed places where reservations are kept, in both directions alike.
     RegistrantFieldsSwapped,
+    /// A queue that is connected anew does not wait for what its old connection left on devices.
+    ReplacedNotAwaited,
+    /// What a reset ended is heard of only after a Connect that came with it.
+    ResetHeardLate,
+    /// A shutdown is complete when it is noticed.
+    ShutdownAtOnce,
+    /// Commands that are refused are no signs of life.
+    RefusedUnheard,
+    /// Answers are none.
+    AnswersUnheard,
+    /// A host that has shut its controller down has to be heard of as before.
+    LingeringWatched,
 }
 
 /// Whether this bug is on.
@@ -56,6 +68,12 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         "chains-pass-ranges" => Some(Bug::ChainsPassRanges),
         "service-forgotten" => Some(Bug::ServiceForgotten),
         "registrant-fields-swapped" => Some(Bug::RegistrantFieldsSwapped),
+        "replaced-not-awaited" => Some(Bug::ReplacedNotAwaited),
+        "reset-heard-late" => Some(Bug::ResetHeardLate),
+        "shutdown-at-once" => Some(Bug::ShutdownAtOnce),
+        "refused-unheard" => Some(Bug::RefusedUnheard),
+        "answers-unheard" => Some(Bug::AnswersUnheard),
+        "lingering-watched" => Some(Bug::LingeringWatched),
         _ => None,
     });
     *planted == Some(bug)

@@ -45,7 +45,9 @@ impl Target {
     pub(super) fn connect(&mut self, now: Instant, key: ConnectionKey, entry: &SubmissionEntry, data: &[u8]) {
         // What was said before in the same round comes first: a queue that a reset ended still has its old connection here,
         // and must not have two.
-        self.handle_events(now);
+        if !plant::is_planted(Bug::ResetHeardLate) {
+            self.handle_events(now);
+        }
         let command = entry.command();
         let Some(path) = self.connection(key).map(|connection| connection.path) else { return };
         let connected = match self.control.connect(now, path, entry, data) {
@@ -55,7 +57,9 @@ impl Target {
         let mut earlier = connected.superseded;
         if connected.replaces_connection {
             self.end_replaced(now, connected.identity);
-            earlier.push(connected.identity.controller);
+            if !plant::is_planted(Bug::ReplacedNotAwaited) {
+                earlier.push(connected.identity.controller);
+            }
         }
         let capsule_data_max = self.control.config().in_capsule_len;
         let Some(connection) = self.connection_mut(key) else { return };
@@ -174,7 +178,10 @@ impl Target {
 
     /// Notes the shutdowns that are complete: nothing of the controller is under way, and no reservation of it being saved.
     fn settle_shutdowns(&mut self) {
-        let Some((idle, busy)) = self.flights.awaited() else { return };
+        let Some((mut idle, busy)) = self.flights.awaited() else { return };
+        if plant::is_planted(Bug::ShutdownAtOnce) {
+            idle.extend(&busy);
+        }
         self.counts.shutdown_looks += 1;
         let queues = self.answers.iter().filter_map(|pending| self.connection(pending.connection)?.queue);
         let saving: BTreeSet<_> = queues.map(|queue| queue.identity.controller).collect();

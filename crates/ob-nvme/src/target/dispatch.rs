@@ -12,6 +12,7 @@ use super::control::{QueueIdentity, Verdict};
 use super::flight::{Flight, FlightKey, State, Work};
 use super::io::{Io, IoKind, Place};
 use super::receive::CapsuleData;
+use crate::plant::{self, Bug};
 
 /// A command in the moment of its arrival.
 pub(super) struct Arrival<'a> {
@@ -36,7 +37,7 @@ impl Target {
         let command = entry.command();
         let queue = connection.queue.map(|queue| queue.identity);
         // Before anything can refuse it: a host that is answered at all sends no Keep Alive (TBKAS).
-        if let Some(queue) = queue {
+        if let Some(queue) = queue.filter(|_| !plant::is_planted(Bug::RefusedUnheard)) {
             self.control.heard(now, queue.controller);
         }
         let Some(connection) = self.connection_mut(key) else { return };
@@ -58,8 +59,12 @@ impl Target {
                 self.control_command(now, queue, arrival)
             }
         };
-        if let Err(status) = result {
-            self.refuse(key, command, status);
+        match (result, queue) {
+            (Err(status), _) => self.refuse(key, command, status),
+            (Ok(()), Some(queue)) if plant::is_planted(Bug::RefusedUnheard) => {
+                self.control.heard(now, queue.controller);
+            }
+            (Ok(()), _) => {}
         }
     }
 

@@ -17,6 +17,7 @@ use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, ControllerId, QueueId, Status};
 
 use crate::auth::TargetAuthenticator;
+use crate::plant::{self, Bug};
 
 use super::async_event::AsyncEvents;
 use super::feature::Features;
@@ -151,7 +152,8 @@ impl Controller {
     /// When this controller ends if nothing more is heard, and why.
     pub(super) fn ends_at(&self) -> Option<(Instant, CloseReason)> {
         // A host that has reset its controller or shut it down need not be heard of any more.
-        let silence_max = self.silence_max().filter(|_| self.lingers_until.is_none());
+        let is_watched = self.lingers_until.is_none() || plant::is_planted(Bug::LingeringWatched);
+        let silence_max = self.silence_max().filter(|_| is_watched);
         let silent = silence_max.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
         // Of an I/O queue nobody but itself has to bear it: whoever knows names could connect one.
         let unproved = self.queue(QueueId::ADMIN).and_then(Queue::unproved_until);
