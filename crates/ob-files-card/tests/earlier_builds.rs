@@ -11,11 +11,12 @@
 
 use crate::support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ob_core::NodeKind;
 use ob_files_card::{Op, check};
+use ob_format::files::{Frame, Record};
 use ob_sim::Dump;
 use ob_wire_link::files::ROOT;
 use support::{Image, MemoryDevice, Rig, SMALL, small_format};
@@ -118,11 +119,35 @@ fn assert_sound(device: &mut MemoryDevice, what: &str) {
     assert_eq!((&report.findings[..], &report.superblocks[..]), (&[][..], &[][..]), "{what}");
 }
 
+/// The kinds of records that there are, as [`kind_of`] tells them apart.
+const KINDS: [&str; 5] = ["cut", "directory", "file", "map", "remove"];
+
+fn kind_of(record: &Record<'_>) -> &'static str {
+    match record {
+        Record::Node(node) if node.kind == NodeKind::Directory => "directory",
+        Record::Node(_) => "file",
+        Record::Map { .. } => "map",
+        Record::Remove { .. } => "remove",
+        Record::Cut { .. } => "cut",
+    }
+}
+
+/// That the log on a device has a record of each kind: what a dump has none of, it says nothing about.
+fn assert_has_every_kind(device: &[u8], what: &str) {
+    let mut found = BTreeSet::new();
+    for at in (0..device.len()).step_by(BLOCK as usize) {
+        let Ok(frame) = Frame::decode(&device[at..], device.len()) else { continue };
+        found.extend(frame.records().map(|record| kind_of(&record.unwrap())));
+    }
+    assert_eq!(found, BTreeSet::from(KINDS), "{what}");
+}
+
 #[test]
 fn devices_of_earlier_builds_are_opened_read_and_written_on() {
     for (what, text) in DUMPS {
         let dump = Dump::parse(text).unwrap();
         let bytes = dump.piece("device").unwrap();
+        assert_has_every_kind(bytes, what);
         let mut image = Image::new(bytes.len() as u64);
         image.write(0, bytes);
         let mut device = MemoryDevice::with(image, BLOCK);
@@ -155,6 +180,7 @@ fn devices_of_earlier_builds_are_opened_read_and_written_on() {
 fn what_makes_the_dumps_still_does() {
     let mut rig = written();
     assert_holds(&mut rig, &expected(), "today's");
+    assert_has_every_kind(&rig.device.image().bytes(0, CAPACITY as usize), "today's");
     let (_, mut device) = rig.into_parts();
     assert_sound(&mut device, "today's");
 }

@@ -10,9 +10,10 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use ob_format::kv::{part_name, part_number};
+use ob_format::kv::{BLOCK_LEN, GroupHeader, part_name, part_number};
 use ob_kv::store::{Config, Durability};
 use ob_sim::Dump;
 use support::client::{Client, recovered_as, small};
@@ -75,6 +76,27 @@ fn assert_holds(client: &mut Client) {
     client.says("dbsize", ":16");
 }
 
+/// The kinds of records that there are.
+const KINDS: [&str; 4] = ["all removed", "removed", "value", "value that expires"];
+
+/// That the parts have a record of each kind: what a dump has none of, it says nothing about.
+fn assert_has_every_kind<'a>(parts: impl Iterator<Item = &'a [u8]>, what: &str) {
+    let mut found = BTreeSet::new();
+    for part in parts {
+        for at in (0..part.len()).step_by(BLOCK_LEN) {
+            let Ok(group) = GroupHeader::decode(&part[at..]) else { continue };
+            let records = group.records(&part[at..]).unwrap();
+            found.extend(records.iter().map(|(_, record)| match (&record.value, record.expires) {
+                (Some(_), None) => "value",
+                (Some(_), Some(_)) => "value that expires",
+                (None, _) if record.key.is_empty() => "all removed",
+                (None, _) => "removed",
+            }));
+        }
+    }
+    assert_eq!(found, BTreeSet::from(KINDS), "{what}");
+}
+
 /// Recovers what the files hold, as the next life does.
 fn begin_life(client: &mut Client) {
     client.store = recovered_as(client, config()).unwrap();
@@ -85,6 +107,7 @@ fn begin_life(client: &mut Client) {
 fn logs_of_earlier_builds_are_recovered_read_and_written_on() {
     for (name, text) in DUMPS {
         let dump = Dump::parse(text).unwrap();
+        assert_has_every_kind(dump.pieces().map(|(_, bytes)| bytes), name);
         let mut client = Client::new(config());
         client.files.edit(|files| {
             files.clear();
@@ -114,6 +137,8 @@ fn logs_of_earlier_builds_are_recovered_read_and_written_on() {
 #[test]
 fn what_makes_the_dumps_still_does() {
     let mut client = written();
+    let parts = client.files.parts();
+    assert_has_every_kind(parts.iter().map(|(part, _)| client.files.bytes(*part, 0)), "today's");
     client.now = 2_000_000;
     begin_life(&mut client);
     assert_holds(&mut client);

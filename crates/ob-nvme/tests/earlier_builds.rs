@@ -125,6 +125,9 @@ fn assert_says(bytes: &[u8], kind: Option<ReservationType>, what: &str) -> Reser
 fn reservations_of_earlier_builds_are_taken_up_kept_and_changed() {
     for (name, text) in DUMPS {
         let dump = Dump::parse(text).unwrap();
+        let mut pieces: Vec<_> = HELD.iter().map(|(piece, _)| *piece).collect();
+        pieces.sort_unstable();
+        assert!(dump.pieces().map(|(piece, _)| piece).eq(pieces), "{name} has what it should, and no more");
         for (piece, kind) in HELD {
             let what = format!("{name}: {piece}");
             let state = assert_says(dump.piece(piece).unwrap(), kind, &what);
