@@ -87,12 +87,18 @@ fn a_catalogue_of_one_subsystem_is_read_and_written_on() {
         let (place, mut catalogue) = load(text);
         assert_eq!(catalogue.adopt(&nqn(name), true).unwrap(), 0);
         assert_holds(&mut catalogue, 0, "00112233445566ff", 0x10);
-        let added = catalogue.add(at(0, 9), Some(PathBuf::from("/dev/nine")), None, None).unwrap();
+        let on = "card/eight.img";
+        let added = catalogue.add(at(0, 8), None, Some(on.to_owned()), None).unwrap();
+        catalogue.add(at(0, 9), Some(PathBuf::from("/dev/nine")), None, None).unwrap();
         catalogue.remove(at(0, 9)).unwrap();
         let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
         assert_eq!(again.adopt(&nqn(name), true).unwrap(), 0);
         assert_holds(&mut again, 0, "00112233445566ff", 0x10);
-        assert_ne!(added.uuid, uuid(0x10));
+        let Configured::Known(found) = again.configured(at(0, 8), on).unwrap() else {
+            panic!("what was added is gone")
+        };
+        assert_eq!(found.uuid, added.uuid);
+        assert!(matches!(again.configured(at(0, 9), "/dev/nine").unwrap(), Configured::Removed));
     }
 }
 
@@ -106,8 +112,15 @@ fn a_catalogue_of_several_subsystems_is_read_and_written_on() {
     };
     assert_both(&mut catalogue);
     let third = catalogue.adopt(&nqn("third"), false).unwrap();
-    catalogue.add(at(third, 1), None, Some("card/third.img".to_owned()), None).unwrap();
-    assert_both(&mut Catalogue::load(&place.path().join("nvme.json")).unwrap());
+    let on = "card/third.img";
+    let added = catalogue.add(at(third, 1), None, Some(on.to_owned()), None).unwrap();
+    let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
+    assert_both(&mut again);
+    assert_eq!(again.adopt(&nqn("third"), false).unwrap(), third);
+    let Configured::Known(found) = again.configured(at(third, 1), on).unwrap() else {
+        panic!("what was added is gone")
+    };
+    assert_eq!(found.uuid, added.uuid);
 }
 
 #[test]
