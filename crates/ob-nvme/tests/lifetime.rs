@@ -347,6 +347,7 @@ fn shutdowns_that_hang_cost_others_nothing() {
         rig.run();
         assert_eq!(rig.response(bystander).status(), Status::SUCCESS);
     }
+    reserve(&mut rig, bystander);
     assert_eq!(rig.target.counts().shutdown_looks, looks, "commands of others end no shutdown");
     for _ in 0..HOSTS {
         rig.complete(0);

@@ -165,7 +165,9 @@ impl Target {
             for pending in std::mem::take(&mut self.answers) {
                 let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
                 if pending.saved.is_empty() && is_drained() {
-                    self.flights.look_again();
+                    if let Some(controller) = self.controller_of(pending.connection) {
+                        self.flights.look_again_at(controller);
+                    }
                     self.note_answer(pending.connection);
                     self.answer(pending.connection, pending.command, pending.status, pending.result);
                 } else {
@@ -183,8 +185,8 @@ impl Target {
             idle.extend(&busy);
         }
         self.counts.shutdown_looks += 1;
-        let queues = self.answers.iter().filter_map(|pending| self.connection(pending.connection)?.queue);
-        let saving: BTreeSet<_> = queues.map(|queue| queue.identity.controller).collect();
+        let saving = self.answers.iter().filter_map(|pending| self.controller_of(pending.connection));
+        let saving: BTreeSet<_> = saving.collect();
         for controller in idle.difference(&saving) {
             self.control.shutdown_over(*controller);
             self.flights.forget_awaited(*controller);
@@ -193,6 +195,11 @@ impl Target {
         for controller in busy.union(&saving).filter(|busy| !self.control.is_shutting_down(**busy)) {
             self.flights.forget_awaited(*controller);
         }
+    }
+
+    /// Whose queue a connection is.
+    pub(super) fn controller_of(&self, key: ConnectionKey) -> Option<ControllerKey> {
+        self.connection(key)?.queue.map(|queue| queue.identity.controller)
     }
 
     /// The connection that is this queue.
@@ -297,8 +304,10 @@ impl Target {
         self.connects.retain(|pending| pending.connection != key);
         let waiting = self.answers.len();
         self.answers.retain(|pending| pending.connection != key);
-        if self.answers.len() < waiting {
-            self.flights.look_again();
+        if let Some(queue) = queue
+            && self.answers.len() < waiting
+        {
+            self.flights.look_again_at(queue.identity.controller);
         }
         self.proofs.forget(key);
         self.hungry.retain(|hungry| *hungry != key);

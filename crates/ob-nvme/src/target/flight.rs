@@ -169,8 +169,10 @@ impl Flights {
         let flight = slot.flight.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
-        if !self.awaited.is_empty() && flight.controller.is_some_and(|key| self.awaited.contains(&key)) {
-            self.is_look_due |= !matches!(flight.work, Work::Control(_));
+        if let Some(controller) = flight.controller
+            && !matches!(flight.work, Work::Control(_))
+        {
+            self.look_again_at(controller);
         }
         Some(flight)
     }
@@ -192,9 +194,9 @@ impl Flights {
         self.is_look_due = true;
     }
 
-    /// Something besides commands that a controller was waited for is over.
-    pub(super) fn look_again(&mut self) {
-        self.is_look_due = true;
+    /// Something of this controller is over, a command or what else it may be awaited for.
+    pub(super) fn look_again_at(&mut self, controller: ControllerKey) {
+        self.is_look_due |= self.awaited.contains(&controller);
     }
 
     /// Of the controllers that are awaited, those that no command of an I/O queue may do anything for any more, and the

@@ -358,9 +358,9 @@ impl Target {
 
     /// A command is answered late. A host that sees answers sends no Keep Alive: Linux counts them for TBKAS, not what it sends.
     fn note_answer(&mut self, key: ConnectionKey) {
-        let queue = self.connection(key).and_then(|connection| connection.queue);
-        if let Some(queue) = queue.filter(|_| !plant::is_planted(Bug::AnswersUnheard)) {
-            self.control.heard(self.latest, queue.identity.controller);
+        let controller = self.controller_of(key).filter(|_| !plant::is_planted(Bug::AnswersUnheard));
+        if let Some(controller) = controller {
+            self.control.heard(self.latest, controller);
         }
     }
 
