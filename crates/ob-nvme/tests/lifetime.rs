@@ -115,7 +115,7 @@ fn a_command_whose_id_is_in_use_is_a_sign_of_life() {
 
 #[test]
 fn answers_are_signs_of_life_too() {
-    // A host that sees answers sends no Keep Alive (Linux counts completions for TBKAS), though it sends nothing else.
+    // A host that sees answers may send no Keep Alive for them (TBKAS, as Linux had it for long), and nothing else either.
     let opcode = ForeignOpcode::new(0xC0, 0).unwrap();
     let mut rig = Rig::with(TargetConfig { foreign: vec![opcode], ..TargetConfig::default() });
     let (_, io, _) = prompt_queues(&mut rig);

@@ -356,7 +356,8 @@ impl Target {
         }
     }
 
-    /// A command is answered late. A host that sees answers sends no Keep Alive: Linux counts them for TBKAS, not what it sends.
+    /// A command is answered late. A host that sees answers may send no Keep Alive for them (TBKAS): Linux counted every answer,
+    /// until it took to those of commands that it had sent lately.
     fn note_answer(&mut self, key: ConnectionKey) {
         let controller = self.controller_of(key).filter(|_| !plant::is_planted(Bug::AnswersUnheard));
         if let Some(controller) = controller {
