@@ -12,7 +12,7 @@
 //! never torn. A flush promises nothing about writes that an earlier life of the card has answered: a host learns of
 //! that life's end as a lost association, and has to write again what it had not flushed.
 //!
-//! And somebody gets on all the time: in the end also those who are left when one host never comes back ([`last`]).
+//! And somebody gets on all the time: in the end also those who are left when one host never comes back (`last`).
 
 mod fate;
 mod host;
