@@ -25,50 +25,12 @@ use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, QueueId, S
 use support::{BLOCK, BLOCKS, HOST, NQN, Rig};
 use zerocopy::IntoBytes;
 
-/// A network on which nothing comes, and which takes everything at once.
-#[derive(Default)]
-struct Sink {
-    taken: usize,
-}
-
-impl Net for Sink {
-    fn listen(&mut self, _: SocketAddr) -> Result<ListenerId, NetListenError> {
-        Ok(ListenerId(0))
-    }
-
-    fn listener_address(&self, _: ListenerId) -> Option<SocketAddr> {
-        None
-    }
-
-    fn connect(&mut self, _: SocketAddr) -> Result<ConnectionId, NetError> {
-        Err(NetError::Refused)
-    }
-
-    fn receive(&mut self, _: ConnectionId, _: &mut [u8]) -> Result<Received, NetError> {
-        Ok(Received::Nothing)
-    }
-
-    fn send(&mut self, _: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
-        self.taken += bytes.len();
-        Ok(Sent(bytes.len()))
-    }
-
-    fn finish(&mut self, _: ConnectionId) -> Result<(), NetError> {
-        Ok(())
-    }
-
-    fn close(&mut self, _: ConnectionId) {}
-
-    fn poll(&mut self) -> Option<NetEvent> {
-        None
-    }
-}
-
 /// A network on which one connection brings what is put there, a piece a receive, and which takes everything.
 #[derive(Default)]
 struct Inbox {
     events: VecDeque<NetEvent>,
     bytes: VecDeque<u8>,
+    taken: usize,
     is_closed: bool,
 }
 
@@ -102,6 +64,7 @@ impl Net for Inbox {
     }
 
     fn send(&mut self, _: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+        self.taken += bytes.len();
         Ok(Sent(bytes.len()))
     }
 
@@ -203,7 +166,7 @@ fn a_connection_that_may_go_on_since_the_last_send_of_a_turn_does() {
     rig.state(admin).outbox.extend(&bytes);
     assert_eq!(rig.deliver_some(admin, usize::MAX), bytes.len());
     assert_eq!(rig.target.counts().held_up, 1, "it has more answers than it may leave unread");
-    let mut driver = TargetDriver::new(Sink::default(), Instantly::default(), rig.target);
+    let mut driver = TargetDriver::new(Inbox::default(), Instantly::default(), rig.target);
     let mut turns = 0;
     while driver.turn(rig.now).has_more {
         assert_eq!(driver.next_due(), Some(Instant::default()));
@@ -231,7 +194,7 @@ fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
     for (token, op) in rig.disk.queue.drain(..) {
         store.submit(BackendId(0), token, op).unwrap();
     }
-    let mut driver = TargetDriver::new(Sink::default(), store, rig.target);
+    let mut driver = TargetDriver::new(Inbox::default(), store, rig.target);
     // No byte will come, and nothing is due: only what the turn says keeps its caller from going to sleep.
     let mut turns = 0;
     while driver.turn(rig.now).has_more {
