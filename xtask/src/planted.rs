@@ -1,8 +1,8 @@
 //! `cargo xtask planted`: bugs put in on purpose, which the tests must find.
 //!
-//! A test that has never failed proves little. Behind the feature `planted-bugs` a crate can break itself in the ways
-//! that its tests exist to find; the variable `OB_PLANT` names the one bug to break it with. A name that the
-//! crate does not know must change nothing, so that a misspelled plant shows up here as one that was not found.
+//! A test that has never failed proves little. A crate can break itself in the ways that its tests exist to find (`ob-plant`),
+//! where it is built for tests; the variable `OB_PLANT` names the one bug to break it with. A name that the crate does not
+//! know must change nothing, so that a misspelled plant shows up here as one that was not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -281,7 +281,6 @@ pub const HARNESSES: &[Harness] = &[
     },
 ];
 
-const FEATURE: &str = "planted-bugs";
 const PLANT_VARIABLE: &str = "OB_PLANT";
 
 /// One test target and the bugs that it must find.
@@ -308,8 +307,8 @@ pub enum Build {
 
 /// Put bugs in on purpose, and require that the tests find them.
 ///
-/// Builds the test targets with the feature `planted-bugs`. Each must pass while no bug is chosen; then it runs once a
-/// bug, with `OB_PLANT` naming the bug, and must fail. What a run said is kept below `target/planted/`.
+/// The test programs are those of `cargo test --workspace`. Each must pass while no bug is chosen; then it runs once a bug,
+/// with `OB_PLANT` naming the bug, and must fail. What a run said is kept below `target/planted/`.
 #[derive(Args)]
 pub struct Arguments {
     /// Only this bug.
@@ -322,7 +321,27 @@ pub struct Arguments {
 /// # Errors
 /// When a target does not build, fails with no bug chosen, or does not find a bug.
 pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
-    let chosen = arguments.plant.as_deref();
+    try_plants(repository, arguments.plant.as_deref(), Sound::Shown)
+}
+
+/// Runs all plants, in programs that are known to pass without one: the steps `test` and `loom` have run them.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in_ci(repository: &Repository) -> Result<Outcome> {
+    try_plants(repository, None, Sound::Known)
+}
+
+/// That a test program passes without a plant. Where its tests fail anyway, every plant would look found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sound {
+    /// It has just been run.
+    Known,
+    /// It is run here.
+    Shown,
+}
+
+fn try_plants(repository: &Repository, chosen: Option<&str>, sound: Sound) -> Result<Outcome> {
     if let Some(plant) = chosen
         && !HARNESSES.iter().any(|harness| harness.plants.contains(&plant))
     {
@@ -335,8 +354,9 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     let programs = build(repository, &harnesses)?;
     let mut trials = Vec::new();
     for (harness, program) in harnesses.iter().zip(&programs) {
-        // Without a plant it must pass: where tests fail anyway, every plant would look found.
-        trials.push(Trial { harness, program, plant: None });
+        if sound == Sound::Shown {
+            trials.push(Trial { harness, program, plant: None });
+        }
         let plants = harness.plants.iter().copied().filter(|plant| is_chosen(plant));
         trials.extend(plants.map(|plant| Trial { harness, program, plant: Some(plant) }));
     }
@@ -347,14 +367,6 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         bail!("not as it should be:\n{}", wrong.join("\n"));
     }
     Ok(Outcome::Done)
-}
-
-/// Runs all plants.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_all(repository: &Repository) -> Result<Outcome> {
-    run(repository, &Arguments { plant: None })
 }
 
 impl Harness {
@@ -429,7 +441,7 @@ fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) 
         command.args(packages.iter().flat_map(|package| ["--package", package]));
     }
     command.args(tests.iter().flat_map(|test| ["--test", test.as_str()]));
-    command.args(["--features", FEATURE, "--no-run", "--message-format", "json-render-diagnostics"]);
+    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     println!("$ {}", command::shown(&command));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {

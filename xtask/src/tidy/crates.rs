@@ -65,6 +65,28 @@ pub fn check_tests(snapshot: &Snapshot) -> Vec<Violation> {
     violations
 }
 
+/// Finds crates that would bring bugs that can be chosen into what people build: the feature is for tests alone.
+#[must_use]
+pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, text) in snapshot.texts_ending_in("Cargo.toml") {
+        let mut section = "";
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.starts_with('[') {
+                section = line;
+            }
+            let is_its_own = path == "crates/ob-plant/Cargo.toml" && section == "[features]";
+            let is_named = !line.starts_with('#') && line.contains("planted-bugs");
+            if is_named && section != "[dev-dependencies]" && !is_its_own {
+                let message = format!("`planted-bugs` below {section}: only [dev-dependencies] may have it");
+                violations.push(Violation::at(path, index + 1, message));
+            }
+        }
+    }
+    violations
+}
+
 /// Finds test targets that a chore names and no crate has.
 #[must_use]
 pub fn check_named_targets(snapshot: &Snapshot) -> Vec<Violation> {
@@ -119,6 +141,22 @@ mod tests {
         assert_eq!(check_folders(&snapshot("crates/ob-kv", "")), []);
         assert_eq!(check_folders(&snapshot("crates/kv", ""))[0].path, "crates/kv/Cargo.toml");
         assert_eq!(check_folders(&snapshot("", "")).len(), 1, "the root is not a crate's folder");
+    }
+
+    #[test]
+    fn bugs_that_people_could_have_are_found() {
+        let plant = "ob-plant = { workspace = true, features = [\"planted-bugs\"] }";
+        let right = format!("[dependencies]\nob-plant.workspace = true\n\n[dev-dependencies]\n{plant}\n");
+        let wrong = format!("[dev-dependencies]\n\n[dependencies]\n{plant}\n");
+        let forwarded = "[features]\nmore = [\"ob-plant/planted-bugs\"]\n";
+        let snapshot = Snapshot::of(&[
+            ("crates/ob-kv/Cargo.toml", &right),
+            ("crates/ob-nvme/Cargo.toml", &wrong),
+            ("crates/ob-plant/Cargo.toml", "[features]\n# A remark.\nplanted-bugs = []\n"),
+            ("crates/outboard/Cargo.toml", forwarded),
+        ]);
+        let found: Vec<String> = check_plants(&snapshot).into_iter().map(|found| found.path).collect();
+        assert_eq!(found, ["crates/ob-nvme/Cargo.toml", "crates/outboard/Cargo.toml"]);
     }
 
     #[test]

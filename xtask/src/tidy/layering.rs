@@ -12,7 +12,7 @@ use super::snapshot::{Dependency, Package, Snapshot};
 
 /// The workspace's crates, in order. A new crate is added here, at the place that ARCHITECTURE.md gives it.
 pub const BLOCKS: &[Block] = &[
-    Block { name: "memory", crates: &["ob-memory"] },
+    Block { name: "memory", crates: &["ob-plant", "ob-memory"] },
     Block {
         name: "words and bytes",
         crates: &["ob-core", "ob-wire-link", "ob-wire-nvme", "ob-wire-rados", "ob-format"],

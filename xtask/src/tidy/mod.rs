@@ -47,6 +47,7 @@ pub const CHECKS: &[Check] = &[
         rule: "test targets that a chore names are there",
         run: crates::check_named_targets,
     },
+    Check { name: "plants", rule: "only tests have bugs that can be chosen", run: crates::check_plants },
     Check {
         name: "forbid-unsafe",
         rule: "`#![forbid(unsafe_code)]` everywhere but in the homes of unsafe",

@@ -99,14 +99,18 @@ fn object() -> Result<Arc<Object>, Failure> {
         .map_err(|refused| Failure::new(format!("the programs are refused: {refused}")))
 }
 
-#[cfg(not(feature = "planted-bugs"))]
-fn bytes() -> &'static [u8] {
-    PROGRAMS
+ob_plant::plants! {
+    /// What can be wrong with the programs of this scenario.
+    enum Bug {
+        /// A program believes what was read, whatever its checksum.
+        UncheckedProgram = "unchecked-program",
+    }
 }
 
-/// The bug `unchecked-program`: a program believes what was read, whatever its checksum.
-#[cfg(feature = "planted-bugs")]
 fn bytes() -> &'static [u8] {
-    let is_planted = std::env::var_os("OB_PLANT").is_some_and(|bug| bug == "unchecked-program");
-    if is_planted { include_bytes!("../../tests/programs/kv_get_unchecked.o") } else { PROGRAMS }
+    if is_planted(Bug::UncheckedProgram) {
+        include_bytes!("../../tests/programs/kv_get_unchecked.o")
+    } else {
+        PROGRAMS
+    }
 }
