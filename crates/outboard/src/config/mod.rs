@@ -333,7 +333,7 @@ impl Default for Config {
                 memory: ByteSize(256 << 20),
                 memory_per_host: ByteSize(64 << 20),
             },
-            reactor: ReactorConfig { spin: TimeSpan(Duration::from_micros(50)) },
+            reactor: ReactorConfig { spin: TimeSpan(ob_io::SPIN_DEFAULT) },
             files: FilesConfig::default(),
             nvme: NvmeConfig::default(),
             kv: KvConfig::default(),
