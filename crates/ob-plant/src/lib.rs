@@ -1,6 +1,11 @@
 //! Bugs that a crate can break itself with on purpose, so that it is seen that its tests find them
 //! (`cargo xtask planted`).
 //!
+//! ```text
+//!   OB_PLANT=NAME ─▶ plants! { NAME … } ─▶ is_planted(Bug::…) ─┬─ true: the code breaks ─▶ a test must fail
+//!                                                              └─ false, and always so outside of tests
+//! ```
+//!
 //! A crate lists its bugs with [`plants!`] and asks `is_planted(Bug::…)` where each of them breaks something. With the
 //! feature `planted-bugs`, the environment variable `OB_PLANT` names the one that is on. Only tests depend on this crate
 //! with that feature: they and the bugs are then built once, whether a bug is on or not. In what people build and run the

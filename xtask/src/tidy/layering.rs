@@ -1,7 +1,7 @@
 //! Dependencies point upwards only.
 //!
 //! ```text
-//!   memory ◀── words and bytes ◀── mechanisms ◀── services ◀── scenarios ◀── programs
+//!   memory ◀── words and bytes ◀── mechanisms ◀── services ◀── scenarios ◀── the binary
 //! ```
 //!
 //! Within a block the order of the list is the order of dependence, so the whole rule is one sentence: a crate
@@ -48,7 +48,7 @@ pub const BLOCKS: &[Block] = &[
         ],
     },
     Block { name: "scenarios", crates: &["ob-scenarios"] },
-    Block { name: "programs", crates: &["outboard"] },
+    Block { name: "the binary", crates: &["outboard"] },
 ];
 
 const SERVICES: &str = "services";
