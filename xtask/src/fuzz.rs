@@ -33,9 +33,7 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     if !repository.root().join("fuzz/Cargo.toml").is_file() {
         bail!("there is no fuzz/Cargo.toml, so there is nothing to fuzz");
     }
-    if !command::succeeds(&mut command::cargo(repository, &["fuzz", "--version"])) {
-        command::run(&mut command::cargo(repository, &["install", "cargo-fuzz", "--locked"]))?;
-    }
+    install(repository)?;
     let known = targets(repository)?;
     let chosen = match &arguments.target {
         None => known,
@@ -45,13 +43,32 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     if let [target] = &chosen[..] {
         command::run(&mut fuzz(repository, target, arguments.seconds)?)?;
     } else {
-        // Each uses one processor, and finds what is built here.
-        command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "build"]))?;
-        command::side_by_side(&chosen, |target| {
-            command::run_quietly(&mut fuzz(repository, target, arguments.seconds)?)
-        })?;
+        run_together(repository, &chosen, arguments.seconds, &[])?;
     }
     Ok(Outcome::Done)
+}
+
+/// Builds all targets, then runs the chosen ones: each uses one processor, and finds what was built.
+fn run_together(
+    repository: &Repository,
+    chosen: &[String],
+    seconds: u64,
+    profile: &[(&str, &str)],
+) -> Result<()> {
+    let build = &mut command::cargo(repository, &["+nightly", "fuzz", "build"]);
+    command::run(build.envs(profile.iter().copied()))?;
+    let run = |target: &String| {
+        command::run_quietly(fuzz(repository, target, seconds)?.envs(profile.iter().copied()))
+    };
+    command::side_by_side(chosen, run)?;
+    Ok(())
+}
+
+fn install(repository: &Repository) -> Result<()> {
+    if !command::succeeds(&mut command::cargo(repository, &["fuzz", "--version"])) {
+        command::run(&mut command::cargo(repository, &["install", "cargo-fuzz", "--locked"]))?;
+    }
+    Ok(())
 }
 
 fn fuzz(repository: &Repository, target: &str, seconds: u64) -> Result<Command> {
@@ -67,6 +84,13 @@ fn fuzz(repository: &Repository, target: &str, seconds: u64) -> Result<Command> 
     Ok(fuzz)
 }
 
+/// Seconds a target has when it is only to be seen that it builds and runs.
+const BRIEFLY: u64 = 10;
+
+/// Then it is built for longer than it runs.
+const QUICKLY_BUILT: &[(&str, &str)] =
+    &[("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"), ("CARGO_PROFILE_RELEASE_DEBUG", "0")];
+
 /// A few seconds of each target: enough to see that they build and run.
 ///
 /// # Errors
@@ -79,7 +103,9 @@ pub fn run_briefly(repository: &Repository) -> Result<Outcome> {
             "a nightly toolchain and a C++ compiler are needed, for libFuzzer",
         ));
     }
-    run(repository, &Arguments { target: None, seconds: 10 })
+    install(repository)?;
+    run_together(repository, &targets(repository)?, BRIEFLY, QUICKLY_BUILT)?;
+    Ok(Outcome::Done)
 }
 
 fn targets(repository: &Repository) -> Result<Vec<String>> {

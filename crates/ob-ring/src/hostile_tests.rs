@@ -32,7 +32,7 @@ fn biased_script() -> impl Strategy<Value = Vec<u8>> {
         1 => any::<[u8; 5]>().prop_map(|[a, b, c, d, e]| vec![12, a, b, c, d % 11, e]),
         1 => any::<[u8; 9]>().prop_map(|bytes| [&[13][..], &bytes].concat()),
     ];
-    (any::<u8>(), prop::collection::vec(piece, 1..if cfg!(miri) { 30 } else { 150 }))
+    (any::<u8>(), prop::collection::vec(piece, 1..if cfg!(miri) { 12 } else { 150 }))
         .prop_map(|(depth, pieces)| std::iter::once(depth).chain(pieces.into_iter().flatten()).collect())
 }
 

@@ -325,7 +325,7 @@ impl Sleepers {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 1000 },
+        cases: if cfg!(miri) { 1 } else { 1000 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -43,7 +43,7 @@ const SCENE: Scene = Scene {
     request: 4096,
     response: 4096,
     transfer_max: 2 << 20,
-    messages: if cfg!(miri) { 8 } else { 20_000 },
+    messages: if cfg!(miri) { 4 } else { 20_000 },
     held: 0,
     sleeping: false,
     card_pause: 0,
@@ -400,7 +400,7 @@ fn eight_producers_fill_a_small_ring_faster_than_the_card_empties_it() {
 
 #[test]
 fn four_consumers_are_slower_than_the_card() {
-    let messages = if cfg!(miri) { 6 } else { 20_000 };
+    let messages = if cfg!(miri) { 3 } else { 20_000 };
     Exchange::new(Scene { producers: 1, consumers: 4, consumer_pause: 3, messages, ..SCENE }).run();
 }
 
@@ -411,14 +411,14 @@ fn one_of_each_keeps_the_order() {
 
 #[test]
 fn held_messages_stall_the_mirror_and_stay_as_they_are() {
-    let messages = if cfg!(miri) { 5 } else { 10_000 };
+    let messages = if cfg!(miri) { 3 } else { 10_000 };
     Exchange::new(Scene { held: 40, request: 8192, messages, ..SCENE }).run();
     Exchange::new(Scene { held: 3, sleeping: true, messages, ..SCENE }).run();
 }
 
 #[test]
 fn a_small_transfer_limit_cuts_batches_in_the_middle_of_messages() {
-    let messages = if cfg!(miri) { 4 } else { 10_000 };
+    let messages = if cfg!(miri) { 3 } else { 10_000 };
     let scene = Scene { request: 16384, response: 8192, transfer_max: 1000, messages, ..SCENE };
     Exchange::new(scene).run();
 }
@@ -670,7 +670,7 @@ impl<'a> World<'a> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 600 },
+        cases: if cfg!(miri) { 1 } else { 600 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
