@@ -222,18 +222,8 @@ impl<C: Clock> CardAttachment<C> {
     /// Moves everything on: finished transfers, new transfers, responses. `true` if requests or responses moved.
     /// Groups that turned out corrupt are closed and reported.
     pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
-        let mut worked = false;
         self.closed.clear();
-        while let Some(completion) = self.dma.poll() {
-            let id = CardGroup::of_token(completion.token);
-            let key = GroupKey { attachment: self.identity.attachment, group: id };
-            // Transfers of a group that was closed meanwhile have nobody to go to.
-            let Ok(index) = self.groups.binary_search_by_key(&id, |group| group.id) else { continue };
-            match self.groups[index].complete(key, completion, &mut self.dma, service) {
-                Ok(brought) => worked |= brought,
-                Err(error) => events.extend(self.close_corrupt(id, error, service)),
-            }
-        }
+        let mut worked = self.take_completions(service, events);
         if std::mem::take(&mut self.rung) {
             // Only now: a ring whose last look before sleeping was answered before the host rang has learnt of that
             // answer just above, and would sleep through the bell if it had been woken earlier.
@@ -260,11 +250,55 @@ impl<C: Clock> CardAttachment<C> {
                 Err(error) => events.extend(self.close_corrupt(id, error, service)),
             }
         }
+        // A link that completes what it is given at once has brought something by now: requests, or who sleeps.
+        worked | self.take_completions(service, events)
+    }
+
+    /// Sends what the service has for one group, without a look at the others. `true` if there was anything to do.
+    pub fn deliver(
+        &mut self,
+        group: GroupId,
+        service: &mut dyn CardService,
+        events: &mut Vec<CardEvent>,
+    ) -> bool {
+        let Ok(index) = self.groups.binary_search_by_key(&group, |group| group.id) else { return false };
+        let key = GroupKey { attachment: self.identity.attachment, group };
+        let submitted = match self.groups[index].deliver(key, &mut self.dma, service) {
+            Ok(submitted) => submitted,
+            Err(error) => {
+                events.extend(self.close_corrupt(group, error, service));
+                true
+            }
+        };
+        submitted | self.take_completions(service, events)
+    }
+
+    /// Gives finished transfers to their groups; `true` if they brought requests.
+    fn take_completions(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
+        let mut worked = false;
+        while let Some(completion) = self.dma.poll() {
+            let id = CardGroup::of_token(completion.token);
+            let key = GroupKey { attachment: self.identity.attachment, group: id };
+            // Transfers of a group that was closed meanwhile have nobody to go to.
+            let Ok(index) = self.groups.binary_search_by_key(&id, |group| group.id) else { continue };
+            match self.groups[index].complete(key, completion, &mut self.dma, service) {
+                Ok(brought) => worked |= brought,
+                Err(error) => events.extend(self.close_corrupt(id, error, service)),
+            }
+        }
         worked
     }
 
     /// Gets every ring ready for the card to sleep.
     pub fn arm(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {
+        if self.arm_groups(service, events) == Armed::Yes {
+            return Armed::Yes;
+        }
+        // The look that must follow the ticket may be complete already; what it brought is served first.
+        if self.take_completions(service, events) { Armed::NotYet } else { self.arm_groups(service, events) }
+    }
+
+    fn arm_groups(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {
         let mut all = if self.rung { Armed::NotYet } else { Armed::Yes };
         let mut index = 0;
         while index < self.groups.len() {
@@ -411,3 +445,7 @@ impl<C: Clock> CardAttachment<C> {
         Some(CardEvent::GroupClosed { group, region_len, reason })
     }
 }
+
+#[cfg(test)]
+#[path = "attachment_tests.rs"]
+mod tests;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ob_core::{AttachmentId, DmaCounts, GroupId, Incarnation, Instant, RegionId};
 use ob_io::{Event, Handle, Interest, MonotonicClock, ReactorError, WatchId, doorbell};
 use ob_memory::ArenaSpan;
-use ob_ring::{Armed, CardService, LocalDma};
+use ob_ring::{Armed, CardService, GroupKey, LocalDma};
 use ob_wire_link::frame::{Frame, Hello, LinkKind, RefusedCode, VERSION};
 use ob_wire_link::group::GroupSizes;
 use rustix::io::Errno;
@@ -274,6 +274,17 @@ impl CardLink {
         }
         worked |= self.grant_wish(now, service);
         worked | self.bury(now, service)
+    }
+
+    /// Sends what the service has for one group, without a look at the other groups and hosts. `true` if there was anything to
+    /// do.
+    pub fn deliver(&mut self, now: Instant, key: GroupKey, service: &mut dyn CardService) -> bool {
+        let of_key = |host: &Host| host.core.identity().attachment == key.attachment;
+        let Some(index) = self.hosts.iter().position(of_key) else { return false };
+        let delivered = self.hosts[index].core.deliver(key.group, service, &mut self.events);
+        self.act(index);
+        self.write_frames(index, now);
+        delivered
     }
 
     /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose

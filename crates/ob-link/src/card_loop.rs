@@ -7,6 +7,9 @@
 //!        ▲                                                                          │
 //!        └──────────────── doorbell, frame, timer, waker ───────────────────────────┘
 //! ```
+//!
+//! Who has sockets of its own on the card serves them behind a turn, and [`CardLoop::follow`] takes what that has left for the
+//! service and the hosts further: nothing of it waits for the next turn, and nothing of it is slept over.
 
 use std::time::Duration;
 
@@ -50,6 +53,19 @@ impl<S: CardService> CardLoop<S> {
     /// Something happened that is not the link's or the service's: the loop polls on for a while.
     pub fn worked(&mut self, now: Instant) {
         self.policy.on_event(now);
+    }
+
+    /// Moves on what has come to the service from within the card since [`CardLoop::turn`], and sends what hosts are to have of it.
+    pub fn follow(&mut self, now: Instant) {
+        let mut moved = self.service.next_due().is_some_and(|due| due <= now) && self.service.poll(now);
+        if let Some(key) = self.service.waiting() {
+            moved |= self.link.deliver(now, key, &mut self.service);
+        }
+        if moved {
+            // Whoever asked has an answer perhaps, and the rings are not as they were when they were got ready.
+            self.policy.on_event(now);
+            self.armed = false;
+        }
     }
 
     /// One turn. Sleeps until something happens, but not beyond `until`. Events that are not the link's are appended

@@ -71,6 +71,8 @@ pub(crate) struct CardGroup {
     /// The card wants to sleep: from now on the request ring is only read on the way there, until it has something.
     /// (Read as usual, it would always have a transfer under way when it is asked to get ready.)
     arming: bool,
+    /// A transfer has ended since the service found no room for a response: it is to try again before the card sleeps.
+    room_came: bool,
 }
 
 impl CardGroup {
@@ -83,6 +85,7 @@ impl CardGroup {
             receiver: CardReceiver::new(spec.request, Token(base)),
             sender: CardSender::of_group(spec, Token(base | TOKEN_SENDER)),
             arming: false,
+            room_came: false,
         }
     }
 
@@ -96,7 +99,9 @@ impl CardGroup {
         GroupId((token.0 >> TOKEN_BITS) as u32)
     }
 
-    /// Takes a finished transfer; `true` if it brought requests, or was bulk.
+    /// Takes a finished transfer; `true` if it brought requests, or was bulk. What a look has found is fetched at once, and what
+    /// the service answers at once is sent: a look itself waits for the next [`CardGroup::step`], so that producers have the
+    /// pointers to themselves for a while.
     pub(crate) fn complete<D: Dma + Doorbell>(
         &mut self,
         key: GroupKey,
@@ -106,6 +111,7 @@ impl CardGroup {
     ) -> Result<bool, RingError> {
         let mut worked = false;
         if completion.token.0 & TOKEN_SENDER != 0 {
+            self.room_came |= self.sender.wants_room();
             if let Some(done) = self.sender.complete(completion)? {
                 service.transferred(key, done, &mut self.sender);
                 worked = true;
@@ -114,6 +120,11 @@ impl CardGroup {
             service.requests(key, batch, &mut self.sender);
             self.arming = false;
             worked = true;
+            if self.sender.has_ready() {
+                self.sender.step(dma)?;
+            }
+        } else if self.receiver.has_settled() {
+            self.receiver.step(dma)?;
         }
         self.ring_bells(dma)?;
         Ok(worked)
@@ -132,10 +143,21 @@ impl CardGroup {
         } else {
             self.receiver.step(dma)?;
         }
-        service.responses(key, &mut self.sender);
         let before = self.sender.sent();
-        self.sender.step(dma)?;
+        self.deliver(key, dma, service)?;
         Ok(self.sender.sent() != before)
+    }
+
+    /// Submits what the service has for this group, and looks for no requests; `true` if anything was submitted.
+    pub(crate) fn deliver<D: Dma + Doorbell>(
+        &mut self,
+        key: GroupKey,
+        dma: &mut D,
+        service: &mut dyn CardService,
+    ) -> Result<bool, RingError> {
+        self.room_came = false;
+        service.responses(key, &mut self.sender);
+        self.sender.step(dma)
     }
 
     pub(crate) fn arm<D: Dma + Doorbell>(&mut self, dma: &mut D) -> Result<Armed, RingError> {
@@ -143,7 +165,7 @@ impl CardGroup {
         let receiver = self.receiver.arm(dma)?;
         self.sender.step(dma)?;
         self.ring_bells(dma)?;
-        Ok(if receiver == Armed::Yes { self.sender.arm() } else { Armed::NotYet })
+        Ok(if receiver == Armed::Yes && !self.room_came { self.sender.arm() } else { Armed::NotYet })
     }
 
     /// The connection was cut and is back.

@@ -175,6 +175,11 @@ impl CardReceiver {
         self.single.bell_due()
     }
 
+    /// Whether the last look found requests that are not fetched yet.
+    pub fn has_settled(&self) -> bool {
+        self.state == State::Idle && self.head() < self.settled
+    }
+
     /// Whether requests wait in the ring that have no room in the mirror until earlier ones are dropped.
     pub fn is_stalled(&mut self) -> bool {
         self.head() < self.settled && self.room() == 0

@@ -257,6 +257,11 @@ impl CardSender {
         !self.ready.is_empty() && !self.is_stuck() && self.unbarred() > 0
     }
 
+    /// Whether the last reservation found no room.
+    pub fn wants_room(&self) -> bool {
+        self.look.room_wanted
+    }
+
     /// Moves with every response and every transfer that goes out.
     pub fn sent(&self) -> u64 {
         self.buffered + self.bulk.started()

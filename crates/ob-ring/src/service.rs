@@ -47,6 +47,11 @@ pub trait CardService {
         None
     }
 
+    /// A group that has responses which came from elsewhere than the link, since the link last asked for them.
+    fn waiting(&self) -> Option<GroupKey> {
+        None
+    }
+
     /// A message of the ordered channel.
     fn channel(&mut self, attachment: AttachmentId, message: &[u8]);
 }
