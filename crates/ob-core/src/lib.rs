@@ -17,6 +17,7 @@
 mod address_range;
 mod device;
 mod dma;
+mod id_map;
 mod ids;
 mod names;
 mod net;
@@ -26,6 +27,7 @@ mod time;
 pub use address_range::{AddressRange, address_bits};
 pub use device::{Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp};
 pub use dma::{Bell, Dma, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Doorbell, WORDS_MAX};
+pub use id_map::{IdHasher, IdMap};
 pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, NodeId, RegionId, Token};
 pub use names::{NAME_LEN_MAX, NameError, check_name};
 pub use net::{Net, NetError, NetEvent, NetListenError, Received, Sent};

@@ -3,12 +3,11 @@
 //! The tree knows nothing of the log or the device: it says what is, and what may be. Everything that changes it is
 //! called by the engine, which logs the change.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ob_core::{NodeId, NodeKind};
+use ob_core::{IdMap, NodeId, NodeKind};
 use ob_format::files::{NodeRecord, ROOT, node_record_len};
 use ob_wire_link::files::{Entry, FileError, path_names};
 
@@ -20,7 +19,7 @@ use crate::plant::{self, Bug};
 pub(crate) const NO_NODE: NodeId = NodeId(0);
 
 /// A table by node.
-pub(crate) type ById<T> = HashMap<NodeId, T, BuildHasherDefault<IdHasher>>;
+pub(crate) type ById<T> = IdMap<NodeId, T>;
 
 /// All nodes of a device.
 #[derive(Debug)]
@@ -29,27 +28,6 @@ pub(crate) struct Tree {
     files: u64,
     /// Bytes of the records of all nodes and maps.
     live_bytes: u64,
-}
-
-/// Ids are our own, and count up: multiplying spreads them well enough.
-#[derive(Debug, Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
 }
 
 /// A file or directory.

@@ -10,11 +10,11 @@
 //! A card that dies and comes back has every file still, so what was out then is asked for again: writing the same bytes to the
 //! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ob_core::{NodeId, Token};
+use ob_core::{IdMap, NodeId, Token};
 use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
@@ -28,7 +28,7 @@ pub(super) struct CardLog {
     group: Option<Group>,
     parts: BTreeMap<u64, File>,
     /// Reads and writes that are out, by their tokens.
-    out: HashMap<u64, LogOp>,
+    out: IdMap<u64, LogOp>,
     /// Everything else that is out.
     asked: Vec<(LogOp, Asked)>,
     /// What could not be sent, or was lost with a card.
@@ -71,7 +71,7 @@ impl CardLog {
         let mut log = Self {
             group: None,
             parts: BTreeMap::new(),
-            out: HashMap::new(),
+            out: IdMap::default(),
             asked: Vec::new(),
             waiting: VecDeque::new(),
             is_held: false,
