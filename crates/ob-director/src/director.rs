@@ -88,7 +88,8 @@ pub struct Director<A: Application> {
     pub(crate) application: Rc<A>,
     pub(crate) engine: Engine<A>,
     pub(crate) config: DirectorConfig,
-    pub(crate) connections: Vec<Option<Connection<A::Cutter>>>,
+    /// Each in a box, so that taking one out to work on it moves a pointer.
+    pub(crate) connections: Vec<Option<Box<Connection<A::Cutter>>>>,
     free: Vec<usize>,
     next_serial: u64,
     pub(crate) budget: Budget,
@@ -193,7 +194,7 @@ impl<A: Application> Director<A> {
         self.next_serial += 1;
         if let Some(place) = self.connections.get_mut(index) {
             let connection = Connection::new(key, net, peer);
-            *place = Some(Connection { is_matched, ..connection });
+            *place = Some(Box::new(Connection { is_matched, ..connection }));
         }
         self.counts.accepted += 1;
         self.tell_host(key);
@@ -364,22 +365,22 @@ impl<A: Application> Director<A> {
     }
 
     pub(crate) fn find(&mut self, key: ConnectionKey) -> Option<&mut Connection<A::Cutter>> {
-        let found = self.connections.get_mut(key.index())?.as_mut();
+        let found = self.connections.get_mut(key.index())?.as_deref_mut();
         found.filter(|found| found.key == key && found.ending != Ending::Gone)
     }
 
     pub(crate) fn peek(&self, key: ConnectionKey) -> Option<&Connection<A::Cutter>> {
-        let found = self.connections.get(key.index())?.as_ref();
+        let found = self.connections.get(key.index())?.as_deref();
         found.filter(|found| found.key == key && found.ending != Ending::Gone)
     }
 
     /// Takes a connection out of its place, to work on it; [`Director::put_back`] or [`Director::forget`] follows.
-    pub(crate) fn take(&mut self, key: ConnectionKey) -> Option<Connection<A::Cutter>> {
+    pub(crate) fn take(&mut self, key: ConnectionKey) -> Option<Box<Connection<A::Cutter>>> {
         self.find(key)?;
         self.connections.get_mut(key.index())?.take()
     }
 
-    pub(crate) fn put_back(&mut self, connection: Connection<A::Cutter>) {
+    pub(crate) fn put_back(&mut self, connection: Box<Connection<A::Cutter>>) {
         let index = connection.key.index();
         if let Some(place) = self.connections.get_mut(index) {
             *place = Some(connection);
@@ -387,7 +388,7 @@ impl<A: Application> Director<A> {
     }
 
     /// The end of a connection. Its place is free when the host knows, or there is none that has to.
-    pub(crate) fn forget(&mut self, mut connection: Connection<A::Cutter>, close: bool) {
+    pub(crate) fn forget(&mut self, mut connection: Box<Connection<A::Cutter>>, close: bool) {
         self.abandon(&mut connection, 0);
         connection.input.clear(&mut self.budget);
         connection.underway = Underway::default();

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use ob_core::{ConnectionId, Instant, ListenerId, Net, NetEvent, NetListenError, Received};
+use ob_core::{ConnectionId, IdMap, Instant, ListenerId, Net, NetEvent, NetListenError, Received};
 use ob_offload::{Application, Files};
 use ob_wire_link::stream::FRAGMENT_LEN;
 
@@ -28,6 +28,8 @@ use crate::signature::{Flow, Protocol, Signature};
 const RECEIVES_A_TURN: usize = 4;
 /// Slices that one send takes at most.
 const SEND_SLICES: usize = 128;
+/// Slices that are looked for at first: there are seldom more, and room for all of them takes time to make.
+const FEW_SLICES: usize = 8;
 
 /// What one turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub struct DirectorDriver<N, P, F, A: Application> {
     director: Director<A>,
     /// Where it listens, and for what.
     listeners: HashMap<ListenerId, (SocketAddr, Signature)>,
-    connections: HashMap<ConnectionId, ConnectionKey>,
+    connections: IdMap<ConnectionId, ConnectionKey>,
     /// Connections that may have bytes.
     readable: VecDeque<(ConnectionId, ConnectionKey)>,
 }
@@ -54,7 +56,7 @@ pub struct DirectorDriver<N, P, F, A: Application> {
 impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
     /// Nothing is served before [`DirectorDriver::listen`].
     pub fn new(net: N, port: P, files: F, director: Director<A>) -> Self {
-        let (listeners, connections, readable) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        let (listeners, connections, readable) = (HashMap::new(), IdMap::default(), VecDeque::new());
         Self { net, port, files, director, listeners, connections, readable }
     }
 
@@ -167,15 +169,14 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
             let Some((connection, key)) = self.readable.pop_front() else { break };
             for attempt in 1..=RECEIVES_A_TURN {
                 let Some(room) = self.director.receive_into(key) else { break };
-                let offered = room.len();
                 match self.net.receive(connection, room) {
                     Ok(Received::Bytes(count)) => {
                         received += 1;
                         self.director.received(key, count);
-                        // There is hardly more now. Replies go out before the next turn makes sure of that.
-                        if count < offered || attempt == RECEIVES_A_TURN {
+                        // Whether there is more is asked at once: a network that has said all says so for nothing, and no
+                        // turn is due for it.
+                        if attempt == RECEIVES_A_TURN {
                             self.readable.push_back((connection, key));
-                            break;
                         }
                     }
                     Ok(Received::Nothing) => break,
@@ -203,9 +204,16 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
 
     fn send(&mut self, key: ConnectionKey, connection: ConnectionId) {
         loop {
-            let mut slices = [IoSlice::new(&[]); SEND_SLICES];
-            let count = self.director.transmit(key, &mut slices);
-            let offered = slices.get(..count).unwrap_or_default();
+            let mut few = [IoSlice::new(&[]); FEW_SLICES];
+            let mut many;
+            let mut offered = few.as_mut_slice();
+            let mut count = self.director.transmit(key, offered);
+            if count == FEW_SLICES {
+                many = [IoSlice::new(&[]); SEND_SLICES];
+                offered = &mut many;
+                count = self.director.transmit(key, offered);
+            }
+            let offered = offered.get(..count).unwrap_or_default();
             let wanted: usize = offered.iter().map(|slice| slice.len()).sum();
             if wanted == 0 {
                 return;

@@ -614,7 +614,7 @@ impl<A: Application> Director<A> {
     }
 
     /// Puts a connection back, or ends it.
-    fn conclude(&mut self, mut connection: Connection<A::Cutter>, stop: Stop) {
+    fn conclude(&mut self, mut connection: Box<Connection<A::Cutter>>, stop: Stop) {
         let is_answered = connection.pending.is_empty() && connection.output.is_empty();
         let is_over = match connection.ending {
             Ending::Open => connection.is_ended && is_answered && stop == Stop::NoMessage,

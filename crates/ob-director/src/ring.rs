@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Both ends live in one thread, and neither calls the other: the link calls the service when there are messages or room, and
-//! the director looks into the hub in its turn.
+//! the director looks into the hub in its turn. What the director leaves there for the host is announced
+//! ([`CardService::waiting`]), so that the loop around both can have it sent at once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -127,6 +128,16 @@ impl Hub {
         self.events.retain(|event| !matches!(event, Arrival::Batch(_)));
     }
 
+    /// Takes the next bytes of the frames, which are there.
+    fn take_out(&mut self, into: &mut [u8]) {
+        let (front, back) = self.outbox.as_slices();
+        let from_front = into.len().min(front.len());
+        let (first, second) = into.split_at_mut(from_front);
+        first.copy_from_slice(&front[..from_front]);
+        second.copy_from_slice(&back[..second.len()]);
+        self.outbox.drain(..into.len());
+    }
+
     /// Moves frames into the ring, as far as there is room.
     fn deliver(&mut self, responses: &mut CardSender) {
         while let Some(len) = self.lengths.front().copied() {
@@ -144,18 +155,11 @@ impl Hub {
                 }
             };
             let mut inline = [0; HEADER_LEN];
-            for (place, byte) in inline.iter_mut().zip(self.outbox.drain(..HEADER_LEN)) {
-                *place = byte;
-            }
+            self.take_out(&mut inline);
             if let Some(into) = &mut reservation.payload {
-                let (front, back) = self.outbox.as_slices();
-                let from_front = len.min(front.len());
-                into[..from_front].copy_from_slice(&front[..from_front]);
-                into[from_front..len].copy_from_slice(&back[..len - from_front]);
-                self.outbox.drain(..len);
+                self.take_out(&mut into[..len]);
             }
             self.lengths.pop_front();
-            self.news = true;
             responses.commit(reservation, &inline, len as u32);
         }
     }
@@ -207,8 +211,13 @@ impl CardService for RingService {
 
     fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
 
+    fn waiting(&self) -> Option<GroupKey> {
+        let hub = self.hub.borrow();
+        hub.group.filter(|_| hub.is_closing || !hub.lengths.is_empty())
+    }
+
     fn next_due(&self) -> Option<Instant> {
-        // The director has to look at what came, and at the room that there is now.
+        // The director has to look at what came. Whether it waits for room it knows itself.
         let hub = self.hub.borrow();
         (hub.news || !hub.events.is_empty()).then(Instant::default)
     }

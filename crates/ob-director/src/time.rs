@@ -49,7 +49,7 @@ impl<A: Application> Director<A> {
         // Nobody is looked at unless all of it was taken.
         let may_starve = self.budget.left() == 0 || self.hungry_since.is_some();
         let wanted: usize = match may_starve {
-            true => self.connections.iter().flatten().map(Connection::starves_for).sum(),
+            true => self.connections.iter().flatten().map(|connection| connection.starves_for()).sum(),
             false => 0,
         };
         match self.hungry_since {

@@ -38,6 +38,24 @@ fn messages_come_byte_by_byte() {
 }
 
 #[test]
+fn a_request_that_is_answered_makes_no_further_turn_due() {
+    let (mut world, client) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.arrive(client, b"LEN a\n");
+    let turn = world.driver.turn(world.now);
+    assert!(turn.events > 0 && !turn.has_more, "all that came was looked at: {turn:?}");
+    assert_eq!(world.got(client), "#1\n");
+    assert_ne!(world.driver.next_due(), Some(ob_core::Instant::default()), "nothing is to be done at once");
+    // Whoever sends more than its share of a turn keeps its place in the next.
+    world.arrive(client, &b"LEN a\n".repeat(100_000));
+    let turn = world.driver.turn(world.now);
+    assert!(turn.has_more);
+    assert_eq!(world.driver.next_due(), Some(ob_core::Instant::default()));
+    world.turn();
+    assert_eq!(world.got(client), "#1\n".repeat(100_000));
+}
+
+#[test]
 fn garbage_is_answered_behind_what_was_asked_before_and_ends_the_connection() {
     let (mut world, client) = <World>::admitted();
     world.arrive(client, b"SET a 1\n\x01junk and more of it\nSET b 1\n");

@@ -12,13 +12,13 @@
 //! one vectored send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who
 //! calls it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 use ob_core::{
-    ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, ListenerId, Net, NetEvent,
-    NetListenError, Received, Refused, RefusedReason, Token,
+    ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, IdMap, Instant, ListenerId, Net,
+    NetEvent, NetListenError, Received, Refused, RefusedReason, Token,
 };
 
 use crate::target::control::{BackendId, Path, PortKey};
@@ -30,6 +30,8 @@ const RECEIVES_A_TURN: usize = 8;
 const ROUNDS_A_TURN: usize = 8;
 /// Slices that one send takes at most.
 const SEND_SLICES: usize = 128;
+/// Slices that are looked for at first: there are seldom more, and room for all of them takes time to make.
+const FEW_SLICES: usize = 8;
 
 /// The devices behind namespaces, by number.
 pub trait Store {
@@ -61,7 +63,7 @@ pub struct TargetDriver<N, S> {
     store: S,
     target: Target,
     ports: Vec<(ListenerId, PortKey)>,
-    connections: HashMap<ConnectionId, ConnectionKey>,
+    connections: IdMap<ConnectionId, ConnectionKey>,
     /// Connections that may have bytes.
     readable: VecDeque<(ConnectionId, ConnectionKey)>,
     in_store: usize,
@@ -75,7 +77,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
             store,
             target,
             ports: Vec::new(),
-            connections: HashMap::new(),
+            connections: IdMap::default(),
             readable: VecDeque::new(),
             in_store: 0,
         }
@@ -197,16 +199,15 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
             let Some((connection, key)) = self.readable.pop_front() else { break };
             for attempt in 1..=RECEIVES_A_TURN {
                 let Some([direct, scratch]) = self.target.receive_into(key) else { break };
-                let offered = direct.len() + scratch.len();
                 let mut slices = [IoSliceMut::new(direct), IoSliceMut::new(scratch)];
                 match self.net.receive_vectored(connection, &mut slices) {
                     Ok(Received::Bytes(count)) => {
                         received += 1;
                         self.target.received(now, key, count);
-                        // There is hardly more now. Answers go out before the next turn makes sure of that.
-                        if count < offered || attempt == RECEIVES_A_TURN {
+                        // Whether there is more is asked at once: a network that has said all says so for nothing, and no
+                        // turn is due for it.
+                        if attempt == RECEIVES_A_TURN {
                             self.readable.push_back((connection, key));
-                            break;
                         }
                     }
                     Ok(Received::Nothing) => break,
@@ -265,9 +266,16 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
 
     fn send(&mut self, now: Instant, key: ConnectionKey, connection: ConnectionId) {
         loop {
-            let mut slices = [IoSlice::new(&[]); SEND_SLICES];
-            let count = self.target.transmit(key, &mut slices);
-            let offered = slices.get(..count).unwrap_or_default();
+            let mut few = [IoSlice::new(&[]); FEW_SLICES];
+            let mut many;
+            let mut offered = few.as_mut_slice();
+            let mut count = self.target.transmit(key, offered);
+            if count == FEW_SLICES {
+                many = [IoSlice::new(&[]); SEND_SLICES];
+                offered = &mut many;
+                count = self.target.transmit(key, offered);
+            }
+            let offered = offered.get(..count).unwrap_or_default();
             let wanted: usize = offered.iter().map(|slice| slice.len()).sum();
             if wanted == 0 {
                 return;

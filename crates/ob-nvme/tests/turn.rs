@@ -211,3 +211,19 @@ fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
     assert_eq!((counts.in_flight, counts.waiting_for_buffer), (0, 0));
     assert!(driver.net_mut().taken > READS * 256 * BLOCK, "all of them are answered");
 }
+
+#[test]
+fn a_receive_that_leaves_nothing_makes_no_turn_due() {
+    let Rig { target, now, .. } = Rig::new();
+    let mut driver = TargetDriver::new(Inbox::default(), Instantly::default(), target);
+    let peer = SocketAddr::from(([127, 0, 0, 1], 4420));
+    driver.listen(peer, PortKey(1)).unwrap();
+    let (listener, connection) = (ListenerId(0), ConnectionId(7));
+    driver.net_mut().events.push_back(NetEvent::Accepted { listener, connection, peer });
+    // The beginning of a PDU: the target waits for the rest of it.
+    driver.net_mut().put(&[0, 0, 128, 0]);
+    let turn = driver.turn(now);
+    assert!(turn.events > 0 && driver.net_mut().bytes.is_empty());
+    assert!(!turn.has_more, "all that came was looked at");
+    assert_ne!(driver.next_due(), Some(Instant::default()), "nothing is to be done at once");
+}
