@@ -127,6 +127,12 @@ pub(crate) trait Sink {
     fn has_room(&self) -> bool;
 
     fn take(&mut self, core: &GroupCore, completion: Completion);
+
+    /// Whether whoever has this sink waits for what goes into this cell, and sees it without being woken.
+    fn waits_for(&self, cell: &Arc<Cell>) -> bool {
+        let _ = cell;
+        false
+    }
 }
 
 /// Gives so many of them to the application, and keeps the others.
@@ -162,6 +168,23 @@ impl Sink for Keep {
     fn take(&mut self, core: &GroupCore, completion: Completion) {
         core.ready.change(|waiting| waiting.completions.push_back(completion));
         core.bell.ring();
+    }
+}
+
+/// Keeps all of them, for a thread that waits for one cell.
+pub(crate) struct WaitFor<'a>(pub(crate) &'a Arc<Cell>);
+
+impl Sink for WaitFor<'_> {
+    fn has_room(&self) -> bool {
+        Keep.has_room()
+    }
+
+    fn take(&mut self, core: &GroupCore, completion: Completion) {
+        Keep.take(core, completion);
+    }
+
+    fn waits_for(&self, cell: &Arc<Cell>) -> bool {
+        Arc::ptr_eq(self.0, cell)
     }
 }
 
@@ -578,7 +601,8 @@ impl GroupCore {
             Deliver::Callback(call) => call(count_of(result), buffer),
             Deliver::InPlace(call) => call(Err(result.err().unwrap_or(Error::CardGone))),
             Deliver::Cell(cell) => {
-                if cell.complete(Outcome { result, buffer }) {
+                // A waiter that has just completed its own operation would only ring for itself.
+                if cell.complete(Outcome { result, buffer }) && !sink.waits_for(&cell) {
                     self.bell.ring();
                 }
             }

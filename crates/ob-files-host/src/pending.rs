@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::core::{Keep, Look};
+use crate::core::{Keep, Look, WaitFor};
 use crate::deliver::{Cell, Outcome};
 use crate::group::Group;
 
@@ -73,7 +73,7 @@ impl<T> Pending<T> {
                 if let Some(outcome) = self.cell.take_or_ring() {
                     return Look::Found(outcome);
                 }
-                let pumped = core.pump(&mut Keep);
+                let pumped = core.pump(&mut WaitFor(&self.cell));
                 Look::new(self.cell.take(), pumped)
             })
         };

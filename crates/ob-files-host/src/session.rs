@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::Incarnation;
@@ -33,7 +33,13 @@ use crate::request::DirectoryEntry;
 #[derive(Clone)]
 pub struct Session {
     keeper: Arc<SessionKeeper>,
-    own: Group,
+    own: Arc<Own>,
+}
+
+/// The session's own group, and whether its lanes were opened.
+struct Own {
+    group: Group,
+    opened: Once,
 }
 
 impl fmt::Debug for Session {
@@ -68,6 +74,16 @@ struct State {
 impl Session {
     /// Attaches to the card and opens the session's own group. Waits for both, at most as long as the options say.
     pub fn open(options: SessionOptions) -> Result<Self> {
+        let session = Self::attach(options)?;
+        let mut opened = Ok(());
+        session.own.opened.call_once(|| opened = session.keeper.core.open(session.own.group.core()));
+        opened.map(|()| session)
+    }
+
+    /// Attaches to the card. The session's own group is opened when it is first used, and fails as if there were no card
+    /// if that cannot be; whoever uses groups of their own only does not pay for it.
+    pub fn attach(options: SessionOptions) -> Result<Self> {
+        check_options(&options.group)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let notice = eventfd(0, flags).map_err(|_| Error::System)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -79,11 +95,12 @@ impl Session {
         let link = HostLink::attach(&core.link_config()).map_err(|error| attach_error(&error))?;
         core.attached(link);
         let keeper = Arc::new(SessionKeeper { core: Arc::clone(&core) });
-        let own = open_group(&keeper, group)?;
+        let group = Arc::new(GroupCore::new(group, Arc::clone(&core) as Arc<dyn Keeper>));
+        let group = Group::new(group, Arc::clone(&keeper));
         let spawned =
             std::thread::Builder::new().name("outboard-session".to_owned()).spawn(move || core.run());
         spawned.map_err(|_| Error::System)?;
-        Ok(Self { keeper, own })
+        Ok(Self { keeper, own: Arc::new(Own { group, opened: Once::new() }) })
     }
 
     /// Opens a notification group with rings of its own. Waits for the card's answer.
@@ -102,7 +119,16 @@ impl Session {
     /// The session's own group, which its own calls use.
     #[must_use]
     pub fn own_group(&self) -> &Group {
-        &self.own
+        self.own.opened.call_once(|| {
+            let core = &self.keeper.core;
+            let group = self.own.group.core();
+            if let Err(error) = core.open(group) {
+                // The keeper thread goes on trying.
+                core.lock().last_failure = Some(error.to_string());
+                core.look_after(group);
+            }
+        });
+        &self.own.group
     }
 
     /// Whether there is a card at this moment.
@@ -136,83 +162,82 @@ impl Session {
     /// What the card said about itself; `None` while there is none.
     #[must_use]
     pub fn server(&self) -> Option<ServerInfo> {
-        self.own.server()
+        self.own_group().server()
     }
 
     /// See [`Group::open`].
     pub fn open_file(&self, path: impl AsPath, options: OpenOptions) -> Pending<Result<File>> {
-        self.own.open(path, options)
+        self.own_group().open(path, options)
     }
 
     /// See [`Group::create`].
     pub fn create(&self, path: impl AsPath) -> Pending<Result<File>> {
-        self.own.create(path)
+        self.own_group().create(path)
     }
 
     /// See [`Group::make_directory`].
     pub fn make_directory(&self, path: impl AsPath) -> Pending<Result<NodeInfo>> {
-        self.own.make_directory(path)
+        self.own_group().make_directory(path)
     }
 
     /// See [`Group::remove_file`].
     pub fn remove_file(&self, path: impl AsPath) -> Pending<Result<()>> {
-        self.own.remove_file(path)
+        self.own_group().remove_file(path)
     }
 
     /// See [`Group::remove_directory`].
     pub fn remove_directory(&self, path: impl AsPath) -> Pending<Result<()>> {
-        self.own.remove_directory(path)
+        self.own_group().remove_directory(path)
     }
 
     /// See [`Group::remove`].
     pub fn remove(&self, path: impl AsPath) -> Pending<Result<()>> {
-        self.own.remove(path)
+        self.own_group().remove(path)
     }
 
     /// See [`Group::rename`].
     pub fn rename(&self, from: impl AsPath, to: impl AsPath) -> Pending<Result<()>> {
-        self.own.rename(from, to)
+        self.own_group().rename(from, to)
     }
 
     /// See [`Group::rename_new`].
     pub fn rename_new(&self, from: impl AsPath, to: impl AsPath) -> Pending<Result<()>> {
-        self.own.rename_new(from, to)
+        self.own_group().rename_new(from, to)
     }
 
     /// See [`Group::list`].
     pub fn list(&self, path: impl AsPath) -> Pending<Result<Vec<DirectoryEntry>>> {
-        self.own.list(path)
+        self.own_group().list(path)
     }
 
     /// See [`Group::stat`].
     pub fn stat(&self, path: impl AsPath) -> Pending<Result<NodeInfo>> {
-        self.own.stat(path)
+        self.own_group().stat(path)
     }
 
     /// See [`Group::space`].
     pub fn space(&self) -> Pending<Result<SpaceInfo>> {
-        self.own.space()
+        self.own_group().space()
     }
 
     /// See [`Group::flush`].
     pub fn flush(&self) -> Pending<Result<()>> {
-        self.own.flush()
+        self.own_group().flush()
     }
 }
 
 fn open_group(keeper: &Arc<SessionKeeper>, options: GroupOptions) -> Result<Group> {
+    check_options(&options)?;
+    let group = Arc::new(GroupCore::new(options, Arc::clone(&keeper.core) as Arc<dyn Keeper>));
+    keeper.core.open(&group)?;
+    Ok(Group::new(group, Arc::clone(keeper)))
+}
+
+fn check_options(options: &GroupOptions) -> Result<()> {
     if options.outstanding == 0 || options.outstanding > OUTSTANDING_MAX {
         return Err(Error::Invalid);
     }
-    let core = &keeper.core;
-    let link = core.wait_link(core.options.patience).ok_or(Error::Detached)?;
-    let life = Life::open(&link, &options, core.options.attach_within)?;
-    let group = Arc::new(GroupCore::new(options, Arc::clone(core) as Arc<dyn Keeper>));
-    group.install(life);
-    // If the card died since, the keeper thread finds the group's lanes closed and opens new ones.
-    core.lock().groups.push(Arc::downgrade(&group));
-    core.notice();
-    Ok(Group::new(group, Arc::clone(keeper)))
+    Ok(())
 }
 
 fn attach_error(error: &AttachError) -> Error {
@@ -293,6 +318,20 @@ impl SessionCore {
         state.link = Some(Arc::new(link));
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Opens a group's lanes, and looks after them from now on. Waits for the card's answer.
+    fn open(&self, group: &Arc<GroupCore>) -> Result<()> {
+        let link = self.wait_link(self.options.patience).ok_or(Error::Detached)?;
+        group.install(Life::open(&link, &group.options, self.options.attach_within)?);
+        self.look_after(group);
+        Ok(())
+    }
+
+    /// From now on the keeper thread opens the group's lanes whenever there are none, as when the card has died since.
+    fn look_after(&self, group: &Arc<GroupCore>) {
+        self.lock().groups.push(Arc::downgrade(group));
+        self.notice();
     }
 
     fn groups(&self) -> Vec<Arc<GroupCore>> {

@@ -163,7 +163,7 @@ impl<'a> Serving<'a> {
                 dead_after: config.link.dead_after.0,
                 ..SessionOptions::new(endpoint.clone())
             };
-            match Session::open(options.group(GroupOptions::polled())) {
+            match Session::attach(options) {
                 Ok(session) => break session,
                 // The other thread of this half tells people about a card that is not there.
                 Err(error) if stop.sleep(RETRY) => return Err(error.into()),
@@ -173,8 +173,7 @@ impl<'a> Serving<'a> {
         // Who has the group is the only host that writes to the log. What it holds is looked at only then.
         let attachment = session.attachments();
         let group = ask_for_group(&session, stop, attachment)?;
-        // A card finishes what the host before had asked for before it begins with a group that was opened later. The session's
-        // own may be older than that.
+        // A card finishes what the host before had asked for before it begins with a group that was opened later.
         let files = session.group(GroupOptions::polled())?;
         match files.make_directory(DIRECTORY).wait() {
             Ok(_) | Err(Error::Exists) => {}
