@@ -101,6 +101,10 @@ impl<S: Services> CardService for Router<S> {
         (0..S::DIRECTORY.len()).filter_map(|index| self.services.service(index).next_due()).min()
     }
 
+    fn waiting(&self) -> Option<GroupKey> {
+        (0..S::DIRECTORY.len()).find_map(|index| self.services.service(index).waiting())
+    }
+
     /// A message of the channel belongs to an attachment, not to a group: each service knows its own.
     fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
         for index in 0..S::DIRECTORY.len() {

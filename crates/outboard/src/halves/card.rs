@@ -5,6 +5,7 @@
 //! ```
 
 mod describe;
+mod parts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +33,7 @@ use crate::signals::StopSignal;
 use crate::status::{StatusBoard, StatusServer};
 use crate::terminal::bytes;
 use describe::{describe, first_snapshot, link_endpoint};
+use parts::Parts;
 
 /// Hosts that may be attached at once.
 const HOSTS_MAX: usize = 64;
@@ -93,10 +95,11 @@ pub fn run_card(
         kv: KvGroup::default(),
     };
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
-    let mut kv = start_kv(config, &reactor, &mut services, programs.slot())?;
+    let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let mut card = open_link(config, &life, reactor, services)?;
-    let (mut nvme, namespaces) =
+    let (nvme, namespaces) =
         start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
+    let mut parts = Parts { nvme, kv };
     let _control = start_control(config, namespaces, Arc::clone(&programs))?;
     programs.restore();
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
@@ -113,15 +116,12 @@ pub fn run_card(
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
         status: Some(server.address()),
-        services: std::iter::once(files_endpoint(config, &card))
-            .chain(nvme_endpoints(&nvme))
-            .chain(kv.as_ref().map(|kv| ServiceEndpoint::kv(kv.address())))
-            .collect(),
+        services: std::iter::once(files_endpoint(config, &card)).chain(parts.endpoints()).collect(),
     }));
     tracing::info!(incarnation = life.incarnation().0, status = %server.address(), "card ready");
-    serve(config, &mut card, &mut nvme, &mut kv, &stop, &board, &asked)?;
+    serve(config, &mut card, &mut parts, &stop, &board, &asked)?;
     tracing::info!("card stopping");
-    wind_down(card, nvme, kv);
+    wind_down(card, parts);
     Ok(())
 }
 
@@ -171,19 +171,6 @@ fn start_kv(
     Ok(Some(kv))
 }
 
-fn nvme_endpoints(nvme: &NvmeService) -> impl Iterator<Item = ServiceEndpoint> {
-    nvme.subsystems().iter().map(|subsystem| ServiceEndpoint {
-        service: "nvme".to_owned(),
-        address: format!(
-            "{} ({}), discovery at {}",
-            subsystem.address(),
-            subsystem.device(),
-            nvme.discovery()
-        ),
-        next: subsystem.connect_command(),
-    })
-}
-
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
     let space = card.service.services().files.files().space_info();
     ServiceEndpoint {
@@ -198,36 +185,22 @@ fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
 ///
 /// Initiators are not asked: their commands are answered while the card drains, and what comes later they send again to
 /// the card's next life.
-fn wind_down(mut card: Card, mut nvme: NvmeService, mut kv: Option<KvCard>) {
+fn wind_down(mut card: Card, mut parts: Parts) {
     card.service.drain();
-    nvme.stop_others();
+    parts.nvme.stop_others();
     let deadline = MonotonicClock.now() + DRAIN_WITHIN;
     let mut events = Vec::new();
     while MonotonicClock.now() < deadline {
-        let turn = card.turn(Some(deadline), &mut events);
-        for event in events.drain(..) {
-            if !nvme.handle(&event)
-                && let Some(kv) = &mut kv
-            {
-                kv.handle(&event);
-            }
-        }
-        nvme.turn(MonotonicClock.now());
-        if let Some(kv) = &mut kv {
-            kv.turn(MonotonicClock.now());
-        }
-        if card.service.services().files.is_idle()
-            && nvme.is_idle()
-            && kv.as_ref().is_none_or(KvCard::is_idle)
-            && turn != Turn::Worked
-        {
+        let turn = parts.turn(&mut card, Some(deadline), &mut events);
+        events.clear();
+        if turn != Turn::Worked && card.service.services().files.is_idle() && parts.is_idle() {
             break;
         }
     }
     card.link.shut_down(&mut card.service);
     let CardLoop { mut reactor, link, service, .. } = card;
     drop(link);
-    for device in nvme.into_devices().iter_mut() {
+    for device in parts.nvme.into_devices().iter_mut() {
         flush_device(&mut reactor, device);
     }
     let CardServices { files, .. } = service.into_services();
@@ -303,8 +276,7 @@ fn explain_listen(config: &CardConfig, error: CardLinkError) -> HalfError {
 fn serve(
     config: &CardConfig,
     card: &mut Card,
-    nvme: &mut NvmeService,
-    kv: &mut Option<KvCard>,
+    parts: &mut Parts,
     stop: &StopSignal,
     board: &StatusBoard,
     asked: &AtomicBool,
@@ -314,29 +286,22 @@ fn serve(
     let mut events = Vec::new();
     let mut hosts = None;
     loop {
-        let due = [nvme.next_due(), kv.as_ref().and_then(KvCard::next_due)].into_iter().flatten().min();
-        card.turn(due, &mut events);
+        parts.turn(card, None, &mut events);
         for event in events.drain(..) {
-            if nvme.handle(&event) || kv.as_mut().is_some_and(|kv| kv.handle(&event)) {
-                continue;
-            }
             let stopping = matches!(event, Event::Ready { watch: ready, .. } if ready == watch);
             if stopping && stop.take().map_err(HalfError::system("read signals"))? {
                 return Ok(());
             }
         }
-        nvme.check().map_err(|error| HalfError::Nvme(Box::new(error)))?;
-        let now = MonotonicClock.now();
-        let worked = nvme.turn(now);
-        if kv.as_mut().is_some_and(|kv| kv.turn(now)) || worked {
-            card.worked(now);
-        }
+        parts.nvme.check().map_err(|error| HalfError::Nvme(Box::new(error)))?;
         // A host is known for one when it probes, a moment after it has attached.
         let known = (card.link.host_count(), card.service.services().probe.group_count());
         let changed = hosts.replace(known) != Some(known);
-        if asked.swap(false, Ordering::AcqRel) || changed {
+        // Loaded first: only the rare one that asks makes it worth to have the word to oneself.
+        let is_asked = asked.load(Ordering::Relaxed) && asked.swap(false, Ordering::AcqRel);
+        if is_asked || changed {
             let endpoint = link_endpoint(config, &card.link);
-            board.publish(|snapshot| describe(snapshot, card, nvme, kv.as_ref(), endpoint));
+            board.publish(|snapshot| describe(snapshot, card, parts, endpoint));
         }
     }
 }

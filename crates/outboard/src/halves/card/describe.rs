@@ -4,22 +4,17 @@ use std::time::Instant;
 
 use ob_link::{CardLink, HostReport};
 
+use super::parts::Parts;
 use super::{Card, CardServices};
 use crate::config::{CardConfig, LinkKind};
 use crate::halves::{Half, Life};
 use crate::kv::{KvCard, KvFacts};
-use crate::nvme::NvmeService;
 use crate::probe::ProbeService;
 use crate::status::{CardFacts, FilesFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot};
 
 /// Brings a snapshot up to date.
-pub(super) fn describe(
-    snapshot: &mut Snapshot,
-    card: &Card,
-    nvme: &NvmeService,
-    kv: Option<&KvCard>,
-    endpoint: String,
-) {
+pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endpoint: String) {
+    let Parts { nvme, kv } = parts;
     let CardServices { probe, files, .. } = card.service.services();
     let hosts = card.link.hosts();
     let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
@@ -47,7 +42,7 @@ pub(super) fn describe(
         always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
         always("nvme", nvme.counts.io_commands() + nvme.counts.control_commands),
     ];
-    if let Some(facts) = kv.map(KvCard::facts) {
+    if let Some(facts) = kv.as_ref().map(KvCard::facts) {
         snapshot.requests.extend(kv_requests(&facts));
     }
     snapshot.nvme = Some(nvme);

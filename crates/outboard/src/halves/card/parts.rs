@@ -1,0 +1,142 @@
+//! What the card serves on sockets of its own, beside the link: a list, and the loop around it.
+//!
+//! ```text
+//!   ┌─▶ CardLoop::turn ──▶ events to the parts ──▶ each part's turn ──▶ CardLoop::follow ─┐
+//!   │   link, files,        nvme? kv?               sockets, devices     files, link       │
+//!   │   sleep                                                                              │
+//!   └──────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A new service with sockets is a field of [`Parts`], a line in each of its two lists, and what the status is to say of it.
+
+use ob_core::{Clock, Instant};
+use ob_io::{Event, MonotonicClock};
+use ob_link::Turn;
+
+use super::{Card, ServiceEndpoint};
+use crate::kv::KvCard;
+use crate::nvme::NvmeService;
+
+/// A service that has sockets, and maybe devices, of its own on the card's reactor.
+trait CardPart {
+    /// Takes an event of the reactor; whether it was one of its own.
+    fn handle(&mut self, event: &Event) -> bool;
+
+    /// Does what there is to do; whether there was anything. What it leaves for the card's files and for hosts goes on its way
+    /// behind it.
+    fn turn(&mut self, now: Instant) -> bool;
+
+    /// When the next turn is due, if nothing happens before. What only this part knows of, and no event tells, must be told here:
+    /// the card sleeps over the rest.
+    fn next_due(&self) -> Option<Instant>;
+
+    /// Whether nothing that it has taken is on its way.
+    fn is_idle(&self) -> bool;
+
+    /// Where clients reach it.
+    fn endpoints(&self) -> Vec<ServiceEndpoint>;
+}
+
+/// All of them.
+pub(super) struct Parts {
+    /// NVMe/TCP.
+    pub(super) nvme: NvmeService,
+    /// The key-value store, if clients reach it through this half.
+    pub(super) kv: Option<KvCard>,
+}
+
+impl Parts {
+    fn all(&self) -> impl Iterator<Item = &dyn CardPart> {
+        let kv = self.kv.as_ref().map(|kv| kv as &dyn CardPart);
+        std::iter::once(&self.nvme as &dyn CardPart).chain(kv)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn CardPart> {
+        let kv = self.kv.as_mut().map(|kv| kv as &mut dyn CardPart);
+        std::iter::once(&mut self.nvme as &mut dyn CardPart).chain(kv)
+    }
+
+    /// One turn of the card and of everything on it. Sleeps until something happens or is due, but not beyond `until`. Events that are
+    /// nobody's are left in `events`.
+    pub(super) fn turn(&mut self, card: &mut Card, until: Option<Instant>, events: &mut Vec<Event>) -> Turn {
+        let due = self.all().filter_map(CardPart::next_due).chain(until).min();
+        let turn = card.turn(due, events);
+        events.retain(|event| !self.all_mut().any(|part| part.handle(event)));
+        let now = MonotonicClock.now();
+        let mut worked = false;
+        for part in self.all_mut() {
+            worked |= part.turn(now);
+        }
+        if worked {
+            card.worked(now);
+        }
+        card.follow(now);
+        turn
+    }
+
+    /// Whether nothing that any of them has taken is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.all().all(CardPart::is_idle)
+    }
+
+    /// Where clients reach them.
+    pub(super) fn endpoints(&self) -> Vec<ServiceEndpoint> {
+        self.all().flat_map(CardPart::endpoints).collect()
+    }
+}
+
+impl CardPart for NvmeService {
+    fn handle(&mut self, event: &Event) -> bool {
+        NvmeService::handle(self, event)
+    }
+
+    fn turn(&mut self, now: Instant) -> bool {
+        NvmeService::turn(self, now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        NvmeService::next_due(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        NvmeService::is_idle(self)
+    }
+
+    fn endpoints(&self) -> Vec<ServiceEndpoint> {
+        let subsystems = self.subsystems().iter();
+        subsystems
+            .map(|subsystem| ServiceEndpoint {
+                service: "nvme".to_owned(),
+                address: format!(
+                    "{} ({}), discovery at {}",
+                    subsystem.address(),
+                    subsystem.device(),
+                    self.discovery()
+                ),
+                next: subsystem.connect_command(),
+            })
+            .collect()
+    }
+}
+
+impl CardPart for KvCard {
+    fn handle(&mut self, event: &Event) -> bool {
+        KvCard::handle(self, event)
+    }
+
+    fn turn(&mut self, now: Instant) -> bool {
+        KvCard::turn(self, now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        KvCard::next_due(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        KvCard::is_idle(self)
+    }
+
+    fn endpoints(&self) -> Vec<ServiceEndpoint> {
+        vec![ServiceEndpoint::kv(self.address())]
+    }
+}
