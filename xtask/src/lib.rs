@@ -28,6 +28,7 @@ pub mod kernel;
 pub mod loom;
 pub mod miri;
 pub mod outcome;
+pub mod paths;
 pub mod peers;
 pub mod planted;
 pub mod program;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, peers, planted, redis, sim, spdk, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, paths, peers, planted, redis, sim, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -34,6 +34,7 @@ enum Verb {
     Spdk(spdk::Arguments),
     Redis(redis::Arguments),
     Peers(peers::Arguments),
+    Paths(paths::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -62,6 +63,7 @@ fn run() -> Result<Outcome> {
         Verb::Spdk(arguments) => spdk::run(&repository, &arguments),
         Verb::Redis(arguments) => redis::run(&repository, &arguments),
         Verb::Peers(arguments) => peers::run(&repository, &arguments),
+        Verb::Paths(arguments) => paths::run(&repository, &arguments),
     }
 }
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::files::{FilesCardOptions, run_files_card};
 use crate::bench::kv::{HogOptions, run_hog};
+use crate::bench::paths::{PathOptions, run_path};
 use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card, run_remote_host};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
@@ -189,6 +190,9 @@ Examples:
     /// Other work on the host's core, which `bench kv` starts by itself
     #[command(hide = true)]
     BenchHog(HogOptions),
+    /// Requests of one kind, for `cargo xtask paths`
+    #[command(hide = true)]
+    BenchPath(PathOptions),
     /// The card of `bench remote`, which that starts by itself
     #[command(hide = true)]
     BenchRemoteCard(RemoteCardOptions),
@@ -441,6 +445,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),
         Command::BenchRingDoorbell(options) => run_doorbell(&options).map_err(CommandError::BenchHalf),
         Command::BenchFilesCard(options) => run_files_card(&options).map_err(CommandError::BenchHalf),
+        Command::BenchPath(options) => run_path(&options).map_err(CommandError::BenchHalf),
         Command::BenchHog(options) => run_hog(&options).map_err(CommandError::BenchHalf),
         Command::BenchRemoteCard(options) => run_remote_card(&options).map_err(CommandError::BenchHalf),
         Command::BenchRemoteHost(options) => run_remote_host(&options).map_err(CommandError::BenchHalf),

@@ -17,6 +17,7 @@ mod latency;
 mod load;
 mod meter;
 pub mod nvme;
+pub mod paths;
 mod plot;
 mod process;
 pub mod remote;

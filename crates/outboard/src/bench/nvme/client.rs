@@ -48,7 +48,7 @@ pub(super) struct Shape {
 }
 
 /// One queue. Keys are numbers of slots.
-struct Queue {
+pub(super) struct Queue {
     stream: TcpStream,
     connection: Connection<usize>,
 }
@@ -139,7 +139,11 @@ impl Queue {
     }
 
     /// One command, waited for.
-    fn call(&mut self, entry: SubmissionEntry, data: Data) -> Result<Completion<usize>, BenchFailure> {
+    pub(super) fn call(
+        &mut self,
+        entry: SubmissionEntry,
+        data: Data,
+    ) -> Result<Completion<usize>, BenchFailure> {
         self.submit(0, entry, data)?;
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -287,6 +291,20 @@ impl Client {
         Ok(Self { admin, queues, block_len, bytes, image: image.clone() })
     }
 
+    /// From now on no data goes with commands.
+    pub(super) fn expect_to_be_asked(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.connection.set_capsule_data_max(0));
+    }
+
+    pub(super) fn first_queue(&mut self) -> Result<&mut Queue, BenchFailure> {
+        self.queues.first_mut().ok_or_else(|| "there is no queue".into())
+    }
+
+    /// Bytes of a block of the namespace.
+    pub(super) fn block_len(&self) -> u64 {
+        self.block_len
+    }
+
     /// Writes the whole image.
     pub(super) fn fill(&mut self) -> Result<(), BenchFailure> {
         let mut offset = 0;
@@ -371,7 +389,7 @@ impl Client {
 
     /// A flush, waited for.
     pub(super) fn flush(&mut self) -> Result<(), BenchFailure> {
-        let queue = self.queues.first_mut().ok_or("there is no queue")?;
+        let queue = self.first_queue()?;
         let entry = SubmissionEntry::new(IoOpcode::Flush.code(), COMMAND, NAMESPACE);
         queue.call(entry, Data::None).map(|_| ())
     }
@@ -382,7 +400,7 @@ impl Client {
     }
 }
 
-fn block_command(opcode: IoOpcode, offset: u64, len: usize, block_len: u64) -> SubmissionEntry {
+pub(super) fn block_command(opcode: IoOpcode, offset: u64, len: usize, block_len: u64) -> SubmissionEntry {
     let blocks = (len as u64 / block_len) as u32;
     let command = BlockCommand::new(NAMESPACE, offset / block_len, blocks);
     command.encode(opcode, COMMAND, DataPointer::Transport { len: len as u32 })

@@ -12,6 +12,7 @@
 //! runs. The median round counts.
 
 mod client;
+pub(in crate::bench) mod path;
 mod target;
 
 use std::collections::BTreeMap;
