@@ -13,6 +13,7 @@ mod hosts;
 mod memory;
 mod model;
 mod programs;
+mod sleep;
 use crate::support;
 
 use std::io::Write;

@@ -27,7 +27,9 @@ const OF_THIS_CARD: &[&str] = &["--config", "outboard.toml", "--data", "data"];
 pub(crate) struct Setup {
     pub(crate) placement: &'static str,
     pub(crate) durability: &'static str,
-    /// More lines of `[kv]`.
+    /// Lines of `[files]`.
+    pub(crate) files: &'static str,
+    /// More lines of `[kv]`, and sections behind it.
     pub(crate) more: &'static str,
     /// Whether the store's GET is answered by programs.
     pub(crate) by_programs: bool,
@@ -37,6 +39,7 @@ impl Setup {
     pub(crate) const CARD: Self = Self {
         placement: "card",
         durability: "always",
+        files: "size = \"4GiB\"\n",
         more: "memory = \"64MiB\"\npart = \"128MiB\"\n",
         by_programs: false,
     };
@@ -79,9 +82,9 @@ impl Service {
 
     fn start_within(setup: Setup, confinement: Option<Confinement>) -> Self {
         let (address, status) = free_addresses();
-        let Setup { placement, durability, more, by_programs } = setup;
+        let Setup { placement, durability, files, more, by_programs } = setup;
         let place = Place::with_config(&format!(
-            "[status]\nlisten = \"{status}\"\n[files]\nsize = \"4GiB\"\n{FREE_NVME_PORTS}\
+            "[status]\nlisten = \"{status}\"\n[files]\n{files}{FREE_NVME_PORTS}\
              [kv]\nlisten = \"{address}\"\nplacement = \"{placement}\"\ndurability = \"{durability}\"\n{more}"
         ));
         let mut service = Self { address, status, place, card: None, host: None, confinement };
