@@ -223,7 +223,7 @@ impl<C: Clock> CardAttachment<C> {
     /// Groups that turned out corrupt are closed and reported.
     pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
         self.closed.clear();
-        let mut worked = self.take_completions(service, events);
+        let worked = self.take_completions(service, events);
         if std::mem::take(&mut self.rung) {
             // Only now: a ring whose last look before sleeping was answered before the host rang has learnt of that
             // answer just above, and would sleep through the bell if it had been woken earlier.

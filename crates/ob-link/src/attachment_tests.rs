@@ -73,15 +73,14 @@ impl Rig {
             host_pollers: 0,
         };
         let mut card = CardAttachment::new(identity, CardDma::local(LocalDma::new(64, 1 << 20)));
-        let plan = card.plan_group(4096, 4096).unwrap();
-        let (request, response, len) = plan;
-        let region = Region::on_heap(len as usize);
+        let spec = card.plan_group(GroupSizes::rings(4096, 4096)).unwrap();
+        let region = Region::on_heap(spec.region_len as usize);
         let mut service = Echo::default();
-        let group = card.open_group(1, 7, plan, Some(region.clone()), &mut service).unwrap();
+        let group = card.open_group(1, 7, &spec, Some(region.clone()), &mut service).unwrap();
         let rung = Arc::new(Rung::default());
         let bell: Arc<dyn CardBell> = Arc::clone(&rung) as Arc<dyn CardBell>;
-        let sender = HostSender::new(region.clone(), request, Closed::default(), Arc::clone(&bell));
-        let receiver = HostReceiver::new(region, response, Closed::default(), bell);
+        let sender = HostSender::new(region.clone(), spec.request, Closed::default(), Arc::clone(&bell));
+        let receiver = HostReceiver::new(region, spec.response, Closed::default(), bell);
         Self { card, group, service, events: Vec::new(), sender, receiver, rung }
     }
 
