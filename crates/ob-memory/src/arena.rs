@@ -221,17 +221,16 @@ impl Slice {
     }
 
     /// Joins two slices that lie side by side in one lot; gives both back where they do not.
-    pub fn join(self, next: Slice) -> Result<Slice, (Slice, Slice)> {
+    pub fn join(mut self, next: Slice) -> Result<Slice, (Slice, Slice)> {
         let adjacent = Arc::ptr_eq(&self.arena, &next.arena)
             && self.lot == next.lot
             && self.start + self.len == next.start;
         if !adjacent {
             return Err((self, next));
         }
-        // SAFETY: both parts are owned here and dropped at the end of this function; what they cover becomes
-        // the joined slice's. The lot's count cannot reach zero in between.
-        let joined = unsafe { self.arena.slice(self.lot, self.start, self.len + next.len) };
-        Ok(joined)
+        // What the next one covers is this one's from here on. It gives its count back, which is not the lot's last.
+        self.len += next.len;
+        Ok(self)
     }
 
     /// One more slice over a part of these bytes.

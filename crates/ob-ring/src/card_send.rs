@@ -101,7 +101,8 @@ enum Memory {
 #[must_use = "the memory of a reservation that is never committed, and all behind it, is never used again"]
 pub struct Reservation {
     front: Slice,
-    rest: Slice,
+    /// What lies behind the payload, to the end of the span.
+    rest: Option<Slice>,
     inline_len: u16,
     payload_offset: u32,
     span: u32,
@@ -179,8 +180,12 @@ impl CardSender {
         self.held.push_back(Held { start: front.start(), memory: Memory::Out });
         self.promised += u64::from(placement.span);
         self.release();
-        let mut rest = front.split_off(placement.payload_offset as usize);
-        let payload = shape.payload.map(|(len, _)| rest.split_to(len as usize));
+        // Only what may be lent is cut off.
+        let mut payload = shape.payload.map(|_| front.split_off(placement.payload_offset as usize));
+        let rest = payload.as_mut().zip(shape.payload).and_then(|(payload, (len, _))| {
+            let len = len as usize;
+            (payload.len() > len).then(|| payload.split_off(len))
+        });
         Ok(Reservation {
             front,
             rest,
@@ -212,7 +217,7 @@ impl CardSender {
         reservation.front[head..head + usize::from(inline_len)]
             .copy_from_slice(&inline[..usize::from(inline_len)]);
         let mut bytes = reservation.front;
-        for part in [reservation.payload, Some(reservation.rest)].into_iter().flatten() {
+        for part in [reservation.payload, reservation.rest].into_iter().flatten() {
             bytes = join(bytes, part);
         }
         assert_eq!(bytes.len(), span as usize, "a reservation is committed with the payload it was given");
