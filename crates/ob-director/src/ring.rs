@@ -211,9 +211,9 @@ impl CardService for RingService {
 
     fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}
 
-    fn waiting(&self) -> Option<GroupKey> {
+    fn waiting(&self, groups: &mut Vec<GroupKey>) {
         let hub = self.hub.borrow();
-        hub.group.filter(|_| hub.is_closing || !hub.lengths.is_empty())
+        groups.extend(hub.group.filter(|_| hub.is_closing || !hub.lengths.is_empty()));
     }
 
     fn next_due(&self) -> Option<Instant> {

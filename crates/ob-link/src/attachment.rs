@@ -445,7 +445,3 @@ impl<C: Clock> CardAttachment<C> {
         Some(CardEvent::GroupClosed { group, region_len, reason })
     }
 }
-
-#[cfg(test)]
-#[path = "attachment_tests.rs"]
-mod tests;

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use ob_core::{Clock, Instant};
 use ob_io::{Decision, Event, IdlePolicy, MonotonicClock, Reactor, Wait, available_cores};
-use ob_ring::{Armed, CardService};
+use ob_ring::{Armed, CardService, GroupKey};
 
 use crate::card_link::CardLink;
+use crate::plant::{Bug, is_planted};
 
 /// What a turn of the loop did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub struct CardLoop<S> {
     pub service: S,
     policy: IdlePolicy,
     events: Vec<Event>,
+    waiting: Vec<GroupKey>,
     armed: bool,
 }
 
@@ -47,7 +49,8 @@ impl<S: CardService> CardLoop<S> {
     /// A loop that polls for `spin` after the last event before it sleeps.
     pub fn new(reactor: Reactor, link: CardLink, service: S, spin: Duration) -> Self {
         let policy = IdlePolicy::new(spin, available_cores());
-        Self { reactor, link, service, policy, events: Vec::with_capacity(256), armed: false }
+        let (events, waiting) = (Vec::with_capacity(256), Vec::new());
+        Self { reactor, link, service, policy, events, waiting, armed: false }
     }
 
     /// Something happened that is not the link's or the service's: the loop polls on for a while.
@@ -58,13 +61,16 @@ impl<S: CardService> CardLoop<S> {
     /// Moves on what has come to the service from within the card since [`CardLoop::turn`], and sends what hosts are to have of it.
     pub fn follow(&mut self, now: Instant) {
         let mut moved = self.service.next_due().is_some_and(|due| due <= now) && self.service.poll(now);
-        if let Some(key) = self.service.waiting() {
+        if !is_planted(Bug::PartNotFollowed) {
+            self.service.waiting(&mut self.waiting);
+        }
+        for key in self.waiting.drain(..) {
             moved |= self.link.deliver(now, key, &mut self.service);
         }
         if moved {
             // Whoever asked has an answer perhaps, and the rings are not as they were when they were got ready.
             self.policy.on_event(now);
-            self.armed = false;
+            self.armed &= is_planted(Bug::ReadinessKept);
         }
     }
 

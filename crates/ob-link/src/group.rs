@@ -5,6 +5,8 @@ use ob_memory::ArenaSpan;
 use ob_ring::{Armed, CardReceiver, CardSender, CardService, GroupKey, Received, RingError};
 use ob_wire_link::group::GroupSpec;
 
+use crate::plant::{Bug, is_planted};
+
 /// Why a card does not open a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupRefusal {
@@ -111,7 +113,7 @@ impl CardGroup {
     ) -> Result<bool, RingError> {
         let mut worked = false;
         if completion.token.0 & TOKEN_SENDER != 0 {
-            self.room_came |= self.sender.wants_room();
+            self.room_came |= self.sender.wants_room() && !is_planted(Bug::RoomUnasked);
             if let Some(done) = self.sender.complete(completion)? {
                 service.transferred(key, done, &mut self.sender);
                 worked = true;

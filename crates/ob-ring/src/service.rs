@@ -47,9 +47,10 @@ pub trait CardService {
         None
     }
 
-    /// A group that has responses which came from elsewhere than the link, since the link last asked for them.
-    fn waiting(&self) -> Option<GroupKey> {
-        None
+    /// Adds the groups that have responses which came from elsewhere than the link, since the link last asked for them. A group
+    /// that is left out waits for the next turn, which may be long in coming.
+    fn waiting(&self, groups: &mut Vec<GroupKey>) {
+        let _ = groups;
     }
 
     /// A message of the ordered channel.

@@ -101,8 +101,10 @@ impl<S: Services> CardService for Router<S> {
         (0..S::DIRECTORY.len()).filter_map(|index| self.services.service(index).next_due()).min()
     }
 
-    fn waiting(&self) -> Option<GroupKey> {
-        (0..S::DIRECTORY.len()).find_map(|index| self.services.service(index).waiting())
+    fn waiting(&self, groups: &mut Vec<GroupKey>) {
+        for index in 0..S::DIRECTORY.len() {
+            self.services.service(index).waiting(groups);
+        }
     }
 
     /// A message of the channel belongs to an attachment, not to a group: each service knows its own.
@@ -126,6 +128,7 @@ mod tests {
         heard: usize,
         polled: usize,
         due: Option<Instant>,
+        waits: bool,
     }
 
     impl CardService for Recorder {
@@ -152,6 +155,10 @@ mod tests {
 
         fn next_due(&self) -> Option<Instant> {
             self.due
+        }
+
+        fn waiting(&self, groups: &mut Vec<GroupKey>) {
+            groups.extend(self.opened.iter().filter(|_| self.waits));
         }
 
         fn channel(&mut self, _: AttachmentId, _: &[u8]) {
@@ -221,6 +228,23 @@ mod tests {
             }
             assert_eq!(router.services().0.each_ref().map(|service| service.polled), [100, 100]);
         }
+    }
+
+    #[test]
+    fn no_service_that_has_something_for_its_hosts_hides_behind_another() {
+        let mut router = Router::new(Two::default());
+        router.open(key(1), 3).unwrap();
+        router.open(key(2), 7).unwrap();
+        let waiting = |router: &Router<Two>| {
+            let mut groups = Vec::new();
+            router.waiting(&mut groups);
+            groups
+        };
+        assert_eq!(waiting(&router), []);
+        router.services.0[1].waits = true;
+        assert_eq!(waiting(&router), [key(1)]);
+        router.services.0[0].waits = true;
+        assert_eq!(waiting(&router), [key(2), key(1)]);
     }
 
     #[test]

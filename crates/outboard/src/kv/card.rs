@@ -92,8 +92,10 @@ impl CardService for KvGroup {
         self.0.as_ref().and_then(CardService::next_due)
     }
 
-    fn waiting(&self) -> Option<GroupKey> {
-        self.0.as_ref().and_then(CardService::waiting)
+    fn waiting(&self, groups: &mut Vec<GroupKey>) {
+        if let Some(service) = &self.0 {
+            service.waiting(groups);
+        }
     }
 
     fn channel(&mut self, _attachment: AttachmentId, _message: &[u8]) {}

@@ -1,14 +1,16 @@
 //! What one turn of an attachment does on a link that completes what it is given at once.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ob_core::{AttachmentId, Incarnation};
+use ob_core::{AttachmentId, Clock, GroupId, Incarnation};
 use ob_io::MonotonicClock;
-use ob_ring::{Batch, CardBell, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing};
-
-use super::*;
+use ob_link::{CardAttachment, CardDma, CardEvent, CardService, GroupKey, GroupSizes, Identity, LinkKind};
+use ob_memory::Region;
+use ob_ring::{Armed, Batch, CardBell, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing};
 
 /// Answers with what it was asked, at once or when it is allowed to.
 #[derive(Default)]
