@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::Case;
+use super::{Case, Programs};
 
 /// How long a half may take to start or to end, in a simulator of processors.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,6 +34,7 @@ impl Counter {
                 let mut command = Command::new("strace");
                 command.args(["-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=prctl"]);
                 command.args(["-e", "inject=prctl:error=EINVAL", "valgrind", "--tool=callgrind", "-q"]);
+                command.args(["--dump-instr=yes", "--compress-pos=no"]);
                 command.arg(format!("--callgrind-out-file={}", output.display()));
                 command
             }
@@ -62,8 +63,7 @@ impl Counter {
 /// When a half does not start, does not answer as it should, or does not end.
 pub(super) fn run_case(
     case: &Case,
-    outboard: &Path,
-    load: &Path,
+    programs: &Programs,
     counter: Counter,
     of_host: bool,
     requests: u64,
@@ -73,7 +73,7 @@ pub(super) fn run_case(
     fs::write(&config, configuration(case, &place.0))?;
     let output = place.0.join("counted");
     let start = |half: &str, is_counted: bool| {
-        let mut command = counter.wraps(is_counted, &output, outboard);
+        let mut command = counter.wraps(is_counted, &output, &programs.outboard);
         command.args([half, "--json", "--config"]).arg(&config).arg("--data").arg(place.0.join("data"));
         HalfProcess::start(command, &place.0.join(format!("{half}.log")))
     };
@@ -86,7 +86,7 @@ pub(super) fn run_case(
         host = Some(started);
     }
     let is_application = of_host && !case.has_host;
-    let mut asking = counter.wraps(is_application, &output, load);
+    let mut asking = counter.wraps(is_application, &output, &programs.load);
     asking.args(["bench-path", case.kind, "--count", &requests.to_string()]);
     address_the_load(&mut asking, case, &ready, &place.0)?;
     let asked = asking.stdin(Stdio::null()).output().context("cannot start the load")?;
