@@ -219,13 +219,13 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["turns-ignored", "passed-by", "never-clogged"],
     },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
+    Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
     Harness {
         package: "ob-link",
-        test: "follow",
+        test: "one_turn",
         build: Build::Plain,
-        plants: &["part-not-followed", "readiness-kept"],
+        plants: &["room-unasked", "end-unsaid"],
     },
-    Harness { package: "ob-link", test: "one_turn", build: Build::Plain, plants: &["room-unasked"] },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness {

@@ -8,6 +8,7 @@ use ob_wire_link::group::{GroupSizes, GroupSpec};
 
 use crate::card_dma::{CardDma, Wake};
 use crate::group::{CardGroup, GroupClosedReason, GroupRefusal};
+use crate::plant::{Bug, is_planted};
 use crate::sequencer::Sequencer;
 use crate::{FrameDma, ProtocolError};
 
@@ -39,6 +40,15 @@ pub enum CardEvent {
     },
     /// The host leaves.
     Goodbye,
+}
+
+/// What finished transfers were.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// There were some.
+    any: bool,
+    /// They brought requests.
+    brought: bool,
 }
 
 /// Who a host is, for status and for resuming.
@@ -223,7 +233,7 @@ impl<C: Clock> CardAttachment<C> {
     /// Groups that turned out corrupt are closed and reported.
     pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
         self.closed.clear();
-        let worked = self.take_completions(service, events);
+        let worked = self.take_completions(service, events).brought;
         if std::mem::take(&mut self.rung) {
             // Only now: a ring whose last look before sleeping was answered before the host rang has learnt of that
             // answer just above, and would sleep through the bell if it had been woken earlier.
@@ -251,10 +261,11 @@ impl<C: Clock> CardAttachment<C> {
             }
         }
         // A link that completes what it is given at once has brought something by now: requests, or who sleeps.
-        worked | self.take_completions(service, events)
+        worked | self.take_completions(service, events).brought
     }
 
-    /// Sends what the service has for one group, without a look at the others. `true` if there was anything to do.
+    /// Sends what the service has for one group, without a look at the others. `true` if there was anything to do: then rings that
+    /// were ready for sleep may not be so any more.
     pub fn deliver(
         &mut self,
         group: GroupId,
@@ -270,23 +281,26 @@ impl<C: Clock> CardAttachment<C> {
                 true
             }
         };
-        submitted | self.take_completions(service, events)
+        let taken = self.take_completions(service, events);
+        // A transfer whose end was to wake the card has ended here, perhaps, and wakes nobody.
+        submitted | (taken.any && !is_planted(Bug::EndUnsaid))
     }
 
-    /// Gives finished transfers to their groups; `true` if they brought requests.
-    fn take_completions(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
-        let mut worked = false;
+    /// Gives finished transfers to their groups.
+    fn take_completions(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Taken {
+        let mut taken = Taken::default();
         while let Some(completion) = self.dma.poll() {
+            taken.any = true;
             let id = CardGroup::of_token(completion.token);
             let key = GroupKey { attachment: self.identity.attachment, group: id };
             // Transfers of a group that was closed meanwhile have nobody to go to.
             let Ok(index) = self.groups.binary_search_by_key(&id, |group| group.id) else { continue };
             match self.groups[index].complete(key, completion, &mut self.dma, service) {
-                Ok(brought) => worked |= brought,
+                Ok(brought) => taken.brought |= brought,
                 Err(error) => events.extend(self.close_corrupt(id, error, service)),
             }
         }
-        worked
+        taken
     }
 
     /// Gets every ring ready for the card to sleep.
@@ -295,7 +309,8 @@ impl<C: Clock> CardAttachment<C> {
             return Armed::Yes;
         }
         // The look that must follow the ticket may be complete already; what it brought is served first.
-        if self.take_completions(service, events) { Armed::NotYet } else { self.arm_groups(service, events) }
+        let taken = self.take_completions(service, events);
+        if taken.brought { Armed::NotYet } else { self.arm_groups(service, events) }
     }
 
     fn arm_groups(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {

@@ -70,7 +70,7 @@ impl<S: CardService> CardLoop<S> {
         if moved {
             // Whoever asked has an answer perhaps, and the rings are not as they were when they were got ready.
             self.policy.on_event(now);
-            self.armed &= is_planted(Bug::ReadinessKept);
+            self.armed = false;
         }
     }
 

@@ -7,8 +7,8 @@ ob_plant::plants! {
         AnybodyAttaches = "anybody-attaches",
         /// What a part of the card leaves for a host behind a turn is not sent before another turn.
         PartNotFollowed = "part-not-followed",
-        /// The card thinks its rings ready for sleep although something was sent since they were.
-        ReadinessKept = "readiness-kept",
+        /// Who sends for one group does not say that transfers have ended meanwhile, and the card sleeps as if they had not.
+        EndUnsaid = "end-unsaid",
         /// A service that found no room is not asked again when some came with the last transfer before a sleep.
         RoomUnasked = "room-unasked",
     }

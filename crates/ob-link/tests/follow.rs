@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::{Dice, ECHO, attach, config, push, take};
-use ob_core::{AttachmentId, Clock, Instant};
+use ob_core::{AttachmentId, Clock};
 use ob_io::{Config, MonotonicClock, Reactor, Waker};
 use ob_link::{CardLink, CardLoop, CardService, Costs, Endpoint, GroupKey, Listen};
 use ob_ring::{Batch, CardSender};
@@ -82,21 +82,16 @@ impl Card {
             let reactor = Reactor::new(&Config::default()).unwrap();
             let link = CardLink::new(&reactor.handle(), config).unwrap();
             ready.send((reactor.handle().waker(), link.tcp_address().unwrap())).unwrap();
+            let (requests, answers) = think(reactor.handle().waker());
             let mut card = CardLoop::new(reactor, link, Mailbox::default(), spin);
-            let (mut due, mut others): (Option<Instant>, _) = (None, Vec::new());
+            let mut others = Vec::new();
             while !stopped.load(Ordering::Acquire) {
-                card.turn(due, &mut others);
+                card.turn(None, &mut others);
                 others.clear();
-                let now = MonotonicClock.now();
-                let Mailbox { asked, answers, .. } = &mut card.service;
-                if due.is_some_and(|due| due <= now) {
-                    // Nothing is due from now on, so that nothing but the loop itself sends what is left here.
-                    due = None;
-                    answers.extend(asked.pop_front().into_iter().flat_map(|request| answers_to(&request)));
-                } else if due.is_none() && !asked.is_empty() {
-                    due = Some(now + THINKING);
-                }
-                card.follow(now);
+                card.service.asked.drain(..).for_each(|request| requests.send(request).unwrap());
+                // The turn has slept, and found nothing, and is ready to sleep again.
+                card.service.answers.extend(answers.try_iter().flatten());
+                card.follow(MonotonicClock.now());
             }
             card.link.shut_down(&mut card.service);
         });
@@ -112,6 +107,22 @@ impl Drop for Card {
         let joined = self.thread.take().unwrap().join();
         assert!(joined.is_ok() || std::thread::panicking(), "the card panicked");
     }
+}
+
+/// Somebody who thinks elsewhere. Nothing tells the card's loop of the answers, it is only woken.
+fn think(waker: Waker) -> (Sender<Vec<u8>>, Receiver<Vec<Vec<u8>>>) {
+    let (requests, to_think_about) = channel::<Vec<u8>>();
+    let (answered, answers) = channel();
+    std::thread::spawn(move || {
+        for request in to_think_about {
+            std::thread::sleep(THINKING);
+            if answered.send(answers_to(&request)).is_err() {
+                break;
+            }
+            waker.wake();
+        }
+    });
+    (requests, answers)
 }
 
 /// As many as the request says.
@@ -146,4 +157,37 @@ fn what_a_part_leaves_behind_a_turn_is_not_slept_over() {
         let card = Card::start(spin, Some(Costs::PCIE4));
         rounds(Endpoint::Unix(card.unix.clone()), 50);
     }
+}
+
+#[test]
+fn what_a_part_leaves_is_with_the_host_when_the_loop_has_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let unix = directory.path().join("link.sock");
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let link = CardLink::new(&reactor.handle(), config(vec![Listen::Unix(unix.clone())])).unwrap();
+    let mut card = CardLoop::new(reactor, link, Mailbox::default(), Duration::ZERO);
+    let (followed, is_followed) = channel();
+    let (found, is_found) = channel();
+    let host = std::thread::spawn(move || {
+        let link = attach(Endpoint::Unix(unix));
+        let group = link.open_group(ECHO, 4096, 4096).unwrap();
+        push(&group, b"hello", None);
+        is_followed.recv().unwrap();
+        found.send(group.receiver.receive().unwrap().is_some()).unwrap();
+    });
+    let mut others = Vec::new();
+    while card.service.asked.is_empty() {
+        card.turn(None, &mut others);
+        others.clear();
+    }
+    card.service.answers.extend(card.service.asked.drain(..));
+    card.follow(MonotonicClock.now());
+    followed.send(()).unwrap();
+    // The card makes no turn before the host has looked.
+    assert!(is_found.recv().unwrap(), "the answer waits for another turn");
+    while !host.is_finished() {
+        card.turn(Some(MonotonicClock.now() + THINKING), &mut others);
+        others.clear();
+    }
+    host.join().unwrap();
 }

@@ -1,14 +1,19 @@
-//! What one turn of an attachment does on a link that completes what it is given at once.
+//! What one turn of an attachment does, above all on a link that completes what it is given at once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ob_core::{AttachmentId, Clock, GroupId, Incarnation};
+use ob_core::{AttachmentId, Clock, GroupId, Incarnation, Instant};
 use ob_io::MonotonicClock;
-use ob_link::{CardAttachment, CardDma, CardEvent, CardService, GroupKey, GroupSizes, Identity, LinkKind};
+use ob_link::{
+    CardAttachment, CardDma, CardEvent, CardService, Costs, GroupKey, GroupSizes, Identity, LinkKind,
+    ModelDma,
+};
 use ob_memory::Region;
 use ob_ring::{Armed, Batch, CardBell, CardSender, Closed, HostReceiver, HostSender, LocalDma, Outgoing};
 
@@ -51,9 +56,19 @@ impl CardBell for Rung {
     }
 }
 
+/// A clock that stands still unless it is moved.
+#[derive(Clone, Default)]
+struct Hand(Rc<Cell<u64>>);
+
+impl Clock for Hand {
+    fn now(&self) -> Instant {
+        Instant::from_nanoseconds(self.0.get())
+    }
+}
+
 /// An attachment with one group, and the host's ends of it.
-struct Rig {
-    card: CardAttachment<MonotonicClock>,
+struct Rig<C: Clock = MonotonicClock> {
+    card: CardAttachment<C>,
     group: GroupId,
     service: Echo,
     events: Vec<CardEvent>,
@@ -63,7 +78,14 @@ struct Rig {
 }
 
 impl Rig {
+    /// Over a link that completes what it is given at once.
     fn new() -> Self {
+        Self::over(CardDma::local(LocalDma::new(64, 1 << 20)))
+    }
+}
+
+impl<C: Clock> Rig<C> {
+    fn over(dma: CardDma<C>) -> Self {
         let identity = Identity {
             attachment: AttachmentId(1),
             secret: 1,
@@ -74,7 +96,7 @@ impl Rig {
             card_pollers: 1,
             host_pollers: 0,
         };
-        let mut card = CardAttachment::new(identity, CardDma::local(LocalDma::new(64, 1 << 20)));
+        let mut card = CardAttachment::new(identity, dma);
         let spec = card.plan_group(GroupSizes::rings(4096, 4096)).unwrap();
         let region = Region::on_heap(spec.region_len as usize);
         let mut service = Echo::default();
@@ -95,6 +117,10 @@ impl Rig {
         let mut inline = [0; 512];
         let len = claimed.inline(&mut inline);
         Some(inline[..len].to_vec())
+    }
+
+    fn deliver(&mut self) -> bool {
+        self.card.deliver(self.group, &mut self.service, &mut self.events)
     }
 
     fn poll(&mut self) -> bool {
@@ -137,13 +163,26 @@ fn what_comes_to_the_service_from_elsewhere_is_delivered_and_rung_for_without_a_
     rig.service.is_late = true;
     rig.push(b"hello");
     assert!(rig.poll());
-    assert!(!rig.card.deliver(rig.group, &mut rig.service, &mut rig.events), "there is nothing yet");
+    assert!(!rig.deliver(), "there is nothing yet");
     rig.receiver.register_sleeper();
     rig.service.is_late = false;
-    assert!(rig.card.deliver(rig.group, &mut rig.service, &mut rig.events));
+    assert!(rig.deliver());
     assert_eq!(rig.received(), Some(b"hello".to_vec()));
     assert_eq!(rig.wakes(), 1);
     assert!(!rig.card.deliver(GroupId(99), &mut rig.service, &mut rig.events), "nobody has that group");
+}
+
+/// The card may have been about to sleep until just that end.
+#[test]
+fn a_transfer_that_ends_while_something_is_sent_is_told_of() {
+    let hand = Hand::default();
+    let model = ModelDma::new(LocalDma::new(64, 1 << 20), hand.clone(), Costs::PCIE4, 64);
+    let mut rig = Rig::over(CardDma::model(model));
+    rig.poll();
+    assert!(!rig.deliver(), "a look is under way");
+    hand.0.set(1_000_000);
+    assert!(rig.deliver(), "and has ended");
+    assert!(!rig.deliver());
 }
 
 #[test]
