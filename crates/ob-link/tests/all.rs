@@ -5,7 +5,9 @@
 
 mod common;
 mod counts;
+mod follow;
 mod link_suite;
+mod one_turn;
 mod pair;
 mod strangers;
 mod transactions;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::{Dice, ECHO, attach, config, push, take};
+use crate::common::{Dice, ECHO, attach, config, push, take};
 use ob_core::{AttachmentId, Clock};
 use ob_io::{Config, MonotonicClock, Reactor, Waker};
 use ob_link::{CardLink, CardLoop, CardService, Costs, Endpoint, GroupKey, Listen};
