@@ -1,6 +1,7 @@
 //! The halves of one case: started under a tool that counts, asked, and ended.
 
 use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +15,8 @@ use super::{Case, Programs};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Pauses between looks at what another process has done.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Milliseconds between requests: time enough for a card in a simulator of processors to fall asleep.
+const BETWEEN_REQUESTS: &str = "5";
 /// The subsystem that `outboard bench-path` connects to.
 const SUBSYSTEM: &str = "nqn.2026-11.io.outboard:bench";
 
@@ -34,7 +37,7 @@ impl Counter {
                 let mut command = Command::new("strace");
                 command.args(["-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=prctl"]);
                 command.args(["-e", "inject=prctl:error=EINVAL", "valgrind", "--tool=callgrind", "-q"]);
-                command.args(["--dump-instr=yes", "--compress-pos=no"]);
+                command.args(["--dump-instr=yes", "--compress-pos=no", "--fair-sched=try"]);
                 command.arg(format!("--callgrind-out-file={}", output.display()));
                 command
             }
@@ -87,16 +90,17 @@ pub(super) fn run_case(
     }
     let is_application = of_host && !case.has_host;
     let mut asking = counter.wraps(is_application, &output, &programs.load);
-    asking.args(["bench-path", case.kind, "--count", &requests.to_string()]);
+    asking.args(["bench-path", case.kind, "--count", &requests.to_string(), "--pause", BETWEEN_REQUESTS]);
     address_the_load(&mut asking, case, &ready, &place.0)?;
     let asked = asking.stdin(Stdio::null()).output().context("cannot start the load")?;
     if !asked.status.success() {
         bail!("the load failed: {}\n{}", String::from_utf8_lossy(&asked.stderr), card.said());
     }
+    let poked = endpoint(&ready, "nvme")?;
     if let Some(host) = host {
-        host.end()?;
+        host.end(poked)?;
     }
-    card.end()?;
+    card.end(poked)?;
     written(&output)
 }
 
@@ -125,17 +129,22 @@ fn address_the_load(
         return Ok(());
     }
     let service = if case.kind.starts_with("write") { "nvme" } else { "kv" };
-    let services = ready.get("services").and_then(serde_json::Value::as_array);
-    let of_service =
-        |one: &&serde_json::Value| one.get("service").and_then(serde_json::Value::as_str) == Some(service);
-    let endpoint = services.and_then(|services| services.iter().find(of_service));
-    let address = endpoint.and_then(|one| one.get("address")).and_then(serde_json::Value::as_str);
-    let address = address.and_then(|text| text.split(' ').next());
-    asking.arg("--address").arg(address.with_context(|| format!("the card does not serve `{service}`"))?);
+    asking.arg("--address").arg(endpoint(ready, service)?.to_string());
     if let Some(status) = ready.get("status").and_then(serde_json::Value::as_str) {
         asking.arg("--status").arg(status);
     }
     Ok(())
+}
+
+/// Where clients reach a service, out of what the card said when it was ready.
+fn endpoint(ready: &serde_json::Value, service: &str) -> Result<SocketAddr> {
+    let services = ready.get("services").and_then(serde_json::Value::as_array);
+    let of_service =
+        |one: &&serde_json::Value| one.get("service").and_then(serde_json::Value::as_str) == Some(service);
+    let found = services.and_then(|services| services.iter().find(of_service));
+    let address = found.and_then(|one| one.get("address")).and_then(serde_json::Value::as_str);
+    let address = address.and_then(|text| text.split(' ').next()?.parse().ok());
+    address.with_context(|| format!("the card does not serve `{service}`"))
 }
 
 /// A tool that traces may write a moment after what it traced has ended.
@@ -184,8 +193,9 @@ impl HalfProcess {
         }
     }
 
-    /// Asks it to end, and waits for that.
-    fn end(mut self) -> Result<()> {
+    /// Asks it to end, and waits for that. Under valgrind no thread of a card runs while its data path sleeps in io_uring, the one that
+    /// hears of signals neither: so the card is kept awake meanwhile, by connections to one of its services.
+    fn end(mut self, poked: SocketAddr) -> Result<()> {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().context("cannot send a signal")?;
         let deadline = Instant::now() + PATIENCE;
@@ -193,6 +203,7 @@ impl HalfProcess {
             if Instant::now() > deadline {
                 bail!("a half did not end: {}", self.said());
             }
+            drop(TcpStream::connect(poked));
             thread::sleep(PAUSE);
         }
         Ok(())

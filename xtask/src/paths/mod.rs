@@ -47,7 +47,7 @@ pub struct Arguments {
     #[arg(long)]
     host: bool,
     /// Requests of the longer run; the shorter one has a fifth of them.
-    #[arg(long, default_value_t = 2500)]
+    #[arg(long, default_value_t = 1000)]
     requests: u64,
     /// Functions to show for each case, those with the most instructions of their own first: as they were compiled, and as they
     /// are written in this repository, which means something for a program that was built from it.

@@ -6,6 +6,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ob_files_host::{GroupOptions, Session, SessionOptions};
@@ -25,6 +26,10 @@ const READ_LEN: usize = 8 << 10;
 const FILE_LEN: usize = 1 << 20;
 /// Bytes of a namespace's write.
 const WRITE_LEN: usize = 4 << 10;
+/// What a store answers that has done what it was asked for.
+const OK: &[u8] = b"+OK\r\n";
+/// Pauses between attempts.
+const RETRY: Duration = Duration::from_millis(20);
 /// Where the file is on the card.
 const PATH: &str = "/paths";
 /// Longer than a card takes that runs in a simulator of processors.
@@ -53,6 +58,9 @@ pub struct PathOptions {
     /// How often
     #[arg(long)]
     pub count: u64,
+    /// Milliseconds between an answer and the next request, in which the card falls asleep
+    #[arg(long, default_value_t = 0)]
+    pub pause: u64,
     /// Where clients reach the store or the namespace
     #[arg(long, required_if_eq_any([("kind", "get"), ("kind", "set"), ("kind", "write-in-capsule"), ("kind", "write-solicited")]))]
     pub address: Option<SocketAddr>,
@@ -67,13 +75,38 @@ pub struct PathOptions {
 /// Asks.
 pub fn run_path(options: &PathOptions) -> Result<(), BenchFailure> {
     let address = options.address.ok_or("where to?");
-    let count = options.count + WARM_UP;
+    let pace = Pace { count: options.count, pause: Duration::from_millis(options.pause) };
     match options.kind {
-        PathKind::Get => get(address?, options.status.ok_or("whom to ask for the status?")?, options.count),
-        PathKind::Set => set(address?, count),
-        PathKind::WriteInCapsule => write(address?, Carriage::InCapsule, count),
-        PathKind::WriteSolicited => write(address?, Carriage::Solicited, count),
-        PathKind::Read => read(options.socket.as_ref().ok_or("where do hosts attach?")?.into(), count),
+        PathKind::Get => get(address?, options.status.ok_or("whom to ask for the status?")?, &pace),
+        PathKind::Set => set(address?, &pace),
+        PathKind::WriteInCapsule => write(address?, Carriage::InCapsule, &pace),
+        PathKind::WriteSolicited => write(address?, Carriage::Solicited, &pace),
+        PathKind::Read => read(options.socket.as_ref().ok_or("where do hosts attach?")?.into(), &pace),
+    }
+}
+
+/// How many requests follow one another, and how fast.
+pub(super) struct Pace {
+    count: u64,
+    pause: Duration,
+}
+
+impl Pace {
+    /// Asks so often, after a warm-up.
+    pub(super) fn warmed_up(
+        &self,
+        mut ask: impl FnMut(u64) -> Result<(), BenchFailure>,
+    ) -> Result<(), BenchFailure> {
+        (0..WARM_UP).try_for_each(&mut ask)?;
+        self.each(|turn| ask(WARM_UP + turn))
+    }
+
+    /// Asks so often.
+    fn each(&self, mut ask: impl FnMut(u64) -> Result<(), BenchFailure>) -> Result<(), BenchFailure> {
+        (0..self.count).try_for_each(|turn| {
+            std::thread::sleep(self.pause);
+            ask(turn)
+        })
     }
 }
 
@@ -98,6 +131,20 @@ impl Resp {
         self.stream.read_exact(&mut self.answer)?;
         if self.answer == expected { Ok(()) } else { Err("another answer than expected".into()) }
     }
+
+    /// Connects, and sets the value as soon as the store does so: a host may be on its way to the card still.
+    fn with_value(address: SocketAddr) -> Result<Self, BenchFailure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut resp = Self::connect(address)?;
+            match resp.ask(&set_request(), OK) {
+                Err(error) if Instant::now() > deadline => return Err(error),
+                // What was answered instead was not read to its end, so this connection is of no use any more.
+                Err(_) => std::thread::sleep(RETRY),
+                Ok(()) => return Ok(resp),
+            }
+        }
+    }
 }
 
 fn request(words: &[&[u8]]) -> Vec<u8> {
@@ -114,17 +161,21 @@ fn value() -> Vec<u8> {
     vec![b'v'; VALUE_LEN]
 }
 
-fn get(address: SocketAddr, status: SocketAddr, count: u64) -> Result<(), BenchFailure> {
-    let mut resp = Resp::connect(address)?;
-    resp.ask(&request(&[b"SET", b"path", &value()]), b"+OK\r\n")?;
+fn set_request() -> Vec<u8> {
+    request(&[b"SET", b"path", &value()])
+}
+
+fn get(address: SocketAddr, status: SocketAddr, pace: &Pace) -> Result<(), BenchFailure> {
+    let mut resp = Resp::with_value(address)?;
     let mut expected = format!("${VALUE_LEN}\r\n").into_bytes();
     expected.extend_from_slice(&value());
     expected.extend_from_slice(b"\r\n");
     let request = request(&[b"GET", b"path"]);
+    let by_card = || by_card(status, address);
     // Not before the record is on the card's device and in its table does the card answer by itself.
     let deadline = Instant::now() + PATIENCE;
-    let mut begun = by_card(status)?;
-    while by_card(status)? < begun + WARM_UP {
+    let mut begun = by_card()?;
+    while by_card()? < begun + WARM_UP {
         if Instant::now() > deadline {
             return Err("the card does not answer by itself".into());
         }
@@ -132,35 +183,45 @@ fn get(address: SocketAddr, status: SocketAddr, count: u64) -> Result<(), BenchF
             resp.ask(&request, &expected)?;
         }
     }
-    begun = by_card(status)?;
-    for _ in 0..count {
-        resp.ask(&request, &expected)?;
-    }
-    let done = by_card(status)? - begun;
+    begun = by_card()?;
+    pace.each(|_| resp.ask(&request, &expected))?;
+    let (done, count) = (by_card()? - begun, pace.count);
     if done == count { Ok(()) } else { Err(format!("the card answered {done} of {count} by itself").into()) }
 }
 
 /// Requests that the card has answered by itself.
-fn by_card(status: SocketAddr) -> Result<u64, BenchFailure> {
-    let counted = fetch(status)?.requests;
+///
+/// Under valgrind no thread of a program runs while another one sleeps in io_uring, for which it does not give its place to others. The
+/// status is told by a thread of its own: so the card is kept awake until it is told, by connections that say nothing.
+fn by_card(status: SocketAddr, address: SocketAddr) -> Result<u64, BenchFailure> {
+    let is_told = AtomicBool::new(false);
+    let counted = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_told.load(Ordering::Relaxed) {
+                drop(TcpStream::connect(address));
+                std::thread::sleep(RETRY);
+            }
+        });
+        let fetched = fetch(status);
+        is_told.store(true, Ordering::Relaxed);
+        fetched
+    });
+    let counted = counted?.requests;
     let own = counted.iter().filter(|count| count.service == "kv" && count.half == Half::Card);
     Ok(own.map(|count| count.count).sum())
 }
 
-fn set(address: SocketAddr, count: u64) -> Result<(), BenchFailure> {
-    let mut resp = Resp::connect(address)?;
-    let request = request(&[b"SET", b"path", &value()]);
-    for _ in 0..count {
-        resp.ask(&request, b"+OK\r\n")?;
-    }
-    Ok(())
+fn set(address: SocketAddr, pace: &Pace) -> Result<(), BenchFailure> {
+    let mut resp = Resp::with_value(address)?;
+    let request = set_request();
+    pace.warmed_up(|_| resp.ask(&request, OK))
 }
 
-fn write(address: SocketAddr, carriage: Carriage, count: u64) -> Result<(), BenchFailure> {
-    write_one_by_one(address, carriage, &Payload::from(vec![7; WRITE_LEN].as_slice()), count)
+fn write(address: SocketAddr, carriage: Carriage, pace: &Pace) -> Result<(), BenchFailure> {
+    write_one_by_one(address, carriage, &Payload::from(vec![7; WRITE_LEN].as_slice()), pace)
 }
 
-fn read(socket: PathBuf, count: u64) -> Result<(), BenchFailure> {
+fn read(socket: PathBuf, pace: &Pace) -> Result<(), BenchFailure> {
     let mut options = SessionOptions::unix(socket).group(GroupOptions::polled());
     options.attach_within = PATIENCE;
     options.patience = PATIENCE;
@@ -168,15 +229,12 @@ fn read(socket: PathBuf, count: u64) -> Result<(), BenchFailure> {
     let file = session.create(PATH).wait()?;
     file.write_at(vec![7; FILE_LEN], 0).wait().0?;
     let mut buffer = vec![0; READ_LEN];
-    for turn in 0..count as usize {
-        let offset = turn * READ_LEN % FILE_LEN;
-        let (read, filled) = file.read_at(buffer, offset as u64).wait();
-        if read? != READ_LEN {
-            return Err("a read was cut short".into());
-        }
+    pace.warmed_up(|turn| {
+        let offset = turn * READ_LEN as u64 % FILE_LEN as u64;
+        let (read, filled) = file.read_at(std::mem::take(&mut buffer), offset).wait();
         buffer = filled;
-    }
-    Ok(())
+        if read? == READ_LEN { Ok(()) } else { Err("a read was cut short".into()) }
+    })
 }
 
 #[cfg(test)]

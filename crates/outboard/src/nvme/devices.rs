@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token};
@@ -95,8 +94,6 @@ impl Wanted<'_> {
 #[derive(Default)]
 pub(crate) struct Devices {
     slots: BTreeMap<u32, Slot>,
-    /// The one whose completion was taken last.
-    polled_last: u32,
     /// Numbers are not used again: an operation that comes late must not find another device.
     opened: u32,
 }
@@ -301,19 +298,13 @@ impl Store for Devices {
     }
 
     fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
-        let take = |(index, slot): (&u32, &mut Slot)| {
+        let mut polled = self.slots.iter_mut();
+        let (index, completion, is_over) = polled.find_map(|(index, slot)| {
             let completion = slot.device.device_mut().poll()?;
             slot.in_flight -= 1;
             slot.settle();
             Some((*index, completion, slot.leaving && slot.in_flight == 0))
-        };
-        // Behind the one that had the last: it is nobody's turn twice before all others had theirs, and those that were found
-        // idle are not looked at again for each completion of the next.
-        let behind =
-            self.slots.range_mut((Bound::Excluded(self.polled_last), Bound::Unbounded)).find_map(take);
-        let found = behind.or_else(|| self.slots.range_mut(..=self.polled_last).find_map(take));
-        let (index, completion, is_over) = found?;
-        self.polled_last = index;
+        })?;
         if is_over {
             self.slots.remove(&index);
         }

@@ -7,6 +7,7 @@ use ob_wire_nvme::command::IoOpcode;
 
 use super::client::{Client, Shape, block_command};
 use crate::bench::BenchFailure;
+use crate::bench::paths::Pace;
 
 /// How data goes to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +23,14 @@ pub(in crate::bench) fn write_one_by_one(
     address: SocketAddr,
     carriage: Carriage,
     bytes: &Payload,
-    count: u64,
+    pace: &Pace,
 ) -> Result<(), BenchFailure> {
     let shape = Shape { connections: 1, digests: false };
     let mut client = Client::connect(address, shape, 1, bytes)?;
     if carriage == Carriage::Solicited {
         client.expect_to_be_asked();
     }
-    for _ in 0..count {
-        client.write(bytes)?;
-    }
-    Ok(())
+    pace.warmed_up(|_| client.write(bytes))
 }
 
 impl Client {
