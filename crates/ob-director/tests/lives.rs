@@ -4,7 +4,7 @@
 
 use crate::support;
 
-use ob_core::{ConnectionId, NodeId};
+use ob_core::{ConnectionId, Instant, NodeId};
 use ob_director::DirectorConfig;
 use ob_wire_link::stream::{Entries, FRAGMENT_LEN, FromHost, Recovered, VERSION, push_entry};
 use support::{Said, World, director_config, engine_config};
@@ -304,6 +304,11 @@ fn the_host_hears_which_of_its_files_are_known() {
     assert!(world.driver.director().awaits_room());
     world.say(&FromHost::File { name: 8, node: NodeId(8) });
     world.host.0.borrow_mut().room = 1000;
+    assert_eq!(
+        world.driver.next_due(),
+        Some(Instant::default()),
+        "nobody tells a driver of room: it looks for it"
+    );
     world.turn();
     assert_eq!(named(&world), Some(2));
     assert!(!world.driver.director().awaits_room());
