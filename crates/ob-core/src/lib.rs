@@ -22,6 +22,7 @@ mod ids;
 mod names;
 mod net;
 mod node_kind;
+mod streams;
 mod time;
 
 pub use address_range::{AddressRange, address_bits};
@@ -32,6 +33,7 @@ pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, Node
 pub use names::{NAME_LEN_MAX, NameError, check_name};
 pub use net::{Net, NetError, NetEvent, NetListenError, Received, Sent};
 pub use node_kind::NodeKind;
+pub use streams::{Arrival, ConnectionAction, StreamProtocol, Streams};
 pub use time::{Clock, Instant};
 
 /// An operation that a driver did not accept, handed back whole.

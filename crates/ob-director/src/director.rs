@@ -64,15 +64,7 @@ impl Default for DirectorConfig {
 }
 
 /// What the driver has to do with a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionAction {
-    /// Receive again.
-    Resume(ConnectionKey, ConnectionId),
-    /// Send no more, after all that there is.
-    Finish(ConnectionId),
-    /// Close it. The director has forgotten it.
-    Close(ConnectionId),
-}
+pub type ConnectionAction = ob_core::ConnectionAction<ConnectionKey>;
 
 /// The time, as the director is told it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,13 +12,12 @@
 //! one vectored send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who
 //! calls it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
 
-use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use ob_core::{
-    ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, IdMap, Instant, ListenerId, Net,
-    NetEvent, NetListenError, Received, Refused, RefusedReason, Token,
+    Arrival, ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, ListenerId, Net,
+    NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
 };
 
 use crate::target::control::{BackendId, Path, PortKey};
@@ -28,10 +27,6 @@ use crate::target::{ConnectionAction, ConnectionKey, Target};
 const RECEIVES_A_TURN: usize = 8;
 /// Rounds of operations and completions in one turn.
 const ROUNDS_A_TURN: usize = 8;
-/// Slices that one send takes at most.
-const SEND_SLICES: usize = 128;
-/// Slices that are looked for at first: there are seldom more, and room for all of them takes time to make.
-const FEW_SLICES: usize = 8;
 
 /// The devices behind namespaces, by number.
 pub trait Store {
@@ -59,40 +54,30 @@ pub struct Turn {
 
 /// Sockets, devices and a target.
 pub struct TargetDriver<N, S> {
-    net: N,
+    streams: Streams<N, ConnectionKey>,
     store: S,
     target: Target,
     ports: Vec<(ListenerId, PortKey)>,
-    connections: IdMap<ConnectionId, ConnectionKey>,
-    /// Connections that may have bytes.
-    readable: VecDeque<(ConnectionId, ConnectionKey)>,
     in_store: usize,
 }
 
 impl<N: Net, S: Store> TargetDriver<N, S> {
     /// Nothing is served before [`TargetDriver::listen`].
     pub fn new(net: N, store: S, target: Target) -> Self {
-        Self {
-            net,
-            store,
-            target,
-            ports: Vec::new(),
-            connections: IdMap::default(),
-            readable: VecDeque::new(),
-            in_store: 0,
-        }
+        let streams = Streams::new(net, RECEIVES_A_TURN);
+        Self { streams, store, target, ports: Vec::new(), in_store: 0 }
     }
 
     /// Accepts connections at an address, as a port that [`crate::target::control::Control`] knows.
     pub fn listen(&mut self, address: SocketAddr, port: PortKey) -> Result<SocketAddr, NetListenError> {
-        let listener = self.net.listen(address)?;
+        let listener = self.streams.net_mut().listen(address)?;
         self.ports.push((listener, port));
-        Ok(self.net.listener_address(listener).unwrap_or(address))
+        Ok(self.streams.net().listener_address(listener).unwrap_or(address))
     }
 
     /// The sockets; a reactor's events go there first.
     pub fn net_mut(&mut self) -> &mut N {
-        &mut self.net
+        self.streams.net_mut()
     }
 
     /// The devices.
@@ -122,12 +107,12 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
 
     /// Gives everything up for another life of the program: the devices and the sockets.
     pub fn into_parts(self) -> (N, S, Target) {
-        (self.net, self.store, self.target)
+        (self.streams.into_net(), self.store, self.target)
     }
 
     /// When the next turn is due, if nothing happens before; a reactor's events need one too.
     pub fn next_due(&self) -> Option<Instant> {
-        if !self.readable.is_empty() || self.target.can_go_on() {
+        if self.streams.is_readable() || self.target.can_go_on() {
             return Some(Instant::default());
         }
         [self.target.next_due(), self.store.next_due()].into_iter().flatten().min()
@@ -136,89 +121,37 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
     /// Does what there is to do.
     pub fn turn(&mut self, now: Instant) -> Turn {
         let mut turn = Turn::default();
-        while let Some(event) = self.net.poll() {
-            turn.events += 1;
-            self.handle(now, event);
+        while let Some(arrival) = self.streams.take_events(now, &mut self.target, &mut turn.events) {
+            self.accept(now, arrival);
         }
-        turn.events += self.receive_all(now);
+        turn.events += self.streams.receive(now, &mut self.target);
         // After a pause Keep Alives and data lie in the sockets: nobody is late who has sent them.
         if self.target.next_due().is_some_and(|due| due <= now) {
             self.target.tick(now);
         }
         self.target.pump(now);
         turn.events += self.serve_devices(now);
-        self.send_all(now);
+        self.streams.send(now, &mut self.target);
         // One a turn, after the answers of everybody else.
         self.target.prove(now);
         // What was sent has given buffers back, and what waited for them may go on.
         self.target.pump(now);
         turn.events += self.serve_devices(now);
-        self.send_all(now);
-        self.act();
-        turn.has_more = !self.readable.is_empty() || self.target.can_go_on();
+        self.streams.send(now, &mut self.target);
+        self.streams.act(&mut self.target);
+        turn.has_more = self.streams.is_readable() || self.target.can_go_on();
         turn
     }
 
-    fn handle(&mut self, now: Instant, event: NetEvent) {
-        match event {
-            NetEvent::Accepted { listener, connection, peer } => {
-                let port = self.ports.iter().find(|(known, _)| *known == listener);
-                let local = self.net.local_address(connection).map(|address| address.ip());
-                let path = port.map(|(_, port)| Path { port: *port, peer: peer.ip(), local });
-                let key = path.and_then(|path| self.target.accept_from(now, connection, path));
-                match key {
-                    Some(key) => {
-                        self.connections.insert(connection, key);
-                        self.readable.push_back((connection, key));
-                    }
-                    None => self.net.close(connection),
-                }
-            }
-            NetEvent::Readable(connection) => {
-                if let Some(key) = self.connections.get(&connection) {
-                    self.readable.push_back((connection, *key));
-                }
-            }
-            NetEvent::Writable(connection) => {
-                if let Some(key) = self.connections.get(&connection).copied() {
-                    self.send(now, key, connection);
-                }
-            }
-            NetEvent::Closed { connection, .. } => {
-                if let Some(key) = self.connections.remove(&connection) {
-                    self.target.ended(now, key);
-                }
-            }
-            NetEvent::Connected(_) => {}
+    fn accept(&mut self, now: Instant, arrival: Arrival) {
+        let Arrival { listener, connection, peer } = arrival;
+        let port = self.ports.iter().find(|(known, _)| *known == listener);
+        let local = self.streams.net().local_address(connection).map(|address| address.ip());
+        let path = port.map(|(_, port)| Path { port: *port, peer: peer.ip(), local });
+        match path.and_then(|path| self.target.accept_from(now, connection, path)) {
+            Some(key) => self.streams.admit(connection, key),
+            None => self.streams.net_mut().close(connection),
         }
-    }
-
-    fn receive_all(&mut self, now: Instant) -> usize {
-        let mut received = 0;
-        for _ in 0..self.readable.len() {
-            let Some((connection, key)) = self.readable.pop_front() else { break };
-            for attempt in 1..=RECEIVES_A_TURN {
-                let Some([direct, scratch]) = self.target.receive_into(key) else { break };
-                let mut slices = [IoSliceMut::new(direct), IoSliceMut::new(scratch)];
-                match self.net.receive_vectored(connection, &mut slices) {
-                    Ok(Received::Bytes(count)) => {
-                        received += 1;
-                        self.target.received(now, key, count);
-                        // Whether there is more is asked at once: a network that has said all says so for nothing, and no
-                        // turn is due for it.
-                        if attempt == RECEIVES_A_TURN {
-                            self.readable.push_back((connection, key));
-                        }
-                    }
-                    Ok(Received::Nothing) => break,
-                    Ok(Received::End) | Err(_) => {
-                        self.target.ended(now, key);
-                        break;
-                    }
-                }
-            }
-        }
-        received
     }
 
     /// Moves operations to backends and completions back, until there is nothing to move, or others have waited long
@@ -257,52 +190,46 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
             }
         }
     }
+}
 
-    fn send_all(&mut self, now: Instant) {
-        while let Some((key, connection)) = self.target.next_dirty() {
-            self.send(now, key, connection);
-        }
+impl StreamProtocol for Target {
+    type Key = ConnectionKey;
+    type Now = Instant;
+
+    fn receive_into(&mut self, key: ConnectionKey) -> Option<[&mut [u8]; 2]> {
+        Self::receive_into(self, key)
     }
 
-    fn send(&mut self, now: Instant, key: ConnectionKey, connection: ConnectionId) {
-        loop {
-            let mut few = [IoSlice::new(&[]); FEW_SLICES];
-            let mut many;
-            let mut offered = few.as_mut_slice();
-            let mut count = self.target.transmit(key, offered);
-            if count == FEW_SLICES {
-                many = [IoSlice::new(&[]); SEND_SLICES];
-                offered = &mut many;
-                count = self.target.transmit(key, offered);
-            }
-            let offered = offered.get(..count).unwrap_or_default();
-            let wanted: usize = offered.iter().map(|slice| slice.len()).sum();
-            if wanted == 0 {
-                return;
-            }
-            let Ok(sent) = self.net.send_vectored(connection, offered) else {
-                // What broke the connection is told by receiving, or by an event.
-                return;
-            };
-            let has_more = self.target.sent(now, key, sent.0);
-            if sent.0 < wanted || !has_more {
-                return;
-            }
-        }
+    fn received(&mut self, now: Instant, key: ConnectionKey, count: usize) {
+        Self::received(self, now, key, count);
     }
 
-    fn act(&mut self) {
-        while let Some(action) = self.target.next_action() {
-            match action {
-                ConnectionAction::Resume(key, connection) => self.readable.push_back((connection, key)),
-                ConnectionAction::Finish(connection) => {
-                    let _ = self.net.finish(connection);
-                }
-                ConnectionAction::Close(connection) => {
-                    self.connections.remove(&connection);
-                    self.net.close(connection);
-                }
-            }
-        }
+    fn ended(&mut self, now: Instant, key: ConnectionKey) {
+        Self::ended(self, now, key);
+    }
+
+    /// What a host has sent last is of no use without a way to answer it: the same as an end.
+    fn broken(&mut self, now: Instant, key: ConnectionKey) {
+        Self::ended(self, now, key);
+    }
+
+    fn writable(&mut self, key: ConnectionKey) {
+        Self::writable(self, key);
+    }
+
+    fn next_dirty(&mut self) -> Option<(ConnectionKey, ConnectionId)> {
+        Self::next_dirty(self)
+    }
+
+    fn transmit<'a>(&'a self, key: ConnectionKey, into: &mut [IoSlice<'a>]) -> usize {
+        Self::transmit(self, key, into)
+    }
+
+    fn sent(&mut self, now: Instant, key: ConnectionKey, count: usize, offered: usize) -> bool {
+        Self::sent(self, now, key, count) && count == offered
+    }
+
+    fn next_action(&mut self) -> Option<ConnectionAction> {
+        Self::next_action(self)
     }
 }

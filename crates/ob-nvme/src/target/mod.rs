@@ -60,15 +60,7 @@ use crate::plant::{self, Bug};
 const RECEIVE_LEN_IN_TRANSFER: usize = 8 << 10;
 
 /// What a driver has to do to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionAction {
-    /// Read on: it is no longer held up.
-    Resume(ConnectionKey, ConnectionId),
-    /// Everything is sent and nothing more will be: end the sending half, and read until the peer ends too.
-    Finish(ConnectionId),
-    /// Close it. The target knows it no more.
-    Close(ConnectionId),
-}
+pub type ConnectionAction = ob_core::ConnectionAction<ConnectionKey>;
 
 /// A namespace whose reservations are to be saved: see [`Control::reservations`] and [`Target::reservations_saved`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +285,13 @@ impl Target {
             }
         }
         None
+    }
+
+    /// The network takes bytes again.
+    pub fn writable(&mut self, key: ConnectionKey) {
+        if self.connection(key).is_some() {
+            self.touch(key);
+        }
     }
 
     /// Fills `into` with what is to be sent, as far as it reaches; says how many of them.
