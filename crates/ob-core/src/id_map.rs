@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by id, for ids that this program gives out or whose number it bounds. Whoever may choose ids at will could choose such that
-/// meet in one place, so names and addresses from outside do not belong here.
+/// A table by id, for ids that this program gives out itself. Who may choose ids, the other half too, can choose such that all meet in
+/// one place: what comes from outside does not belong here.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Ids count up: multiplying spreads them well enough.

@@ -9,11 +9,11 @@
 //! Nothing waits here: a request that finds no context or no buffer is the host's.
 
 use std::cell::{Ref, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ob_core::{IdMap, NodeId, Token};
+use ob_core::{NodeId, Token};
 use ob_memory::ArenaSpan;
 use ob_table::{BATCH_MAX, Hit, Item, Key, Stamp, Table, TableWriter};
 
@@ -128,7 +128,7 @@ pub struct Engine<A> {
     /// Reads that the files have not taken yet.
     unsent: VecDeque<(Token, BlockRead)>,
     settled: VecDeque<(u64, ContextId)>,
-    files: IdMap<u32, NodeId>,
+    files: HashMap<u32, NodeId>,
     watch: Rc<RefCell<Watch>>,
     found: Vec<Option<Hit>>,
     /// Up to where the log was settled that the table was filled from.
@@ -150,7 +150,7 @@ impl<A: Application> Engine<A> {
             free: (0..contexts as u32).rev().collect(),
             unsent: VecDeque::new(),
             settled: VecDeque::new(),
-            files: IdMap::default(),
+            files: HashMap::new(),
             watch: Rc::new(RefCell::new(Watch::new(config.candidates_max))),
             found: Vec::new(),
             admitted_to: 0,

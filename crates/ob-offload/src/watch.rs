@@ -7,10 +7,10 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use ob_core::{IdMap, NodeId};
+use ob_core::NodeId;
 use ob_files_card::WriteObserver;
 
 use ob_table::{Key, Stamp, TableWriter};
@@ -23,7 +23,7 @@ use crate::plant::{Bug, is_planted};
 pub(crate) struct Watch {
     /// Whose files they are.
     store: [u8; 16],
-    names: IdMap<NodeId, u32>,
+    names: HashMap<NodeId, u32>,
     waiting: VecDeque<Candidates>,
     /// Records in `waiting`.
     len: usize,
@@ -47,7 +47,7 @@ impl Watch {
     pub(crate) fn new(len_max: usize) -> Self {
         Self {
             store: [0; 16],
-            names: IdMap::default(),
+            names: HashMap::new(),
             waiting: VecDeque::new(),
             len: 0,
             len_max,

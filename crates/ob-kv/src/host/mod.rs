@@ -10,10 +10,10 @@
 //! no room in the ring, or no credit, stays where it is. Who is owed more than there is memory for is closed, the one that is
 //! owed most first.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use ob_core::{ConnectionId, IdMap, NodeId};
+use ob_core::{ConnectionId, NodeId};
 use ob_format::kv::Item;
 use ob_wire_link::stream::{
     CREDIT_LEN, ENTRY_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
@@ -148,7 +148,7 @@ pub struct HostStream<S: Service> {
     service: S,
     limits: HostLimits,
     state: State,
-    clients: IdMap<ConnectionId, Client<S::Session>>,
+    clients: HashMap<ConnectionId, Client<S::Session>>,
     /// Clients that have replies and credit, each once.
     ready: VecDeque<ConnectionId>,
     /// Files of the card by their names, and which of them the card knows.
@@ -240,7 +240,7 @@ impl<S: Service> HostStream<S> {
             service,
             limits,
             state: State::Silent,
-            clients: IdMap::default(),
+            clients: HashMap::new(),
             ready: VecDeque::new(),
             files: BTreeMap::new(),
             news: VecDeque::new(),
