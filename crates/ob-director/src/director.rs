@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ob_core::{ConnectionId, Instant};
+use ob_core::{ConnectionAction, ConnectionId, Instant};
 use ob_offload::{Application, Engine, Files, Requests};
 
 use crate::connection::{CONNECTIONS_END, Connection, ConnectionKey, Ending, Underway};
@@ -62,9 +62,6 @@ impl Default for DirectorConfig {
         }
     }
 }
-
-/// What the driver has to do with a connection.
-pub type ConnectionAction = ob_core::ConnectionAction<ConnectionKey>;
 
 /// The time, as the director is told it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,12 +15,15 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use ob_core::{Arrival, ConnectionId, Instant, ListenerId, Net, NetListenError, StreamProtocol, Streams};
+use ob_core::{
+    Arrival, ConnectionAction, ConnectionId, Instant, ListenerId, Net, NetListenError, StreamProtocol,
+    Streams,
+};
 use ob_offload::{Application, Files};
 use ob_wire_link::stream::FRAGMENT_LEN;
 
 use crate::connection::ConnectionKey;
-use crate::director::{ConnectionAction, Director, Now};
+use crate::director::{Director, Now};
 use crate::host::HostPort;
 use crate::signature::{Flow, Protocol, Signature};
 

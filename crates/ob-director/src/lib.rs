@@ -31,7 +31,7 @@ mod time;
 
 pub use connection::ConnectionKey;
 pub use counts::DirectorCounts;
-pub use director::{ConnectionAction, Director, DirectorConfig, Now};
+pub use director::{Director, DirectorConfig, Now};
 pub use driver::{DirectorDriver, Turn};
 pub use host::{HostEvent, HostFrame, HostPort};
 pub use signature::{Flow, FlowPattern, Protocol, Signature};

@@ -11,7 +11,7 @@
 //! connection's requests: a request that goes to the host waits until none before it can fall back behind it (rule 5), and one
 //! that falls back takes along what was started behind it.
 
-use ob_core::ConnectionId;
+use ob_core::{ConnectionAction, ConnectionId};
 use ob_offload::{
     Application, Changes, ContextId, Cut, Key, Reason, ReplyOrder, Request, Requests, Route, State,
 };
@@ -19,7 +19,7 @@ use ob_offload::{ReplySink, Stamp};
 use ob_wire_link::stream::{FRAGMENT_LEN, Fragment, FromCard};
 
 use crate::connection::{Connection, ConnectionKey, Ending, Forwarded, Pending, Underway};
-use crate::director::{ConnectionAction, Director};
+use crate::director::Director;
 use crate::host::HostPort;
 use crate::plant::{Bug, is_planted};
 
@@ -638,7 +638,7 @@ impl<A: Application> Director<A> {
         if connection.flags.is_held_up && connection.input.room(&mut self.budget).is_some() {
             connection.flags.is_held_up = false;
             connection.progress_from = None;
-            self.actions.push_back(ConnectionAction::Resume(connection.key, connection.net));
+            self.actions.push_back(ConnectionAction::Resume(connection.net));
         }
         let is_open = connection.ending == Ending::Open && !connection.is_ended;
         connection.flags.awaits_output = stop == Stop::Waits || !is_open;

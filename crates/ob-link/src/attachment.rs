@@ -47,7 +47,7 @@ pub enum CardEvent {
 struct Taken {
     /// There were some.
     any: bool,
-    /// They brought requests.
+    /// They brought something: requests, or bulk.
     brought: bool,
 }
 

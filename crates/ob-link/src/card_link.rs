@@ -284,7 +284,8 @@ impl CardLink {
         let delivered = self.hosts[index].core.deliver(key.group, service, &mut self.events);
         self.act(index);
         self.write_frames(index, now);
-        delivered
+        // A host that ended by that is to be buried before anybody sleeps.
+        delivered || self.hosts[index].over.is_some()
     }
 
     /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose

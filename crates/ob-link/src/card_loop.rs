@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Who has sockets of its own on the card serves them behind a turn, and [`CardLoop::follow`] takes what that has left for the
-//! service and the hosts further: nothing of it waits for the next turn, and nothing of it is slept over.
+//! service and the hosts further: requests and answers of rings do not wait for the next turn, and nothing of it is slept
+//! over.
 
 use std::time::Duration;
 

@@ -16,12 +16,12 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use ob_core::{
-    Arrival, ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant, ListenerId, Net,
-    NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
+    Arrival, ConnectionAction, ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant,
+    ListenerId, Net, NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
 };
 
 use crate::target::control::{BackendId, Path, PortKey};
-use crate::target::{ConnectionAction, ConnectionKey, Target};
+use crate::target::{ConnectionKey, Target};
 
 /// Receives a connection gets in one turn; the others are not to wait for one that always has more.
 const RECEIVES_A_TURN: usize = 8;
@@ -124,6 +124,9 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         while let Some(arrival) = self.streams.take_events(now, &mut self.target, &mut turn.events) {
             self.accept(now, arrival);
         }
+        // After a pause hosts have taken what they had left, and there is room for more: nobody is late who has. What this gives
+        // back, who sends now can have.
+        self.streams.send(now, &mut self.target);
         turn.events += self.streams.receive(now, &mut self.target);
         // After a pause Keep Alives and data lie in the sockets: nobody is late who has sent them.
         if self.target.next_due().is_some_and(|due| due <= now) {

@@ -25,12 +25,13 @@ use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, QueueId, S
 use support::{BLOCK, BLOCKS, HOST, NQN, Rig};
 use zerocopy::IntoBytes;
 
-/// A network on which one connection brings what is put there, a piece a receive, and which takes everything.
+/// A network on which one connection brings what is put there, a piece a receive, and which takes everything while it is not full.
 #[derive(Default)]
 struct Inbox {
     events: VecDeque<NetEvent>,
     bytes: VecDeque<u8>,
     taken: usize,
+    is_full: bool,
     is_closed: bool,
 }
 
@@ -64,6 +65,9 @@ impl Net for Inbox {
     }
 
     fn send(&mut self, _: ConnectionId, bytes: &[u8]) -> Result<Sent, NetError> {
+        if self.is_full {
+            return Ok(Sent(0));
+        }
         self.taken += bytes.len();
         Ok(Sent(bytes.len()))
     }
@@ -125,6 +129,23 @@ fn who_has_sent_in_time_is_not_late_because_the_card_was_stopped() {
     // Without one it is given up.
     while driver.turn(now + much_later).has_more {}
     assert!(driver.net_mut().is_closed, "it has sent nothing");
+}
+
+#[test]
+fn who_has_taken_its_answers_is_not_late_because_the_card_was_stopped() {
+    let much_later = Duration::from_secs(60);
+    for has_taken in [true, false] {
+        let (mut driver, now, keep_alive) = driver_with_host(Rig::new());
+        driver.net_mut().is_full = true;
+        driver.net_mut().put(&keep_alive);
+        while driver.turn(now).has_more {}
+        // The answer did not go. When the card goes on, the next Keep Alive lies in the socket.
+        driver.net_mut().is_full = !has_taken;
+        driver.net_mut().events.extend(has_taken.then_some(NetEvent::Writable(ConnectionId(7))));
+        driver.net_mut().put(&keep_alive);
+        while driver.turn(now + much_later).has_more {}
+        assert_eq!(driver.net_mut().is_closed, !has_taken);
+    }
 }
 
 /// A disk that is done with everything at once.

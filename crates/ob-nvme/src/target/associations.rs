@@ -9,14 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ob_core::Instant;
+use ob_core::{ConnectionAction, Instant};
 use ob_wire_nvme::{CommandId, QueueId, Status, SubmissionEntry};
 
+use super::Target;
 use super::connection::{ConnectionKey, Queue, Stall};
 use super::control::{ControllerKey, NamespaceKey, QueueIdentity};
 use super::flight::{FlightKey, State, Work};
 use super::shares::network_of;
-use super::{ConnectionAction, Target};
 use crate::plant::{self, Bug};
 
 /// A Connect that is good, and waits for what earlier associations of the host, or earlier connections of the queue, left
@@ -280,11 +280,16 @@ impl Target {
         self.detach(now, key);
         if let Some(connection) = self.connection_mut(key) {
             connection.closing = Some(now);
-            connection.stall = None;
+            let was_held_up = connection.stall.take().is_some();
             connection.within_since = None;
             connection.held = Vec::new();
             connection.stream.abandon();
-            if connection.output.is_empty() {
+            let (net, is_all_sent) = (connection.net, connection.output.is_empty());
+            if was_held_up {
+                // What it sends until it ends too is taken, or the network would end it before it has read the last answer.
+                self.actions.push_back(ConnectionAction::Resume(net));
+            }
+            if is_all_sent {
                 self.all_sent(key);
             }
             self.touch(key);

@@ -34,7 +34,7 @@ mod waiting;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 
-use ob_core::{ConnectionId, DeviceOp, Instant, Token};
+use ob_core::{ConnectionAction, ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
 use ob_wire_nvme::Status;
 
@@ -58,9 +58,6 @@ use crate::plant::{self, Bug};
 
 /// Bytes offered for headers while large payload is on its way: what comes behind a header there is copied once.
 const RECEIVE_LEN_IN_TRANSFER: usize = 8 << 10;
-
-/// What a driver has to do to a connection.
-pub type ConnectionAction = ob_core::ConnectionAction<ConnectionKey>;
 
 /// A namespace whose reservations are to be saved: see [`Control::reservations`] and [`Target::reservations_saved`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

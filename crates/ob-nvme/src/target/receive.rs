@@ -1,6 +1,6 @@
 //! From bytes to commands.
 
-use ob_core::Instant;
+use ob_core::{ConnectionAction, Instant};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::{DataTransfer, Layout, Pdu, PduError, Role};
 use ob_wire_nvme::{QueueId, Status, SubmissionEntry};
@@ -30,7 +30,7 @@ pub(super) enum CapsuleData {
 
 impl Target {
     /// Where the next bytes of a connection go: the rest of a payload that is being received (maybe empty), and what comes
-    /// behind it. `None` while the connection is held up: read on after [`super::ConnectionAction::Resume`].
+    /// behind it. `None` while the connection is held up: read on after [`ConnectionAction::Resume`].
     pub fn receive_into(&mut self, key: ConnectionKey) -> Option<[&mut [u8]; 2]> {
         let slot = self.slots.get_mut(key.index as usize)?;
         let connection = slot.connection.as_deref_mut().filter(|_| slot.generation == key.generation)?;
@@ -86,7 +86,7 @@ impl Target {
             connection.held = held;
         } else if connection.closing.is_none() {
             let net = connection.net;
-            self.actions.push_back(super::ConnectionAction::Resume(key, net));
+            self.actions.push_back(ConnectionAction::Resume(net));
         }
     }
 

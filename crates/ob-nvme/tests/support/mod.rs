@@ -8,12 +8,12 @@ use std::io::{IoSlice, Read};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use ob_core::{ConnectionId, DeviceCompletion, DeviceError, DeviceOp, Instant, Token};
+use ob_core::{ConnectionAction, ConnectionId, DeviceCompletion, DeviceError, DeviceOp, Instant, Token};
 use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, Path, PortKey, PortSpec, SubsystemKey,
     SubsystemSpec, TransportAddress,
 };
-use ob_nvme::target::{ConnectionAction, ConnectionKey, Target, TargetConfig};
+use ob_nvme::target::{ConnectionKey, Target, TargetConfig};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::{Connect, ConnectParties, Property, PropertyAccess};
 use ob_wire_nvme::io::BlockCommand;
