@@ -31,7 +31,7 @@ use halves::{Counter, run_case};
 ///
 /// Needs valgrind, strace and objdump, and builds outboard in release mode unless a program is given. The instructions are those of user code in
 /// all threads of the half. Figures of one program differ by some percent from run to run, because a half may find two things to
-/// do at once or one after the other.
+/// do at once or one after the other; where a host attaches, by a tenth and, with few requests, by more.
 #[derive(Args)]
 pub struct Arguments {
     /// The program whose halves are counted, such as an older one.
@@ -47,7 +47,7 @@ pub struct Arguments {
     #[arg(long)]
     host: bool,
     /// Requests of the longer run; the shorter one has a fifth of them.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 2000)]
     requests: u64,
     /// Functions to show for each case, those with the most instructions of their own first: as they were compiled, and as they
     /// are written in this repository, which means something for a program that was built from it.
