@@ -216,11 +216,21 @@ impl Run {
     /// Lets everything come to an end, with both halves alive.
     fn settle(&mut self) -> Result<(), Failure> {
         let is_settled = |client: &Client| client.is_idle() && client.next_due().is_none();
+        // Nobody asks for a host that does not serve when all clients are at rest.
+        let mut coming = Progress::new(self.trace.clock().clone(), STILL_MAX);
         loop {
             let is_whole = self.card.is_some() && self.host.as_ref().is_some_and(Host::serves);
-            if is_whole && self.clients.iter().all(is_settled) {
+            let is_at_rest = self.clients.iter().all(is_settled);
+            if is_whole && is_at_rest {
                 return Ok(());
             }
+            if !is_at_rest {
+                coming.made();
+            }
+            let host = self.host.as_ref();
+            coming.check(|| {
+                format!("the host {}", host.map_or_else(|| "is away".to_owned(), Host::describe))
+            })?;
             self.turn()?;
         }
     }
