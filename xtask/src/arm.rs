@@ -47,7 +47,10 @@ pub fn run(repository: &Repository) -> Result<Outcome> {
     if let Err(missing) = prepare(repository) {
         return Ok(Outcome::skipped("arm", &missing));
     }
-    command::run(&mut cross_cargo(repository, &["build", "--workspace"]))?;
+    let mut build = cross_cargo(repository, &["build", "--workspace"]);
+    // It compiles and links: nobody runs it, so neither speed nor the debugger's lines are worth the time.
+    build.envs([("CARGO_PROFILE_DEV_OPT_LEVEL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")]);
+    command::run(&mut build)?;
     let mut tests = cross_cargo(repository, &["test"]);
     for package in TESTED {
         tests.args(["--package", package]);
