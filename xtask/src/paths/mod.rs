@@ -94,7 +94,9 @@ struct Costs {
 pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     for tool in ["valgrind", "strace", "objdump"] {
         if !command::is_installed(tool) {
-            bail!("`{tool}` is not installed");
+            bail!(
+                "`{tool}` is not installed; `apt-get install valgrind strace binutils` has all that is needed"
+            );
         }
     }
     let programs = Programs::find(repository, arguments)?;
