@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// What held for so long was no failure of the attempt.
 const HELD_MIN: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ mod tests {
     fn pauses_grow_until_something_holds() {
         let mut pace = Pace::default();
         assert_eq!(pace.left(Instant::now()), None);
-        let pauses = [20, 40, 80, 160, 320, 640, 1000, 1000].map(Duration::from_millis);
+        let pauses = [20, 40, 80, 160, 250, 250].map(Duration::from_millis);
         for pause in pauses {
             let before = Instant::now();
             pace.failed(Duration::ZERO);

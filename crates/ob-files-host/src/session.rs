@@ -3,7 +3,7 @@
 //! ```text
 //!              ┌── the card dies ──▶ operations out: CardGone; new ones: Detached, or they wait
 //!   attached ──┤
-//!      ▲       └── keeper thread ──▶ attach, with pauses from 20 ms to 1 s ──▶ lanes of every group ──┐
+//!      ▲       └── keeper thread ──▶ attach, with pauses of 20 to 250 ms ────▶ lanes of every group ──┐
 //!      └───────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 

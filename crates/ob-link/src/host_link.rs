@@ -33,7 +33,7 @@ const INBOX_MAX: usize = 1024;
 const OUT_MAX: usize = 4 << 20;
 /// The first pause between two attempts to connect again, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// Where the card is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,6 +26,8 @@ pub fn start(level: LogLevel) {
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false)
+        // Who read the log may go away. The default then complains on standard error, which is what cannot be written to, and panics.
+        .log_internal_errors(false)
         .try_init();
     if let (Ok(()), Some(error)) = (started, complaint) {
         tracing::warn!(%error, "{VARIABLE} is not a filter; the configured level holds");

@@ -5,8 +5,9 @@
 
 use crate::support;
 
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::process::Stdio;
 
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::Signal;
@@ -73,6 +74,24 @@ fn a_host_alone_says_what_it_misses_and_takes_a_card_when_one_comes() {
     host.signal(Signal::INT);
     assert_eq!(host.wait().code(), Some(0));
     assert_eq!(place.incarnation("host"), 1);
+}
+
+#[test]
+fn a_card_goes_on_when_nobody_reads_its_log_any_more() {
+    let place = Place::new();
+    let mut command = place.command(&["card", "--config", "outboard.toml", "--data", "data"]);
+    let mut card = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(card.stderr.take().unwrap()).lines();
+    assert!(log.any(|line| line.unwrap().contains("card ready")));
+    drop(log);
+    for _ in 0..3 {
+        // A card has something to say of each host that comes and goes.
+        let listed = place.output(&["files", "ls", "--config", "outboard.toml", "--data", "data"]);
+        assert!(listed.status.success(), "{}", text(&listed.stderr));
+        assert!(card.try_wait().unwrap().is_none(), "the card has ended");
+    }
+    card.kill().unwrap();
+    card.wait().unwrap();
 }
 
 #[test]
