@@ -12,6 +12,7 @@ mod kv;
 mod namespace;
 mod namespace_file;
 mod nvme_command;
+mod process;
 mod subsystems;
 mod support;
 mod up;

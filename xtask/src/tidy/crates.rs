@@ -1,4 +1,4 @@
-//! The outward shape of a crate: its folder's name, and the words with which it introduces itself.
+//! The outward shape of crates: names of folders, the words with which they introduce themselves, tests, programs, and what they are built with.
 
 use super::Violation;
 use super::snapshot::Snapshot;
@@ -87,6 +87,53 @@ pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
     violations
 }
 
+/// Finds programs beside the one that people run, and the chores.
+#[must_use]
+pub fn check_programs(snapshot: &Snapshot) -> Vec<Violation> {
+    let others = snapshot.packages.iter().filter(|package| !PROGRAMS.contains(&package.name.as_str()));
+    let found = others.filter(|package| !package.programs.is_empty()).map(|package| {
+        Violation::of(&package.manifest(), "a program: there is one, and this is a part of it".to_owned())
+    });
+    found.collect()
+}
+
+const PROGRAMS: &[&str] = &["outboard", "xtask"];
+
+/// Finds dependencies that nobody may pass on as this project is passed on.
+#[must_use]
+pub fn check_licences(snapshot: &Snapshot) -> Vec<Violation> {
+    let is_refused = |(_, licence): &&(String, String)| !is_free(licence);
+    let found = snapshot.licences.iter().filter(is_refused).map(|(name, licence)| {
+        Violation::of(
+            "Cargo.lock",
+            format!("`{name}` is licensed `{licence}`: MIT, Apache, BSD or as free is wanted"),
+        )
+    });
+    found.collect()
+}
+
+const FREE: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "ISC",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
+/// Whether one of the choices is free in each of its parts. Old manifests have `/` for `OR`.
+fn is_free(licence: &str) -> bool {
+    let licence = licence.replace('/', " OR ");
+    licence.split(" AND ").all(|part| {
+        part.trim_matches(['(', ')'])
+            .split(" OR ")
+            .any(|choice| FREE.contains(&choice.trim_matches(['(', ')', ' '])))
+    })
+}
+
 /// Finds test targets that a chore names and no crate has.
 #[must_use]
 pub fn check_named_targets(snapshot: &Snapshot) -> Vec<Violation> {
@@ -141,6 +188,36 @@ mod tests {
         assert_eq!(check_folders(&snapshot("crates/ob-kv", "")), []);
         assert_eq!(check_folders(&snapshot("crates/kv", ""))[0].path, "crates/kv/Cargo.toml");
         assert_eq!(check_folders(&snapshot("", "")).len(), 1, "the root is not a crate's folder");
+    }
+
+    #[test]
+    fn a_second_program_is_found() {
+        let mut snapshot = snapshot("crates/ob-kv", "");
+        assert_eq!(check_programs(&snapshot), []);
+        snapshot.packages[0].programs.push("crates/ob-kv/src/main.rs".to_owned());
+        assert_eq!(check_programs(&snapshot)[0].path, "crates/ob-kv/Cargo.toml");
+        snapshot.packages[0].name = "outboard".to_owned();
+        assert_eq!(check_programs(&snapshot), []);
+    }
+
+    #[test]
+    fn what_is_not_free_is_found() {
+        let licences = |licence: &str| {
+            let licences = vec![("other".to_owned(), licence.to_owned())];
+            check_licences(&Snapshot { licences, ..Snapshot::default() }).len()
+        };
+        for free in [
+            "MIT",
+            "GPL-3.0 OR MIT",
+            "Apache-2.0 / MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+            "MIT AND BSD-3-Clause",
+        ] {
+            assert_eq!(licences(free), 0, "{free}");
+        }
+        for other in ["", "GPL-2.0-only", "MIT AND GPL-3.0", "(MIT OR Apache-2.0) AND LGPL-2.1"] {
+            assert_eq!(licences(other), 1, "{other}");
+        }
     }
 
     #[test]

@@ -48,6 +48,12 @@ pub const CHECKS: &[Check] = &[
         run: crates::check_named_targets,
     },
     Check { name: "plants", rule: "only tests have bugs that can be chosen", run: crates::check_plants },
+    Check { name: "programs", rule: "there is one program, and the chores", run: crates::check_programs },
+    Check {
+        name: "licences",
+        rule: "what others wrote is licensed MIT, Apache, BSD or as freely",
+        run: crates::check_licences,
+    },
     Check {
         name: "forbid-unsafe",
         rule: "`#![forbid(unsafe_code)]` everywhere but in the homes of unsafe",

@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub paths: BTreeSet<String>,
     /// The workspace's packages.
     pub packages: Vec<Package>,
+    /// What others wrote and the workspace is built with, each with its licence as the manifest says it.
+    pub licences: Vec<(String, String)>,
 }
 
 /// A package of the workspace.
@@ -67,7 +69,8 @@ impl Snapshot {
     /// # Errors
     /// When a file or cargo's description of the workspace cannot be read.
     pub fn take(repository: &Repository) -> Result<Self> {
-        let mut snapshot = Self { packages: packages(repository)?, ..Self::default() };
+        let (packages, licences) = packages(repository)?;
+        let mut snapshot = Self { packages, licences, ..Self::default() };
         snapshot.paths.insert(String::new());
         snapshot.walk(repository.root(), "")?;
         Ok(snapshot)
@@ -114,11 +117,14 @@ impl Snapshot {
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<MetadataPackage>,
+    workspace_members: Vec<String>,
 }
 
 #[derive(Deserialize)]
 struct MetadataPackage {
+    id: String,
     name: String,
+    license: Option<String>,
     manifest_path: String,
     dependencies: Vec<MetadataDependency>,
     targets: Vec<MetadataTarget>,
@@ -136,8 +142,11 @@ struct MetadataTarget {
     src_path: String,
 }
 
-fn packages(repository: &Repository) -> Result<Vec<Package>> {
-    let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+type Packages = (Vec<Package>, Vec<(String, String)>);
+
+fn packages(repository: &Repository) -> Result<Packages> {
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
     let output = command::capture(&mut command::cargo(repository, &arguments))?;
     if !output.status.success() {
         bail!("`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -145,10 +154,16 @@ fn packages(repository: &Repository) -> Result<Vec<Package>> {
     packages_from(&output.stdout, repository.root())
 }
 
-fn packages_from(metadata: &[u8], root: &Path) -> Result<Vec<Package>> {
+fn packages_from(metadata: &[u8], root: &Path) -> Result<Packages> {
     let metadata: Metadata =
         serde_json::from_slice(metadata).context("`cargo metadata` answered something new")?;
-    metadata.packages.into_iter().map(|package| package.into_package(root)).collect()
+    let (ours, others): (Vec<_>, Vec<_>) =
+        metadata.packages.into_iter().partition(|package| metadata.workspace_members.contains(&package.id));
+    let ours = ours.into_iter().map(|package| package.into_package(root)).collect::<Result<_>>()?;
+    Ok((
+        ours,
+        others.into_iter().map(|package| (package.name, package.license.unwrap_or_default())).collect(),
+    ))
 }
 
 impl MetadataPackage {
@@ -207,14 +222,17 @@ mod tests {
 
     #[test]
     fn metadata_becomes_packages() {
-        let metadata = br#"{"packages": [{
-            "name": "ob-kv", "manifest_path": "/checkout/crates/ob-kv/Cargo.toml",
+        let metadata = br#"{"workspace_members": ["ours"], "packages": [{
+            "id": "theirs", "name": "other", "license": "MIT", "manifest_path": "/elsewhere/Cargo.toml",
+            "dependencies": [], "targets": []}, {
+            "id": "ours", "name": "ob-kv", "license": null, "manifest_path": "/checkout/crates/ob-kv/Cargo.toml",
             "dependencies": [{"name": "ob-core", "kind": null}, {"name": "ob-sim", "kind": "dev"}],
             "targets": [{"kind": ["cdylib", "rlib"], "src_path": "/checkout/crates/ob-kv/src/lib.rs"},
                         {"kind": ["test"], "src_path": "/checkout/crates/ob-kv/tests/model.rs"},
                         {"kind": ["bin"], "src_path": "/checkout/crates/ob-kv/src/main.rs"}]}]}"#;
-        let packages = packages_from(metadata, Path::new("/checkout")).unwrap();
-        let package = &packages[0];
+        let (packages, licences) = packages_from(metadata, Path::new("/checkout")).unwrap();
+        assert_eq!(licences, [("other".to_owned(), "MIT".to_owned())]);
+        let [package] = &packages[..] else { panic!("{packages:?}") };
         assert_eq!((package.name.as_str(), package.folder.as_str()), ("ob-kv", "crates/ob-kv"));
         assert_eq!(
             package.dependencies[0],

@@ -153,6 +153,16 @@ impl Service {
         confinement::memory_peak(self.host.as_ref().unwrap().pid())
     }
 
+    /// The most memory that the card has had in its present life.
+    pub(crate) fn card_memory_peak(&self) -> u64 {
+        confinement::memory_peak(self.card.as_ref().unwrap().pid())
+    }
+
+    /// Where applications attach.
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
+        self.place.data().join("link.sock")
+    }
+
     /// What `INFO` says of the store's log.
     pub(crate) fn log_facts(&self) -> LogFacts {
         let answer = self.client().ask_line("INFO persistence").unwrap();
