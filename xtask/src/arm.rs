@@ -1,4 +1,4 @@
-//! `cargo xtask arm`: the cards' processors. The workspace builds for aarch64, and rings and compiled programs hold there.
+//! `cargo xtask arm`: the cards' processors. Everything but the chores builds for aarch64, and rings and compiled programs hold there.
 
 use std::env::consts::ARCH;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub const ABOUT: &str =
 pub const LONG_ABOUT: &str = "\
 Build for aarch64, the cards' processor, and test rings and compiled programs there under qemu.
 
-The whole workspace is cross-built; the crates without system calls run their tests under qemu's user mode. Needs the
+All that runs on a card or beside it is cross-built; the crates without system calls run their tests under qemu's user mode. Needs the
 Rust target aarch64-unknown-linux-gnu (added through rustup), a cross linker with its C library, and qemu-user (both
 installed through apt-get when they are missing and we are root). Where that is impossible the verb says SKIPPED,
 loudly, and succeeds.";
@@ -28,7 +28,17 @@ const EMULATOR: &str = "qemu-aarch64";
 const PACKAGES_OF_THE_SYSTEM: &[&str] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
 // Pure crates and rings: qemu's user mode does not know io_uring.
-const TESTED: &[&str] = &["ob-memory", "ob-core", "ob-wire-link", "ob-ring"];
+const RINGS: &[&str] = &[
+    "test",
+    "--package",
+    "ob-memory",
+    "--package",
+    "ob-core",
+    "--package",
+    "ob-wire-link",
+    "--package",
+    "ob-ring",
+];
 
 // Of programs, what depends on the processor: compiled code and the vectors. What does not would take minutes in an emulator.
 const PROGRAMS: &[&str] = &["test", "--package", "ob-ebpf", "--lib", "--test", "conformance"];
@@ -38,6 +48,18 @@ const PROGRAMS: &[&str] = &["test", "--package", "ob-ebpf", "--lib", "--test", "
 /// # Errors
 /// When the build or a test fails.
 pub fn run(repository: &Repository) -> Result<Outcome> {
+    build_and_test(repository, "build")
+}
+
+/// The same, but what is not run is not linked either, for that takes as long as all the rest.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in_ci(repository: &Repository) -> Result<Outcome> {
+    build_and_test(repository, "check")
+}
+
+fn build_and_test(repository: &Repository, verb: &str) -> Result<Outcome> {
     if ARCH == "aarch64" {
         return Ok(Outcome::skipped(
             "arm",
@@ -47,16 +69,14 @@ pub fn run(repository: &Repository) -> Result<Outcome> {
     if let Err(missing) = prepare(repository) {
         return Ok(Outcome::skipped("arm", &missing));
     }
-    let mut build = cross_cargo(repository, &["build", "--workspace"]);
-    // It compiles and links: nobody runs it, so neither speed nor the debugger's lines are worth the time.
+    let mut build = cross_cargo(repository, &[verb, "--workspace", "--exclude", "xtask"]);
+    // Nobody runs it, so neither speed nor the debugger's lines are worth the time.
     build.envs([("CARGO_PROFILE_DEV_OPT_LEVEL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")]);
     command::run(&mut build)?;
-    let mut tests = cross_cargo(repository, &["test"]);
-    for package in TESTED {
-        tests.args(["--package", package]);
-    }
-    command::run(&mut tests)?;
-    command::run(&mut cross_cargo(repository, PROGRAMS))?;
+    // Side by side: one of them is built while the other runs.
+    command::side_by_side(&[RINGS, PROGRAMS], |tests| {
+        command::run_quietly(&mut cross_cargo(repository, tests))
+    })?;
     Ok(Outcome::Done)
 }
 

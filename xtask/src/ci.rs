@@ -73,8 +73,8 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "arm",
-        purpose: "builds for aarch64; rings and compiled programs hold there under qemu",
-        run: arm::run,
+        purpose: "compiles for aarch64; rings and compiled programs hold there under qemu",
+        run: arm::run_in_ci,
     },
 ];
 

@@ -41,25 +41,17 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         Some(target) => bail!("no fuzz target is called `{target}`; there are: {}", known.join(", ")),
     };
     if let [target] = &chosen[..] {
-        command::run(&mut fuzz(repository, target, arguments.seconds)?)?;
+        command::run(&mut fuzz(repository, target, RELEASE, arguments.seconds)?)?;
     } else {
-        run_together(repository, &chosen, arguments.seconds, &[])?;
+        run_together(repository, &chosen, RELEASE, arguments.seconds)?;
     }
     Ok(Outcome::Done)
 }
 
 /// Builds all targets, then runs the chosen ones: each uses one processor, and finds what was built.
-fn run_together(
-    repository: &Repository,
-    chosen: &[String],
-    seconds: u64,
-    profile: &[(&str, &str)],
-) -> Result<()> {
-    let build = &mut command::cargo(repository, &["+nightly", "fuzz", "build"]);
-    command::run(build.envs(profile.iter().copied()))?;
-    let run = |target: &String| {
-        command::run_quietly(fuzz(repository, target, seconds)?.envs(profile.iter().copied()))
-    };
+fn run_together(repository: &Repository, chosen: &[String], profile: &str, seconds: u64) -> Result<()> {
+    command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "build", profile]))?;
+    let run = |target: &String| command::run_quietly(&mut fuzz(repository, target, profile, seconds)?);
     command::side_by_side(chosen, run)?;
     Ok(())
 }
@@ -71,8 +63,8 @@ fn install(repository: &Repository) -> Result<()> {
     Ok(())
 }
 
-fn fuzz(repository: &Repository, target: &str, seconds: u64) -> Result<Command> {
-    let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", target]);
+fn fuzz(repository: &Repository, target: &str, profile: &str, seconds: u64) -> Result<Command> {
+    let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", profile, target]);
     let seeds = repository.root().join("fuzz/seeds").join(target);
     if seeds.is_dir() {
         // What is learnt goes to the first folder, so that the seeds stay as they are.
@@ -87,9 +79,9 @@ fn fuzz(repository: &Repository, target: &str, seconds: u64) -> Result<Command> 
 /// Seconds a target has when it is only to be seen that it builds and runs.
 const BRIEFLY: u64 = 10;
 
-/// Then it is built for longer than it runs.
-const QUICKLY_BUILT: &[(&str, &str)] =
-    &[("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"), ("CARGO_PROFILE_RELEASE_DEBUG", "0")];
+// As cargo-fuzz calls the profiles of `fuzz/Cargo.toml`.
+const RELEASE: &str = "--release";
+const QUICKLY_BUILT: &str = "--dev";
 
 /// A few seconds of each target: enough to see that they build and run.
 ///
@@ -104,7 +96,7 @@ pub fn run_briefly(repository: &Repository) -> Result<Outcome> {
         ));
     }
     install(repository)?;
-    run_together(repository, &targets(repository)?, BRIEFLY, QUICKLY_BUILT)?;
+    run_together(repository, &targets(repository)?, QUICKLY_BUILT, BRIEFLY)?;
     Ok(Outcome::Done)
 }
 
