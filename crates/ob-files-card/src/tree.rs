@@ -56,6 +56,8 @@ pub(crate) struct File {
     pub(crate) map: FileMap,
     /// The last frame that says something about this file.
     pub(crate) sequence: u64,
+    /// The last frame that takes bytes away from it. Until it is written, the file has less here than on the device.
+    pub(crate) taken_away: u64,
     /// Requests that are at the file's data.
     pub(crate) in_flight: u32,
     /// What lies beyond the size, in segments that the file has, may not be zero.

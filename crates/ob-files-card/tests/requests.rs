@@ -387,6 +387,37 @@ fn a_full_log_says_so_and_takes_removals() {
 }
 
 #[test]
+fn bytes_that_are_still_there_are_not_said_to_be_gone() {
+    for taking_away in [
+        Request::new(Operation::Zero).offset(SEGMENT).length(SEGMENT as u32),
+        Request::new(Operation::Zero).length(4 * SEGMENT as u32),
+        Request::new(Operation::Resize).offset(SEGMENT),
+    ] {
+        let mut house = house();
+        let group = house.greeted(RING, RING);
+        let [file, other] = [b"file", b"else"].map(|name| house.call(group, open(name)).node().id);
+        let bytes = pattern(5, 0, 4 * SEGMENT as usize);
+        for file in [file, other] {
+            house.call(group, write(file, 0, &bytes));
+        }
+        house.settle();
+        let data_start = CAPACITY - 128 * SEGMENT;
+        house.service.device().fails = Some(Box::new(move |op| {
+            matches!(op, DeviceOp::Write { offset, .. } if *offset < data_start).then_some(DeviceError::Io)
+        }));
+        let refused = house.call(group, taking_away.node(file)).error();
+        assert_eq!(refused, Some(FileError::ReadOnly));
+        house.service.device().fails = None;
+        let whole = read(file, 0, bytes.len() as u32);
+        assert_eq!(house.call(group, whole).error(), Some(FileError::ReadOnly));
+        assert!(house.call(group, read(other, 0, bytes.len() as u32)).payload == bytes);
+        let image = house.service.device().image().clone();
+        let mut rig = Rig::mount(MemoryDevice::with(image, BLOCK), &SMALL);
+        assert!(rig.read(file, 0, bytes.len()).unwrap() == bytes, "the next life has them");
+    }
+}
+
+#[test]
 fn a_device_that_fails_is_told_of() {
     let mut house = house();
     let group = house.greeted(RING, RING);

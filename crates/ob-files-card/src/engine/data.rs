@@ -37,6 +37,10 @@ impl CardFiles {
             return;
         }
         let Ok(found) = self.tree.file(file) else { return };
+        if self.frozen && found.taken_away > self.log.written() {
+            // Who wanted that was told that it is not so. The bytes are on the device, and found again by the next life.
+            return self.fail(id, FileError::ReadOnly);
+        }
         let (visible, version) = (found.visible, found.version());
         let len = u64::from(len).min(visible.saturating_sub(offset)) as u32;
         if let Some(flight) = self.flights.get_mut(id) {

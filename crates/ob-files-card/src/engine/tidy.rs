@@ -129,6 +129,7 @@ impl CardFiles {
         let segment_len = self.geometry.segment_len;
         if let Ok(found) = self.tree.file_mut(file) {
             found.garbage = has_remains(found, segment_len);
+            found.taken_away = sequence;
         }
         self.answer_after(id, sequence, Ok(Outcome::Done));
     }
@@ -152,7 +153,7 @@ impl CardFiles {
             self.space.release(sequence, stretch);
         }
         if let Ok(found) = self.tree.file_mut(file) {
-            found.sequence = sequence;
+            (found.sequence, found.taken_away) = (sequence, sequence);
         }
         if let Some(fresh) = self.fresh.get_mut(&file) {
             fresh.retain(|entry| entry.logical < first);

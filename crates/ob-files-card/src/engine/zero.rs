@@ -224,6 +224,9 @@ impl CardFiles {
             return punched.next;
         }
         let sequence = self.log_parts(file, &punched.parts);
+        if let Ok(found) = self.tree.file_mut(file) {
+            found.taken_away = sequence;
+        }
         for stretch in punched.freed {
             self.space.unmap(stretch);
             if plant::is_planted(Bug::HoleReusedEarly) {
