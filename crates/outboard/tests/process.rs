@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use support::kv::{Service, Setup};
 use support::resp::request;
-use support::{Place, pid_after};
+use support::{DEADLINE, Place, pid_after};
 
 /// The names of a process's threads, in order. Workers that the kernel lends to io_uring are not its own.
 fn threads(pid: u32) -> Vec<String> {
@@ -29,28 +29,32 @@ fn threads(pid: u32) -> Vec<String> {
     names
 }
 
-fn threads_of_halves(config: &str) -> (Vec<String>, Vec<String>) {
-    let place = Place::with_config(config);
-    let mut up = place.start(&["up"]);
-    let line = up.wait_for("Outboard is up");
-    // It serves: whatever it starts later than that would be for a reason that is not tested here.
-    up.wait_for("Ctrl-C stops both halves");
-    let halves = (threads(pid_after(&line, "card (pid ")), threads(pid_after(&line, "host (pid ")));
-    up.signal(Signal::TERM);
-    assert_eq!(up.wait().code(), Some(0));
-    halves
+/// Waits until a process has these threads and no others: some are there for a moment while it starts.
+fn wait_for_threads(pid: u32, expected: &[&str]) {
+    let started = Instant::now();
+    while threads(pid) != expected {
+        assert!(started.elapsed() < DEADLINE, "{:?}, where {expected:?} were expected", threads(pid));
+        std::thread::sleep(LOOK_AGAIN);
+    }
 }
 
-const PORTS: &str = "[status]\nlisten = \"127.0.0.1:0\"\n[kv]\nlisten = \"127.0.0.1:0\"\n";
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 #[test]
 fn a_half_works_on_one_thread_by_default() {
-    let (card, host) = threads_of_halves(PORTS);
+    let config = "[status]\nlisten = \"127.0.0.1:0\"\n[kv]\nlisten = \"127.0.0.1:0\"\n";
+    let place = Place::with_config(config);
+    let mut up = place.start(&["up"]);
+    let line = up.wait_for("Outboard is up");
     // `outboard` is the reactor's. The others wait for what a reactor must not wait for: readers of the status, commands, the
     // file of namespaces, programs that are verified.
-    assert_eq!(card, ["catalogue", "control", "outboard", "programs", "status"]);
+    let card = ["catalogue", "control", "outboard", "programs", "status"];
+    wait_for_threads(pid_after(&line, "card (pid "), &card);
     // `kv` is the store's; `outboard` watches, and the others attach.
-    assert_eq!(host, ["kv", "outboard", "outboard-link", "outboard-link", "outboard-sessio"]);
+    let host = ["kv", "outboard", "outboard-link", "outboard-link", "outboard-sessio"];
+    wait_for_threads(pid_after(&line, "host (pid "), &host);
+    up.signal(Signal::TERM);
+    assert_eq!(up.wait().code(), Some(0));
 }
 
 /// What all longer messages may have together (docs/director.md).
