@@ -1,9 +1,12 @@
 //! `cargo xtask ci`: everything CI does, in order, stopping at the first failure.
 
+use std::env;
 use std::fmt::Write as _;
+use std::process::Output;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
@@ -13,7 +16,7 @@ use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis,
 
 /// Everything that CI does, in order.
 ///
-/// Runs the steps one after the other and stops at the first that fails. At the end one line a step says ok,
+/// Runs the steps one after the other, or two at a time where the first leaves processors idle, and stops at the first that fails. At the end one line a step says ok,
 /// SKIPPED (this machine lacks something, and nothing is known) or failed, with its seconds. `.ci/run` calls
 /// this verb and nothing else, so a green run here is a green run there.
 #[derive(Args)]
@@ -30,52 +33,51 @@ struct Step {
     name: &'static str,
     purpose: &'static str,
     run: fn(&Repository) -> Result<Outcome>,
+    /// It leaves processors idle, so the step behind it is run at the same time.
+    beside_next: bool,
+}
+
+impl Step {
+    const fn new(name: &'static str, purpose: &'static str, run: fn(&Repository) -> Result<Outcome>) -> Self {
+        Self { name, purpose, run, beside_next: false }
+    }
+
+    const fn beside_next(mut self) -> Self {
+        self.beside_next = true;
+        self
+    }
 }
 
 // Quick and often red first. The slow ones each build in a target folder of their own.
 const STEPS: &[Step] = &[
-    Step { name: "fmt", purpose: "rustfmt agrees with every file", run: format },
-    Step { name: "clippy", purpose: "no lint of the workspace fires, in tests and benches too", run: clippy },
-    Step { name: "test", purpose: "the test command that the README shows", run: test },
-    Step {
-        name: "doc",
-        purpose: "the documentation builds, private items too, with every link",
-        run: document,
-    },
-    Step {
-        name: "tidy",
-        purpose: "layering, unsafe, lengths, links: the rules of the house",
-        run: tidy::run,
-    },
-    Step { name: "sim", purpose: "some seeds of every scenario of the simulator", run: sim::run },
-    Step { name: "loom", purpose: "every interleaving of the lock-free code", run: loom::run_with_defaults },
-    Step { name: "planted", purpose: "bugs put in on purpose are found", run: planted::run_in_ci },
-    Step {
-        name: "kernel",
-        purpose: "an unmodified Linux kernel uses the NVMe/TCP target",
-        run: kernel::run_with_defaults,
-    },
-    Step {
-        name: "spdk",
-        purpose: "SPDK's initiator uses the NVMe/TCP target, where SPDK is there",
-        run: spdk::run_with_defaults,
-    },
-    Step {
-        name: "redis",
-        purpose: "Redis' own programs and a Python library use the key-value store",
-        run: redis::run_with_defaults,
-    },
-    Step { name: "miri", purpose: "no undefined behaviour in the homes of unsafe", run: miri::run },
-    Step {
-        name: "fuzz",
-        purpose: "the fuzz targets build, and find nothing in ten seconds",
-        run: fuzz::run_briefly,
-    },
-    Step {
-        name: "arm",
-        purpose: "compiles for aarch64; rings and compiled programs hold there under qemu",
-        run: arm::run_in_ci,
-    },
+    Step::new("fmt", "rustfmt agrees with every file", format),
+    Step::new("clippy", "lock files are up to date, and no lint fires, in tests and benches too", clippy),
+    Step::new("test", "the test command that the README shows", test),
+    Step::new("doc", "the documentation builds, private items too, with every link", document),
+    Step::new("tidy", "layering, unsafe, lengths, links: the rules of the house", tidy::run),
+    Step::new("sim", "some seeds of every scenario of the simulator", sim::run),
+    Step::new("loom", "every interleaving of the lock-free code", loom::run_with_defaults),
+    Step::new("planted", "bugs put in on purpose are found", planted::run_in_ci),
+    Step::new(
+        "spdk",
+        "SPDK's initiator uses the NVMe/TCP target, where SPDK is there",
+        spdk::run_with_defaults,
+    ),
+    Step::new(
+        "redis",
+        "Redis' own programs and a Python library use the key-value store",
+        redis::run_with_defaults,
+    ),
+    // An emulated machine of one processor, which often waits.
+    Step::new("kernel", "an unmodified Linux kernel uses the NVMe/TCP target", kernel::run_with_defaults)
+        .beside_next(),
+    Step::new("miri", "no undefined behaviour in the homes of unsafe", miri::run),
+    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly),
+    Step::new(
+        "arm",
+        "compiles for aarch64; rings and compiled programs hold there under qemu",
+        arm::run_in_ci,
+    ),
 ];
 
 fn format(repository: &Repository) -> Result<Outcome> {
@@ -83,7 +85,14 @@ fn format(repository: &Repository) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// Packages that are no part of the workspace, with lock files of their own, which nobody would notice to be out of date.
+const PACKAGES_APART: &[&str] = &["fuzz/Cargo.toml", "bench/programs/Cargo.toml"];
+
 fn clippy(repository: &Repository) -> Result<Outcome> {
+    for manifest in PACKAGES_APART {
+        let arguments = ["update", "--workspace", "--locked", "--manifest-path", manifest];
+        command::run(&mut command::cargo(repository, &arguments))?;
+    }
     let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     command::run(&mut command::cargo(repository, &arguments))?;
     Ok(Outcome::Done)
@@ -138,24 +147,88 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
 struct Report {
     result: Result<Outcome>,
     elapsed: Duration,
+    /// What it printed, if nobody has seen it yet.
+    output: String,
 }
 
-/// One report for each step that ran: the last one may be a failure, and then later steps have none.
+impl Report {
+    fn failed(why: &str) -> Self {
+        Self { result: Err(anyhow!("{why}")), elapsed: Duration::ZERO, output: String::new() }
+    }
+}
+
+/// One report for each step that ran: a later one than the first failure has none.
 fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Report> {
     let mut reports = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
-        println!("\n==== {} ({} of {}): {} ====", step.name, index + 1, steps.len(), step.purpose);
-        let start = Instant::now();
-        let result = (step.run)(repository);
-        let elapsed = start.elapsed();
-        println!("==== {}: {} after {:.1} s ====", step.name, verdict(&result), elapsed.as_secs_f64());
-        let failed = result.is_err();
-        reports.push(Report { result, elapsed });
-        if failed {
+    let mut rest = steps;
+    while let Some((step, behind)) = rest.split_first() {
+        let (beside, left) = match behind.split_first() {
+            Some((next, left)) if step.beside_next => (Some(next), left),
+            _ => (None, behind),
+        };
+        let first = reports.len() + 1;
+        let both = match beside {
+            None => vec![run_step(repository, step, first, steps.len())],
+            Some(next) => thread::scope(|scope| {
+                let aside = scope.spawn(|| run_aside(repository, step));
+                let next = run_step(repository, next, first + 1, steps.len());
+                println!("\n==== {} ({first} of {}), beside it ====", step.name, steps.len());
+                let aside =
+                    aside.join().unwrap_or_else(|_| Report::failed("the thread that waits for it panicked"));
+                print!("{}", aside.output);
+                vec![aside, next]
+            }),
+        };
+        let has_failed = both.iter().any(|report| report.result.is_err());
+        reports.extend(both);
+        if has_failed {
             break;
         }
+        rest = left;
     }
     reports
+}
+
+fn run_step(repository: &Repository, step: &Step, number: usize, count: usize) -> Report {
+    println!("\n==== {} ({number} of {count}): {} ====", step.name, step.purpose);
+    let start = Instant::now();
+    let result = (step.run)(repository);
+    let elapsed = start.elapsed();
+    println!("==== {}: {} after {:.1} s ====", step.name, verdict(&result), elapsed.as_secs_f64());
+    Report { result, elapsed, output: String::new() }
+}
+
+/// Runs a step as a program of its own, so that what it prints can be kept until it is its turn.
+fn run_aside(repository: &Repository, step: &Step) -> Report {
+    let start = Instant::now();
+    let run = || -> Result<Output> {
+        command::capture(&mut command::program(repository, env::current_exe()?, &["ci", "--only", step.name]))
+    };
+    match run() {
+        Err(error) => Report { elapsed: start.elapsed(), ..Report::failed(&error.to_string()) },
+        Ok(output) => {
+            let text = [output.stderr, output.stdout].concat();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let result = match (output.status.success(), skipped_for(step, &text)) {
+                (false, _) => Err(anyhow!("it ended with {}; what it printed is above", output.status)),
+                (true, Some(reason)) => Ok(Outcome::Skipped(reason.to_owned())),
+                (true, None) => Ok(Outcome::Done),
+            };
+            Report { result, elapsed: start.elapsed(), output: text }
+        }
+    }
+}
+
+/// What the summary of another run says a step was skipped for.
+fn skipped_for<'a>(step: &Step, summary: &'a str) -> Option<&'a str> {
+    let begin = format!("{} SKIPPED", line_of(step));
+    let line = summary.lines().rev().find_map(|line| line.strip_prefix(begin.as_str()))?;
+    Some(line.split_once(" s  ").map_or("", |(_, reason)| reason))
+}
+
+/// How a step's line of the summary begins.
+fn line_of(step: &Step) -> String {
+    format!("ci: {:<8}", step.name)
 }
 
 fn verdict(result: &Result<Outcome>) -> &'static str {
@@ -171,14 +244,14 @@ fn summary(steps: &[&Step], reports: &[Report]) -> String {
     for (index, step) in steps.iter().enumerate() {
         // Writing to a string cannot fail.
         let _ = match reports.get(index) {
-            None => writeln!(text, "ci: {:<8} not run", step.name),
+            None => writeln!(text, "{} not run", line_of(step)),
             Some(report) => {
                 let reason = match &report.result {
                     Ok(Outcome::Skipped(reason)) => format!("  {reason}"),
                     Ok(Outcome::Done) | Err(_) => String::new(),
                 };
                 let seconds = report.elapsed.as_secs_f64();
-                writeln!(text, "ci: {:<8} {:<8} {seconds:>7.1} s{reason}", step.name, verdict(&report.result))
+                writeln!(text, "{} {:<8} {seconds:>7.1} s{reason}", line_of(step), verdict(&report.result))
             }
         };
     }
@@ -191,10 +264,9 @@ mod tests {
 
     use super::*;
 
-    const PASS: Step = Step { name: "pass", purpose: "", run: |_| Ok(Outcome::Done) };
-    const SKIP: Step =
-        Step { name: "skip", purpose: "", run: |_| Ok(Outcome::Skipped("no tool".to_owned())) };
-    const FAIL: Step = Step { name: "fail", purpose: "", run: |_| bail!("as planned") };
+    const PASS: Step = Step::new("pass", "", |_| Ok(Outcome::Done));
+    const SKIP: Step = Step::new("skip", "", |_| Ok(Outcome::Skipped("no tool".to_owned())));
+    const FAIL: Step = Step::new("fail", "", |_| bail!("as planned"));
 
     #[test]
     fn the_first_failure_stops_the_run_and_the_summary_tells_all() {
@@ -207,5 +279,7 @@ mod tests {
         assert!(lines[1].starts_with("ci: skip     SKIPPED") && lines[1].ends_with("no tool"), "{summary}");
         assert!(lines[2].starts_with("ci: fail     failed"), "{summary}");
         assert_eq!(lines[3], "ci: pass     not run");
+        assert_eq!(skipped_for(&SKIP, &summary), Some("no tool"));
+        assert_eq!(skipped_for(&PASS, &summary), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Running other programs: shown before they run, never reading our standard input.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::num::NonZero;
@@ -21,7 +22,7 @@ pub fn cargo(repository: &Repository, arguments: &[&str]) -> Command {
 
 /// Any program, in the repository's root.
 #[must_use]
-pub fn program(repository: &Repository, name: &str, arguments: &[&str]) -> Command {
+pub fn program(repository: &Repository, name: impl AsRef<OsStr>, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).current_dir(repository.root());
     command

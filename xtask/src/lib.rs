@@ -12,6 +12,8 @@
 //!   cargo xtask spdk                              SPDK's initiator as its client
 //!   cargo xtask redis                             Redis' own programs as clients of the key-value store
 //!   cargo xtask peers                             what programs on the card are measured against
+//!   cargo xtask paths                             what a request costs, counted
+//!   cargo xtask results                           every figure that was expected, and what is measured: docs/results.md
 //! ```
 //!
 //! People and CI use the same verbs. It is a library only so that `cargo test --workspace` can run `tidy` over
@@ -35,6 +37,7 @@ pub mod program;
 pub mod readme;
 pub mod redis;
 pub mod repository;
+pub mod results;
 pub mod sim;
 pub mod spdk;
 pub mod tidy;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, paths, peers, planted, redis, sim, spdk, tidy};
+use xtask::{arm, ci, fuzz, kernel, loom, miri, paths, peers, planted, redis, results, sim, spdk, tidy};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -35,6 +35,7 @@ enum Verb {
     Redis(redis::Arguments),
     Peers(peers::Arguments),
     Paths(paths::Arguments),
+    Results(results::Arguments),
 }
 
 // Each verb's long help is kept beside its code, so that the two change together.
@@ -64,6 +65,7 @@ fn run() -> Result<Outcome> {
         Verb::Redis(arguments) => redis::run(&repository, &arguments),
         Verb::Peers(arguments) => peers::run(&repository, &arguments),
         Verb::Paths(arguments) => paths::run(&repository, &arguments),
+        Verb::Results(arguments) => results::run(&repository, &arguments),
     }
 }
 
