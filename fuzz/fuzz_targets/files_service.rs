@@ -13,7 +13,7 @@ use ob_files_card::FilesService;
 use ob_ring::PushError;
 use ob_wire_link::files::{Operation, REQUEST_LEN, ROOT, RequestHeader, flag};
 use support::rings::{House, Request};
-use support::{Image, MemoryDevice, SMALL, UUID, pattern, small_format};
+use support::{Image, MemoryDevice, SMALL, pattern, small_format};
 
 const BLOCK: u32 = 512;
 const SEGMENT: u64 = 4096;
@@ -63,7 +63,7 @@ fn house() -> House {
     let image = FORMATTED.with_borrow_mut(|formatted| {
         let image = formatted.get_or_insert_with(|| {
             let mut device = MemoryDevice::new((384 << 10) + 64 * SEGMENT, BLOCK);
-            ob_files_card::format(&mut device, &small_format(SEGMENT), UUID).expect("it is large enough");
+            ob_files_card::format(&mut device, &small_format(SEGMENT), [0; 16]).expect("it is large enough");
             device.image().clone()
         });
         image.clone()
@@ -103,7 +103,8 @@ impl Script<'_> {
         let payload = (shape & 2 != 0).then(|| (vec![shape; payload_len], 8 << (shape >> 5)));
         if let Some((mut header, rest)) = RequestHeader::decode(&inline) {
             if shape & 4 != 0 {
-                header.operation %= 13;
+                header.operation %= 14;
+                header.flags %= 4;
                 header.node.0 %= 12;
                 header.node_more.0 %= 12;
             }

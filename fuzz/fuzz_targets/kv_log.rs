@@ -108,7 +108,7 @@ fn recovered(image: &[u8], first: u64, is_broken: bool) -> Result<Store, Recover
 fn use_it(mut store: Store, keys: u64) {
     let mut session = store.open(5);
     let request = Request::of_line(b"dbsize").unwrap_or_else(|_| panic!("no request"));
-    store.apply(0, (1 << 63) - 1, 1, &mut session, &request);
+    store.apply(ob_core::Now::default(), (1 << 63) - 1, 1, &mut session, &request);
     let answer = store.next_answer().unwrap_or_else(|| panic!("no answer"));
     assert_eq!(answer.bytes, format!(":{keys}\r\n").into_bytes());
 }

@@ -34,7 +34,7 @@ pub use names::{NAME_LEN_MAX, NameError, check_name};
 pub use net::{Net, NetError, NetEvent, NetListenError, Received, Sent};
 pub use node_kind::NodeKind;
 pub use streams::{Arrival, ConnectionAction, StreamProtocol, Streams};
-pub use time::{Clock, Instant};
+pub use time::{Clock, Instant, Now};
 
 /// An operation that a driver did not accept, handed back whole.
 #[derive(Debug)]

@@ -47,6 +47,16 @@ impl fmt::Debug for Instant {
     }
 }
 
+/// What time it is, by both clocks that there are. Somebody may set the one that people read, forwards or back, so nothing
+/// waits by it but what was promised for a time of the day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// For what takes time.
+    pub instant: Instant,
+    /// Milliseconds since 1970, for what expires.
+    pub unix_ms: u64,
+}
+
 /// Where time comes from.
 pub trait Clock {
     /// The time now.

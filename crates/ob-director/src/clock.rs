@@ -23,7 +23,8 @@ const SENT_EVERY_MS: u64 = 4;
 pub(crate) struct HostClock {
     /// Stamps, and when they were sent.
     sent: VecDeque<(u64, u64)>,
-    ahead_ms: Option<u64>,
+    /// Below zero if it is behind: a card whose clock was set back goes on before those of others for the rest of its life.
+    ahead_ms: Option<i64>,
 }
 
 impl HostClock {
@@ -55,11 +56,13 @@ impl HostClock {
         if received > 0
             && let Some((_, at)) = self.sent.front()
         {
-            self.ahead_ms = Some(host_ms.saturating_sub(*at));
+            // What no clock says leaves no key that expires to the card.
+            let ahead = i64::try_from(i128::from(host_ms) - i128::from(*at)).unwrap_or(i64::MAX);
+            self.ahead_ms = Some(ahead);
         }
     }
 
-    pub(crate) fn ahead_ms(&self) -> Option<u64> {
+    pub(crate) fn ahead_ms(&self) -> Option<i64> {
         self.ahead_ms
     }
 
@@ -68,7 +71,7 @@ impl HostClock {
         if is_planted(Bug::ClockUnmeasured) {
             return now_ms;
         }
-        self.ahead_ms.map_or(u64::MAX, |ahead| now_ms.saturating_add(ahead))
+        self.ahead_ms.map_or(u64::MAX, |ahead| now_ms.saturating_add_signed(ahead))
     }
 }
 
@@ -89,5 +92,21 @@ mod tests {
         clock.told(2, 11_010);
         assert!(clock.ahead_ms().unwrap() >= before + 9_990, "{:?} after {before}", clock.ahead_ms());
         assert!(clock.sent.len() <= SENT_MAX);
+    }
+
+    #[test]
+    fn a_host_that_is_behind_is_reckoned_with_as_it_is() {
+        let mut clock = HostClock::default();
+        assert_eq!(clock.latest(5000), u64::MAX);
+        clock.begin(0, 5000);
+        clock.told(0, 1400);
+        assert_eq!((clock.ahead_ms(), clock.latest(5100)), (Some(-3600), 1500));
+        clock.told(0, 5007);
+        assert_eq!((clock.ahead_ms(), clock.latest(5100)), (Some(7), 5107));
+        // Times that cannot be harm nobody.
+        clock.told(0, u64::MAX);
+        assert!(clock.latest(5100) > u64::MAX / 2);
+        clock.told(0, 0);
+        assert_eq!(clock.latest(4000), 0);
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ob_core::{ConnectionAction, ConnectionId, Instant};
+use ob_core::{ConnectionAction, ConnectionId, Instant, Now};
 use ob_offload::{Application, Engine, Files, Requests};
 
 use crate::connection::{CONNECTIONS_END, Connection, ConnectionKey, Ending, Underway};
@@ -63,15 +63,6 @@ impl Default for DirectorConfig {
     }
 }
 
-/// The time, as the director is told it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
-    /// For what takes time.
-    pub instant: Instant,
-    /// Milliseconds since 1970, for what expires.
-    pub unix_ms: u64,
-}
-
 /// Splits clients' connections between card and host.
 pub struct Director<A: Application> {
     pub(crate) application: Rc<A>,
@@ -99,6 +90,8 @@ pub struct Director<A: Application> {
     /// Bytes of replies of the director's own.
     pub(crate) scratch: Vec<u8>,
     pub(crate) now: Now,
+    /// When the clock of what expires was last looked at and not behind.
+    clock_since: Now,
     pub(crate) counts: DirectorCounts,
     /// Somebody waits for memory for a long message.
     pub(crate) is_hungry: bool,
@@ -130,6 +123,7 @@ impl<A: Application> Director<A> {
             spare_requests: Vec::new(),
             scratch: Vec::new(),
             now: Now::default(),
+            clock_since: Now::default(),
             counts: DirectorCounts::default(),
             is_hungry: false,
             hungry_since: None,
@@ -160,8 +154,8 @@ impl<A: Application> Director<A> {
         self.stream.is_here()
     }
 
-    /// How many milliseconds the host's clock is before this card's at most, as far as is known.
-    pub fn host_ahead_ms(&self) -> Option<u64> {
+    /// How many milliseconds the host's clock is before this card's at most, as far as is known; less than none if it is behind.
+    pub fn host_ahead_ms(&self) -> Option<i64> {
         self.stream.clock().ahead_ms()
     }
 
@@ -236,8 +230,7 @@ impl<A: Application> Director<A> {
 
     /// Does what there is to do; `true` if anything was done.
     pub fn turn<P: HostPort>(&mut self, now: Now, port: &mut P, files: &mut impl Files) -> bool {
-        // Rule on expiry: neither half goes back in time.
-        self.now = Now { unix_ms: now.unix_ms.max(self.now.unix_ms), ..now };
+        self.set_clock(now);
         let mut moved = self.take_frames(port);
         self.engine.misbehave(self.stream.last());
         moved |= self.engine.poll(files);
@@ -252,6 +245,17 @@ impl<A: Application> Director<A> {
         }
         self.watch_time();
         moved
+    }
+
+    /// Rule on expiry: neither half goes back in time. Nor does the card's stand still where somebody has set it back: the host's goes on
+    /// meanwhile, and is told of with requests only.
+    fn set_clock(&mut self, now: Now) {
+        let passed = u64::try_from((now.instant - self.clock_since.instant).as_millis()).unwrap_or(u64::MAX);
+        let gone_on = self.clock_since.unix_ms.saturating_add(passed);
+        if now.unix_ms > gone_on {
+            self.clock_since = now;
+        }
+        self.now = Now { unix_ms: now.unix_ms.max(gone_on), ..now };
     }
 
     /// Whether another turn would do something at once.

@@ -16,14 +16,14 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use ob_core::{
-    Arrival, ConnectionAction, ConnectionId, Instant, ListenerId, Net, NetListenError, StreamProtocol,
+    Arrival, ConnectionAction, ConnectionId, Instant, ListenerId, Net, NetListenError, Now, StreamProtocol,
     Streams,
 };
 use ob_offload::{Application, Files};
 use ob_wire_link::stream::FRAGMENT_LEN;
 
 use crate::connection::ConnectionKey;
-use crate::director::{Director, Now};
+use crate::director::Director;
 use crate::host::HostPort;
 use crate::signature::{Flow, Protocol, Signature};
 

@@ -31,7 +31,8 @@ mod time;
 
 pub use connection::ConnectionKey;
 pub use counts::DirectorCounts;
-pub use director::{Director, DirectorConfig, Now};
+pub use director::{Director, DirectorConfig};
 pub use driver::{DirectorDriver, Turn};
 pub use host::{HostEvent, HostFrame, HostPort};
+pub use ob_core::Now;
 pub use signature::{Flow, FlowPattern, Protocol, Signature};

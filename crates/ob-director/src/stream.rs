@@ -6,12 +6,13 @@
 //!    └────────── the group is gone, or the host says what cannot be
 //! ```
 
+use ob_core::Now;
 use ob_offload::{Application, Item, Key, ReplyOrder, Stamp, Standing};
 use ob_wire_link::stream::{CREDIT_LEN, Fragment, FromCard, FromHost, Recovered, StreamError};
 
 use crate::clock::HostClock;
 use crate::connection::{Connection, ConnectionKey, Ending, Pending};
-use crate::director::{Director, Now};
+use crate::director::Director;
 use crate::host::{HostFrame, HostPort};
 use crate::plant::{Bug, is_planted};
 
@@ -88,6 +89,8 @@ pub(crate) enum Violation {
     Frame(#[from] StreamError),
     #[error("a host meets the card first, and once")]
     Meeting,
+    #[error("it serves on other terms than this card: {0}")]
+    Terms(&'static str),
     #[error("stamp {0} is not one that was given")]
     Stamp(u64),
     #[error("a fragment does not follow the one before it")]
@@ -188,7 +191,10 @@ impl<A: Application> Director<A> {
             return Err(Violation::Meeting);
         }
         match frame {
-            FromHost::Meet { stamp, recovered } => self.meet(stamp, recovered)?,
+            FromHost::Meet { stamp, recovered, terms } => {
+                self.check_terms(terms)?;
+                self.meet(stamp, recovered)?;
+            }
             FromHost::Reply(fragment) => self.reply(&fragment)?,
             FromHost::Standing { connection, stamp, word } => {
                 self.known(stamp)?;
@@ -225,6 +231,11 @@ impl<A: Application> Director<A> {
             FromHost::Settled { address } => self.engine.settled(address, self.stream.last()),
         }
         Ok(())
+    }
+
+    fn check_terms(&self, terms: u32) -> Result<(), Violation> {
+        let own = self.application.terms();
+        if terms == own.number { Ok(()) } else { Err(Violation::Terms(own.difference)) }
     }
 
     /// A stamp that was given, or with which this life began.

@@ -74,7 +74,7 @@ fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     push_entry(&mut entries, [b"a", b"b"][rng.below(2) as usize], place.item().bytes());
     let extra = [0, 0, 0, 5][rng.below(4) as usize];
     let frame = match rng.below(21) {
-        0 => FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: rng.below(9) } },
+        0 => FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: rng.below(9) }, terms: 7 },
         1..=3 => FromHost::Standing { connection, stamp, word: rng.below(3) as u32 },
         4 => FromHost::Close { connection, stamp },
         5..=7 => FromHost::Attest { stamp, entries: Entries::new(&entries) },

@@ -4,6 +4,8 @@
 
 use crate::support;
 
+use std::time::Duration;
+
 use ob_core::{ConnectionId, Instant, NodeId};
 use ob_director::DirectorConfig;
 use ob_wire_link::stream::{Entries, FRAGMENT_LEN, FromHost, Recovered, VERSION, push_entry};
@@ -116,7 +118,7 @@ fn another_store_empties_the_table() {
     world.host_dies();
     let recovered = Recovered { store: [3; 16], end: u64::MAX };
     world.arrive_host();
-    world.say(&FromHost::Meet { stamp: 0, recovered });
+    world.say(&FromHost::Meet { stamp: 0, recovered, terms: 7 });
     assert_eq!(world.find("a"), None);
 }
 
@@ -175,7 +177,7 @@ fn a_long_request_of_which_the_host_had_a_part_is_told_to_try_again() {
 #[test]
 fn what_a_host_may_not_say_ends_the_stream_and_nothing_else() {
     let connection = ConnectionId(1);
-    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 } };
+    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 }, terms: 7 };
     let wrong = [
         meet,
         FromHost::Standing { connection, stamp: 99, word: 2 },
@@ -249,7 +251,7 @@ fn bytes_that_are_no_frame_end_the_stream_and_nothing_else() {
 
 #[test]
 fn a_host_of_another_version_is_told_both() {
-    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 } };
+    let meet = FromHost::Meet { stamp: 0, recovered: Recovered { store: [1; 16], end: 0 }, terms: 7 };
     for version in [0, VERSION + 1, u32::MAX] {
         let (mut header, payload) = meet.encode();
         header[28..].copy_from_slice(&version.to_le_bytes());
@@ -261,6 +263,21 @@ fn a_host_of_another_version_is_told_both() {
         assert!(!world.driver.director().has_host());
         world.meet(0, 0);
         assert!(world.driver.director().has_host(), "one of the right version is met");
+    }
+}
+
+#[test]
+fn a_host_that_serves_on_other_terms_is_sent_away() {
+    let recovered = Recovered { store: [1; 16], end: 0 };
+    for terms in [0, 8, u32::MAX] {
+        let mut world = <World>::new();
+        world.arrive_host();
+        world.say(&FromHost::Meet { stamp: 0, recovered, terms });
+        let said = "it serves on other terms than this card: another number".to_owned();
+        assert_eq!(world.host.0.borrow().closed, Some(said));
+        assert!(!world.driver.director().has_host());
+        world.meet(0, 0);
+        assert!(world.driver.director().has_host(), "one that serves on the same is met");
     }
 }
 
@@ -367,12 +384,35 @@ fn the_hosts_clock_is_known_before_the_card_answers_for_what_expires() {
     world.send(client, "SET a 2\n");
     let (_, stamp) = world.expect_request("SET a 2");
     world.say(&FromHost::Clock { stamp, unix_ms: begun + 100 });
-    assert_eq!(ahead(&world), Some(0), "a host that is behind calls nothing over that the card does not");
+    assert_eq!(
+        ahead(&world),
+        Some(-100),
+        "a host that is behind calls things over later than the card would"
+    );
     // What it says of requests that nobody has asked cannot be.
     world.host_dies();
-    assert_eq!(ahead(&world), Some(0), "nobody else decides meanwhile");
+    assert_eq!(ahead(&world), Some(-100), "nobody else decides meanwhile");
     world.meet(stamp, world.written());
     assert_eq!(ahead(&world), None, "another host has another clock");
     world.say(&FromHost::Clock { stamp: 99, unix_ms: 1 });
     assert!(world.host.0.borrow().closed.is_some());
+}
+
+#[test]
+fn a_card_whose_clock_is_set_back_knows_how_long_ago_the_host_has_told_the_time() {
+    let (mut world, client) = <World>::admitted();
+    let begun = world.now.unix_ms;
+    world.now.unix_ms -= 3600;
+    for _ in 0..1000 {
+        // Each of these is too short to count alone.
+        world.now.instant = world.now.instant + Duration::from_micros(10_500);
+        world.turn();
+    }
+    world.send(client, "SET a 1\n");
+    let (_, stamp) = world.expect_request("SET a 1");
+    world.say(&FromHost::Clock { stamp, unix_ms: begun + 10_500 + 7 });
+    assert_eq!(world.driver.director().host_ahead_ms(), Some(7));
+    // If it was the card's clock that was wrong before, a host that has the right time says by how much.
+    world.say(&FromHost::Clock { stamp, unix_ms: begun + 10_500 + 7 - 3600 });
+    assert_eq!(world.driver.director().host_ahead_ms(), Some(7 - 3600));
 }

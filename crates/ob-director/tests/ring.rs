@@ -107,7 +107,7 @@ fn frames_go_both_ways_in_order_and_a_full_ring_pushes_back() {
     let mut house = House::new();
     assert!(matches!(house.port.poll(), Some(HostEvent::Arrived)));
     let frames = [
-        FromHost::Meet { stamp: 3, recovered: Recovered { store: [1; 16], end: 9 } },
+        FromHost::Meet { stamp: 3, recovered: Recovered { store: [1; 16], end: 9 }, terms: 7 },
         FromHost::FileGone { name: 4 },
     ];
     frames.iter().for_each(|frame| house.say(frame));

@@ -183,16 +183,22 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
         return Err(MountError::Damaged { first: Box::new(first.clone()), more: findings.len() - 1 });
     }
     leaves_room_to_count(&superblock, &state)?;
-    // Frames that a loss of power took may have given ids that nobody knows of any more: each mount has its own. (What the log
-    // tells of is held to what the log says was given: a check does no less.)
+    // What the log tells of is held to what the log says was given: a check does no less.
     let epoch = superblock.epoch.max(state.epoch);
-    state.next_node = state.next_node.max(epoch.min(u64::from(u32::MAX >> 1)) << 32);
+    state.next_node = state.next_node.max(first_id(&superblock, epoch));
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
     // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
     let superblock = Superblock { sequence: superblock.sequence + 1, epoch: epoch + 1, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;
     let log = Log::new(superblock.geometry, superblock.format_tag(), superblock.epoch, state);
     Ok(CardFiles::new(Mounted { superblock, tree, space, log }, options))
+}
+
+/// Where the ids of a mount begin. Frames that a loss of power took may have given ids that nobody knows of any more, so each
+/// mount has its own. And a host that kept an id over a formatting must find nothing by it, rather than another file, so each
+/// format begins elsewhere: anywhere below 2⁵², so that ids stay exact where numbers are floating-point.
+fn first_id(superblock: &Superblock, epoch: u64) -> u64 {
+    (superblock.format_tag() >> 12) + (epoch.min(1 << 28) << 32)
 }
 
 /// What the log says, and what is wrong with that; the same for a mount and a check.
@@ -239,7 +245,9 @@ fn fits(superblock: &Superblock, info: DeviceInfo) -> Result<(), MountError> {
         return Err(MountError::Superblocks);
     }
     let geometry = &superblock.geometry;
-    if info.block_len == geometry.block_len && info.capacity >= geometry.capacity {
+    // Whole blocks of the format are whole blocks of a device whose own are smaller: the same disk can have them when a newer kernel
+    // tells them, or a file when it lies elsewhere.
+    if geometry.block_len.is_multiple_of(info.block_len) && info.capacity >= geometry.capacity {
         return Ok(());
     }
     let describe = |capacity, block_len| format!("{capacity} bytes in blocks of {block_len}");

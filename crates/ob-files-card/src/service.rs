@@ -10,7 +10,7 @@
 //! request ring, and then the host is told to retry. Nothing is dropped.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ob_core::{AttachmentId, Device, Instant, NodeId, NodeKind, Token};
@@ -52,6 +52,8 @@ pub struct FilesService<D> {
     gone: BTreeMap<u64, (GroupKey, u32)>,
     /// How many groups went.
     departures: u64,
+    /// Hosts of which nothing begins for now.
+    suspended: BTreeSet<AttachmentId>,
     /// The engine moved while one group was served, and others may have answers of it.
     moved: bool,
 }
@@ -62,6 +64,8 @@ struct Group {
     /// How many groups had gone when it was opened. What they had begun is over before anything of this one begins: it
     /// may be the next life of the same host, and writes to where the last one was writing.
     departures: u64,
+    /// Groups of hosts that may have been dead then, and had requests at the engine: the same holds for them.
+    after: Vec<GroupKey>,
     batches: VecDeque<Batch>,
     /// A request that found no room.
     held: Option<Message>,
@@ -157,6 +161,7 @@ impl<D: Device> FilesService<D> {
             observer: None,
             gone: BTreeMap::new(),
             departures: 0,
+            suspended: BTreeSet::new(),
             moved: false,
         }
     }
@@ -193,14 +198,16 @@ impl<D: Device> FilesService<D> {
 
     /// Whether nothing is on its way: no request, no operation at the device.
     pub fn is_idle(&self) -> bool {
-        let waits = |group: &Group| {
-            group.held.is_some()
-                || !group.batches.is_empty()
-                || !group.answers.is_empty()
-                || !group.filled.is_empty()
+        // What may not begin is not waited for.
+        let waits = |(key, group): (&GroupKey, &Group)| {
+            !self.suspended.contains(&key.attachment)
+                && (group.held.is_some()
+                    || !group.batches.is_empty()
+                    || !group.answers.is_empty()
+                    || !group.filled.is_empty())
         };
         let nothing_asked = self.free.len() == self.requests.len() && self.hub.borrow().is_empty();
-        self.files.is_idle() && nothing_asked && !self.groups.values().any(waits)
+        self.files.is_idle() && nothing_asked && !self.groups.iter().any(waits)
     }
 
     /// Ends the service, and gives the device back.
@@ -208,16 +215,33 @@ impl<D: Device> FilesService<D> {
         self.device
     }
 
+    /// Whether nothing of a group may begin now: its host is not known to live, or it may be the next life of one whose last
+    /// requests are not over. Those are at the engine, and end by themselves.
+    fn must_wait(&self, key: GroupKey) -> bool {
+        let Some(group) = self.groups.get(&key) else { return true };
+        let before =
+            |gone: &GroupKey, departure: u64| departure < group.departures || group.after.contains(gone);
+        self.suspended.contains(&key.attachment)
+            || self.gone.iter().any(|(departure, (gone, _))| before(gone, *departure))
+            || group.after.iter().any(|other| self.lingers(other))
+    }
+
+    /// Whether a group of a host that may be dead has requests that are not over.
+    fn lingers(&self, key: &GroupKey) -> bool {
+        let in_flight = self.groups.get(key).map_or(0, |group| group.in_flight);
+        in_flight > 0 && self.suspended.contains(&key.attachment)
+    }
+
     /// Takes as many of a group's requests as there is room for.
     fn take_requests(&mut self, key: GroupKey, responses: &mut CardSender) {
         // No group gets so much that another one gets nothing.
         let share = self.files.requests_max() / self.groups.len().max(1);
         let share = (share as u32).clamp(1, GROUP_REQUESTS_MAX);
+        if self.must_wait(key) {
+            return;
+        }
         loop {
             let Some(group) = self.groups.get_mut(&key) else { return };
-            if self.gone.first_key_value().is_some_and(|(departure, _)| *departure < group.departures) {
-                return;
-            }
             let message = match group.held.take() {
                 Some(message) => message,
                 None => match group.batches.front_mut().map(Batch::take_next) {
@@ -256,8 +280,14 @@ impl<D: Device> FilesService<D> {
         };
         let greeted = self.groups.get(&key).is_some_and(|group| group.greeted);
         match operation {
+            _ if !greeted && operation != Operation::Hello => {
+                self.refuse(key, header.id, FileError::Unsupported);
+            }
+            // Whoever sets one relies on it: to leave out what it means would be to promise what is not kept.
+            _ if header.flags & !known_flags(operation) != 0 => {
+                self.refuse(key, header.id, FileError::Invalid);
+            }
             Operation::Hello => self.greet(key, &header, responses),
-            _ if !greeted => self.refuse(key, header.id, FileError::Unsupported),
             Operation::Write | Operation::Resize | Operation::Zero if self.files.is_held(header.node) => {
                 self.refuse(key, header.id, FileError::InUse);
             }
@@ -519,6 +549,25 @@ fn answer(id: u64, result: Result<Outcome, FileError>) -> Answer {
     answer
 }
 
+/// The flags that an operation has.
+fn known_flags(operation: Operation) -> u16 {
+    match operation {
+        Operation::Write => flag::DURABLE,
+        Operation::Open => flag::CREATE | flag::EXCLUSIVE,
+        Operation::Remove => flag::ONLY_FILE | flag::ONLY_DIRECTORY,
+        Operation::Rename => flag::NO_REPLACE,
+        Operation::Hello
+        | Operation::Read
+        | Operation::Flush
+        | Operation::MakeDirectory
+        | Operation::List
+        | Operation::Stat
+        | Operation::Resize
+        | Operation::Space
+        | Operation::Zero => 0,
+    }
+}
+
 /// Makes an operation of a request about names.
 fn metadata_op(
     operation: Operation,
@@ -529,6 +578,8 @@ fn metadata_op(
     let has = |flag: u16| header.flags & flag != 0;
     let (base, path) = (header.node, rest);
     Ok(match operation {
+        // What need not be made cannot have to be missing.
+        Operation::Open if has(flag::EXCLUSIVE) && !has(flag::CREATE) => return Err(FileError::Invalid),
         Operation::Open => MetadataOp::Open {
             base,
             path: path.to_vec(),
@@ -574,7 +625,8 @@ impl<D: Device> CardService for FilesService<D> {
         if service != FILES_SERVICE {
             return Err(format!("the file service has number {FILES_SERVICE}, not {service}"));
         }
-        self.groups.insert(key, Group { departures: self.departures, ..Group::default() });
+        let after = self.groups.keys().filter(|other| self.lingers(other)).copied().collect();
+        self.groups.insert(key, Group { departures: self.departures, after, ..Group::default() });
         Ok(())
     }
 
@@ -596,6 +648,22 @@ impl<D: Device> CardService for FilesService<D> {
             self.take_requests(key, responses);
             self.moved |= self.move_on();
             self.deliver(key, responses);
+        }
+    }
+
+    fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
+        if is_suspended {
+            self.suspended.insert(attachment);
+        } else if self.suspended.remove(&attachment) {
+            // It lives, so it is no earlier life of anybody who came meanwhile, and is none when it is doubted again. What it
+            // had begun and has given up, or has ended with it, is waited for all the same.
+            let gone = &self.gone;
+            let is_gone = |key: &GroupKey| gone.values().any(|(gone, _)| gone == key);
+            for group in self.groups.values_mut() {
+                group.after.retain(|key| key.attachment != attachment || is_gone(key));
+            }
+            // Others may have waited for that.
+            self.moved = true;
         }
     }
 

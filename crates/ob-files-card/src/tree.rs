@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 use ob_core::{IdMap, NodeId, NodeKind};
 use ob_format::files::{NodeRecord, ROOT, node_record_len};
-use ob_wire_link::files::{Entry, FileError, path_names};
+use ob_wire_link::files::{Entry, FileError, PATH_LEN_MAX, path_names};
 
 use crate::engine::FileVersion;
 use crate::map::FileMap;
 use crate::plant::{self, Bug};
+
+/// How far up a rename looks for what it moves, which is as deep as a path from the root can lead. Requests may name a directory by
+/// its id and make others below it, deeper and deeper, and one rename is not to go through all of them.
+const LOOK_UP_MAX: usize = PATH_LEN_MAX / 2 + 1;
 
 /// What the root says is its parent.
 pub(crate) const NO_NODE: NodeId = NodeId(0);
@@ -299,13 +303,11 @@ impl Tree {
         if node == ROOT {
             return Err(FileError::Invalid);
         }
-        let kind = self.nodes.get(&node).ok_or(FileError::NotFound)?.kind();
-        let mut above = directory;
-        while above != NO_NODE {
-            if above == node {
-                return Err(FileError::WithinItself);
-            }
-            above = self.nodes.get(&above).map_or(NO_NODE, |node| node.parent);
+        let found = self.nodes.get(&node).ok_or(FileError::NotFound)?;
+        let kind = found.kind();
+        // A file has nothing in it to be moved into, and what stays in its directory is not moved.
+        if kind == NodeKind::Directory && found.parent != directory {
+            self.may_hold(directory, node)?;
         }
         let Some(holder) = holder.filter(|holder| *holder != node) else {
             return Ok(Renaming { node, replaced: None });
@@ -318,6 +320,22 @@ impl Tree {
             (NodeKind::Directory, NodeKind::File) => Err(FileError::NotADirectory),
             _ => Ok(Renaming { node, replaced: Some(holder) }),
         }
+    }
+
+    /// Whether a directory may be moved into another one: it is not that one, and not above it.
+    fn may_hold(&self, directory: NodeId, moved: NodeId) -> Result<(), FileError> {
+        let mut above = directory;
+        for _ in 0..LOOK_UP_MAX {
+            if above == NO_NODE {
+                return Ok(());
+            }
+            if above == moved {
+                return Err(FileError::WithinItself);
+            }
+            above = self.nodes.get(&above).map_or(NO_NODE, |node| node.parent);
+        }
+        // No path leads here from the root.
+        if above == NO_NODE { Ok(()) } else { Err(FileError::BadName) }
     }
 
     /// Gives a node another place. What had it before was removed.
@@ -398,6 +416,29 @@ mod tests {
         assert_eq!(tree.may_rename(ROOT, NodeId(3), None, true), Err(FileError::Invalid));
         let ok = Renaming { node: NodeId(3), replaced: None };
         assert_eq!(tree.may_rename(NodeId(3), ROOT, None, true), Ok(ok));
+    }
+
+    #[test]
+    fn directories_are_moved_as_deep_as_a_path_leads_and_no_deeper() {
+        let mut tree = Tree::of(ById::default());
+        tree.insert(NodeId(2), ROOT, b"moved", NodeKind::Directory);
+        tree.insert(NodeId(3), ROOT, b"file", NodeKind::File);
+        let deepest = PATH_LEN_MAX as u64 / 2;
+        let at = |depth: u64| if depth == 0 { ROOT } else { NodeId(100 + depth) };
+        for depth in 1..=10 * deepest {
+            tree.insert(at(depth), at(depth - 1), b"d", NodeKind::Directory);
+        }
+        let path = b"d/".repeat(deepest as usize);
+        assert_eq!(tree.find(ROOT, &path[..path.len() - 1]), Ok(at(deepest)), "a path leads there");
+        let into = |node, depth| tree.may_rename(node, at(depth), None, true).map(|_| ());
+        assert_eq!(into(NodeId(2), deepest), Ok(()));
+        assert_eq!(into(NodeId(2), deepest + 1), Err(FileError::BadName));
+        assert_eq!(into(NodeId(2), 10 * deepest), Err(FileError::BadName));
+        assert_eq!(into(at(1), deepest), Err(FileError::WithinItself));
+        assert_eq!(into(at(1), 10 * deepest), Err(FileError::BadName));
+        assert_eq!(into(at(10 * deepest), 0), Ok(()), "what is deeper comes up again");
+        assert_eq!(into(NodeId(3), 10 * deepest), Ok(()), "a file holds nothing");
+        assert_eq!(into(at(10 * deepest), 10 * deepest - 1), Ok(()), "it stays where it is");
     }
 
     #[test]

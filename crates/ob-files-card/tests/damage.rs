@@ -422,6 +422,27 @@ fn a_device_that_changed_is_refused() {
 }
 
 #[test]
+fn a_device_whose_blocks_became_smaller_is_used_as_before() {
+    let mut rig = Rig::format(MemoryDevice::new(CAPACITY, 4096), &small_format(SEGMENT), &SMALL);
+    let file = rig.create(ROOT, b"file").unwrap().id;
+    let mut bytes = pattern(1, 0, 30_000);
+    rig.write(file, 0, &bytes).unwrap();
+    for (block_len, at) in [(512, 5000), (1024, 9999), (4096, 20_001)] {
+        let mut device = MemoryDevice::with(rig.device.image().clone(), block_len);
+        assert_eq!(check(&mut device, &mut |_, _| {}).unwrap().findings, []);
+        rig = Rig::mount(device, &SMALL);
+        assert_eq!(rig.files.server_info().block_len, 4096, "blocks of the format stay what they are");
+        assert!(rig.read(file, 0, 40_000).unwrap() == bytes);
+        bytes[at..at + 700].copy_from_slice(&pattern(2, at as u64, 700));
+        rig.write(file, at as u64, &bytes[at..at + 700]).unwrap();
+        rig.flush().unwrap();
+    }
+    assert!(state_of(&mut rig)[&b"file"[..]].1 == bytes);
+    let larger = mount(&mut MemoryDevice::with(rig.device.image().clone(), 8192), &SMALL).err();
+    assert!(matches!(larger, Some(MountError::Changed { .. })), "{larger:?}");
+}
+
+#[test]
 fn a_device_too_small_says_how_large_it_should_be() {
     for (block_len, format) in
         [(512, FormatOptions::default()), (4096, FormatOptions::default()), (512, small_format(8192))]

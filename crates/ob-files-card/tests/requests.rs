@@ -6,9 +6,9 @@ use crate::support;
 
 use std::collections::VecDeque;
 
-use ob_core::{DeviceError, DeviceOp, NodeId, NodeKind};
+use ob_core::{AttachmentId, DeviceError, DeviceOp, NodeId, NodeKind};
 use ob_files_card::{FilesOptions, FilesService};
-use ob_ring::PushError;
+use ob_ring::{CardService, PushError};
 use ob_wire_link::files::{
     Entries, FileError, Operation, PATH_LEN_MAX, ROOT, ServerInfo, SpaceInfo, VERSION, flag,
 };
@@ -712,6 +712,70 @@ fn nothing_of_a_new_group_begins_before_what_a_gone_one_had_begun_is_over() {
     house.settle();
     assert!(house.groups[next].take(hello).is_none(), "it waits");
     assert_eq!(house.call(beside, stat(b"file")).error(), None, "who was there before does not");
+    house.service.device().holds = None;
+    house.settle();
+    assert_eq!(house.groups[next].take(hello).unwrap().error(), None);
+    house.call(next, write(file, 0, &pattern(3, 0, 4096)));
+    assert!(house.call(next, read(file, 0, 4096)).payload == pattern(3, 0, 4096));
+}
+
+#[test]
+fn nothing_of_a_host_that_may_be_dead_is_done_beside_what_its_next_life_does() {
+    const DEAD: AttachmentId = AttachmentId(8);
+    let mut house = house();
+    let beside = house.greeted(RING, RING);
+    let file = house.call(beside, open(b"file")).node().id;
+    let first = house.open_for(DEAD, RING, RING);
+    house.call(first, Request::new(Operation::Hello).offset(u64::from(VERSION)));
+    let is_old =
+        |op: &DeviceOp| matches!(op, DeviceOp::Write { from, .. } if from[..] == pattern(1, 0, 4096));
+    house.service.device().holds = Some(Box::new(is_old));
+    house.push(first, write(file, 0, &pattern(1, 0, 4096)));
+    house.settle();
+    // It is not known to live any more, and what it asked for comes late.
+    house.service.suspended(DEAD, true);
+    let late = house.push(first, write(file, 0, &pattern(2, 0, 4096)));
+    house.settle();
+    let next = house.open_for(AttachmentId(9), RING, RING);
+    let hello = house.push(next, Request::new(Operation::Hello).offset(u64::from(VERSION)));
+    house.settle();
+    assert!(house.groups[next].take(hello).is_none(), "what had begun comes first");
+    assert_eq!(house.call(beside, stat(b"file")).error(), None, "who was there before does not wait");
+    house.service.device().holds = None;
+    house.settle();
+    assert_eq!(house.groups[next].take(hello).unwrap().error(), None);
+    house.call(next, write(file, 0, &pattern(3, 0, 4096)));
+    house.settle();
+    assert!(house.call(next, read(file, 0, 4096)).payload == pattern(3, 0, 4096), "nothing comes late");
+    assert!(house.groups[first].take(late).is_none() && house.service.is_idle());
+    // It was only slow: then it is no earlier life of anybody, and gets what it asked for.
+    house.service.suspended(DEAD, false);
+    house.settle();
+    assert_eq!(house.groups[first].take(late).unwrap().error(), None);
+    assert!(house.call(next, read(file, 0, 4096)).payload == pattern(2, 0, 4096));
+}
+
+#[test]
+fn what_a_dead_host_had_begun_is_waited_for_after_its_end_too() {
+    const DEAD: AttachmentId = AttachmentId(8);
+    let mut house = house();
+    let beside = house.greeted(RING, RING);
+    let file = house.call(beside, open(b"file")).node().id;
+    let first = house.open_for(DEAD, RING, RING);
+    house.call(first, Request::new(Operation::Hello).offset(u64::from(VERSION)));
+    let is_old =
+        |op: &DeviceOp| matches!(op, DeviceOp::Write { from, .. } if from[..] == pattern(1, 0, 4096));
+    house.service.device().holds = Some(Box::new(is_old));
+    house.push(first, write(file, 0, &pattern(1, 0, 4096)));
+    house.settle();
+    house.service.suspended(DEAD, true);
+    let next = house.open_for(AttachmentId(9), RING, RING);
+    house.close(first);
+    house.service.suspended(DEAD, false);
+    let next = next - 1;
+    let hello = house.push(next, Request::new(Operation::Hello).offset(u64::from(VERSION)));
+    house.settle();
+    assert!(house.groups[next].take(hello).is_none(), "it was opened before the other was given up");
     house.service.device().holds = None;
     house.settle();
     assert_eq!(house.groups[next].take(hello).unwrap().error(), None);

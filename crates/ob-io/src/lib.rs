@@ -4,7 +4,7 @@
 //!   services ─▶ Device, Net, Clock (ob-core)
 //!                  ▲
 //!   ┌──────────────┴───────────────────────────────────────────┐
-//!   │ FileDevice  MemoryDevice  FaultyDevice  TcpNet  Monotonic │   drivers
+//!   │ FileDevice  MemoryDevice  TcpNet  Monotonic               │   drivers
 //!   │      └────────────┬──────────────────────┘                │
 //!   │             Handle ─▶ Reactor::turn ◀─ IdlePolicy          │   one thread, one ring
 //!   └───────────────────┬──────────────────────────────────────┘
@@ -56,10 +56,7 @@ mod timers;
 mod waker;
 
 pub use clock::MonotonicClock;
-pub use device::{
-    Delay, Fault, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, MemoryDevice, OpKind, OpenError,
-    Scripted, Space,
-};
+pub use device::{FileDevice, FileDeviceOptions, MemoryDevice, OpenError, Resize, ResizeOutcome, Space};
 pub use direct::{DirectFile, DirectOp};
 pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};
 pub use reactor::{Config, Event, Handle, Interest, Reactor, ReactorError, Readiness, Wait, WatchId};

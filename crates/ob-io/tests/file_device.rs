@@ -5,10 +5,7 @@
 use std::path::Path;
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, RefusedReason, Token};
-use ob_io::{
-    Config, Event, FaultPlan, FaultyDevice, FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space,
-    Wait, WatchId,
-};
+use ob_io::{Config, Event, FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space, Wait, WatchId};
 use ob_memory::{Pool, Slice};
 
 const LEN: u64 = 1 << 20;
@@ -330,56 +327,4 @@ fn a_large_transfer_and_a_small_one_share_the_ring_with_events() {
     assert!(
         read.chunks(4096).enumerate().all(|(index, block)| block.iter().all(|byte| *byte == index as u8))
     );
-}
-
-#[test]
-fn a_crash_of_a_device_on_a_reactor_is_recovered_in_turns() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut reactor = reactor(true);
-    let file = create(&reactor.handle(), &directory.path().join("device"));
-    let mut device = FaultyDevice::new(file, FaultPlan::new(1));
-    let pool = Pool::new(4096, 8);
-    let mut finish = |device: &mut FaultyDevice<FileDevice>, op| {
-        device.submit(Token(1), op).unwrap();
-        loop {
-            if let Some(done) = device.poll() {
-                done.result.unwrap();
-                return done.op;
-            }
-            // Two wake-ups can bring it on: the ring, or what the wrapper says is due at once.
-            let wait = if device.next_due().is_some() { Wait::Poll } else { Wait::Until(None) };
-            reactor.turn(wait, &mut Vec::new());
-        }
-    };
-    let block = |byte: u8| {
-        let mut from = pool.take().unwrap();
-        from.fill(byte);
-        from
-    };
-    finish(&mut device, DeviceOp::Write { offset: 0, from: block(1), durable: false });
-    finish(&mut device, DeviceOp::Flush);
-    finish(&mut device, DeviceOp::Write { offset: 0, from: block(2), durable: false });
-    finish(&mut device, DeviceOp::Write { offset: 4096, from: block(3), durable: true });
-    finish(&mut device, DeviceOp::Write { offset: 8192, from: block(4), durable: false });
-    let lost_then_kept = |number: u64, versions: usize| (number >= 16).then_some(versions - 1);
-    assert!(!device.crash_choosing(lost_then_kept), "the ring has not turned yet");
-    assert_eq!(device.submit(Token(2), DeviceOp::Flush).unwrap_err().reason, RefusedReason::Busy);
-    while device.is_recovering() {
-        assert!(device.poll().is_none());
-        reactor.turn(Wait::Poll, &mut Vec::new());
-    }
-    let mut finish = |device: &mut FaultyDevice<FileDevice>, op| {
-        device.submit(Token(1), op).unwrap();
-        loop {
-            if let Some(done) = device.poll() {
-                return done;
-            }
-            reactor.turn(Wait::Poll, &mut Vec::new());
-        }
-    };
-    for (offset, byte) in [(0, 1), (4096, 3), (8192, 4)] {
-        let done = finish(&mut device, DeviceOp::Read { offset, into: block(0xff) });
-        let DeviceOp::Read { into, .. } = done.op else { panic!("not the read") };
-        assert!(into.iter().all(|found| *found == byte), "at {offset}");
-    }
 }

@@ -19,3 +19,8 @@ pub mod host;
 mod plant;
 pub mod resp;
 pub mod store;
+
+/// What both halves have to have in common, as they tell each other when they meet.
+fn terms(needs_password: bool) -> u32 {
+    u32::from(needs_password)
+}

@@ -3,7 +3,9 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod clock_set;
 mod clock_told;
+mod cold;
 mod commands;
 mod damage;
 mod earlier_builds;

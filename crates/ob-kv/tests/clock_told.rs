@@ -11,8 +11,8 @@ use ob_kv::host::{HostLimits, HostStream};
 use ob_kv::store::{Config, Durability, LogOp, Store};
 use ob_sim::Rng;
 use ob_wire_link::stream::{Fragment, FromCard, FromHost};
-use support::encoded;
 use support::files::Files;
+use support::{at, encoded};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 /// What `docs/linearizable-offload.md` promises.
@@ -73,19 +73,19 @@ fn live(seed: u64) -> Card {
         now_ms += if rng.one_in(5) { rng.below(300) } else { rng.below(10) };
         if std::mem::take(&mut card.is_met) {
             card.sent = 1;
-            stream.received(now_ms, &FromCard::Begin { stamp: card.sent }).unwrap();
+            stream.received(at(now_ms), &FromCard::Begin { stamp: card.sent }).unwrap();
             let address = SocketAddr::from(([127, 0, 0, 1], 1));
-            stream.received(now_ms, &FromCard::Opened { connection: CLIENT, address }).unwrap();
+            stream.received(at(now_ms), &FromCard::Opened { connection: CLIENT, address }).unwrap();
         }
         if stream.is_running() && rng.one_in(3) {
             let bytes = some_request(&mut rng);
             card.sent += 1;
             let (stamp, length) = (card.sent, bytes.len() as u32);
             let request = Fragment { connection: CLIENT, stamp, length, offset: 0, bytes: &bytes };
-            stream.received(now_ms, &FromCard::Request(request)).unwrap();
-            stream.received(now_ms, &FromCard::Credit { connection: CLIENT, length: 1000 }).unwrap();
+            stream.received(at(now_ms), &FromCard::Request(request)).unwrap();
+            stream.received(at(now_ms), &FromCard::Credit { connection: CLIENT, length: 1000 }).unwrap();
         }
-        stream.service_mut().tick(now_ms);
+        stream.service_mut().tick(at(now_ms));
         while let Some(op) = stream.service_mut().next_op() {
             if let LogOp::Create { part, .. } = &op {
                 stream.name_file(*part as u32, NodeId(*part));

@@ -11,7 +11,7 @@ use ob_kv::store::{Config, Durability, LogFailure, RecoveryError};
 use ob_sim::Rng;
 use proptest::prelude::*;
 use support::client::{Client, recovered, recovered_as, small};
-use support::encoded;
+use support::{at, encoded, ms};
 
 #[test]
 fn strings_are_set_and_got() {
@@ -137,8 +137,8 @@ fn keys_that_nobody_looks_at_expire_too() {
     client.says("pexpire k1 60000", ":1");
     client.says("dbsize", ":300");
     client.now += 3000;
-    assert!(client.store.next_due().unwrap() <= client.now);
-    client.store.tick(client.now);
+    assert!(client.store.next_due().map(ms).unwrap() <= client.now);
+    client.store.tick(at(client.now));
     client.says("dbsize", ":2");
     client.settle();
     client.says("get k0", "$1\r\nv");
@@ -148,9 +148,9 @@ fn keys_that_nobody_looks_at_expire_too() {
 /// Lets time pass from one thing that is due to the next, as a driver would that nobody else wakes; for so long at most.
 fn idle(client: &mut Client, for_ms: u64) {
     let end = client.now + for_ms;
-    while let Some(due) = client.store.next_due().filter(|due| *due <= end) {
+    while let Some(due) = client.store.next_due().map(ms).filter(|due| *due <= end) {
         client.now = client.now.max(due);
-        client.store.tick(client.now);
+        client.store.tick(at(client.now));
         client.submit();
         while !client.files.is_idle() {
             client.step();
@@ -158,7 +158,7 @@ fn idle(client: &mut Client, for_ms: u64) {
         }
     }
     client.now = end;
-    client.store.tick(end);
+    client.store.tick(at(end));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn keys_expire_though_the_list_of_them_is_full() {
         assert_eq!(client.store.stats().keys, 200);
         client.says("get stays7", "$1\r\nv");
         // Now the list has room for all of them, and there is nothing to look for any more.
-        let due = client.store.next_due().unwrap();
+        let due = client.store.next_due().map(ms).unwrap();
         assert!(due > client.now + 500_000, "{} ms", due - client.now);
         idle(&mut client, 1_000_000);
         client.says("dbsize", ":100");
@@ -194,15 +194,26 @@ fn what_a_request_copies_while_it_waits_is_counted() {
     let mut client = Client::new(Config { memory_len: 0, ..small() });
     client.says("set cold v", "+OK");
     client.settle();
-    // This one is in memory, in a group that is open.
+    // These are in memory, in groups that are not written yet.
     let value = "v".repeat(10_000);
-    client.send(&encoded(&["set", "warm", &value]));
+    let warm: Vec<String> = (0..50).map(|number| format!("warm{number}")).collect();
+    for key in &warm {
+        client.send(&encoded(&["set", key, &value]));
+        assert_eq!(client.store.next_answer().unwrap().bytes, b"+OK\r\n");
+    }
     let mut request = vec!["mget"; 1];
-    request.extend(["warm"; 50]);
+    request.extend(warm.iter().map(String::as_str));
     request.push("cold");
     client.send(&encoded(&request));
     let waiting = client.store.stats().waiting_len;
     assert!(waiting > 50 * value.len(), "{waiting} bytes wait");
+    // There is one copy of a record, however often it is named.
+    let mut request = vec!["mget"; 1];
+    request.extend(["warm0"; 50]);
+    request.push("cold");
+    client.send(&encoded(&request));
+    let more = client.store.stats().waiting_len - waiting;
+    assert!(more > value.len() && more < 2 * value.len(), "{more} bytes more wait");
 }
 
 #[test]
@@ -265,7 +276,7 @@ fn refilled(client: &mut Client, mut meanwhile: impl FnMut(&mut Client)) -> BTre
         if !client.store.is_refilling() {
             return attested;
         }
-        let is_due = client.store.next_due().is_some_and(|due| due <= client.now);
+        let is_due = client.store.next_due().map(ms).is_some_and(|due| due <= client.now);
         assert!(has_moved || is_due, "it sleeps, and the walk is not over");
     }
     panic!("it never comes to an end");
@@ -296,7 +307,7 @@ fn a_refill_comes_to_its_end_without_a_pause() {
                 while client.store.next_answer().is_some() {}
             }
             client.now += rng.below(4);
-            client.store.tick(client.now);
+            client.store.tick(at(client.now));
         });
         assert!(attested.is_superset(&keys(0..50)), "seed {seed}: {} keys", attested.len());
     }
@@ -307,7 +318,7 @@ fn a_refill_comes_to_its_end_without_a_pause() {
         number += 1;
         client.says(&format!("set more{number} {}", "v".repeat(900)), "+OK");
         client.now += 5;
-        client.store.tick(client.now);
+        client.store.tick(at(client.now));
     });
     assert!(attested.is_superset(&keys(0..50)));
     // What cannot be read takes its part along, and no more.
@@ -638,4 +649,29 @@ proptest! {
             _ => {}
         }
     }
+}
+
+#[test]
+fn a_card_that_announces_more_keys_than_it_sends_takes_no_memory() {
+    let mut client = Client::new(small());
+    for request in
+        [&b"*100000000000000\r\n$4\r\nMGET\r\n$1\r\nk\r\n"[..], b"*4000000000\r\n$3\r\nDEL\r\n$1\r\nk\r\n"]
+    {
+        let reply = client.reply(request);
+        assert!(reply == b"*1\r\n$-1\r\n" || reply == b":0\r\n", "{reply:?}");
+    }
+}
+
+#[test]
+fn a_pattern_that_takes_too_long_is_refused() {
+    let mut client = Client::new(small());
+    let key = "a".repeat(20_000);
+    client.reply(&encoded(&["SET", &key, "v"]));
+    let pattern = format!("*{}b", "a".repeat(10_000));
+    let refused = b"-ERR the pattern takes too long to compare; to SCAN with a smaller COUNT helps\r\n";
+    assert_eq!(client.reply(&encoded(&["SCAN", "0", "MATCH", &pattern])), refused);
+    assert_eq!(client.reply(&encoded(&["CONFIG", "GET", &format!("*[{}]", "\n".repeat(8 << 20))])), refused);
+    assert!(
+        client.reply(&encoded(&["SCAN", "0", "MATCH", "*aaa*"])).ends_with(format!("{key}\r\n").as_bytes())
+    );
 }

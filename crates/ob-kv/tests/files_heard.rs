@@ -12,8 +12,8 @@ use ob_kv::host::{HostLimits, HostStream};
 use ob_kv::store::{Config, Durability, LogOp, Store};
 use ob_sim::Rng;
 use ob_wire_link::stream::{Fragment, FromCard, FromHost};
-use support::encoded;
 use support::files::Files;
+use support::{at, encoded};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 
@@ -41,7 +41,7 @@ impl Card {
 
     fn turn(&mut self, stream: &mut HostStream<Store>) {
         if let Some(count) = self.named.take() {
-            stream.received(0, &FromCard::Named { count }).unwrap();
+            stream.received(at(0), &FromCard::Named { count }).unwrap();
         }
         for name in self.files.drain(..) {
             self.heard.insert(name);
@@ -63,17 +63,17 @@ fn filled(durability: Durability) -> Card {
         card.turn(&mut stream);
         if std::mem::take(&mut is_met) {
             // The card has had many requests waiting for its host.
-            stream.received(now, &FromCard::Begin { stamp: 1 }).unwrap();
+            stream.received(at(now), &FromCard::Begin { stamp: 1 }).unwrap();
             let address = SocketAddr::from(([127, 0, 0, 1], 1));
-            stream.received(now, &FromCard::Opened { connection: CLIENT, address }).unwrap();
+            stream.received(at(now), &FromCard::Opened { connection: CLIENT, address }).unwrap();
             for stamp in 1..=1000 {
                 let bytes = encoded(&["set", &format!("key{stamp}"), &format!("{stamp:0>100}")]);
                 let length = bytes.len() as u32;
                 let request = Fragment { connection: CLIENT, stamp, length, offset: 0, bytes: &bytes };
-                stream.received(now, &FromCard::Request(request)).unwrap();
+                stream.received(at(now), &FromCard::Request(request)).unwrap();
             }
         }
-        stream.service_mut().tick(now);
+        stream.service_mut().tick(at(now));
         while stream.may_write()
             && let Some(op) = stream.service_mut().next_op()
         {

@@ -13,7 +13,7 @@ use ob_kv::store::{Answer, Attestation, Config, Durability, Recovery, Session, S
 use ob_sim::Rng;
 use support::files::Files;
 use support::reference::{Reference, State};
-use support::{decoded, encoded};
+use support::{at, decoded, encoded, ms};
 
 const SEEDS: u64 = 400;
 const STEPS: u64 = 1500;
@@ -204,7 +204,7 @@ impl Run {
         }
         let bytes = encoded(&request);
         self.expected.insert(self.stamp, Expected { request, reply, shows });
-        self.store.apply(self.now, self.stamp, 7, &mut self.session, &Request::new(&bytes));
+        self.store.apply(at(self.now), self.stamp, 7, &mut self.session, &Request::new(&bytes));
     }
 
     fn submit(&mut self) {
@@ -292,15 +292,15 @@ impl Run {
         );
         assert_eq!(self.store.stats().waiting_len, 0, "seed {}", self.seed);
         self.now += self.rng.below(3000);
-        let due = self.store.next_due();
-        self.store.tick(due.unwrap_or(0).max(self.now));
+        let due = self.store.next_due().map(ms);
+        self.store.tick(at(due.unwrap_or(0).max(self.now)));
         self.now = self.now.max(due.unwrap_or(0));
         self.drain();
         if self.config.durability == Durability::EverySecond && self.rng.one_in(2) {
             // A flush is for what was complete before: the open group is written first.
             for pause in [self.config.seal_after_ms, 1001] {
                 self.now += pause;
-                self.store.tick(self.now);
+                self.store.tick(at(self.now));
                 self.drain();
             }
             for (key, stamp) in std::mem::take(&mut self.answered) {
@@ -326,7 +326,7 @@ impl Run {
     fn ask(&mut self, request: &[&[u8]]) -> Vec<u8> {
         self.stamp += 1;
         let bytes = encoded(request);
-        self.store.apply(self.now, self.stamp, 7, &mut self.session, &Request::new(&bytes));
+        self.store.apply(at(self.now), self.stamp, 7, &mut self.session, &Request::new(&bytes));
         for _ in 0..1000 {
             if let Some(answer) = self.store.next_answer() {
                 assert_eq!(answer.stamp, self.stamp);

@@ -7,8 +7,8 @@ use crate::support;
 use ob_kv::resp::Request;
 use ob_kv::store::{Config, Durability, LogOp, Recovery, Revisited, Store};
 use ob_sim::Rng;
-use support::encoded;
 use support::files::Files;
+use support::{at, encoded};
 
 const NOW: u64 = 1_000_000;
 
@@ -20,13 +20,13 @@ fn config(durability: Durability) -> Config {
 fn set(store: &mut Store, stamp: u64, key: &str) {
     let mut session = store.open(1);
     let request = encoded(&["set", key, &format!("{stamp:0>1000}")]);
-    store.apply(NOW + 100 * stamp, stamp, 1, &mut session, &Request::new(&request));
+    store.apply(at(NOW + 100 * stamp), stamp, 1, &mut session, &Request::new(&request));
 }
 
 /// Writes everything, and makes it durable where it was asked for.
 fn settle(store: &mut Store, files: &mut Files, rng: &mut Rng) {
     // Groups are closed by the clock.
-    store.tick(NOW + 100 * store.stamp_max() + 50);
+    store.tick(at(NOW + 100 * store.stamp_max() + 50));
     loop {
         while let Some(op) = store.next_op() {
             files.submit(op);
@@ -76,7 +76,7 @@ fn a_log_that_nobody_has_touched_is_the_same() {
             // What is applied and not on its way is nobody's business, and nor is what is on its way.
             set(&mut store, keys + 1, "open");
             assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
-            store.tick(NOW + 100 * store.stamp_max() + 50);
+            store.tick(at(NOW + 100 * store.stamp_max() + 50));
             let asked: Vec<LogOp> = std::iter::from_fn(|| store.next_op()).collect();
             assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "{durability:?}, {keys}");
             // It was done, and nobody has said so.

@@ -7,7 +7,7 @@ use crate::support;
 use ob_kv::store::{Config, Durability, LogFailure, Space};
 use ob_sim::Rng;
 use support::client::{Client, recovered_as, small};
-use support::encoded;
+use support::{at, encoded};
 
 const FULL: &str = "-OOM command not allowed when the log has no space left.\r\n";
 const PART: u64 = 128 << 10;
@@ -46,7 +46,7 @@ impl Full {
         for _ in 0..100_000 {
             if self.client.store.has_room() {
                 self.client.now += 1;
-                self.client.store.tick(self.client.now);
+                self.client.store.tick(at(self.client.now));
                 return self.client.ask(line);
             }
             self.client.step();

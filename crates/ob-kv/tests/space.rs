@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ob_kv::store::{Config, Durability, Space};
 use ob_sim::Rng;
 use support::client::{Client, recovered_as, small};
-use support::encoded;
+use support::{at, encoded, ms};
 
 const FULL: &str = "-OOM command not allowed when the log has no space left.";
 const REFUSED: &str = "-MISCONF Errors writing to the log: no space left for the log";
@@ -47,7 +47,7 @@ fn fill(client: &mut Client, from: usize) -> usize {
             return number;
         }
         client.now += 1;
-        client.store.tick(client.now);
+        client.store.tick(at(client.now));
     }
     panic!("the device never fills");
 }
@@ -105,7 +105,7 @@ fn a_device_that_has_grown_takes_more() {
     let end = fill(&mut client, 0);
     client.files.capacity = Some(20 * PART);
     // It is found out without anybody asking for anything.
-    client.now = client.store.next_due().unwrap();
+    client.now = client.store.next_due().map(ms).unwrap();
     client.settle();
     assert!(fill(&mut client, end) > end + 100);
 }
@@ -118,7 +118,7 @@ fn a_device_that_cannot_be_measured_is_measured_later() {
     assert!(!client.store.wants_measure(), "not at once");
     client.says("set k v", "+OK");
     client.now += 1000;
-    client.store.tick(client.now);
+    client.store.tick(at(client.now));
     assert!(client.store.wants_measure());
     client.store.measured(Some(0));
     client.says("set k v", FULL);
@@ -139,7 +139,7 @@ fn compaction_keeps_up_with_changes_where_space_is_short() {
             }
             client.says(&format!("set key{number} {}", value(number + round)), "+OK");
             client.now += 1;
-            client.store.tick(client.now);
+            client.store.tick(at(client.now));
             client.step();
         }
     }
@@ -158,7 +158,7 @@ fn a_device_that_others_have_filled_is_tried_again() {
         client.send(&encoded(&["set", "k", "v"]));
         for _ in 0..8 {
             client.now += 100;
-            client.store.tick(client.now);
+            client.store.tick(at(client.now));
             client.submit();
             client.step();
         }
@@ -173,8 +173,8 @@ fn a_device_that_others_have_filled_is_tried_again() {
         client.send(&encoded(&["set", "other", "v"]));
         // Nobody waits for ever, but for a while there is hope.
         for _ in 0..60 {
-            client.now = client.store.next_due().unwrap();
-            client.store.tick(client.now);
+            client.now = client.store.next_due().map(ms).unwrap();
+            client.store.tick(at(client.now));
             client.submit();
             client.step();
         }
@@ -278,8 +278,35 @@ fn patient(client: &mut Client, line: &str) -> String {
         client.step();
         if client.files.is_idle() {
             client.now += 50;
-            client.store.tick(client.now);
+            client.store.tick(at(client.now));
         }
     }
     panic!("no answer");
+}
+
+#[test]
+fn copies_of_compaction_are_no_changes_that_could_be_lost() {
+    let mut client = Client::new(small());
+    assert!(!client.store.has_unsettled_changes());
+    for round in 0..10 {
+        for number in 0..100 {
+            client.reply(&encoded(&["SET", &format!("changed{number}"), &"v".repeat(500)]));
+        }
+        // These are copied when their part goes.
+        for number in 0..10 {
+            client.reply(&encoded(&["SET", &format!("kept{round}-{number}"), &"v".repeat(500)]));
+        }
+    }
+    assert!(client.store.has_unsettled_changes());
+    let (mut settled, mut copies_alone) = (0, 0);
+    for _ in 0..5000 {
+        client.now += 1;
+        client.store.tick(at(client.now));
+        client.step();
+        let has_changes = client.store.has_unsettled_changes();
+        assert!(!has_changes || settled == 0, "nobody has changed anything since");
+        settled += u64::from(!has_changes);
+        copies_alone += u64::from(!has_changes && client.store.stats().log_unsettled_len > 0);
+    }
+    assert!(settled > 0 && copies_alone > 0, "{:?}", client.store.stats());
 }

@@ -90,6 +90,19 @@ pub struct CardAttachment<C> {
     connected: bool,
     /// The host rang.
     rung: bool,
+    proof: Proof,
+}
+
+/// Whether the host has shown that it lives, since there was last a reason to doubt it.
+#[derive(Clone, Copy, Default)]
+struct Proof {
+    /// How often it was asked: the nonce of the last `PING`.
+    asked: u64,
+    is_missing: bool,
+    /// There was another reason to doubt it since that `PING`, so that the answer to it is not enough.
+    is_late: bool,
+    /// The service was told that it is missing.
+    is_told: bool,
 }
 
 impl<C: Clock> CardAttachment<C> {
@@ -106,6 +119,7 @@ impl<C: Clock> CardAttachment<C> {
             out: Vec::new(),
             connected: true,
             rung: false,
+            proof: Proof::default(),
         };
         attachment.welcome(false);
         attachment
@@ -162,7 +176,7 @@ impl<C: Clock> CardAttachment<C> {
             Frame::Ack { count } => self.sequencer.acknowledge(count).map_err(|_| ProtocolError::Count)?,
             Frame::Doorbell => self.wake(),
             Frame::Ping { nonce } => Frame::Pong { nonce }.encode(&mut self.out),
-            Frame::Pong { .. } => {}
+            Frame::Pong { nonce } => self.answered(nonce),
             Frame::Goodbye { .. } => return Ok(Some(CardEvent::Goodbye)),
             Frame::DmaDone { tag, status, bytes } => {
                 let frames = self.dma.frames().ok_or(ProtocolError::Unexpected)?;
@@ -233,6 +247,7 @@ impl<C: Clock> CardAttachment<C> {
     /// Groups that turned out corrupt are closed and reported.
     pub fn poll(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> bool {
         self.closed.clear();
+        self.tell_proof(service);
         let worked = self.take_completions(service, events).brought;
         if std::mem::take(&mut self.rung) {
             // Only now: a ring whose last look before sleeping was answered before the host rang has learnt of that
@@ -272,6 +287,7 @@ impl<C: Clock> CardAttachment<C> {
         service: &mut dyn CardService,
         events: &mut Vec<CardEvent>,
     ) -> bool {
+        self.tell_proof(service);
         let Ok(index) = self.groups.binary_search_by_key(&group, |group| group.id) else { return false };
         let key = GroupKey { attachment: self.identity.attachment, group };
         let submitted = match self.groups[index].deliver(key, &mut self.dma, service) {
@@ -305,6 +321,7 @@ impl<C: Clock> CardAttachment<C> {
 
     /// Gets every ring ready for the card to sleep.
     pub fn arm(&mut self, service: &mut dyn CardService, events: &mut Vec<CardEvent>) -> Armed {
+        self.tell_proof(service);
         if self.arm_groups(service, events) == Armed::Yes {
             return Armed::Yes;
         }
@@ -364,6 +381,57 @@ impl<C: Clock> CardAttachment<C> {
     pub fn disconnected(&mut self) {
         self.connected = false;
         self.out.clear();
+        self.proof.is_missing = true;
+    }
+
+    /// Another host attaches, which may be the next life of this one. On one machine the kernel tells when a process ends,
+    /// before another one can take its place; a connection may stay for long after its host has died. So what this host
+    /// asked for waits until it has answered a question that was asked after this. (Without a group it has asked for nothing, and
+    /// nothing comes out of one that is opened later unless its agent answers.)
+    ///
+    /// There is one question at a time. Were each attachment a question of its own, then who attaches again and again would keep a
+    /// host from ever having answered the last one.
+    pub fn doubt(&mut self) {
+        if self.identity.kind != LinkKind::Tcp || !self.connected {
+            return;
+        }
+        if self.proof.is_missing {
+            self.proof.is_late = true;
+        } else {
+            self.ask();
+        }
+    }
+
+    /// The nonce of the question that the host has not answered, if there is one on its way.
+    pub fn asked(&self) -> Option<u64> {
+        (self.connected && self.proof.is_missing).then_some(self.proof.asked)
+    }
+
+    fn ask(&mut self) {
+        self.proof.asked += 1;
+        self.proof.is_late = false;
+        self.proof.is_missing = !self.groups.is_empty();
+        if self.proof.is_missing {
+            Frame::Ping { nonce: self.proof.asked }.encode(&mut self.out);
+        }
+    }
+
+    fn answered(&mut self, nonce: u64) {
+        if self.asked() != Some(nonce) {
+            return;
+        }
+        if self.proof.is_late {
+            self.ask();
+        } else {
+            self.proof.is_missing = false;
+        }
+    }
+
+    fn tell_proof(&mut self, service: &mut dyn CardService) {
+        if self.proof.is_told != self.proof.is_missing {
+            self.proof.is_told = self.proof.is_missing;
+            service.suspended(self.identity.attachment, self.proof.is_missing);
+        }
     }
 
     /// Whether a host may go on with this attachment.
@@ -388,6 +456,8 @@ impl<C: Clock> CardAttachment<C> {
         if let Some(frames) = self.dma.frames() {
             frames.replay();
         }
+        // What it said to come back may be older than the next life of it that came meanwhile.
+        self.ask();
         // Doorbells and bells may have been lost with the connection.
         self.groups.iter_mut().for_each(CardGroup::link_restored);
         self.wake();
@@ -400,6 +470,9 @@ impl<C: Clock> CardAttachment<C> {
         for group in self.groups.drain(..) {
             service.closed(GroupKey { attachment: self.identity.attachment, group: group.id });
         }
+        // Nothing is left that the service would have to remember.
+        self.proof.is_missing = false;
+        self.tell_proof(service);
         self.out.clear();
     }
 

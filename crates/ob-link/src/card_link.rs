@@ -45,6 +45,10 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const PLACE_FOR: Duration = Duration::from_millis(200);
 /// Connections that have not said `HELLO` yet.
 const STRANGERS_MAX: usize = 64;
+/// How long a host that is asked whether it lives keeps others from attaching until it has answered.
+const ANSWER_WITHIN: Duration = Duration::from_millis(100);
+/// Connections that one listener accepts before hosts get their turn: those that are turned away take no place.
+const ACCEPTS_A_TURN: usize = 16;
 /// How long something else must listen there before that is an error.
 const IN_USE_AFTER: Duration = Duration::from_secs(1);
 /// Accepting is tried again so long after it failed.
@@ -153,11 +157,13 @@ struct Listener {
     again_at: Option<Instant>,
 }
 
-/// A connection that has not said `HELLO` yet.
+/// A connection that has not said `HELLO` yet, or has not been answered.
 struct Stranger {
     wire: Wire,
     peer: Peer,
     since: Instant,
+    /// What it said, if that has to wait.
+    hello: Option<Hello>,
 }
 
 /// A connection and the reactor's watch on it.
@@ -187,7 +193,20 @@ struct Host {
     wishes: VecDeque<Wish>,
     attached_at: Instant,
     away_since: Option<Instant>,
+    /// The last question whether it lives, and since when it is on its way.
+    asked: Option<(u64, Instant)>,
+    /// The question that it was asked because it came back. Nobody waits for the answer: it could come back again and again.
+    asked_back: Option<u64>,
     over: Option<String>,
+}
+
+impl Host {
+    /// Until when an answer to the question whether it lives is waited for, if there is one.
+    fn awaited_until(&self, now: Instant) -> Option<Instant> {
+        let nonce = self.core.asked().filter(|nonce| self.asked_back != Some(*nonce))?;
+        let since = self.asked.filter(|(asked, _)| *asked == nonce).map_or(now, |(_, since)| since);
+        Some(since + ANSWER_WITHIN).filter(|until| now < *until)
+    }
 }
 
 /// A group that a host asked for.
@@ -292,7 +311,8 @@ impl CardLink {
     /// completion wakes the card anyway.
     pub fn arm(&mut self, now: Instant, service: &mut dyn CardService) -> Armed {
         let accepting = self.has_place(now) && self.listeners.iter().any(|listener| listener.readable);
-        let mut all = if accepting { Armed::NotYet } else { Armed::Yes };
+        let greeting = self.strangers.iter().any(|stranger| stranger.hello.is_some()) && !self.is_asking(now);
+        let mut all = if accepting || greeting { Armed::NotYet } else { Armed::Yes };
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
             let armed = host.core.arm(service, &mut self.events);
@@ -318,9 +338,11 @@ impl CardLink {
         let crowded =
             self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
         let patience = if crowded { PLACE_FOR } else { HELLO_WITHIN };
-        let strangers = self.strangers.iter().map(|stranger| stranger.since + patience);
+        let silent = self.strangers.iter().filter(|stranger| crowded || stranger.hello.is_none());
+        let strangers = silent.map(|stranger| stranger.since + patience);
         let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);
-        transfers.chain(grants).chain(away).chain(strangers).chain(listeners).min()
+        let answers = self.answers_due();
+        transfers.chain(grants).chain(away).chain(strangers).chain(listeners).chain(answers).min()
     }
 
     /// Every ring is looked at again. A card that wakes need not: rings that were got ready stay so, and whoever
@@ -448,6 +470,11 @@ impl CardLink {
 
     fn write_frames(&mut self, index: usize, now: Instant) {
         let host = &mut self.hosts[index];
+        if let Some(nonce) = host.core.asked()
+            && host.asked.is_none_or(|(last, _)| last != nonce)
+        {
+            host.asked = Some((nonce, now));
+        }
         for wake in host.core.take_wakes(now) {
             doorbell::futex_wake_all(wake.region.word(wake.offset));
         }

@@ -7,6 +7,7 @@ mod common;
 mod counts;
 mod follow;
 mod link_suite;
+mod lives;
 mod one_turn;
 mod pair;
 mod strangers;

@@ -13,9 +13,12 @@ use std::process::Command;
 
 use common::raw::{Raw, hello};
 use common::watched::{Bystander, WatchedCard};
-use ob_link::{AddressRange, Listen};
+use ob_io::{Config, Reactor};
+use ob_link::{AddressRange, CardLink, CardLinkConfig, Listen};
+use ob_ring::Armed;
 use ob_wire_link::frame::{Frame, VERSION};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::Uid;
 use rustix::thread::UnshareFlags;
 
@@ -80,6 +83,32 @@ fn without_a_list_loopback_attaches_and_nobody_else() {
     is_not_heard(from("10.99.0.1", SocketAddr::new("127.0.0.1".parse().unwrap(), port)));
     assert_eq!(card.hosts().len(), 0);
     from("127.0.0.1", SocketAddr::new("127.0.0.1".parse().unwrap(), port)).attach();
+}
+
+/// Who is turned away takes no place, so places are no bound on how many are: a crowd is not to keep hosts waiting.
+#[test]
+fn a_turn_meets_some_of_a_crowd_and_the_next_ones_meet_the_others() {
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let listen = vec![Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    let allow_addresses = vec![range("127.7.0.0", 16)];
+    let config = CardLinkConfig { allow_addresses, ..common::config(listen) };
+    let mut link = CardLink::new(&reactor.handle(), config).unwrap();
+    let address = link.tcp_address().unwrap();
+    let crowd: Vec<TcpStream> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let is_gone = |stream: &&TcpStream| {
+        let peeked = rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        !matches!(peeked, Err(Errno::AGAIN))
+    };
+    let (mut service, mut turned_away) = (common::Echo::default(), 0);
+    for _ in 0..4 {
+        let _ = link.poll(reactor.handle().now(), &mut service);
+        let now = crowd.iter().filter(is_gone).count();
+        assert!((1..=16).contains(&(now - turned_away)), "{} in one turn", now - turned_away);
+        turned_away = now;
+        let armed = link.arm(reactor.handle().now(), &mut service);
+        assert_eq!(armed, if now < 50 { Armed::NotYet } else { Armed::Yes }, "the next turn comes at once");
+    }
+    assert_eq!(turned_away, 50);
 }
 
 fn leave_the_network() {

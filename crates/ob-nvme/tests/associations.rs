@@ -11,7 +11,7 @@ use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::{Connect, Disconnect};
 use ob_wire_nvme::io::{
     PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
-    ReservationRegisterAction, ReservationType,
+    ReservationRegisterAction, ReservationReport, ReservationType,
 };
 use ob_wire_nvme::pdu::{DataTransfer, Digests, Pdu};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, QueueId, Status, SubmissionEntry};
@@ -336,7 +336,9 @@ fn reservations_that_are_to_persist_are_answered_when_they_are_saved() {
     let mut rig = Rig::new();
     let (_, io) = rig.queues(Digests::NONE, false);
     register(&mut rig, io, 1, PersistChange::Set);
-    assert!(rig.messages(io).is_empty());
+    let report = ReservationReport { len: 4096, is_extended: true }.encode(CommandId(99), NamespaceId(1));
+    rig.submit(io, &report, &[]);
+    assert!(rig.messages(io).is_empty(), "nobody hears of it before");
     let changed = rig.target.next_reservations_changed().expect("something to save");
     let version = rig.target.control().reservations(changed.subsystem, changed.nsid).unwrap().version();
     rig.target.reservations_saved(changed.namespace, version - 1);
@@ -345,6 +347,32 @@ fn reservations_that_are_to_persist_are_answered_when_they_are_saved() {
     rig.target.reservations_saved(changed.namespace, version);
     rig.run();
     assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    let told = rig.messages(io);
+    assert!(matches!(told[0].pdu, Pdu::Data(_)) && told[0].data.len() == 4096, "{told:?}");
+}
+
+/// What a host is told takes memory from when it is made, and a save may take its time.
+#[test]
+fn reports_that_wait_for_a_save_are_no_more_than_a_host_may_leave_untaken() {
+    const LEN: usize = 128 << 10;
+    let mut rig = Rig::new();
+    let (_, io) = rig.queues(Digests::NONE, true);
+    register(&mut rig, io, 1, PersistChange::Set);
+    let (reports, before) = (100, rig.target.counts().control_commands);
+    for number in 0..reports {
+        let report = ReservationReport { len: LEN as u64, is_extended: true };
+        rig.submit(io, &report.encode(CommandId(1000 + number), NamespaceId(1)), &[]);
+    }
+    assert!(rig.messages(io).is_empty());
+    let taken = rig.target.counts().control_commands - before;
+    assert!(taken <= 4, "{taken} answers of {LEN} bytes are kept");
+    assert_eq!(rig.target.counts().hold_ups_for_unsent, 1);
+    let changed = rig.target.next_reservations_changed().expect("something to save");
+    rig.target.reservations_saved(changed.namespace, u64::MAX);
+    rig.run();
+    assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    let told = rig.messages(io);
+    assert_eq!(told.iter().filter(|message| message.data.len() == LEN).count(), usize::from(reports));
 }
 
 #[test]

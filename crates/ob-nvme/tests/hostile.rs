@@ -460,6 +460,24 @@ fn the_id_of_a_held_event_request_may_be_used_again_and_nothing_else_ends_with_i
 }
 
 #[test]
+fn what_is_aborted_is_answered_once_and_before_the_abort() {
+    let mut rig = Rig::new();
+    let (admin, _) = rig.queues(Digests::NONE, false);
+    let entry = |opcode: AdminOpcode, command| {
+        SubmissionEntry::new(opcode.code(), CommandId(command), NamespaceId::NONE)
+    };
+    rig.submit(admin, &entry(AdminOpcode::AsyncEventRequest, 100), &[]);
+    let mut abort = entry(AdminOpcode::Abort, 101);
+    abort.dword10 = (100 << 16_u32).into();
+    rig.submit(admin, &abort, &[]);
+    let answers = [rig.response(admin), rig.response(admin)];
+    assert_eq!(answers.map(|answer| answer.command()), [CommandId(100), CommandId(101)]);
+    assert!(answers[0].status().is(Status::ABORT_REQUESTED) && answers[1].status().is_success());
+    assert_eq!(answers[1].result() & 1, 0, "it was aborted");
+    assert!(rig.messages(admin).is_empty());
+}
+
+#[test]
 fn more_commands_than_the_queue_has_entries_wait() {
     let mut rig = Rig::new();
     let (_, io) = rig.queues(Digests::NONE, false);

@@ -17,9 +17,11 @@ use std::time::Duration;
 use host::{Event, Session};
 use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
 use ob_nvme::driver::{Store, TargetDriver};
-use ob_nvme::target::control::{BackendId, PortKey};
+use ob_nvme::target::control::{BackendId, NamespaceSpec, PortKey};
 use ob_nvme::target::{Target, TargetConfig};
-use ob_sim::{Death, DiskPlan, NetPlan, Network, NodeId, PerMillion, Rng, SimClock, SimDisk, SimNet, Trace};
+use ob_sim::{
+    Death, Discarding, DiskPlan, NetPlan, Network, NodeId, PerMillion, Rng, SimClock, SimDisk, SimNet, Trace,
+};
 use ob_wire_nvme::Status;
 use ob_wire_nvme::command::IoOpcode;
 
@@ -104,6 +106,7 @@ struct World {
     clock: SimClock,
     network: Network,
     disk: Rc<RefCell<SimDisk>>,
+    discard: Discarding,
     card: TargetDriver<SimNet, SimStore>,
     session: Session<Op>,
     blocks: Vec<Block>,
@@ -112,8 +115,17 @@ struct World {
     failed: u64,
 }
 
-fn card(network: &Network, disk: &Rc<RefCell<SimDisk>>) -> TargetDriver<SimNet, SimStore> {
+fn card(
+    network: &Network,
+    disk: &Rc<RefCell<SimDisk>>,
+    discard: Discarding,
+) -> TargetDriver<SimNet, SimStore> {
     let (mut control, subsystem) = support::control();
+    // Where deallocated blocks do not read as zeros, those of Write Zeroes are written though it may deallocate.
+    let deallocated_reads_zero = discard != Discarding::Either;
+    control.remove_namespace(subsystem, 1).unwrap();
+    let namespace = NamespaceSpec { deallocated_reads_zero, ..support::namespace(1, 7) };
+    control.add_namespace(subsystem, &namespace).unwrap();
     control.resize_namespace(subsystem, 1, BLOCKS as u64).unwrap();
     // Little of everything, so that running out of it is part of every run.
     let config = TargetConfig {
@@ -151,10 +163,12 @@ impl World {
             // Some writes outlast the host's coming back.
             slow: PerMillion::percent(5),
             slow_factor: 2000,
+            discard: [Discarding::Either, Discarding::Zeroes, Discarding::Unsupported][seed as usize % 3],
             ..DiskPlan::default()
         };
+        let discard = plan.discard;
         let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace)));
-        let card = card(&network, &disk);
+        let card = card(&network, &disk, discard);
         let session = Session::new(network.attach(HOST), Network::address(CARD, PORT), seed, QUEUES);
         let block = Block { current: vec![0], versions: vec![(0, true)], ..Block::default() };
         Self {
@@ -163,6 +177,7 @@ impl World {
             clock,
             network,
             disk,
+            discard,
             card,
             session,
             blocks: vec![block; BLOCKS],
@@ -253,7 +268,8 @@ impl World {
             Kind::Read { is_durable } => self.session.read(queue, block, blocks, is_durable, op),
             Kind::Flush(_) => self.session.plain(queue, IoOpcode::Flush, 0, 1, false, op),
             Kind::Write { stamp: 0, is_durable } => {
-                self.session.plain(queue, IoOpcode::WriteZeroes, block, blocks, is_durable, op);
+                let may_deallocate = self.rng.one_in(2);
+                self.session.zeroes(queue, (block, blocks), is_durable, may_deallocate, op);
             }
             Kind::Write { stamp, is_durable } => {
                 let data = content(stamp, op.block, op.blocks);
@@ -358,7 +374,7 @@ impl World {
                         self.blocks.iter_mut().for_each(Block::lose_power);
                     }
                 }
-                self.card = card(&self.network, &self.disk);
+                self.card = card(&self.network, &self.disk, self.discard);
             }
         }
         for op in self.session.restart() {

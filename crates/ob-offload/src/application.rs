@@ -249,6 +249,15 @@ pub fn cut_by_length(bytes: &[u8], lengths: RangeInclusive<usize>) -> Cut {
     }
 }
 
+/// What both halves of a service have to have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// A number that the service gives a meaning.
+    pub number: u32,
+    /// What people are told where the halves have different ones.
+    pub difference: &'static str,
+}
+
 /// A service, as the card sees it (DDS Table 1).
 pub trait Application {
     /// How far a connection's stream was looked at.
@@ -310,6 +319,12 @@ pub trait Application {
     /// Whether [`Self::cache`] has become another function since this was last asked: what the table holds means nothing then.
     fn is_renewed(&self) -> bool {
         false
+    }
+
+    /// What the host has to have in common with this half to serve clients together. One that says otherwise when it meets the card is sent
+    /// away.
+    fn terms(&self) -> Terms {
+        Terms::default()
     }
 
     /// Writes what a client is told whose request only the host can answer, while it is away. If it was forwarded, the host may

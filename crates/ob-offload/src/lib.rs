@@ -27,7 +27,7 @@ mod watch;
 
 pub use application::{
     Application, Candidate, Candidates, Changes, Cut, FileRead, ReplyOrder, Request, Requests, Route,
-    Standing, Verdict, cut_by_length,
+    Standing, Terms, Verdict, cut_by_length,
 };
 pub use buffers::BufferClass;
 pub use engine::{ContextId, Engine, EngineConfig, EngineCounts, State};

@@ -34,7 +34,7 @@ use ob_table::{Hit, Key};
 use self::scratch::Scratch;
 use crate::Reason;
 use crate::application::{
-    Application, Candidates, Changes, Cut, FileRead, ReplyOrder, Requests, Route, Standing, Verdict,
+    Application, Candidates, Changes, Cut, FileRead, ReplyOrder, Requests, Route, Standing, Terms, Verdict,
 };
 use crate::plant::{Bug, is_planted};
 use crate::reply::{ReadBytes, Reply};
@@ -667,6 +667,10 @@ impl<A: Application> Application for Programmed<A> {
     fn is_renewed(&self) -> bool {
         self.refresh();
         self.is_renewed.take() | self.native.is_renewed()
+    }
+
+    fn terms(&self) -> Terms {
+        self.native.terms()
     }
 
     fn unavailable(&self, id: u64, was_forwarded: bool, reply: &mut Vec<u8>) {

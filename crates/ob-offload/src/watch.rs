@@ -7,7 +7,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use ob_core::NodeId;
@@ -24,7 +24,10 @@ pub(crate) struct Watch {
     /// Whose files they are.
     store: [u8; 16],
     names: HashMap<NodeId, u32>,
-    waiting: VecDeque<Candidates>,
+    /// By where their groups end, and in the order in which they were taken: the same group may be written twice.
+    waiting: BTreeMap<(u64, u64), Candidates>,
+    /// How many have waited.
+    taken: u64,
     /// Records in `waiting`.
     len: usize,
     len_max: usize,
@@ -48,7 +51,8 @@ impl Watch {
         Self {
             store: [0; 16],
             names: HashMap::new(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            taken: 0,
             len: 0,
             len_max,
             spare: Vec::new(),
@@ -99,14 +103,10 @@ impl Watch {
         self.now()
     }
 
-    /// Takes records out behind which the log is settled. Writes may be taken out of order, so all are looked at.
+    /// Takes records out behind which the log is settled, in the order of the log: writes may be taken in another one.
     pub(crate) fn settle(&mut self, address: u64, mut admit: impl FnMut(&Candidates)) {
-        for _ in 0..self.waiting.len() {
-            let Some(candidates) = self.waiting.pop_front() else { break };
-            if candidates.end > address {
-                self.waiting.push_back(candidates);
-                continue;
-            }
+        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
+            let candidates = first.remove();
             self.len -= candidates.list.len();
             admit(&candidates);
             self.keep(candidates);
@@ -144,7 +144,9 @@ impl<A: Application> WriteObserver for Watcher<A> {
             watch.keep(candidates);
         } else {
             watch.len += found;
-            watch.waiting.push_back(candidates);
+            watch.taken += 1;
+            let place = (candidates.end, watch.taken);
+            watch.waiting.insert(place, candidates);
         }
     }
 

@@ -32,6 +32,14 @@ pub trait CardService {
         let _ = (key, done, responses);
     }
 
+    /// From now on nothing of this host's groups begins that has not begun yet, or it does again. A host across a network may
+    /// have died without the card knowing, and its next life be here already: until it has shown that it lives, what it
+    /// asked for must not take effect beside what its next life does. Its groups keep what they have, and what has begun
+    /// goes on.
+    fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
+        let _ = (attachment, is_suspended);
+    }
+
     /// The group is gone. Transfers that were not over are gone with it, and their buffers go back where they came from.
     fn closed(&mut self, key: GroupKey);
 

@@ -80,6 +80,17 @@ fn histories_are_linearizable_while_halves_die() {
     assert!(not_judged * 50 <= judged, "{not_judged} stretches were not judged: {report:?}");
 }
 
+/// Seeds in which nothing was wrong but what the scenario took for standing still: long replies that come from far through a small window, and a
+/// host that has no room for more while a device is slow.
+#[test]
+fn what_is_slow_does_not_stand_still() {
+    for seed in [7302, 8117, 20_411] {
+        if let Err(failed) = run_seeds(&mut KvScenario, seed..seed + 1, STEPS, |_| {}) {
+            panic!("{failed}");
+        }
+    }
+}
+
 #[test]
 fn a_seed_does_the_same_twice() {
     if let Err(failed) = check_determinism(&mut KvScenario, 3, 100) {

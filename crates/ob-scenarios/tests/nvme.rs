@@ -48,6 +48,14 @@ fn blocks_keep_their_promises() {
     }
 }
 
+/// A seed in which a cut holds up a Keep Alive shortly before the card stops: both together take longer than a host waits, and each alone does not.
+#[test]
+fn what_a_cut_held_up_is_not_the_fault_of_a_brief_stop() {
+    if let Err(failed) = run_seeds(&mut NvmeScenario, 18316..18317, STEPS, |_| {}) {
+        panic!("{failed}");
+    }
+}
+
 #[test]
 fn a_seed_does_the_same_twice() {
     if let Err(failed) = check_determinism(&mut NvmeScenario, 3, 500) {

@@ -1,7 +1,7 @@
 //! The same traits as the drivers, in virtual time, with faults; and the scenarios that use them.
 //!
 //! ```text
-//!   seed ──▶ Rng ──┬──▶ SimNet, SimPackets   ob_core::Net       delays, resets, cuts, deaths
+//!   seed ──▶ Rng ──┬──▶ SimNet               ob_core::Net       delays, resets, cuts, deaths
 //!                  ├──▶ SimDisk              ob_core::Device    lost caches, torn writes, errors, rot
 //!                  ├──▶ SimDma               ob_core::Dma       everything the contract leaves open
 //!                  └──▶ scenario ◀── World: events by virtual time, lives of nodes
@@ -36,10 +36,10 @@ mod trace;
 mod world;
 
 pub use clock::SimClock;
-pub use disk::{DiskImage, DiskPlan, DiskStats, SimDisk};
+pub use disk::{Discarding, DiskImage, DiskPlan, DiskStats, SimDisk};
 pub use dma::{DmaPlan, DmaStats, SimDma};
 pub use dump::{Dump, DumpError};
-pub use net::{NetPlan, NetStats, Network, PacketPlan, SimNet, SimPackets};
+pub use net::{NetPlan, NetStats, Network, SimNet};
 pub use progress::Progress;
 pub use rng::{PerMillion, Rng};
 pub use scenario::{

@@ -20,8 +20,6 @@ const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Numbers that a line keeps; the hash takes all of them.
 const LINE_WORDS: usize = 6;
-/// Lines kept unless told otherwise.
-const LINES_KEPT: usize = 60;
 
 /// A running hash over everything that happened and when, and a log of the last of it. Clones share both.
 ///
@@ -51,13 +49,16 @@ struct Line {
 }
 
 impl Trace {
+    /// Lines kept unless told otherwise.
+    pub const LINES_KEPT: u32 = 60;
+
     /// An empty trace that takes its times from `clock`.
     pub fn new(clock: SimClock) -> Self {
         let record = Record {
             hash: HASH_START,
             events: 0,
             lines: VecDeque::new(),
-            lines_max: LINES_KEPT,
+            lines_max: Self::LINES_KEPT as usize,
             echo: false,
         };
         Self { clock, record: Rc::new(RefCell::new(record)) }

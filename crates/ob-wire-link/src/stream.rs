@@ -22,7 +22,7 @@ mod tests;
 /// The service of the key-value store.
 pub const KV_SERVICE: u32 = 3;
 /// Version of the frames.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a frame before its payload.
 pub const HEADER_LEN: usize = 32;
 /// Bytes of a request or reply that one frame carries at most.
@@ -174,6 +174,8 @@ pub enum FromHost<'a> {
         stamp: u64,
         /// What it has.
         recovered: Recovered,
+        /// On which terms it serves clients, as the service numbers them: a card that serves on others sends it away.
+        terms: u32,
     },
     /// Bytes of a reply.
     Reply(Fragment<'a>),
@@ -437,9 +439,10 @@ impl<'a> FromHost<'a> {
         let none = Payload::Bytes(&[]);
         let number = |number: u64| Payload::own(NumberBody { number: number.into() }.as_bytes());
         let (header, payload) = match self {
-            Self::Meet { stamp, recovered } => {
+            Self::Meet { stamp, recovered, terms } => {
                 let body = RecoveredBody { store: recovered.store, end: recovered.end.into() };
-                let header = Header { kind: kind::MEET, stamp: *stamp, word: VERSION, ..Header::default() };
+                let head = Header { kind: kind::MEET, stamp: *stamp, ..Header::default() };
+                let header = Header { length: *terms, word: VERSION, ..head };
                 (header, Payload::own(body.as_bytes()))
             }
             Self::Reply(fragment) => {
@@ -487,7 +490,7 @@ impl<'a> FromHost<'a> {
                 header.version()?;
                 let body: RecoveredBody = Header::payload(payload)?;
                 let recovered = Recovered { store: body.store, end: body.end.get() };
-                Self::Meet { stamp: header.stamp, recovered }
+                Self::Meet { stamp: header.stamp, recovered, terms: header.length }
             }
             kind::REPLY => {
                 header.stamp()?;

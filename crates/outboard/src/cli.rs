@@ -176,6 +176,7 @@ Examples:
 Examples:
   outboard sim                      list the scenarios
   outboard sim NAME --seed 42
+  outboard sim NAME --seed 42 --trace 10000
   outboard sim NAME --seeds 0..1000 --steps 20000")]
     Sim(SimOptions),
     /// The host's half of `bench ring`, which that starts by itself

@@ -83,6 +83,13 @@ impl<S: Services> CardService for Router<S> {
         }
     }
 
+    /// As with messages of the channel, each service knows its own.
+    fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
+        for index in 0..S::DIRECTORY.len() {
+            self.services.service_mut(index).suspended(attachment, is_suspended);
+        }
+    }
+
     fn closed(&mut self, key: GroupKey) {
         if let Some(index) = self.routes.remove(&key) {
             self.services.service_mut(index).closed(key);
@@ -126,6 +133,7 @@ mod tests {
         opened: Vec<GroupKey>,
         closed: Vec<GroupKey>,
         heard: usize,
+        suspended: Vec<AttachmentId>,
         polled: usize,
         due: Option<Instant>,
         waits: bool,
@@ -143,6 +151,11 @@ mod tests {
         fn requests(&mut self, _: GroupKey, _: Batch, _: &mut CardSender) {}
 
         fn responses(&mut self, _: GroupKey, _: &mut CardSender) {}
+
+        fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
+            self.suspended.retain(|other| *other != attachment);
+            self.suspended.extend(is_suspended.then_some(attachment));
+        }
 
         fn closed(&mut self, key: GroupKey) {
             self.closed.push(key);
@@ -216,6 +229,17 @@ mod tests {
         assert_eq!(router.next_due(), Some(Instant::from_nanoseconds(5)));
         router.channel(AttachmentId(1), b"hello");
         assert_eq!(router.services().0.each_ref().map(|service| service.heard), [1, 1]);
+    }
+
+    #[test]
+    fn all_hear_of_hosts_of_which_nothing_may_begin() {
+        let mut router = Router::new(Two::default());
+        router.suspended(AttachmentId(1), true);
+        router.suspended(AttachmentId(2), true);
+        router.suspended(AttachmentId(1), false);
+        for service in &router.services().0 {
+            assert_eq!(service.suspended, [AttachmentId(2)]);
+        }
     }
 
     #[test]

@@ -185,6 +185,8 @@ fn unknown_benchmarks_and_scenarios_are_refused() {
     assert_eq!(place.output(&["sim"]).status.code(), Some(0));
     assert_eq!(place.output(&["sim", "nothing", "--seed", "1"]).status.code(), Some(2));
     assert_eq!(place.output(&["sim", "nothing", "--seeds", "5..5"]).status.code(), Some(2));
+    assert_eq!(place.output(&["sim", "ring", "--seeds", "0..2", "--trace", "9"]).status.code(), Some(2));
+    assert_eq!(place.output(&["sim", "ring", "--seed", "1", "--trace", "1000001"]).status.code(), Some(2));
 }
 
 #[test]

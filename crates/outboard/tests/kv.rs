@@ -357,3 +357,19 @@ fn what_a_store_is_filled_with_at_once_is_the_cards() {
     }
     assert_eq!(support::kv::host_reads(&mut client) - before, 0, "keys that were the host's");
 }
+
+#[test]
+fn the_status_tells_of_clients_and_of_the_table() {
+    let service = Service::start(Setup::CARD);
+    let mut client = service.client();
+    assert_eq!(client.ask(&["SET", "a", "1"]).unwrap(), Value::ok());
+    wait_until_the_card_serves(&mut client, &["a"]);
+    wait_until("the status has it", || {
+        // It tells how things were some moments ago.
+        let Some(told) = service.told() else { return false };
+        assert_eq!((told.address.parse().ok(), told.refused), (Some(service.address), 0));
+        assert!(told.table_slots > 0 && told.table_bytes > 0);
+        told.connections >= 1 && told.host_lives >= 1 && told.table_entries >= 1 && told.reads >= 1
+    });
+    assert!(Service::start(Setup::HOST).told().is_none(), "there is no such half");
+}

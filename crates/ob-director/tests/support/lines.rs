@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use ob_offload::{
     Application, Candidate, Candidates, Changes, Cut, FileRead, Hit, Item, Key, ReadBytes, Reason, Reply,
-    ReplyOrder, Requests, Route, Stamp, Standing, Verdict,
+    ReplyOrder, Requests, Route, Stamp, Standing, Terms, Verdict,
 };
 
 #[derive(Default)]
@@ -101,6 +101,10 @@ impl<const BY_ID: bool> Application for Lines<BY_ID> {
                 Cut::Part(1)
             }
         }
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { number: 7, difference: "another number" }
     }
 
     fn glance(&self, bytes: &[u8]) -> Option<Key> {

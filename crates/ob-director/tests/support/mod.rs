@@ -393,7 +393,7 @@ impl<const BY_ID: bool> World<BY_ID> {
 
     pub fn meet(&mut self, stamp: u64, end: u64) {
         self.arrive_host();
-        self.say(&FromHost::Meet { stamp, recovered: Recovered { store: STORE, end } });
+        self.say(&FromHost::Meet { stamp, recovered: Recovered { store: STORE, end }, terms: 7 });
         self.say(&FromHost::File { name: FILE, node: NODE });
     }
 

@@ -457,43 +457,87 @@ impl CardFiles {
         true
     }
 
-    /// Whether a write must wait for somebody who changes a part of one of its blocks; then it is in the queue.
+    /// Whether a write of whole blocks must wait for somebody who changes a part of one of them, or who waits for that himself and
+    /// came before it. Then it stands in line as well: whoever comes later lets it go first, however many they are.
     fn is_locked(&mut self, id: FlightId, range: (u64, u64)) -> bool {
-        let locked =
-            self.locks.iter().any(|lock| lock.flight != id && overlaps((lock.start, lock.end), range));
-        if locked {
-            self.waits.range.push_back(id);
+        if self.locks.is_empty() {
+            return false;
         }
-        locked
+        let index = self.stand_in_line(id, range);
+        let must_wait = self.is_behind(index);
+        if !must_wait {
+            self.leave_line(index);
+        }
+        must_wait
     }
 
-    /// Takes the blocks of a range for one flight; `false` if it must wait, and then it is in the queue.
+    /// Takes the blocks of a range for one flight; `false` if it must wait, and then its lock stands in line.
     fn lock(&mut self, id: FlightId, range: (u64, u64)) -> bool {
-        let (start, end) = range;
-        let mine = |lock: &RangeLock| lock.flight == id && (lock.start, lock.end) == range && !lock.held;
-        let index = self.locks.iter().position(mine).unwrap_or_else(|| {
-            self.locks.push(RangeLock { start, end, flight: id, held: false });
-            self.locks.len() - 1
-        });
-        let earlier = self.locks[..index].iter().any(|lock| overlaps((lock.start, lock.end), range));
-        let busy = self.pieces.iter().any(|piece| match piece {
-            Piece::Direct { range: Some(other), .. } | Piece::Bounced { range: Some(other), .. } => {
-                overlaps(*other, range)
-            }
-            _ => false,
-        });
-        if earlier || busy {
-            self.waits.range.push_back(id);
+        let index = self.stand_in_line(id, range);
+        let busy = || {
+            self.pieces.iter().any(|piece| match piece {
+                Piece::Direct { range: Some(other), .. } | Piece::Bounced { range: Some(other), .. } => {
+                    overlaps(*other, range)
+                }
+                _ => false,
+            })
+        };
+        if self.is_behind(index) || busy() {
             return false;
         }
         self.locks[index].held = true;
         true
     }
 
+    /// The place of a flight in line for its next piece; of others it is the last one if it had none yet. What the piece covers may
+    /// have changed while it stood there: writes of others split the file's map in other places.
+    fn stand_in_line(&mut self, id: FlightId, range: (u64, u64)) -> usize {
+        let (start, end) = range;
+        let Some(index) = self.locks.iter().position(|lock| lock.flight == id && !lock.held) else {
+            self.locks.push(RangeLock { start, end, flight: id, held: false });
+            return self.locks.len() - 1;
+        };
+        let before = self.locks[index].range();
+        if before != range {
+            (self.locks[index].start, self.locks[index].end) = range;
+            self.range_is_free(before);
+        }
+        index
+    }
+
+    /// Whether somebody has some of the blocks that the lock at this place wants, or stands in line for them before it.
+    fn is_behind(&self, index: usize) -> bool {
+        let range = self.locks[index].range();
+        let is_before = |(other, lock): (usize, &RangeLock)| {
+            (other < index || (lock.held && other != index)) && overlaps(lock.range(), range)
+        };
+        self.locks.iter().enumerate().any(is_before)
+    }
+
+    fn leave_line(&mut self, index: usize) {
+        let left = self.locks.remove(index);
+        self.range_is_free(left.range());
+    }
+
     fn unlock(&mut self, id: FlightId, range: (u64, u64)) {
-        let held = |lock: &RangeLock| lock.flight == id && lock.held && (lock.start, lock.end) == range;
+        let held = |lock: &RangeLock| lock.flight == id && lock.held && lock.range() == range;
         if let Some(index) = self.locks.iter().position(held) {
             self.locks.remove(index);
+        }
+    }
+
+    /// Somebody is no longer at these blocks, or in line for them. Only who is first in line for some of them can go on: to wake the
+    /// others would take more time with each of them, and they could be as many as there are requests.
+    fn range_is_free(&mut self, freed: (u64, u64)) {
+        let mut seen: Vec<(u64, u64)> = Vec::new();
+        for lock in self.locks.iter().filter(|lock| overlaps(lock.range(), freed)) {
+            let range = lock.range();
+            if !seen.iter().any(|earlier| overlaps(*earlier, range)) {
+                seen.push(range);
+                if !lock.held {
+                    self.ready.push_back(lock.flight);
+                }
+            }
         }
     }
 
@@ -510,8 +554,8 @@ impl CardFiles {
             _ => None,
         };
         self.piece_done(id, slice.map(|slice| (at, slice)), result);
-        if range.is_some() {
-            self.ready.extend(self.waits.range.drain(..));
+        if let Some(range) = range {
+            self.range_is_free(range);
         }
     }
 
@@ -541,7 +585,7 @@ impl CardFiles {
             if reading {
                 self.unlock(flight, range);
             }
-            self.ready.extend(self.waits.range.drain(..));
+            self.range_is_free(range);
         }
         self.piece_done(flight, slice, result);
         // The bounce buffer went back when the operation was dropped above.
@@ -562,13 +606,14 @@ impl CardFiles {
 
     /// All pieces of a transfer are back.
     fn data_moved(&mut self, id: FlightId) {
-        let wanted = self.locks.len();
-        self.locks.retain(|lock| lock.flight != id || lock.held);
-        if self.locks.len() < wanted {
-            self.ready.extend(self.waits.range.drain(..));
+        while let Some(index) = self.locks.iter().position(|lock| lock.flight == id && !lock.held) {
+            self.leave_line(index);
         }
         let Some(flight) = self.flights.get(id) else { return };
-        let Kind::Write(transfer) = &flight.kind else { return self.answer(id) };
+        let Kind::Write(transfer) = &flight.kind else {
+            let is_gone = flight.error == Some(FileError::NotFound);
+            return if is_gone { self.fail_gone(id) } else { self.answer(id) };
+        };
         let (file, end, len, error) = (transfer.file, transfer.end(), transfer.len, flight.error);
         let Ok(found) = self.tree.file_mut(file) else {
             return self.answer_after(id, self.log.pending(), Err(FileError::NotFound));

@@ -1,10 +1,12 @@
 //! Names and directories: done in memory at once, answered when the log has it.
 
+use std::sync::Arc;
+
 use ob_core::{NodeId, NodeKind};
 use ob_format::files::{FRAME_HEADER_LEN, REMOVE_LEN, node_record_len};
-use ob_wire_link::files::{FileError, entry_len, push_entry};
+use ob_wire_link::files::{FileError, entry_len, path_names, push_entry};
 
-use super::{CardFiles, Draining, FlightId, Ghost, Kind, MetadataOp, Outcome};
+use super::{CardFiles, Draining, FlightId, Ghost, Kind, MetadataOp, Outcome, Unheard};
 use crate::map::Stretch;
 use crate::plant::{self, Bug};
 use crate::tree::{Body, Renaming};
@@ -58,6 +60,9 @@ impl CardFiles {
         if op.changes() && self.frozen && !self.finds(op) {
             return Err(FileError::ReadOnly);
         }
+        if self.frozen && self.is_unsaid(op) {
+            return Err(FileError::ReadOnly);
+        }
         let crowded = self.tree.live_bytes() > self.log.live_max();
         if crowded && op.adds() && !self.finds(op) {
             return Err(FileError::NoSpace);
@@ -84,6 +89,7 @@ impl CardFiles {
                 self.tree.may_remove(node)?;
                 self.may_change(node)?;
                 let sequence = self.log.push_remove(node);
+                self.unheard(node, sequence);
                 self.bury(node, sequence);
                 Ok(Outcome::Done)
             }
@@ -184,7 +190,8 @@ impl CardFiles {
     fn create(&mut self, directory: NodeId, name: &[u8], kind: NodeKind) -> Result<Outcome, FileError> {
         let node = self.log.new_node();
         self.tree.insert(node, directory, name, kind);
-        self.log_node(node);
+        let sequence = self.log_node(node);
+        self.unheard(node, sequence);
         self.node_info(node).map(Outcome::Node).ok_or(FileError::NotFound)
     }
 
@@ -210,14 +217,70 @@ impl CardFiles {
         self.log.reserve(REMOVE_LEN + node_record_len(name.len()));
         if let Some(replaced) = replaced {
             let sequence = self.log.push_remove(replaced);
+            self.unheard(replaced, sequence);
             self.bury(replaced, sequence);
             if plant::is_planted(Bug::RenameInTwoFrames) {
                 self.log.reserve(self.geometry.frame_max() - FRAME_HEADER_LEN);
             }
         }
+        self.unheard(node, self.log.pending());
         self.tree.rename(node, directory, name);
-        self.log_node(node);
+        let sequence = self.log_node(node);
+        self.unheard(node, sequence);
         Ok(Outcome::Done)
+    }
+
+    /// With this frame the name that a node has is given or taken away, or what is told under it becomes less.
+    pub(super) fn unheard(&mut self, node: NodeId, sequence: u64) {
+        if let Some(found) = self.tree.node(node) {
+            let (directory, name) = (found.parent, Arc::clone(&found.name));
+            self.unheard.push_back(Unheard { sequence, directory, name, node });
+        }
+    }
+
+    /// Nothing is told from here on of what the log may not have. There may be thousands of such names, and a path may have as many:
+    /// so they are looked up, and not gone through for each.
+    pub(super) fn leave_unsaid(&mut self) {
+        for Unheard { directory, name, node, .. } in self.unheard.drain(..) {
+            self.unsaid.names.entry(directory).or_default().insert(name);
+            self.unsaid.nodes.insert(node, ());
+            self.unsaid.directories.insert(directory, ());
+            if let Some(found) = self.tree.node(directory) {
+                self.unsaid.above.insert(found.parent, ());
+            }
+        }
+    }
+
+    /// Whether what is asked for hangs on a name that was changed here and not on the device, or would tell of it.
+    fn is_unsaid(&self, op: &MetadataOp) -> bool {
+        let unsaid = &self.unsaid;
+        match op {
+            MetadataOp::Open { base, path, .. } | MetadataOp::Stat { base, path } => {
+                if unsaid.nodes.contains_key(base) {
+                    return true;
+                }
+                let mut at = *base;
+                for name in path_names(path).into_iter().flatten() {
+                    if unsaid.names.get(&at).is_some_and(|names| names.contains(name)) {
+                        return true;
+                    }
+                    // What is behind a name that is not there is not there either.
+                    let Ok(next) = self.tree.find(at, name) else { return false };
+                    at = next;
+                }
+                unsaid.nodes.contains_key(&at) || unsaid.directories.contains_key(&at)
+            }
+            MetadataOp::List { directory, .. } => [&unsaid.nodes, &unsaid.directories, &unsaid.above]
+                .into_iter()
+                .any(|nodes| nodes.contains_key(directory)),
+            MetadataOp::Hold { file } => unsaid.nodes.contains_key(file),
+            // Whatever changes something is refused.
+            MetadataOp::MakeDirectory { .. }
+            | MetadataOp::Remove { .. }
+            | MetadataOp::Rename { .. }
+            | MetadataOp::Space
+            | MetadataOp::LetGo { .. } => false,
+        }
     }
 
     fn list(&self, directory: NodeId, after: &[u8], most: u32) -> Result<Outcome, FileError> {

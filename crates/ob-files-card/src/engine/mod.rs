@@ -20,7 +20,8 @@ mod tidy;
 mod upkeep;
 mod zero;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use ob_core::{Device, DeviceCompletion, DeviceOp, NodeId, RefusedReason, Token};
 use ob_format::files::{Geometry, ROOT, Superblock};
@@ -77,7 +78,11 @@ pub struct CardFiles {
     held: ById<()>,
     /// Those of them whose holder waits for changes that began before.
     draining: ById<Draining>,
-    /// Blocks that are read, changed and written back.
+    /// Names that were changed so recently that the frame which says so is not written; ascending.
+    unheard: VecDeque<Unheard>,
+    /// What is not told any more, because those frames could not be written.
+    unsaid: Unsaid,
+    /// Blocks that are read, changed and written back, and the writes that wait for that: in the order in which they came.
     locks: Vec<RangeLock>,
     flush: Option<FlushInFlight>,
     /// The log may have more room than when somebody was told to wait for it.
@@ -99,7 +104,6 @@ struct Waits {
     segments: VecDeque<FlightId>,
     log: VecDeque<FlightId>,
     bounce: VecDeque<FlightId>,
-    range: VecDeque<FlightId>,
     flush: Vec<FlightId>,
     /// For a file that another flight has for itself.
     file: ById<VecDeque<FlightId>>,
@@ -118,6 +122,28 @@ struct Ghost {
     in_flight: u32,
 }
 
+/// A name that a node has had or was given, or whose file became shorter. If the frame cannot be written, nobody here knows whether
+/// that is so: who wanted it was told that it is not, and the device may say otherwise.
+struct Unheard {
+    sequence: u64,
+    directory: NodeId,
+    name: Arc<[u8]>,
+    node: NodeId,
+}
+
+/// What became of the names in [`Unheard`] when the card froze.
+#[derive(Default)]
+struct Unsaid {
+    /// Names, by their directory.
+    names: ById<BTreeSet<Arc<[u8]>>>,
+    /// The nodes that had or have them.
+    nodes: ById<()>,
+    /// Their directories: how many entries they have is not known.
+    directories: ById<()>,
+    /// The directories of those, whose lists would tell of that.
+    above: ById<()>,
+}
+
 /// A file that is held as soon as nothing changes it any more.
 struct Draining {
     /// Who is to hold it.
@@ -131,6 +157,12 @@ struct RangeLock {
     end: u64,
     flight: FlightId,
     held: bool,
+}
+
+impl RangeLock {
+    fn range(&self) -> (u64, u64) {
+        (self.start, self.end)
+    }
 }
 
 struct FlushInFlight {
@@ -267,6 +299,8 @@ impl CardFiles {
             exclusive: HashMap::default(),
             held: HashMap::default(),
             draining: HashMap::default(),
+            unheard: VecDeque::new(),
+            unsaid: Unsaid::default(),
             locks: Vec::new(),
             flush: None,
             log_eased: false,
@@ -520,8 +554,10 @@ impl CardFiles {
         }
         if self.frozen && sequence > self.log.written() {
             // What was to be changed is not on the device and will not be. What was only looked at is told all the same.
-            if !matches!(flight.kind, Kind::Metadata(_)) {
-                flight.error.get_or_insert(FileError::ReadOnly);
+            let is_unsaid = flight.file().is_some_and(|file| self.unsaid.nodes.contains_key(&file));
+            // A file that is not found because its removal was refused is there.
+            if !matches!(flight.kind, Kind::Metadata(_)) && (flight.error.is_none() || is_unsaid) {
+                flight.error = Some(FileError::ReadOnly);
             }
             return self.answer(id);
         }
@@ -542,13 +578,7 @@ impl CardFiles {
             Kind::Write(transfer) => transfer.durability,
             _ => Durability::Unasked,
         };
-        let Ok(found) = self.tree.file_mut(file) else {
-            // A loss of power may bring it back, and then what was written durably must be in it.
-            return match durability {
-                Durability::Unasked => self.answer(id),
-                Durability::Pieces | Durability::Flush => self.wait_flush(id),
-            };
-        };
+        let Ok(found) = self.tree.file_mut(file) else { return self.fail_gone(id) };
         match &flight.kind {
             Kind::Write(transfer) => {
                 // Others may have moved the end on; what is written up to here is what readers may see.
@@ -588,6 +618,21 @@ impl CardFiles {
             flight.stage = Stage::Flushing;
             self.waits.flush.push(id);
         }
+    }
+
+    /// What a flight waited for is durable.
+    fn flushed(&mut self, id: FlightId) {
+        let file = self.flights.get(id).and_then(Flight::file);
+        if file.is_some_and(|file| self.tree.file(file).is_err()) {
+            self.fail_gone(id);
+        } else {
+            self.answer(id);
+        }
+    }
+
+    /// Ends a flight whose file is gone. It is not told so before the removal is on the device, not even by the size of what is left.
+    fn fail_gone(&mut self, id: FlightId) {
+        self.answer_after(id, self.log.pending(), Err(FileError::NotFound));
     }
 
     fn fail(&mut self, id: FlightId, error: FileError) {

@@ -93,7 +93,7 @@ impl CardFiles {
         if flight.stage != Stage::Draining {
             return;
         }
-        let Ok(found) = self.tree.file(file) else { return self.fail(id, FileError::NotFound) };
+        let Ok(found) = self.tree.file(file) else { return self.fail_gone(id) };
         if found.in_flight > 1 {
             return;
         }
@@ -131,6 +131,7 @@ impl CardFiles {
             found.garbage = has_remains(found, segment_len);
             found.taken_away = sequence;
         }
+        self.unheard(file, sequence);
         self.answer_after(id, sequence, Ok(Outcome::Done));
     }
 
@@ -232,7 +233,7 @@ impl CardFiles {
                 let Ok(size) = self.tree.file(file).map(|file| file.size) else {
                     drop(from);
                     self.ready.extend(self.waits.bounce.drain(..));
-                    return self.fail(id, FileError::NotFound);
+                    return self.fail_gone(id);
                 };
                 from[(size % u64::from(self.geometry.block_len)) as usize..].fill(0);
                 let op = DeviceOp::Write { offset, from, durable: false };

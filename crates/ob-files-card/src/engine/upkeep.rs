@@ -122,6 +122,7 @@ impl CardFiles {
         }
         self.counts.frames += 1;
         self.log.frame_written(sequence);
+        while self.unheard.pop_front_if(|unheard| unheard.sequence <= sequence).is_some() {}
         self.log_eased = true;
         while let Some((wanted, id)) = self.waits.written.front().copied()
             && wanted <= sequence
@@ -148,7 +149,7 @@ impl CardFiles {
         for id in flush.flights {
             match self.flights.get(id).map(|flight| flight.stage) {
                 Some(Stage::Tidying(_)) => self.tidy_flushed(id),
-                Some(Stage::Flushing) => self.answer(id),
+                Some(Stage::Flushing) => self.flushed(id),
                 _ => {}
             }
         }
@@ -208,6 +209,7 @@ impl CardFiles {
             "{what} could not be written ({error}): files are read-only until the card is started again"
         );
         self.frozen = true;
+        self.leave_unsaid();
         let mut stopped: Vec<_> = self.waits.written.drain(..).map(|(_, id)| id).collect();
         stopped.extend(self.waits.log.drain(..).chain(self.waits.segments.drain(..)));
         stopped.append(&mut self.waits.flush);

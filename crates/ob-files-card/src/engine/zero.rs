@@ -91,7 +91,7 @@ impl CardFiles {
         if self.frozen {
             return self.fail(id, FileError::ReadOnly);
         }
-        let Ok(found) = self.tree.file(file) else { return self.fail(id, FileError::NotFound) };
+        let Ok(found) = self.tree.file(file) else { return self.fail_gone(id) };
         if stage == Stage::Draining {
             if found.in_flight > 1 {
                 return;
@@ -168,16 +168,15 @@ impl CardFiles {
         let Some(Kind::Zero(range)) = self.flights.get_mut(id).map(|flight| &mut flight.kind) else { return };
         let (file, edge) = (range.file, range.edges.front().copied());
         range.is_out = false;
-        let error = match (result, self.tree.file(file)) {
-            (Err(error), _) => Some(error_of(error)),
-            // A file that is gone may come back with a loss of power: nothing more of it is zeroed.
-            (Ok(()), Err(error)) => Some(error),
-            (Ok(()), Ok(_)) => None,
-        };
-        if let Some(error) = error {
+        // A file that is gone may come back with a loss of power: nothing more of it is zeroed.
+        let is_gone = self.tree.file(file).is_err();
+        if result.is_err() || is_gone {
             drop(op);
             self.ready.extend(self.waits.bounce.drain(..));
-            return self.fail(id, error);
+            return match result {
+                Err(error) => self.fail(id, error_of(error)),
+                Ok(()) => self.fail_gone(id),
+            };
         }
         if let (DeviceOp::Read { offset, into }, Some(Edge::Part { start, end, .. })) = (op, edge) {
             let mut from = into;
@@ -196,7 +195,7 @@ impl CardFiles {
         loop {
             let Some(Kind::Zero(range)) = self.flights.get(id).map(|flight| &flight.kind) else { return };
             let holes = range.holes.clone();
-            let Ok(found) = self.tree.file(file) else { return self.fail(id, FileError::NotFound) };
+            let Ok(found) = self.tree.file(file) else { return self.fail_gone(id) };
             if holes.is_empty() || found.map.end() <= holes.start {
                 let sequence = found.sequence;
                 return self.answer_after(id, sequence, Ok(Outcome::Done));

@@ -217,7 +217,12 @@ impl House {
 
     /// A group that has not said hello; its index.
     pub(crate) fn open(&mut self, request: u32, response: u32) -> usize {
-        let key = GroupKey { attachment: AttachmentId(7), group: GroupId(self.next_group) };
+        self.open_for(AttachmentId(7), request, response)
+    }
+
+    /// The same, of this host.
+    pub(crate) fn open_for(&mut self, attachment: AttachmentId, request: u32, response: u32) -> usize {
+        let key = GroupKey { attachment, group: GroupId(self.next_group) };
         self.next_group += 1;
         self.service.open(key, FILES_SERVICE).unwrap();
         self.groups.push(RingGroup::new(key, request, response));

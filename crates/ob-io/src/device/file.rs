@@ -1,5 +1,6 @@
 //! A file or raw block device, read and written through the reactor's ring.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Refused, Token};
@@ -79,13 +80,25 @@ impl FileDevice {
         self.memory_align
     }
 
-    /// Gives the file another length, rounded down to whole blocks. A block device has the length that it has.
+    /// Another length for the file, rounded down to whole blocks. A block device has the length that it has. Nothing changes
+    /// before [`Resize::run`], and nobody reaches more or less of the file before [`FileDevice::resized`].
     ///
-    /// Operations in flight beyond a shorter end may make the file longer again; nobody reaches what they leave there, and
-    /// whoever opens the file next should find it cut once more.
-    pub fn resize(&mut self, len: u64) -> std::io::Result<()> {
-        self.info = self.handle.resize_device(self.index, len)?;
-        Ok(())
+    /// Operations in flight beyond a shorter end would make the file longer again: they have to be over before it runs, and
+    /// none may be submitted until it has. For any length the same holds of flushes and durable writes: of lost writes the kernel
+    /// tells but one of those that ask at the same time.
+    pub fn resize(&self, len: u64) -> std::io::Result<Resize> {
+        let (file, len) = self.handle.resize_device(self.index, len)?;
+        Ok(Resize { file, len })
+    }
+
+    /// The file has another length now, or why not: see [`FileDevice::resize`].
+    ///
+    /// One that could not be made durable is a flush that failed: writes may be lost, and the kernel will not say so again.
+    pub fn resized(&mut self, outcome: ResizeOutcome) -> std::io::Result<()> {
+        let ResizeOutcome { len, done, is_flush_failed } = outcome;
+        self.info.capacity = len - len % u64::from(self.info.block_len);
+        self.handle.device_resized(self.index, self.info.capacity, is_flush_failed);
+        done
     }
 
     fn adopt(
@@ -101,6 +114,51 @@ impl FileDevice {
         let index =
             handle.add_device(device).map_err(|reason| OpenError::Reactor { path: path.into(), reason })?;
         Ok(Self { handle: handle.clone(), index, info, memory_align, direct })
+    }
+}
+
+/// A file's new length, on its way to a thread that may wait: a file system takes its time to give much space back, and waits
+/// for what is in flight there.
+#[derive(Debug)]
+#[must_use = "nothing changes before it is run"]
+pub struct Resize {
+    file: OwnedFd,
+    len: u64,
+}
+
+impl Resize {
+    /// Gives the file its length, and makes that durable. [`FileDevice::resized`] is to hear of it.
+    pub fn run(&self) -> ResizeOutcome {
+        self.run_with(|file| rustix::fs::fsync(file))
+    }
+
+    fn run_with(&self, sync: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>) -> ResizeOutcome {
+        let cut = rustix::fs::ftruncate(&self.file, self.len);
+        let synced = cut.map(|()| sync(&self.file));
+        let found = rustix::fs::fstat(&self.file).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+        ResizeOutcome {
+            len: found.unwrap_or(self.len),
+            is_flush_failed: matches!(synced, Ok(Err(_))),
+            done: synced.flatten().map_err(Into::into),
+        }
+    }
+}
+
+/// How a resize went.
+#[derive(Debug)]
+#[must_use = "the device has to hear of it"]
+pub struct ResizeOutcome {
+    /// The file's length, which may be the new one though it failed.
+    len: u64,
+    done: std::io::Result<()>,
+    /// The file got its length, and was not made durable.
+    is_flush_failed: bool,
+}
+
+impl ResizeOutcome {
+    /// A resize that never ran, of a file that still has this length.
+    pub fn not_run(len: u64, error: std::io::Error) -> Self {
+        Self { len, done: Err(error), is_flush_failed: false }
     }
 }
 
@@ -148,14 +206,54 @@ mod tests {
                 }
             }
         };
+        // As another thread would, which may wait for it.
+        let resize = |device: &mut FileDevice, len: u64| {
+            let resize = device.resize(len).unwrap();
+            let outcome = std::thread::spawn(move || resize.run()).join().unwrap();
+            device.resized(outcome).unwrap();
+        };
         assert_eq!(discard(&mut device, 1 << 20), Err(DeviceError::OutOfRange));
-        device.resize((2 << 20) + 100).unwrap();
+        resize(&mut device, (2 << 20) + 100);
         assert_eq!(device.info().capacity, 2 << 20);
         assert_eq!(discard(&mut device, 1 << 20), Ok(()));
-        device.resize(1 << 20).unwrap();
+        resize(&mut device, 1 << 20);
         assert_eq!(discard(&mut device, 1 << 20), Err(DeviceError::OutOfRange));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
         assert!(device.resize(100).is_err(), "at least one block is left");
+    }
+
+    #[test]
+    fn a_resize_that_could_not_be_made_durable_is_a_flush_that_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let (handle, options) = (reactor.handle(), FileDeviceOptions::default());
+        let mut device = FileDevice::create(&handle, &path, 1 << 20, Space::Sparse, &options).unwrap();
+        let resize = device.resize(2 << 20).unwrap();
+        // The only time that the kernel tells of writes that it has lost.
+        let outcome = resize.run_with(|_| Err(rustix::io::Errno::IO));
+        assert!(device.resized(outcome).is_err());
+        assert_eq!(device.info().capacity, 2 << 20, "it has its length");
+        let from = Pool::new(4096, 1).take().unwrap();
+        for op in [DeviceOp::Flush, DeviceOp::Write { offset: 0, from, durable: true }] {
+            device.submit(Token(1), op).unwrap();
+            let result = device.poll().map(|completion| completion.result);
+            assert_eq!(result, Some(Err(DeviceError::Io)), "no later one can be believed");
+        }
+    }
+
+    #[test]
+    fn a_resize_that_was_refused_says_nothing_of_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let (handle, options) = (reactor.handle(), FileDeviceOptions::default());
+        let mut device = FileDevice::create(&handle, &path, 1 << 20, Space::Sparse, &options).unwrap();
+        let resize = device.resize(u64::MAX).unwrap();
+        assert!(device.resized(resize.run()).is_err(), "no file is that long");
+        assert_eq!(device.info().capacity, 1 << 20);
+        device.submit(Token(1), DeviceOp::Flush).unwrap();
+        assert!(device.poll().is_none(), "the kernel is asked");
     }
 
     #[test]

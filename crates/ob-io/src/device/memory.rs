@@ -42,13 +42,6 @@ impl MemoryDevice {
         }
     }
 
-    /// The same, saying that completed writes may be lost until a flush (it loses none; wrap it in a
-    /// [`super::FaultyDevice`] for that).
-    pub fn with_volatile_cache(mut self, volatile_cache: bool) -> Self {
-        self.info.volatile_cache = volatile_cache;
-        self
-    }
-
     /// The same, with room for `depth` operations that are submitted and not yet polled.
     pub fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth.max(1);

@@ -20,7 +20,7 @@ mod watches;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -253,8 +253,12 @@ impl Handle {
         operations.orphan_device(ring, device);
     }
 
-    pub(crate) fn resize_device(&self, device: u32, len: u64) -> std::io::Result<ob_core::DeviceInfo> {
+    pub(crate) fn resize_device(&self, device: u32, len: u64) -> std::io::Result<(OwnedFd, u64)> {
         self.core.borrow_mut().operations.resize_device(device, len)
+    }
+
+    pub(crate) fn device_resized(&self, device: u32, len: u64, is_flush_failed: bool) {
+        self.core.borrow_mut().operations.device_resized(device, len, is_flush_failed);
     }
 
     pub(crate) fn submit(&self, device: u32, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {

@@ -123,8 +123,8 @@ impl Operations {
         Ok(index as u32)
     }
 
-    /// Gives a device's file another length.
-    pub(super) fn resize_device(&mut self, index: u32, len: u64) -> std::io::Result<DeviceInfo> {
+    /// A device's file, for another thread to give it this length, in whole blocks.
+    pub(super) fn resize_device(&mut self, index: u32, len: u64) -> std::io::Result<(OwnedFd, u64)> {
         let invalid = |text: &str| std::io::Error::new(std::io::ErrorKind::InvalidInput, text.to_owned());
         let slot = self.devices[index as usize].as_mut().ok_or_else(|| invalid("the device is gone"))?;
         let device = &mut slot.device;
@@ -136,9 +136,18 @@ impl Operations {
         if len == 0 {
             return Err(invalid("a device has at least one block"));
         }
-        rustix::fs::ftruncate(&device.file, len)?;
-        device.info.capacity = len;
-        Ok(device.info)
+        Ok((device.file.try_clone()?, len))
+    }
+
+    /// A device's file has another length now, and what was written there may not have been made durable with it.
+    pub(super) fn device_resized(&mut self, index: u32, len: u64, is_flush_failed: bool) {
+        if let Some(slot) = self.devices[index as usize].as_mut() {
+            slot.device.info.capacity = len;
+            if is_flush_failed {
+                tracing::error!("a device failed to make its length durable; it will not be trusted again");
+                slot.flush_failed = true;
+            }
+        }
     }
 
     /// The device's owner is gone.

@@ -12,7 +12,7 @@ mod tests;
 use ob_format::kv::{GroupHeader, Item, RECORD_HEADER_LEN, Record, RecordPlace};
 use ob_offload::{
     Application, Candidate, Candidates, Changes, Cut, FileRead, Hit, Key, ReadBytes, Reason, Reply,
-    ReplyOrder, Requests, Route, Stamp, Standing, Verdict,
+    ReplyOrder, Requests, Route, Stamp, Standing, Terms, Verdict,
 };
 
 use crate::command::{Command, Effect, Outline};
@@ -242,6 +242,11 @@ impl Application for KvApplication {
             candidates.ends_at(header.address + header.length as u64);
             at += header.length;
         }
+    }
+
+    fn terms(&self) -> Terms {
+        let difference = "[kv] password is set for one half, and not for the other; it has to be the same in the configuration of both";
+        Terms { number: crate::terms(self.needs_password), difference }
     }
 
     fn unavailable(&self, _id: u64, was_forwarded: bool, reply: &mut Vec<u8>) {

@@ -3,6 +3,8 @@
 use ob_format::kv::{GroupWriter, Origin};
 
 use super::*;
+use crate::host::Service;
+use crate::store::{Config, Store};
 
 const ADMITTED: Standing = Standing(2);
 const STORE: [u8; 16] = *b"the secret store";
@@ -156,4 +158,20 @@ fn clients_for_whom_there_is_no_room_are_told_so_as_redis_does() {
     let mut reply = Vec::new();
     KvApplication::default().full(&mut reply);
     assert_eq!(reply, b"-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn a_host_and_a_card_agree_whether_there_is_a_password() {
+    let card = |needs_password| KvApplication { needs_password, ..KvApplication::default() };
+    let store = |password: Option<&str>| {
+        let password = password.map(str::to_owned);
+        Service::terms(&Store::create(Config { password, ..Config::default() }))
+    };
+    assert_eq!(card(true).terms().number, store(Some("secret")));
+    assert_eq!(card(false).terms().number, store(None));
+    assert_ne!(card(true).terms().number, store(None));
+    // For such a card's strangers nothing is invalidated: a host without a password would change keys for them all the same.
+    let mut requests = Requests::default();
+    card(true).predicate(b"set a 1\n", Standing::NONE, &mut requests);
+    assert_eq!(requests.get(0).unwrap().route, host(Reason::NotAdmitted, Changes::Nothing, false));
 }

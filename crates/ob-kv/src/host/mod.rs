@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use ob_core::{ConnectionId, NodeId};
+use ob_core::{ConnectionId, NodeId, Now};
 use ob_format::kv::Item;
 use ob_wire_link::stream::{
     CREDIT_LEN, ENTRY_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
@@ -39,7 +39,7 @@ pub trait Service {
     /// Does what a request asks for, in the order of stamps; the answer may come later.
     fn request(
         &mut self,
-        now_ms: u64,
+        now: Now,
         connection: ConnectionId,
         stamp: u64,
         session: &mut Self::Session,
@@ -74,6 +74,11 @@ pub trait Service {
 
     /// What it has recovered.
     fn recovered(&self) -> Recovered;
+
+    /// On which terms it serves: what the card has to have in common with it.
+    fn terms(&self) -> u32 {
+        0
+    }
 
     /// A life of the stream begins: no request that was made before, and not applied, ever will be.
     fn begins(&mut self, stamp: u64);
@@ -325,11 +330,11 @@ impl<S: Service> HostStream<S> {
     ///
     /// # Errors
     /// When it cannot say that; then the group is to be closed.
-    pub fn received(&mut self, now_ms: u64, frame: &FromCard<'_>) -> Result<(), HostFault> {
+    pub fn received(&mut self, now: Now, frame: &FromCard<'_>) -> Result<(), HostFault> {
         match (self.state, frame) {
             (State::Met, FromCard::Begin { stamp }) => self.begins(*stamp),
             (State::Running, FromCard::Opened { connection, address }) => self.opened(*connection, *address),
-            (State::Running, FromCard::Request(fragment)) => self.fragment(now_ms, fragment),
+            (State::Running, FromCard::Request(fragment)) => self.fragment(now, fragment),
             (State::Running, FromCard::Closed { connection }) => self.closed(*connection),
             (State::Running, FromCard::Credit { connection, length }) => self.credit(*connection, *length),
             (State::Running, FromCard::Named { count }) => self.heard(*count),
@@ -375,7 +380,7 @@ impl<S: Service> HostStream<S> {
         Ok(())
     }
 
-    fn fragment(&mut self, now_ms: u64, fragment: &Fragment<'_>) -> Result<(), HostFault> {
+    fn fragment(&mut self, now: Now, fragment: &Fragment<'_>) -> Result<(), HostFault> {
         let connection = fragment.connection;
         if fragment.is_last() {
             if fragment.stamp <= self.last_stamp {
@@ -406,7 +411,7 @@ impl<S: Service> HostStream<S> {
         };
         self.counts.requests += 1;
         client.asked.push_back(fragment.stamp);
-        self.service.request(now_ms, connection, fragment.stamp, &mut client.session, request);
+        self.service.request(now, connection, fragment.stamp, &mut client.session, request);
         let standing = S::standing(&client.session);
         if standing != client.standing {
             client.standing = standing;
@@ -458,7 +463,7 @@ impl<S: Service> HostStream<S> {
             State::Silent if !self.service.is_ready() => true,
             State::Silent => {
                 let (stamp, recovered) = (self.service.greatest_stamp(), self.service.recovered());
-                if say(&FromHost::Meet { stamp, recovered }) {
+                if say(&FromHost::Meet { stamp, recovered, terms: self.service.terms() }) {
                     self.state = State::Met;
                 }
                 true
@@ -662,12 +667,13 @@ impl<Session> Client<Session> {
                 offset,
                 bytes: &rest[..len],
             };
-            let due = self.standings.iter().position(|(of, _)| *of == stamp && fragment.is_last());
-            if let Some((_, word)) = due.and_then(|index| self.standings.get(index).copied()) {
+            // They are in the order of stamps, as replies are.
+            let due = self.standings.front().filter(|(of, _)| *of == stamp && fragment.is_last());
+            if let Some(&(_, word)) = due {
                 if !say(&FromHost::Standing { connection, stamp, word }) {
                     return Outcome::Full;
                 }
-                self.standings.retain(|(of, _)| *of != stamp);
+                self.standings.pop_front();
             }
             if fragment.is_last() && answer.closes {
                 if !say(&FromHost::Close { connection, stamp }) {

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use ob_core::ConnectionId;
+use ob_core::{ConnectionId, Now};
 use ob_format::kv::Item;
 use ob_wire_link::stream::Recovered;
 
 use super::{Answer, Service};
 use crate::resp::Request;
 use crate::store::{self, Attestation, Session, Store};
+use crate::terms;
 
 impl Service for Store {
     type Session = Session;
@@ -21,7 +22,7 @@ impl Service for Store {
 
     fn request(
         &mut self,
-        now_ms: u64,
+        now: Now,
         connection: ConnectionId,
         stamp: u64,
         session: &mut Session,
@@ -30,7 +31,7 @@ impl Service for Store {
         let line = (!request.starts_with(b"*")).then(|| Request::of_line(request).ok()).flatten();
         // A card forwards what it has cut. Bytes of another one that make no request are one without a command.
         let request = line.unwrap_or_else(|| Request::new(request));
-        self.apply(now_ms, stamp, connection.0, session, &request);
+        self.apply(now, stamp, connection.0, session, &request);
     }
 
     fn standing(session: &Session) -> u32 {
@@ -72,6 +73,10 @@ impl Service for Store {
 
     fn recovered(&self) -> Recovered {
         Recovered { store: self.name(), end: self.settled() }
+    }
+
+    fn terms(&self) -> u32 {
+        terms(self.needs_password())
     }
 
     /// Whichever half has had a new life, the card's table may have less than it could.

@@ -38,7 +38,7 @@ impl Service for Echo {
         self.gone.push(connection);
     }
 
-    fn request(&mut self, _: u64, connection: ConnectionId, stamp: u64, session: &mut u32, request: &[u8]) {
+    fn request(&mut self, _: Now, connection: ConnectionId, stamp: u64, session: &mut u32, request: &[u8]) {
         if request.starts_with(b"hello") {
             *session = 3;
         }
@@ -124,9 +124,9 @@ fn said(stream: &mut HostStream<Echo>) -> Vec<String> {
 fn running(limits: HostLimits) -> HostStream<Echo> {
     let mut stream = HostStream::new(Echo::default(), limits);
     assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
-    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 10 }).unwrap();
     for connection in [ONE, TWO] {
-        stream.received(0, &FromCard::Opened { connection, address: address() }).unwrap();
+        stream.received(Now::default(), &FromCard::Opened { connection, address: address() }).unwrap();
     }
     stream
 }
@@ -138,7 +138,10 @@ fn request(
     bytes: &[u8],
 ) -> Result<(), HostFault> {
     let length = bytes.len() as u32;
-    stream.received(0, &FromCard::Request(Fragment { connection, stamp, length, offset: 0, bytes }))
+    stream.received(
+        Now::default(),
+        &FromCard::Request(Fragment { connection, stamp, length, offset: 0, bytes }),
+    )
 }
 
 #[test]
@@ -154,7 +157,7 @@ fn a_long_reply_does_not_use_up_the_credit_of_a_slow_one_before_it() {
     assert_eq!(replies[0], "reply 1 10: 0+4 of 4");
     assert_eq!(replies.len(), 1 + CREDIT_LEN as usize / FRAGMENT_LEN);
     assert_eq!(replies[4], format!("reply 1 11: {}+{} of {CREDIT_LEN}", 3 * FRAGMENT_LEN, FRAGMENT_LEN - 4));
-    stream.received(0, &FromCard::Credit { connection: ONE, length: 4 }).unwrap();
+    stream.received(Now::default(), &FromCard::Credit { connection: ONE, length: 4 }).unwrap();
     assert_eq!(said(&mut stream), [format!("reply 1 11: {}+4 of {CREDIT_LEN}", CREDIT_LEN - 4)]);
 }
 
@@ -164,8 +167,8 @@ fn an_answer_of_an_earlier_life_is_told_to_nobody() {
     request(&mut stream, ONE, 10, b"slow").unwrap();
     stream.ended();
     assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
-    stream.received(0, &FromCard::Begin { stamp: 20 }).unwrap();
-    stream.received(0, &FromCard::Opened { connection: ONE, address: address() }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 20 }).unwrap();
+    stream.received(Now::default(), &FromCard::Opened { connection: ONE, address: address() }).unwrap();
     request(&mut stream, ONE, 21, b"new").unwrap();
     let slow = std::mem::take(&mut stream.service_mut().slow);
     stream.service_mut().answers.extend(slow);
@@ -185,7 +188,7 @@ fn answers_of_an_earlier_life_leave_room_for_the_meeting() {
     assert!(!stream.has_room());
     assert_eq!(said(&mut stream).len(), 1, "the host meets the card");
     assert!(stream.has_room(), "whoever drives it would not hear how the stream begins");
-    stream.received(0, &FromCard::Begin { stamp: 20 }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 20 }).unwrap();
     assert!(stream.is_running());
     assert_eq!(said(&mut stream), [] as [&str; 0]);
 }
@@ -208,7 +211,7 @@ fn requests_are_applied_and_answered() {
         ]
     );
     assert_eq!(said(&mut stream), [""; 0]);
-    stream.received(0, &FromCard::Closed { connection: ONE }).unwrap();
+    stream.received(Now::default(), &FromCard::Closed { connection: ONE }).unwrap();
     assert_eq!((stream.clients(), &stream.service().gone), (1, &vec![ONE]));
     assert_eq!(request(&mut stream, ONE, 14, b"get"), Err(HostFault::Connection(ONE)));
 }
@@ -246,37 +249,41 @@ fn fragments_are_put_together_and_others_pass_between_them() {
         let bytes = &long[offset..offset + len];
         FromCard::Request(Fragment { connection: ONE, stamp, length: 10, offset: offset as u32, bytes })
     };
-    stream.received(0, &part(0, 4, 0)).unwrap();
+    stream.received(Now::default(), &part(0, 4, 0)).unwrap();
     request(&mut stream, TWO, 10, b"get").unwrap();
-    stream.received(0, &part(4, 4, 0)).unwrap();
-    stream.received(0, &part(8, 2, 11)).unwrap();
+    stream.received(Now::default(), &part(4, 4, 0)).unwrap();
+    stream.received(Now::default(), &part(8, 2, 11)).unwrap();
     assert_eq!(stream.service().applied, [(10, b"get".to_vec()), (11, long.clone())]);
-    stream.received(0, &part(0, 4, 0)).unwrap();
-    assert_eq!(stream.received(0, &part(5, 4, 0)), Err(HostFault::Fragment(ONE)), "one is missing");
+    stream.received(Now::default(), &part(0, 4, 0)).unwrap();
+    assert_eq!(
+        stream.received(Now::default(), &part(5, 4, 0)),
+        Err(HostFault::Fragment(ONE)),
+        "one is missing"
+    );
     let other = Fragment { connection: ONE, stamp: 0, length: 11, offset: 4, bytes: &long[..4] };
     assert_eq!(
-        stream.received(0, &FromCard::Request(other)),
+        stream.received(Now::default(), &FromCard::Request(other)),
         Err(HostFault::Fragment(ONE)),
         "another length"
     );
     let mut small = running(HostLimits { request_len: 9, ..HostLimits::default() });
-    assert_eq!(small.received(0, &part(0, 4, 0)), Err(HostFault::Fragment(ONE)), "too long");
+    assert_eq!(small.received(Now::default(), &part(0, 4, 0)), Err(HostFault::Fragment(ONE)), "too long");
 }
 
 #[test]
 fn the_card_keeps_to_the_order() {
     let mut stream = HostStream::new(Echo { greatest: 5, ..Echo::default() }, HostLimits::default());
     let begin = |stamp| FromCard::Begin { stamp };
-    assert_eq!(stream.received(0, &begin(6)), Err(HostFault::Meeting), "the host speaks first");
+    assert_eq!(stream.received(Now::default(), &begin(6)), Err(HostFault::Meeting), "the host speaks first");
     said(&mut stream);
     let opened = FromCard::Opened { connection: ONE, address: address() };
-    assert_eq!(stream.received(0, &opened), Err(HostFault::Meeting));
-    assert_eq!(stream.received(0, &begin(5)), Err(HostFault::Stamp(5)), "an old stamp");
-    stream.received(0, &begin(6)).unwrap();
+    assert_eq!(stream.received(Now::default(), &opened), Err(HostFault::Meeting));
+    assert_eq!(stream.received(Now::default(), &begin(5)), Err(HostFault::Stamp(5)), "an old stamp");
+    stream.received(Now::default(), &begin(6)).unwrap();
     assert_eq!(stream.service().begun, [6]);
-    assert_eq!(stream.received(0, &begin(7)), Err(HostFault::Meeting), "once");
-    stream.received(0, &opened).unwrap();
-    assert_eq!(stream.received(0, &opened), Err(HostFault::Connection(ONE)), "twice");
+    assert_eq!(stream.received(Now::default(), &begin(7)), Err(HostFault::Meeting), "once");
+    stream.received(Now::default(), &opened).unwrap();
+    assert_eq!(stream.received(Now::default(), &opened), Err(HostFault::Connection(ONE)), "twice");
     request(&mut stream, ONE, 8, b"get").unwrap();
     assert_eq!(request(&mut stream, ONE, 8, b"get"), Err(HostFault::Stamp(8)));
     assert_eq!(request(&mut stream, ONE, 7, b"get"), Err(HostFault::Stamp(7)));
@@ -294,7 +301,7 @@ fn replies_wait_for_credit_and_a_client_that_takes_none_is_closed() {
     let frames = said(&mut stream);
     assert_eq!(frames.iter().filter(|frame| frame.starts_with("reply 1 10")).count(), 4, "{frames:?}");
     assert!(frames.contains(&"reply 2 11: 0+3 of 3".to_owned()), "the other one is not held up");
-    stream.received(0, &FromCard::Credit { connection: ONE, length: 1000 }).unwrap();
+    stream.received(Now::default(), &FromCard::Credit { connection: ONE, length: 1000 }).unwrap();
     assert_eq!(said(&mut stream), ["reply 1 10: 262144+1000 of 300000"]);
     for stamp in 12..20 {
         request(&mut stream, ONE, stamp, &long).unwrap();
@@ -316,12 +323,12 @@ fn files_and_the_settled_log_are_told_in_each_life() {
         ["File { name: 1, node: node 11 }", "File { name: 2, node: node 22 }", "Settled { address: 4096 }"];
     for life in 1..3 {
         assert_eq!(said(&mut stream).len(), 1);
-        stream.received(0, &FromCard::Begin { stamp: life }).unwrap();
+        stream.received(Now::default(), &FromCard::Begin { stamp: life }).unwrap();
         assert_eq!(said(&mut stream), told);
         stream.ended();
     }
     said(&mut stream);
-    stream.received(0, &FromCard::Begin { stamp: 3 }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 3 }).unwrap();
     stream.forget_file(1);
     stream.forget_file(9);
     assert_eq!(said(&mut stream), ["File { name: 2, node: node 22 }", "FileGone { name: 1 }", told[2]]);
@@ -333,12 +340,12 @@ fn files_are_written_to_when_the_card_knows_them() {
     stream.name_file(1, NodeId(11));
     assert!(stream.may_write(), "there is nobody to wait for");
     said(&mut stream);
-    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 10 }).unwrap();
     assert!(!stream.may_write(), "it is not said yet");
     said(&mut stream);
     assert!(!stream.may_write(), "it is not heard yet");
-    assert_eq!(stream.received(0, &FromCard::Named { count: 2 }), Err(HostFault::Named(2)));
-    stream.received(0, &FromCard::Named { count: 1 }).unwrap();
+    assert_eq!(stream.received(Now::default(), &FromCard::Named { count: 2 }), Err(HostFault::Named(2)));
+    stream.received(Now::default(), &FromCard::Named { count: 1 }).unwrap();
     assert!(stream.may_write());
     for name in [2, 3] {
         stream.name_file(name, NodeId(22));
@@ -346,9 +353,9 @@ fn files_are_written_to_when_the_card_knows_them() {
     stream.forget_file(3);
     said(&mut stream);
     assert!(!stream.may_write());
-    stream.received(0, &FromCard::Named { count: 2 }).unwrap();
+    stream.received(Now::default(), &FromCard::Named { count: 2 }).unwrap();
     assert!(stream.may_write(), "what is gone before it was said is not waited for");
-    assert_eq!(stream.received(0, &FromCard::Named { count: 1 }), Err(HostFault::Named(1)));
+    assert_eq!(stream.received(Now::default(), &FromCard::Named { count: 1 }), Err(HostFault::Named(1)));
 
     stream.name_file(4, NodeId(44));
     assert!(!stream.may_write());
@@ -377,8 +384,8 @@ fn what_is_attested_by_itself_is_said_whatever_the_room() {
 fn the_card_is_told_the_time_before_replies_that_were_made_much_later() {
     let mut stream = HostStream::new(Echo::default(), HostLimits::default());
     said(&mut stream);
-    stream.received(0, &FromCard::Begin { stamp: 10 }).unwrap();
-    stream.received(0, &FromCard::Opened { connection: ONE, address: address() }).unwrap();
+    stream.received(Now::default(), &FromCard::Begin { stamp: 10 }).unwrap();
+    stream.received(Now::default(), &FromCard::Opened { connection: ONE, address: address() }).unwrap();
     let clock = |stamp: u64, unix_ms: u64| format!("Clock {{ stamp: {stamp}, unix_ms: {unix_ms} }}");
     stream.set_clock(1000);
     assert_eq!(said(&mut stream), [clock(9, 1000)], "at once, before anybody is answered");

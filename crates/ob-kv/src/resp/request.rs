@@ -16,6 +16,9 @@ use memchr::memchr;
 /// Digits of a length, with its sign, and the end of its line: more is no length.
 const NUMBER_LEN_MAX: usize = 32;
 
+/// Bytes of the shortest string, with its length, of which the last two may be missing where a request ends.
+const STRING_LEN_MIN: usize = b"$0\r\n\r\n".len();
+
 /// What a request may be at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -265,7 +268,9 @@ impl<'a> Request<'a> {
         match number(&self.bytes) {
             Ok(Some((count, at))) => {
                 let rest = self.bytes.get(at..).unwrap_or_default();
-                Arguments { rest, left: usize::try_from(count).unwrap_or(0) }
+                // Nobody has cut the bytes that another half says are a request, and memory is reserved by what this says.
+                let count_max = (rest.len() + 2) / STRING_LEN_MIN;
+                Arguments { rest, left: usize::try_from(count).unwrap_or(0).min(count_max) }
             }
             _ => Arguments { rest: &[], left: 0 },
         }

@@ -136,3 +136,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_request_has_no_more_strings_than_its_bytes() {
+    let len = |bytes: &[u8]| Request::new(bytes).arguments().len();
+    assert!(len(b"*1000000000000\r\n$4\r\nMGET\r\n$1\r\nk\r\n") <= 3);
+    assert_eq!(len(b"*9223372036854775807\r\n"), 0);
+    // Those that are there are all counted, the shortest too.
+    assert_eq!(len(b"*3\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n"), 3);
+    assert_eq!(len(b"*2\r\n$0\r\n\r\n$0\r\n"), 2);
+}

@@ -1,6 +1,6 @@
 //! Answers, and when they may leave.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::errors;
 use super::ops::LogFailure;
@@ -49,8 +49,11 @@ pub struct Answer {
 /// Answers that wait until the log is settled so far that they may leave.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// By the address that has to be settled.
-    waiting: VecDeque<(u64, Answer)>,
+    /// By the address that has to be settled, and in their order. Those that had to wait for the device need less than what was
+    /// applied meanwhile.
+    waiting: BTreeMap<(u64, u64), Answer>,
+    /// How many have waited.
+    pushed: u64,
     ready: VecDeque<Answer>,
     /// Bytes of all of them.
     len: usize,
@@ -86,22 +89,25 @@ impl Answers {
             self.ready.push_back(answer);
             return;
         }
-        // Those that had to wait for the device need less than what was applied meanwhile.
-        let at = self.waiting.partition_point(|(other, _)| *other <= needs);
-        self.waiting.insert(at, (needs, answer));
+        self.pushed += 1;
+        self.waiting.insert((needs, self.pushed), answer);
     }
 
     /// The next one that may leave. After a failure nothing becomes settled any more, and what waits for it gets an error.
     pub(crate) fn next(&mut self, settled: u64, failure: Option<LogFailure>) -> Option<Answer> {
         let ready = self.ready.pop_front();
-        let ready = ready.or_else(|| Some(self.waiting.pop_front_if(|(needs, _)| *needs <= settled)?.1));
         if let Some(answer) = ready {
             self.len -= answer.bytes.len();
             return Some(answer);
         }
-        let failure = failure?;
-        let (_, mut answer) = self.waiting.pop_front()?;
+        let first = self.waiting.first_entry()?;
+        let is_settled = first.key().0 <= settled;
+        if !is_settled && failure.is_none() {
+            return None;
+        }
+        let mut answer = first.remove();
         self.len -= answer.bytes.len();
+        let Some(failure) = failure.filter(|_| !is_settled) else { return Some(answer) };
         answer.bytes.clear();
         answer.attestation = None;
         // An error reads the same in both versions.

@@ -165,7 +165,7 @@ impl Store {
             return self.forget(hash);
         }
         // It fitted into a part before, and does again.
-        if self.log.reserve(self.now_ms, Log::aligned(record.len())).is_ok() {
+        if self.log.reserve(self.now, Log::aligned(record.len())).is_ok() {
             self.put(hash, record);
             self.stats.records_copied += 1;
         }

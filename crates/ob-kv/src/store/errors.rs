@@ -26,6 +26,8 @@ pub(crate) const OUT_OF_MEMORY: Refusal = fixed("OOM command not allowed when us
 pub(crate) const OUT_OF_SPACE: Refusal = fixed("OOM command not allowed when the log has no space left.");
 pub(crate) const NOT_AUTHENTICATED: Refusal = fixed("NOAUTH Authentication required.");
 pub(crate) const INVALID_CURSOR: Refusal = fixed("ERR invalid cursor");
+pub(crate) const PATTERN_TOO_COSTLY: Refusal =
+    fixed("ERR the pattern takes too long to compare; to SCAN with a smaller COUNT helps");
 pub(crate) const OPTIONS_NX: Refusal =
     fixed("ERR NX and XX, GT or LT options at the same time are not compatible");
 pub(crate) const OPTIONS_GT_LT: Refusal = fixed("ERR GT and LT options at the same time are not compatible");

@@ -1,20 +1,55 @@
 //! Patterns of names, as `SCAN … MATCH` and `CONFIG GET` take them: `*`, `?`, `[a-z]`, `[^a]` and `\`.
 
-/// Whether a pattern fits a name. Takes time in proportion to the product of their lengths, whatever the pattern.
-pub(crate) fn matches(pattern: &[u8], name: &[u8], ignores_case: bool) -> bool {
+use super::errors::{self, Refusal};
+
+/// Bytes of patterns that one request may have compared. To look for a word in all names of a `SCAN` takes a few for each of their
+/// bytes, and they have 4 MiB at most; but a long pattern and a long name can take the product of their lengths, while
+/// everybody else waits.
+const COMPARISONS_MAX: usize = 32 << 20;
+
+/// How much one request may still compare.
+#[derive(Debug)]
+pub(crate) struct Effort {
+    left: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { left: COMPARISONS_MAX }
+    }
+}
+
+impl Effort {
+    fn spend(&mut self, len: usize) -> Result<(), Refusal> {
+        self.left = self.left.checked_sub(len).ok_or(errors::PATTERN_TOO_COSTLY)?;
+        Ok(())
+    }
+}
+
+/// Whether a pattern fits a name. Takes time in proportion to the product of their lengths, and no more than there is left of
+/// the effort.
+pub(crate) fn matches(
+    pattern: &[u8],
+    name: &[u8],
+    ignores_case: bool,
+    effort: &mut Effort,
+) -> Result<bool, Refusal> {
+    // A pattern without anything to compare has to be looked at too, and a request can have millions of them.
+    effort.spend(1)?;
     let (mut at, mut name_at) = (0, 0);
     // Where to go on if what follows the last star does not fit: only the last one need be tried again.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         let rest = pattern.get(at..).unwrap_or_default();
         let fits = match (rest.first(), name.get(name_at)) {
-            (None, None) => return true,
+            (None, None) => return Ok(true),
             (Some(b'*'), _) => {
+                effort.spend(1)?;
                 at += 1;
                 retry = Some((at, name_at));
                 continue;
             }
-            (Some(_), Some(byte)) => one(rest, *byte, ignores_case),
+            (Some(_), Some(byte)) => one(rest, *byte, ignores_case, effort)?,
             _ => None,
         };
         match (fits, retry) {
@@ -23,24 +58,26 @@ pub(crate) fn matches(pattern: &[u8], name: &[u8], ignores_case: bool) -> bool {
                 retry = Some((star, from + 1));
                 (at, name_at) = (star, from + 1);
             }
-            (None, _) => return false,
+            (None, _) => return Ok(false),
         }
     }
 }
 
 /// Bytes of the pattern's first item, if it fits this byte.
-fn one(pattern: &[u8], byte: u8, ignores_case: bool) -> Option<usize> {
+fn one(pattern: &[u8], byte: u8, ignores_case: bool, effort: &mut Effort) -> Result<Option<usize>, Refusal> {
     let fold = |byte: u8| if ignores_case { byte.to_ascii_lowercase() } else { byte };
-    match pattern {
+    effort.spend(1)?;
+    Ok(match pattern {
         [b'?', ..] => Some(1),
         [b'[', set @ ..] => {
             let (fits, len) = in_set(set, fold(byte), fold);
+            effort.spend(len)?;
             fits.then_some(len + 1)
         }
         [b'\\', escaped, ..] => (fold(*escaped) == fold(byte)).then_some(2),
         [literal, ..] => (fold(*literal) == fold(byte)).then_some(1),
         [] => None,
-    }
+    })
 }
 
 /// Whether a byte is in the set that begins here, and how long the set is; one without an end reaches to the pattern's.
@@ -79,6 +116,9 @@ mod tests {
 
     #[test]
     fn patterns_fit_as_in_redis() {
+        let matches = |pattern: &[u8], name: &[u8], ignores_case| {
+            matches(pattern, name, ignores_case, &mut Effort::default()).unwrap()
+        };
         let fits = |pattern: &str, name: &str| matches(pattern.as_bytes(), name.as_bytes(), false);
         assert!(fits("*", ""));
         assert!(fits("h?llo", "hello") && !fits("h?llo", "hllo"));
@@ -94,7 +134,28 @@ mod tests {
     #[test]
     fn a_pattern_of_many_stars_is_quick() {
         let pattern = b"*a".repeat(100);
-        assert!(!matches(&pattern, &b"a".repeat(99), false));
-        assert!(matches(&pattern, &b"a".repeat(100), false));
+        let fits = |name: &[u8]| matches(&pattern, name, false, &mut Effort::default()).unwrap();
+        assert!(!fits(&b"a".repeat(99)));
+        assert!(fits(&b"a".repeat(100)));
+    }
+
+    #[test]
+    fn what_takes_too_long_is_given_up() {
+        let fits = |pattern: &[u8], name: &[u8]| matches(pattern, name, false, &mut Effort::default());
+        let name = b"a".repeat(65_535);
+        let long = [&b"*"[..], &b"a".repeat(32_000), b"b"].concat();
+        assert_eq!(fits(&long, &name), Err(errors::PATTERN_TOO_COSTLY));
+        let set = [&b"*["[..], &b"b".repeat(1 << 20), b"]c"].concat();
+        assert_eq!(fits(&set, &name), Err(errors::PATTERN_TOO_COSTLY));
+        assert_eq!(fits(b"*aaaaaaaa*b*", &name), Ok(false), "what people ask for is not");
+        // It is one for all that a request compares.
+        let mut effort = Effort::default();
+        let all: Result<Vec<bool>, Refusal> =
+            (0..1000).map(|_| matches(b"*aaaaaaaab", &name, false, &mut effort)).collect();
+        assert_eq!(all, Err(errors::PATTERN_TOO_COSTLY));
+        // And no pattern is for nothing.
+        let mut effort = Effort { left: 2 };
+        let all = [(); 3].map(|()| matches(b"", b"name", false, &mut effort));
+        assert_eq!(all, [Ok(false), Ok(false), Err(errors::PATTERN_TOO_COSTLY)]);
     }
 }

@@ -14,7 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ob_core::Token;
+use ob_core::{Instant, Token};
 use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN, GroupWriter, Origin, RECORD_ALIGNMENT, Record};
 
 use super::ops::{LogFailure, LogOp};
@@ -71,7 +71,7 @@ enum Refused {
 
 struct Open {
     writer: GroupWriter,
-    since_ms: u64,
+    since: Instant,
 }
 
 struct Page {
@@ -328,8 +328,8 @@ impl Log {
     }
 
     /// Since when the open group has records.
-    pub(crate) fn open_since(&self) -> Option<u64> {
-        self.open.as_ref().map(|open| open.since_ms)
+    pub(crate) fn open_since(&self) -> Option<Instant> {
+        self.open.as_ref().map(|open| open.since)
     }
 
     /// Whether no write is on its way, or waits to be.
@@ -348,7 +348,7 @@ impl Log {
     }
 
     /// Makes room for records of `len` bytes in all, each rounded by [`Log::aligned`], in one group.
-    pub(crate) fn reserve(&mut self, now_ms: u64, len: usize) -> Result<(), TooLong> {
+    pub(crate) fn reserve(&mut self, now: Instant, len: usize) -> Result<(), TooLong> {
         let alone = (GROUP_HEADER_LEN + len).next_multiple_of(BLOCK_LEN) as u64;
         if alone > self.config.part_len {
             return Err(TooLong);
@@ -367,7 +367,7 @@ impl Log {
         self.enter_part(self.tail / self.config.part_len);
         let mut writer = GroupWriter::default();
         writer.follow(self.previous);
-        self.open = Some(Open { writer, since_ms: now_ms });
+        self.open = Some(Open { writer, since: now });
         Ok(())
     }
 
@@ -429,7 +429,7 @@ impl Log {
     pub(crate) fn mark_life(&mut self) {
         let is_first = !self.is_life_begun && self.writes.is_empty() && self.open.is_none();
         // A group without a record fits into any part.
-        if is_first && self.reserve(0, 0).is_ok() {
+        if is_first && self.reserve(Instant::default(), 0).is_ok() {
             self.is_marking = true;
             if let Some(open) = self.open.take() {
                 self.write_group(open.writer);
@@ -473,7 +473,7 @@ impl Log {
         page.bytes.get((address - page.address) as usize..)
     }
 
-    /// Asks for bytes of the device, which may be fewer where the part ends.
+    /// Asks for bytes of the device, which may be fewer where the part ends. The part stays until [`Log::read_done`].
     pub(crate) fn read(&mut self, address: u64, len: usize) -> Token {
         let token = self.token();
         let (part, offset) = (address / self.config.part_len, address % self.config.part_len);

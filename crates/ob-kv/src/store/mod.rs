@@ -33,6 +33,7 @@ mod index;
 mod log;
 mod ops;
 mod overdue;
+mod reads;
 mod recovery;
 mod refill;
 mod revisit;
@@ -46,9 +47,10 @@ mod sweep;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 pub use answers::{Answer, Attestation};
-use ob_core::Token;
+use ob_core::{Instant, Now, Token};
 use ob_format::kv::{KEY_LEN_MAX, Origin, Record};
 pub use ops::{LogCompletion, LogFailure, LogOp};
 pub use recovery::{Recovery, RecoveryError, RecoveryProgress};
@@ -167,7 +169,7 @@ const EXPIRED_AT_ONCE_MAX: usize = 1000;
 const UNWRITTEN_GROUPS_MAX: usize = 32;
 /// Groups that may be on their way before one that is not full waits for more, where answers wait for it.
 const COMMITS_MAX: usize = 2;
-const FLUSH_INTERVAL_MS: u64 = 1000;
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// The store.
 pub struct Store {
@@ -191,9 +193,13 @@ pub struct Store {
     refill: Refill,
     room: Room,
     overdue: Overdue,
-    started_ms: Option<u64>,
+    started: Option<Instant>,
+    /// What takes time goes by this clock, and what expires by the other one, which somebody may set.
+    now: Instant,
     now_ms: u64,
-    flushed_ms: u64,
+    /// How far the other one is behind that, because somebody has set it back.
+    behind_ms: u64,
+    flushed: Instant,
     stamp_max: u64,
     stats: Stats,
     /// Empty between requests; kept for their memory.
@@ -229,9 +235,11 @@ impl Store {
             refill: Refill::default(),
             room: Room::default(),
             overdue: Overdue::default(),
-            started_ms: None,
+            started: None,
+            now: Instant::default(),
             now_ms: 0,
-            flushed_ms: 0,
+            behind_ms: 0,
+            flushed: Instant::default(),
             stamp_max,
             stats: Stats::default(),
             hashes: Vec::new(),
@@ -242,7 +250,13 @@ impl Store {
     /// A new client connection.
     #[must_use]
     pub fn open(&self, id: u64) -> Session {
-        Session::new(id, self.config.password.is_some())
+        Session::new(id, self.needs_password())
+    }
+
+    /// Whether clients have to say who they are.
+    #[must_use]
+    pub fn needs_password(&self) -> bool {
+        self.config.password.is_some()
     }
 
     /// Whether it takes more requests now. One more is always taken; but whoever goes on has no bound to what waits.
@@ -261,13 +275,13 @@ impl Store {
     /// connection's token and its stamp. The session is changed at once.
     pub fn apply(
         &mut self,
-        now_ms: u64,
+        now: Now,
         stamp: u64,
         connection: u64,
         session: &mut Session,
         request: &Request<'_>,
     ) {
-        self.set_clock(now_ms);
+        self.set_clock(now);
         self.stats.requests += 1;
         self.stamp_max = self.stamp_max.max(stamp);
         let job = Job { connection, stamp, version: session.version() };
@@ -319,31 +333,37 @@ impl Store {
     }
 
     /// Does what is due by the clock.
-    pub fn tick(&mut self, now_ms: u64) {
-        self.set_clock(now_ms);
-        if self.seal_due().is_some_and(|due| due <= self.now_ms) {
+    pub fn tick(&mut self, now: Now) {
+        self.set_clock(now);
+        if self.seal_due().is_some_and(|due| due <= self.now) {
             self.log.seal();
         }
         self.forget_expired();
         self.walk_overdue();
         self.tick_room();
-        if self.config.durability == Durability::EverySecond
-            && self.flushed_ms + FLUSH_INTERVAL_MS <= self.now_ms
-        {
-            self.flushed_ms = self.now_ms;
+        if self.config.durability == Durability::EverySecond && self.flushed + FLUSH_EVERY <= self.now {
+            self.flushed = self.now;
             self.log.flush();
         }
     }
 
-    /// When [`Store::tick`] is due, in milliseconds since 1970, if ever.
+    /// When [`Store::tick`] is due, if ever.
     #[must_use]
-    pub fn next_due(&self) -> Option<u64> {
+    pub fn next_due(&self) -> Option<Instant> {
         let seal = self.seal_due();
         let is_dirty = self.log.durable() < self.log.appended();
         let flush = (self.config.durability == Durability::EverySecond && is_dirty)
-            .then(|| self.flushed_ms + FLUSH_INTERVAL_MS);
-        let others = [self.expiry.next_due(), self.overdue_due(), self.room_due(), self.refill_due()];
+            .then(|| self.flushed + FLUSH_EVERY);
+        // If somebody sets the clock meanwhile, keys that nobody looks at are forgotten sooner or later than this.
+        let expiry = self.expiry.next_due().map(|due_ms| self.now + self.time_left(due_ms));
+        let others = [expiry, self.overdue_due(), self.room_due(), self.refill_due()];
         seal.into_iter().chain(flush).chain(others.into_iter().flatten()).min()
+    }
+
+    /// How long it takes until it is that time. Where the clock was set back, it has to catch up first.
+    fn time_left(&self, due_ms: u64) -> Duration {
+        let left = due_ms.saturating_sub(self.now_ms);
+        Duration::from_millis(if left > 0 { left.saturating_add(self.behind_ms) } else { 0 })
     }
 
     /// Whether the open group is to be written before it is full.
@@ -351,9 +371,9 @@ impl Store {
         self.log.has_open_changes() || !self.is_copying() || is_planted(Bug::CopiesScattered)
     }
 
-    fn seal_due(&self) -> Option<u64> {
+    fn seal_due(&self) -> Option<Instant> {
         let since = self.log.open_since().filter(|_| self.is_seal_wanted())?;
-        Some(since + self.config.seal_after_ms)
+        Some(since + Duration::from_millis(self.config.seal_after_ms))
     }
 
     /// Up to which address recovery would find the log; with [`Durability::Always`], even after a loss of power.
@@ -393,6 +413,12 @@ impl Store {
         self.log.failure()
     }
 
+    /// Whether clients have changed something that recovery would not find yet.
+    #[must_use]
+    pub fn has_unsettled_changes(&self) -> bool {
+        self.log.changed() > self.log.settled()
+    }
+
     /// How it stands.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -416,12 +442,14 @@ impl Store {
         self.tasks_len + self.answers.waiting_len()
     }
 
-    /// The clock never goes back, or a key that was gone could be there again.
-    fn set_clock(&mut self, now_ms: u64) {
-        self.now_ms = self.now_ms.max(now_ms);
-        if self.started_ms.is_none() {
-            self.started_ms = Some(now_ms);
-            self.flushed_ms = now_ms;
+    /// The clock of what expires never goes back, or a key that was gone could be there again.
+    fn set_clock(&mut self, now: Now) {
+        self.now_ms = self.now_ms.max(now.unix_ms);
+        self.behind_ms = self.now_ms - now.unix_ms;
+        self.now = self.now.max(now.instant);
+        if self.started.is_none() {
+            self.started = Some(self.now);
+            self.flushed = self.now;
         }
     }
 
@@ -433,7 +461,7 @@ impl Store {
             index_len_max: self.config.index_len_max,
             value_len_max: self.config.value_len_max,
             stats: self.stats(),
-            uptime_ms: self.now_ms - self.started_ms.unwrap_or(self.now_ms),
+            uptime: self.now - self.started.unwrap_or(self.now),
             is_read_only: self.log.failure().is_some() || self.log.is_out_of_space(),
         };
         let is_closing = match session::run(session, outline, &facts, &mut bytes) {
@@ -470,10 +498,10 @@ impl Store {
             }
             checked => checked?,
         };
-        self.log.reserve(self.now_ms, len).map_err(|_| errors::REQUEST_TOO_LONG)?;
+        self.log.reserve(self.now, len).map_err(|_| errors::REQUEST_TOO_LONG)?;
         for change in changes.iter() {
             if is_planted(Bug::StampInTwoGroups) {
-                let _ = self.log.reserve(self.now_ms, len);
+                let _ = self.log.reserve(self.now, len);
             }
             match change {
                 Change::Put { key, value, expires } => {

@@ -9,6 +9,9 @@
 //! The walk begins when the list has refused a record. If by then there is room for everything that expires, the list is made anew on
 //! the way, and the walk is the last one; else it begins again after its end.
 
+use std::time::Duration;
+
+use ob_core::Instant;
 use ob_format::kv::RecordPlace;
 
 use super::Store;
@@ -24,11 +27,11 @@ const LISTED_A_STEP: usize = 256;
 const SCANS_A_STEP: usize = 64;
 /// Bytes that a step reads, unless its first record is longer.
 const READ_LEN_A_STEP: usize = 1 << 20;
-/// Milliseconds from a step to the next, where many keys were over or the list is made anew, and else.
-const SOON_MS: u64 = 10;
-const LATER_MS: u64 = 100;
-/// Milliseconds from a walk to the next.
-const PAUSE_MS: u64 = 10_000;
+/// From a step to the next, where many keys were over or the list is made anew, and else.
+const SOON: Duration = Duration::from_millis(10);
+const LATER: Duration = Duration::from_millis(100);
+/// From a walk to the next.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// How the walk stands.
 #[derive(Debug, Default)]
@@ -37,7 +40,7 @@ pub(crate) struct Overdue {
     cursor: Option<u64>,
     /// Whether what is not over is listed.
     is_listing: bool,
-    due_ms: u64,
+    due: Instant,
     reads: usize,
     /// Keys of the last step: looked at, and over.
     seen: usize,
@@ -48,7 +51,7 @@ pub(crate) struct Overdue {
 impl Store {
     /// Takes the next step of the walk, if it is due.
     pub(super) fn walk_overdue(&mut self) {
-        if self.overdue_due().is_none_or(|due| due > self.now_ms) {
+        if self.overdue_due().is_none_or(|due| due > self.now) {
             return;
         }
         let cursor = self.overdue.cursor.unwrap_or_else(|| {
@@ -110,9 +113,9 @@ impl Store {
     }
 
     /// When the next step is due, if there is one and nothing is read for the last.
-    pub(super) fn overdue_due(&self) -> Option<u64> {
+    pub(super) fn overdue_due(&self) -> Option<Instant> {
         let is_wanted = self.overdue.cursor.is_some() || self.expiry.has_unlisted();
-        (is_wanted && self.overdue.reads == 0).then_some(self.overdue.due_ms)
+        (is_wanted && self.overdue.reads == 0).then_some(self.overdue.due)
     }
 
     fn judge_overdue(&mut self, hash: KeyHash, address: u64, expires: Option<u64>) {
@@ -130,13 +133,13 @@ impl Store {
     fn pause_overdue(&mut self) {
         let Overdue { cursor, is_listing, seen, over, .. } = self.overdue;
         let are_many = over * 4 > seen;
-        self.overdue.due_ms = self.now_ms
+        self.overdue.due = self.now
             + match cursor {
-                _ if are_many => SOON_MS,
+                _ if are_many => SOON,
                 // Until its end, the list lacks what it had before.
-                Some(_) if is_listing => SOON_MS,
-                Some(_) => LATER_MS,
-                None => PAUSE_MS,
+                Some(_) if is_listing => SOON,
+                Some(_) => LATER,
+                None => PAUSE,
             };
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use ob_core::Instant;
 use ob_format::kv::Record;
 
 use super::Store;
@@ -99,10 +100,12 @@ impl Store {
     }
 
     /// When there is a step to take: at once, if attestations have left that it waited for.
-    pub(super) fn refill_due(&self) -> Option<u64> {
+    pub(super) fn refill_due(&self) -> Option<Instant> {
         let Step::Next(piece) = self.refill.step else { return None };
-        let is_there = piece.address < self.log.settled() || piece.address >= self.refill.until;
-        (is_there && self.may_refill()).then_some(self.now_ms)
+        // As the step sees it, or one would be due that cannot be taken.
+        let address = piece.address.max(self.log.begin_to_stay());
+        let is_there = address < self.log.settled() || address >= self.refill.until;
+        (is_there && self.may_refill()).then_some(self.now)
     }
 
     fn next_part(&self, address: u64) -> Step {

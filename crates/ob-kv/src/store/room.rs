@@ -18,6 +18,9 @@
 //! Others may fill the device all the same. What it refuses then is asked for again after a while. Until it is taken, nothing
 //! can be changed: memory is no place for what was promised to be on a device.
 
+use std::time::Duration;
+
+use ob_core::Instant;
 use ob_format::kv::{BLOCK_LEN, GROUP_HEADER_LEN};
 
 use super::errors::{self, Refusal};
@@ -26,11 +29,11 @@ use super::{Durability, Store};
 use crate::plant::{Bug, is_planted};
 
 /// How often the device is measured while the log grows, or is short of space.
-const MEASURE_EVERY_MS: u64 = 1000;
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
 /// How long after a refusal the device is asked again.
-const RETRY_AFTER_MS: u64 = 500;
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How long answers wait for a device without space before they become errors.
-const PATIENCE_MS: u64 = 5000;
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Compaction comes first when less is left than this many times one part's copies, beyond what values may take.
 const SHORT_COPIES: u64 = 2;
 /// What removals may take beyond the reserve: these parts of a part and of the log, and so many blocks.
@@ -75,16 +78,16 @@ pub(crate) struct Room {
     /// A measurement that is on its way, with what it surely counts.
     asked: Option<u64>,
     is_wanted: bool,
-    /// When the next one is due; 0 before the first.
-    due_ms: u64,
+    /// When the next one is due; nothing before the first.
+    due: Option<Instant>,
     /// How far the log had grown when the device was measured last.
     grown: u64,
     /// How far the log had grown when compaction took its last step.
     grown_at_step: u64,
     /// Whether changes were refused that need more than there was, and none has been made since.
     has_refused: bool,
-    refused_since: Option<u64>,
-    retry_ms: u64,
+    refused_since: Option<Instant>,
+    retry: Instant,
 }
 
 impl Room {
@@ -105,12 +108,12 @@ impl Default for Room {
             measured: None,
             asked: None,
             is_wanted: true,
-            due_ms: 0,
+            due: None,
             grown: 0,
             grown_at_step: 0,
             has_refused: false,
             refused_since: None,
-            retry_ms: 0,
+            retry: Instant::default(),
         }
     }
 }
@@ -130,7 +133,7 @@ impl Store {
     /// Takes how many bytes the device has left, if that could be found out.
     pub fn measured(&mut self, left: Option<u64>) {
         let Some(counted) = self.room.asked.take() else { return };
-        self.room.due_ms = self.now_ms + MEASURE_EVERY_MS;
+        self.room.due = Some(self.now + MEASURE_EVERY);
         self.room.grown = self.log.grown_len();
         if let Some(left) = left {
             self.room.measured = Some((left, counted));
@@ -231,22 +234,22 @@ impl Store {
 
     /// Does what is due by the clock.
     pub(super) fn tick_room(&mut self) {
-        if self.log.is_held() && self.room.retry_ms <= self.now_ms {
+        if self.log.is_held() && self.room.retry <= self.now {
             self.log.try_again();
         }
         let is_moving = self.log.grown_len() > self.room.grown || self.space() != Space::Plenty;
         // Where it could not be found out, it is asked for again.
-        let is_due = self.room.due_ms > 0 && self.room.due_ms <= self.now_ms;
+        let is_due = self.room.due.is_some_and(|due| due <= self.now);
         if is_due && (is_moving || self.room.measured.is_none()) {
             self.room.is_wanted = true;
         }
     }
 
     /// When there is something to do by the clock.
-    pub(super) fn room_due(&self) -> Option<u64> {
-        let retry = self.log.is_held().then_some(self.room.retry_ms);
+    pub(super) fn room_due(&self) -> Option<Instant> {
+        let retry = self.log.is_held().then_some(self.room.retry);
         let is_measured = self.room.measured.is_some() && self.room.asked.is_none();
-        let measure = (is_measured && self.space() != Space::Plenty).then_some(self.room.due_ms);
+        let measure = self.room.due.filter(|_| is_measured && self.space() != Space::Plenty);
         retry.into_iter().chain(measure).min()
     }
 
@@ -256,17 +259,17 @@ impl Store {
             self.room.refused_since = None;
             return;
         }
-        self.room.refused_since.get_or_insert(self.now_ms);
+        self.room.refused_since.get_or_insert(self.now);
         if self.log.is_held() && !was_held {
-            self.room.retry_ms = self.now_ms + RETRY_AFTER_MS;
+            self.room.retry = self.now + RETRY_AFTER;
             self.room.is_wanted = true;
         }
     }
 
     /// Why answers that wait for the log become errors, if they do.
     pub(super) fn failure_of_waiting(&self) -> Option<LogFailure> {
-        let refused_for = self.room.refused_since.map(|since| self.now_ms - since);
-        let is_hopeless = refused_for.is_some_and(|time| time >= PATIENCE_MS);
+        let refused_for = self.room.refused_since.map(|since| self.now - since);
+        let is_hopeless = refused_for.is_some_and(|time| time >= PATIENCE);
         let failure = self.log.failure().or(is_hopeless.then_some(LogFailure::Space));
         failure.filter(|_| self.config.durability == Durability::Always)
     }

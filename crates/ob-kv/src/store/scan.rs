@@ -9,6 +9,7 @@ use super::errors::{self, Refusal};
 use super::expiry::is_over;
 use super::glob;
 use super::index::KeyHash;
+use super::reads::{Missing, Reads};
 use super::slots::Slot;
 use super::tasks::{Instant, Job, Kind, Task};
 use crate::command::Outline;
@@ -54,7 +55,8 @@ impl Store {
             match self.log.in_memory(place.address).and_then(RecordPlace::key_alone) {
                 Some((key, expires)) => scan.take(key, expires, instant.now_ms),
                 None => {
-                    missing.push((missing.len(), place.address, head_len(place.len_max)));
+                    let (slot, len) = (missing.len(), head_len(place.len_max));
+                    missing.push(Missing { slot, address: place.address, len });
                     scan.hashes.push(hash);
                 }
             }
@@ -63,12 +65,10 @@ impl Store {
             return self.answer_scan(job, outline, scan, Vec::new(), instant);
         }
         let id = self.new_task_id();
-        self.read_missing(id, &missing);
         let slots = missing.iter().map(|_| Slot::Reading).collect();
-        self.insert_task(
-            id,
-            Task::reading(job, Kind::Scan(scan), request, Vec::new(), slots, &missing, instant),
-        );
+        let reads = Reads::of(missing);
+        let task = Task::reading(job, Kind::Scan(scan), request, Vec::new(), (slots, 0), reads, instant);
+        self.begin_reading(id, task);
     }
 
     pub(super) fn answer_scan(
@@ -81,16 +81,12 @@ impl Store {
     ) {
         let result = scan
             .look_at(slots, &self.config.secret, instant.now_ms)
-            .and_then(|()| ScanArguments::parse(outline.arguments()));
-        let arguments = match result {
-            Ok(arguments) => arguments,
+            .and_then(|()| ScanArguments::parse(outline.arguments()))
+            .and_then(|arguments| scan.wanted(&arguments));
+        let wanted = match result {
+            Ok(wanted) => wanted,
             Err(refusal) => return self.refuse_after(instant.needs, job, &refusal),
         };
-        let is_wanted = |key: &&Vec<u8>| {
-            !arguments.is_other_type
-                && arguments.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
-        };
-        let wanted: Vec<&Vec<u8>> = scan.keys.iter().filter(is_wanted).collect();
         let write = |replies: &mut Replies<'_>| {
             replies.array(2);
             replies.bulk(scan.next.to_string().as_bytes());
@@ -106,6 +102,20 @@ impl Scan {
         if !is_over(expires, now_ms) {
             self.keys.push(key.to_vec());
         }
+    }
+
+    /// The keys that were asked for.
+    fn wanted(&self, arguments: &ScanArguments<'_>) -> Result<Vec<&Vec<u8>>, Refusal> {
+        let mut effort = glob::Effort::default();
+        let mut wanted = Vec::new();
+        for key in self.keys.iter().filter(|_| !arguments.is_other_type) {
+            let fits = match arguments.pattern {
+                Some(pattern) => glob::matches(pattern, key, false, &mut effort)?,
+                None => true,
+            };
+            wanted.extend(fits.then_some(key));
+        }
+        Ok(wanted)
     }
 
     /// Takes the keys that were read.

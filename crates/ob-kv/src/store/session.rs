@@ -322,10 +322,7 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
     let subcommand = arguments.next().unwrap_or_default();
     match subcommand.to_ascii_lowercase().as_slice() {
         b"get" if arguments.len() > 0 => {
-            let settings = facts.settings();
-            let is_wanted =
-                |name: &str| arguments.clone().any(|pattern| glob::matches(pattern, name.as_bytes(), true));
-            let wanted: Vec<&(&str, String)> = settings.iter().filter(|(name, _)| is_wanted(name)).collect();
+            let wanted = wanted_settings(facts.settings(), &arguments)?;
             replies.map(wanted.len());
             for (name, value) in wanted {
                 replies.bulk(name.as_bytes());
@@ -343,6 +340,24 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
         _ => return Err(errors::unknown_subcommand("config", subcommand)),
     }
     Ok(())
+}
+
+/// The settings that any of the patterns fits.
+fn wanted_settings<'a>(
+    settings: Vec<(&'static str, String)>,
+    patterns: &(impl Iterator<Item = &'a [u8]> + Clone),
+) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let mut effort = glob::Effort::default();
+    let mut wanted = Vec::new();
+    for (name, value) in settings {
+        for pattern in patterns.clone() {
+            if glob::matches(pattern, name.as_bytes(), true, &mut effort)? {
+                wanted.push((name, value));
+                break;
+            }
+        }
+    }
+    Ok(wanted)
 }
 
 fn commands(outline: &Outline<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {

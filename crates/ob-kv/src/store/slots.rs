@@ -1,5 +1,7 @@
 //! What is known of a request's keys while it waits to be applied.
 
+use std::sync::Arc;
+
 use ob_format::kv::{LogError, RecordPlace};
 
 use super::expiry;
@@ -17,7 +19,7 @@ pub(crate) enum Slot {
     /// Its record is being read.
     Reading,
     /// Bytes that were read or copied, and begin with its record, if nothing is wrong.
-    Raw { address: u64, bytes: Vec<u8> },
+    Raw { address: u64, bytes: Arc<Vec<u8>> },
     /// Its record could not be read.
     Failed(LogFailure),
     /// It was there.
@@ -30,13 +32,13 @@ pub(crate) struct Seen {
     pub(crate) address: u64,
     pub(crate) place: RecordPlace,
     /// Its bytes, if they are not in the log's memory.
-    bytes: Option<Vec<u8>>,
+    bytes: Option<Arc<Vec<u8>>>,
 }
 
 impl Seen {
     /// The record's bytes.
     pub(crate) fn bytes<'a>(&'a self, log: &'a Log) -> &'a [u8] {
-        self.bytes.as_deref().or_else(|| log.in_memory(self.address)).unwrap_or_default()
+        self.bytes.as_deref().map(Vec::as_slice).or_else(|| log.in_memory(self.address)).unwrap_or_default()
     }
 }
 
@@ -59,9 +61,18 @@ impl Slot {
     }
 
     /// Looks at a record that was read.
-    pub(crate) fn of_read(address: u64, bytes: Vec<u8>) -> Result<Self, LogError> {
+    pub(crate) fn of_read(address: u64, bytes: Arc<Vec<u8>>) -> Result<Self, LogError> {
         let place = RecordPlace::decode(&bytes)?;
         Ok(Self::Seen(Seen { address, place, bytes: Some(bytes) }))
+    }
+
+    /// What was read for another key, if that is this one's record too.
+    pub(crate) fn of_another(&self) -> Option<Self> {
+        match self {
+            Self::Raw { address, bytes } => Some(Self::Raw { address: *address, bytes: Arc::clone(bytes) }),
+            Self::Failed(failure) => Some(Self::Failed(*failure)),
+            Self::Absent | Self::Present | Self::Reading | Self::Seen(_) => None,
+        }
     }
 
     /// Compares what was seen with what was looked for.

@@ -1,6 +1,7 @@
 //! What the store tells of itself: counts for `status`, texts for `INFO`, settings for `CONFIG GET`.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use super::Durability;
 use super::room::Space;
@@ -68,7 +69,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) index_len_max: usize,
     pub(crate) value_len_max: usize,
     pub(crate) stats: Stats,
-    pub(crate) uptime_ms: u64,
+    pub(crate) uptime: Duration,
     pub(crate) is_read_only: bool,
 }
 
@@ -104,7 +105,7 @@ impl Facts<'_> {
                     ("redis_version", REDIS_VERSION.to_owned()),
                     ("redis_mode", "standalone".to_owned()),
                     ("server_name", "outboard".to_owned()),
-                    ("uptime_in_seconds", (self.uptime_ms / 1000).to_string()),
+                    ("uptime_in_seconds", self.uptime.as_secs().to_string()),
                 ],
             ),
             (

@@ -1,11 +1,13 @@
 //! Requests on their way: looked up, locked, read, applied.
 
-use ob_core::Token;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::answers::{ATTESTED_KEY_LEN_MAX, Answer, Attestation};
 use super::errors::{self, Refusal};
 use super::index::KeyHash;
 use super::ops::LogFailure;
+use super::reads::{Missing, Reads};
 use super::run::{self, Change, Changes, Circumstances, Needed};
 use super::scan::Scan;
 use super::slots::{Look, Sight, Slot};
@@ -17,6 +19,11 @@ use crate::resp::{Replies, Request, Version};
 /// A request may read this many times the longest value, and at least the other number of bytes.
 const READ_VALUES_MAX: usize = 4;
 const READ_LEN_MAX_LEAST: usize = 1 << 20;
+
+/// Bytes that a key is counted as which a request locks or waits for.
+const LOCK_LEN: usize = 2 * size_of::<KeyHash>() + size_of::<VecDeque<u64>>() + 4 * size_of::<u64>();
+/// Keys for which memory is kept between requests.
+const KEYS_KEPT: usize = 1024;
 
 /// Who wants an answer, and in which version.
 #[derive(Clone, Copy, Debug)]
@@ -77,30 +84,28 @@ pub(crate) struct Task {
     /// How many of them it does not have yet.
     keys_missing: usize,
     slots: Vec<Slot>,
-    reads_missing: usize,
-    /// Bytes of the request, and of what is read for it.
+    pub(super) reads: Reads,
+    /// Bytes of memory that it takes, with what is read for it.
     len: usize,
     instant: Instant,
 }
 
 impl Task {
-    /// One that waits for reads: of which slots, with address and length.
+    /// One that waits for reads. `copied` bytes were copied out of the log's memory for it.
     pub(crate) fn reading(
         job: Job,
         kind: Kind,
         request: &[u8],
         keys: Vec<KeyHash>,
-        slots: Vec<Slot>,
-        missing: &[(usize, u64, usize)],
+        (slots, copied): (Vec<Slot>, usize),
+        reads: Reads,
         instant: Instant,
     ) -> Self {
-        // What was copied out of the log's memory counts like what is read: few bytes of a request can name much of it.
-        let copied =
-            slots.iter().map(|slot| if let Slot::Raw { bytes, .. } = slot { bytes.len() } else { 0 });
-        let read = missing.iter().map(|(_, _, len)| *len);
-        let len = request.len() + copied.chain(read).sum::<usize>();
-        let (request, reads_missing) = (request.to_vec(), missing.len());
-        Self { job, kind, request, keys, keys_missing: 0, slots, reads_missing, len, instant }
+        // What was copied counts like what is read, and so does what is known of each key: few bytes of a request can name much
+        // of it.
+        let known = slots.len() * size_of::<Slot>() + keys.len() * LOCK_LEN;
+        let len = request.len() + known + copied + reads.memory_len();
+        Self { job, kind, request: request.to_vec(), keys, keys_missing: 0, slots, reads, len, instant }
     }
 }
 
@@ -157,14 +162,14 @@ impl Store {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         if let Some(slot) = task.slots.get_mut(slot) {
             *slot = match result {
-                Ok(bytes) => Slot::Raw { address, bytes },
+                Ok(bytes) => Slot::Raw { address, bytes: Arc::new(bytes) },
                 Err(failure) => Slot::Failed(failure),
             };
         }
-        task.reads_missing -= 1;
-        if task.reads_missing == 0
-            && let Some(task) = self.take_task(id)
-        {
+        if !task.reads.done() {
+            return self.read_more(id);
+        }
+        if let Some(task) = self.take_task(id) {
             self.finish(id, task);
         }
     }
@@ -188,6 +193,8 @@ impl Store {
         } else {
             self.attempt(job, request, outline, &hashes, None);
         }
+        hashes.clear();
+        hashes.shrink_to(KEYS_KEPT);
         self.hashes = hashes;
     }
 
@@ -203,6 +210,7 @@ impl Store {
             queue.push_back(id);
         }
         let instant = self.instant();
+        let len = request.len() + keys.len() * LOCK_LEN;
         let task = Task {
             job,
             kind: Kind::Named,
@@ -210,8 +218,8 @@ impl Store {
             keys,
             keys_missing,
             slots: Vec::new(),
-            reads_missing: 0,
-            len: request.len(),
+            reads: Reads::default(),
+            len,
             instant,
         };
         self.insert_task(id, task);
@@ -246,6 +254,7 @@ impl Store {
             let result = result.and_then(|()| self.look_at(outline, &mut slots, instant));
             self.apply_now(job, outline, &slots, instant, result);
             slots.clear();
+            slots.shrink_to(KEYS_KEPT);
             self.slots = slots;
             if let Some((id, keys)) = locked {
                 self.unlock(id, &keys);
@@ -253,7 +262,7 @@ impl Store {
             return;
         }
         // What is in memory now may have been forgotten when the reads are done.
-        self.copy_out(&mut slots);
+        let copied = self.copy_out(&mut slots);
         let (id, keys) = match locked {
             Some((id, keys)) if outline.effect == Effect::Writes => (id, keys),
             Some((id, keys)) => {
@@ -266,11 +275,18 @@ impl Store {
                 (id, if is_locking { self.lock(id, hashes) } else { Vec::new() })
             }
         };
-        self.read_missing(id, &missing);
-        self.insert_task(id, Task::reading(job, Kind::Named, request, keys, slots, &missing, instant));
+        let task =
+            Task::reading(job, Kind::Named, request, keys, (slots, copied), Reads::of(missing), instant);
+        self.begin_reading(id, task);
     }
 
-    pub(super) fn insert_task(&mut self, id: u64, task: Task) {
+    /// Takes a task that has something to read, and asks for that.
+    pub(super) fn begin_reading(&mut self, id: u64, task: Task) {
+        self.insert_task(id, task);
+        self.read_more(id);
+    }
+
+    fn insert_task(&mut self, id: u64, task: Task) {
         self.tasks_len += task.len;
         self.tasks.insert(id, task);
     }
@@ -281,14 +297,14 @@ impl Store {
         Some(task)
     }
 
-    /// Finds where the keys are; gives which have to be read, with address and length. A request that would read too
+    /// Finds where the keys are; gives which have to be read. A request that would read too
     /// much is refused: its keys may be few, and named a million times.
     fn look_up(
         &mut self,
         outline: &Outline<'_>,
         hashes: &[KeyHash],
         slots: &mut Vec<Slot>,
-    ) -> Result<Vec<(usize, u64, usize)>, Refusal> {
+    ) -> Result<Vec<Missing>, Refusal> {
         let needed = run::needed(outline);
         let mut missing = Vec::new();
         if needed == Needed::Nothing {
@@ -313,7 +329,7 @@ impl Store {
                 Some(Ok(slot)) => slot,
                 // What is in memory was written by this program: this cannot be, and the device may know better.
                 Some(Err(_)) | None => {
-                    missing.push((at, place.address, place.len_max));
+                    missing.push(Missing { slot: at, address: place.address, len: place.len_max });
                     Slot::Reading
                 }
             });
@@ -321,21 +337,18 @@ impl Store {
         Ok(missing)
     }
 
-    fn copy_out(&self, slots: &mut [Slot]) {
+    /// Copies every record out of the log's memory, once; gives how many bytes that were.
+    fn copy_out(&self, slots: &mut [Slot]) -> usize {
+        let mut copied = BTreeMap::new();
         for slot in slots {
             if let Slot::Seen(seen) = slot {
-                let bytes = seen.bytes(&self.log).get(..seen.place.len).unwrap_or_default().to_vec();
-                *slot = Slot::Raw { address: seen.address, bytes };
+                let bytes = copied.entry(seen.address).or_insert_with(|| {
+                    Arc::new(seen.bytes(&self.log).get(..seen.place.len).unwrap_or_default().to_vec())
+                });
+                *slot = Slot::Raw { address: seen.address, bytes: Arc::clone(bytes) };
             }
         }
-    }
-
-    pub(super) fn read_missing(&mut self, id: u64, missing: &[(usize, u64, usize)]) {
-        for (slot, address, len) in missing {
-            let token: Token = self.log.read(*address, *len);
-            self.reads.insert(token, ReadUse::Slot { task: id, slot: *slot, address: *address });
-        }
-        self.stats.records_read += missing.len() as u64;
+        copied.values().map(|bytes| bytes.len()).sum()
     }
 
     /// Looks at what was read, and puts keys aside that are not there after all: expired, or another key's.
@@ -375,7 +388,8 @@ impl Store {
 
     /// A task has everything that it waited for.
     fn finish(&mut self, id: u64, task: Task) {
-        let Task { job, kind, request, keys, mut slots, instant, .. } = task;
+        let Task { job, kind, request, keys, mut slots, reads, instant, .. } = task;
+        reads.fill(&mut slots);
         if let Ok(outline) = Outline::of(&Request::new(&request)) {
             match kind {
                 Kind::Named => {

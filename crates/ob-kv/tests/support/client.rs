@@ -4,6 +4,7 @@ use ob_kv::resp::Request;
 use ob_kv::store::{Config, Recovery, RecoveryError, Session, Store};
 use ob_sim::Rng;
 
+use super::at;
 use super::files::Files;
 
 pub(crate) struct Client {
@@ -24,7 +25,7 @@ impl Client {
 
     pub(crate) fn send(&mut self, request: &[u8]) {
         self.stamp += 1;
-        self.store.apply(self.now, self.stamp, 1, &mut self.session, &Request::new(request));
+        self.store.apply(at(self.now), self.stamp, 1, &mut self.session, &Request::new(request));
     }
 
     /// The reply to a request.
@@ -59,7 +60,7 @@ impl Client {
     /// Lets everything become complete.
     pub(crate) fn settle(&mut self) {
         self.now += 10_000;
-        self.store.tick(self.now);
+        self.store.tick(at(self.now));
         for _ in 0..10_000 {
             self.step();
             self.submit();

@@ -56,6 +56,16 @@ impl Files {
         self.in_flight.is_empty()
     }
 
+    /// How many reads are under way.
+    pub(crate) fn reads_in_flight(&self) -> usize {
+        self.in_flight.iter().filter(|(op, ..)| matches!(op, LogOp::Read { .. })).count()
+    }
+
+    /// Whether a loss of power would take nothing.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.unflushed.is_empty()
+    }
+
     /// The parts there are, with their lengths.
     pub(crate) fn parts(&self) -> Vec<(u64, u64)> {
         self.current.iter().map(|(part, bytes)| (*part, bytes.len() as u64)).collect()

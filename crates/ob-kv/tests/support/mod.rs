@@ -6,7 +6,18 @@ pub(crate) mod client;
 pub(crate) mod files;
 pub(crate) mod reference;
 
+use ob_core::{Instant, Now};
 use ob_kv::resp::Request;
+
+/// So many milliseconds by both clocks, of which nobody has set either.
+pub(crate) fn at(ms: u64) -> Now {
+    Now { instant: Instant::from_nanoseconds(ms * 1_000_000), unix_ms: ms }
+}
+
+/// The milliseconds that [`at`] has been given.
+pub(crate) fn ms(instant: Instant) -> u64 {
+    instant.nanoseconds().div_ceil(1_000_000)
+}
 
 /// A request of these strings.
 pub(crate) fn encoded<S: AsRef<[u8]>>(strings: &[S]) -> Vec<u8> {

@@ -4,13 +4,16 @@ use super::admission::{Caller, may_attach};
 use super::*;
 
 impl CardLink {
-    /// Accepts connections for as long as there is a place for them.
+    /// Accepts some connections, if there is a place for them. Others wait for the next turn, which comes at once.
     pub(super) fn accept(&mut self, index: usize, now: Instant) {
         let listener = &mut self.listeners[index];
         if listener.again_at.take_if(|again| *again <= now).is_some() {
             listener.readable = true;
         }
-        while self.listeners[index].readable && self.has_place(now) {
+        for _ in 0..ACCEPTS_A_TURN {
+            if !self.listeners[index].readable || !self.has_place(now) {
+                return;
+            }
             self.make_place();
             let listener = &mut self.listeners[index];
             match connection::accept(listener.socket.as_fd()) {
@@ -40,7 +43,7 @@ impl CardLink {
         let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
         if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
             tracing::warn!("too many connections that say nothing; the oldest is dropped");
-            let stranger = self.strangers.swap_remove(index);
+            let stranger = self.strangers.remove(index);
             self.drop_wire(stranger.wire);
         }
     }
@@ -68,37 +71,58 @@ impl CardLink {
         let watch =
             self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
         let wire = Wire { connection, watch, readable: true, writable: true };
-        self.strangers.push(Stranger { wire, peer, since: now });
+        self.strangers.push(Stranger { wire, peer, since: now, hello: None });
         Ok(())
     }
 
-    /// Reads what strangers say; a `HELLO` makes a host of one.
+    /// Reads what strangers say; a `HELLO` makes a host of one. Those that have to wait are answered in the order in which they came.
     pub(super) fn meet_strangers(&mut self, now: Instant) -> bool {
         let mut worked = false;
         let mut index = 0;
         while index < self.strangers.len() {
             let stranger = &mut self.strangers[index];
-            let hello = if stranger.wire.readable { stranger.wire.hello() } else { Ok(None) };
+            let hello = match stranger.hello.take() {
+                Some(hello) => Ok(Some(hello)),
+                None if stranger.wire.readable => stranger.wire.hello(),
+                None => Ok(None),
+            };
             match hello {
                 Ok(None) if now < stranger.since + HELLO_WITHIN => index += 1,
+                Ok(Some(hello)) if hello.resume.is_none() && self.is_asking(now) => {
+                    self.strangers[index].hello = Some(hello);
+                    index += 1;
+                }
                 Ok(Some(hello)) => {
-                    let stranger = self.strangers.swap_remove(index);
+                    let stranger = self.strangers.remove(index);
                     self.greet(stranger, &hello);
                     worked = true;
                 }
                 Ok(None) => {
-                    let stranger = self.strangers.swap_remove(index);
+                    let stranger = self.strangers.remove(index);
                     self.drop_wire(stranger.wire);
                 }
                 Err(error) => {
                     tracing::warn!("a host was turned away: {error}");
-                    let mut stranger = self.strangers.swap_remove(index);
+                    let mut stranger = self.strangers.remove(index);
                     stranger.wire.refuse(RefusedCode::Malformed, &error);
                     self.drop_wire(stranger.wire);
                 }
             }
         }
         worked
+    }
+
+    /// Whether some host has not answered yet whether it lives. Nobody attaches meanwhile: each attachment is a reason to ask again,
+    /// and however many there are, a host is served between any two of them. One that says nothing for long is not waited for.
+    pub(super) fn is_asking(&self, now: Instant) -> bool {
+        self.hosts.iter().any(|host| host.awaited_until(now).is_some())
+    }
+
+    /// When those who wait to attach need not wait any longer, if nobody answers before.
+    pub(super) fn answers_due(&self) -> Option<Instant> {
+        self.strangers.iter().find(|stranger| stranger.hello.is_some())?;
+        let until = |host: &Host| host.awaited_until(host.asked?.1);
+        self.hosts.iter().filter_map(until).max()
     }
 
     pub(super) fn greet(&mut self, mut stranger: Stranger, hello: &Hello) {
@@ -148,14 +172,14 @@ impl CardLink {
         stranger: Stranger,
         hello: &Hello,
     ) -> Result<(), Box<(Stranger, String)>> {
-        let Stranger { wire, peer, since } = stranger;
+        let Stranger { wire, peer, since, .. } = stranger;
         // First of all: a host whose death could go unnoticed is not taken.
         let process = match peer {
             Peer::Machine => None,
             Peer::Process(peer) => match self.watch_process(peer) {
                 Ok(process) => Some(process),
                 Err(error) => {
-                    let stranger = Stranger { wire, peer: Peer::Machine, since };
+                    let stranger = Stranger { wire, peer: Peer::Machine, since, hello: None };
                     return Err(Box::new((stranger, format!("its process cannot be watched: {error}"))));
                 }
             },
@@ -179,6 +203,8 @@ impl CardLink {
             host_pollers: hello.pollers,
         };
         self.next_attachment += 1;
+        // Whatever its link: an application whose machine is lost may be started again on the card's.
+        self.hosts.iter_mut().for_each(|host| host.core.doubt());
         tracing::info!(name = hello.name, attachment = identity.attachment.0, "host attached");
         self.hosts.push(Host {
             core: CardAttachment::new(identity, dma),
@@ -190,6 +216,8 @@ impl CardLink {
             wishes: VecDeque::new(),
             attached_at: self.reactor.now(),
             away_since: None,
+            asked: None,
+            asked_back: None,
             over: None,
         });
         Ok(())
@@ -204,6 +232,7 @@ impl CardLink {
         if let Err(error) = host.core.resume(received) {
             host.over = Some(error.to_string());
         }
+        host.asked_back = host.core.asked();
         tracing::info!(name = hello.name, "host is back");
         if let Some(old) = old {
             self.drop_wire(old);

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test target uses its own part.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::type_complexity)] // A test stops at the first surprise.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -33,6 +33,8 @@ pub struct Echo {
     pub channel: Arc<Mutex<Vec<(AttachmentId, Vec<u8>)>>>,
     /// Answers nobody, as one whose device hangs.
     pub is_held: bool,
+    /// Hosts that it was told not to begin anything of.
+    pub suspended: BTreeSet<AttachmentId>,
 }
 
 impl Echo {
@@ -75,6 +77,14 @@ impl CardService for Echo {
         let Some(waiting) = self.waiting.get_mut(&key).filter(|_| !self.is_held) else { return };
         while waiting.front().is_some_and(|message| Self::answer(message, responses)) {
             waiting.pop_front();
+        }
+    }
+
+    fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
+        if is_suspended {
+            self.suspended.insert(attachment);
+        } else {
+            self.suspended.remove(&attachment);
         }
     }
 

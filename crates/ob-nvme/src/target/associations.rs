@@ -37,6 +37,8 @@ pub(super) struct PendingAnswer {
     /// Versions that are to be saved.
     pub(super) saved: Vec<(NamespaceKey, u64)>,
     pub(super) drain: Vec<ControllerKey>,
+    /// What to send.
+    pub(super) bytes: Vec<u8>,
     pub(super) result: u64,
     pub(super) status: Status,
 }
@@ -140,11 +142,17 @@ impl Target {
     }
 
     pub(super) fn answer_later(&mut self, pending: PendingAnswer) {
+        if let Some(connection) = self.connection_mut(pending.connection) {
+            connection.remove_command(pending.command);
+            connection.add_command(pending.command, None);
+            connection.owed += pending.bytes.len();
+        }
         self.answers.push(pending);
     }
 
     /// A namespace's reservations are saved, up to this version.
     pub fn reservations_saved(&mut self, namespace: NamespaceKey, version: u64) {
+        self.control.reservations_saved(namespace, version);
         for pending in &mut self.answers {
             pending.saved.retain(|(wanted, from)| *wanted != namespace || *from > version);
         }
@@ -169,7 +177,15 @@ impl Target {
                         self.flights.look_again_at(controller);
                     }
                     self.note_answer(pending.connection);
-                    self.answer(pending.connection, pending.command, pending.status, pending.result);
+                    let PendingAnswer { connection, command, bytes, result, status, .. } = pending;
+                    if let Some(connection) = self.connection_mut(connection) {
+                        connection.owed -= bytes.len();
+                    }
+                    if bytes.is_empty() {
+                        self.answer(connection, command, status, result);
+                    } else {
+                        self.answer_with(connection, command, bytes, result);
+                    }
                 } else {
                     self.answers.push(pending);
                 }
@@ -304,6 +320,7 @@ impl Target {
         connection.ids.clear();
         connection.waiting.clear();
         connection.fused = None;
+        connection.owed = 0;
         let flights = std::mem::take(&mut connection.flights);
         // Hosts that come and go while a device hangs must not leave a line each in what waits for it.
         self.connects.retain(|pending| pending.connection != key);

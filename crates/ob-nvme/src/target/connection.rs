@@ -89,6 +89,8 @@ pub(super) struct Connection {
     pub(super) is_hungry: bool,
     /// Its Connect is good and not yet answered.
     pub(super) is_connecting: bool,
+    /// Bytes of answers that are made, and wait for something before they are sent.
+    pub(super) owed: usize,
 }
 
 /// Output that has to be taken before a time is up: all that there was when it began.
@@ -129,7 +131,13 @@ impl Connection {
             is_dirty: false,
             is_hungry: false,
             is_connecting: false,
+            owed: 0,
         }
+    }
+
+    /// Bytes of answers, besides payload, that it takes to have them: those that wait count like those that are not taken.
+    pub(super) fn unsent(&self) -> usize {
+        self.output.unsent() + self.owed
     }
 
     /// Whether it is an I/O queue. Others need little, and those who have proved nothing get no more.

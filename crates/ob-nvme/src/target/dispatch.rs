@@ -1,11 +1,12 @@
 //! What becomes of a command: answered by `Control`, or on its way to a device or a service.
 
 use ob_core::Instant;
-use ob_wire_nvme::command::{DataDirection, FABRICS_OPCODE, FabricsKind, Fuse, IoOpcode};
+use ob_wire_nvme::command::{AdminOpcode, DataDirection, FABRICS_OPCODE, FabricsKind, Fuse, IoOpcode};
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
 use super::Target;
+use super::associations::PendingAnswer;
 use super::buffers::Loan;
 use super::connection::{ConnectionKey, Data, FirstHalf};
 use super::control::{QueueIdentity, Verdict};
@@ -38,7 +39,7 @@ impl Target {
         let queue = connection.queue.map(|queue| queue.identity);
         // Before anything can refuse it: a host that is answered at all sends no Keep Alive (TBKAS).
         if let Some(queue) = queue.filter(|_| !plant::is_planted(Bug::RefusedUnheard)) {
-            self.control.heard(now, queue.controller);
+            self.control.heard(now, queue);
         }
         let Some(connection) = self.connection_mut(key) else { return };
         let is_conflict = connection.has_command(command) && !self.forget_event_request(key, command);
@@ -62,7 +63,7 @@ impl Target {
         match (result, queue) {
             (Err(status), _) => self.refuse(key, command, status),
             (Ok(()), Some(queue)) if plant::is_planted(Bug::RefusedUnheard) => {
-                self.control.heard(now, queue.controller);
+                self.control.heard(now, queue);
             }
             (Ok(()), _) => {}
         }
@@ -157,6 +158,10 @@ impl Target {
         let command = entry.command();
         let verdict = self.control.command(now, queue, entry, data, transfer_len);
         self.notice_proof(key, queue);
+        if queue.queue == QueueId::ADMIN && entry.opcode == AdminOpcode::Abort.code() {
+            // What it has aborted is answered before it (Base §5.1).
+            self.handle_events(now);
+        }
         match verdict {
             Verdict::Done { result, status } => self.answer(key, command, status, result),
             Verdict::CloseAfter { result, status } => {
@@ -171,32 +176,42 @@ impl Target {
             }
             Verdict::Data { mut bytes, result } => {
                 bytes.truncate(transfer_len as usize);
-                if bytes.is_empty() {
-                    return self.answer(key, command, Status::SUCCESS, result);
-                }
-                if let Some(connection) = self.connection_mut(key) {
-                    connection.remove_command(command);
-                    connection.respond_with_data(command, Data::Owned(bytes), result);
-                }
-                self.relieve(key);
-                self.touch(key);
+                self.answer_with(key, command, bytes, result);
+            }
+            Verdict::DataAfter { mut bytes, namespace, version } => {
+                bytes.truncate(transfer_len as usize);
+                let (saved, drain) = (vec![(namespace, version)], Vec::new());
+                let (connection, result, status) = (key, 0, Status::SUCCESS);
+                let pending =
+                    PendingAnswer { connection, command, namespace, saved, drain, bytes, result, status };
+                self.answer_later(pending);
             }
             Verdict::DoneAfter { namespace, saved, drain, result, status } => {
-                if let Some(connection) = self.connection_mut(key) {
-                    connection.remove_command(command);
-                    connection.add_command(command, None);
-                }
-                self.answer_later(super::associations::PendingAnswer {
-                    connection: key,
-                    command,
-                    namespace,
-                    saved,
-                    drain,
-                    result,
-                    status,
-                });
+                let (connection, bytes) = (key, Vec::new());
+                let pending =
+                    PendingAnswer { connection, command, namespace, saved, drain, bytes, result, status };
+                self.answer_later(pending);
             }
         }
+    }
+
+    /// Answers a command with what it asked for, if there is anything.
+    pub(super) fn answer_with(
+        &mut self,
+        key: ConnectionKey,
+        command: CommandId,
+        bytes: Vec<u8>,
+        result: u64,
+    ) {
+        if bytes.is_empty() {
+            return self.answer(key, command, Status::SUCCESS, result);
+        }
+        if let Some(connection) = self.connection_mut(key) {
+            connection.remove_command(command);
+            connection.respond_with_data(command, Data::Owned(bytes), result);
+        }
+        self.relieve(key);
+        self.touch(key);
     }
 
     fn io_command(&mut self, now: Instant, queue: QueueIdentity, arrival: Arrival<'_>) -> Result<(), Status> {

@@ -306,8 +306,7 @@ impl Target {
         connection.output.sent(count);
         connection.taken(now, count);
         let is_done = connection.output.is_empty();
-        if connection.stall == Some(connection::Stall::Unsent) && connection.output.unsent() < unsent_max / 2
-        {
+        if connection.stall == Some(connection::Stall::Unsent) && connection.unsent() < unsent_max / 2 {
             self.relieved.push(key);
         }
         if is_done {
@@ -355,9 +354,9 @@ impl Target {
     /// A command is answered late. A host that sees answers may send no Keep Alive for them (TBKAS): Linux counted every answer,
     /// until it took to those of commands that it had sent lately.
     fn note_answer(&mut self, key: ConnectionKey) {
-        let controller = self.controller_of(key).filter(|_| !plant::is_planted(Bug::AnswersUnheard));
-        if let Some(controller) = controller {
-            self.control.heard(self.latest, controller);
+        let queue = self.connection(key).and_then(|connection| connection.queue);
+        if let Some(queue) = queue.filter(|_| !plant::is_planted(Bug::AnswersUnheard)) {
+            self.control.heard(self.latest, queue.identity);
         }
     }
 

@@ -54,16 +54,16 @@ impl Proofs {
         self.0.retain(|(_, waiting)| !waiting.is_empty());
     }
 
-    /// Has a command wait; gives it up if its connection has one that waits.
-    fn push(&mut self, network: IpAddr, proof: PendingProof) -> Result<(), PendingProof> {
+    /// Has a command wait, unless its connection has one that waits; whether it does.
+    fn push(&mut self, network: IpAddr, proof: PendingProof) -> bool {
         match self.0.iter_mut().find(|(known, _)| *known == network) {
             Some((_, waiting)) if waiting.iter().any(|other| other.connection == proof.connection) => {
-                return Err(proof);
+                return false;
             }
             Some((_, waiting)) => waiting.push_back(proof),
             None => self.0.push_back((network, VecDeque::from([proof]))),
         }
-        Ok(())
+        true
     }
 
     fn pop(&mut self) -> Option<PendingProof> {
@@ -111,7 +111,7 @@ impl Target {
         connection.remove_command(command);
         connection.add_command(command, None);
         let proof = PendingProof { connection: key, queue, entry: *entry, data: data.to_vec(), transfer_len };
-        if self.proofs.push(network, proof).is_err() {
+        if !self.proofs.push(network, proof) {
             self.answer(key, command, Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry(), 0);
         }
         true

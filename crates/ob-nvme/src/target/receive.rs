@@ -204,7 +204,7 @@ impl Target {
             Some(Stall::Connecting)
         } else if connection.ids.len() >= queue_len {
             Some(Stall::QueueFull)
-        } else if connection.output.unsent() >= self.unsent_max(connection) {
+        } else if connection.unsent() >= self.unsent_max(connection) {
             Some(Stall::Unsent)
         } else {
             None

@@ -262,6 +262,25 @@ impl<Op: Clone> Session<Op> {
         self.begin(queue, &fields.encode(opcode, command, DataPointer::None), &[], Some(op), &[]);
     }
 
+    /// Zeros for a run of blocks, which may be given back.
+    pub(crate) fn zeroes(
+        &mut self,
+        queue: usize,
+        (block, blocks): (u64, u32),
+        durable: bool,
+        back: bool,
+        op: Op,
+    ) {
+        let command = self.command_id(queue);
+        let fields = BlockCommand {
+            force_unit_access: durable,
+            deallocate: back,
+            ..BlockCommand::new(NamespaceId(1), block, blocks)
+        };
+        let entry = fields.encode(IoOpcode::WriteZeroes, command, DataPointer::None);
+        self.begin(queue, &entry, &[], Some(op), &[]);
+    }
+
     pub(crate) fn write(
         &mut self,
         queue: usize,

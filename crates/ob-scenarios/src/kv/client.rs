@@ -16,7 +16,7 @@ pub(super) const KEYS: [&str; 6] =
     ["a", "b", "counter", "d", "e-which-is-longer-than-32-bytes-and-so-the-hosts", "f"];
 /// Keys that are read and written now and then, so that the table has not room for all.
 const OTHER_KEYS: u64 = 16;
-/// How long a client waits for a reply.
+/// How long a client waits for a reply, or for more of it: what comes from far through a small window takes longer as a whole.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) type History = Vec<Operation<Command, Reply>>;
@@ -35,6 +35,8 @@ pub(super) struct Client {
     is_connected: bool,
     again_at: Instant,
     connecting_since: Instant,
+    /// When it heard anything of the card last.
+    heard_at: Instant,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     /// What is on its way, by place in the history.
@@ -63,6 +65,7 @@ impl Client {
             is_connected: false,
             again_at: Instant::default(),
             connecting_since: Instant::default(),
+            heard_at: Instant::default(),
             outgoing: Vec::new(),
             incoming: Vec::new(),
             waiting: VecDeque::new(),
@@ -186,7 +189,7 @@ impl Client {
         }
         while let Some(event) = self.net.poll() {
             match event {
-                NetEvent::Connected(_) => self.is_connected = true,
+                NetEvent::Connected(_) => (self.is_connected, self.heard_at) = (true, now),
                 NetEvent::Closed { connection, .. } if Some(connection) == self.connection => self.cut(),
                 _ => {}
             }
@@ -195,7 +198,10 @@ impl Client {
         let mut chunk = [0; 4096];
         loop {
             match self.net.receive(connection, &mut chunk) {
-                Ok(Received::Bytes(count)) => self.incoming.extend_from_slice(&chunk[..count]),
+                Ok(Received::Bytes(count)) => {
+                    self.incoming.extend_from_slice(&chunk[..count]);
+                    self.heard_at = now;
+                }
                 Ok(Received::Nothing) => break,
                 Ok(Received::End) | Err(_) => {
                     self.net.close(connection);
@@ -207,7 +213,7 @@ impl Client {
         self.take_replies(history)?;
         // What has come while it was stopped has come in time.
         let oldest = self.waiting.front().map(|place| Instant::from_nanoseconds(history[*place].called));
-        if oldest.is_some_and(|oldest| now.since(oldest) > PATIENCE) {
+        if oldest.is_some_and(|oldest| now.since(oldest.max(self.heard_at)) > PATIENCE) {
             // A machine that has lost its power says nothing.
             self.out_of_patience += 1;
             self.net.close(connection);
@@ -391,5 +397,54 @@ impl Value {
             }
             _ => Told::Wrong,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ob_sim::{NetPlan, PerMillion, Trace};
+
+    #[test]
+    fn a_client_gives_up_when_it_hears_nothing_and_not_before() {
+        let clock = SimClock::new();
+        let far = NetPlan {
+            latency: Duration::from_millis(150)..Duration::from_millis(151),
+            window: 4 << 10,
+            spurious: PerMillion::NEVER,
+            ..NetPlan::default()
+        };
+        let network = Network::new(far, Rng::new(1), Trace::new(clock.clone()));
+        let mut card = network.attach(CARD);
+        card.listen(Network::address(CARD, PORT)).unwrap();
+        let mut rng = Rng::new(2);
+        let plan = Plan::draw(&mut rng, true);
+        let mut client = Client::new(0, &network, clock.clone(), rng, &plan);
+        let mut history = History::new();
+        client.look(&mut history);
+        let mut reply = format!("$40000\r\n{}\r\n", "x".repeat(40_000)).into_bytes();
+        let mut accepted = None;
+        let mut answered_at = None;
+        while client.out_of_patience == 0 {
+            while let Some(event) = card.poll() {
+                if let NetEvent::Accepted { connection, .. } = event {
+                    accepted = Some(connection);
+                }
+            }
+            if let Some(connection) = accepted.filter(|_| !reply.is_empty()) {
+                let Sent(count) = card.send(connection, &reply).unwrap();
+                reply.drain(..count);
+            }
+            client.turn(&mut history).unwrap();
+            if client.answered == 1 {
+                answered_at.get_or_insert(clock.now());
+            }
+            clock.advance_to(clock.now() + Duration::from_millis(1));
+        }
+        // One reply took longer than it waits, and the next never came.
+        let answered_at = answered_at.unwrap();
+        assert!(answered_at > Instant::default() + 2 * PATIENCE, "{answered_at:?}");
+        let waited = clock.now().since(answered_at);
+        assert!(waited > PATIENCE && waited < PATIENCE + Duration::from_millis(5), "{waited:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ob_core::{NodeId, Token};
+use ob_core::{Instant, NodeId, Now, Token};
 use ob_files_card::{Completion, LocalFiles, MetadataOp, Op, Outcome, WriteObserver};
 use ob_format::kv::{part_name, part_number};
 use ob_kv::host::{HostLimits, HostStream};
@@ -81,6 +81,11 @@ impl Host {
         matches!(&self.stage, Stage::Serving(stream) if stream.is_running())
     }
 
+    /// Whether it takes nothing more of what the card says until it has got on with what it has.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(&self.stage, Stage::Serving(stream) if !stream.has_room())
+    }
+
     /// What it does now, for people.
     pub(super) fn describe(&self) -> String {
         let stage = match &self.stage {
@@ -90,8 +95,9 @@ impl Host {
             Stage::Serving(_) => "has not begun to serve",
         };
         let check = if self.check.is_some() { " while it looks at its log again" } else { "" };
+        let room = if self.is_full() { ", takes nothing more from the card" } else { "" };
         let (held, out) = (self.held.len(), self.out.len());
-        format!("{stage}{check}, has {held} operations for the log and {out} under way")
+        format!("{stage}{check}{room}, has {held} operations for the log and {out} under way")
     }
 
     /// What the stream has done in this life.
@@ -149,7 +155,7 @@ impl Host {
         self.held.clear();
     }
 
-    pub(super) fn next_due_ms(&self) -> Option<u64> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.store().and_then(Store::next_due)
     }
 
@@ -158,8 +164,8 @@ impl Host {
         !self.held.is_empty() && self.files.is_some()
     }
 
-    /// `now_ms` is what its own clock says.
-    pub(super) fn turn(&mut self, card: &mut Card, now_ms: u64) -> Result<(), Failure> {
+    /// `now` is what its own clocks say.
+    pub(super) fn turn(&mut self, card: &mut Card, now: Now) -> Result<(), Failure> {
         if self.files.is_none() {
             self.files = Some(card.service.local());
         }
@@ -177,7 +183,7 @@ impl Host {
                     self.held.push(op);
                 }
             }
-            Stage::Serving(_) => self.serve(card, now_ms)?,
+            Stage::Serving(_) => self.serve(card, now)?,
         }
         self.submit(card);
         Ok(())
@@ -219,7 +225,7 @@ impl Host {
         }
     }
 
-    fn serve(&mut self, card: &mut Card, now: u64) -> Result<(), Failure> {
+    fn serve(&mut self, card: &mut Card, now: Now) -> Result<(), Failure> {
         let Stage::Serving(stream) = &mut self.stage else { return Ok(()) };
         if self.wire.as_ref().is_some_and(|wire| !std::rc::Rc::ptr_eq(wire, &card.wire)) {
             self.wire = None;
@@ -254,7 +260,7 @@ impl Host {
         if let Some(failure) = stream.service().failure() {
             return Err(Failure::new(format!("the store takes no more changes: {failure}")));
         }
-        stream.set_clock(now);
+        stream.set_clock(now.unix_ms);
         stream.send(&mut |frame| wire.borrow_mut().say(frame));
         Ok(())
     }

@@ -28,7 +28,7 @@ mod stretch;
 
 use std::time::Duration;
 
-use ob_core::{Clock, Instant};
+use ob_core::{Clock, Instant, Now};
 use ob_files_card::{FormatOptions, LocalFiles};
 use ob_kv::store::{Config, Durability, Store};
 use ob_offload::Reason;
@@ -360,7 +360,7 @@ impl Run {
                 self.report.count("answered without a host", alone);
             }
             if let Some(host) = self.host.as_mut().filter(|_| !is_host_paused) {
-                host.turn(card, self.host_ms)?;
+                host.turn(card, Now { instant: now, unix_ms: self.host_ms })?;
                 has_more |= host.has_more();
             }
             for files in &mut self.orphans {
@@ -385,9 +385,14 @@ impl Run {
         let now = self.now();
         let clients = self.clients_paused_until.iter().copied();
         let ends = clients.chain([self.card_paused_until, self.host_paused_until]);
-        // What is due to somebody who is stopped is due all the time.
-        let least =
-            if ends.max() > Some(now) { Duration::from_micros(200) } else { Duration::from_nanos(50) };
+        // What is due to somebody who is stopped is due all the time. So is, while a device is slow, what the host has no room for, and a host
+        // that waits for what its last life left there. Faults come by turns, and are to strike then too: so time goes on by less.
+        let waits_for_device = self.host.as_ref().map_or(!self.orphans.is_empty(), Host::is_full);
+        let least = match (ends.max() > Some(now), waits_for_device) {
+            (true, _) => Duration::from_micros(200),
+            (false, true) => Duration::from_nanos(500),
+            (false, false) => Duration::from_nanos(50),
+        };
         if has_more {
             // Even those who always have something to do take some time.
             let work = least + Duration::from_nanos(self.rng.below(1950));
@@ -398,10 +403,7 @@ impl Run {
             (Some(card), None) => [card.next_due(), Some(self.host_back_at)].into_iter().flatten().min(),
             (Some(card), Some(_)) => card.next_due(),
         };
-        let store = self.host.as_ref().and_then(Host::next_due_ms);
-        let store = store.map(|due| {
-            Instant::from_nanoseconds(due.saturating_sub(EPOCH_MS + self.host_ahead_ms) * 1_000_000)
-        });
+        let store = self.host.as_ref().and_then(Host::next_due);
         let clients = self.clients.iter().filter_map(Client::next_due).min();
         let due = [self.network.next_due(), halves, store, clients, self.heal_at].into_iter().flatten().min();
         let at = due.unwrap_or(now + Duration::from_millis(1)).max(now);

@@ -55,6 +55,8 @@ impl Run {
         self.calm_disk();
         self.stride = Duration::from_millis(50);
         self.wait_for_hosts()?;
+        // A Keep Alive that a cut has held up is sent once more, and answered; until then its way is longer than it will be.
+        self.rest(self.plan.net.retry + self.plan.net.latency.end * 2)?;
         for _ in 0..BRIEF_PAUSES {
             // At any moment between two Keep Alives.
             let before = self.rng.duration(Duration::ZERO..KEEP_ALIVE);

@@ -33,7 +33,7 @@ use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemSpec,
     TransportAddress,
 };
-use ob_sim::{Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace};
+use ob_sim::{Discarding, Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::Digests;
@@ -212,7 +212,7 @@ impl Run {
             uuid: [7; 16],
             nguid: [0; 16],
             volatile_cache: self.plan.disk.volatile_cache,
-            deallocated_reads_zero: false,
+            deallocated_reads_zero: self.plan.disk.discard != Discarding::Either,
             deallocate_len: 0,
             ana_group: 1,
             read_only: false,
@@ -474,7 +474,11 @@ fn request(op: &Op) -> Request {
     };
     let (entry, data) = match op.kind {
         Kind::Read => (plain(IoOpcode::Read, false), Data::ToHost(blocks * BLOCK as u32)),
-        Kind::Write { stamp: 0, is_durable } => (plain(IoOpcode::WriteZeroes, is_durable), Data::None),
+        Kind::Write { stamp: 0, is_durable } => {
+            // Every other one may give its blocks back.
+            let fields = BlockCommand { deallocate: op.block.is_multiple_of(2), ..fields(is_durable) };
+            (fields.encode(IoOpcode::WriteZeroes, CommandId(0), DataPointer::None), Data::None)
+        }
         Kind::Write { stamp, is_durable } => {
             let bytes = content(stamp, op.block, op.blocks, BLOCK);
             (plain(IoOpcode::Write, is_durable), Data::ToController(bytes.into()))

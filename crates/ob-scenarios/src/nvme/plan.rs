@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ob_nvme::target::TargetConfig;
-use ob_sim::{DiskPlan, NetPlan, PerMillion, Rng};
+use ob_sim::{Discarding, DiskPlan, NetPlan, PerMillion, Rng};
 
 use super::BLOCK;
 
@@ -167,6 +167,10 @@ fn disk(rng: &mut Rng, blocks: usize) -> DiskPlan {
         slow_factor: pick(rng, &[5000, 5000, 100]),
         stuck: PerMillion(pick(rng, &[0, 0, 2_000])),
         space: rng.one_in(4).then_some(capacity / 4),
+        discard: pick(
+            &mut rng.fork("discard"),
+            &[Discarding::Either, Discarding::Zeroes, Discarding::Unsupported],
+        ),
         ..DiskPlan::default()
     }
 }

@@ -24,7 +24,7 @@ use ob_core::{
 use crate::{Rng, Trace};
 pub use media::DiskImage;
 use media::{Media, Version};
-pub use plan::{DiskPlan, DiskStats};
+pub use plan::{Discarding, DiskPlan, DiskStats};
 
 /// Number of an operation, growing with each submission.
 type Number = u64;
@@ -250,6 +250,9 @@ impl SimDisk {
     }
 
     fn plan_fault(&mut self, op: &DeviceOp) -> Result<(), DeviceError> {
+        if matches!(op, DeviceOp::Discard { .. }) && self.plan.discard == Discarding::Unsupported {
+            return Err(DeviceError::Unsupported);
+        }
         let (likely, count) = match op {
             DeviceOp::Read { .. } => (self.plan.read_error, &mut self.stats.read_errors),
             DeviceOp::Flush => (self.plan.flush_error, &mut self.stats.flush_errors),
@@ -290,9 +293,12 @@ impl SimDisk {
             }
             DeviceOp::Write { from, .. } => from[range].to_vec(),
             DeviceOp::WriteZeroes { .. } => vec![0; block_len],
-            // Zeros or the old bytes, as the contract has it.
-            DeviceOp::Discard { .. } if self.rng.one_in(2) => vec![0; block_len],
-            DeviceOp::Discard { .. } | DeviceOp::Flush => return,
+            DeviceOp::Discard { .. } => match self.plan.discard {
+                Discarding::Zeroes => vec![0; block_len],
+                Discarding::Either if self.rng.one_in(2) => vec![0; block_len],
+                Discarding::Either | Discarding::Unsupported => return,
+            },
+            DeviceOp::Flush => return,
         };
         if self.rng.chance(self.plan.misdirected) {
             block = self.rng.below(self.plan.capacity / block_len as u64);

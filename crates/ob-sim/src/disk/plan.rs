@@ -41,8 +41,21 @@ pub struct DiskPlan {
     pub slow: PerMillion,
     /// How many times longer a slow operation takes.
     pub slow_factor: u32,
+    /// What a discard does.
+    pub discard: Discarding,
     /// Bytes that what backs the disk has; a write that needs more fails with `NoSpace`.
     pub space: Option<u64>,
+}
+
+/// What a disk does to the blocks of a discard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discarding {
+    /// Each is zeros afterwards or what it was, as the contract has it.
+    Either,
+    /// All are zeros afterwards, as a hole of a file is.
+    Zeroes,
+    /// Nothing, and it says so.
+    Unsupported,
 }
 
 impl Default for DiskPlan {
@@ -64,6 +77,7 @@ impl Default for DiskPlan {
             stuck: PerMillion::NEVER,
             slow: PerMillion::NEVER,
             slow_factor: 100,
+            discard: Discarding::Either,
             space: None,
         }
     }

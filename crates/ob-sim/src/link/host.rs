@@ -73,6 +73,8 @@ pub(super) struct Host {
     doorbell: Arc<Doorbell>,
     ledger: Rc<RefCell<Ledger>>,
     session: Option<Session>,
+    /// The connection of an attachment that this host has ended: its socket is to be closed.
+    hung_up: Option<WireId>,
 }
 
 /// One attachment, from the first `HELLO` to its end.
@@ -95,7 +97,7 @@ struct Session {
 
 impl Host {
     pub(super) fn new(incarnation: Incarnation, kind: &'static str, ledger: Rc<RefCell<Ledger>>) -> Self {
-        Self { incarnation, kind, doorbell: Arc::default(), ledger, session: None }
+        Self { incarnation, kind, doorbell: Arc::default(), ledger, session: None, hung_up: None }
     }
 
     /// The attachment that lives, if any.
@@ -227,7 +229,13 @@ impl Host {
     fn end(&mut self) {
         if let Some(mut session) = self.session.take() {
             session.core.close_all();
+            self.hung_up = session.wire;
         }
+    }
+
+    /// The connection that this host has left since it was asked last.
+    pub(super) fn take_hung_up(&mut self) -> Option<WireId> {
+        self.hung_up.take()
     }
 
     /// A bell rang: whoever sleeps on a bell that shows something new is awake.

@@ -292,7 +292,17 @@ impl Run {
         Ok(())
     }
 
+    /// A host that has ended its attachment closes its socket, as the real one does. Otherwise a card that was stopped meanwhile would take
+    /// a host back that waits for nothing there, and nobody would ever end that.
+    fn hang_up(&mut self, host: usize) {
+        if let Some(wire) = self.hosts[host].as_mut().and_then(Host::take_hung_up) {
+            self.report.count("hosts hung up", 1);
+            self.cut(wire);
+        }
+    }
+
     fn reconnect_later(&mut self, host: usize) {
+        self.hang_up(host);
         if self.hosts[host].as_ref().is_some_and(Host::wants_connection) {
             let delay = self.rng.skewed(LATER);
             self.world.schedule_in(self.host_nodes[host], delay, Event::Connect(host));
@@ -588,12 +598,22 @@ mod tests {
             "channel messages to hosts",
             "events of an earlier life",
             "host threads fell asleep",
+            "hosts hung up",
             "card sleeps",
             "bulk transfers",
             "bulk transfers that failed",
             "writes overtaken by another region",
         ] {
             assert!(all.get(what) > 0, "{what} never happened");
+        }
+    }
+
+    /// In each of these the card is stopped for so long that a host gives it up while it connects anew.
+    #[test]
+    fn a_host_that_gives_up_is_not_taken_back() {
+        for seed in [5573, 10043, 11429] {
+            let passed = run_seed(&mut LinkScenario, seed, 5_000).unwrap_or_else(|failed| panic!("{failed}"));
+            assert!(passed.report.get("hosts hung up") > 0, "seed {seed}");
         }
     }
 

@@ -10,11 +10,9 @@
 //!                     Network: cut, heal, kill, revive, advance
 //! ```
 //!
-//! A stream stays in order and whole, as over TCP: lost and reordered packets show as delay. [`SimPackets`] is the
-//! other kind of network, where they show as what they are.
+//! A stream stays in order and whole, as over TCP: lost and reordered packets show as delay.
 
 mod endpoint;
-mod packets;
 mod plan;
 mod state;
 
@@ -26,7 +24,6 @@ use std::rc::Rc;
 use ob_core::{ConnectionId, Instant, ListenerId, Net, NetError, NetEvent, NetListenError, Received, Sent};
 
 use crate::{Death, NodeId, Rng, Trace};
-pub use packets::{PacketPlan, SimPackets};
 pub use plan::{NetPlan, NetStats};
 use state::State;
 

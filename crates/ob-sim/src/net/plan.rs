@@ -91,10 +91,4 @@ pub struct NetStats {
     pub held_up: u64,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// Datagrams lost.
-    pub packets_lost: u64,
-    /// Datagrams delivered twice.
-    pub packets_doubled: u64,
-    /// Datagrams that overtook an earlier one.
-    pub packets_overtaking: u64,
 }

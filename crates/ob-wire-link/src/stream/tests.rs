@@ -24,7 +24,7 @@ fn from_card() -> Vec<FromCard<'static>> {
 fn from_host(entries: &[u8]) -> Vec<FromHost<'_>> {
     let reply = Fragment { connection: CONNECTION, stamp: 9, length: 5, offset: 0, bytes: b"+OK\r\n" };
     vec![
-        FromHost::Meet { stamp: 0, recovered: Recovered { store: [3; 16], end: 4096 } },
+        FromHost::Meet { stamp: 0, recovered: Recovered { store: [3; 16], end: 4096 }, terms: 5 },
         FromHost::Reply(reply),
         FromHost::Reply(Fragment { length: 9, offset: 4, ..reply }),
         FromHost::Standing { connection: CONNECTION, stamp: 9, word: 3 },
@@ -92,8 +92,8 @@ fn what_cannot_be_is_refused() {
     let long = vec![0; FRAGMENT_LEN + 1];
     assert!(refused(Fragment { length: long.len() as u32, bytes: &long, ..request }), "too many bytes");
     let (mut header, _) = FromCard::Begin { stamp: 7 }.encode();
-    header[28] = 2;
-    assert_eq!(FromCard::decode(&header, &[]), Err(StreamError::Version(2)));
+    header[28] = 3;
+    assert_eq!(FromCard::decode(&header, &[]), Err(StreamError::Version(3)));
     header[2] = 1;
     assert!(matches!(FromCard::decode(&header, &[]), Err(StreamError::Field { field: "reserved", .. })));
     assert!(matches!(FromCard::decode(&header[1..], &[]), Err(StreamError::Length { .. })));

@@ -1,6 +1,6 @@
 //! The host: attaches to the card over the link, and answers what the card does not answer by itself.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use ob_link::{AttachError, Endpoint, HostGroup, HostLink, HostLinkConfig, WaitError};
@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::descriptors::allow_descriptors;
 use super::{Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::accounting;
-use crate::config::{HostConfig, LinkKind, Placement};
-use crate::kv::{KvFront, KvHost};
+use crate::config::{HostConfig, KvConfig, LinkKind, Placement, ReactorConfig};
+use crate::kv::{KvError, KvFront, KvHost};
 use crate::probe::{PROBE_SERVICE, Report};
 use crate::signals::StopSignal;
 
@@ -37,7 +37,8 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
     let link_config = link_config(config, &life);
     let kv = Kv::start(config)?;
     let mut told_ready = false;
-    while let Some(link) = attach(&link_config, &stop)? {
+    while let Some(link) = attach(&link_config, &stop, &kv)? {
+        kv.attached(Some(&link));
         tracing::info!(
             card_incarnation = link.welcome().card_incarnation.0,
             attachment = link.welcome().attachment.0,
@@ -53,7 +54,9 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
                 services: kv.endpoint().into_iter().collect(),
             });
         }
-        match serve(&link, &stop)? {
+        let ended = serve(&link, &stop, &kv)?;
+        kv.attached(None);
+        match ended {
             Ended::Asked => break,
             Ended::CardGone(reason) => tracing::warn!("the card is gone ({reason}); attaching again"),
         }
@@ -66,7 +69,6 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
 enum Kv {
     Off,
     /// The store, behind a card.
-    #[expect(dead_code, reason = "it is kept until it is dropped")]
     Behind(KvHost),
     /// All of it.
     Whole(KvFront),
@@ -84,6 +86,24 @@ impl Kv {
             Placement::Host => {
                 KvFront::start(config).map(Self::Whole).map_err(|error| HalfError::Kv(Box::new(error)))
             }
+        }
+    }
+
+    /// Becomes readable when its thread has ended by mistake. Then this half ends too: whoever goes on without its store looks
+    /// healthy, and answers nobody.
+    fn end(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Off => None,
+            Self::Behind(host) => Some(host.end()),
+            Self::Whole(front) => Some(front.end()),
+        }
+    }
+
+    /// Which card there is, if any: where it shares this machine, its threads poll on the same cores.
+    fn attached(&self, link: Option<&HostLink>) {
+        let local = link.map(HostLink::welcome).filter(|welcome| welcome.kind != ob_link::LinkKind::Tcp);
+        if let Self::Whole(front) = self {
+            front.set_other_pollers(local.map_or(0, |welcome| usize::from(welcome.pollers)));
         }
     }
 
@@ -106,15 +126,20 @@ fn link_config(config: &HostConfig, life: &Life) -> HostLinkConfig {
         endpoint,
         name: system.nodename().to_string_lossy().into_owned(),
         incarnation: life.incarnation(),
-        // This half has no thread that polls: whoever waits sleeps on the bell.
-        pollers: 0,
+        pollers: pollers(&config.kv, &config.reactor),
         attach_within: Duration::from_secs(5),
         dead_after: config.link.dead_after.0,
     }
 }
 
+/// Threads of this half that poll. Whoever waits for the card sleeps on the bell; only the one that has the sockets of clients
+/// does.
+fn pollers(kv: &KvConfig, reactor: &ReactorConfig) -> u16 {
+    u16::from(kv.enabled && kv.placement == Placement::Host && !reactor.spin.0.is_zero())
+}
+
 /// Tries until there is a card, or a request to stop (then none).
-fn attach(config: &HostLinkConfig, stop: &StopSignal) -> Result<Option<HostLink>, HalfError> {
+fn attach(config: &HostLinkConfig, stop: &StopSignal, kv: &Kv) -> Result<Option<HostLink>, HalfError> {
     let mut pause = RETRY_FIRST;
     let mut told = String::new();
     let started = Instant::now();
@@ -131,7 +156,7 @@ fn attach(config: &HostLinkConfig, stop: &StopSignal) -> Result<Option<HostLink>
             tracing::warn!("cannot attach: {text}; trying again");
             told = text;
         }
-        if wait(stop, None, if hopeless { RETRY_MOST } else { pause })? == Woken::Asked {
+        if wait(stop, kv.end(), None, if hopeless { RETRY_MOST } else { pause })? == Woken::Asked {
             return Ok(None);
         }
         pause = (pause * 2).min(RETRY_MOST);
@@ -144,7 +169,7 @@ enum Ended {
     CardGone(String),
 }
 
-fn serve(link: &HostLink, stop: &StopSignal) -> Result<Ended, HalfError> {
+fn serve(link: &HostLink, stop: &StopSignal, kv: &Kv) -> Result<Ended, HalfError> {
     let gone = |link: &HostLink| {
         Ended::CardGone(
             link.over().map_or_else(|| "it closed the probe's group".to_owned(), |over| over.to_string()),
@@ -166,7 +191,7 @@ fn serve(link: &HostLink, stop: &StopSignal) -> Result<Ended, HalfError> {
             }
             Err(WaitError::Gone) => return Ok(gone(link)),
         }
-        match wait(stop, Some(link), PROBE_EVERY)? {
+        match wait(stop, kv.end(), Some(link), PROBE_EVERY)? {
             Woken::Asked => return Ok(Ended::Asked),
             Woken::Over => return Ok(gone(link)),
             Woken::Time => {}
@@ -214,10 +239,17 @@ enum Woken {
     Time,
 }
 
-/// Sleeps until asked to stop, until the attachment is over, or for so long.
-fn wait(stop: &StopSignal, link: Option<&HostLink>, time: Duration) -> Result<Woken, HalfError> {
-    let mut watched = vec![PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-    watched.extend(link.map(|link| PollFd::from_borrowed_fd(link.over_descriptor(), PollFlags::IN)));
+/// Sleeps until asked to stop, until the attachment is over, or for so long. The end of the store's thread is an error.
+fn wait(
+    stop: &StopSignal,
+    store: Option<BorrowedFd<'_>>,
+    link: Option<&HostLink>,
+    time: Duration,
+) -> Result<Woken, HalfError> {
+    let over = link.map(HostLink::over_descriptor);
+    let watched = [Some(stop.as_fd()), over, store].into_iter().flatten();
+    let mut watched: Vec<PollFd<'_>> =
+        watched.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
     match poll(&mut watched, Some(&time)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -226,8 +258,12 @@ fn wait(stop: &StopSignal, link: Option<&HostLink>, time: Duration) -> Result<Wo
     if stop.take().map_err(HalfError::system("read signals"))? {
         return Ok(Woken::Asked);
     }
-    let over = watched.get(1).is_some_and(|link| !link.revents().is_empty());
-    Ok(if over { Woken::Over } else { Woken::Time })
+    let mut happened = watched.iter().skip(1).map(|descriptor| !descriptor.revents().is_empty());
+    let is_over = over.is_some() && happened.next() == Some(true);
+    if happened.next() == Some(true) {
+        return Err(HalfError::Kv(Box::new(KvError::Ended)));
+    }
+    Ok(if is_over { Woken::Over } else { Woken::Time })
 }
 
 /// Where this host looks for its card.
@@ -236,5 +272,36 @@ fn link_endpoint(config: &HostConfig) -> String {
     match kind {
         LinkKind::Shm | LinkKind::Model => format!("{} {}", kind.name(), config.link.socket.display()),
         LinkKind::Tcp => format!("{} {}", kind.name(), config.link.card),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::config::TimeSpan;
+
+    #[test]
+    fn a_host_that_has_the_clients_polls_and_says_so() {
+        let polls = |spin| ReactorConfig { spin: TimeSpan(spin) };
+        let reactor = polls(Duration::from_micros(50));
+        let kv = |placement| KvConfig { placement, ..KvConfig::default() };
+        assert_eq!(pollers(&kv(Placement::Host), &reactor), 1);
+        assert_eq!(pollers(&kv(Placement::Card), &reactor), 0);
+        assert_eq!(pollers(&KvConfig { enabled: false, ..kv(Placement::Host) }, &reactor), 0);
+        assert_eq!(pollers(&kv(Placement::Host), &polls(Duration::ZERO)), 0);
+    }
+
+    #[test]
+    fn a_host_whose_store_has_ended_ends_too() {
+        let stop = StopSignal::install().unwrap();
+        let (end, alive) = UnixStream::pair().unwrap();
+        let store = Some(end.as_fd());
+        assert!(matches!(wait(&stop, store, None, Duration::from_millis(1)), Ok(Woken::Time)));
+        drop(alive);
+        let ended = wait(&stop, store, None, Duration::from_secs(600)).err().unwrap().to_string();
+        assert_eq!(ended, "the thread of the key-value store has ended");
     }
 }

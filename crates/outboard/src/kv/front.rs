@@ -11,11 +11,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ob_core::{Clock, Instant, Token};
@@ -33,7 +33,8 @@ use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 
 use super::card::{CONNECTIONS_MAX, WATCHES_MAX};
 use super::os_log::OsLog;
-use super::{KvError, SpaceNews, fitted_part_len, recover, store_config, unix_ms};
+use super::thread::WatchedThread;
+use super::{KvError, SpaceNews, fitted_part_len, now, recover, store_config, unwritten};
 use crate::config::HostConfig;
 
 /// Frames of the stream that wait for the director.
@@ -50,24 +51,42 @@ const TABLE_BYTES: u64 = 4096;
 /// The thread that has the service.
 pub struct KvFront {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    asked: Arc<Asked>,
     waker: Waker,
-    thread: Option<JoinHandle<()>>,
+    thread: WatchedThread,
+}
+
+/// What is asked of the thread, and told it.
+#[derive(Default)]
+struct Asked {
+    stops: AtomicBool,
+    /// Threads that poll on the same cores, beside this one.
+    other_pollers: AtomicUsize,
 }
 
 impl KvFront {
     /// Recovers the store, listens, and serves.
     pub fn start(config: &HostConfig) -> Result<Self, KvError> {
         let (tell, told) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (own, asked) = (config.clone(), Arc::clone(&stop));
+        let asked = Arc::new(Asked::default());
+        let (own, for_thread) = (config.clone(), Arc::clone(&asked));
         let run = move || match Front::open(&own) {
-            Ok(front) => front.run(&asked, &tell),
+            Ok(front) => front.run(&for_thread, &tell),
             Err(error) => drop(tell.send(Err(error))),
         };
-        let thread = std::thread::Builder::new().name("kv".to_owned()).spawn(run).map_err(KvError::System)?;
+        let thread = WatchedThread::start(run)?;
         let (address, waker) = told.recv().map_err(|_| KvError::Ended)??;
-        Ok(Self { address, stop, waker, thread: Some(thread) })
+        Ok(Self { address, asked, waker, thread })
+    }
+
+    /// Tells it how many other threads would poll on its cores: with more pollers than cores, none polls.
+    pub fn set_other_pollers(&self, count: usize) {
+        self.asked.other_pollers.store(count, Ordering::Relaxed);
+    }
+
+    /// Becomes readable when its thread has ended, though nobody has asked it to.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.thread.as_fd()
     }
 
     /// Where clients reach it.
@@ -78,13 +97,9 @@ impl KvFront {
 
 impl Drop for KvFront {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        self.asked.stops.store(true, Ordering::Release);
         self.waker.wake();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the key-value store has panicked");
-        }
+        self.thread.join();
     }
 }
 
@@ -149,12 +164,13 @@ impl Front {
         Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
     }
 
-    fn run(mut self, stop: &AtomicBool, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
+    fn run(mut self, asked: &Asked, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
         let _ = tell.send(Ok((self.address, self.reactor.handle().waker())));
         let mut events = Vec::new();
-        while !stop.load(Ordering::Acquire) {
+        while !asked.stops.load(Ordering::Acquire) {
             let now = MonotonicClock.now();
-            let wait = match self.policy.decide(now, self.next_due(now)) {
+            self.policy.set_pollers(1 + asked.other_pollers.load(Ordering::Relaxed));
+            let wait = match self.policy.decide(now, self.next_due()) {
                 Decision::Sleep { until } if !self.has_more => Wait::Until(until),
                 Decision::Sleep { .. } | Decision::Spin => Wait::Poll,
             };
@@ -169,11 +185,11 @@ impl Front {
         for event in events.drain(..) {
             self.driver.net_mut().handle(&event);
         }
-        let now = Now { instant: MonotonicClock.now(), unix_ms: unix_ms() };
-        worked |= self.move_log(now.unix_ms);
+        let now = now();
+        worked |= self.move_log(now);
         let turn = self.driver.turn(now);
         worked |= turn.events > 0;
-        let has_moved = self.move_log(now.unix_ms);
+        let has_moved = self.move_log(now);
         self.has_more = has_moved || turn.has_more || self.driver.port_mut().fetch();
         if worked || self.has_more {
             self.policy.on_event(now.instant);
@@ -181,10 +197,10 @@ impl Front {
     }
 
     /// Moves operations of the store to the log and completions back; whether anything moved.
-    fn move_log(&mut self, now_ms: u64) -> bool {
+    fn move_log(&mut self, now: Now) -> bool {
         let mut stream = self.stream.borrow_mut();
         let store = stream.service_mut();
-        store.tick(now_ms);
+        store.tick(now);
         if store.wants_measure() {
             store.measured(self.log.left());
         }
@@ -202,9 +218,8 @@ impl Front {
     }
 
     /// When the next turn is due, if nothing happens before.
-    fn next_due(&self, now: Instant) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         let store = self.stream.borrow().service().next_due();
-        let store = store.map(|due| now + Duration::from_millis(due.saturating_sub(unix_ms())));
         [self.driver.next_due(), store].into_iter().flatten().min()
     }
 
@@ -213,10 +228,13 @@ impl Front {
         let deadline = MonotonicClock.now() + WIND_DOWN_WITHIN;
         let mut events = Vec::new();
         while MonotonicClock.now() < deadline && !self.stream.borrow_mut().service_mut().wind_down() {
-            self.move_log(unix_ms());
+            self.move_log(now());
             self.reactor
                 .turn(Wait::Until(Some(MonotonicClock.now() + Duration::from_millis(10))), &mut events);
             events.clear();
+        }
+        if let Some(told) = unwritten(self.stream.borrow().service()) {
+            tracing::error!("{told}");
         }
     }
 }
@@ -279,7 +297,7 @@ impl HostPort for InProcess {
         if self.is_gone {
             return;
         }
-        let received = self.stream.borrow_mut().received(unix_ms(), frame);
+        let received = self.stream.borrow_mut().received(now(), frame);
         if let Err(fault) = received {
             self.close(&fault.to_string());
         }

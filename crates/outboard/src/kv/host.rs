@@ -9,15 +9,15 @@
 //! One thread has the store. It takes frames out of its ring, applies them, hands the log's operations to the file library and
 //! takes their completions, and sleeps on the bells of all of these at once.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ob_core::NodeId;
+use ob_core::{Clock, NodeId, Now};
 use ob_files_host::{Endpoint, Error, Group, GroupOptions, RingSizes, Session, SessionOptions};
 use ob_format::kv::part_number;
-use ob_io::doorbell;
+use ob_io::{MonotonicClock, doorbell};
 use ob_kv::host::{HostLimits, HostStream, Service};
 use ob_kv::store::{LogCompletion, LogFailure, LogOp, Recovery, Revisited, Store};
 use ob_link::HostGroup;
@@ -25,7 +25,8 @@ use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERVICE};
 
 use super::card_log::{CardLog, DIRECTORY};
-use super::{KvError, SpaceNews, fitted_part_len, recover, store_config, unix_ms};
+use super::thread::WatchedThread;
+use super::{KvError, SpaceNews, fitted_part_len, now, recover, store_config, unwritten};
 use crate::config::{HostConfig, LinkKind};
 
 /// Bytes of the stream's rings.
@@ -46,7 +47,7 @@ const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
 /// The thread that has the store.
 pub struct KvHost {
     stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
+    thread: WatchedThread,
 }
 
 #[derive(Default)]
@@ -85,8 +86,12 @@ impl KvHost {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("kv".to_owned()).spawn(run)?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, thread: WatchedThread::start(run)? })
+    }
+
+    /// Becomes readable when its thread has ended, though nobody has asked it to.
+    pub fn end(&self) -> BorrowedFd<'_> {
+        self.thread.as_fd()
     }
 }
 
@@ -95,11 +100,7 @@ impl Drop for KvHost {
         self.stop.asked.store(true, Ordering::Release);
         self.stop.bell.fetch_add(1, Ordering::AcqRel);
         doorbell::futex_wake_all(&self.stop.bell);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the key-value store has panicked");
-        }
+        self.thread.join();
     }
 }
 
@@ -110,8 +111,13 @@ enum ServeError {
     Files(#[from] Error),
     #[error(transparent)]
     Store(#[from] KvError),
-    #[error("the card has closed the stream; beginning anew")]
+    #[error("the card has closed the stream, and says why in its own log; beginning anew")]
     SentAway,
+    #[error(
+        "the card has closed the stream before anything was served, and says why in its own log\n\
+         hint: card and host have to be of the same version, and [kv] password has to be set for both or for none"
+    )]
+    NotMet,
     #[error("another host has written to the log meanwhile; recovering what it has left")]
     Overtaken,
     #[error("the log cannot be written to: {0}; trying again")]
@@ -126,7 +132,7 @@ impl ServeError {
         match self {
             Self::Files(_) | Self::SentAway | Self::Overtaken | Self::Lost => RETRY,
             // That does not change by itself.
-            Self::Store(_) | Self::Unmarked(_) => Duration::from_secs(30),
+            Self::Store(_) | Self::Unmarked(_) | Self::NotMet => Duration::from_secs(30),
         }
     }
 }
@@ -137,6 +143,8 @@ struct Serving<'a> {
     group: Option<HostGroup>,
     log: CardLog,
     stream: HostStream<Store>,
+    /// Whether the card has begun the last life of the stream.
+    was_met: bool,
     stop: &'a Stop,
     news: SpaceNews,
     /// The payload of a frame.
@@ -200,7 +208,7 @@ impl<'a> Serving<'a> {
             stream.name_file(part as u32, node);
         }
         let (news, payload) = (SpaceNews::default(), vec![0; FRAGMENT_LEN]);
-        Ok(Self { session, group: Some(group), log, stream, stop, news, payload })
+        Ok(Self { session, group: Some(group), log, stream, was_met: false, stop, news, payload })
     }
 
     /// Serves one card after the other, for as long as no other host has written to the log in between.
@@ -209,6 +217,7 @@ impl<'a> Serving<'a> {
             let attachment = self.session.attachments();
             if let Some(group) = self.group.take() {
                 let ended = self.serve(&group);
+                self.was_met = self.stream.is_running();
                 self.stream.ended();
                 match ended {
                     Ended::Asked => {
@@ -240,7 +249,7 @@ impl<'a> Serving<'a> {
                 // A card that dies takes its group along, and is known to be dead a moment later. One that lives has ended
                 // the group, and the next one may be another host's.
                 if self.session.is_attached() && closed.elapsed() > SENT_AWAY_AFTER {
-                    return Err(ServeError::SentAway);
+                    return Err(if self.was_met { ServeError::SentAway } else { ServeError::NotMet });
                 }
             }
             attachment = self.session.attachments();
@@ -284,7 +293,7 @@ impl<'a> Serving<'a> {
             if self.stop.is_asked() {
                 return Ended::Asked;
             }
-            let received = match receive(group, &mut self.stream, &mut self.payload, unix_ms) {
+            let received = match receive(group, &mut self.stream, &mut self.payload, now) {
                 Ok(received) => received,
                 Err(why) => return Ended::Closed(why),
             };
@@ -293,7 +302,7 @@ impl<'a> Serving<'a> {
             if let Some(failure) = store.failure().filter(|_| !store.is_life_marked()) {
                 return Ended::Unmarked(failure);
             }
-            self.stream.set_clock(unix_ms());
+            self.stream.set_clock(now().unix_ms);
             let mut is_full = false;
             self.stream.send(&mut |frame| {
                 let pushed = push(group, frame);
@@ -309,7 +318,7 @@ impl<'a> Serving<'a> {
 
     /// Moves operations of the store to the log and completions back; whether anything moved.
     fn move_log(&mut self) -> bool {
-        self.stream.service_mut().tick(unix_ms());
+        self.stream.service_mut().tick(now());
         if self.stream.service_mut().wants_measure() {
             self.log.measure();
         }
@@ -341,8 +350,9 @@ impl<'a> Serving<'a> {
 
     /// Sleeps until the card has said something, a file has moved, or it is time.
     fn sleep(&mut self, group: &HostGroup, wants_room: bool) {
-        let now = unix_ms();
-        let due = self.stream.service().next_due().map(|due| Duration::from_millis(due.saturating_sub(now)));
+        let due = self.stream.service().next_due().map(|due| due - MonotonicClock.now());
+        // What could be done at once and may not be waits for the card, which rings.
+        let due = due.filter(|due| !due.is_zero() || self.stream.may_write());
         let within = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let (stop, takes_more) = (self.stop, self.stream.has_room());
         let mut completions = Vec::new();
@@ -365,6 +375,14 @@ impl<'a> Serving<'a> {
         while Instant::now() < deadline && !self.stream.service_mut().wind_down() {
             self.move_log();
             self.log.wait(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        if let Some(told) = unwritten(self.stream.service()) {
+            tracing::error!("{told}");
         }
     }
 }
@@ -429,7 +447,7 @@ pub(crate) fn receive<S: Service>(
     group: &HostGroup,
     stream: &mut HostStream<S>,
     scratch: &mut [u8],
-    now_ms: impl Fn() -> u64,
+    now: impl Fn() -> Now,
 ) -> Result<usize, String> {
     for count in 0..FRAMES_A_TURN {
         if !stream.has_room() {
@@ -449,7 +467,7 @@ pub(crate) fn receive<S: Service>(
             return Err("a frame is longer than frames are".to_owned());
         };
         let frame = FromCard::decode(inline, payload).map_err(|error| error.to_string())?;
-        stream.received(now_ms(), &frame).map_err(|fault| fault.to_string())?;
+        stream.received(now(), &frame).map_err(|fault| fault.to_string())?;
     }
     Ok(FRAMES_A_TURN)
 }
@@ -472,5 +490,19 @@ pub(crate) fn push(group: &HostGroup, frame: &FromHost<'_>) -> Pushed {
         Ok(()) => Pushed::Yes,
         Err(PushError::Retry) => Pushed::Full,
         Err(PushError::Closed | PushError::TooLarge { .. } | PushError::Corrupt { .. }) => Pushed::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_change_by_itself_is_not_tried_all_the_time() {
+        // Each attempt reads the whole log, and writes to it.
+        assert!(ServeError::NotMet.pause() >= Duration::from_secs(30));
+        assert!(ServeError::Unmarked(LogFailure::Space).pause() >= Duration::from_secs(30));
+        // A host that was served may be again at once.
+        assert!(ServeError::SentAway.pause() < Duration::from_secs(1));
     }
 }

@@ -10,13 +10,14 @@ mod card_log;
 mod front;
 mod host;
 mod os_log;
+mod thread;
 
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
-use ob_core::NetListenError;
+use ob_core::{Clock, NetListenError, Now};
 use ob_format::kv::BLOCK_LEN;
-use ob_io::OpenError;
+use ob_io::{MonotonicClock, OpenError};
 use ob_kv::store::{Config as StoreConfig, LogCompletion, LogOp, Recovery, RecoveryError, Space, Store};
 use ob_table::ConfigError;
 
@@ -181,6 +182,19 @@ impl SpaceNews {
     }
 }
 
+/// What people are told of a store that goes without having written everything. What was on its way may have arrived.
+fn unwritten(store: &Store) -> Option<&'static str> {
+    store.has_unsettled_changes().then_some(
+        "the key-value store goes with changes that its log may not have got; unless [kv] durability is \"always\", \
+         clients may have been told that they were made",
+    )
+}
+
+/// What time it is.
+fn now() -> Now {
+    Now { instant: MonotonicClock.now(), unix_ms: unix_ms() }
+}
+
 /// Milliseconds since 1970.
 fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -190,6 +204,8 @@ fn unix_ms() -> u64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 mod tests {
+    use ob_kv::resp::Request;
+
     use super::*;
     use crate::config::ByteSize;
 
@@ -201,6 +217,16 @@ mod tests {
         };
         assert_eq!([64 << 20, 256 << 20, 512 << 20].map(waiting), [64 << 20, 64 << 20, 128 << 20]);
         assert_eq!(waiting(1 << 40), 256 << 20);
+    }
+
+    #[test]
+    fn people_are_told_of_changes_that_go_with_a_store() {
+        let mut store = Store::create(StoreConfig::default());
+        assert_eq!(unwritten(&store), None);
+        let (mut session, request) = (store.open(1), Request::of_line(b"SET key value").unwrap());
+        store.apply(now(), 1, 1, &mut session, &request);
+        assert_eq!(store.next_answer().unwrap().bytes, b"+OK\r\n");
+        assert!(unwritten(&store).is_some());
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl OsLog {
     pub(super) fn set_part_len(&mut self, part_len: u64) -> std::io::Result<()> {
         self.part_len = part_len;
         for device in self.parts.values_mut().filter(|device| device.info().capacity < part_len) {
-            device.resize(part_len)?;
+            let outcome = device.resize(part_len)?.run();
+            device.resized(outcome)?;
         }
         Ok(())
     }

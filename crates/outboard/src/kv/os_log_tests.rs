@@ -10,7 +10,7 @@ use ob_kv::store::{Config, Durability, Recovery, Session, Space as LogSpace, Sto
 use tempfile::TempDir;
 
 use super::*;
-use crate::kv::unix_ms;
+use crate::kv::now;
 
 const PART_LEN: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,7 +143,7 @@ impl Served {
     }
 
     fn turn(&mut self) {
-        self.store.tick(unix_ms());
+        self.store.tick(now());
         if self.store.wants_measure() {
             self.store.measured(self.bench.log.left());
         }
@@ -159,7 +159,7 @@ impl Served {
     fn ask(&mut self, line: &str) -> String {
         self.stamp += 1;
         let request = Request::of_line(line.as_bytes()).unwrap();
-        self.store.apply(unix_ms(), self.stamp, 1, &mut self.session, &request);
+        self.store.apply(now(), self.stamp, 1, &mut self.session, &request);
         let deadline = SystemInstant::now() + PATIENCE;
         loop {
             self.turn();
@@ -278,7 +278,7 @@ fn take_all_files(directory: &Path) {
         served.stamp += 1;
         let line = format!("set key{number} {}", "v".repeat(100_000));
         let request = Request::of_line(line.as_bytes()).unwrap();
-        served.store.apply(unix_ms(), served.stamp, 1, &mut served.session, &request);
+        served.store.apply(now(), served.stamp, 1, &mut served.session, &request);
         served.turn();
         number += 1;
     }
@@ -311,7 +311,7 @@ fn fill_and_go_on(directory: &Path) {
     let _ = std::fs::write(&other, vec![1; (SMALL_LEN_MIB as usize) << 20]);
     served.stamp += 1;
     let request = Request::of_line(format!("del key{}", end - 1).as_bytes()).unwrap();
-    served.store.apply(unix_ms(), served.stamp, 1, &mut served.session, &request);
+    served.store.apply(now(), served.stamp, 1, &mut served.session, &request);
     served.until("the device refuses it", |served| served.store.space() == LogSpace::Refused);
     assert!(served.store.next_answer().is_none() && served.store.failure().is_none());
     std::fs::remove_file(&other).unwrap();

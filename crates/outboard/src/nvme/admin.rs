@@ -26,7 +26,7 @@ pub enum AdminRequest {
     ListNamespaces,
     /// Serve another one.
     AddNamespace {
-        /// Its id; the lowest free one if none is given.
+        /// Its id; if none is given, one that is used again as late as can be.
         nsid: Option<u32>,
         /// A path, or `memory`; a file in the card's directory if none is given.
         device: Option<PathBuf>,

@@ -46,6 +46,9 @@ struct Row {
     /// Bytes of memory, which has no other place to say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
+    /// Bytes of a block, as hosts count them; nothing before it was served, or in files of cards that did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    block_len: Option<u32>,
     /// Removed by hand, and not to come back with the next start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
@@ -62,6 +65,8 @@ pub(super) struct Entry {
     pub(super) device: Option<PathBuf>,
     /// How large it was made, where the configuration does not say that.
     pub(super) size: Option<u64>,
+    /// Bytes of a block, if that is known.
+    pub(super) block_len: Option<u32>,
     pub(super) reservations: Option<ReservationState>,
 }
 
@@ -183,7 +188,9 @@ impl Catalogue {
     ) -> Result<Entry, NvmeError> {
         let nsid = place.nsid;
         let uuid = random::uuid().map_err(|source| self.unwritten(source))?;
-        let row = Row { nsid, uuid: hex(&uuid), device, lies_on, size, removed: false, reservations: None };
+        let uuid = hex(&uuid);
+        let (block_len, reservations) = (None, None);
+        let row = Row { nsid, uuid, device, lies_on, size, block_len, removed: false, reservations };
         let replaced = self.rows(place.subsystem).iter().find(|row| row.nsid == nsid).cloned();
         self.replaced = replaced.map(|row| (place, row));
         self.change(place.subsystem, |rows| {
@@ -193,11 +200,21 @@ impl Catalogue {
         self.entry(&row)
     }
 
-    /// Writes down that a namespace is not served any more.
+    /// An id for a new namespace: the lowest that none has had; if there is none, the one that was given up first. A host that
+    /// has not heard yet of a removal would write on whatever has the id now, so it is used again as late as can be.
+    pub(super) fn free_nsid(&self, subsystem: usize, max: u32) -> Option<u32> {
+        let rows = self.rows(subsystem);
+        let is_new = |nsid: &u32| rows.iter().all(|row| row.nsid != *nsid);
+        let given_up = || rows.iter().find(|row| row.removed && row.nsid <= max).map(|row| row.nsid);
+        (1..=max).find(is_new).or_else(given_up)
+    }
+
+    /// Writes down that a namespace is not served any more, behind those of which that was written before.
     pub(super) fn remove(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
         self.change(place.subsystem, |rows| {
-            for row in rows.iter_mut().filter(|row| row.nsid == place.nsid) {
-                (row.removed, row.reservations) = (true, None);
+            if let Some(at) = rows.iter().position(|row| row.nsid == place.nsid) {
+                let row = rows.remove(at);
+                rows.push(Row { removed: true, reservations: None, ..row });
             }
         })
     }
@@ -208,6 +225,15 @@ impl Catalogue {
         self.change(place.subsystem, |rows| {
             rows.retain(|row| row.nsid != place.nsid);
             rows.extend(replaced.map(|(_, row)| row));
+        })
+    }
+
+    /// Writes down by what blocks hosts count in a namespace.
+    pub(super) fn note_block_len(&mut self, place: NamespacePlace, block_len: u32) -> Result<(), NvmeError> {
+        self.change(place.subsystem, |rows| {
+            if let Some(row) = rows.iter_mut().find(|row| row.nsid == place.nsid) {
+                row.block_len = Some(block_len);
+            }
         })
     }
 
@@ -255,8 +281,8 @@ impl Catalogue {
                 None => None,
                 Some(text) => Some(ReservationState::decode(&unhex(text)?).ok()?),
             };
-            let (device, size) = (row.device.clone(), row.size);
-            Some(Entry { nsid: row.nsid, uuid, device, size, reservations })
+            let (device, size, block_len) = (row.device.clone(), row.size, row.block_len);
+            Some(Entry { nsid: row.nsid, uuid, device, size, block_len, reservations })
         };
         read().ok_or_else(|| {
             let text = format!("namespace {} cannot be read", row.nsid);
@@ -357,10 +383,12 @@ mod tests {
         assert_eq!(known(&mut first), one.uuid);
         let two = first.add(TWO, Some(PathBuf::from("/dev/two")), None, Some(4096)).unwrap();
         assert_ne!(one.uuid, two.uuid);
+        first.note_block_len(TWO, 4096).unwrap();
         let mut second = load(&path);
         assert_eq!((second.serial(0), known(&mut second)), (serial, one.uuid));
         let added = second.added(0).unwrap();
         assert_eq!(added.iter().map(|entry| (entry.nsid, entry.uuid)).collect::<Vec<_>>(), [(2, two.uuid)]);
+        assert_eq!((two.block_len, added[0].block_len), (None, Some(4096)));
         second.remove(ONE).unwrap();
         second.remove(TWO).unwrap();
         let mut third = load(&path);
@@ -409,6 +437,33 @@ mod tests {
             panic!("it was served")
         };
         assert_eq!((hex(&entry.uuid), renamed.serial(0)), (uuid.to_owned(), "00ff".to_owned()));
+    }
+
+    #[test]
+    fn ids_are_used_again_as_late_as_can_be_and_by_another_life_too() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let at = |nsid| NamespacePlace { subsystem: 0, nsid };
+        let mut first = load(&path);
+        for expected in 1..=3 {
+            let nsid = first.free_nsid(0, 4).unwrap();
+            assert_eq!(nsid, expected);
+            first.add(at(nsid), Some(PathBuf::from("memory")), None, None).unwrap();
+        }
+        first.remove(at(3)).unwrap();
+        first.remove(at(1)).unwrap();
+        assert_eq!(first.free_nsid(0, 4), Some(4));
+        // One that was never served has not had its id.
+        first.add(at(4), Some(PathBuf::from("memory")), None, None).unwrap();
+        first.forget(at(4)).unwrap();
+        let mut second = load(&path);
+        assert_eq!(second.free_nsid(0, 4), Some(4));
+        for expected in [4, 3, 1] {
+            let nsid = second.free_nsid(0, 4).unwrap();
+            assert_eq!(nsid, expected);
+            second.add(at(nsid), Some(PathBuf::from("memory")), None, None).unwrap();
+        }
+        assert_eq!(second.free_nsid(0, 4), None);
     }
 
     #[test]

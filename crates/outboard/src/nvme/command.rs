@@ -71,7 +71,7 @@ pub struct AddOptions {
     /// A file (made if missing), a block device, `memory`, or `file:/PATH` for a file of the card's own file system
     #[arg(long, value_name = "PATH")]
     pub device: Option<PathBuf>,
-    /// Its id [default: the lowest that is free]
+    /// Its id [default: the lowest that none has had]
     #[arg(long)]
     pub nsid: Option<u32>,
     /// What both show.

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, RefusedReason, Token};
 use ob_files_card::{FileVolume, VolumeError};
-use ob_io::{FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Space};
+use ob_io::{FileDevice, FileDeviceOptions, Handle, MemoryDevice, OpenError, Resize, ResizeOutcome, Space};
 use ob_nvme::driver::Store;
 use ob_nvme::target::control::BackendId;
 
+use super::hints;
 use crate::config::{ByteSize, CardConfig, FilesDevice, NamespaceDevice};
 use crate::files::{CardDevice, machine_memory, open_patiently, put_in_place, unfinished_path};
 
@@ -36,6 +38,19 @@ pub enum NamespaceDeviceError {
     Lost {
         /// The device.
         path: PathBuf,
+    },
+    /// Its blocks are larger than those of the namespace.
+    #[error(
+        "{device} is read and written by {device_block} bytes at least, and its namespace has blocks of {block}\n\
+         hint: move it to a disk or file system with blocks of {block} bytes or less"
+    )]
+    Blocks {
+        /// The device.
+        device: String,
+        /// Bytes of its blocks.
+        device_block: u32,
+        /// Bytes of the namespace's.
+        block: u32,
     },
     /// A file of the card's file system cannot be used.
     #[error("cannot use file:/{path} for a namespace: {source}\nhint: {fix}")]
@@ -101,34 +116,81 @@ pub(crate) struct Devices {
 struct Slot {
     device: Backing,
     in_flight: usize,
+    /// Those among them that make writes durable.
+    durable_in_flight: usize,
     /// No namespace lies on it any more; it goes with its last operation.
     leaving: bool,
-    /// It was made shorter while operations were on their way.
-    cut: Option<Cut>,
+    /// Its file gets another length.
+    resizing: Option<Resizing>,
 }
 
-/// What is to be done again when the operations are over that were on their way when a file was made shorter: they may have
-/// made it longer. Others wait until then.
-#[derive(Clone, Copy)]
-struct Cut {
-    to: u64,
-    /// What it was made since.
-    then: u64,
+/// What tells a reactor that there is something to take.
+type Wake = Box<dyn FnOnce() + Send>;
+
+/// A file on its way to another length, which a thread of its own gives it: a file system takes its time to give much space
+/// back, and the reactor has others to serve.
+struct Resizing {
+    /// What is to be done when nothing is on its way to the file that it has to wait for.
+    waiting: Option<(Resize, Wake)>,
+    /// What is on its way may reach beyond a shorter end, and would make the file longer again. So it is waited for, and others
+    /// wait until the file has its length.
+    shrinks: bool,
+    done: (Sender<ResizeOutcome>, Receiver<ResizeOutcome>),
+}
+
+impl Resizing {
+    /// How many operations have to be over before it runs, of all in flight and those among them that make writes durable.
+    fn in_the_way(&self, in_flight: usize, durable: usize) -> usize {
+        if self.shrinks { in_flight } else { durable }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        let Some((resize, wake)) = self.waiting.take() else { return Ok(()) };
+        let done = self.done.0.clone();
+        let run = move || {
+            let outcome = resize.run();
+            // Whoever hears of it may close the file, and means the last that has it open.
+            drop(resize);
+            // The namespace may be gone meanwhile.
+            let _ = done.send(outcome);
+            wake();
+        };
+        std::thread::Builder::new().name("resize".to_owned()).spawn(run).map(|_| ())
+    }
+}
+
+/// What has become of a resize.
+pub(super) enum Resized {
+    /// There is no such device any more.
+    Gone,
+    /// It is under way.
+    Pending,
+    /// It is done, or why not and what to do about that.
+    Done(Result<(), (io::Error, &'static str)>),
 }
 
 impl Slot {
-    /// The last operation is done: what came after a file was made shorter is taken off again, so that the next life finds
-    /// the length that hosts were told.
+    /// An operation is done: a file that waited for the last of those that are in its way gets its length.
     fn settle(&mut self) {
-        if self.in_flight > 0 {
+        let Some(resizing) = &mut self.resizing else { return };
+        if resizing.in_the_way(self.in_flight, self.durable_in_flight) > 0 {
             return;
         }
-        if let (Some(cut), Backing::Whole(CardDevice::File(file))) = (self.cut.take(), &mut self.device)
-            && let Err(error) = file.resize(cut.to).and_then(|()| file.resize(cut.then))
-        {
-            tracing::error!("a namespace's file may have grown again: {error}");
+        if let Err(error) = resizing.begin() {
+            let capacity = self.device.device().info().capacity;
+            let _ = resizing.done.0.send(ResizeOutcome::not_run(capacity, error));
         }
     }
+
+    /// Whether an operation has to wait until the file has its length. A resize makes it durable, and would be the one that the
+    /// kernel tells of lost writes, in place of a flush at the same time.
+    fn holds_up(&self, op: &DeviceOp) -> bool {
+        self.resizing.as_ref().is_some_and(|resizing| resizing.shrinks || makes_durable(op))
+    }
+}
+
+fn makes_durable(op: &DeviceOp) -> bool {
+    matches!(op, DeviceOp::Flush | DeviceOp::Write { durable: true, .. })
 }
 
 /// What a namespace's bytes are on.
@@ -179,7 +241,8 @@ impl Devices {
     fn insert(&mut self, device: Backing) -> BackendId {
         let backend = self.opened;
         self.opened += 1;
-        self.slots.insert(backend, Slot { device, in_flight: 0, leaving: false, cut: None });
+        let slot = Slot { device, in_flight: 0, durable_in_flight: 0, leaving: false, resizing: None };
+        self.slots.insert(backend, slot);
         BackendId(backend)
     }
 
@@ -200,18 +263,58 @@ impl Devices {
         }
     }
 
-    /// Gives a file another length.
-    pub(super) fn resize(&mut self, backend: BackendId, size: u64) -> io::Result<()> {
-        match self.slots.get_mut(&backend.0) {
-            Some(Slot { device: Backing::Whole(CardDevice::File(file)), in_flight, cut, .. }) => {
-                let is_cut = *in_flight > 0 && (cut.is_some() || size < file.info().capacity);
-                file.resize(size)?;
-                if is_cut {
-                    *cut = Some(Cut { to: cut.map_or(size, |cut| cut.to.min(size)), then: size });
-                }
+    /// Begins to give a file another length; `wake` is called when [`Devices::take_resized`] may tell of its end.
+    pub(super) fn begin_resize(
+        &mut self,
+        backend: BackendId,
+        size: u64,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let Some(slot) = self.slots.get_mut(&backend.0) else { return Err(io::ErrorKind::NotFound.into()) };
+        match &mut slot.device {
+            Backing::Volume(volume) => {
+                volume.begin_resize(size);
                 Ok(())
             }
-            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has")),
+            Backing::Whole(CardDevice::File(file)) => {
+                let waiting: (Resize, Wake) = (file.resize(size)?, Box::new(wake));
+                let shrinks = size < file.info().capacity;
+                let mut wanted = Resizing { waiting: Some(waiting), shrinks, done: channel() };
+                if wanted.in_the_way(slot.in_flight, slot.durable_in_flight) == 0 {
+                    wanted.begin()?;
+                }
+                slot.resizing = Some(wanted);
+                Ok(())
+            }
+            Backing::Whole(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "memory has the length that it has"))
+            }
+        }
+    }
+
+    /// What has become of the last resize, told once.
+    pub(super) fn take_resized(&mut self, backend: BackendId) -> Resized {
+        let Some(slot) = self.slots.get_mut(&backend.0) else { return Resized::Gone };
+        match &mut slot.device {
+            Backing::Volume(volume) => {
+                volume.sort_answers();
+                match volume.take_resized() {
+                    None => Resized::Pending,
+                    Some(done) => Resized::Done(
+                        done.map_err(|error| (io::Error::other(error), hints::of_resizing_volume(error))),
+                    ),
+                }
+            }
+            Backing::Whole(device) => {
+                let done = slot.resizing.as_ref().and_then(|resizing| resizing.done.1.try_recv().ok());
+                let Some(outcome) = done else { return Resized::Pending };
+                slot.resizing = None;
+                let CardDevice::File(file) = device else { return Resized::Gone };
+                Resized::Done(file.resized(outcome).map_err(|error| {
+                    let fix = hints::of_resizing(&error);
+                    (error, fix)
+                }))
+            }
         }
     }
 
@@ -287,10 +390,12 @@ impl Store for Devices {
 
     fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
         match self.slots.get_mut(&backend.0).filter(|slot| !slot.leaving) {
-            Some(Slot { cut: Some(_), .. }) => Err(Refused { op, reason: RefusedReason::Busy }),
+            Some(slot) if slot.holds_up(&op) => Err(Refused { op, reason: RefusedReason::Busy }),
             Some(slot) => {
+                let is_durable = makes_durable(&op);
                 slot.device.device_mut().submit(token, op)?;
                 slot.in_flight += 1;
+                slot.durable_in_flight += usize::from(is_durable);
                 Ok(())
             }
             None => Err(Refused { op, reason: RefusedReason::Gone }),
@@ -302,6 +407,7 @@ impl Store for Devices {
         let (index, completion, is_over) = polled.find_map(|(index, slot)| {
             let completion = slot.device.device_mut().poll()?;
             slot.in_flight -= 1;
+            slot.durable_in_flight -= usize::from(makes_durable(&completion.op));
             slot.settle();
             Some((*index, completion, slot.leaving && slot.in_flight == 0))
         })?;
@@ -337,11 +443,21 @@ mod tests {
         assert!(error.contains("/missing does not exist") && !error.contains("unfinished"), "{error}");
     }
 
+    /// Waits for a resize, which a thread is at.
+    fn resized(devices: &mut Devices, backend: BackendId, wakes: &Receiver<()>) {
+        wakes.recv().unwrap();
+        match devices.take_resized(backend) {
+            Resized::Done(done) => done.unwrap(),
+            Resized::Gone | Resized::Pending => panic!("it is over"),
+        }
+    }
+
     #[test]
-    fn a_file_that_was_made_shorter_under_load_stays_so() {
+    fn a_file_is_made_shorter_by_another_thread_and_when_nothing_is_on_its_way() {
         const LEN: u64 = 1 << 20;
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("device");
+        let len = || std::fs::metadata(&path).unwrap().len();
         let mut reactor = Reactor::new(&ReactorConfig::default()).unwrap();
         let config = Config::parse(Path::new("outboard.toml"), "").unwrap().card();
         let device = NamespaceDevice::Device(FilesDevice::Path(path.clone()));
@@ -349,36 +465,59 @@ mod tests {
         let NamespaceDevice::Device(on) = &device else { return };
         let mut devices = Devices::default();
         let backend = devices.open(&config, &reactor.handle(), on, &wanted, false).unwrap();
-        // Writes that the kernel gets only when the reactor turns, which is after the file was made shorter.
+        // Writes that the kernel gets only when the reactor turns: after a file that was made shorter at once.
         let pool = Pool::new(4096, 2);
         for (token, offset) in [(0, LEN - 4096), (1, LEN / 2 - 4096)] {
             let mut from = pool.take().unwrap();
             from.fill(9);
             devices.submit(backend, Token(token), DeviceOp::Write { offset, from, durable: false }).unwrap();
         }
-        assert!(devices.resize(backend, 0).is_err());
-        devices.submit(backend, Token(5), DeviceOp::Flush).unwrap();
-        devices.resize(backend, LEN / 4).unwrap();
-        devices.resize(backend, LEN / 2).unwrap();
+        let (woken, wakes) = channel();
+        let waker = || {
+            let woken = woken.clone();
+            move || _ = woken.send(())
+        };
+        assert!(devices.begin_resize(backend, 0, waker()).is_err());
+        devices.begin_resize(backend, LEN / 2, waker()).unwrap();
         let refused = devices.submit(backend, Token(2), DeviceOp::Flush).unwrap_err();
         assert_eq!(refused.reason, RefusedReason::Busy, "those that follow wait");
-        let (mut events, mut done, mut lens) = (Vec::new(), 0, Vec::new());
-        while done < 3 {
+        let (mut events, mut done) = (Vec::new(), 0);
+        while done < 2 {
+            assert_eq!(len(), LEN, "one that is on its way could make it longer again");
             reactor.turn(Wait::Until(None), &mut events);
             events.clear();
-            lens.push(std::fs::metadata(&path).unwrap().len());
             while let Some((_, completion)) = devices.poll() {
                 completion.result.unwrap();
                 done += 1;
             }
         }
-        assert!(lens.contains(&LEN), "the test is about files that have grown again: {lens:?}");
-        let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(devices.info(backend).unwrap().capacity, LEN / 2);
-        assert!(bytes.len() as u64 == LEN / 2 && bytes.iter().all(|byte| *byte == 0), "nothing came back");
+        resized(&mut devices, backend, &wakes);
+        assert_eq!((len(), devices.info(backend).unwrap().capacity), (LEN / 2, LEN / 2));
+        // One that becomes longer keeps nobody waiting but those who make writes durable.
         devices.submit(backend, Token(3), DeviceOp::Flush).unwrap();
+        devices.begin_resize(backend, LEN, waker()).unwrap();
+        let write = |durable| DeviceOp::Write { offset: 0, from: pool.take().unwrap(), durable };
+        for op in [DeviceOp::Flush, write(true)] {
+            let refused = devices.submit(backend, Token(4), op).unwrap_err();
+            assert_eq!(refused.reason, RefusedReason::Busy);
+        }
+        devices.submit(backend, Token(4), write(false)).unwrap();
+        assert_eq!(len(), LEN / 2, "a flush is on its way, and must itself hear of writes that are lost");
+        while done < 4 {
+            reactor.turn(Wait::Until(None), &mut events);
+            events.clear();
+            while let Some((_, completion)) = devices.poll() {
+                completion.result.unwrap();
+                done += 1;
+            }
+        }
+        resized(&mut devices, backend, &wakes);
+        devices.submit(backend, Token(5), DeviceOp::Flush).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!((bytes.len() as u64, devices.info(backend).unwrap().capacity), (LEN, LEN));
+        assert!(bytes[LEN as usize / 2..].iter().all(|byte| *byte == 0), "nothing came back");
         devices.close(backend);
-        let refused = devices.submit(backend, Token(4), DeviceOp::Flush).unwrap_err();
+        let refused = devices.submit(backend, Token(6), DeviceOp::Flush).unwrap_err();
         assert_eq!(refused.reason, RefusedReason::Gone, "nothing new for a device that goes");
     }
 }

@@ -9,7 +9,7 @@ use ob_wire_link::files::FileError;
 pub(super) fn of_refusal(error: &AdminError) -> &'static str {
     match error {
         AdminError::BadNamespaceId { .. } => {
-            "`outboard namespace list` shows those that are taken; without --nsid the lowest free one is used"
+            "`outboard namespace list` shows those that are taken; without --nsid a free one is used"
         }
         AdminError::NamespacesFull => {
             "`outboard namespace rm` makes room, or put it into another [[nvme.subsystem]]"

@@ -320,6 +320,7 @@ mod tests {
         let devices = [
             NamespaceDeviceError::Open { source: OpenError::Missing(path()), fix: fix() },
             NamespaceDeviceError::Lost { path: path() },
+            NamespaceDeviceError::Blocks { device: fix(), device_block: 4096, block: 512 },
             NamespaceDeviceError::Volume { path: fix(), source: VolumeError::TooSmall, fix: fix() },
             NamespaceDeviceError::Place { path: path(), source: source(), fix: fix() },
             NamespaceDeviceError::TooMuchMemory { size: ByteSize(2), memory: ByteSize(1), fix: fix() },

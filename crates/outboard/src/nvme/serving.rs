@@ -16,7 +16,7 @@ use ob_wire_nvme::text::Nqn;
 use super::catalogue::{Entry, NamespacePlace};
 use super::devices::{Devices, Wanted};
 use super::recorder::Recorder;
-use super::{DISCOVERY_PORT, NvmeError, SUBSYSTEM_PORT};
+use super::{DISCOVERY_PORT, NamespaceDeviceError, NvmeError, SUBSYSTEM_PORT};
 use crate::config::{
     ByteSize, CardConfig, FilesDevice, KEY_WITHOUT_HOSTS, NamespaceDevice, SubsystemConfig, TWO_THREADS,
 };
@@ -33,6 +33,8 @@ pub(super) struct ServedSubsystem {
     pub(super) key: SubsystemKey,
     pub(super) config: SubsystemConfig,
     pub(super) namespaces: Vec<Served>,
+    /// Namespaces that cannot be served in this life of the card, and keep their ids.
+    pub(super) left_out: Vec<u32>,
     pub(super) serial: String,
     port: PortKey,
     /// Its number in the catalogue.
@@ -52,8 +54,8 @@ impl ServedSubsystem {
     ) -> Result<Self, NvmeError> {
         let key = control.add_subsystem(subsystem_spec(card, &config, port, serial)?)?;
         let address = config.listen.unwrap_or(card.nvme.listen);
-        let (namespaces, serial) = (Vec::new(), serial.to_owned());
-        Ok(Self { key, config, namespaces, serial, port, number, address })
+        let (namespaces, left_out, serial) = (Vec::new(), Vec::new(), serial.to_owned());
+        Ok(Self { key, config, namespaces, left_out, serial, port, number, address })
     }
 
     /// What others tell of it.
@@ -198,9 +200,12 @@ pub(super) fn lies_on(config: &CardConfig, device: &NamespaceDevice) -> String {
     }
 }
 
-/// NVMe knows blocks of 512 and 4096 bytes.
-pub(super) fn block_len(info: &DeviceInfo) -> u32 {
-    if info.block_len <= 512 { 512 } else { 4096 }
+/// A namespace's block, of the two that hosts know: what it was when it was first served, because hosts count in it what
+/// they have laid out there, and a device may have another one on another kernel or disk. An error if the
+/// device has a larger one.
+fn block_len(known: Option<u32>, info: &DeviceInfo) -> Result<u32, u32> {
+    let block_len = known.unwrap_or(if info.block_len <= 512 { 512 } else { 4096 });
+    if info.block_len <= block_len { Ok(block_len) } else { Err(block_len) }
 }
 
 /// What it takes to serve a namespace.
@@ -254,12 +259,25 @@ impl Serving<'_> {
         served
     }
 
-    /// One of an earlier life.
-    pub(super) fn serve_known(
+    /// One of an earlier life. It is left out if its device has larger blocks than hosts count in: that is not put right in a
+    /// moment, as a missing device may be, and the others need not wait until somebody has moved it.
+    pub(super) fn serve_again(
         &mut self,
         subsystem: &mut ServedSubsystem,
         entry: &Entry,
     ) -> Result<(), NvmeError> {
+        match self.serve_known(subsystem, entry) {
+            Err(NvmeError::Device(error @ NamespaceDeviceError::Blocks { .. })) => {
+                let nqn = subsystem.config.nqn.as_str();
+                tracing::error!("namespace {} of {nqn} is not served: {error}", entry.nsid);
+                subsystem.left_out.push(entry.nsid);
+                Ok(())
+            }
+            served => served,
+        }
+    }
+
+    fn serve_known(&mut self, subsystem: &mut ServedSubsystem, entry: &Entry) -> Result<(), NvmeError> {
         let device = device_at(subsystem, entry.device.as_deref())?;
         let size = entry.size.map_or(subsystem.config.size, ByteSize);
         let section = entry.device.is_none().then_some(subsystem.config.section.as_str());
@@ -295,7 +313,15 @@ impl Serving<'_> {
     ) -> Result<(), NvmeError> {
         let Entry { nsid, uuid, reservations, .. } = entry;
         let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(*nsid))?;
-        let block_len = block_len(&info);
+        let block_len = block_len(entry.block_len, &info).map_err(|block| NamespaceDeviceError::Blocks {
+            device: device.to_string(),
+            device_block: info.block_len,
+            block,
+        })?;
+        if entry.block_len.is_none() && !self.is_passing(&device) {
+            let place = subsystem.place(*nsid);
+            self.recorder.call(move |catalogue| catalogue.note_block_len(place, block_len))?;
+        }
         let spec = NamespaceSpec {
             nsid: Some(*nsid),
             backing: backend.into(),
@@ -374,4 +400,26 @@ fn listen_on(
     })?;
     driver.target_mut().control_mut().add_port(port_spec(port, address))?;
     Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_count_in_the_same_blocks_whatever_the_device_has_by_now() {
+        let of = |known: Option<u32>, device: u32| {
+            let info = DeviceInfo {
+                capacity: 1 << 20,
+                block_len: device,
+                volatile_cache: true,
+                discard_unit: device,
+            };
+            block_len(known, &info)
+        };
+        assert_eq!([of(None, 512), of(None, 1024), of(None, 4096)], [Ok(512), Ok(4096), Ok(4096)]);
+        assert_eq!(of(Some(4096), 512), Ok(4096), "on another kernel, or another disk");
+        assert_eq!(of(Some(512), 4096), Err(512), "no write of one block could be made");
+        assert_eq!(of(None, 16384), Err(4096));
+    }
 }

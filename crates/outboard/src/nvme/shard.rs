@@ -10,7 +10,7 @@ use std::path::Path;
 use ob_core::Instant;
 use ob_files_card::LocalFiles;
 use ob_io::{Event, Handle, TcpNet};
-use ob_nvme::driver::{Store, TargetDriver};
+use ob_nvme::driver::TargetDriver;
 use ob_nvme::target::control::{AdminError, Control, ControlConfig, PortKey};
 use ob_nvme::target::{ReservationsChanged, Target, TargetConfig, TargetCounts};
 
@@ -18,7 +18,7 @@ use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
 use super::devices::Devices;
 use super::recorder::{Recorder, Save};
-use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, block_len, listen, listen_for_discovery};
+use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, listen, listen_for_discovery};
 use super::volumes::Work;
 use super::{CONFIGURED, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
@@ -58,12 +58,12 @@ pub(super) struct Shard {
     pub(super) driver: TargetDriver<TcpNet, Devices>,
     recorder: Recorder,
     inbox: AdminInbox,
-    /// What an administrator asked for and the card's files are at.
+    /// What an administrator asked for and is under way.
     pub(super) waiting: Option<(AdminCall, Work)>,
     files: Option<LocalFiles>,
     pub(super) subsystems: Vec<ServedSubsystem>,
     pub(super) config: CardConfig,
-    handle: Handle,
+    pub(super) handle: Handle,
     /// Whether the card has no other subsystem.
     is_only: bool,
 }
@@ -104,10 +104,10 @@ impl Shard {
             match configured {
                 Configured::Removed => {}
                 Configured::New => serving.serve_new(subsystem, CONFIGURED, None, subsystem.config.size)?,
-                Configured::Known(entry) => serving.serve_known(subsystem, &entry)?,
+                Configured::Known(entry) => serving.serve_again(subsystem, &entry)?,
             }
             for entry in &added {
-                serving.serve_known(subsystem, entry)?;
+                serving.serve_again(subsystem, entry)?;
             }
         }
         listen(config, &mut driver, &mut subsystems)?;
@@ -238,14 +238,19 @@ impl Shard {
     ) -> Result<Option<Work>, NvmeError> {
         let index = subsystem;
         let Some(subsystem) = self.subsystems.get_mut(index) else { return Ok(None) };
-        let is_free = |nsid: &u32| subsystem.namespaces.iter().all(|served| served.nsid != *nsid);
+        let is_served = |nsid: &u32| subsystem.namespaces.iter().any(|served| served.nsid == *nsid);
+        let is_free = |nsid: &u32| !is_served(nsid) && !subsystem.left_out.contains(nsid);
         let max = self.driver.target().control().config().namespaces_max;
         let nsid = match nsid {
             Some(nsid) if nsid == 0 || nsid > max || !is_free(&nsid) => {
                 return Err(AdminError::BadNamespaceId { nsid, max }.into());
             }
             Some(nsid) => nsid,
-            None => (1..=max).find(is_free).ok_or(AdminError::NamespacesFull)?,
+            None => {
+                let number = subsystem.place(0).subsystem;
+                let free = self.recorder.call(move |catalogue| Ok(catalogue.free_nsid(number, max)))?;
+                free.ok_or(AdminError::NamespacesFull)?
+            }
         };
         // Ids are a subsystem's own, and the directory is for all of them.
         let name = match self.is_only {
@@ -282,9 +287,14 @@ impl Shard {
 
     fn remove_namespace(&mut self, subsystem: usize, nsid: u32) -> Result<(), NvmeError> {
         let Some(subsystem) = self.subsystems.get_mut(subsystem) else { return Ok(()) };
+        let place = subsystem.place(nsid);
+        if let Some(at) = subsystem.left_out.iter().position(|left_out| *left_out == nsid) {
+            self.recorder.call(move |catalogue| catalogue.remove(place))?;
+            subsystem.left_out.swap_remove(at);
+            return Ok(());
+        }
         let index = subsystem.index_of(nsid)?;
         // Written down first: a card that dies now does not serve it again.
-        let place = subsystem.place(nsid);
         self.recorder.call(move |catalogue| catalogue.remove(place))?;
         let removed = self.driver.target_mut().control_mut().remove_namespace(subsystem.key, nsid)?;
         // What was reserved ended with it. Nobody saves it any more, so nobody may wait for that.
@@ -303,33 +313,16 @@ impl Shard {
         let index = subsystem;
         let Some(subsystem) = self.subsystems.get(index) else { return Ok(None) };
         let backend = subsystem.namespaces[subsystem.index_of(nsid)?].backend;
-        let cannot = |source| NvmeError::Resize { nsid, fix: hints::of_resizing(&source), source };
-        let info = self.driver.store().info(backend).ok_or(NvmeError::Unknown(nsid))?;
-        let block_len = block_len(&info);
-        let blocks = size / u64::from(block_len);
+        let control = self.driver.target().control();
+        let known = control.namespaces(subsystem.key).find(|known| known.nsid == nsid);
+        let block_len = known.map(|known| u64::from(known.block_len)).ok_or(NvmeError::Unknown(nsid))?;
+        let blocks = size / block_len;
         if blocks == 0 {
             let text = format!("{size} bytes are less than a block");
-            return Err(cannot(io::Error::new(io::ErrorKind::InvalidInput, text)));
+            let source = io::Error::new(io::ErrorKind::InvalidInput, text);
+            return Err(NvmeError::Resize { nsid, fix: hints::of_resizing(&source), source });
         }
-        // Nobody may reach beyond the end of the device, so the later of the two is the one that makes room.
-        let bytes = blocks * u64::from(block_len);
-        if self.driver.store_mut().volume(backend).is_some() {
-            return self.resize_volume(index, nsid, backend, (blocks, bytes)).map(Some);
-        }
-        let key = subsystem.key;
-        if bytes > info.capacity {
-            self.driver.store_mut().resize(backend, bytes).map_err(cannot)?;
-            self.driver.target_mut().control_mut().resize_namespace(key, nsid, blocks)?;
-            return Ok(None);
-        }
-        self.driver.target_mut().control_mut().resize_namespace(key, nsid, blocks)?;
-        if let Err(error) = self.driver.store_mut().resize(backend, bytes) {
-            // It has the size that it had.
-            let before = info.capacity / u64::from(block_len);
-            self.driver.target_mut().control_mut().resize_namespace(key, nsid, before)?;
-            return Err(cannot(error));
-        }
-        Ok(None)
+        self.begin_resize(index, nsid, backend, (blocks, block_len)).map(Some)
     }
 
     /// Whether nothing is on its way to or from the device, and nobody waits for what is to be written down.
@@ -384,12 +377,33 @@ mod tests {
     use ob_wire_nvme::command::IoOpcode;
     use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 
-    use super::super::catalogue::Catalogue;
+    use super::super::admin::AdminOutbox;
+    use super::super::catalogue::{Catalogue, NamespacePlace};
     use super::super::{admin, plan, recorder};
     use super::*;
     use crate::config::Config;
 
     const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"1MiB\"\n";
+
+    fn load(directory: &Path) -> Catalogue {
+        Catalogue::load(&directory.join("nvme.json")).unwrap()
+    }
+
+    fn start(
+        directory: &Path,
+        config: &str,
+        handle: &Handle,
+        mut catalogue: Catalogue,
+    ) -> (Shard, AdminOutbox) {
+        let parsed = Config::parse(Path::new("outboard.toml"), config).unwrap();
+        let config = CardConfig { directory: directory.to_owned(), ..parsed.card() };
+        let planned = plan(&config, &mut catalogue).unwrap().remove(0);
+        let waker = handle.waker();
+        let recorder = Recorder::new(recorder::start(catalogue).unwrap(), move || waker.wake());
+        let (outbox, inbox) = admin::mailbox(|| {});
+        let tools = Tools { config: &config, handle, recorder, inbox, threads: 1, files: None };
+        (Shard::start(tools, planned).unwrap(), outbox)
+    }
 
     /// Registers a key that is to outlive a loss of power.
     fn register(address: SocketAddr, nqn: &str) {
@@ -406,17 +420,9 @@ mod tests {
     #[test]
     fn a_namespace_that_goes_away_leaves_nobody_waiting_for_its_reservations() {
         let directory = tempfile::tempdir().unwrap();
-        let parsed = Config::parse(Path::new("outboard.toml"), CONFIG).unwrap();
-        let config = CardConfig { directory: directory.path().to_owned(), ..parsed.card() };
         let mut reactor = Reactor::new(&ReactorConfig::default()).unwrap();
         let handle = reactor.handle();
-        let mut catalogue = Catalogue::load(&directory.path().join("nvme.json")).unwrap();
-        let planned = plan(&config, &mut catalogue).unwrap().remove(0);
-        let waker = handle.waker();
-        let recorder = Recorder::new(recorder::start(catalogue).unwrap(), move || waker.wake());
-        let (_outbox, inbox) = admin::mailbox(|| {});
-        let tools = Tools { config: &config, handle: &handle, recorder, inbox, threads: 1, files: None };
-        let mut shard = Shard::start(tools, planned).unwrap();
+        let (mut shard, _outbox) = start(directory.path(), CONFIG, &handle, load(directory.path()));
         let (address, nqn) = (shard.subsystems()[0].address(), shard.subsystems()[0].nqn().to_owned());
         let waker = handle.waker();
         let host = std::thread::spawn(move || {
@@ -444,5 +450,40 @@ mod tests {
             step(&mut shard);
         }
         host.join().unwrap();
+    }
+
+    #[test]
+    fn a_namespace_whose_device_has_larger_blocks_keeps_nobody_else_from_being_served() {
+        let directory = tempfile::tempdir().unwrap();
+        let reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        let handle = reactor.handle();
+        let served = |shard: &Shard| -> Vec<u32> {
+            shard.subsystems[0].namespaces.iter().map(|served| served.nsid).collect()
+        };
+        let (mut shard, outbox) = start(directory.path(), CONFIG, &handle, load(directory.path()));
+        for nsid in [2, 3] {
+            shard.add_namespace(0, Some(nsid), None, ByteSize(1 << 20)).unwrap();
+        }
+        assert_eq!(served(&shard), [1, 2, 3]);
+        drop((shard, outbox));
+        // As of a disk whose blocks were smaller than any are.
+        let mut catalogue = load(directory.path());
+        catalogue.note_block_len(NamespacePlace { subsystem: 0, nsid: 2 }, 256).unwrap();
+        let (mut shard, outbox) = start(directory.path(), CONFIG, &handle, catalogue);
+        assert_eq!(served(&shard), [1, 3]);
+        let taken = shard.add_namespace(0, Some(2), Some(Path::new("memory")), ByteSize(1 << 20));
+        assert!(taken.is_err(), "its id is that of what it holds");
+        drop((shard, outbox));
+        // It is there again when its device fits, unless it is given up.
+        let mut catalogue = load(directory.path());
+        catalogue.note_block_len(NamespacePlace { subsystem: 0, nsid: 2 }, 4096).unwrap();
+        let (shard, outbox) = start(directory.path(), CONFIG, &handle, catalogue);
+        assert_eq!(served(&shard), [1, 2, 3]);
+        drop((shard, outbox));
+        let mut catalogue = load(directory.path());
+        catalogue.note_block_len(NamespacePlace { subsystem: 0, nsid: 2 }, 256).unwrap();
+        let (mut shard, _outbox) = start(directory.path(), CONFIG, &handle, catalogue);
+        shard.remove_namespace(0, 2).unwrap();
+        assert_eq!(load(directory.path()).added(0).unwrap().len(), 1);
     }
 }

@@ -1,10 +1,11 @@
-//! Namespaces on files of the card's own file system.
+//! Namespaces on files of the card's own file system, and new sizes of namespaces on any file.
 //!
 //! ```text
 //!   AdminCall ─▶ Work: open or resize a file ── the reactor goes round ──▶ done: serve, or tell hosts ─▶ answer
 //! ```
 //!
-//! The card's files answer when their log is written, and the reactor must not wait for that. One administrator is
+//! The card's files answer when their log is written, others when a thread has made them longer or shorter, and the reactor must
+//! not wait for that. One administrator is
 //! served at a time; the next waits in its queue.
 
 use std::io;
@@ -15,13 +16,13 @@ use ob_nvme::driver::Store;
 use ob_nvme::target::control::BackendId;
 use ob_wire_link::files::FileError;
 
-use super::devices::Wanted;
+use super::devices::{Resized, Wanted};
 use super::serving::Serving;
 use super::shard::Shard;
 use super::{NamespaceDeviceError, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice};
 
-/// What the card's files are at for an administrator.
+/// What is under way for an administrator.
 pub(super) enum Work {
     /// A file is opened or made for a new namespace.
     Add { subsystem: usize, nsid: u32, device: NamespaceDevice, size: ByteSize, opening: Box<OpeningVolume> },
@@ -54,18 +55,14 @@ impl Shard {
                 opening.poll().map(|opened| self.add_volume(subsystem, *nsid, device.clone(), *size, opened))
             }
             Work::Resize { nsid, backend, blocks, block_len, grows, .. } => {
-                let resized = self.driver.store_mut().volume(*backend).map(|volume| {
-                    volume.sort_answers();
-                    volume.take_resized()
-                });
-                match resized {
+                match self.driver.store_mut().take_resized(*backend) {
                     // It was removed meanwhile.
-                    None => Some(Err(NvmeError::Unknown(*nsid))),
-                    Some(None) => None,
-                    Some(Some(resized)) => {
+                    Resized::Gone => Some(Err(NvmeError::Unknown(*nsid))),
+                    Resized::Pending => None,
+                    Resized::Done(done) => {
                         let now = self.driver.store().info(*backend).map_or(0, |info| info.capacity);
                         let sizes = (*blocks, now / *block_len, *grows);
-                        Some(self.volume_resized(subsystem, *nsid, sizes, resized))
+                        Some(self.resized(subsystem, *nsid, sizes, done))
                     }
                 }
             }
@@ -101,42 +98,41 @@ impl Shard {
 
     /// Begins to resize a namespace's file. Nobody may reach beyond its end, so hosts hear of a smaller one first and of a
     /// larger one last.
-    pub(super) fn resize_volume(
+    pub(super) fn begin_resize(
         &mut self,
         subsystem: usize,
         nsid: u32,
         backend: BackendId,
-        (blocks, bytes): (u64, u64),
+        (blocks, block_len): (u64, u64),
     ) -> Result<Work, NvmeError> {
+        let bytes = blocks * block_len;
         let capacity = self.driver.store().info(backend).map_or(0, |info| info.capacity);
         let grows = bytes > capacity;
-        let block_len = (bytes / blocks.max(1)).max(1);
         if !grows {
             self.tell_size(subsystem, nsid, blocks)?;
         }
-        match self.driver.store_mut().volume(backend) {
-            Some(volume) => volume.begin_resize(bytes),
-            None => return Err(NvmeError::Unknown(nsid)),
+        let waker = self.handle.waker();
+        if let Err(error) = self.driver.store_mut().begin_resize(backend, bytes, move || waker.wake()) {
+            let fix = hints::of_resizing(&error);
+            let sizes = (blocks, capacity / block_len, grows);
+            self.resized(subsystem, nsid, sizes, Err((error, fix)))?;
         }
         Ok(Work::Resize { subsystem, nsid, backend, blocks, block_len, grows })
     }
 
-    fn volume_resized(
+    fn resized(
         &mut self,
         subsystem: usize,
         nsid: u32,
         (blocks, now, grows): (u64, u64, bool),
-        resized: Result<(), FileError>,
+        resized: Result<(), (io::Error, &'static str)>,
     ) -> Result<(), NvmeError> {
-        let Err(error) = resized else {
+        let Err((source, fix)) = resized else {
             return if grows { self.tell_size(subsystem, nsid, blocks) } else { Ok(()) };
         };
-        if !grows {
-            // Hosts were told of a size that it may not have.
-            self.tell_size(subsystem, nsid, now)?;
-        }
-        let fix = hints::of_resizing_volume(error);
-        Err(NvmeError::Resize { nsid, source: io::Error::other(error), fix })
+        // Hosts were told of a size that it may not have.
+        self.tell_size(subsystem, nsid, now)?;
+        Err(NvmeError::Resize { nsid, source, fix })
     }
 
     fn tell_size(&mut self, subsystem: usize, nsid: u32, blocks: u64) -> Result<(), NvmeError> {

@@ -100,7 +100,8 @@ impl Campaign<'_> {
     }
 
     fn run_one(&self, seed: u64) -> Result<SimReport, Box<FailedRun>> {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.scenario.run(seed, self.steps)));
+        let lines = self.options.trace as usize;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.scenario.run(seed, self.steps, lines)));
         let failure = match outcome {
             Ok(Ok(report)) => return Ok(report),
             Ok(Err(failure)) => failure,

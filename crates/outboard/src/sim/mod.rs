@@ -76,8 +76,10 @@ impl Scenario for Simulated {
         self.steps
     }
 
-    fn run(&self, seed: u64, steps: u64) -> Result<SimReport, SimFailure> {
-        match ob_sim::run_seed((self.make)().as_mut(), seed, steps) {
+    fn run(&self, seed: u64, steps: u64, lines: usize) -> Result<SimReport, SimFailure> {
+        let mut trace = ob_sim::Trace::new(ob_sim::SimClock::new());
+        trace.keep_lines(lines);
+        match ob_sim::run_traced((self.make)().as_mut(), seed, steps, &mut trace) {
             Ok(passed) => {
                 let counts = passed.report.counts.into_iter().map(|(name, count)| (name.to_owned(), count));
                 Ok(SimReport { digest: passed.hash, counts: counts.collect() })
@@ -98,8 +100,9 @@ pub trait Scenario: Sync {
     /// How many steps make a run worth its while.
     fn steps_default(&self) -> u64;
 
-    /// Runs one seed. It may panic to fail: that is reported like a failure, and can be repeated like one.
-    fn run(&self, seed: u64, steps: u64) -> Result<SimReport, SimFailure>;
+    /// Runs one seed. It may panic to fail: that is reported like a failure, and can be repeated like one. Of the last events a
+    /// failure tells so many `lines` at most.
+    fn run(&self, seed: u64, steps: u64, lines: usize) -> Result<SimReport, SimFailure>;
 }
 
 /// What a run did.
@@ -123,6 +126,10 @@ pub struct SimFailure {
     pub trace: Vec<String>,
 }
 
+/// Events that can be asked for: what most runs have altogether, and some hundred megabytes at most. A campaign would keep them for
+/// each seed that fails, so only one seed can be asked for them.
+const TRACE_MAX: i64 = 1_000_000;
+
 /// The command line of `outboard sim`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimOptions {
@@ -144,6 +151,10 @@ pub struct SimOptions {
     /// How many steps to run; each scenario has a default
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
+    /// Show so many of the last events if the seed fails
+    #[arg(long, value_name = "N", default_value_t = ob_sim::Trace::LINES_KEPT, conflicts_with = "seeds")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=TRACE_MAX))]
+    pub trace: u32,
     /// Report as JSON, a line a seed; with --keep-going only those that failed
     #[arg(long)]
     pub json: bool,
@@ -329,12 +340,12 @@ mod tests {
             10
         }
 
-        fn run(&self, seed: u64, steps: u64) -> Result<SimReport, SimFailure> {
+        fn run(&self, seed: u64, steps: u64, lines: usize) -> Result<SimReport, SimFailure> {
             assert!(steps != 13, "unlucky");
             if seed < self.0 {
                 return Ok(SimReport { digest: seed, counts: BTreeMap::from([("runs".to_owned(), 1)]) });
             }
-            let trace = vec!["the host died".to_owned()];
+            let trace = vec!["the host died".to_owned(); lines];
             Err(SimFailure { step: Some(3), message: "lost a write".to_owned(), trace })
         }
     }
@@ -347,6 +358,7 @@ mod tests {
             keep_going: false,
             jobs: NonZeroU32::MIN,
             steps,
+            trace: 1,
             json: false,
         }
     }
@@ -361,6 +373,15 @@ mod tests {
             "the scenario `fails` failed with seed 5 at step 3: lost a write\n  the host died\n\
              repeat it with: outboard sim fails --seed 5 --steps 20"
         );
+    }
+
+    #[test]
+    fn as_many_events_are_shown_as_were_asked_for() {
+        let shown = |trace: u32| {
+            let options = SimOptions { trace, ..options(Some("6"), None, None) };
+            run(&[&FailsFrom(5)], &options).unwrap_err().to_string().matches("the host died").count()
+        };
+        assert_eq!([shown(0), shown(1), shown(3)], [0, 1, 3]);
     }
 
     #[test]

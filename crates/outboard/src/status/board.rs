@@ -11,9 +11,12 @@ use ob_wire_link::files::{ServerInfo, SpaceInfo};
 use tokio::sync::watch;
 
 use super::checks::{checks, health};
-use super::{FilesStatus, HalfState, HalfStatus, LinkStatus, NvmeHoldUps, NvmeStatus, RequestCount, Status};
+use super::{
+    FilesStatus, HalfState, HalfStatus, KvStatus, LinkStatus, NvmeHoldUps, NvmeStatus, RequestCount, Status,
+};
 use crate::accounting;
 use crate::config::LinkKind;
+use crate::kv::KvFacts;
 
 // A snapshot this young is as good as a new one, so that a busy monitor cannot keep the reactor awake.
 const YOUNG: Duration = Duration::from_millis(250);
@@ -38,6 +41,8 @@ pub struct Snapshot {
     pub files: Option<FilesFacts>,
     /// What is served over NVMe/TCP; none until the first snapshot.
     pub nvme: Option<NvmeFacts>,
+    /// The key-value store, if clients reach it through the card; none until the first snapshot.
+    pub kv: Option<KvFacts>,
 }
 
 /// What a card knows of itself.
@@ -214,6 +219,7 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
         requests: snapshot.requests.clone(),
         files: snapshot.files.as_ref().map(describe_files),
         nvme: snapshot.nvme.as_ref().map(describe_nvme),
+        kv: snapshot.kv.as_ref().map(describe_kv),
         checks,
     }
 }
@@ -245,6 +251,34 @@ fn describe_files(facts: &FilesFacts) -> FilesStatus {
         errors: counts.errors,
         log_frames: counts.frames,
         device_flushes: counts.device_flushes,
+    }
+}
+
+fn describe_kv(facts: &KvFacts) -> KvStatus {
+    let KvFacts { address, director, engine, table, table_slots, table_bytes } = facts;
+    KvStatus {
+        address: address.to_string(),
+        connections: director.connections,
+        accepted: director.accepted,
+        refused: director.refused,
+        protocol_errors: director.wrong,
+        starved: director.starved,
+        long_free_bytes: director.long_left,
+        unavailable: director.unavailable,
+        host_lives: director.host_lives,
+        host_refused: director.host_refused,
+        reads: engine.reads,
+        table_bytes: *table_bytes,
+        table_slots: *table_slots,
+        table_entries: table.entries,
+        table_tombstones: table.tombstones,
+        table_admitted: table.admitted,
+        table_refused_stale: table.refused_stale,
+        table_refused_full: table.refused_full,
+        table_evicted: table.evicted,
+        offered: engine.offered,
+        attested: engine.attested,
+        dropped: engine.dropped,
     }
 }
 
@@ -346,6 +380,7 @@ pub(super) mod tests {
             requests: Vec::new(),
             files: None,
             nvme: None,
+            kv: None,
         }
     }
 

@@ -48,6 +48,9 @@ pub struct Status {
     /// What hosts reach over NVMe/TCP.
     #[serde(default)]
     pub nvme: Option<NvmeStatus>,
+    /// The key-value store, where clients reach it through the card.
+    #[serde(default)]
+    pub kv: Option<KvStatus>,
     /// What wants attention.
     pub checks: Vec<Check>,
 }
@@ -255,6 +258,56 @@ pub struct NvmeStatus {
     pub buffer_used_bytes: u64,
     /// How often a buffer was wanted and none was left.
     pub buffers_exhausted: u64,
+}
+
+/// The card's half of the key-value store: who uses it, what its table holds, and what became of those that it could not serve.
+/// Who answered which requests is told with those of other services.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvStatus {
+    /// Where clients reach it.
+    pub address: String,
+    /// Clients' connections.
+    pub connections: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections closed because there were too many.
+    pub refused: u64,
+    /// Connections closed for what their client sent.
+    pub protocol_errors: u64,
+    /// Connections closed because their long message did not come on, and others waited for its memory.
+    pub starved: u64,
+    /// Memory for long messages that nobody has.
+    pub long_free_bytes: u64,
+    /// Requests that were told to try again, because the host was away.
+    pub unavailable: u64,
+    /// Lives of the host that began.
+    pub host_lives: u64,
+    /// Hosts that were sent away.
+    pub host_refused: u64,
+    /// Reads of files for requests that the card answered.
+    pub reads: u64,
+    /// Memory that the table takes.
+    pub table_bytes: u64,
+    /// Entries that it could hold.
+    pub table_slots: u64,
+    /// Entries that it holds.
+    pub table_entries: u64,
+    /// Keys of which it knows only that they have changed.
+    pub table_tombstones: u64,
+    /// Entries that were admitted.
+    pub table_admitted: u64,
+    /// Entries that were refused because a newer request may have changed the key.
+    pub table_refused_stale: u64,
+    /// Entries that were refused because there was no place.
+    pub table_refused_full: u64,
+    /// Entries that made room for others.
+    pub table_evicted: u64,
+    /// Records that the host has written and that were shown to the table.
+    pub offered: u64,
+    /// Records that the host has attested.
+    pub attested: u64,
+    /// Records that the host has written and for which there was no room to wait.
+    pub dropped: u64,
 }
 
 /// How often nothing more was read from a connection for a while, by reason.

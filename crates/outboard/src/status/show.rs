@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{FilesStatus, HalfState, HalfStatus, Health, NvmeStatus, Severity, Status};
+use super::{FilesStatus, HalfState, HalfStatus, Health, KvStatus, NvmeStatus, Severity, Status};
 use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, bytes, counted, duration, styled, table};
 
 /// The whole status as text, several lines without a last line's end.
@@ -32,6 +32,10 @@ pub fn show(status: &Status) -> String {
     }
     if let Some(nvme) = &status.nvme {
         parts.push(nvme_lines(nvme));
+        parts.push(String::new());
+    }
+    if let Some(kv) = &status.kv {
+        parts.push(kv_lines(kv));
         parts.push(String::new());
     }
     parts.push(request_lines(status));
@@ -154,6 +158,38 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
         bytes(nvme.buffer_used_bytes),
         bytes(nvme.buffer_bytes),
         nvme.buffers_exhausted
+    )
+}
+
+fn kv_lines(kv: &KvStatus) -> String {
+    format!(
+        "{} {}\n  clients    {}; so far {} accepted, {} refused, {} protocol errors, {} starved\n  \
+         table      {} of {} entries in {}, {} tombstones\n  \
+         admitted   {}; refused {} as outdated, {} for want of a place; evicted {}\n  \
+         records    {} offered, {} attested, {} dropped\n  reads      {}\n  \
+         host       {}, {} sent away; {} requests told to try again",
+        styled(HEADING, "kv:"),
+        kv.address,
+        counted(kv.connections, "connection", "connections"),
+        kv.accepted,
+        kv.refused,
+        kv.protocol_errors,
+        kv.starved,
+        kv.table_entries,
+        kv.table_slots,
+        bytes(kv.table_bytes),
+        kv.table_tombstones,
+        kv.table_admitted,
+        kv.table_refused_stale,
+        kv.table_refused_full,
+        kv.table_evicted,
+        kv.offered,
+        kv.attested,
+        kv.dropped,
+        kv.reads,
+        counted(kv.host_lives, "life", "lives"),
+        kv.host_refused,
+        kv.unavailable,
     )
 }
 

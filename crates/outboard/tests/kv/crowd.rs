@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ob_sim::Rng;
 
-use super::support::kv::{Service, Setup};
+use super::support::kv::{Service, Setup, wait_until};
 use super::support::resp::{Client, Value, request};
 
 const EACH_KIND: usize = 25;
@@ -23,6 +23,8 @@ const MISDEEDS_MAX: usize = 2000;
 const P99_MAX: Duration = Duration::from_secs(10);
 /// How much longer it may be than the same clients wait who have the service to themselves: what is slow for both is the machine.
 const DISTURBED_MAX: u32 = 100;
+/// What a client is told for whom there is no room.
+const FULL: &str = "ERR max number of clients reached";
 /// Two hundred threads need little each.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -40,12 +42,26 @@ fn disturb(setup: Setup) {
     let service = Service::start(setup);
     let mut first = service.client();
     assert_eq!(first.ask(&[&b"SET"[..], b"large", &vec![b'x'; 64 << 10]]).unwrap(), Value::ok());
-    let calm = p99(service.address, 0);
+    let before = p99(service.address, 0);
     let disturbed = p99(service.address, EACH_KIND);
+    // Where that is long, it may be the machine, which has got more to do since: then it is long without the others too.
+    let calm = if disturbed < P99_MAX { before } else { before.max(p99(service.address, 0)) };
     assert!(disturbed < P99_MAX.max(calm * DISTURBED_MAX), "{disturbed:?}, and {calm:?} without the others");
-    // And who comes afterwards finds nothing of them.
+    // And who comes afterwards finds nothing of them, once the last of them are out of the door: a machine with much else to do
+    // may have as many of them to close as there is room for.
     assert_eq!(first.ask_line("PING").unwrap(), Value::Status("PONG".to_owned()));
-    assert_eq!(service.client().ask_line("GET own:7").unwrap(), Value::bytes(own_value(7, ROUNDS - 1)));
+    let expected = Value::bytes(own_value(7, ROUNDS - 1));
+    wait_until("there is room for one who comes afterwards", || {
+        match Client::connect(service.address).and_then(|mut client| client.ask_line("GET own:7")) {
+            Ok(Value::Error(full)) if full == FULL => false,
+            Ok(value) => {
+                assert_eq!(value, expected);
+                true
+            }
+            // Whoever is told so is closed, and may hear of that first.
+            Err(_) => false,
+        }
+    });
 }
 
 /// What 99 of 100 answers to those who behave take at most, beside so many of each kind who do not.
@@ -93,13 +109,15 @@ impl Crowd {
         Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, move || what(self)).unwrap();
     }
 
-    fn connects(&self) -> Client {
-        Client::connect(self.address).unwrap()
+    /// Comes back, if that can be: on a machine that is slow, they come so often before those who behave are done that there is no
+    /// port left for one more.
+    fn comes_back(&self) -> Option<Client> {
+        Client::connect(self.address).ok()
     }
 
     /// Connects, and begins when everybody is there.
     fn arrives(&self) -> Client {
-        let client = self.connects();
+        let client = Client::connect(self.address).unwrap();
         self.everybody.wait();
         client
     }
@@ -139,7 +157,7 @@ impl Crowd {
             rng.fill(&mut bytes);
             bytes[0] = *rng.choose(b"*$+-:\r\n\0Gx").unwrap();
             if client.send(&bytes).is_err() || rng.one_in(10) {
-                client = self.connects();
+                client = self.comes_back().unwrap_or(client);
             }
         }
     }
@@ -162,7 +180,7 @@ impl Crowd {
         let mut clients = vec![self.arrives()];
         let mut rng = Rng::new(number);
         for _ in self.misdeeds() {
-            let mut client = self.connects();
+            let Some(mut client) = self.comes_back() else { continue };
             let len = 1 + rng.below(1 << 20);
             let mut bytes = format!("*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n${len}\r\n").into_bytes();
             bytes.resize(bytes.len() + usize::try_from(rng.below(len.min(10_000))).unwrap(), b'x');

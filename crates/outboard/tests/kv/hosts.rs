@@ -38,3 +38,18 @@ fn a_second_host_waits_until_the_first_is_gone() {
     );
     assert_eq!(client.ask_line("INCR by:second").unwrap(), Value::Number(3));
 }
+
+#[test]
+fn a_host_without_the_cards_password_is_told_what_may_be_wrong() {
+    const PASSWORD: &str = "password = \"open sesame\"\n";
+    let mut service = Service::start(Setup { more: PASSWORD, ..Setup::CARD });
+    service.kill_host();
+    let mut wrong = service.another_host_without(PASSWORD);
+    wrong.wait_for("the card has closed the stream before anything was served");
+    wrong.wait_for("[kv] password has to be set for both or for none");
+    let recoveries = wrong.seen().iter().filter(|line| line.contains("the key-value store is recovered"));
+    assert_eq!(recoveries.count(), 1, "{:#?}", wrong.seen());
+    // It leaves the card to others meanwhile.
+    service.start_host();
+    service.wait_until_it_serves();
+}

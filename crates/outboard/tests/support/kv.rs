@@ -141,8 +141,14 @@ impl Service {
 
     /// Another host at the same card, with a directory of its own.
     pub(crate) fn another_host(&self) -> Program {
+        self.another_host_without("")
+    }
+
+    /// The same, in whose configuration some lines are missing.
+    pub(crate) fn another_host_without(&self, lines: &str) -> Program {
         let socket = self.place.data().join("link.sock");
         let config = std::fs::read_to_string(self.place.path().join("outboard.toml")).unwrap();
+        let config = config.replace(lines, "");
         let config = format!("[link]\nsocket = \"{}\"\n{config}", socket.display());
         std::fs::write(self.place.path().join("another.toml"), config).unwrap();
         self.place.start_with("another.toml", "another", &["host"])
@@ -240,6 +246,11 @@ impl Service {
         let status = status::fetch(self.status).unwrap();
         let rows = status.requests.iter().filter(|row| row.service == "kv" && row.half == half);
         rows.map(|row| row.count).sum()
+    }
+
+    /// What the card tells of its half, as of some moments ago.
+    pub(crate) fn told(&self) -> Option<status::KvStatus> {
+        status::fetch(self.status).unwrap().kv
     }
 
     /// How many requests the host has answered for a reason in the card's present life, as of some moments ago.

@@ -46,7 +46,7 @@ fn abort(control: &mut Control, request: &Request<'_>) -> Verdict {
         return Verdict::value(Abort::NOT_ABORTED);
     }
     control.events.push_back(ControlEvent::CompleteAsync {
-        queue: QueueIdentity { controller: key, queue: QueueId::ADMIN },
+        queue: QueueIdentity::admin(key),
         command,
         result: 0,
         status: Status::ABORT_REQUESTED,

@@ -112,6 +112,7 @@ impl Control {
             read_only: spec.read_only,
             taken: None,
             reservations: ReservationState::default(),
+            saving: None,
         });
         self.namespaces_made += 1;
         self.namespace_changed(key, nsid);
@@ -207,6 +208,15 @@ impl Control {
     ) -> Result<(), AdminError> {
         self.namespace_for_change(key, nsid)?.reservations = state;
         Ok(())
+    }
+
+    /// A namespace's reservations are saved, up to this version.
+    pub(in crate::target) fn reservations_saved(&mut self, namespace: NamespaceKey, version: u64) {
+        let subsystems = self.subsystems.iter_mut();
+        let found = subsystems.filter_map(|subsystem| subsystem.namespace_with_key(namespace)).next();
+        if let Some(found) = found.filter(|found| found.saving.is_some_and(|saving| saving <= version)) {
+            found.saving = None;
+        }
     }
 
     /// The namespaces of a subsystem, ascending by NSID.

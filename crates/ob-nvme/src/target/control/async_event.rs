@@ -138,7 +138,7 @@ impl Control {
         while let Some((command, event)) =
             self.controller_mut(key).and_then(|found| found.async_events.next())
         {
-            let queue = QueueIdentity { controller: key, queue: QueueId::ADMIN };
+            let queue = QueueIdentity::admin(key);
             let (result, status) = (event.told().bits() as u32, Status::SUCCESS);
             self.events.push_back(ControlEvent::CompleteAsync { queue, command, result, status });
         }

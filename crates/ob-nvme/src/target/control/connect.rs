@@ -127,7 +127,7 @@ fn begin_controller(control: &mut Control, asked: Asked) -> Result<Connected, Co
     if let Some(place) = control.controllers.get_mut(slot) {
         *place = Some(controller);
     }
-    let identity = QueueIdentity { controller: key, queue: QueueId::ADMIN };
+    let identity = QueueIdentity::admin(key);
     Ok(connected(identity, cntlid, &asked.connect, must_authenticate, superseded))
 }
 
@@ -149,13 +149,13 @@ fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, Connect
     }
     let out_of_order = ConnectError::other(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry());
     // An I/O queue comes after the admin queue's host is known and the controller enabled, and not after its shutdown.
-    let is_authentic = controller.queue(QueueId::ADMIN).is_some_and(Queue::is_authentic);
+    let is_authentic = controller.admin().is_some_and(Queue::is_authentic);
     if !controller.may_begin() || !is_authentic {
         return Err(out_of_order);
     }
     let must_authenticate = authentication.is_some();
     // A host may be faster than the end of its old connection, or that end may be lost.
-    let replaces_connection = controller.queue(connect.queue).is_some();
+    let replaces_connection = controller.held(connect.queue).is_some();
     if replaces_connection && must_authenticate {
         // Whoever has not proved anything replaces nobody; the host may come again.
         return Err(ConnectError::other(Status::COMMAND_SEQUENCE_ERROR));
@@ -163,9 +163,8 @@ fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, Connect
     if replaces_connection && controller.path != path {
         return Err(out_of_order);
     }
-    controller.begin_queue(connect.queue, authentication);
-    controller.heard(now);
-    let identity = QueueIdentity { controller: controller.key, queue: connect.queue };
+    let identity = controller.begin_queue(connect.queue, authentication);
+    controller.heard(now, identity);
     let cntlid = controller.cntlid;
     let due_at = controller.due_at();
     control.wake_at(due_at);

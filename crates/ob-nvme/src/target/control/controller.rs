@@ -23,7 +23,7 @@ use super::async_event::AsyncEvents;
 use super::feature::Features;
 use super::reserve::ReservationNotice;
 use super::spec::{ControllerKey, Path, SubsystemKey};
-use super::{CloseReason, ControlConfig};
+use super::{CloseReason, ControlConfig, QueueIdentity};
 
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub(super) struct Authentication {
 
 /// A queue pair of a controller.
 pub(super) struct Queue {
+    /// See [`QueueIdentity::attempt`].
+    attempt: u64,
     /// `None` where nothing is to be proved.
     pub(super) authentication: Option<Box<Authentication>>,
 }
@@ -79,6 +81,10 @@ pub(super) struct Controller {
     pub(super) status: ControllerStatus,
     /// By queue id; the admin queue is the first.
     queues: Vec<Option<Queue>>,
+    /// Connections that want to be I/O queues, and have not proved whose they are. Anybody can have one, so none of them is in
+    /// anybody's way.
+    unproved: Vec<(QueueId, Queue)>,
+    attempts: u64,
     /// I/O queues that Set Features granted.
     pub(super) queues_granted: u16,
     pub(super) features: Features,
@@ -126,7 +132,9 @@ impl Controller {
                 shutdown: ShutdownStatus::Running,
                 subsystem_was_reset: false,
             },
-            queues: vec![Some(Queue { authentication: birth.authentication })],
+            queues: vec![Some(Queue { attempt: 0, authentication: birth.authentication })],
+            unproved: Vec::new(),
+            attempts: 0,
             queues_granted: if is_discovery { 0 } else { config.queues_max },
             features: Features::new(now),
             async_events: AsyncEvents::default(),
@@ -138,15 +146,16 @@ impl Controller {
     }
 
     /// Whether the host was asked who it is on this queue, and has proved it.
-    pub(super) fn has_proved(&self, queue: QueueId) -> bool {
-        let queue = self.queues.get(usize::from(queue.0)).and_then(Option::as_ref);
-        let proof = queue.and_then(|queue| queue.authentication.as_ref());
+    pub(super) fn has_proved(&self, queue: QueueIdentity) -> bool {
+        let proof = self.queue(queue).and_then(|queue| queue.authentication.as_ref());
         proof.is_some_and(|proof| proof.authenticator.is_authenticated())
     }
 
-    /// Any command of the host shows that it lives, and any answer to it.
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard = self.heard.max(now);
+    /// Any command of the host shows that it lives, and any answer to it; those of somebody who may be another show nothing.
+    pub(super) fn heard(&mut self, now: Instant, queue: QueueIdentity) {
+        if self.holds(queue) {
+            self.heard = self.heard.max(now);
+        }
     }
 
     /// When this controller ends if nothing more is heard, and why.
@@ -156,28 +165,24 @@ impl Controller {
         let silence_max = self.silence_max().filter(|_| is_watched);
         let silent = silence_max.map(|timeout| (self.heard + timeout, CloseReason::KeepAliveExpired));
         // Of an I/O queue nobody but itself has to bear it: whoever knows names could connect one.
-        let unproved = self.queue(QueueId::ADMIN).and_then(Queue::unproved_until);
+        let unproved = self.admin().and_then(Queue::unproved_until);
         let unproved = unproved.map(|until| (until, CloseReason::NotAuthentic));
         [silent, self.lingers_until, unproved].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
     /// When time next ends it, or one of its queues.
     pub(super) fn due_at(&self) -> Option<Instant> {
-        let unproved = self.queues.iter().flatten().filter_map(Queue::unproved_until);
+        let unproved = self.unproved.iter().filter_map(|(_, queue)| queue.unproved_until());
         unproved.chain(self.ends_at().map(|(at, _)| at)).min()
     }
 
     /// Ends the I/O queues on which nobody has proved anything in time; which they were.
-    pub(super) fn end_unproved(&mut self, now: Instant) -> Vec<QueueId> {
-        let mut ended = Vec::new();
-        for (slot, id) in self.queues.iter_mut().zip(0_u16..).skip(1) {
-            let until = slot.as_ref().and_then(Queue::unproved_until);
-            if until.is_some_and(|until| until <= now) {
-                *slot = None;
-                ended.push(QueueId(id));
-            }
-        }
-        ended
+    pub(super) fn end_unproved(&mut self, now: Instant) -> Vec<QueueIdentity> {
+        let controller = self.key;
+        let is_late =
+            |(_, queue): &mut (QueueId, Queue)| queue.unproved_until().is_some_and(|until| until <= now);
+        let ended = self.unproved.extract_if(.., is_late);
+        ended.map(|(queue, ended)| QueueIdentity { controller, queue, attempt: ended.attempt }).collect()
     }
 
     /// How long the host may be silent. Any command and any answer counts (TBKAS), and hosts look once a timeout whether there was one, so
@@ -206,9 +211,9 @@ impl Controller {
     }
 
     /// Whether a command that is no fabrics command may run.
-    pub(super) fn may_command(&self, queue: QueueId) -> Result<(), Status> {
+    pub(super) fn may_command(&self, queue: QueueIdentity) -> Result<(), Status> {
         let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
-        let is_admin = queue == QueueId::ADMIN;
+        let is_admin = queue.queue == QueueId::ADMIN;
         let queue = self.queue(queue).ok_or(gone)?;
         if !queue.is_authentic() {
             return Err(Status::AUTHENTICATION_REQUIRED.with_do_not_retry());
@@ -230,36 +235,92 @@ impl Controller {
         }
     }
 
-    pub(super) fn queue(&self, queue: QueueId) -> Option<&Queue> {
+    /// The admin queue.
+    pub(super) fn admin(&self) -> Option<&Queue> {
+        self.queues.first()?.as_ref()
+    }
+
+    pub(super) fn queue(&self, queue: QueueIdentity) -> Option<&Queue> {
+        let held = self.held(queue.queue).filter(|held| held.attempt == queue.attempt);
+        let is_meant =
+            |(id, unproved): &&(QueueId, Queue)| *id == queue.queue && unproved.attempt == queue.attempt;
+        held.or_else(|| self.unproved.iter().find(is_meant).map(|(_, unproved)| unproved))
+    }
+
+    pub(super) fn queue_mut(&mut self, queue: QueueIdentity) -> Option<&mut Queue> {
+        let Self { queues, unproved, .. } = self;
+        let held = queues.get_mut(usize::from(queue.queue.0)).and_then(Option::as_mut);
+        let held = held.filter(|held| held.attempt == queue.attempt);
+        let is_meant =
+            |(id, unproved): &&mut (QueueId, Queue)| *id == queue.queue && unproved.attempt == queue.attempt;
+        held.or_else(|| unproved.iter_mut().find(is_meant).map(|(_, unproved)| unproved))
+    }
+
+    /// The queue with this id, if one has it.
+    pub(super) fn held(&self, queue: QueueId) -> Option<&Queue> {
         self.queues.get(usize::from(queue.0))?.as_ref()
     }
 
-    pub(super) fn queue_mut(&mut self, queue: QueueId) -> Option<&mut Queue> {
-        self.queues.get_mut(usize::from(queue.0))?.as_mut()
+    /// Whether it is a queue of the controller, and not only wants to be one.
+    fn holds(&self, queue: QueueIdentity) -> bool {
+        self.held(queue.queue).is_some_and(|held| held.attempt == queue.attempt)
     }
 
     /// The caller has checked that the id is granted. A queue that has it already is replaced: see
-    /// [`Connected::replaces_connection`](super::Connected::replaces_connection).
-    pub(super) fn begin_queue(&mut self, queue: QueueId, authentication: Option<Box<Authentication>>) {
+    /// [`Connected::replaces_connection`](super::Connected::replaces_connection). One that has something to prove gets the id with
+    /// its proof, and waits for that beside whoever else wants it.
+    pub(super) fn begin_queue(
+        &mut self,
+        queue: QueueId,
+        authentication: Option<Box<Authentication>>,
+    ) -> QueueIdentity {
+        let controller = self.key;
+        if authentication.is_none() {
+            self.put(queue, Queue { attempt: 0, authentication });
+            return QueueIdentity { controller, queue, attempt: 0 };
+        }
+        self.attempts += 1;
+        let attempt = self.attempts;
+        self.unproved.push((queue, Queue { attempt, authentication }));
+        QueueIdentity { controller, queue, attempt }
+    }
+
+    /// Gives a queue its id, now that it has proved whose it is; which one had it until then.
+    pub(super) fn proved(&mut self, queue: QueueIdentity) -> Option<QueueIdentity> {
+        let at = self.unproved.iter().position(|(_, unproved)| unproved.attempt == queue.attempt)?;
+        let (id, proved) = self.unproved.swap_remove(at);
+        let before = self.held(id).map(|held| QueueIdentity { attempt: held.attempt, ..queue });
+        self.put(id, proved);
+        before
+    }
+
+    fn put(&mut self, queue: QueueId, pair: Queue) {
         let index = usize::from(queue.0);
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
         if let Some(slot) = self.queues.get_mut(index) {
-            *slot = Some(Queue { authentication });
+            *slot = Some(pair);
         }
     }
 
-    pub(super) fn end_queue(&mut self, queue: QueueId) {
-        if let Some(slot) = self.queues.get_mut(usize::from(queue.0)) {
+    pub(super) fn end_queue(&mut self, queue: QueueIdentity) {
+        self.unproved.retain(|(_, unproved)| unproved.attempt != queue.attempt);
+        let slot = self.queues.get_mut(usize::from(queue.queue.0));
+        if let Some(slot) = slot
+            && slot.as_ref().is_some_and(|held| held.attempt == queue.attempt)
+        {
             *slot = None;
         }
     }
 
-    /// The queues that exist, admin first.
-    pub(super) fn queues(&self) -> Vec<QueueId> {
-        let exist = self.queues.iter().zip(0_u16..).filter(|(queue, _)| queue.is_some());
-        exist.map(|(_, id)| QueueId(id)).collect()
+    /// The queues that exist, admin first, and those that want to be some.
+    pub(super) fn queues(&self) -> Vec<QueueIdentity> {
+        let controller = self.key;
+        let held = (0_u16..).map(QueueId).zip(&self.queues);
+        let held = held.filter_map(|(queue, held)| Some((queue, held.as_ref()?.attempt)));
+        let unproved = self.unproved.iter().map(|(queue, unproved)| (*queue, unproved.attempt));
+        held.chain(unproved).map(|(queue, attempt)| QueueIdentity { controller, queue, attempt }).collect()
     }
 
     /// Whether I/O queues exist.

@@ -55,6 +55,13 @@ fn authenticate(control: &mut Control, request: &Request<'_>) -> Result<Verdict,
                 for earlier in connect::earlier_lives(control, key) {
                     control.close_controller(earlier, CloseReason::Superseded);
                 }
+            } else if let Some(controller) = control.controller_mut(key) {
+                let replaced = controller.proved(request.queue);
+                // Nothing that was said here counted until now: it could have been anybody's word.
+                controller.heard(request.now, request.queue);
+                let reason = CloseReason::Superseded;
+                let event = replaced.map(|queue| ControlEvent::CloseQueue { queue, reason });
+                control.events.extend(event);
             }
             Ok(verdict)
         }
@@ -84,7 +91,7 @@ fn answer_authentication(
     let controller = control.controller_mut(request.queue.controller).ok_or(refused)?;
     // A queue that has nothing to prove has no such commands.
     let unknown = Status::INVALID_OPCODE.with_do_not_retry();
-    let queue = controller.queue_mut(request.queue.queue).ok_or(unknown)?;
+    let queue = controller.queue_mut(request.queue).ok_or(unknown)?;
     let proof = queue.authentication.as_mut().ok_or(unknown)?;
     let answered = if transfer.to_host {
         if transfer.len > request.transfer_len {
@@ -192,17 +199,17 @@ fn reset(control: &mut Control, request: &Request<'_>) {
     let Some(controller) = control.controller_mut(key) else { return };
     controller.reset(request.now, until);
     let aborted = controller.async_events.abort_all();
-    let ended: Vec<_> = controller.queues().into_iter().filter(|queue| *queue != QueueId::ADMIN).collect();
+    let ended: Vec<_> =
+        controller.queues().into_iter().filter(|queue| queue.queue != QueueId::ADMIN).collect();
     for queue in &ended {
         controller.end_queue(*queue);
     }
     for command in aborted {
-        let queue = QueueIdentity { controller: key, queue: QueueId::ADMIN };
+        let queue = QueueIdentity::admin(key);
         let status = Status::ABORTED_SQ_DELETION;
         control.events.push_back(ControlEvent::CompleteAsync { queue, command, result: 0, status });
     }
     for queue in ended {
-        let queue = QueueIdentity { controller: key, queue };
         control.events.push_back(ControlEvent::CloseQueue { queue, reason: CloseReason::Reset });
     }
 }

@@ -57,6 +57,15 @@ pub struct QueueIdentity {
     pub controller: ControllerKey,
     /// Which of its queues.
     pub queue: QueueId,
+    /// Which of those who want to be this queue, where its host has to prove who it is; otherwise 0.
+    pub attempt: u64,
+}
+
+impl QueueIdentity {
+    /// The admin queue of a controller, which nobody else can want to be.
+    pub const fn admin(controller: ControllerKey) -> Self {
+        Self { controller, queue: QueueId::ADMIN, attempt: 0 }
+    }
 }
 
 /// A Connect that succeeded.
@@ -99,6 +108,16 @@ pub enum Verdict {
         bytes: Vec<u8>,
         /// DW0 and DW1.
         result: u64,
+    },
+    /// The same, when this version of a namespace's reservations is saved: who hears of it acts on it, as whoever changed them
+    /// does, and after a loss of power it must still be so.
+    DataAfter {
+        /// What to send.
+        bytes: Vec<u8>,
+        /// Which namespace.
+        namespace: NamespaceKey,
+        /// Wait until this version is saved.
+        version: u64,
     },
     /// An Asynchronous Event Request: [`ControlEvent::CompleteAsync`] answers it, or nothing does.
     Held,
@@ -323,7 +342,7 @@ impl Control {
             return others.into_iter().filter(|other| *other != queue).collect();
         }
         if let Some(controller) = self.controller_mut(queue.controller) {
-            controller.end_queue(queue.queue);
+            controller.end_queue(queue);
         }
         Vec::new()
     }
@@ -341,12 +360,12 @@ impl Control {
         let Some(controller) = self.controller_mut(queue.controller) else {
             return Verdict::refused(Status::COMMAND_SEQUENCE_ERROR);
         };
-        controller.heard(now);
+        controller.heard(now, queue);
         let request = Request { now, queue, command, data, transfer_len };
         if command.opcode == FABRICS_OPCODE {
             return fabrics::command(self, &request);
         }
-        if let Err(status) = controller.may_command(queue.queue) {
+        if let Err(status) = controller.may_command(queue) {
             return Verdict::Done { result: 0, status };
         }
         if queue.queue == QueueId::ADMIN {
@@ -369,7 +388,7 @@ impl Control {
     pub fn admit(&self, queue: QueueIdentity, namespace: &Namespace, access: Access) -> Result<(), Status> {
         let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
         let controller = self.controller(queue.controller).ok_or(gone)?;
-        controller.may_command(queue.queue)?;
+        controller.may_command(queue)?;
         let Role::Io(subsystem) = controller.role else { return Err(gone) };
         let subsystem = self.subsystem(subsystem).ok_or(gone)?;
         ana::admit(subsystem.ana_state(controller.path.port, namespace.ana_group))?;
@@ -386,13 +405,13 @@ impl Control {
     /// Whether an I/O command may go on that no namespace has to do with: the controller is enabled and the host authentic.
     pub fn admit_queue(&self, queue: QueueIdentity) -> Result<(), Status> {
         let gone = Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry();
-        self.controller(queue.controller).ok_or(gone)?.may_command(queue.queue)
+        self.controller(queue.controller).ok_or(gone)?.may_command(queue)
     }
 
-    /// A command came, whatever becomes of it, or one is answered: the host lives, or need not say so.
-    pub fn heard(&mut self, now: Instant, controller: ControllerKey) {
-        if let Some(controller) = self.controller_mut(controller) {
-            controller.heard(now);
+    /// A command came on a queue, whatever becomes of it, or one is answered: the host lives, or need not say so.
+    pub fn heard(&mut self, now: Instant, queue: QueueIdentity) {
+        if let Some(controller) = self.controller_mut(queue.controller) {
+            controller.heard(now, queue);
         }
     }
 
@@ -445,13 +464,13 @@ impl Control {
     /// The host of a queue, if it has authenticated itself there.
     pub(super) fn proved_host(&self, queue: QueueIdentity) -> Option<&Nqn> {
         let controller = self.controller(queue.controller)?;
-        controller.has_proved(queue.queue).then_some(&controller.host)
+        controller.has_proved(queue).then_some(&controller.host)
     }
 
     /// Whether anybody could have this queue: it is the discovery service's, or its host has still to prove who it is.
     pub(super) fn is_anybodys(&self, queue: QueueIdentity) -> bool {
         self.controller(queue.controller).is_none_or(|controller| {
-            let is_authentic = controller.queue(queue.queue).is_some_and(controller::Queue::is_authentic);
+            let is_authentic = controller.queue(queue).is_some_and(controller::Queue::is_authentic);
             controller.role == Role::Discovery || !is_authentic
         })
     }
@@ -464,7 +483,7 @@ impl Control {
             Ok(FabricsKind::AuthenticationReceive) => true,
             _ => return false,
         };
-        let queue = self.controller(queue.controller).and_then(|controller| controller.queue(queue.queue));
+        let queue = self.controller(queue.controller).and_then(|controller| controller.queue(queue));
         let proof = queue.and_then(|queue| queue.authentication.as_ref());
         command.opcode == FABRICS_OPCODE && proof.is_some_and(|proof| proof.authenticator.computes(to_host))
     }
@@ -494,7 +513,6 @@ impl Control {
         for controller in self.controllers.iter_mut().flatten() {
             let reason = CloseReason::NotAuthentic;
             for queue in controller.end_unproved(now) {
-                let queue = QueueIdentity { controller: controller.key, queue };
                 self.events.push_back(ControlEvent::CloseQueue { queue, reason });
             }
         }
@@ -563,8 +581,7 @@ impl Control {
         if removed.role != Role::Discovery {
             self.ended.push((key, removed.role, removed.host_id));
         }
-        let queues = removed.queues();
-        queues.into_iter().map(|queue| QueueIdentity { controller: key, queue }).collect()
+        removed.queues()
     }
 
     fn close_controller(&mut self, key: ControllerKey, reason: CloseReason) {

@@ -70,7 +70,8 @@ fn report(control: &Control, request: &Request<'_>) -> Result<Verdict, Status> {
     if wanted.len > 4096_u64 << control.config.transfer_shift {
         return Err(Status::INVALID_FIELD.with_do_not_retry());
     }
-    let state = &control.namespace(request.queue.controller, place.nsid)?.reservations;
+    let namespace = control.namespace(request.queue.controller, place.nsid)?;
+    let state = &namespace.reservations;
     let registrants = state.registrants().iter().map(|registrant| Registrant {
         controller: ControllerId::DYNAMIC,
         is_holder: state.is_holder(&registrant.host_id),
@@ -85,7 +86,10 @@ fn report(control: &Control, request: &Request<'_>) -> Result<Verdict, Status> {
     };
     let mut bytes = status.encode(true);
     bytes.resize(wanted.len as usize, 0);
-    Ok(Verdict::Data { bytes, result: 0 })
+    Ok(match namespace.saving {
+        Some(version) => Verdict::DataAfter { bytes, namespace: namespace.key, version },
+        None => Verdict::Data { bytes, result: 0 },
+    })
 }
 
 fn change(control: &mut Control, request: &Request<'_>, opcode: IoOpcode) -> Result<Verdict, Status> {
@@ -228,6 +232,10 @@ fn conclude(
     let is_saved = persisted || namespace.reservations.persists();
     notify(control, place, outcome);
     if is_saved {
+        let found = control.subsystem_mut(place.subsystem).and_then(|found| found.namespace_mut(place.nsid));
+        if let Some(namespace) = found {
+            namespace.saving = Some(version);
+        }
         control.events.push_back(ControlEvent::ReservationsChanged {
             subsystem: place.subsystem,
             namespace: key,

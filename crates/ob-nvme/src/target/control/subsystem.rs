@@ -42,6 +42,8 @@ pub struct Namespace {
     pub(super) taken: Option<Arc<AtomicU64>>,
     /// Who has registered and who holds it.
     pub(super) reservations: ReservationState,
+    /// The version of those that is being saved, until it is.
+    pub(super) saving: Option<u64>,
 }
 
 /// A subsystem.
@@ -50,6 +52,8 @@ pub(super) struct Subsystem {
     pub(super) spec: SubsystemSpec,
     /// By NSID less one.
     namespaces: Vec<Option<Namespace>>,
+    /// NSIDs whose namespaces were removed, the first of them first.
+    left: Vec<u32>,
     /// States other than optimized.
     ana_states: Vec<(PortKey, u32, AnaState)>,
     /// Change counts by ANAGRPID less one.
@@ -72,6 +76,7 @@ impl Subsystem {
             cntlid_last: if begin > first { begin - 1 } else { last },
             spec,
             namespaces: Vec::new(),
+            left: Vec::new(),
             ana_states: Vec::new(),
             ana_changes: vec![0; ana_groups as usize],
             ana_change_count: 0,
@@ -87,19 +92,26 @@ impl Subsystem {
         self.namespaces.get_mut(nsid.checked_sub(1)? as usize)?.as_mut()
     }
 
+    pub(super) fn namespace_with_key(&mut self, key: NamespaceKey) -> Option<&mut Namespace> {
+        self.namespaces.iter_mut().flatten().find(|namespace| namespace.key == key)
+    }
+
     /// Ascending by NSID.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
         self.namespaces.iter().flatten()
     }
 
-    /// The lowest NSID without a namespace.
+    /// The lowest NSID that no namespace has had; if there is none, the one that was given up first. A host that has not
+    /// heard yet of a removal would write on whatever has the NSID now, so it is used again as late as can be.
     pub(super) fn free_nsid(&self, max: u32) -> Option<u32> {
-        (1..=max).find(|nsid| self.namespace(*nsid).is_none())
+        let is_new = |nsid: &u32| self.namespace(*nsid).is_none() && !self.left.contains(nsid);
+        (1..=max).find(is_new).or_else(|| self.left.first().copied())
     }
 
     /// The caller has made sure that the NSID is free, not 0 and within the limit.
     pub(super) fn insert(&mut self, namespace: Namespace) {
         let index = namespace.nsid.saturating_sub(1) as usize;
+        self.left.retain(|left| *left != namespace.nsid);
         if self.namespaces.len() <= index {
             self.namespaces.resize_with(index + 1, || None);
         }
@@ -112,6 +124,7 @@ impl Subsystem {
     pub(super) fn remove(&mut self, nsid: u32) -> Option<Namespace> {
         let removed = self.namespaces.get_mut(nsid.checked_sub(1)? as usize)?.take()?;
         self.bump_ana(removed.ana_group);
+        self.left.push(nsid);
         Some(removed)
     }
 

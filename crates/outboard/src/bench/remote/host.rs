@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ob_core::ConnectionId;
+use ob_core::{ConnectionId, Now};
 use ob_files_host::{File, Group, GroupOptions, RingSizes, Session};
 use ob_io::{Config, Reactor};
 use ob_kv::host::{Answer, HostLimits, HostStream, Service};
@@ -132,7 +132,7 @@ impl Service for Remote {
 
     fn closed(&mut self, _: ConnectionId, (): ()) {}
 
-    fn request(&mut self, _: u64, connection: ConnectionId, stamp: u64, (): &mut (), request: &[u8]) {
+    fn request(&mut self, _: Now, connection: ConnectionId, stamp: u64, (): &mut (), request: &[u8]) {
         self.stamp_max = self.stamp_max.max(stamp);
         // What the card forwards it has looked at.
         let Some((head, len)) = RemoteRequest::decode(request) else { return };
@@ -194,7 +194,7 @@ impl Offloaded {
         let mut payload = vec![0; FRAGMENT_LEN];
         let mut is_told = false;
         loop {
-            let received = receive(&self.group, &mut self.stream, &mut payload, || 0)?;
+            let received = receive(&self.group, &mut self.stream, &mut payload, Now::default)?;
             let mut completions = Vec::new();
             self.files.poll_into(&mut completions);
             let mut is_full = false;

@@ -42,9 +42,8 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
         always("files", counts.reads + counts.writes + counts.metadata + counts.flushes),
         always("nvme", nvme.counts.io_commands() + nvme.counts.control_commands),
     ];
-    if let Some(facts) = kv.as_ref().map(KvCard::facts) {
-        snapshot.requests.extend(kv_requests(&facts));
-    }
+    snapshot.kv = kv.as_ref().map(KvCard::facts);
+    snapshot.requests.extend(snapshot.kv.iter().flat_map(kv_requests));
     snapshot.nvme = Some(nvme);
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
@@ -56,7 +55,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
 }
 
 /// Who answered clients of the key-value store, and why.
-fn kv_requests(facts: &KvFacts) -> impl Iterator<Item = RequestCount> {
+fn kv_requests(facts: &KvFacts) -> Vec<RequestCount> {
     let counted = |half, reason: &str, count| RequestCount {
         service: "kv".to_owned(),
         half,
@@ -64,9 +63,7 @@ fn kv_requests(facts: &KvFacts) -> impl Iterator<Item = RequestCount> {
         count,
     };
     let by_host = facts.reasons().map(move |(reason, count)| counted(Half::Host, reason, count));
-    let all: Vec<_> =
-        std::iter::once(counted(Half::Card, "stored", facts.director.card)).chain(by_host).collect();
-    all.into_iter()
+    std::iter::once(counted(Half::Card, "stored", facts.director.card)).chain(by_host).collect()
 }
 
 fn host_facts(host: &HostReport, service: &ProbeService) -> HostFacts {
@@ -100,6 +97,7 @@ pub(super) fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
         requests: Vec::new(),
         files: Some(FilesFacts { device: config.files.device.to_string(), ..FilesFacts::default() }),
         nvme: None,
+        kv: None,
     }
 }
 

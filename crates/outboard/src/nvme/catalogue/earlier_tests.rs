@@ -34,7 +34,16 @@ fn uuid(first: u8) -> [u8; 16] {
 
 fn row(nsid: u32, first: u8) -> Row {
     let uuid = hex(&uuid(first));
-    Row { nsid, uuid, device: None, lies_on: None, size: None, removed: false, reservations: None }
+    Row {
+        nsid,
+        uuid,
+        device: None,
+        lies_on: None,
+        size: None,
+        block_len: None,
+        removed: false,
+        reservations: None,
+    }
 }
 
 /// The rows of one subsystem: what the configuration names, what was added on a file and in memory, and what was removed.

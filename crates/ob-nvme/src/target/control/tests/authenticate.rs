@@ -156,6 +156,104 @@ fn a_queue_that_does_not_authenticate_in_time_ends_alone() {
     assert!(stage.try_connect(Connect { queue: QueueId(2), ..connect }, &mine).is_ok(), "the queue is free");
 }
 
+/// A ready controller of the host that has proved itself on its admin queue, and how its I/O queues connect.
+fn proved(stage: &mut Stage) -> (Connected, Connect, ConnectParties) {
+    let admin = stage.connect(1);
+    stage.enable(admin.identity);
+    assert!(authenticate(stage, admin.identity, host(secret(1))));
+    let connect = Connect { queue: QueueId(1), ..admin_connect() };
+    let mine = ConnectParties { controller: admin.cntlid, ..parties(1) };
+    (admin, connect, mine)
+}
+
+fn may_read(stage: &Stage, queue: QueueIdentity) -> bool {
+    let namespace = stage.control.namespace(queue.controller, 1).unwrap();
+    stage.control.admit(queue, namespace, Access::Read).is_ok()
+}
+
+/// Names of hosts and numbers of controllers are no secrets.
+#[test]
+fn strangers_keep_no_host_from_its_queues() {
+    let mut stage = stage();
+    let (admin, connect, mine) = proved(&mut stage);
+    let before = stage.try_connect(connect, &mine).unwrap().identity;
+    let host_queue = stage.try_connect(connect, &mine).expect("nobody has proved to be it").identity;
+    let after = stage.try_connect(connect, &mine).expect("nor by now").identity;
+    assert!(!authenticate(&mut stage, before, host(secret(3))));
+    assert!(authenticate(&mut stage, host_queue, host(secret(1))));
+    let closed = ControlEvent::CloseQueue { queue: before, reason: CloseReason::NotAuthentic };
+    assert_eq!(stage.events(), [closed]);
+    stage.control.disconnected(before);
+    assert!(may_read(&stage, host_queue) && !may_read(&stage, before) && !may_read(&stage, after));
+    // One that proves nothing ends with its time, and the queue stays whose it is.
+    stage.now = seconds(8);
+    bytes_of(stage.identify(admin.identity, Cns::Controller, 0));
+    stage.control.heard(seconds(31), admin.identity);
+    stage.control.tick(seconds(31));
+    let closed = ControlEvent::CloseQueue { queue: after, reason: CloseReason::NotAuthentic };
+    assert_eq!(stage.events(), [closed]);
+    stage.control.disconnected(after);
+    assert!(may_read(&stage, host_queue));
+    let features = stage.set_feature(admin.identity, 7, 0);
+    assert_eq!(status_of(&features), Status::COMMAND_SEQUENCE_ERROR, "it has an I/O queue");
+    stage.control.disconnected(host_queue);
+    assert!(stage.try_connect(connect, &mine).is_ok());
+    let features = stage.set_feature(admin.identity, 7, 0);
+    assert_eq!(status_of(&features), Status::SUCCESS, "one that anybody can have is none");
+}
+
+#[test]
+fn of_two_that_prove_to_be_one_queue_the_later_is_it() {
+    let mut stage = stage();
+    let (_, connect, mine) = proved(&mut stage);
+    let [first, second] = [(); 2].map(|()| stage.try_connect(connect, &mine).unwrap().identity);
+    assert!(authenticate(&mut stage, second, host(secret(1))) && stage.events().is_empty());
+    assert!(authenticate(&mut stage, first, host(secret(1))));
+    let closed = ControlEvent::CloseQueue { queue: second, reason: CloseReason::Superseded };
+    assert_eq!(stage.events(), [closed]);
+    stage.control.disconnected(second);
+    assert!(may_read(&stage, first) && !may_read(&stage, second));
+}
+
+#[test]
+fn strangers_keep_no_association_alive() {
+    let mut stage = stage();
+    let (admin, connect, mine) = proved(&mut stage);
+    // Two timeouts of five seconds from the last word of the host; strangers come and speak until then.
+    for second in [5, 10] {
+        stage.now = seconds(second);
+        let stranger = stage.try_connect(connect, &mine).unwrap().identity;
+        stage.control.heard(stage.now, stranger);
+        let transfer = AuthenticationTransfer { to_host: true, len: 64 };
+        let entry = transfer.encode(CommandId(1), DataPointer::Transport { len: 64 });
+        stage.command(stranger, &entry, &[]);
+    }
+    stage.control.tick(seconds(11));
+    let reason = CloseReason::KeepAliveExpired;
+    let is_closed = |event: &ControlEvent| {
+        matches!(event, ControlEvent::CloseController { controller, reason: why, queues }
+            if (*controller, *why, queues.len()) == (admin.identity.controller, reason, 3))
+    };
+    assert!(stage.events().iter().any(is_closed));
+}
+
+/// A host that connects many queues may send nothing else for longer than its timeout.
+#[test]
+fn a_proof_shows_that_its_host_lives() {
+    let mut stage = stage();
+    let (_, connect, mine) = proved(&mut stage);
+    stage.now = seconds(8);
+    let io = stage.try_connect(connect, &mine).unwrap().identity;
+    assert!(authenticate(&mut stage, io, host(secret(1))));
+    stage.control.tick(seconds(17));
+    assert_eq!(stage.events(), []);
+    assert_eq!(stage.control.next_due(), Some(seconds(18)), "two timeouts of five seconds after the proof");
+    stage.control.tick(seconds(18));
+    let reason = CloseReason::KeepAliveExpired;
+    let is_closed = |event: &ControlEvent| matches!(event, ControlEvent::CloseController { reason: why, .. } if *why == reason);
+    assert!(stage.events().iter().any(is_closed));
+}
+
 /// CVE-2026-64319, CVE-2026-72130: lengths of transfers that do not fit, and a byte of room for a message.
 #[test]
 fn lengths_that_do_not_fit_are_refused() {

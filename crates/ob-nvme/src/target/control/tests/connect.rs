@@ -237,7 +237,7 @@ fn a_silent_host_is_given_up_and_any_command_keeps_it() {
         reason: CloseReason::KeepAliveExpired,
     };
     assert_eq!(stage.events(), [closed]);
-    stage.control.heard(seconds(12), keep.controller);
+    stage.control.heard(seconds(12), keep);
     stage.control.tick(seconds(21));
     assert!(stage.events().is_empty());
     stage.control.tick(seconds(22));

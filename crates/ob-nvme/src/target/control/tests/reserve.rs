@@ -91,9 +91,32 @@ fn what_persists_is_answered_after_it_is_saved() {
     let verdict = register(&mut restarted, queue, 5, PersistChange::Clear);
     assert_eq!(versions(&verdict), [2], "{verdict:?}");
     let entry = set_features(0x83, 1, 1).encode(CommandId(1));
-    let admin = QueueIdentity { queue: QueueId::ADMIN, ..queue };
+    let admin = QueueIdentity::admin(queue.controller);
     let verdict = restarted.command(admin, &entry, &[]);
     assert_eq!(versions(&verdict), [3], "{verdict:?}");
+}
+
+/// Who reads that another host is fenced acts on it, and after a loss of power it must still be so.
+#[test]
+fn what_persists_is_told_to_others_after_it_is_saved() {
+    let mut stage = Stage::new();
+    let (_, first) = stage.with_queue(1);
+    let (_, second) = stage.with_queue(2);
+    let entry = ReservationReport { len: 4096, is_extended: true }.encode(CommandId(1), ONE);
+    let waits_for = |stage: &mut Stage| match stage.command(second, &entry, &[]) {
+        Verdict::DataAfter { namespace, version, .. } => Some((namespace, version)),
+        _ => None,
+    };
+    assert_eq!(waits_for(&mut stage), None);
+    let verdict = register(&mut stage, first, 5, PersistChange::Set);
+    let Verdict::DoneAfter { namespace, saved, .. } = verdict else { panic!("{verdict:?}") };
+    assert_eq!(waits_for(&mut stage), Some(saved[0]));
+    let verdict = register(&mut stage, first, 5, PersistChange::Clear);
+    let later = versions(&verdict)[0];
+    stage.control.reservations_saved(namespace, later - 1);
+    assert_eq!(waits_for(&mut stage), Some((namespace, later)), "an older one is not enough");
+    stage.control.reservations_saved(namespace, later);
+    assert_eq!(waits_for(&mut stage), None);
 }
 
 /// The versions that an answer waits for.
