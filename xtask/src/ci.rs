@@ -1,6 +1,5 @@
 //! `cargo xtask ci`: everything CI does, in order, stopping at the first failure.
 
-use std::env;
 use std::fmt::Write as _;
 use std::process::Output;
 use std::thread;
@@ -198,11 +197,14 @@ fn run_step(repository: &Repository, step: &Step, number: usize, count: usize) -
     Report { result, elapsed, output: String::new() }
 }
 
+// Whatever is at its path by now: a step may have built xtask anew, with other features.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// Runs a step as a program of its own, so that what it prints can be kept until it is its turn.
 fn run_aside(repository: &Repository, step: &Step) -> Report {
     let start = Instant::now();
     let run = || -> Result<Output> {
-        command::capture(&mut command::program(repository, env::current_exe()?, &["ci", "--only", step.name]))
+        command::capture(&mut command::program(repository, THIS_PROGRAM, &["ci", "--only", step.name]))
     };
     match run() {
         Err(error) => Report { elapsed: start.elapsed(), ..Report::failed(&error.to_string()) },
