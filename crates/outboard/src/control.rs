@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   outboard namespace … ─┐   a line: the request, and bytes if it says so        ┌─▶ nvme: the thread that serves them
-//!   outboard offload …   ─┴─▶ card/control.sock ─▶ a thread, one after the other ─┴─▶ programs
+//!   outboard offload …   ─┴─▶ card/control.sock ─▶ a thread for each, some at once ┴─▶ programs
 //!                         ◀── a line: the answer
 //! ```
 //!
@@ -12,6 +12,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -24,6 +25,8 @@ use crate::programs::ProgramRequest;
 const REQUEST_LEN_MAX: u64 = 64 << 10;
 /// Bytes that can follow it.
 const BODY_LEN_MAX: usize = ob_ebpf::elf::OBJECT_LEN_MAX;
+/// Requests that are answered at once: one that waits for a device keeps those from nobody who only look.
+const AT_ONCE_MAX: usize = 8;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -75,10 +78,10 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens, and has requests answered, one after the other.
+    /// Listens, and has requests answered.
     pub(crate) fn start(
         path: &Path,
-        answer: impl Fn(ControlRequest, Vec<u8>) -> ControlAnswer + Send + 'static,
+        answer: impl Fn(ControlRequest, Vec<u8>) -> ControlAnswer + Send + Sync + 'static,
     ) -> io::Result<Self> {
         // The card's directory is locked: what is there is of a card that is gone.
         match std::fs::remove_file(path) {
@@ -87,21 +90,38 @@ impl ControlServer {
         }
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
-                if let Err(error) = serve(&stream, &answer) {
-                    tracing::debug!("a request of the control socket failed: {error}");
+        let answer = Arc::new(answer);
+        thread()
+            .spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    // This one, and those who answer.
+                    if Arc::strong_count(&answer) > AT_ONCE_MAX {
+                        answer_one(&stream, &*answer);
+                        continue;
+                    }
+                    let answer = Arc::clone(&answer);
+                    if let Err(error) = thread().spawn(move || answer_one(&stream, &*answer)) {
+                        tracing::warn!("a request of the control socket is not answered: {error}");
+                    }
                 }
-            }
-        })?;
-        Ok(Self { path: path.to_owned() })
+            })
+            .map(|_| Self { path: path.to_owned() })
     }
 }
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("control".to_owned())
+}
+
+fn answer_one(stream: &UnixStream, answer: impl Fn(ControlRequest, Vec<u8>) -> ControlAnswer) {
+    if let Err(error) = serve(stream, answer) {
+        tracing::debug!("a request of the control socket failed: {error}");
     }
 }
 
@@ -199,6 +219,31 @@ mod tests {
         assert!(matches!(too_long, Err(ControlError::Refused(why)) if why.contains("is the most")));
         drop(server);
         assert!(matches!(ask::<Vec<u8>>(&path, &load(0), &[]), Err(ControlError::Unreachable { .. })));
+    }
+
+    #[test]
+    fn who_only_looks_does_not_wait_for_who_changes() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let gate = Arc::new(std::sync::Barrier::new(2));
+        let for_server = Arc::clone(&gate);
+        let _server = ControlServer::start(&path, move |request, _| match request {
+            ControlRequest::Programs(ProgramRequest::List) => answer_of(Ok("looked")),
+            _ => {
+                for_server.wait();
+                for_server.wait();
+                answer_of(Ok("changed"))
+            }
+        })
+        .unwrap();
+        std::thread::scope(|scope| {
+            let changing = scope.spawn(|| ask::<String>(&path, &load(0), &[]).unwrap());
+            gate.wait();
+            let look = ControlRequest::Programs(ProgramRequest::List);
+            assert_eq!(ask::<String>(&path, &look, &[]).unwrap(), "looked");
+            gate.wait();
+            assert_eq!(changing.join().unwrap(), "changed");
+        });
     }
 
     #[test]

@@ -70,10 +70,11 @@ impl Target {
             size: connected.sq_size.max(1),
             head: 0,
             flow_control_off: connected.flow_control_off,
+            may_transfer: false,
         });
         connection.advance_head();
-        if connected.identity.queue != QueueId::ADMIN {
-            connection.stream.set_capsule_data_max(capsule_data_max);
+        if connected.identity.queue != QueueId::ADMIN && !connected.authentication_required {
+            connection.begin_transfers(capsule_data_max);
         }
         connection.is_connecting = true;
         for controller in earlier.iter().filter(|earlier| **earlier != connected.identity.controller) {
@@ -89,15 +90,19 @@ impl Target {
     }
 
     /// The buffers of a host that has proved who it is are its own affair, not that of its address. What it holds already
-    /// stays counted where it was taken.
+    /// stays counted where it was taken. An I/O queue gets what it needs for payload only now.
     pub(super) fn notice_proof(&mut self, key: ConnectionKey, queue: QueueIdentity) {
         if self.connection(key).is_none_or(|connection| connection.holder.is_proved()) {
             return;
         }
         let Some(host) = self.control.proved_host(queue) else { return };
         let holder = self.buffers.connection_of(host);
+        let capsule_data_max = self.control.config().in_capsule_len;
         if let Some(connection) = self.connection_mut(key) {
             connection.holder = holder;
+            if queue.queue != QueueId::ADMIN {
+                connection.begin_transfers(capsule_data_max);
+            }
         }
     }
 

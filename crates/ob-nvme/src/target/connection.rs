@@ -51,6 +51,8 @@ pub(super) struct Queue {
     /// Entries taken from it, modulo its size.
     pub(super) head: u16,
     pub(super) flow_control_off: bool,
+    /// It is for I/O, and who has it has proved what it had to.
+    pub(super) may_transfer: bool,
 }
 
 pub(super) struct Connection {
@@ -140,9 +142,17 @@ impl Connection {
         self.output.unsent() + self.owed
     }
 
-    /// Whether it is an I/O queue. Others need little, and those who have proved nothing get no more.
-    pub(super) fn is_io(&self) -> bool {
-        self.queue.is_some_and(|queue| queue.identity.queue != QueueId::ADMIN)
+    /// Whether it is an I/O queue, and its host's. Others need little, and those who have proved nothing get no more.
+    pub(super) fn may_transfer(&self) -> bool {
+        self.queue.is_some_and(|queue| queue.may_transfer)
+    }
+
+    /// It is an I/O queue, and known to be its host's from now on.
+    pub(super) fn begin_transfers(&mut self, capsule_data_max: u32) {
+        if let Some(queue) = &mut self.queue {
+            queue.may_transfer = true;
+            self.stream.set_capsule_data_max(capsule_data_max);
+        }
     }
 
     /// Whether a command of this id is under way.

@@ -319,7 +319,7 @@ impl Target {
 
     /// Bytes of answers, besides payload, that a connection may leave unread before nothing more is read from it.
     fn unsent_max(&self, connection: &Connection) -> usize {
-        if connection.is_io() { self.config.unsent_max } else { self.config.control_unsent_max }
+        if connection.may_transfer() { self.config.unsent_max } else { self.config.control_unsent_max }
     }
 
     fn all_sent(&mut self, key: ConnectionKey) {

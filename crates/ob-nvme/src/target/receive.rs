@@ -42,7 +42,8 @@ impl Target {
         }
         // Data that was asked for should not come here, where it has to be copied.
         let len = if connection.soliciting().next().is_some() { RECEIVE_LEN_IN_TRANSFER } else { usize::MAX };
-        let most = if connection.is_io() { self.scratch.len() } else { self.config.control_receive_len };
+        let most =
+            if connection.may_transfer() { self.scratch.len() } else { self.config.control_receive_len };
         let len = len.min(most).min(self.scratch.len());
         let direct = connection.stream.direct().unwrap_or_default();
         Some([direct, self.scratch.get_mut(..len)?])

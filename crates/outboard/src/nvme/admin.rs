@@ -5,6 +5,7 @@
 //!                        ◀─────────────────────────── answer ◀─┘
 //! ```
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +96,7 @@ impl AdminCall {
 pub(crate) struct AdminOutbox {
     calls: SyncSender<AdminCall>,
     rung: Arc<AtomicBool>,
-    wake: Box<dyn Fn() + Send>,
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl AdminOutbox {
@@ -127,15 +128,39 @@ fn unanswered(error: RecvTimeoutError, waited: Duration) -> String {
     }
 }
 
+/// What is told where too many wait for one that does not end.
+const CROWDED: &str = "too many changes wait for one that is under way\n\
+     hint: the card's log tells what that one waits for; `outboard namespace list` shows what there is";
+
 /// Where the thread takes them out.
 pub(crate) struct AdminInbox {
     calls: Receiver<AdminCall>,
+    /// Changes that wait for one that is under way.
+    line: VecDeque<AdminCall>,
     rung: Arc<AtomicBool>,
 }
 
 impl AdminInbox {
-    /// The next request, if there is one.
-    pub(crate) fn next(&self) -> Option<AdminCall> {
+    /// The next request, if there is one. While a change is under way, others stand in line: it may take as long as a device does, and
+    /// whoever only looks is not to wait for it.
+    pub(crate) fn next(&mut self, is_changing: bool) -> Option<AdminCall> {
+        if !is_changing && let Some(call) = self.line.pop_front() {
+            return Some(call);
+        }
+        loop {
+            let call = self.receive()?;
+            if !is_changing || call.message.request == AdminRequest::ListNamespaces {
+                return Some(call);
+            }
+            if self.line.len() < WAITING_MAX {
+                self.line.push_back(call);
+            } else {
+                call.answer(Err(CROWDED.to_owned()));
+            }
+        }
+    }
+
+    fn receive(&self) -> Option<AdminCall> {
         if !self.rung.load(Ordering::Acquire) {
             return None;
         }
@@ -150,11 +175,11 @@ impl AdminInbox {
 }
 
 /// Both ends; `wake` is called when there is something to take.
-pub(crate) fn mailbox(wake: impl Fn() + Send + 'static) -> (AdminOutbox, AdminInbox) {
+pub(crate) fn mailbox(wake: impl Fn() + Send + Sync + 'static) -> (AdminOutbox, AdminInbox) {
     let (sender, calls) = sync_channel(WAITING_MAX);
     let rung = Arc::new(AtomicBool::new(false));
     let outbox = AdminOutbox { calls: sender, rung: Arc::clone(&rung), wake: Box::new(wake) };
-    (outbox, AdminInbox { calls, rung })
+    (outbox, AdminInbox { calls, line: VecDeque::new(), rung })
 }
 
 #[cfg(test)]
@@ -179,20 +204,45 @@ mod tests {
     #[test]
     fn requests_reach_the_loop_and_answers_come_back() {
         let (rang, rings) = sync_channel(16);
-        let (outbox, inbox) = mailbox(move || _ = rang.send(()));
-        assert!(inbox.next().is_none());
+        let (outbox, mut inbox) = mailbox(move || _ = rang.send(()));
+        assert!(inbox.next(false).is_none());
         let removal = message(AdminRequest::RemoveNamespace { nsid: 3 });
         let removal_too = removal.clone();
         let asking = std::thread::spawn(move || {
             (outbox.ask(removal_too), outbox.ask(message(AdminRequest::ListNamespaces)))
         });
         rings.recv().unwrap();
-        let call = inbox.next().unwrap();
+        let call = inbox.next(false).unwrap();
         assert_eq!(call.message, removal);
         call.answer(Ok(vec![facts()]));
         rings.recv().unwrap();
-        inbox.next().unwrap().answer(Err("no".to_owned()));
+        inbox.next(false).unwrap().answer(Err("no".to_owned()));
         assert_eq!(asking.join().unwrap(), (Ok(vec![facts()]), Err("no".to_owned())));
+    }
+
+    #[test]
+    fn who_only_looks_does_not_wait_for_a_change() {
+        let (outbox, mut inbox) = mailbox(|| ());
+        let mut post = |request| {
+            let (answer, answered) = sync_channel(1);
+            outbox.calls.send(AdminCall { message: message(request), answer }).unwrap();
+            outbox.rung.store(true, Ordering::Release);
+            answered
+        };
+        let removal = |nsid| AdminRequest::RemoveNamespace { nsid };
+        let mut asked = Vec::new();
+        for nsid in 0..=WAITING_MAX as u32 {
+            asked.push(post(removal(nsid)));
+            assert!(inbox.next(true).is_none(), "one change at a time");
+        }
+        let _look = post(AdminRequest::ListNamespaces);
+        assert_eq!(inbox.next(true).unwrap().message.request, AdminRequest::ListNamespaces);
+        assert_eq!(asked.pop().unwrap().try_recv().unwrap(), Err(CROWDED.to_owned()));
+        let _last = post(removal(99));
+        let rest: Vec<_> =
+            std::iter::from_fn(|| inbox.next(false)).map(|call| call.message.request).collect();
+        let expected: Vec<_> = (0..WAITING_MAX as u32).chain([99]).map(removal).collect();
+        assert_eq!(rest, expected, "in the order in which they came");
     }
 
     #[test]

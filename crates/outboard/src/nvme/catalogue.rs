@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::NvmeError;
 use crate::random;
 
-/// The file's version. The first one knew a single subsystem, whose name it did not say.
-const VERSION: u32 = 2;
+/// The file's version. The second one did not know the length of blocks, and the first a single subsystem only, whose name it
+/// did not say.
+const VERSION: u32 = 3;
+const VERSION_WITHOUT_BLOCKS: u32 = 2;
 const VERSION_FIRST: u32 = 1;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -303,18 +305,20 @@ impl Catalogue {
     }
 }
 
-/// Reads the file's text, of this version or the first.
+/// Reads the file's text, of this version or an earlier one.
 fn parse(text: &[u8]) -> io::Result<Contents> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
     }
     match serde_json::from_slice::<Versioned>(text)?.version {
-        VERSION => Ok(serde_json::from_slice(text)?),
+        VERSION | VERSION_WITHOUT_BLOCKS => {
+            Ok(Contents { version: VERSION, ..serde_json::from_slice(text)? })
+        }
         VERSION_FIRST => Ok(Contents { version: VERSION, subsystems: vec![serde_json::from_slice(text)?] }),
         other => {
             let message =
-                format!("its version is {other}, and this program knows {VERSION_FIRST} and {VERSION}");
+                format!("its version is {other}, and this program knows {VERSION_FIRST} to {VERSION}");
             Err(io::Error::new(io::ErrorKind::InvalidData, message))
         }
     }
@@ -497,11 +501,11 @@ mod tests {
         let mut catalogue = load(&path);
         catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        let later = text.replace("\"version\": 2", "\"version\": 3");
+        let later = text.replace("\"version\": 3", "\"version\": 4");
         assert_ne!(later, text);
         std::fs::write(&path, &later).unwrap();
         let told = Catalogue::load(&path).unwrap_err().to_string();
-        assert!(told.contains("its version is 3, and this program knows 1 and 2"), "{told}");
+        assert!(told.contains("its version is 4, and this program knows 1 to 3"), "{told}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 

@@ -170,9 +170,7 @@ impl Shard {
         if is_finished {
             self.driver.turn(now);
         }
-        while self.waiting.is_none()
-            && let Some(call) = self.inbox.next()
-        {
+        while let Some(call) = self.inbox.next(self.waiting.is_some()) {
             self.administer(call);
             // Hosts hear of it now: nothing else may happen for a while.
             self.driver.turn(now);

@@ -10,7 +10,7 @@ mod command;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ob_offload::{HookCounts, ProgramCounts, ProgramSlot};
 use ob_programs::{Library, Limits, LoadRefusal, Object, Workshop};
@@ -113,6 +113,8 @@ pub(crate) struct CardPrograms {
     directory: PathBuf,
     limits: Limits,
     slot: Arc<ProgramSlot>,
+    /// Held while objects change: what is loaded and what is kept change together.
+    changing: Mutex<()>,
     /// Why no service would ask them, if none would.
     unused: Option<String>,
 }
@@ -132,6 +134,7 @@ impl CardPrograms {
             directory: config.directory.join("programs").join(TENANT),
             limits: config.programs.limits(),
             slot: Arc::new(ProgramSlot::default()),
+            changing: Mutex::new(()),
             unused,
         })
     }
@@ -150,10 +153,17 @@ impl CardPrograms {
         }
         // What an earlier life had is loaded again before anything is told or taken out.
         self.workshop.run(|| ()).map_err(|error| error.to_string())?;
+        let change = || self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
             ProgramRequest::List => {}
-            ProgramRequest::Load { name, .. } => self.load(&name, body)?,
-            ProgramRequest::Remove { name } => self.remove(&name)?,
+            ProgramRequest::Load { name, .. } => {
+                let _alone = change();
+                self.load(&name, body)?;
+            }
+            ProgramRequest::Remove { name } => {
+                let _alone = change();
+                self.remove(&name)?;
+            }
         }
         Ok(self.facts())
     }

@@ -285,13 +285,17 @@ impl Controller {
         QueueIdentity { controller, queue, attempt }
     }
 
-    /// Gives a queue its id, now that it has proved whose it is; which one had it until then.
+    /// Gives a queue its id, now that it has proved whose it is; which of the queues that wanted it has to end. The last that
+    /// was connected stays: whatever the host connected before, it has given up, however late the proof of it comes.
     pub(super) fn proved(&mut self, queue: QueueIdentity) -> Option<QueueIdentity> {
         let at = self.unproved.iter().position(|(_, unproved)| unproved.attempt == queue.attempt)?;
         let (id, proved) = self.unproved.swap_remove(at);
-        let before = self.held(id).map(|held| QueueIdentity { attempt: held.attempt, ..queue });
+        let before = self.held(id).map(|held| held.attempt);
+        if before.is_some_and(|before| before > queue.attempt) {
+            return Some(queue);
+        }
         self.put(id, proved);
-        before
+        before.map(|attempt| QueueIdentity { attempt, ..queue })
     }
 
     fn put(&mut self, queue: QueueId, pair: Queue) {

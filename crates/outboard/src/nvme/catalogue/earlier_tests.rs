@@ -6,13 +6,15 @@
 //! cargo test -p outboard --lib catalogue::earlier_tests -- --ignored make
 //! ```
 //!
-//! (`nvme-v1.json` is of a version that this program reads and does not write any more.)
+//! (Those of versions 1 and 2 are of builds that are gone: this one reads them, and writes version 3.)
 
 use super::*;
 
 const FIRST: &str = include_str!("earlier/nvme-v1.json");
 const ONE: &str = include_str!("earlier/nvme-v2-one.json");
 const SEVERAL: &str = include_str!("earlier/nvme-v2-several.json");
+const ONE_WITH_BLOCKS: &str = include_str!("earlier/nvme-v3-one.json");
+const SEVERAL_WITH_BLOCKS: &str = include_str!("earlier/nvme-v3-several.json");
 
 /// Two hosts, the second of which holds the namespace: as in `reservations-v1.txt` of `ob-nvme`.
 const RESERVATIONS: &str = concat!(
@@ -52,21 +54,27 @@ fn rows(first: u8) -> Vec<Row> {
         Row {
             lies_on: Some("card/nvme.img".to_owned()),
             reservations: Some(RESERVATIONS.to_owned()),
+            block_len: Some(4096),
             ..row(1, first)
         },
-        Row { device: Some(PathBuf::from("file:/volumes/a")), ..row(2, first + 1) },
+        Row { device: Some(PathBuf::from("file:/volumes/a")), block_len: Some(512), ..row(2, first + 1) },
         Row { device: Some(PathBuf::from("memory")), size: Some(1 << 30), ..row(3, first + 2) },
         Row { device: Some(PathBuf::from("/dev/gone")), removed: true, ..row(7, first + 3) },
     ]
 }
 
+/// The lengths of blocks of namespaces 1 to 3, where the file tells them.
+type Blocks = [Option<u32>; 3];
+const NO_BLOCKS: Blocks = [None; 3];
+const BLOCKS: Blocks = [Some(4096), Some(512), None];
+
 /// What every build must find in those of one subsystem.
-fn assert_holds(catalogue: &mut Catalogue, subsystem: usize, serial: &str, first: u8) {
+fn assert_holds(catalogue: &mut Catalogue, subsystem: usize, serial: &str, first: u8, blocks: Blocks) {
     assert_eq!(catalogue.serial(subsystem), serial);
     let Configured::Known(entry) = catalogue.configured(at(subsystem, 1), "card/nvme.img").unwrap() else {
         panic!("it was served")
     };
-    assert_eq!(entry.uuid, uuid(first));
+    assert_eq!((entry.uuid, entry.block_len), (uuid(first), blocks[0]));
     let reservations = entry.reservations.expect("they were kept");
     let registered: Vec<_> =
         reservations.registrants().iter().map(|host| (host.host_id[0], host.key)).collect();
@@ -74,9 +82,9 @@ fn assert_holds(catalogue: &mut Catalogue, subsystem: usize, serial: &str, first
     assert!(reservations.is_holder(&[6; 16]) && !reservations.is_holder(&[5; 16]));
     let added = catalogue.added(subsystem).unwrap();
     let added: Vec<_> =
-        added.into_iter().map(|entry| (entry.nsid, entry.uuid, entry.device, entry.size)).collect();
-    let on_file = (2, uuid(first + 1), Some(PathBuf::from("file:/volumes/a")), None);
-    let in_memory = (3, uuid(first + 2), Some(PathBuf::from("memory")), Some(1 << 30));
+        added.into_iter().map(|it| (it.nsid, it.uuid, it.device, it.size, it.block_len)).collect();
+    let on_file = (2, uuid(first + 1), Some(PathBuf::from("file:/volumes/a")), None, blocks[1]);
+    let in_memory = (3, uuid(first + 2), Some(PathBuf::from("memory")), Some(1 << 30), blocks[2]);
     assert_eq!(added, [on_file, in_memory]);
     assert!(matches!(catalogue.configured(at(subsystem, 7), "/dev/gone").unwrap(), Configured::Removed));
 }
@@ -92,17 +100,19 @@ fn load(text: &str) -> (tempfile::TempDir, Catalogue) {
 
 #[test]
 fn a_catalogue_of_one_subsystem_is_read_and_written_on() {
-    for (text, name) in [(FIRST, "any"), (ONE, "one")] {
+    for (text, name, blocks) in
+        [(FIRST, "any", NO_BLOCKS), (ONE, "one", NO_BLOCKS), (ONE_WITH_BLOCKS, "one", BLOCKS)]
+    {
         let (place, mut catalogue) = load(text);
         assert_eq!(catalogue.adopt(&nqn(name), true).unwrap(), 0);
-        assert_holds(&mut catalogue, 0, "00112233445566ff", 0x10);
+        assert_holds(&mut catalogue, 0, "00112233445566ff", 0x10, blocks);
         let on = "card/eight.img";
         let added = catalogue.add(at(0, 8), None, Some(on.to_owned()), None).unwrap();
         catalogue.add(at(0, 9), Some(PathBuf::from("/dev/nine")), None, None).unwrap();
         catalogue.remove(at(0, 9)).unwrap();
         let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
         assert_eq!(again.adopt(&nqn(name), true).unwrap(), 0);
-        assert_holds(&mut again, 0, "00112233445566ff", 0x10);
+        assert_holds(&mut again, 0, "00112233445566ff", 0x10, blocks);
         let Configured::Known(found) = again.configured(at(0, 8), on).unwrap() else {
             panic!("what was added is gone")
         };
@@ -113,23 +123,25 @@ fn a_catalogue_of_one_subsystem_is_read_and_written_on() {
 
 #[test]
 fn a_catalogue_of_several_subsystems_is_read_and_written_on() {
-    let (place, mut catalogue) = load(SEVERAL);
-    let assert_both = |catalogue: &mut Catalogue| {
-        let [second, first] = ["second", "first"].map(|name| catalogue.adopt(&nqn(name), false).unwrap());
-        assert_holds(catalogue, first, "00112233445566ff", 0x10);
-        assert_holds(catalogue, second, "8899aabbccddeeff", 0x80);
-    };
-    assert_both(&mut catalogue);
-    let third = catalogue.adopt(&nqn("third"), false).unwrap();
-    let on = "card/third.img";
-    let added = catalogue.add(at(third, 1), None, Some(on.to_owned()), None).unwrap();
-    let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
-    assert_both(&mut again);
-    assert_eq!(again.adopt(&nqn("third"), false).unwrap(), third);
-    let Configured::Known(found) = again.configured(at(third, 1), on).unwrap() else {
-        panic!("what was added is gone")
-    };
-    assert_eq!(found.uuid, added.uuid);
+    for (text, blocks) in [(SEVERAL, NO_BLOCKS), (SEVERAL_WITH_BLOCKS, BLOCKS)] {
+        let (place, mut catalogue) = load(text);
+        let assert_both = |catalogue: &mut Catalogue| {
+            let [second, first] = ["second", "first"].map(|name| catalogue.adopt(&nqn(name), false).unwrap());
+            assert_holds(catalogue, first, "00112233445566ff", 0x10, blocks);
+            assert_holds(catalogue, second, "8899aabbccddeeff", 0x80, blocks);
+        };
+        assert_both(&mut catalogue);
+        let third = catalogue.adopt(&nqn("third"), false).unwrap();
+        let on = "card/third.img";
+        let added = catalogue.add(at(third, 1), None, Some(on.to_owned()), None).unwrap();
+        let mut again = Catalogue::load(&place.path().join("nvme.json")).unwrap();
+        assert_both(&mut again);
+        assert_eq!(again.adopt(&nqn("third"), false).unwrap(), third);
+        let Configured::Known(found) = again.configured(at(third, 1), on).unwrap() else {
+            panic!("what was added is gone")
+        };
+        assert_eq!(found.uuid, added.uuid);
+    }
 }
 
 #[test]
@@ -143,7 +155,7 @@ fn make() {
     let one = vec![subsystem("one", "00112233445566ff", 0x10)];
     let several =
         vec![subsystem("first", "00112233445566ff", 0x10), subsystem("second", "8899aabbccddeeff", 0x80)];
-    for (name, subsystems) in [("nvme-v2-one.json", one), ("nvme-v2-several.json", several)] {
+    for (name, subsystems) in [("nvme-v3-one.json", one), ("nvme-v3-several.json", several)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/nvme/catalogue/earlier").join(name);
         let is_empty = std::fs::read(&path).is_ok_and(|bytes| bytes.is_empty());
         assert!(is_empty || !path.exists(), "{} is there, and stays as it is", path.display());

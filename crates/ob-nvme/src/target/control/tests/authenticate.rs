@@ -203,16 +203,18 @@ fn strangers_keep_no_host_from_its_queues() {
 }
 
 #[test]
-fn of_two_that_prove_to_be_one_queue_the_later_is_it() {
-    let mut stage = stage();
-    let (_, connect, mine) = proved(&mut stage);
-    let [first, second] = [(); 2].map(|()| stage.try_connect(connect, &mine).unwrap().identity);
-    assert!(authenticate(&mut stage, second, host(secret(1))) && stage.events().is_empty());
-    assert!(authenticate(&mut stage, first, host(secret(1))));
-    let closed = ControlEvent::CloseQueue { queue: second, reason: CloseReason::Superseded };
-    assert_eq!(stage.events(), [closed]);
-    stage.control.disconnected(second);
-    assert!(may_read(&stage, first) && !may_read(&stage, second));
+fn of_two_that_prove_to_be_one_queue_the_last_connected_is_it() {
+    for order in [[0, 1], [1, 0]] {
+        let mut stage = stage();
+        let (_, connect, mine) = proved(&mut stage);
+        let queues = [(); 2].map(|()| stage.try_connect(connect, &mine).unwrap().identity);
+        assert!(authenticate(&mut stage, queues[order[0]], host(secret(1))) && stage.events().is_empty());
+        assert!(authenticate(&mut stage, queues[order[1]], host(secret(1))));
+        let closed = ControlEvent::CloseQueue { queue: queues[0], reason: CloseReason::Superseded };
+        assert_eq!(stage.events(), [closed], "{order:?}");
+        stage.control.disconnected(queues[0]);
+        assert!(may_read(&stage, queues[1]) && !may_read(&stage, queues[0]), "{order:?}");
+    }
 }
 
 #[test]
