@@ -27,6 +27,15 @@ fn address(last: u8) -> IpAddr {
 
 /// A host with one I/O queue; `host` makes it another one than the others.
 fn connect(rig: &mut Rig, host: u8, subsystem: &'static str) -> Client {
+    let io = connect_unproved(rig, host, subsystem);
+    if subsystem == PROVED {
+        authenticate(rig, io, GroupId::Null);
+    }
+    io
+}
+
+/// The same for one who has proved nothing on its I/O queue.
+fn connect_unproved(rig: &mut Rig, host: u8, subsystem: &'static str) -> Client {
     let wish =
         |controller| Wish { entries: 128, host_id: [host; 16], controller, subsystem, ..Wish::default() };
     let admin = rig.open(Digests::NONE);
@@ -39,9 +48,6 @@ fn connect(rig: &mut Rig, host: u8, subsystem: &'static str) -> Client {
     let io = rig.open(Digests::NONE);
     let response = rig.connect_as(io, 1, &wish(ControllerId(response.result() as u16)));
     assert_eq!(response.status(), Status::SUCCESS);
-    if subsystem == PROVED {
-        authenticate(rig, io, GroupId::Null);
-    }
     io
 }
 
@@ -210,6 +216,18 @@ fn a_host_that_proved_its_name_has_a_share_of_its_own_whatever_its_address() {
     assert!(rig.next(nameless).is_none(), "its address has its share");
     let proved = connect(&mut rig, 2, PROVED);
     assert_eq!(rig.read(proved, 0, 256).len(), 256 * BLOCK);
+}
+
+/// Names of hosts and numbers of controllers are no secrets: whoever knows them can have such a connection.
+#[test]
+fn an_io_queue_gets_what_payload_needs_with_its_proof() {
+    let config = TargetConfig::default();
+    let mut rig = rig_with_secrets(config.clone());
+    let io = connect_unproved(&mut rig, 1, PROVED);
+    assert_eq!(rig.places(io), [0, config.control_receive_len]);
+    authenticate(&mut rig, io, GroupId::Null);
+    assert_eq!(rig.places(io), [0, config.receive_len]);
+    assert_eq!(rig.read(io, 0, 8).len(), 8 * BLOCK);
 }
 
 #[test]
