@@ -299,14 +299,18 @@ impl TcpNet {
     }
 }
 
+/// The longest that the kernel waits before it sends a probe, and between two of them.
+const PROBE_AFTER_MAX: Duration = Duration::from_secs(32767);
+
 /// Has the kernel end a connection whose peer has not answered for this long, neither its probes, which it sends when the
-/// connection is idle, nor bytes.
+/// connection is idle, nor bytes. Longer than the kernel can wait is as long as it can.
 pub fn end_when_silent(socket: impl AsFd, silent_max: Duration) -> Result<(), Errno> {
     let socket = socket.as_fd();
-    let milliseconds = u32::try_from(silent_max.as_millis()).unwrap_or(u32::MAX).max(1);
-    sockopt::set_tcp_user_timeout(socket, milliseconds)?;
+    // The kernel takes it for a signed number.
+    let milliseconds = i32::try_from(silent_max.as_millis()).unwrap_or(i32::MAX).max(1);
+    sockopt::set_tcp_user_timeout(socket, milliseconds.unsigned_abs())?;
     sockopt::set_socket_keepalive(socket, true)?;
-    let probe = (silent_max / 4).max(Duration::from_secs(1));
+    let probe = (silent_max / 4).clamp(Duration::from_secs(1), PROBE_AFTER_MAX);
     sockopt::set_tcp_keepidle(socket, probe)?;
     sockopt::set_tcp_keepintvl(socket, probe)?;
     sockopt::set_tcp_keepcnt(socket, 3)
@@ -647,5 +651,17 @@ mod tests {
         let probes = sockopt::tcp_keepintvl(socket).unwrap() * sockopt::tcp_keepcnt(socket).unwrap();
         assert_eq!(idle + probes, SILENT_MAX);
         assert_eq!(sockopt::tcp_user_timeout(socket), Ok(SILENT_MAX.as_millis() as u32));
+    }
+
+    #[test]
+    fn a_peer_may_be_silent_for_longer_than_the_kernel_can_count() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let years = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+        for silent_max in [Duration::ZERO, Duration::from_nanos(1), years, Duration::MAX] {
+            assert_eq!(end_when_silent(&peer, silent_max), Ok(()), "{silent_max:?}");
+        }
+        assert_eq!(sockopt::tcp_user_timeout(&peer), Ok(i32::MAX as u32));
+        assert_eq!(sockopt::tcp_keepidle(&peer), Ok(PROBE_AFTER_MAX));
     }
 }

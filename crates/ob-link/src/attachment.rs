@@ -14,8 +14,10 @@ use crate::{FrameDma, ProtocolError};
 
 /// Groups that one host may have open.
 const GROUPS_MAX: usize = 64;
-/// Bytes of frames that may wait for a host that does not read them.
-const OUT_MAX: usize = 64 << 20;
+/// Bytes of frames that may wait for a host that does not read them: transfers, and what is sent again after a cut.
+const OUT_MAX: usize = 16 << 20;
+/// As many, where transfers are no frames and a host asks on and does not read the answers. (Of what is sent already, some is still there.)
+const PONGS_MAX: usize = 2 << 20;
 
 /// What a frame asks of the driver.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,6 +100,8 @@ pub struct CardAttachment<C> {
 struct Proof {
     /// How often it was asked: the nonce of the last `PING`.
     asked: u64,
+    /// The nonce of the last one that it answered.
+    answered: u64,
     is_missing: bool,
     /// There was another reason to doubt it since that `PING`, so that the answer to it is not enough.
     is_late: bool,
@@ -175,8 +179,11 @@ impl<C: Clock> CardAttachment<C> {
             Frame::Channel(message) => service.channel(self.identity.attachment, message),
             Frame::Ack { count } => self.sequencer.acknowledge(count).map_err(|_| ProtocolError::Count)?,
             Frame::Doorbell => self.wake(),
+            Frame::Ping { .. } if self.out.len() > PONGS_MAX && self.identity.kind != LinkKind::Tcp => {
+                return Err(ProtocolError::Overflow);
+            }
             Frame::Ping { nonce } => Frame::Pong { nonce }.encode(&mut self.out),
-            Frame::Pong { nonce } => self.answered(nonce),
+            Frame::Pong { nonce } => self.hear_answer(nonce),
             Frame::Goodbye { .. } => return Ok(Some(CardEvent::Goodbye)),
             Frame::DmaDone { tag, status, bytes } => {
                 let frames = self.dma.frames().ok_or(ProtocolError::Unexpected)?;
@@ -386,8 +393,8 @@ impl<C: Clock> CardAttachment<C> {
 
     /// Another host attaches, which may be the next life of this one. On one machine the kernel tells when a process ends,
     /// before another one can take its place; a connection may stay for long after its host has died. So what this host
-    /// asked for waits until it has answered a question that was asked after this. (Without a group it has asked for nothing, and
-    /// nothing comes out of one that is opened later unless its agent answers.)
+    /// asked for waits until it has answered a question that was asked after this. (Without a group it has asked for nothing; it is
+    /// asked all the same, so that its end is noticed.)
     ///
     /// There is one question at a time. Were each attachment a question of its own, then who attaches again and again would keep a
     /// host from ever having answered the last one.
@@ -407,19 +414,22 @@ impl<C: Clock> CardAttachment<C> {
         (self.connected && self.proof.is_missing).then_some(self.proof.asked)
     }
 
-    fn ask(&mut self) {
-        self.proof.asked += 1;
-        self.proof.is_late = false;
-        self.proof.is_missing = !self.groups.is_empty();
-        if self.proof.is_missing {
-            Frame::Ping { nonce: self.proof.asked }.encode(&mut self.out);
-        }
+    /// The nonce of the last question that it answered; 0 if there is none.
+    pub fn answered(&self) -> u64 {
+        self.proof.answered
     }
 
-    fn answered(&mut self, nonce: u64) {
+    fn ask(&mut self) {
+        self.proof.asked += 1;
+        (self.proof.is_late, self.proof.is_missing) = (false, true);
+        Frame::Ping { nonce: self.proof.asked }.encode(&mut self.out);
+    }
+
+    fn hear_answer(&mut self, nonce: u64) {
         if self.asked() != Some(nonce) {
             return;
         }
+        self.proof.answered = nonce;
         if self.proof.is_late {
             self.ask();
         } else {
@@ -428,9 +438,10 @@ impl<C: Clock> CardAttachment<C> {
     }
 
     fn tell_proof(&mut self, service: &mut dyn CardService) {
-        if self.proof.is_told != self.proof.is_missing {
-            self.proof.is_told = self.proof.is_missing;
-            service.suspended(self.identity.attachment, self.proof.is_missing);
+        let is_suspended = self.proof.is_missing && !self.groups.is_empty();
+        if self.proof.is_told != is_suspended {
+            self.proof.is_told = is_suspended;
+            service.suspended(self.identity.attachment, is_suspended);
         }
     }
 

@@ -45,8 +45,11 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const PLACE_FOR: Duration = Duration::from_millis(200);
 /// Connections that have not said `HELLO` yet.
 const STRANGERS_MAX: usize = 64;
-/// How long a host that is asked whether it lives keeps others from attaching until it has answered.
+/// How long a host that is asked whether it lives keeps others from attaching until it has answered: so long, or twice as long as
+/// it took the last time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(100);
+/// What it took the last time counts up to this: nobody holds others up for as long as it likes.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 /// Connections that one listener accepts before hosts get their turn: those that are turned away take no place.
 const ACCEPTS_A_TURN: usize = 16;
 /// How long something else must listen there before that is an error.
@@ -192,20 +195,45 @@ struct Host {
     /// Groups that it asked for and has no answer to yet.
     wishes: VecDeque<Wish>,
     attached_at: Instant,
+    /// When something last came from it.
+    heard_at: Instant,
     away_since: Option<Instant>,
-    /// The last question whether it lives, and since when it is on its way.
+    /// The question whether it lives that it has not answered, and since when that is on its way.
     asked: Option<(u64, Instant)>,
     /// The question that it was asked because it came back. Nobody waits for the answer: it could come back again and again.
     asked_back: Option<u64>,
+    /// How long its last answer took.
+    answers_after: Duration,
     over: Option<String>,
 }
 
 impl Host {
-    /// Until when an answer to the question whether it lives is waited for, if there is one.
+    /// Keeps account of when it was asked, and of how long it took to answer.
+    fn note_question(&mut self, now: Instant) {
+        let answered = self.core.answered();
+        if let Some((_, since)) = self.asked.take_if(|(nonce, _)| *nonce == answered) {
+            self.answers_after = now - since;
+        }
+        if let Some(nonce) = self.core.asked()
+            && self.asked.is_none_or(|(last, _)| last != nonce)
+        {
+            self.asked = Some((nonce, now));
+        }
+    }
+
+    /// Until when an answer to the question whether it lives is waited for, if there is one. Nobody waits for a host without groups:
+    /// nothing of it is held back.
     fn awaited_until(&self, now: Instant) -> Option<Instant> {
         let nonce = self.core.asked().filter(|nonce| self.asked_back != Some(*nonce))?;
         let since = self.asked.filter(|(asked, _)| *asked == nonce).map_or(now, |(_, since)| since);
-        Some(since + ANSWER_WITHIN).filter(|until| now < *until)
+        let patience = ANSWER_WITHIN.max(self.answers_after.min(ANSWER_MAX) * 2);
+        Some(since + patience).filter(|until| now < *until && self.core.group_count() > 0)
+    }
+
+    /// Since when it is silent, where only what it says shows that it lives: since it was last heard, or asked.
+    fn silent_since(&self) -> Option<Instant> {
+        self.wire.as_ref().filter(|wire| wire.connection.is_stream())?;
+        Some(self.asked.map_or(self.heard_at, |(_, asked_at)| asked_at.max(self.heard_at)))
     }
 }
 
@@ -285,13 +313,14 @@ impl CardLink {
         }
         worked |= self.meet_strangers(now);
         for index in 0..self.hosts.len() {
-            worked |= self.read_frames(index, service);
+            worked |= self.read_frames(index, now, service);
             let host = &mut self.hosts[index];
             worked |= host.core.poll(service, &mut self.events);
             self.act(index);
             self.write_frames(index, now);
         }
         worked |= self.grant_wish(now, service);
+        self.doubt_silent(now);
         worked | self.bury(now, service)
     }
 
@@ -334,15 +363,16 @@ impl CardLink {
         let transfers = self.hosts.iter().filter_map(|host| host.core.next_due());
         let wishing = self.hosts.iter().any(|host| !host.wishes.is_empty());
         let grants = wishing.then_some(self.pace.next());
-        let away = self.hosts.iter().filter_map(|host| Some(host.away_since? + self.config.dead_after));
+        let unheard =
+            |host: &Host| Some(host.away_since.or_else(|| host.silent_since())? + self.config.dead_after);
+        let unheard = self.hosts.iter().filter_map(unheard);
         let crowded =
             self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
         let patience = if crowded { PLACE_FOR } else { HELLO_WITHIN };
-        let silent = self.strangers.iter().filter(|stranger| crowded || stranger.hello.is_none());
-        let strangers = silent.map(|stranger| stranger.since + patience);
+        let strangers = self.silent().map(|(_, since)| since + patience);
         let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);
         let answers = self.answers_due();
-        transfers.chain(grants).chain(away).chain(strangers).chain(listeners).chain(answers).min()
+        transfers.chain(grants).chain(unheard).chain(strangers).chain(listeners).chain(answers).min()
     }
 
     /// Every ring is looked at again. A card that wakes need not: rings that were got ready stay so, and whoever
@@ -409,7 +439,7 @@ impl CardLink {
         }
     }
 
-    fn read_frames(&mut self, index: usize, service: &mut dyn CardService) -> bool {
+    fn read_frames(&mut self, index: usize, now: Instant, service: &mut dyn CardService) -> bool {
         let mut worked = false;
         for _ in 0..FRAMES_A_TURN {
             let host = &mut self.hosts[index];
@@ -420,6 +450,7 @@ impl CardLink {
                     break;
                 }
                 Ok(Arrived::Frame) => {
+                    host.heard_at = now;
                     if !wire.connection.is_stream() {
                         // A doorbell that found the socket full was not sent: what filled it stands for it.
                         host.core.wake();
@@ -470,11 +501,7 @@ impl CardLink {
 
     fn write_frames(&mut self, index: usize, now: Instant) {
         let host = &mut self.hosts[index];
-        if let Some(nonce) = host.core.asked()
-            && host.asked.is_none_or(|(last, _)| last != nonce)
-        {
-            host.asked = Some((nonce, now));
-        }
+        host.note_question(now);
         for wake in host.core.take_wakes(now) {
             doorbell::futex_wake_all(wake.region.word(wake.offset));
         }
@@ -515,6 +542,23 @@ impl CardLink {
                     self.forget_group(index, group, region_len, reason);
                 }
                 CardEvent::Goodbye => self.hosts[index].over = Some("it said goodbye".to_owned()),
+            }
+        }
+    }
+
+    /// Asks hosts of which nothing came for `dead_after` whether they live, and hangs up on those that then say nothing for as long: one
+    /// that lives comes back. The kernel does not tell of a dead process whose children hold its connection.
+    fn doubt_silent(&mut self, now: Instant) {
+        for index in 0..self.hosts.len() {
+            let host = &mut self.hosts[index];
+            if host.silent_since().is_none_or(|since| now.since(since) < self.config.dead_after) {
+                continue;
+            }
+            if host.asked.is_some() {
+                self.lose_wire(index, &ConnectionError::Broken(Errno::TIMEDOUT));
+            } else {
+                host.core.doubt();
+                self.write_frames(index, now);
             }
         }
     }

@@ -342,13 +342,14 @@ pub(crate) fn listen_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Accepts one connection, if there is one.
+/// Accepts one connection, if there is one. One that was given up before (`CONNABORTED`, `PROTO`) is an error, and says nothing
+/// of those behind it.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, Option<SocketAddr>)>, Errno> {
     match retry(|| rustix::net::acceptfrom_with(listener, SOCKET)) {
         Ok((socket, address)) => {
             Ok(Some((socket, address.and_then(|address| SocketAddr::try_from(address).ok()))))
         }
-        Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+        Err(Errno::AGAIN) => Ok(None),
         Err(error) => Err(error),
     }
 }

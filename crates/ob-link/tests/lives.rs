@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::raw::{Raw, hello};
 use crate::common::watched::WatchedCard;
-use crate::common::{ECHO, Echo, config, observe};
+use crate::common::{ECHO, Echo, attach, config, observe, push, take};
 use crate::pair::Pair;
 
 use ob_core::{AttachmentId, Instant};
@@ -154,6 +154,16 @@ fn heard<T>(host: &mut Raw, wanted: &impl Fn(&Frame<'_>) -> Option<T>) -> Option
     None
 }
 
+/// Hosts of this machine that say hello.
+fn arrive(directory: &Path, count: usize) -> Vec<Raw> {
+    let arrive = |_| {
+        let mut newcomer = Raw::unix(&directory.join("link.sock"));
+        newcomer.send(&Frame::Hello(hello(VERSION))).unwrap();
+        newcomer
+    };
+    (0..count).map(arrive).collect()
+}
+
 /// A card that waits for hosts, one that is attached and has a group, and where others can attach.
 fn stepped(directory: &Path) -> (Stepped, Raw, Welcome) {
     let reactor = Reactor::new(&Config::default()).unwrap();
@@ -240,6 +250,112 @@ fn between_two_newcomers_every_host_that_lives_is_served() {
         card.turn();
         card.service.suspended.is_empty().then_some(())
     });
+}
+
+/// A host that is far away is served too, however many attach: others wait for as long as it takes to answer.
+#[test]
+fn a_host_that_takes_long_to_answer_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut card, mut old, _) = stepped(directory.path());
+    let (trip, step) = (Duration::from_millis(150), Duration::from_millis(100));
+    let mut newcomers = arrive(directory.path(), 1);
+    card.turn_until_attached(2);
+    // How long it takes is not known yet.
+    card.now = card.now + step;
+    newcomers.extend(arrive(directory.path(), 1));
+    card.turn_until_attached(3);
+    card.now = card.now + (trip - step);
+    card.answer(&mut old);
+    for attached in 3..6 {
+        // It is asked again: somebody has attached since it was asked.
+        let nonce = card.hear(&mut old, |frame| match frame {
+            Frame::Ping { nonce } => Some(*nonce),
+            _ => None,
+        });
+        newcomers.extend(arrive(directory.path(), 1));
+        card.now = card.now + trip;
+        (0..20).for_each(|_| card.turn());
+        assert_eq!(card.link.host_count(), attached, "it is waited for");
+        old.send(&Frame::Pong { nonce }).unwrap();
+        observe("it is served", || {
+            card.turn();
+            card.service.suspended.is_empty().then_some(())
+        });
+        card.turn_until_attached(attached + 1);
+    }
+    // And not for ever, if it says nothing.
+    newcomers.extend(arrive(directory.path(), 1));
+    (0..20).for_each(|_| card.turn());
+    assert_eq!(card.link.next_due(), Some(card.now + 2 * trip));
+    card.now = card.now + 2 * trip;
+    card.turn_until_attached(7);
+}
+
+/// Who has said hello and waits for the card is not taken for one that says nothing, however crowded it is.
+#[test]
+fn who_has_said_hello_keeps_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut card, mut old, _) = stepped(directory.path());
+    let slow = Duration::from_millis(400);
+    // A host that answers, and slowly.
+    let mut hosts = arrive(directory.path(), 1);
+    card.turn_until_attached(2);
+    card.now = card.now + slow;
+    card.answer(&mut old);
+    observe("it is served", || {
+        card.turn();
+        card.service.suspended.is_empty().then_some(())
+    });
+    hosts.extend(arrive(directory.path(), 1));
+    card.turn_until_attached(3);
+    let mut crowd = Vec::new();
+    for _ in 0..70 {
+        // As many as have a place, and some for whom there is none.
+        crowd.extend(arrive(directory.path(), 1));
+        card.turn();
+    }
+    card.now = card.now + slow;
+    (0..20).for_each(|_| card.turn());
+    assert_eq!(card.link.host_count(), 3, "they wait for its answer");
+    let armed = card.link.arm(card.now, &mut card.service);
+    assert_eq!(armed, Armed::Yes, "there is nothing to do until it comes");
+    card.answer(&mut old);
+    card.turn_until_attached(4);
+    assert!(matches!(crowd[0].receive().unwrap().frame(), Frame::Welcome(_)), "who came first is first");
+}
+
+/// A dead process whose children hold its connection: nothing tells of its end but that it says nothing.
+#[test]
+fn the_death_of_a_tcp_host_is_noticed_though_its_children_hold_its_socket() {
+    for has_group in [false, true] {
+        let card = WatchedCard::start(|config| config.dead_after = Duration::from_millis(300));
+        let mut old = Raw::tcp(card.tcp);
+        old.attach();
+        if has_group {
+            let sizes = GroupSizes::rings(4096, 4096);
+            old.send(&Frame::OpenGroup { request: 1, service: ECHO, sizes }).unwrap();
+            old.receive_until(|frame| matches!(frame, Frame::GroupOpened(_)));
+        }
+        let Raw::Tcp(stream, _) = &old else { unreachable!() };
+        let child = stream.try_clone().unwrap();
+        drop(old);
+        card.wait_hosts(0);
+        drop(child);
+    }
+}
+
+#[test]
+fn a_host_that_has_nothing_to_say_stays_attached() {
+    let card = WatchedCard::start(|config| config.dead_after = Duration::from_millis(500));
+    let host = attach(card.tcp());
+    let group = host.open_group(ECHO, 4096, 4096).unwrap();
+    let attachment = |card: &WatchedCard| card.hosts()[0].identity.attachment;
+    let before = attachment(&card);
+    std::thread::sleep(Duration::from_secs(2));
+    push(&group, b"still here", None);
+    assert_eq!(take(&group).0, b"still here");
+    assert_eq!(attachment(&card), before);
+    assert_eq!(host.over(), None);
 }
 
 #[test]

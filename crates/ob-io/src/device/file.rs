@@ -23,13 +23,14 @@ impl Default for FileDeviceOptions {
 
 /// A file or a raw disk, opened with `O_DIRECT` and, unless it is only read, for this process alone.
 ///
-/// - A durable write is `RWF_DSYNC`, a flush is `fdatasync`. After a flush has failed once, every later flush and
-///   durable write fails too: the kernel tells of lost writes a single time, so only what is read back from
+/// - A durable write is `RWF_DSYNC`, a flush is `fdatasync`. One of them is with the kernel at a time; those that come
+///   meanwhile, durable writes when their bytes are written, share one flush after it. After a flush has failed once, every
+///   later flush and durable write fails too: the kernel tells of lost writes a single time, so only what is read back from
 ///   scratch can be believed again.
 /// - A slice whose address is not a multiple of [`FileDevice::memory_align`] completes as
 ///   [`ob_core::DeviceError::Misaligned`]; a multiple of the block always suffices.
-/// - Dropping the device forgets its completions; the file stays open and locked until operations in flight are
-///   over.
+/// - Dropping the device forgets its completions; the file stays open and locked until operations in flight, and a
+///   [`Resize`], are over.
 pub struct FileDevice {
     handle: Handle,
     index: u32,
@@ -239,6 +240,28 @@ mod tests {
             device.submit(Token(1), op).unwrap();
             let result = device.poll().map(|completion| completion.result);
             assert_eq!(result, Some(Err(DeviceError::Io)), "no later one can be believed");
+        }
+    }
+
+    /// Nobody else may have a file that still gets its length.
+    #[test]
+    fn a_file_stays_locked_until_its_resize_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("device");
+        let mut reactor = Reactor::new(&Config::default()).unwrap();
+        let (handle, options) = (reactor.handle(), FileDeviceOptions::default());
+        let device = FileDevice::create(&handle, &path, 1 << 20, Space::Sparse, &options).unwrap();
+        let resize = device.resize(2 << 20).unwrap();
+        drop(device);
+        let is_locked = || matches!(FileDevice::open(&handle, &path, &options), Err(OpenError::InUse(_)));
+        assert!(is_locked());
+        assert!(resize.run().done.is_ok());
+        assert!(is_locked());
+        drop(resize);
+        // (The kernel lets go of the device's own descriptor in its own time.)
+        while is_locked() {
+            reactor.turn(Wait::Poll, &mut Vec::new());
+            std::thread::yield_now();
         }
     }
 

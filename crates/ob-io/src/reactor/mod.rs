@@ -31,7 +31,7 @@ use ob_memory::ArenaSpan;
 use rustix::event::PollFlags;
 
 pub(crate) use operations::DeviceFile;
-use operations::{Operations, Step};
+use operations::{Added, Operations};
 use ring::{Entered, Ring};
 pub use watches::{Interest, Readiness, WatchId};
 use watches::{Todo, Watches};
@@ -267,8 +267,9 @@ impl Handle {
             return Err(Refused { op, reason: RefusedReason::Gone });
         }
         match core.operations.add(device, token, op)? {
-            Some(slot) => core.queue(Queued::Operation(slot)),
-            None => core.finished_early += 1,
+            Added::Submit(slot) => core.queue(Queued::Operation(slot)),
+            Added::Waits => {}
+            Added::Done => core.finished_early += 1,
         }
         Ok(())
     }
@@ -353,7 +354,7 @@ impl Core {
         }
         for _ in 0..self.reap_max {
             let Some(completion) = self.ring.next_completion() else { break };
-            happened += usize::from(self.dispatch(&completion));
+            happened += self.dispatch(&completion);
         }
         if self.timers.next().is_some() {
             let now = MonotonicClock.now();
@@ -395,8 +396,8 @@ impl Core {
             && !self.ring.has_completions()
     }
 
-    /// Handles one completion; `true` when a device operation finished.
-    fn dispatch(&mut self, completion: &cqueue::Entry) -> bool {
+    /// Handles one completion; how many device operations finished by it.
+    fn dispatch(&mut self, completion: &cqueue::Entry) -> usize {
         let (data, result) = (completion.user_data(), completion.result());
         let more = cqueue::more(completion.flags());
         let slot = data as u32;
@@ -410,25 +411,33 @@ impl Core {
                         self.queue(Queued::Waker);
                     }
                 }
-                false
+                0
             }
             KIND_WATCH => {
                 if self.watches.complete(slot, result, more) == Todo::Arm && self.open {
                     self.queue(Queued::Arm(slot));
                 }
-                false
+                0
             }
-            KIND_OPERATION => match self.operations.complete(&mut self.ring, slot, result) {
-                Step::Again if self.open => {
-                    self.queue(Queued::Operation(slot));
-                    false
-                }
-                // Shutting down: what is left of it counts as cancelled.
-                Step::Again => self.operations.complete(&mut self.ring, slot, -libc::ECANCELED) == Step::Done,
-                Step::Done => true,
-            },
-            _ => false,
+            KIND_OPERATION => self.complete(slot, result),
+            _ => 0,
         }
+    }
+
+    /// The kernel's answer for a device operation; how many finished by it.
+    fn complete(&mut self, slot: u32, result: i32) -> usize {
+        let mut step = self.operations.complete(&mut self.ring, slot, result);
+        let mut finished = step.finished;
+        while let Some(slot) = step.submit {
+            if self.open {
+                self.queue(Queued::Operation(slot));
+                break;
+            }
+            // Shutting down: what is left to do counts as cancelled.
+            step = self.operations.complete(&mut self.ring, slot, -libc::ECANCELED);
+            finished += step.finished;
+        }
+        finished
     }
 
     /// Pushes an entry, or keeps it for when there is room.

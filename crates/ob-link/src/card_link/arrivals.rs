@@ -14,7 +14,6 @@ impl CardLink {
             if !self.listeners[index].readable || !self.has_place(now) {
                 return;
             }
-            self.make_place();
             let listener = &mut self.listeners[index];
             match connection::accept(listener.socket.as_fd()) {
                 Ok(Some((socket, address))) => {
@@ -23,6 +22,8 @@ impl CardLink {
                     }
                 }
                 Ok(None) => listener.readable = false,
+                // That one is gone; there may be others behind it.
+                Err(Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(error) => {
                     tracing::warn!("cannot accept a host: {error}");
                     listener.readable = false;
@@ -33,14 +34,21 @@ impl CardLink {
     }
 
     /// Whether there is a place for one more stranger, or one has said nothing for long enough to lose its own:
-    /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.)
+    /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.) One that has said
+    /// `HELLO` waits for the card, and keeps its place.
     pub(super) fn has_place(&self, now: Instant) -> bool {
-        let oldest = self.strangers.iter().map(|stranger| stranger.since).min();
+        let oldest = self.silent().map(|(_, since)| since).min();
         self.strangers.len() < STRANGERS_MAX || oldest.is_some_and(|since| now >= since + PLACE_FOR)
     }
 
-    pub(super) fn make_place(&mut self) {
-        let oldest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
+    /// The strangers that have said nothing: where they are, and since when they are there.
+    pub(super) fn silent(&self) -> impl Iterator<Item = (usize, Instant)> {
+        let silent = self.strangers.iter().enumerate().filter(|(_, stranger)| stranger.hello.is_none());
+        silent.map(|(index, stranger)| (index, stranger.since))
+    }
+
+    fn make_place(&mut self) {
+        let oldest = self.silent().min_by_key(|(_, since)| *since);
         if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
             tracing::warn!("too many connections that say nothing; the oldest is dropped");
             let stranger = self.strangers.remove(index);
@@ -71,6 +79,7 @@ impl CardLink {
         let watch =
             self.reactor.watch(connection.socket(), Interest::Both).map_err(|error| error.to_string())?;
         let wire = Wire { connection, watch, readable: true, writable: true };
+        self.make_place();
         self.strangers.push(Stranger { wire, peer, since: now, hello: None });
         Ok(())
     }
@@ -215,9 +224,11 @@ impl CardLink {
             lingering: 0,
             wishes: VecDeque::new(),
             attached_at: self.reactor.now(),
+            heard_at: self.reactor.now(),
             away_since: None,
             asked: None,
             asked_back: None,
+            answers_after: Duration::ZERO,
             over: None,
         });
         Ok(())
@@ -228,7 +239,7 @@ impl CardLink {
         let host = &mut self.hosts[index];
         host.core.disconnected();
         let old = host.wire.replace(stranger.wire);
-        host.away_since = None;
+        (host.away_since, host.heard_at) = (None, self.reactor.now());
         if let Err(error) = host.core.resume(received) {
             host.over = Some(error.to_string());
         }

@@ -323,9 +323,10 @@ impl Shard {
         self.begin_resize(index, nsid, backend, (blocks, block_len)).map(Some)
     }
 
-    /// Whether nothing is on its way to or from the device, and nobody waits for what is to be written down.
+    /// Whether nothing is on its way to or from the device, no other thread works on one, and nobody waits for what is to be written
+    /// down.
     pub(super) fn is_idle(&self) -> bool {
-        self.driver.in_store() == 0 && self.recorder.is_idle()
+        self.driver.in_store() == 0 && self.waiting.is_none() && self.recorder.is_idle()
     }
 
     /// Ends, and gives the devices back.
