@@ -17,6 +17,8 @@ use crate::stream::Stream;
 
 /// Frames of the host that one turn takes.
 const FRAMES_A_TURN: usize = 256;
+/// Entries that are as much work as a frame is.
+const ENTRIES_A_FRAME: usize = 16;
 
 /// How large a director is.
 #[derive(Clone, Copy, Debug)]
@@ -341,17 +343,20 @@ impl<A: Application> Director<A> {
     }
 
     fn take_frames<P: HostPort>(&mut self, port: &mut P) -> bool {
-        for taken in 0..FRAMES_A_TURN {
-            let Some(event) = port.poll() else { return taken > 0 };
+        let mut left = FRAMES_A_TURN;
+        while left > 0 {
+            let Some(event) = port.poll() else { return left < FRAMES_A_TURN };
+            left -= 1;
             match event {
                 HostEvent::Arrived => self.host_arrived(),
                 HostEvent::Gone => self.host_gone(),
-                HostEvent::Frame(frame) => {
-                    if let Err(violation) = self.host_says(&frame) {
+                HostEvent::Frame(frame) => match self.host_says(&frame) {
+                    Ok(entries) => left = left.saturating_sub(entries / ENTRIES_A_FRAME),
+                    Err(violation) => {
                         self.counts.host_refused += 1;
                         port.close(&violation.to_string());
                     }
-                }
+                },
             }
         }
         true

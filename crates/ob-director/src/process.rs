@@ -428,7 +428,7 @@ impl<A: Application> Director<A> {
             if effort.bytes == 0 {
                 return Err(if effort.is_first { Stop::NoRoom } else { Stop::Effort });
             }
-            let Some(stamp) = self.stream.next() else { return Err(Stop::NoRoom) };
+            let stamp = self.stream.next();
             let is_last = bytes.len() == rest.len();
             let fragment = Fragment {
                 connection: outgoing.number,

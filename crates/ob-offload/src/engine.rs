@@ -504,6 +504,16 @@ impl<A: Application> Engine<A> {
         }
     }
 
+    /// Forgets every stamp, with all that the table has: those to come may be smaller. Whether there is memory for that; then
+    /// [`Engine::begin`] follows, with a store that is another one.
+    pub fn begin_anew(&mut self) -> bool {
+        let Ok(writer) = self.writer.borrow().anew() else { return false };
+        self.table = Arc::clone(writer.table());
+        *self.writer.borrow_mut() = writer;
+        self.watch.borrow_mut().forget_stamps();
+        true
+    }
+
     /// The host has given a file a name.
     pub fn name_file(&mut self, name: u32, node: NodeId) {
         if let Some(before) = self.files.insert(name, node) {
