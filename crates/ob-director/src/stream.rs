@@ -170,6 +170,8 @@ impl<A: Application> Director<A> {
             let mut said = Vec::new();
             self.application.unavailable(forwarded.id, true, &mut said);
             self.counts.unavailable += 1;
+            connection.unread -= forwarded.held.len();
+            self.unread -= forwarded.held.len();
             *pending = Pending::Said(said);
         }
         true
@@ -309,6 +311,7 @@ impl<A: Application> Director<A> {
             return Err(Violation::Fragment);
         }
         forwarded.received += len;
+        connection.unread += fragment.bytes.len();
         // What is at the front needs no detour.
         if at == 0 && A::REPLIES == ReplyOrder::AsAsked && forwarded.held.is_empty() {
             connection.output.push_hosts(fragment.bytes);
@@ -319,6 +322,7 @@ impl<A: Application> Director<A> {
         {
             connection.awaits_standing = false;
         }
+        self.unread += fragment.bytes.len();
         self.make_ready(key);
         Ok(())
     }

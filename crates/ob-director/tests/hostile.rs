@@ -155,7 +155,7 @@ fn story(seed: u64) -> (u64, u64) {
     let director = world.driver.director();
     assert_eq!((director.engine().in_flight(), director.engine().buffers_out()), (0, 0), "seed {seed}");
     let counts = director.counts();
-    assert_eq!((counts.long_left, counts.connections), (128 << 20, 0), "seed {seed}");
+    assert_eq!((counts.long_left, counts.unread, counts.connections), (128 << 20, 0, 0), "seed {seed}");
     // Whatever others have said, a host that says what is so is met, and asked.
     world.set_room(1000);
     world.meet(50, 9);
