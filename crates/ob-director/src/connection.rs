@@ -133,6 +133,8 @@ pub(crate) struct Connection<C> {
     pub(crate) output: Output,
     /// Replies in the output that were not there when it was last sent.
     pub(crate) gathered: usize,
+    /// Bytes of replies that the client has not taken: the output's, and those of the host that wait for others.
+    pub(crate) unread: usize,
     pub(crate) pending: VecDeque<Pending>,
     /// How many at the front of `pending` do not depend on a read any more.
     pub(crate) settled: usize,
@@ -193,6 +195,7 @@ impl<C: Default> Connection<C> {
             input: Input::default(),
             output: Output::default(),
             gathered: 0,
+            unread: 0,
             pending: VecDeque::new(),
             settled: 0,
             held: 0,

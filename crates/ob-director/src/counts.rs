@@ -21,6 +21,10 @@ pub struct DirectorCounts {
     pub wrong: u64,
     /// Connections that were closed because their long message did not come on and others waited for its memory.
     pub starved: u64,
+    /// Connections that were closed because all together had too much to take, and they most.
+    pub closed_for_memory: u64,
+    /// Bytes of replies that wait for clients.
+    pub unread: u64,
     /// Lives of the host that began.
     pub host_lives: u64,
     /// Hosts that were sent away because they said what cannot be.

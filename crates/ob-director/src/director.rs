@@ -17,6 +17,8 @@ use crate::stream::Stream;
 
 /// Frames of the host that one turn takes.
 const FRAMES_A_TURN: usize = 256;
+/// Entries that are as much work as a frame is.
+const ENTRIES_A_FRAME: usize = 16;
 
 /// How large a director is.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,8 @@ pub struct DirectorConfig {
     pub pending_max: usize,
     /// Bytes of replies that wait for a client; with more, nothing it sends is looked at.
     pub output_len_max: usize,
+    /// Bytes of replies that wait for clients, all together; with more, the client that has most to take is closed.
+    pub outputs_len_max: usize,
     /// Bytes of the engine's buffers that requests of one connection may have, each of them rounded up to 4 KiB.
     pub held_len_max: usize,
     /// Bytes of messages that do not fit into a connection's own buffer, of all connections.
@@ -51,6 +55,7 @@ impl Default for DirectorConfig {
             connections_max: 10_000,
             pending_max: 1024,
             output_len_max: 256 << 10,
+            outputs_len_max: 256 << 20,
             held_len_max: 1 << 20,
             long_len_max: 128 << 20,
             files_max: 1 << 20,
@@ -73,6 +78,8 @@ pub struct Director<A: Application> {
     free: Vec<usize>,
     next_serial: u64,
     pub(crate) budget: Budget,
+    /// Bytes of replies that wait for clients.
+    pub(crate) unread: usize,
     pub(crate) stream: Stream,
     /// Connections with something to do.
     pub(crate) ready: VecDeque<ConnectionKey>,
@@ -113,6 +120,7 @@ impl<A: Application> Director<A> {
             free: Vec::new(),
             next_serial: 1,
             budget: Budget::new(config.long_len_max),
+            unread: 0,
             stream: Stream::default(),
             ready: VecDeque::new(),
             dirty: VecDeque::new(),
@@ -144,6 +152,7 @@ impl<A: Application> Director<A> {
             long_lists: lists.count() as u64,
             connections: connections.count() as u64,
             card: self.engine.counts().answered,
+            unread: self.unread as u64,
             long_left: self.budget.left() as u64,
             ..self.counts
         }
@@ -240,6 +249,7 @@ impl<A: Application> Director<A> {
                 self.make_ready(ConnectionKey(owner));
             }
             moved |= self.process_all(port);
+            self.close_greatest();
             // Reads that began go out now, and those that were done at once are answered.
             moved |= self.engine.poll(files);
         }
@@ -306,6 +316,8 @@ impl<A: Application> Director<A> {
         let Some(connection) = self.find(key) else { return false };
         connection.progress += count as u64;
         connection.flags.is_clogged = count < offered;
+        let taken = count.min(connection.output.len());
+        connection.unread -= taken;
         connection.credit_due = connection.credit_due.saturating_add(connection.output.sent(count));
         // A client that does not take its replies keeps no buffers that others could read into.
         connection.output.copy_all(connection.flags.is_clogged);
@@ -314,7 +326,9 @@ impl<A: Application> Director<A> {
         }
         let has_more = !connection.output.is_empty() && !connection.flags.is_clogged;
         let awaits_output = connection.flags.awaits_output;
-        if connection.wants_credit() {
+        let wants_credit = connection.wants_credit();
+        self.unread -= taken;
+        if wants_credit {
             self.tell_host(key);
         }
         // There may be room for more replies, or this was the last.
@@ -341,17 +355,20 @@ impl<A: Application> Director<A> {
     }
 
     fn take_frames<P: HostPort>(&mut self, port: &mut P) -> bool {
-        for taken in 0..FRAMES_A_TURN {
-            let Some(event) = port.poll() else { return taken > 0 };
+        let mut left = FRAMES_A_TURN;
+        while left > 0 {
+            let Some(event) = port.poll() else { return left < FRAMES_A_TURN };
+            left -= 1;
             match event {
                 HostEvent::Arrived => self.host_arrived(),
                 HostEvent::Gone => self.host_gone(),
-                HostEvent::Frame(frame) => {
-                    if let Err(violation) = self.host_says(&frame) {
+                HostEvent::Frame(frame) => match self.host_says(&frame) {
+                    Ok(entries) => left = left.saturating_sub(entries / ENTRIES_A_FRAME),
+                    Err(violation) => {
                         self.counts.host_refused += 1;
                         port.close(&violation.to_string());
                     }
-                }
+                },
             }
         }
         true
@@ -386,6 +403,7 @@ impl<A: Application> Director<A> {
         connection.input.clear(&mut self.budget);
         connection.underway = Underway::default();
         connection.output = crate::output::Output::default();
+        self.unread -= std::mem::take(&mut connection.unread);
         if close {
             self.actions.push_back(ConnectionAction::Close(connection.net));
         }
@@ -400,6 +418,18 @@ impl<A: Application> Director<A> {
             }
         } else {
             self.vacate(key);
+        }
+    }
+
+    /// Closes those who have most to take, as long as all together have too much. Each alone is bounded, but not by what there is for all.
+    fn close_greatest(&mut self) {
+        while self.unread > self.config.outputs_len_max {
+            let greatest = self.connections.iter().flatten().max_by_key(|found| found.unread);
+            let Some(connection) = greatest.map(|found| found.key).and_then(|key| self.take(key)) else {
+                return;
+            };
+            self.counts.closed_for_memory += 1;
+            self.forget(connection, true);
         }
     }
 

@@ -428,7 +428,7 @@ impl<A: Application> Director<A> {
             if effort.bytes == 0 {
                 return Err(if effort.is_first { Stop::NoRoom } else { Stop::Effort });
             }
-            let Some(stamp) = self.stream.next() else { return Err(Stop::NoRoom) };
+            let stamp = self.stream.next();
             let is_last = bytes.len() == rest.len();
             let fragment = Fragment {
                 connection: outgoing.number,
@@ -580,7 +580,8 @@ impl<A: Application> Director<A> {
 
     /// Puts what there is of a reply into the output; whether that is all of it.
     fn emit(&mut self, connection: &mut Connection<A::Cutter>, at: usize) -> bool {
-        match connection.pending.get_mut(at) {
+        let before = connection.output.len();
+        let is_all = match connection.pending.get_mut(at) {
             Some(Pending::Card(context)) => {
                 let is_ready = self.engine.state(*context) == State::Ready;
                 if is_ready {
@@ -593,21 +594,32 @@ impl<A: Application> Director<A> {
                 connection.output.bytes(bytes);
                 true
             }
+            // What it has is counted since it came.
             Some(Pending::Host(forwarded)) => {
-                connection.output.push_hosts(&forwarded.held);
-                forwarded.held = Vec::new();
-                forwarded.is_complete()
+                connection.output.push_hosts(&std::mem::take(&mut forwarded.held));
+                return forwarded.is_complete();
             }
             None => false,
-        }
+        };
+        let more = connection.output.len() - before;
+        connection.unread += more;
+        self.unread += more;
+        is_all
     }
 
     /// Forgets what stands at a place and behind it.
     pub(crate) fn abandon(&mut self, connection: &mut Connection<A::Cutter>, from: usize) {
         for pending in connection.pending.drain(from.min(connection.pending.len())..) {
-            if let Pending::Card(context) = pending {
-                connection.held -= self.engine.held_len(context);
-                self.engine.abandon(context);
+            match pending {
+                Pending::Card(context) => {
+                    connection.held -= self.engine.held_len(context);
+                    self.engine.abandon(context);
+                }
+                Pending::Host(forwarded) => {
+                    connection.unread -= forwarded.held.len();
+                    self.unread -= forwarded.held.len();
+                }
+                Pending::Said(_) => {}
             }
         }
         connection.settled = connection.settled.min(connection.pending.len());

@@ -8,7 +8,9 @@
 
 use ob_core::Now;
 use ob_offload::{Application, Item, Key, ReplyOrder, Stamp, Standing};
-use ob_wire_link::stream::{CREDIT_LEN, Fragment, FromCard, FromHost, Recovered, StreamError};
+use ob_wire_link::stream::{
+    CREDIT_LEN, Entries, Fragment, FromCard, FromHost, Recovered, STAMP_END, StreamError,
+};
 
 use crate::clock::HostClock;
 use crate::connection::{Connection, ConnectionKey, Ending, Pending};
@@ -18,6 +20,9 @@ use crate::plant::{Bug, is_planted};
 
 /// Credit is given back in portions, so that it does not cost a frame each time.
 const CREDIT_PORTION: u32 = CREDIT_LEN / 4;
+/// How many requests may have passed that a host has seen nothing of: those since its log was written last, which changed nothing. If there
+/// were more, an earlier host had said to have seen what there never was.
+const UNSEEN_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HostState {
@@ -61,9 +66,10 @@ impl Stream {
         Stamp::new(self.last).unwrap_or(Stamp::MAX)
     }
 
-    /// The stamp of a request that is about to be forwarded; none in the unlikely case that all are used up.
-    pub(crate) fn next(&self) -> Option<Stamp> {
-        Stamp::new(self.last + 1).ok()
+    /// The stamp of a request that is about to be forwarded. There are [`SEEN_END`](ob_wire_link::stream::SEEN_END) of them behind
+    /// what any host can say to have seen: nobody lives to see the last.
+    pub(crate) fn next(&self) -> Stamp {
+        Stamp::new(self.last + 1).unwrap_or(Stamp::MAX)
     }
 
     pub(crate) fn given(&mut self, stamp: Stamp, now: Now) {
@@ -154,6 +160,8 @@ impl<A: Application> Director<A> {
         for pending in &mut connection.pending {
             let Pending::Host(forwarded) = pending else { continue };
             if forwarded.is_complete() {
+                // Should stamps begin anew, this one is another request's.
+                forwarded.stamp = STAMP_END;
                 continue;
             }
             if forwarded.received as usize > forwarded.held.len() {
@@ -162,13 +170,15 @@ impl<A: Application> Director<A> {
             let mut said = Vec::new();
             self.application.unavailable(forwarded.id, true, &mut said);
             self.counts.unavailable += 1;
+            connection.unread -= forwarded.held.len();
+            self.unread -= forwarded.held.len();
             *pending = Pending::Said(said);
         }
         true
     }
 
-    /// Takes a frame of the host. What cannot be ends the stream.
-    pub(crate) fn host_says(&mut self, frame: &impl HostFrame) -> Result<(), Violation> {
+    /// Takes a frame of the host; how many entries for the table it brought. What cannot be ends the stream.
+    pub(crate) fn host_says(&mut self, frame: &impl HostFrame) -> Result<usize, Violation> {
         let said = self.take_frame(frame);
         if said.is_err() {
             self.host_gone();
@@ -176,14 +186,14 @@ impl<A: Application> Director<A> {
         said
     }
 
-    fn take_frame(&mut self, frame: &impl HostFrame) -> Result<(), Violation> {
+    fn take_frame(&mut self, frame: &impl HostFrame) -> Result<usize, Violation> {
         if self.stream.state == HostState::Away {
             // What was on its way when the stream was closed.
-            return Ok(());
+            return Ok(0);
         }
         let decoded = FromHost::decode(frame.inline(), frame.payload());
         if decoded.is_err() && is_planted(Bug::UndecodedIgnored) {
-            return Ok(());
+            return Ok(0);
         }
         let frame = decoded?;
         let is_meeting = matches!(frame, FromHost::Meet { .. });
@@ -193,7 +203,7 @@ impl<A: Application> Director<A> {
         match frame {
             FromHost::Meet { stamp, recovered, terms } => {
                 self.check_terms(terms)?;
-                self.meet(stamp, recovered)?;
+                self.meet(stamp, recovered);
             }
             FromHost::Reply(fragment) => self.reply(&fragment)?,
             FromHost::Standing { connection, stamp, word } => {
@@ -208,14 +218,7 @@ impl<A: Application> Director<A> {
                 self.known(stamp)?;
                 self.close_after(ConnectionKey(connection.0), stamp);
             }
-            FromHost::Attest { stamp, entries } => {
-                let as_of = self.known(stamp)?;
-                for (key, item) in entries {
-                    let key = Key::new(key).map_err(|_| Violation::Entry)?;
-                    let item = Item::new(item).map_err(|_| Violation::Entry)?;
-                    self.engine.attest(&key, &item, as_of);
-                }
-            }
+            FromHost::Attest { stamp, entries } => return self.attested(stamp, entries),
             FromHost::File { name, node } => {
                 if !self.engine.has_file(name) && self.engine.file_count() >= self.config.files_max {
                     return Err(Violation::Files);
@@ -230,7 +233,19 @@ impl<A: Application> Director<A> {
             }
             FromHost::Settled { address } => self.engine.settled(address, self.stream.last()),
         }
-        Ok(())
+        Ok(0)
+    }
+
+    fn attested(&mut self, stamp: u64, entries: Entries<'_>) -> Result<usize, Violation> {
+        let as_of = self.known(stamp)?;
+        let mut count = 0;
+        for (key, item) in entries {
+            let key = Key::new(key).map_err(|_| Violation::Entry)?;
+            let item = Item::new(item).map_err(|_| Violation::Entry)?;
+            self.engine.attest(&key, &item, as_of);
+            count += 1;
+        }
+        Ok(count)
     }
 
     fn check_terms(&self, terms: u32) -> Result<(), Violation> {
@@ -245,12 +260,16 @@ impl<A: Application> Director<A> {
     }
 
     /// A life of the host begins: see "Lives" in `docs/linearizable-offload.md`.
-    fn meet(&mut self, seen: u64, recovered: Recovered) -> Result<(), Violation> {
+    fn meet(&mut self, seen: u64, recovered: Recovered) {
         let seen = if is_planted(Bug::StampsReused) { 0 } else { seen };
-        let before = Stamp::new(self.stream.last.max(seen)).map_err(|_| Violation::Stamp(seen))?;
-        self.stream.last = before.number();
-        let begin = self.stream.next().ok_or(Violation::Stamp(seen))?;
-        self.stream.begin = Some(begin.number());
+        // The stamps of a host that lied are not for the log of the next one, or its log would have to be refused one day.
+        let is_lied_to = self.stream.last.saturating_sub(seen) > UNSEEN_MAX;
+        if is_lied_to && self.engine.begin_anew() {
+            (self.stream.last, self.stream.store) = (0, None);
+        }
+        self.stream.last = self.stream.last.max(seen);
+        let before = self.stream.last();
+        self.stream.begin = Some(self.stream.next().number());
         self.stream.clock.begin(before.number(), self.now.unix_ms);
         self.stream.files = FilesHeard::default();
         self.stream.state = HostState::Here;
@@ -272,7 +291,6 @@ impl<A: Application> Director<A> {
             self.tell_host(key);
             self.make_ready(key);
         }
-        Ok(())
     }
 
     fn reply(&mut self, fragment: &Fragment<'_>) -> Result<(), Violation> {
@@ -293,6 +311,7 @@ impl<A: Application> Director<A> {
             return Err(Violation::Fragment);
         }
         forwarded.received += len;
+        connection.unread += fragment.bytes.len();
         // What is at the front needs no detour.
         if at == 0 && A::REPLIES == ReplyOrder::AsAsked && forwarded.held.is_empty() {
             connection.output.push_hosts(fragment.bytes);
@@ -303,6 +322,7 @@ impl<A: Application> Director<A> {
         {
             connection.awaits_standing = false;
         }
+        self.unread += fragment.bytes.len();
         self.make_ready(key);
         Ok(())
     }

@@ -176,6 +176,80 @@ fn a_client_that_does_not_read_is_not_read_from_and_disturbs_nobody() {
 }
 
 #[test]
+fn what_all_clients_together_do_not_take_is_bounded() {
+    let config = DirectorConfig { outputs_len_max: 200_000, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let clients: Vec<u64> = (0..60).map(|_| world.connect()).collect();
+    world.said();
+    for client in &clients {
+        world.admit(*client);
+    }
+    world.store("a", &"v".repeat(3000), 1);
+    world.disk.0.borrow_mut().is_quick = true;
+    let (reader, silent) = clients.split_last().unwrap();
+    for client in silent {
+        world.net.0.borrow_mut().clients.get_mut(client).unwrap().window = 0;
+        world.send(*client, &"GET a\n".repeat(10));
+        assert!(world.driver.director().counts().unread <= 200_000);
+        world.send(*reader, "GET a\n");
+        assert_eq!(world.got(*reader).len(), 3002, "who takes its replies notices nothing");
+    }
+    let (closed, left): (Vec<u64>, Vec<u64>) = silent.iter().partition(|client| world.is_closed(**client));
+    assert_eq!(left.len(), 200_000 / 30_020);
+    assert_eq!(world.driver.director().counts().closed_for_memory, closed.len() as u64);
+    for client in left {
+        world.open_window(client, usize::MAX);
+        assert_eq!(world.got(client).len(), 30_020, "the others get all that they have asked for");
+    }
+    assert_eq!(world.driver.director().counts().unread, 0);
+}
+
+#[test]
+fn what_the_host_has_sent_counts_as_unread_wherever_it_waits() {
+    let config = DirectorConfig { outputs_len_max: 150_000, ..director_config() };
+    let mut world = <World>::with(engine_config(), config);
+    world.meet(0, 0);
+    let clients: Vec<u64> = (0..4).map(|_| world.connect()).collect();
+    world.said();
+    let unread = |world: &World| world.driver.director().counts().unread;
+    let part = "x".repeat(60_000);
+    for client in &clients {
+        world.net.0.borrow_mut().clients.get_mut(client).unwrap().window = 0;
+        world.send(*client, "DUMP\nDUMP\n");
+    }
+    let requests = world.requests();
+    // The first gets a reply that it does not take; those of the others wait for another one.
+    world.reply(requests[0].0, requests[0].1, &part);
+    world.reply(requests[3].0, requests[3].1, &part);
+    assert_eq!(unread(&world), 120_000);
+    world.reply(requests[5].0, requests[5].1, &part[1..]);
+    let (closed, open): (Vec<u64>, Vec<u64>) = clients.iter().partition(|client| world.is_closed(**client));
+    assert_eq!((unread(&world), closed.len()), (119_999, 1));
+    // Replies that are forgotten do not count, and their places are free.
+    world.host_dies();
+    open.iter().for_each(|client| world.open_window(*client, usize::MAX));
+    assert_eq!(unread(&world), 0);
+    assert_eq!(world.driver.director().counts().closed_for_memory, 1);
+}
+
+#[test]
+fn a_request_that_reads_more_than_it_may_is_the_hosts() {
+    let engine = ob_offload::EngineConfig { reads_len_max: 8192, ..engine_config() };
+    let mut world = <World>::with(engine, director_config());
+    world.meet(0, 0);
+    let client = world.connect();
+    world.said();
+    world.admit(client);
+    world.store("a", "1", 1);
+    world.send(client, "MGET a a\nMGET a a a\n");
+    assert_eq!((world.reads(), world.driver.director().engine().buffers_out()), (2, 2));
+    world.answer_reads();
+    assert_eq!((world.got(client).as_str(), world.texts()), ("$1$1\n", vec!["MGET a a a".to_owned()]));
+    assert_eq!(world.driver.director().counts().host.of(ob_offload::Reason::TooLarge), 1);
+}
+
+#[test]
 fn what_waits_behind_a_slow_host_leaves_the_engine_to_others() {
     let config = DirectorConfig { held_len_max: 4 << 12, ..director_config() };
     let mut world = <World>::with(engine_config(), config);

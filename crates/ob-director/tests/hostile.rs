@@ -4,8 +4,8 @@
 
 use crate::support;
 
-use ob_core::{ConnectionId, NodeId};
-use ob_wire_link::stream::{Entries, Fragment, FromHost, Recovered, push_entry};
+use ob_core::{ConnectionId, Instant, NodeId};
+use ob_wire_link::stream::{Entries, Fragment, FromHost, Recovered, SEEN_END, STAMP_END, push_entry};
 use support::lines::Place;
 use support::{FILE, World};
 
@@ -53,6 +53,12 @@ fn say_as_client(world: &mut World, rng: &mut Rng, client: u64) {
     }
 }
 
+/// A stamp where something ends.
+fn extreme(rng: &mut Rng) -> u64 {
+    let end = [1 << 40, SEEN_END, STAMP_END][rng.below(3) as usize];
+    end - 1 - rng.below(4)
+}
+
 /// A frame about anything, and now and then bytes that are none.
 fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     // Mostly about what there is, so that it gets behind the first checks.
@@ -73,6 +79,9 @@ fn say_as_host(world: &mut World, rng: &mut Rng, known: &[(u64, u64)]) {
     let mut entries = Vec::new();
     push_entry(&mut entries, [b"a", b"b"][rng.below(2) as usize], place.item().bytes());
     let extra = [0, 0, 0, 5][rng.below(4) as usize];
+    if rng.below(40) == 0 {
+        stamp = extreme(rng);
+    }
     let frame = match rng.below(21) {
         0 => FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: rng.below(9) }, terms: 7 },
         1..=3 => FromHost::Standing { connection, stamp, word: rng.below(3) as u32 },
@@ -123,7 +132,10 @@ fn story(seed: u64) -> (u64, u64) {
                 say_as_client(&mut world, &mut rng, client);
             }
             11..=17 => say_as_host(&mut world, &mut rng, &known),
-            18 => world.meet(rng.below(50), rng.below(9)),
+            18 => {
+                let seen = if rng.below(3) == 0 { extreme(&mut rng) } else { rng.below(50) };
+                world.meet(seen, rng.below(9));
+            }
             19 => world.host_dies(),
             20 if world.reads() > 0 => world.answer_read(rng.below(world.reads() as u64) as usize),
             21 => {
@@ -143,7 +155,15 @@ fn story(seed: u64) -> (u64, u64) {
     let director = world.driver.director();
     assert_eq!((director.engine().in_flight(), director.engine().buffers_out()), (0, 0), "seed {seed}");
     let counts = director.counts();
-    assert_eq!((counts.long_left, counts.connections), (128 << 20, 0), "seed {seed}");
+    assert_eq!((counts.long_left, counts.unread, counts.connections), (128 << 20, 0, 0), "seed {seed}");
+    // Whatever others have said, a host that says what is so is met, and asked.
+    world.set_room(1000);
+    world.meet(50, 9);
+    let client = world.connect();
+    world.said();
+    world.send(client, "SET a 1\n");
+    assert_eq!(world.texts(), ["SET a 1"], "seed {seed}");
+    assert_ne!(world.driver.next_due(), Some(Instant::default()), "seed {seed}: there is nothing to do");
     (counts.host_refused, counts.card + counts.host.total())
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use ob_core::{ConnectionId, Instant, NodeId};
 use ob_director::DirectorConfig;
-use ob_wire_link::stream::{Entries, FRAGMENT_LEN, FromHost, Recovered, VERSION, push_entry};
+use ob_wire_link::stream::{
+    Entries, FRAGMENT_LEN, FromHost, Recovered, SEEN_END, STAMP_END, VERSION, push_entry,
+};
 use support::{Said, World, director_config, engine_config};
 
 #[test]
@@ -83,6 +85,64 @@ fn a_host_that_comes_back_begins_a_life_with_greater_stamps() {
     world.host_dies();
     world.meet(0, world.written());
     assert!(matches!(world.said().as_slice(), [Said::Begin(9), ..]));
+}
+
+#[test]
+fn what_a_host_says_to_have_seen_keeps_no_other_out_and_is_not_in_its_log() {
+    for lie in [(1 << 40) + 8, SEEN_END - 1, SEEN_END, STAMP_END - 1_000_000, STAMP_END - 3, STAMP_END - 2] {
+        let (mut world, client) = <World>::admitted();
+        world.store("a", "1", 1);
+        world.host_dies();
+        world.meet(lie, world.written());
+        world.said();
+        world.send(client, "SET b 1\n");
+        let stamps: Vec<u64> = world.requests().iter().map(|(_, stamp, _)| *stamp).collect();
+        if lie < SEEN_END {
+            assert_eq!(stamps, [lie + 1]);
+        } else {
+            let said = format!("the stamp of a frame of kind 16 cannot be {lie}");
+            assert_eq!((stamps.len(), world.host.0.borrow().closed.as_ref()), (0, Some(&said)));
+        }
+        world.host_dies();
+        world.got(client);
+        world.meet(7, world.written());
+        assert!(matches!(world.said().as_slice(), [Said::Begin(8), ..]), "{lie}");
+        world.admit(client);
+        world.store("a", "234", 8);
+        world.send(client, "LEN a\n");
+        assert_eq!(world.got(client), "#3\n", "{lie}: the card answers again");
+        world.send(client, "SET a 5\nLEN a\n");
+        assert_eq!(world.texts(), ["SET a 5", "LEN a"], "{lie}: and knows what was changed");
+    }
+}
+
+#[test]
+fn stamps_that_left_no_record_are_not_given_again() {
+    let (mut world, _) = <World>::admitted();
+    world.store("a", "1", 1);
+    world.host_dies();
+    world.meet(1 << 40, world.written());
+    world.host_dies();
+    world.said();
+    world.meet(0, world.written());
+    assert!(matches!(world.said().as_slice(), [Said::Begin(begin), ..] if *begin == (1 << 40) + 1));
+    assert!(world.find("a").is_some(), "and the table is kept");
+}
+
+#[test]
+fn a_turn_takes_so_many_entries_whatever_frames_they_come_in() {
+    let (mut world, _) = <World>::admitted();
+    let attested = |world: &World| world.driver.director().engine().counts().attested;
+    for (entries, frames, at_once) in [(15, 300, 256 * 15), (20_000, 3, 20_000)] {
+        let before = attested(&world);
+        let bytes = [1, 0, b'k'].repeat(entries);
+        let (inline, payload) = FromHost::Attest { stamp: 1, entries: Entries::new(&bytes) }.encode();
+        (0..frames).for_each(|_| world.say_later(&inline, payload.bytes()));
+        world.driver.turn(world.now);
+        assert_eq!(attested(&world) - before, at_once);
+        world.turn();
+        assert_eq!(attested(&world) - before, (entries * frames) as u64, "the rest follows");
+    }
 }
 
 #[test]

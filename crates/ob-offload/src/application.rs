@@ -119,10 +119,11 @@ impl Requests {
         self.keys.push(key);
     }
 
-    /// Forgets the keys of the request that would have been pushed next.
+    /// Forgets the keys of the request that would have been pushed next, and their memory if they were many.
     pub fn forget_keys(&mut self) {
         let kept = self.requests.last().map_or(0, |request| request.keys.end);
         self.keys.truncate(kept);
+        self.keys.shrink_to(KEPT_MAX);
     }
 
     /// Adds a request, with the keys that were added since the last one.

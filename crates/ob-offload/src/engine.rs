@@ -42,6 +42,8 @@ pub struct EngineConfig {
     pub request_len_max: usize,
     /// The buffers.
     pub buffers: Vec<BufferClass>,
+    /// Bytes that one request reads, in whole blocks; the host answers what wants more.
+    pub reads_len_max: usize,
     /// Read bytes up to so many are copied behind the reply's head, and their buffer is free again at once; more are sent from
     /// where they were read.
     pub copy_len_max: usize,
@@ -61,6 +63,7 @@ impl Default for EngineConfig {
                 class(64 << 10, 128),
                 class(1 << 20, 16),
             ],
+            reads_len_max: 1 << 20,
             copy_len_max: 512,
             candidates_max: 1 << 18,
         }
@@ -281,6 +284,7 @@ impl<A: Application> Engine<A> {
         }
         let unsent = self.unsent.len();
         let block = u64::from(self.block_len);
+        let mut left = self.config.reads_len_max;
         for (at, read) in context.plan.iter().enumerate() {
             let planned = self.files.get(&read.file).ok_or(Reason::NoFile).and_then(|file| {
                 let start = read.offset - read.offset % block;
@@ -290,6 +294,7 @@ impl<A: Application> Engine<A> {
                 if len == 0 || len > self.buffers.len_max() {
                     return Err(Reason::TooLarge);
                 }
+                left = left.checked_sub(len).ok_or(Reason::TooLarge)?;
                 let into = self.buffers.take(len).ok_or(Reason::NoBuffer)?;
                 Ok(BlockRead { file: *file, offset: start, into })
             });
@@ -502,6 +507,16 @@ impl<A: Application> Engine<A> {
             self.writer.borrow_mut().clear(before);
             self.admitted_to = 0;
         }
+    }
+
+    /// Forgets every stamp, with all that the table has: those to come may be smaller. Whether there is memory for that; then
+    /// [`Engine::begin`] follows, with a store that is another one.
+    pub fn begin_anew(&mut self) -> bool {
+        let Ok(writer) = self.writer.borrow().anew() else { return false };
+        self.table = Arc::clone(writer.table());
+        *self.writer.borrow_mut() = writer;
+        self.watch.borrow_mut().forget_stamps();
+        true
     }
 
     /// The host has given a file a name.

@@ -450,15 +450,18 @@ impl Running {
         read: &ReadBytes<'_>,
         reply: &mut Reply,
     ) -> Result<(), NoAnswer> {
-        let mut len_in_all = 0;
+        let (mut len_in_all, mut left) = (0, self.rounds_fuel());
         for index in 0..read.len() {
             let Some(data) = read.get(index) else { return Err(self.wrong(Hook::Check)) };
+            if left == 0 {
+                return Err(NoAnswer);
+            }
             let mut context = [0; CHECK.fields.len()];
             context[CHECK.word("request_len")] = request.len() as u64;
             context[CHECK.word("index")] = index as u64;
             context[CHECK.word("reads")] = read.len() as u64;
             self.scratch[Hook::Check as usize].put_check(hits.get(index), request);
-            self.call(Hook::Check, data, &mut context)?;
+            left = left.saturating_sub(self.call(Hook::Check, data, &mut context)?);
             let word = |word: usize, max| bounded(context[word], max);
             let (Some(head), Some(start), Some(len), Some(tail)) = (
                 word(CHECK.word("head_len"), HEAD_LEN_MAX),

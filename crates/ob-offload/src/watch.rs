@@ -67,6 +67,11 @@ impl Watch {
         self.last = self.last.max(stamp);
     }
 
+    /// Stamps begin anew.
+    pub(crate) fn forget_stamps(&mut self) {
+        self.last = Stamp::ZERO;
+    }
+
     /// What outdates everything that is there, and nothing that comes of requests from now on.
     fn now(&self) -> Stamp {
         Stamp::new(self.last.number() + 1).unwrap_or(Stamp::MAX)

@@ -262,6 +262,22 @@ fn a_program_holds_nobody_up_for_many_calls() {
     assert_eq!(rig.counts(&PREDICATE).calls - before, 2);
 }
 
+#[test]
+fn a_check_holds_nobody_up_for_many_reads() {
+    // Some forty thousand units a read.
+    let source = format!("r3 = 20000\nagain:\nr3 += -1\nif r3 != 0 goto again\n{}", takes_last(b'>'));
+    let checked = |count: usize| {
+        let rig = rig();
+        rig.put(vec![entry(&FUNCTION, &reads_item()), entry(&CHECK, &source)]);
+        let (_, _, mut reply) = rig.function();
+        let reads = Reads::of(vec![&b"x1234567"[..]; count]);
+        let is_right = rig.service.check(b"request", &[hit()], &reads.bytes(), &mut reply);
+        (is_right, rig.counts(&CHECK).calls)
+    };
+    assert_eq!(checked(4), (true, 4));
+    assert_eq!(checked(64), (false, 5), "the rest is the host's");
+}
+
 /// Plans to read eight bytes at the item's number.
 fn reads_item() -> String {
     let (hit, read) = (FUNCTION_SCRATCH.offset_of("hits") + 16, FUNCTION_SCRATCH.offset_of("reads"));

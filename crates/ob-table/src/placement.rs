@@ -55,6 +55,7 @@ impl Place {
 ///
 /// The other bucket follows from one bucket and the tag alone, `other = (sum(tag) - bucket) mod buckets`, so that the
 /// writer displaces entries without looking at their keys. With an even number of buckets and odd sums the two differ.
+#[derive(Clone)]
 pub(crate) struct Placement {
     secret: SharedSeed,
     buckets: u32,

@@ -83,15 +83,20 @@ impl Table {
     /// When the configuration cannot be, or there is not so much memory.
     pub fn new(config: TableConfig) -> Result<(Arc<Self>, TableWriter), ConfigError> {
         let config = config.checked()?;
-        let table = Arc::new(Self {
-            buckets: Buckets::new(config.buckets + config.overflow)?,
-            hashed: config.buckets,
-            placement: Placement::new(config.buckets, config.seed),
-            cleared: AtomicU64::new(0),
-            outside: OutsideCounts::default(),
-        });
+        let placement = Placement::new(config.buckets, config.seed);
+        let table = Arc::new(Self::empty(config.buckets + config.overflow, config.buckets, placement)?);
         let writer = TableWriter::new(Arc::clone(&table), config.when_full);
         Ok((table, writer))
+    }
+
+    fn empty(buckets: u32, hashed: u32, placement: Placement) -> Result<Self, ConfigError> {
+        let (buckets, cleared) = (Buckets::new(buckets)?, AtomicU64::new(0));
+        Ok(Self { buckets, hashed, placement, cleared, outside: OutsideCounts::default() })
+    }
+
+    /// One of the same size, with the same places for keys.
+    pub(crate) fn anew(&self) -> Result<Self, ConfigError> {
+        Self::empty(self.buckets.len() as u32, self.hashed, self.placement.clone())
     }
 
     /// How much memory the buckets take, once all of them were touched.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::WhenFull;
+use crate::config::{ConfigError, WhenFull};
 use crate::memory::Bucket;
 use crate::overflow::Overflow;
 use crate::placement::{Place, Tag};
@@ -95,6 +95,15 @@ impl TableWriter {
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// The writer of another table of the same size, without entries and without floors: for stamps that begin anew, which no floor can
+    /// let through that was raised by greater ones. Who has this table has an old one then.
+    ///
+    /// # Errors
+    /// When there is not so much memory.
+    pub fn anew(&self) -> Result<Self, ConfigError> {
+        Ok(Self::new(Arc::new(self.table.anew()?), self.when_full))
     }
 
     /// Lets readers find the item, which the request of that stamp made.

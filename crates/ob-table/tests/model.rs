@@ -293,6 +293,22 @@ fn what_was_cleared_is_in_nobodys_way() {
     assert_eq!((counts.entries, counts.tombstones, counts.chained), (0, 0, 0));
 }
 
+#[test]
+fn a_table_that_begins_anew_knows_of_no_stamps() {
+    let (table, mut writer) = small(WhenFull::Refuse, 2);
+    let (key, item) = (key(3), item(3, 1));
+    writer.admit(&key, &item, stamp(70)).unwrap();
+    table.invalidate(&key, stamp(90));
+    writer.clear(stamp(80));
+    assert_eq!(writer.admit(&key, &item, stamp(1)), Err(Refused::Stale));
+    let mut anew = writer.anew().unwrap();
+    let size = |table: &Table| (table.bytes(), table.slots(), table.buckets_of(&key));
+    assert_eq!(size(anew.table()), size(&table));
+    assert_eq!(anew.admit(&key, &item, stamp(1)), Ok(()));
+    assert_eq!(anew.table().lookup(&key), Some(Hit { item, stamp: stamp(1) }));
+    assert_eq!(table.lookup(&key), None, "who has the old one sees nothing of it");
+}
+
 fn small(when_full: WhenFull, overflow: u32) -> (Arc<Table>, TableWriter) {
     Table::new(TableConfig { buckets: 2, overflow, when_full, seed: Some(11) }).unwrap()
 }

@@ -150,6 +150,7 @@ fn the_stream_is_the_documents() {
     ] {
         assert!(STREAM.contains(&format!("`{name}` = {value} bytes")), "{name}");
     }
+    assert!(STREAM.contains(&format!("`SEEN_END` = {},", stream::SEEN_END)));
     assert!(STREAM.contains(&format!("`KV_SERVICE` = {} is", stream::KV_SERVICE)));
     assert!(STREAM.contains(&format!("version {}. Frames", stream::VERSION)));
     let documented: Vec<(&str, u16, &str)> = rows(STREAM)

@@ -39,6 +39,8 @@ pub const NUMBER_LEN: usize = 8;
 pub const ENTRY_LEN: usize = 2;
 /// Stamps lie below this.
 pub const STAMP_END: u64 = 1 << 63;
+/// What a host has seen when it comes lies below this: so many requests there never were, and as many can follow.
+pub const SEEN_END: u64 = 1 << 62;
 
 layout!(HeaderBody, HEADER_LEN, {
     kind: U16, reserved: U16, offset: U32, connection: U64, stamp: U64, length: U32, word: U32,
@@ -488,6 +490,7 @@ impl<'a> FromHost<'a> {
         Ok(match header.kind {
             kind::MEET => {
                 header.version()?;
+                header.check("stamp", header.stamp, header.stamp < SEEN_END)?;
                 let body: RecoveredBody = Header::payload(payload)?;
                 let recovered = Recovered { store: body.store, end: body.end.get() };
                 Self::Meet { stamp: header.stamp, recovered, terms: header.length }

@@ -237,7 +237,11 @@ impl HostPort for ScriptedHost {
         wire.room -= 1;
         let (inline, payload) = frame.encode();
         match FromCard::decode(&inline, payload.bytes()).unwrap() {
-            FromCard::Begin { stamp } => wire.said.push_back(Said::Begin(stamp)),
+            FromCard::Begin { stamp } => {
+                // This life may have another one.
+                wire.table = None;
+                wire.said.push_back(Said::Begin(stamp));
+            }
             FromCard::Opened { connection, address } => {
                 wire.said.push_back(Said::Opened(connection.0, address));
             }
@@ -294,7 +298,6 @@ pub struct World<const BY_ID: bool = false> {
     pub net: ScriptedNet,
     pub disk: ScriptedFiles,
     pub host: ScriptedHost,
-    pub table: Arc<Table>,
     pub application: Rc<Lines<BY_ID>>,
     watcher: Box<dyn WriteObserver>,
     pub now: Now,
@@ -345,7 +348,7 @@ impl<const BY_ID: bool> World<BY_ID> {
         let mut driver = DirectorDriver::new(net.clone(), host.clone(), disk.clone(), director);
         driver.listen(signature).unwrap();
         let now = Now { instant: Instant::from_nanoseconds(1), unix_ms: 1_000_000 };
-        Self { driver, net, disk, host, table, application, watcher, now, next_client: 1, written: 0 }
+        Self { driver, net, disk, host, application, watcher, now, next_client: 1, written: 0 }
     }
 
     /// A world whose host is there, with one client that it has admitted.
@@ -361,6 +364,7 @@ impl<const BY_ID: bool> World<BY_ID> {
     pub fn turn(&mut self) {
         for _ in 0..1000 {
             let turn = self.driver.turn(self.now);
+            self.host.0.borrow_mut().table = Some(self.table());
             if turn.events == 0 && !turn.has_more {
                 return;
             }
@@ -381,9 +385,14 @@ impl<const BY_ID: bool> World<BY_ID> {
 
     /// Bytes of the host that need not be a frame.
     pub fn say_bytes(&mut self, inline: &[u8], payload: &[u8]) {
+        self.say_later(inline, payload);
+        self.turn();
+    }
+
+    /// The same, for the next turn.
+    pub fn say_later(&mut self, inline: &[u8], payload: &[u8]) {
         let frame = Frame(inline.to_vec(), payload.to_vec());
         self.host.0.borrow_mut().events.push_back(HostEvent::Frame(frame));
-        self.turn();
     }
 
     pub fn arrive_host(&mut self) {
@@ -587,6 +596,10 @@ impl<const BY_ID: bool> World<BY_ID> {
     }
 
     pub fn find(&self, name: &str) -> Option<Stamp> {
-        self.table.lookup(&key(name)).map(|hit| hit.stamp)
+        self.table().lookup(&key(name)).map(|hit| hit.stamp)
+    }
+
+    pub fn table(&self) -> Arc<Table> {
+        Arc::clone(self.driver.director().engine().writer().table())
     }
 }

@@ -139,5 +139,6 @@ fn reason(why: &Why) -> &'static str {
         Why::CallUnclear => "call unclear",
         Why::Unproven(_) => "unproven",
         Why::TooComplex(_) => "too complex",
+        Why::TooManyWays(_) => "too many ways",
     }
 }

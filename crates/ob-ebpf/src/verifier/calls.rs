@@ -203,9 +203,11 @@ impl Verifier<'_> {
         let exits = exits?;
         if let Some(known) = self.known.get_mut(variant) {
             if is_crowded {
-                known.clear();
+                self.kept -= known.drain(..).map(|known| known.size()).sum::<usize>();
             }
-            known.push(Known { entry, exits: exits.clone() });
+            let more = Known { entry, exits: exits.clone() };
+            self.kept += more.size();
+            known.push(more);
         }
         Ok(exits)
     }

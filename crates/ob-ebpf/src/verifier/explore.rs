@@ -23,6 +23,9 @@ const ROUNDS_MAX: usize = 40;
 const JOINS: usize = 2;
 /// How often what is widened stops at the program's own constants.
 const WIDENINGS: usize = 12;
+/// Slots of all states that are kept at once, some hundred bytes each: a short program can have as many ways as instructions, each with
+/// eight full frames.
+const KEPT_MAX: usize = 1 << 18;
 
 /// A branch on the way to a state, and the one before it.
 type Trail = Option<u32>;
@@ -47,6 +50,10 @@ struct Followed {
 }
 
 impl Followed {
+    fn size(&self) -> usize {
+        self.states.iter().map(State::size).sum()
+    }
+
     /// Keeps a state; when there are too many, joins the two that are most alike. What is to be followed: one or two.
     fn keep(&mut self, state: Box<State>, floor: u32) -> [Option<Box<State>>; 2] {
         self.states.push(State::clone(&state));
@@ -98,8 +105,10 @@ impl Verifier<'_> {
                 first.remove();
                 continue;
             };
+            self.kept -= state.size();
             self.follow(&mut exploring, at, state, trail)?;
         }
+        self.kept -= exploring.followed.values().map(Followed::size).sum::<usize>();
         Ok(exploring.exits)
     }
 
@@ -113,8 +122,7 @@ impl Verifier<'_> {
     ) -> Result<(), Box<Refused>> {
         loop {
             self.steps += 1;
-            if self.steps > self.options.steps_max {
-                let why = Why::TooComplex(self.options.steps_max);
+            if let Some(why) = self.beyond_limits() {
                 return Err(self.refusal(exploring, at, why, &state, trail));
             }
             #[cfg(feature = "campaign")]
@@ -159,9 +167,17 @@ impl Verifier<'_> {
         }
     }
 
+    /// What there is too much of, if there is.
+    fn beyond_limits(&self) -> Option<Why> {
+        if self.steps > self.options.steps_max {
+            return Some(Why::TooComplex(self.options.steps_max));
+        }
+        (self.kept > KEPT_MAX).then_some(Why::TooManyWays(KEPT_MAX))
+    }
+
     /// A way parts at a branch.
     fn part(
-        &self,
+        &mut self,
         exploring: &mut Exploring,
         (at, target): (usize, usize),
         mut state: Box<State>,
@@ -190,7 +206,7 @@ impl Verifier<'_> {
     }
 
     /// A state comes to an instruction: it is followed, unless one was that contains it.
-    fn arrive(&self, exploring: &mut Exploring, at: usize, mut state: Box<State>, trail: Trail) {
+    fn arrive(&mut self, exploring: &mut Exploring, at: usize, mut state: Box<State>, trail: Trail) {
         let meeting = self.flow.meeting(at);
         state.keep_only(self.flow.live(at));
         if meeting != Meeting::No {
@@ -200,8 +216,10 @@ impl Verifier<'_> {
                 return;
             }
             let floor = self.program.data_len_min();
+            self.kept -= followed.size();
             if meeting == Meeting::Join {
                 let kept = followed.keep(state, floor);
+                self.kept += followed.size() + kept.iter().flatten().map(|state| state.size()).sum::<usize>();
                 let waiting = exploring.waiting.entry(at).or_default();
                 waiting.extend(kept.into_iter().flatten().map(|state| (state, trail)));
                 return;
@@ -221,10 +239,13 @@ impl Verifier<'_> {
                 };
                 *state = known.merge(&state, thresholds, floor);
                 // What waits is contained in what follows now.
-                exploring.waiting.remove(&at);
+                let waited = exploring.waiting.remove(&at).unwrap_or_default();
+                self.kept -= waited.iter().map(|(state, _)| state.size()).sum::<usize>();
             }
             followed.states.push(State::clone(&state));
+            self.kept += followed.size();
         }
+        self.kept += state.size();
         exploring.waiting.entry(at).or_default().push((state, trail));
     }
 

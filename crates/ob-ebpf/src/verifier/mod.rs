@@ -99,6 +99,12 @@ struct Known {
     exits: Vec<State>,
 }
 
+impl Known {
+    fn size(&self) -> usize {
+        self.entry.size() + self.exits.iter().map(State::size).sum::<usize>()
+    }
+}
+
 /// What a branch has compared, on the ways that were followed.
 #[derive(Clone, Copy, Default)]
 struct Compared {
@@ -119,6 +125,8 @@ struct Verifier<'a> {
     flow: Flow,
     thresholds: Vec<u64>,
     steps: u64,
+    /// What is kept of states, in slots.
+    kept: usize,
     next_id: u32,
     kinds: BTreeMap<Kind, usize>,
     variants: Vec<Variant>,
@@ -150,6 +158,7 @@ impl<'a> Verifier<'a> {
             flow: Flow::of(program),
             thresholds: flow::thresholds(program, lengths),
             steps: 0,
+            kept: 0,
             next_id: 0,
             kinds: BTreeMap::new(),
             variants: vec![Variant::new(0)],

@@ -121,6 +121,11 @@ pub enum Why {
     /// The verifier's own limit.
     #[error("the program is too complex: after {0} steps it was not done")]
     TooComplex(u64),
+    /// The verifier's memory.
+    #[error(
+        "the program is too complex: on its ways more than {0} slots of the stack would have to be kept in mind"
+    )]
+    TooManyWays(usize),
 }
 
 /// How many branches of a path are told.

@@ -288,6 +288,11 @@ impl State {
         self.frames_mut().get_mut(usize::from(place.frame))?.as_mut()
     }
 
+    /// What it takes to keep it: slots of all frames, and one for the rest.
+    pub(crate) fn size(&self) -> usize {
+        1 + self.frames.iter().flatten().map(|frame| frame.slots.len()).sum::<usize>()
+    }
+
     pub(crate) fn frames(&self) -> &[Option<Frame>] {
         &self.frames
     }

@@ -394,3 +394,38 @@ fn places_that_are_compared_by_one_branch_are_all_remembered() {
         assert!(matches!(why(&text), Why::ComparisonUnclear), "{text}");
     }
 }
+
+/// Functions that fill their frames and lend them to the next one; the last has as many ways as it is long.
+fn deep_and_wide(rounds: usize) -> String {
+    let fill = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = 0\n", slot * 8)).collect::<String>();
+    let lend = format!("{fill} *(u64 *)(r10 - 512) = r1\n r1 = r10\n");
+    let lenders = (1..7)
+        .map(|at| format!("f{at}: {lend} call local f{}\n r0 = 0\n exit\n", at + 1))
+        .collect::<String>();
+    let ways = "if r6 & 1 goto +0\n *(u64 *)(r10 - 8) = 0\n if r6 & 2 goto +0\n *(u64 *)(r10 - 8) = 0\n";
+    format!(
+        "r2 = *(u64 *)(r1 + 32)\n {fill} r1 = r10\n call local f1\n r0 = 0\n exit\n {lenders}
+         f7: {lend} r6 = r2\n {} r0 = 0\n exit",
+        ways.repeat(rounds)
+    )
+}
+
+/// Calls of one function, each with pointers in other slots of the frame that is lent.
+fn many_kinds(calls: usize) -> String {
+    let fill = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = 0\n", slot * 8)).collect::<String>();
+    let calls = (1..=calls).map(|call| {
+        let slot = 16 + 8 * call.trailing_zeros();
+        let is_pointer = call & (2 << call.trailing_zeros()) == 0;
+        let value = if is_pointer { "r10" } else { "r0" };
+        format!("r0 = 0\n *(u64 *)(r10 - {slot}) = {value}\n r1 = r10\n call local lent\n")
+    });
+    format!("{fill} {} r0 = 0\n exit\n lent: *(u64 *)(r1 - 8) = 0\n r0 = 0\n exit", calls.collect::<String>())
+}
+
+#[test]
+fn what_is_kept_in_mind_is_bounded() {
+    assert_eq!(checks(&deep_and_wide(20)), 0);
+    assert!(matches!(why(&deep_and_wide(3900)), Why::TooManyWays(_)));
+    assert_eq!(checks(&many_kinds(500)), 0);
+    assert!(matches!(why(&many_kinds(8000)), Why::TooManyWays(_)));
+}

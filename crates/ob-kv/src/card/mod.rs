@@ -22,6 +22,10 @@ use crate::resp::{self, BULK_TAIL, Cutter, Limits, Replies, Request, Version, bu
 /// Keys that a request may name for the card to answer it: as many as the table looks up at once.
 const KEYS_MAX: usize = 64;
 
+/// Keys that a request may change for each of them to be invalidated by itself. With more the table is emptied, which takes no time; a million
+/// of keys would hold up everybody for a third of a second.
+const CHANGED_MAX: usize = 1 << 14;
+
 /// How the store's requests are split.
 #[derive(Clone, Copy, Debug)]
 pub struct KvApplication {
@@ -78,8 +82,16 @@ impl KvApplication {
         match outline.effect {
             Effect::WritesUnnamed => return host(Reason::Write, Changes::Everything),
             Effect::Writes => {
-                // The table has no longer keys than it takes, so there is nothing of others to invalidate.
-                outline.keys().filter_map(|key| Key::new(key).ok()).for_each(|key| requests.key(key));
+                for (count, key) in outline.keys().enumerate() {
+                    if count == CHANGED_MAX {
+                        requests.forget_keys();
+                        return host(Reason::Write, Changes::Everything);
+                    }
+                    // The table has no longer keys than it takes, so there is nothing of others to invalidate.
+                    if let Ok(key) = Key::new(key) {
+                        requests.key(key);
+                    }
+                }
                 return host(Reason::Write, Changes::Keys);
             }
             Effect::Nothing | Effect::ReadsUnnamed => return host(Reason::Command, Changes::Nothing),

@@ -34,6 +34,9 @@ fn reads_of_few_short_keys_are_the_cards_and_all_else_is_the_hosts() {
     assert_eq!(route("mset a 1 b 2\n", ADMITTED), write(2));
     assert_eq!(route(&format!("del a {}\n", "b".repeat(33)), ADMITTED), write(1), "it is in no table");
     assert_eq!(route("flushall\n", ADMITTED).0, host(Reason::Write, Changes::Everything, false));
+    let del = |keys: usize| route(&format!("del{}\n", " a".repeat(keys)), ADMITTED);
+    assert_eq!(del(CHANGED_MAX), write(CHANGED_MAX));
+    assert_eq!(del(CHANGED_MAX + 1), (host(Reason::Write, Changes::Everything, false), 0));
     assert_eq!(route("hello 3\n", ADMITTED).0, host(Reason::Command, Changes::Nothing, true));
     assert_eq!(route("ttl a\n", ADMITTED), (host(Reason::Command, Changes::Nothing, false), 0));
     assert_eq!(route("get a b\n", ADMITTED), (host(Reason::Command, Changes::Nothing, false), 0));

@@ -97,6 +97,16 @@ fn what_cannot_be_is_refused() {
     header[2] = 1;
     assert!(matches!(FromCard::decode(&header, &[]), Err(StreamError::Field { field: "reserved", .. })));
     assert!(matches!(FromCard::decode(&header[1..], &[]), Err(StreamError::Length { .. })));
+    let meeting = |stamp: u64| {
+        let meet = FromHost::Meet { stamp, recovered: Recovered { store: [1; 16], end: 0 }, terms: 0 };
+        let (header, payload) = meet.encode();
+        FromHost::decode(&header, payload.bytes()).map(|_| ())
+    };
+    assert_eq!(meeting(SEEN_END - 1), Ok(()));
+    for stamp in [SEEN_END, STAMP_END - 2, STAMP_END - 1] {
+        let refused = StreamError::Field { kind: kind::MEET, field: "stamp", value: stamp };
+        assert_eq!(meeting(stamp), Err(refused), "so many requests there never were");
+    }
 }
 
 #[test]

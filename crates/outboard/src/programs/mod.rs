@@ -10,6 +10,7 @@ mod command;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ob_offload::{HookCounts, ProgramCounts, ProgramSlot};
@@ -115,6 +116,8 @@ pub(crate) struct CardPrograms {
     slot: Arc<ProgramSlot>,
     /// Held while objects change: what is loaded and what is kept change together.
     changing: Mutex<()>,
+    /// What an earlier life had is loaded again, as far as it can be.
+    is_restored: Arc<AtomicBool>,
     /// Why no service would ask them, if none would.
     unused: Option<String>,
 }
@@ -135,6 +138,7 @@ impl CardPrograms {
             limits: config.programs.limits(),
             slot: Arc::new(ProgramSlot::default()),
             changing: Mutex::new(()),
+            is_restored: Arc::default(),
             unused,
         })
     }
@@ -151,8 +155,10 @@ impl CardPrograms {
                 "this card does not serve the key-value store, whose requests programs are asked about\nhint: {fix}"
             ));
         }
-        // What an earlier life had is loaded again before anything is told or taken out.
-        self.workshop.run(|| ()).map_err(|error| error.to_string())?;
+        // What an earlier life had is loaded again before anything is told or taken out. Later nobody who only asks waits for what is verified.
+        if !self.is_restored.load(Ordering::Acquire) {
+            self.workshop.run(|| ()).map_err(|error| error.to_string())?;
+        }
         let change = || self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
             ProgramRequest::List => {}
@@ -249,6 +255,7 @@ impl CardPrograms {
         }
         let (library, slot) = (Arc::clone(&self.library), self.slot());
         let (directory, limits) = (self.directory.clone(), self.limits);
+        let is_restored = Arc::clone(&self.is_restored);
         let restored = self.workshop.submit(move || {
             for path in kept(&directory) {
                 match load_kept(&library, &path, &limits) {
@@ -260,6 +267,7 @@ impl CardPrograms {
                 }
             }
             slot.put(library.of(TENANT), limits);
+            is_restored.store(true, Ordering::Release);
         });
         if let Err(error) = restored {
             tracing::warn!("programs of an earlier life are not loaded: {error}");
@@ -333,5 +341,33 @@ fn object_facts(object: &Object, counts: impl Fn(&str) -> HookCounts) -> ObjectF
         len: object.len,
         took_us: u64::try_from(object.took.as_micros()).unwrap_or(u64::MAX),
         programs: programs.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn who_asks_does_not_wait_for_what_is_verified() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = CardConfig { directory: directory.path().to_owned(), ..Config::default().card() };
+        let programs = Arc::new(CardPrograms::start(&config).unwrap());
+        programs.restore();
+        let list = |programs: &CardPrograms| programs.ask(ProgramRequest::List, Vec::new()).unwrap();
+        assert_eq!(list(&programs).objects, [], "it has waited for what there was");
+        let (go_on, wait) = mpsc::channel::<()>();
+        programs.workshop.submit(move || _ = wait.recv()).unwrap();
+        let (tell, told) = mpsc::channel();
+        let asking = Arc::clone(&programs);
+        let asked = std::thread::spawn(move || tell.send(list(&asking)));
+        let answer = told.recv_timeout(Duration::from_secs(60));
+        drop(go_on);
+        assert_eq!(answer.map(|programs| programs.service), Ok(TENANT.to_owned()));
+        asked.join().unwrap().unwrap();
     }
 }

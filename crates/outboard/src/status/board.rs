@@ -263,6 +263,8 @@ fn describe_kv(facts: &KvFacts) -> KvStatus {
         refused: director.refused,
         protocol_errors: director.wrong,
         starved: director.starved,
+        closed_for_memory: director.closed_for_memory,
+        unread_bytes: director.unread,
         long_free_bytes: director.long_left,
         unavailable: director.unavailable,
         host_lives: director.host_lives,

@@ -276,6 +276,10 @@ pub struct KvStatus {
     pub protocol_errors: u64,
     /// Connections closed because their long message did not come on, and others waited for its memory.
     pub starved: u64,
+    /// Connections closed because all together had too much that was not taken, and they most.
+    pub closed_for_memory: u64,
+    /// Bytes of replies that wait for clients.
+    pub unread_bytes: u64,
     /// Memory for long messages that nobody has.
     pub long_free_bytes: u64,
     /// Requests that were told to try again, because the host was away.

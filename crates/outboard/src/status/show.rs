@@ -163,7 +163,8 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
 
 fn kv_lines(kv: &KvStatus) -> String {
     format!(
-        "{} {}\n  clients    {}; so far {} accepted, {} refused, {} protocol errors, {} starved\n  \
+        "{} {}\n  clients    {}; so far {} accepted, {} refused, {} protocol errors, {} starved, {} closed for \
+         memory\n  \
          table      {} of {} entries in {}, {} tombstones\n  \
          admitted   {}; refused {} as outdated, {} for want of a place; evicted {}\n  \
          records    {} offered, {} attested, {} dropped\n  reads      {}\n  \
@@ -175,6 +176,7 @@ fn kv_lines(kv: &KvStatus) -> String {
         kv.refused,
         kv.protocol_errors,
         kv.starved,
+        kv.closed_for_memory,
         kv.table_entries,
         kv.table_slots,
         bytes(kv.table_bytes),
