@@ -81,11 +81,6 @@ impl<N: Net, P: HostPort, F: Files, A: Application> DirectorDriver<N, P, F, A> {
         &mut self.port
     }
 
-    /// The card's files.
-    pub fn files_mut(&mut self) -> &mut F {
-        &mut self.files
-    }
-
     /// The director.
     pub fn director(&self) -> &Director<A> {
         &self.director

@@ -333,11 +333,6 @@ impl<A: Application> Engine<A> {
         }
     }
 
-    /// Whether reads wait for room at the files.
-    pub fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
-    }
-
     fn read_over(&mut self, read: BlocksRead) {
         let (index, at) =
             ((read.token.0 >> READ_BITS) as u32, (read.token.0 & ((1 << READ_BITS) - 1)) as usize);

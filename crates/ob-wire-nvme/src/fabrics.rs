@@ -137,8 +137,6 @@ layout! {
     }
 }
 
-/// Bytes of [`ConnectData`], which a Connect's SGL must name.
-pub const CONNECT_DATA_LEN: u32 = size_of::<ConnectData>() as u32;
 /// SECP of NVMe in-band authentication (Base §6.2).
 pub const SECURITY_PROTOCOL: u8 = 0xE9;
 

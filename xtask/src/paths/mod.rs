@@ -15,14 +15,14 @@ mod source;
 mod strace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::command;
 use crate::outcome::Outcome;
 use crate::repository::Repository;
+use crate::{command, program};
 use callgrind::Profile;
 use halves::{Counter, run_case};
 
@@ -127,7 +127,7 @@ impl Programs {
     fn find(repository: &Repository, arguments: &Arguments) -> Result<Self> {
         let outboard = match &arguments.outboard {
             Some(program) => program.clone(),
-            None => build(repository)?,
+            None => program::released(repository)?,
         };
         let outboard = outboard.canonicalize().with_context(|| format!("no `{}`", outboard.display()))?;
         let load = arguments.load.clone().unwrap_or_else(|| outboard.clone());
@@ -138,15 +138,6 @@ impl Programs {
     fn profile(&self, text: &str) -> Profile {
         Profile::parse(text, &self.outboard.to_string_lossy(), &self.locked)
     }
-}
-
-fn build(repository: &Repository) -> Result<PathBuf> {
-    command::run(&mut command::cargo(repository, &["build", "--release", "--locked", "-p", "outboard"]))?;
-    let arguments = ["metadata", "--format-version", "1", "--no-deps"];
-    let output = command::capture(&mut command::cargo(repository, &arguments))?;
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let target = metadata.get("target_directory").and_then(serde_json::Value::as_str);
-    Ok(Path::new(target.context("cargo does not say where it builds")?).join("release/outboard"))
 }
 
 /// Runs a case for few requests and for many, once for each tool.

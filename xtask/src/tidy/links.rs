@@ -1,5 +1,6 @@
 //! Links between the documents lead somewhere, and so do the paths that ARCHITECTURE.md names.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
@@ -24,13 +25,22 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     }
     if let Some(document) = documents.get(CODE_MAP) {
         for (line, code) in &document.inline_code {
-            let is_path = code.starts_with("crates/") || code.starts_with("docs/");
-            if is_path && !snapshot.paths.contains(code.trim_end_matches('/')) {
+            if path_of(code).is_some_and(|path| !snapshot.paths.contains(path.trim_end_matches('/'))) {
                 violations.push(Violation::at(CODE_MAP, *line, format!("`{code}` does not exist")));
             }
         }
     }
     violations
+}
+
+/// The path that code in the map is, seen from the root: `crates/ob-core`, or `ob-core/src/dma.rs`.
+fn path_of(code: &str) -> Option<Cow<'_, str>> {
+    let is_below_crates = code.contains('/') && (code.starts_with("ob-") || code.starts_with("outboard/"));
+    if code.starts_with("crates/") || code.starts_with("docs/") {
+        Some(code.into())
+    } else {
+        is_below_crates.then(|| format!("crates/{code}").into())
+    }
 }
 
 fn complaint(
@@ -180,14 +190,16 @@ mod tests {
 
     #[test]
     fn paths_in_the_code_map_must_exist() {
-        let map = "The rings: `crates/ob-ring`, `crates/ob-ring/src/`.\n\n- `crates/ob-gone`, `cargo test`, `docs/wire/gone.md`\n";
+        let map = "The rings: `crates/ob-ring`, `crates/ob-ring/src/`, `ob-ring/src/lib.rs`, `ob-ring`.\n\n\
+                   - `crates/ob-gone`, `cargo test`, `docs/wire/gone.md`, `ob-ring/src/gone.rs`\n";
         let files = [("crates/ob-ring/src/lib.rs", ""), (CODE_MAP, map)];
         let found = messages(&files);
         assert_eq!(
             found,
             [
                 "ARCHITECTURE.md:3: `crates/ob-gone` does not exist",
-                "ARCHITECTURE.md:3: `docs/wire/gone.md` does not exist"
+                "ARCHITECTURE.md:3: `docs/wire/gone.md` does not exist",
+                "ARCHITECTURE.md:3: `ob-ring/src/gone.rs` does not exist"
             ]
         );
         assert_eq!(

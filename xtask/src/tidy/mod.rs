@@ -90,6 +90,11 @@ pub const CHECKS: &[Check] = &[
         rule: "tests, files and planted bugs that docs/invariants.md names are there",
         run: named::check,
     },
+    Check {
+        name: "plants-told",
+        rule: "docs/testing.md tells of every planted bug, and of no other",
+        run: named::check_plants,
+    },
 ];
 
 /// A rule, and the function that finds where it is broken.

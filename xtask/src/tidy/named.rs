@@ -1,4 +1,5 @@
-//! Tests, files and planted bugs that the list of invariants names are there: a document that says what would notice must not rot.
+//! Tests, files and planted bugs that the list of invariants names are there, and every planted bug is told of: a document that says
+//! what would notice must not rot.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +7,17 @@ use super::Violation;
 use super::snapshot::Snapshot;
 use crate::planted::HARNESSES;
 
-/// The document.
+/// The list of invariants.
 pub const DOCUMENT: &str = "docs/invariants.md";
+/// Where each planted bug is told of, and below which heading.
+pub const PLANTS_DOCUMENT: &str = "docs/testing.md";
+const PLANTS_HEADING: &str = "## Planted bugs";
 
 /// Finds names in the document that lead nowhere.
 #[must_use]
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let Some(text) = snapshot.texts.get(DOCUMENT) else { return Vec::new() };
-    let plants: BTreeSet<&str> = HARNESSES.iter().flat_map(|harness| harness.plants).copied().collect();
+    let plants = planted();
     let mut violations = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut complain = |message: String| violations.push(Violation::at(DOCUMENT, index + 1, message));
@@ -23,10 +27,49 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
             }
         }
         for plant in plants_of(line).filter(|plant| !plants.contains(plant)) {
-            complain(format!("no bug `{plant}` is planted (HARNESSES in xtask/src/planted.rs)"));
+            complain(not_planted(plant));
         }
     }
     violations
+}
+
+/// Finds planted bugs that nothing is said of, and bugs that are told of and never planted.
+#[must_use]
+pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
+    let Some(text) = snapshot.texts.get(PLANTS_DOCUMENT) else { return Vec::new() };
+    let mut untold = planted();
+    let mut violations = Vec::new();
+    let behind_heading = text.lines().enumerate().skip_while(|(_, line)| *line != PLANTS_HEADING).skip(1);
+    for (index, line) in behind_heading.take_while(|(_, line)| !line.starts_with("## ")) {
+        for name in in_backticks(line).filter(|name| is_plant_name(name)) {
+            untold.remove(name);
+            if !planted().contains(name) {
+                violations.push(Violation::at(PLANTS_DOCUMENT, index + 1, not_planted(name)));
+            }
+        }
+    }
+    violations.extend(untold.iter().map(|plant| {
+        let message = format!(
+            "`{plant}` (HARNESSES in xtask/src/planted.rs) is not told of below \"{PLANTS_HEADING}\""
+        );
+        Violation::of(PLANTS_DOCUMENT, message)
+    }));
+    violations
+}
+
+fn planted() -> BTreeSet<&'static str> {
+    HARNESSES.iter().flat_map(|harness| harness.plants).copied().collect()
+}
+
+fn not_planted(name: &str) -> String {
+    format!("no bug `{name}` is planted (HARNESSES in xtask/src/planted.rs)")
+}
+
+/// Whether it looks like the name of a bug, and not of a crate.
+fn is_plant_name(name: &str) -> bool {
+    let is_of_words =
+        name.split('-').all(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()));
+    is_of_words && name.contains('-') && !name.starts_with("ob-")
 }
 
 fn in_backticks(text: &str) -> impl Iterator<Item = &str> {
@@ -61,9 +104,38 @@ fn missing_file_or_test(snapshot: &Snapshot, name: &str) -> Option<String> {
     }
     let text = snapshot.texts.get(&path).map(String::as_str).unwrap_or_default();
     let tests = tests.trim_start_matches('{').trim_end_matches('}');
-    let is_missing = |test: &&str| !test.is_empty() && !text.contains(&format!("fn {test}("));
+    let is_missing = |test: &&str| !test.is_empty() && !is_run(text, test);
     let missing = tests.split(',').map(str::trim).find(is_missing)?;
-    Some(format!("there is no `{missing}` in {path}"))
+    Some(format!("there is no test `{missing}` in {path}"))
+}
+
+/// Whether a function of a file is run as a test: `#[test]` stands above it, or its name in the list of a macro that makes tests.
+fn is_run(text: &str, test: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let definition = format!("fn {test}(");
+    let is_attributed = |(index, _): (usize, &&str)| {
+        let above = lines.get(..index).unwrap_or_default().iter().rev();
+        let mut head = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+        head.any(|line| *line == "#[test]")
+    };
+    let mut definitions = lines.iter().enumerate().filter(|(_, line)| line.contains(&definition));
+    definitions.any(is_attributed) || listed_tests(text).any(|listed| listed == test)
+}
+
+/// The names that a file hands to macros of its own which make a test of each: a name a line.
+fn listed_tests(text: &str) -> impl Iterator<Item = &str> {
+    let calls = text.lines().filter(|line| line.ends_with("! {"));
+    let makes_tests = move |call: &&str| {
+        let name = call.trim_end_matches("! {");
+        lines_of(text, &format!("macro_rules! {name} {{")).any(|line| line.contains("#[test]"))
+    };
+    calls.filter(makes_tests).flat_map(move |call| lines_of(text, call)).map(str::trim)
+}
+
+/// The lines between one that opens and the next that closes.
+fn lines_of<'a>(text: &'a str, opening: &str) -> impl Iterator<Item = &'a str> {
+    let behind = text.lines().skip_while(move |line| *line != opening).skip(1);
+    behind.take_while(|line| *line != "}")
 }
 
 #[cfg(test)]
@@ -71,7 +143,14 @@ mod tests {
     use super::*;
 
     fn found(document: &str) -> usize {
-        let test = "#[test]\nfn one_is_one() {}\n#[test]\nfn two_are_two() {}\n";
+        let test = concat!(
+            "#[test]\nfn one_is_one() {}\n",
+            "    /// In a macro of others.\n    #[test]\n    // Why.\n    #[cfg(unix)]\n    fn two_are_two(n in 0..2) {}\n",
+            "fn a_helper() {}\n",
+            "macro_rules! in_each_way {\n    ($($name:ident)*) => { $(#[test] fn $name() {})* };\n}\n\n",
+            "macro_rules! helpers {\n    ($($name:ident)*) => { $(fn $name() {})* };\n}\n\n",
+            "in_each_way! {\n    a_listed_one\n}\n\nhelpers! {\n    a_listed_helper\n}\n",
+        );
         let texts =
             [(DOCUMENT, document), ("crates/ob-kv/tests/model.rs", test), ("xtask/tests/tidy.rs", test)];
         check(&Snapshot::of(&texts)).len()
@@ -83,6 +162,8 @@ mod tests {
             "`ob-kv/tests/model.rs::three_are_three`",
             "`ob-kv/tests/model.rs::{one_is_one, three_are_three}`",
             "`ob-kv/tests/model.rs::one_is`",
+            "`ob-kv/tests/model.rs::a_helper`",
+            "`ob-kv/tests/model.rs::a_listed_helper`",
             "`ob-kv/tests/gone.rs`",
             "`xtask/tests/gone.rs::one_is_one`",
             "Plants `flush-keeps`, `no-such-bug`.",
@@ -95,6 +176,7 @@ mod tests {
     fn names_that_lead_somewhere_and_other_words_pass() {
         for document in [
             "`ob-kv/tests/model.rs::one_is_one`, `ob-kv/tests/model.rs::{one_is_one, two_are_two}`",
+            "`ob-kv/tests/model.rs::a_listed_one`",
             "`xtask/tests/tidy.rs::one_is_one` and `ob-kv/tests`",
             "`CardLoop::turn`, `a / b`, `/proc/self`, `Frame`",
             "Plants `flush-keeps`, `table-kept`. Fuzz `kv_log`",
@@ -102,5 +184,17 @@ mod tests {
         ] {
             assert_eq!(found(document), 0, "{document}");
         }
+    }
+    #[test]
+    fn bugs_that_are_untold_or_made_up_are_found() {
+        let rows: String =
+            planted().iter().map(|plant| format!("| `{plant}` | what goes wrong |\n")).collect();
+        let whole =
+            format!("`made-up`\n\n{PLANTS_HEADING}\n\n`ob-kv`, `OB_PLANT`\n{rows}\n## Else\n\n`made-up`\n");
+        let found = |text: &str| check_plants(&Snapshot::of(&[(PLANTS_DOCUMENT, text)])).len();
+        assert_eq!(found(&whole), 0);
+        assert_eq!(found(&whole.replace("`flush-keeps`", "")), 1);
+        assert_eq!(found(&whole.replace("`flush-keeps`", "`flush-keeps`, `made-up`")), 1);
+        assert_eq!(found(&whole.replace(PLANTS_HEADING, "## Bugs")), planted().len());
     }
 }

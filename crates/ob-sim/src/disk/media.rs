@@ -35,17 +35,6 @@ impl DiskImage {
     pub fn block(&self, number: u64) -> Option<&[u8]> {
         self.blocks.get(&number).map(Vec::as_slice)
     }
-
-    /// Writes a block, as a tool would that prepares or damages an image.
-    ///
-    /// # Panics
-    ///
-    /// When the bytes are not one block, or the block is beyond the end.
-    pub fn set_block(&mut self, number: u64, bytes: Vec<u8>) {
-        assert_eq!(bytes.len(), self.block_len as usize, "one block at a time");
-        assert!((number + 1) * u64::from(self.block_len) <= self.capacity, "block {number} lies on the disk");
-        self.blocks.insert(number, bytes);
-    }
 }
 
 struct Volatile {

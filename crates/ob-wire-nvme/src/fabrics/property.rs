@@ -202,12 +202,6 @@ impl ControllerConfiguration {
         Self((self.0 & !(3 << 14)) | (shutdown.code() as u32) << 14)
     }
 
-    /// The same with EN.
-    #[must_use]
-    pub const fn with_enabled(self, enabled: bool) -> Self {
-        Self((self.0 & !1) | enabled as u32)
-    }
-
     /// IOSQES (bits 19:16): a submission entry has `1 << this` bytes.
     #[must_use]
     pub const fn submission_entry_shift(self) -> u8 {

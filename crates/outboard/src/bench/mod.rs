@@ -154,9 +154,6 @@ pub fn run(benches: &[&dyn Bench], options: &BenchOptions) -> Result<(), BenchEr
 }
 
 fn list(benches: &[&dyn Bench]) -> io::Result<()> {
-    if benches.is_empty() {
-        return say("There are no benchmarks yet.");
-    }
     let rows: Vec<_> =
         benches.iter().map(|bench| vec![bench.name().to_owned(), bench.about().to_owned()]).collect();
     say(&table(&["benchmark", "measures"], &rows))

@@ -33,6 +33,7 @@ use crate::signals::StopSignal;
 use crate::status::{StatusBoard, StatusServer};
 use crate::terminal::bytes;
 use describe::{describe, first_snapshot, link_endpoint};
+pub(crate) use parts::CardPart;
 use parts::Parts;
 
 /// Hosts that may be attached at once.

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use ob_core::Incarnation;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use card::CardPart;
 pub use card::run_card;
 pub use host::run_host;
 pub use incarnation::{IncarnationError, next_incarnation};

@@ -25,6 +25,7 @@ use ob_wire_link::stream::KV_SERVICE;
 
 use super::{KvError, unix_ms};
 use crate::config::{CardConfig, KvConfig};
+use crate::halves::{CardPart, ServiceEndpoint};
 
 /// Connections at once.
 pub(super) const CONNECTIONS_MAX: u32 = 4096;
@@ -166,32 +167,6 @@ impl KvCard {
         Ok((Self { driver, address }, Attachments { group: KvGroup(Some(service)), observer }))
     }
 
-    /// Where clients reach it.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Takes an event of the reactor; whether it was one of its own.
-    pub fn handle(&mut self, event: &Event) -> bool {
-        self.driver.net_mut().handle(event)
-    }
-
-    /// Does what there is to do; whether there was anything.
-    pub fn turn(&mut self, now: Instant) -> bool {
-        let turn = self.driver.turn(Now { instant: now, unix_ms: unix_ms() });
-        turn.events > 0 || turn.has_more
-    }
-
-    /// When the next turn is due, if nothing happens before.
-    pub fn next_due(&self) -> Option<Instant> {
-        self.driver.next_due()
-    }
-
-    /// Whether no client waits for anything that is on its way.
-    pub fn is_idle(&self) -> bool {
-        self.driver.director().engine().in_flight() == 0
-    }
-
     /// What it is like now.
     pub fn facts(&self) -> KvFacts {
         let director = self.driver.director();
@@ -204,6 +179,29 @@ impl KvCard {
             table_slots: writer.table().slots(),
             table_bytes: writer.table().bytes(),
         }
+    }
+}
+
+impl CardPart for KvCard {
+    fn handle(&mut self, event: &Event) -> bool {
+        self.driver.net_mut().handle(event)
+    }
+
+    fn turn(&mut self, now: Instant) -> bool {
+        let turn = self.driver.turn(Now { instant: now, unix_ms: unix_ms() });
+        turn.events > 0 || turn.has_more
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.driver.next_due()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.driver.director().engine().in_flight() == 0
+    }
+
+    fn endpoints(&self) -> Vec<ServiceEndpoint> {
+        vec![ServiceEndpoint::kv(self.address)]
     }
 }
 

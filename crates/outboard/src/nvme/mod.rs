@@ -30,6 +30,7 @@ use ob_nvme::target::TargetCounts;
 use ob_nvme::target::control::{AdminError, PortKey};
 
 use crate::config::CardConfig;
+use crate::halves::{CardPart, ServiceEndpoint};
 use crate::status::NvmeFacts;
 use admin::{AdminAnswer, AdminMessage, AdminOutbox, AdminRequest};
 use catalogue::{Catalogue, NamespacePlace};
@@ -180,16 +181,6 @@ impl NvmeService {
         Ok((Self { first, others, subsystems, discovery }, directory))
     }
 
-    /// The subsystems.
-    pub(crate) fn subsystems(&self) -> &[AnnouncedSubsystem] {
-        &self.subsystems
-    }
-
-    /// Where discovery is.
-    pub(crate) fn discovery(&self) -> SocketAddr {
-        self.discovery
-    }
-
     /// What all threads count together; that of the others is a moment old.
     fn counts(&self) -> TargetCounts {
         let mut counts = self.first.counts();
@@ -211,29 +202,9 @@ impl NvmeService {
         }
     }
 
-    /// Takes an event of the reactor, if it is for this service.
-    pub(crate) fn handle(&mut self, event: &Event) -> bool {
-        self.first.handle(event)
-    }
-
-    /// When there is something to do, if nothing happens before.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.first.next_due()
-    }
-
-    /// Does what there is to do; `true` if something was done.
-    pub(crate) fn turn(&mut self, now: Instant) -> bool {
-        self.first.turn(now)
-    }
-
     /// Whether all threads serve.
     pub(crate) fn check(&self) -> Result<(), NvmeError> {
         if self.others.iter().any(ShardThread::has_failed) { Err(NvmeError::Thread) } else { Ok(()) }
-    }
-
-    /// Whether nothing is on its way to or from the devices of the card's own reactor.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.first.is_idle()
     }
 
     /// Tells the other threads to finish.
@@ -245,6 +216,39 @@ impl NvmeService {
     pub(crate) fn into_devices(self) -> Devices {
         self.others.into_iter().for_each(ShardThread::join);
         self.first.into_devices()
+    }
+}
+
+/// What the card's own reactor serves; the other threads have theirs.
+impl CardPart for NvmeService {
+    fn handle(&mut self, event: &Event) -> bool {
+        self.first.handle(event)
+    }
+
+    fn turn(&mut self, now: Instant) -> bool {
+        self.first.turn(now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.first.next_due()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.first.is_idle()
+    }
+
+    fn endpoints(&self) -> Vec<ServiceEndpoint> {
+        let endpoint = |subsystem: &AnnouncedSubsystem| ServiceEndpoint {
+            service: "nvme".to_owned(),
+            address: format!(
+                "{} ({}), discovery at {}",
+                subsystem.address(),
+                subsystem.device(),
+                self.discovery
+            ),
+            next: subsystem.connect_command(),
+        };
+        self.subsystems.iter().map(endpoint).collect()
     }
 }
 

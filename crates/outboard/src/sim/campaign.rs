@@ -1,17 +1,16 @@
 //! Many seeds, on several threads, until one fails or all were run.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ob_sim::{Passed, Report, SimClock, Trace, run_traced};
 
 use super::seeds::Seeds;
-use super::{FailedRun, Scenario, SimFailure, SimOptions, SimReport};
+use super::{FailedRun, SimOptions, Simulated};
 use crate::terminal::{counted, say, warn};
 
 /// How often a run that nobody watches on a terminal says how far it is.
@@ -24,16 +23,16 @@ pub(super) struct Outcome {
     /// Seeds that were run.
     pub(super) ran: u64,
     /// What happened how often in those that passed.
-    pub(super) totals: BTreeMap<String, u64>,
-    /// The digest of the last that passed.
-    pub(super) digest: u64,
+    pub(super) totals: Report,
+    /// The hash of the last that passed.
+    pub(super) hash: u64,
     /// Those that failed, by seed.
     pub(super) failed: Vec<FailedRun>,
 }
 
 /// Runs all seeds, or all up to the first that fails.
 pub(super) fn run(
-    scenario: &dyn Scenario,
+    scenario: &Simulated,
     seeds: &Seeds,
     steps: u64,
     options: &SimOptions,
@@ -46,11 +45,11 @@ pub(super) fn run(
         next: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
         state: Mutex::new(State {
-            outcome: Outcome { ran: 0, totals: BTreeMap::new(), digest: 0, failed: Vec::new() },
+            outcome: Outcome { ran: 0, totals: Report::default(), hash: 0, failed: Vec::new() },
             said_at: Instant::now(),
             output: Ok(()),
         }),
-        progress: progress_bar(scenario.name(), seeds.count),
+        progress: progress_bar(scenario.name, seeds.count),
     };
     let jobs = u64::from(options.jobs.get()).min(seeds.count);
     thread::scope(|scope| {
@@ -63,12 +62,12 @@ pub(super) fn run(
     let state = campaign.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     state.output?;
     let mut outcome = state.outcome;
-    outcome.failed.sort_by_key(|failed| failed.seed);
+    outcome.failed.sort_by_key(|run| run.failed.seed);
     Ok(outcome)
 }
 
 struct Campaign<'a> {
-    scenario: &'a dyn Scenario,
+    scenario: &'a Simulated,
     seeds: &'a Seeds,
     steps: u64,
     options: &'a SimOptions,
@@ -94,48 +93,36 @@ impl Campaign<'_> {
                 return;
             }
             let seed = self.seeds.first.saturating_add(index);
-            let result = self.run_one(seed);
-            self.note(seed, result);
+            self.note(self.run_one(seed));
         }
     }
 
-    fn run_one(&self, seed: u64) -> Result<SimReport, Box<FailedRun>> {
-        let lines = self.options.trace as usize;
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.scenario.run(seed, self.steps, lines)));
-        let failure = match outcome {
-            Ok(Ok(report)) => return Ok(report),
-            Ok(Err(failure)) => failure,
-            Err(panic) => {
-                SimFailure { step: None, message: panic_message(panic.as_ref()), trace: Vec::new() }
-            }
-        };
-        let (scenario, steps) = (self.scenario.name().to_owned(), self.steps);
-        let repeat = format!("outboard sim {scenario} --seed {seed} --steps {steps}");
-        let commit = self.seeds.commit.clone();
-        Err(Box::new(FailedRun { scenario, commit, seed, steps, failure, repeat }))
+    fn run_one(&self, seed: u64) -> Result<Passed, Box<FailedRun>> {
+        let mut trace = Trace::new(SimClock::new());
+        trace.keep_lines(self.options.trace as usize);
+        let result = run_traced((self.scenario.make)().as_mut(), seed, self.steps, &mut trace);
+        result.map_err(|failed| Box::new(FailedRun { commit: self.seeds.commit.clone(), failed: *failed }))
     }
 
-    fn note(&self, seed: u64, result: Result<SimReport, Box<FailedRun>>) {
+    fn note(&self, result: Result<Passed, Box<FailedRun>>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.outcome.ran += 1;
         if self.options.json {
-            let said = self.line(seed, &result).map_or(Ok(()), |line| self.progress.suspend(|| say(&line)));
+            let said = self.line(&result).map_or(Ok(()), |line| self.progress.suspend(|| say(&line)));
             self.is_over.fetch_or(said.is_err(), Ordering::Relaxed);
             state.output = std::mem::replace(&mut state.output, Ok(())).and(said);
         }
         match result {
-            Ok(report) => {
-                state.outcome.digest = report.digest;
-                for (name, count) in report.counts {
-                    *state.outcome.totals.entry(name).or_default() += count;
-                }
+            Ok(passed) => {
+                state.outcome.hash = passed.hash;
+                state.outcome.totals.merge(&passed.report);
             }
-            Err(mut failed) => {
+            Err(mut run) => {
                 self.is_over.fetch_or(!self.options.keep_going, Ordering::Relaxed);
                 if state.outcome.failed.len() >= TRACES_MAX {
-                    failed.failure.trace = Vec::new();
+                    run.failed.lines = Vec::new();
                 }
-                state.outcome.failed.push(*failed);
+                state.outcome.failed.push(*run);
             }
         }
         self.progress.inc(1);
@@ -143,17 +130,21 @@ impl Campaign<'_> {
     }
 
     /// What a seed came to, for programs. A campaign that keeps going tells of what failed alone.
-    fn line(&self, seed: u64, result: &Result<SimReport, Box<FailedRun>>) -> Option<String> {
-        match result {
-            Ok(_) if self.options.keep_going => None,
-            Ok(report) => {
-                let line = serde_json::json!({
-                    "scenario": self.scenario.name(), "seed": seed, "steps": self.steps, "report": report,
-                });
-                Some(line.to_string())
-            }
-            Err(failed) => serde_json::to_string(failed).ok(),
-        }
+    fn line(&self, result: &Result<Passed, Box<FailedRun>>) -> Option<String> {
+        let (scenario, steps) = (self.scenario.name, self.steps);
+        let line = match result {
+            Ok(_) if self.options.keep_going => return None,
+            Ok(Passed { seed, hash, report, .. }) => serde_json::json!({
+                "scenario": scenario, "seed": seed, "steps": steps,
+                "report": { "digest": hash, "counts": report.counts },
+            }),
+            Err(run) => serde_json::json!({
+                "scenario": scenario, "commit": run.commit, "seed": run.failed.seed, "steps": steps,
+                "failure": { "message": run.failed.failure.what, "trace": run.failed.lines },
+                "repeat": run.failed.command(),
+            }),
+        };
+        Some(line.to_string())
     }
 
     /// Where there is no terminal, a line now and then tells that the run goes on.
@@ -161,15 +152,10 @@ impl Campaign<'_> {
         if self.progress.is_hidden() && state.said_at.elapsed() >= SAID_EVERY {
             state.said_at = Instant::now();
             let (ran, failed) = (state.outcome.ran, state.outcome.failed.len());
-            let (name, all) = (self.scenario.name(), counted(self.seeds.count, "seed", "seeds"));
+            let (name, all) = (self.scenario.name, counted(self.seeds.count, "seed", "seeds"));
             warn(&format!("{name}: {ran} of {all} run, {failed} failed"));
         }
     }
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    format!("panic: {}", text.unwrap_or("without a message"))
 }
 
 fn progress_bar(name: &'static str, seeds: u64) -> ProgressBar {

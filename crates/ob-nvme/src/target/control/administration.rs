@@ -6,15 +6,12 @@ use std::sync::atomic::AtomicU64;
 use ob_wire_nvme::log::AnaState;
 use ob_wire_nvme::text::Nqn;
 
+use super::Control;
 use super::async_event::Event;
 use super::controller::{Controller, Role};
 use super::reservation::ReservationState;
-use super::spec::{
-    AdminError, ControllerKey, NamespaceKey, NamespaceSpec, PortKey, PortSpec, ReferralSpec, SubsystemKey,
-    SubsystemSpec,
-};
+use super::spec::{AdminError, NamespaceKey, NamespaceSpec, PortKey, PortSpec, SubsystemKey, SubsystemSpec};
 use super::subsystem::{Namespace, Subsystem};
-use super::{CloseReason, Control};
 
 impl Control {
     /// Adds a subsystem. Discovery offers it on its ports.
@@ -40,27 +37,6 @@ impl Control {
         Ok(SubsystemKey(index))
     }
 
-    /// Replaces who may connect to a subsystem. Hosts that may no longer are disconnected.
-    pub fn set_hosts(&mut self, key: SubsystemKey, hosts: super::HostPolicy) -> Result<(), AdminError> {
-        let subsystem = self.subsystem_mut(key).ok_or(AdminError::UnknownSubsystem)?;
-        subsystem.spec.hosts = hosts;
-        let expelled: Vec<ControllerKey> = self
-            .controllers
-            .iter()
-            .flatten()
-            .filter(|controller| controller.role == Role::Io(key))
-            .filter(|controller| {
-                self.subsystem(key).is_none_or(|found| found.admits(&controller.host).is_none())
-            })
-            .map(|controller| controller.key)
-            .collect();
-        for controller in expelled {
-            self.close_controller(controller, CloseReason::Removed);
-        }
-        self.discovery_changed();
-        Ok(())
-    }
-
     /// Adds a port: an address that hosts may connect to.
     pub fn add_port(&mut self, spec: PortSpec) -> Result<(), AdminError> {
         if self.ports.iter().any(|port| port.port == spec.port) {
@@ -68,14 +44,6 @@ impl Control {
         }
         check_text("address", &spec.address.address, 256)?;
         self.ports.push(spec);
-        self.discovery_changed();
-        Ok(())
-    }
-
-    /// Tells hosts of another discovery service.
-    pub fn add_referral(&mut self, spec: ReferralSpec) -> Result<(), AdminError> {
-        check_text("address", &spec.address.address, 256)?;
-        self.referrals.push(spec);
         self.discovery_changed();
         Ok(())
     }

@@ -9,8 +9,8 @@ use super::Control;
 use super::controller::Controller;
 use super::spec::{PortKey, TransportAddress};
 
-/// The log as one host sees it: an entry for each subsystem that lets it in, on each of its ports, one for each referral, and
-/// one for this service where the host has reached it.
+/// The log as one host sees it: an entry for each subsystem that lets it in, on each of its ports, and one for this
+/// service where the host has reached it.
 pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
     let mut entries = Vec::new();
     for subsystem in &control.subsystems {
@@ -21,10 +21,6 @@ pub(super) fn log(control: &Control, controller: &Controller) -> Vec<u8> {
             let address = port.address.seen_at(controller.path.local);
             entries.push(entry(control, port.port, &address, &subsystem.spec.nqn, DiscoverySubtype::Nvm));
         }
-    }
-    for referral in &control.referrals {
-        let subtype = DiscoverySubtype::Referral;
-        entries.push(entry(control, referral.port, &referral.address, &referral.nqn, subtype));
     }
     entries.extend(this_service(control, controller));
     let header = DiscoveryHeader::new(control.discovery_generation, entries.len() as u64);
@@ -52,8 +48,6 @@ fn entry(
     nqn: &Nqn,
     subtype: DiscoverySubtype,
 ) -> DiscoveryEntry {
-    // Of a service that we only refer to we know nothing.
-    let is_ours = subtype == DiscoverySubtype::Current;
     DiscoveryEntry {
         family: address.family,
         subtype,
@@ -62,7 +56,7 @@ fn entry(
         port: port.0,
         controller: ControllerId::DYNAMIC,
         admin_queue: control.config.queue_depth_max.min(32),
-        flags: if is_ours { discovery_flag::PERSISTENT } else { 0 },
+        flags: if subtype == DiscoverySubtype::Current { discovery_flag::PERSISTENT } else { 0 },
         address: address.address.clone(),
         service: address.service,
         subsystem: nqn.clone(),

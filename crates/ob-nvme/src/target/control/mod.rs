@@ -42,8 +42,7 @@ pub use ob_wire_nvme::log::{AddressFamily, AnaState};
 pub use reservation::{REGISTRANTS_MAX, RegisteredHost, ReservationState};
 pub use spec::{
     AdminError, BackendId, Backing, ControlConfig, ControllerKey, HostPolicy, HostSecrets, HostSpec,
-    NamespaceKey, NamespaceSpec, Path, PortKey, PortSpec, ReferralSpec, SubsystemKey, SubsystemSpec,
-    TransportAddress,
+    NamespaceKey, NamespaceSpec, Path, PortKey, PortSpec, SubsystemKey, SubsystemSpec, TransportAddress,
 };
 pub use subsystem::Namespace;
 
@@ -201,8 +200,6 @@ pub enum CloseReason {
     Superseded,
     /// A host tried to authenticate and failed, or did not try in time.
     NotAuthentic,
-    /// The administrator took away what it was connected to.
-    Removed,
 }
 
 /// What happens outside of a command's answer.
@@ -259,7 +256,6 @@ type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 pub struct Control {
     config: ControlConfig,
     ports: Vec<PortSpec>,
-    referrals: Vec<ReferralSpec>,
     subsystems: Vec<Subsystem>,
     /// By slot; the slot is in the lowest bits of a [`ControllerKey`].
     controllers: Vec<Option<Box<Controller>>>,
@@ -294,7 +290,6 @@ impl Control {
         Self {
             config,
             ports: Vec::new(),
-            referrals: Vec::new(),
             subsystems: Vec::new(),
             controllers: Vec::new(),
             ended: Vec::new(),

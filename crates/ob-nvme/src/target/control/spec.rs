@@ -165,17 +165,6 @@ pub struct PortSpec {
     pub discovery_only: bool,
 }
 
-/// Another discovery service that this one tells of.
-#[derive(Clone, Debug)]
-pub struct ReferralSpec {
-    /// PORTID in the entry.
-    pub port: PortKey,
-    /// Where it is.
-    pub address: TransportAddress,
-    /// Its name; the well-known one for most.
-    pub nqn: Nqn,
-}
-
 /// The secrets of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSecrets {

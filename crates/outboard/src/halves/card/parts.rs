@@ -7,7 +7,8 @@
 //!   └──────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A new service with sockets is a field of [`Parts`], a line in each of its two lists, and what the status is to say of it.
+//! A new service with sockets is a [`CardPart`], a field of [`Parts`], a line in each of its two lists, and what the status is to say
+//! of it.
 
 use ob_core::{Clock, Instant};
 use ob_io::{Event, MonotonicClock};
@@ -18,7 +19,7 @@ use crate::kv::KvCard;
 use crate::nvme::NvmeService;
 
 /// A service that has sockets, and maybe devices, of its own on the card's reactor.
-trait CardPart {
+pub(crate) trait CardPart {
     /// Takes an event of the reactor; whether it was one of its own.
     fn handle(&mut self, event: &Event) -> bool;
 
@@ -82,61 +83,5 @@ impl Parts {
     /// Where clients reach them.
     pub(super) fn endpoints(&self) -> Vec<ServiceEndpoint> {
         self.all().flat_map(CardPart::endpoints).collect()
-    }
-}
-
-impl CardPart for NvmeService {
-    fn handle(&mut self, event: &Event) -> bool {
-        NvmeService::handle(self, event)
-    }
-
-    fn turn(&mut self, now: Instant) -> bool {
-        NvmeService::turn(self, now)
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        NvmeService::next_due(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        NvmeService::is_idle(self)
-    }
-
-    fn endpoints(&self) -> Vec<ServiceEndpoint> {
-        let subsystems = self.subsystems().iter();
-        subsystems
-            .map(|subsystem| ServiceEndpoint {
-                service: "nvme".to_owned(),
-                address: format!(
-                    "{} ({}), discovery at {}",
-                    subsystem.address(),
-                    subsystem.device(),
-                    self.discovery()
-                ),
-                next: subsystem.connect_command(),
-            })
-            .collect()
-    }
-}
-
-impl CardPart for KvCard {
-    fn handle(&mut self, event: &Event) -> bool {
-        KvCard::handle(self, event)
-    }
-
-    fn turn(&mut self, now: Instant) -> bool {
-        KvCard::turn(self, now)
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        KvCard::next_due(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        KvCard::is_idle(self)
-    }
-
-    fn endpoints(&self) -> Vec<ServiceEndpoint> {
-        vec![ServiceEndpoint::kv(self.address())]
     }
 }

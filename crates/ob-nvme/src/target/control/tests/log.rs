@@ -166,8 +166,6 @@ fn discovery_tells_each_host_what_it_may_reach() {
     let hosts = HostPolicy::Listed(vec![HostSpec { nqn: host_nqn(2), secrets: None }]);
     let closed = SubsystemSpec { hosts, ..SubsystemSpec::open(host_nqn(77), "2") };
     stage.control.add_subsystem(closed).unwrap();
-    let referral = ReferralSpec { port: PortKey(4), address: address(8010), nqn: Nqn::discovery() };
-    stage.control.add_referral(referral).unwrap();
     let count = |stage: &mut Stage, host: u8| {
         let queue = stage.discovery(host);
         let log = bytes_of(stage.log(queue, 0x70, 1024 * 8, false));
@@ -176,16 +174,15 @@ fn discovery_tells_each_host_what_it_may_reach() {
         (0..count).map(entry).collect::<Vec<_>>()
     };
     let stranger = count(&mut stage, 1);
-    assert_eq!(stranger.len(), 4, "two ports, the referral and the service itself");
-    assert_eq!(count(&mut stage, 2).len(), 6);
+    assert_eq!(stranger.len(), 3, "two ports and the service itself");
+    assert_eq!(count(&mut stage, 2).len(), 5);
     let first = &stranger[0];
     assert_eq!(first[..4], [3, 1, 2, 0b100], "TCP, IPv4, subsystem, no flow control");
     assert_eq!(first[4..10], [1, 0, 0xFF, 0xFF, 32, 0], "port, any controller, admin queue");
     assert_eq!(&first[32..37], b"4420 ");
     assert_eq!(&first[256..256 + 25], b"nqn.2026-01.example:disks");
     assert_eq!(&first[512..522], b"127.0.0.1 ");
-    assert_eq!((stranger[2][2], stranger[2][10]), (1, 0), "a referral, of which no more is known");
-    assert_eq!(stranger[3][2], 3, "this service");
+    assert_eq!(stranger[2][2], 3, "this service");
 }
 
 #[test]
