@@ -7,12 +7,12 @@
 //! Its buffers go to the engine as they are, and from there to the device. Space is taken when something is written, and
 //! given back when whole segments are discarded. While the volume is there, nobody else may change the file.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use ob_core::{
-    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, NodeId, Refused, RefusedReason, Token,
+    Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, IdMap, NodeId, Refused, RefusedReason, Token,
 };
 use ob_format::files::ROOT;
 use ob_memory::{PAGE, Slice};
@@ -28,7 +28,7 @@ pub struct FileVolume {
     capacity: u64,
     block_len: u32,
     next: u64,
-    out: BTreeMap<u64, Out>,
+    out: IdMap<u64, Out>,
     done: VecDeque<DeviceCompletion>,
     resized: Option<Result<(), FileError>>,
 }
@@ -55,7 +55,7 @@ impl FileVolume {
             capacity: size - size % u64::from(block_len),
             block_len,
             next: 0,
-            out: BTreeMap::new(),
+            out: IdMap::default(),
             done: VecDeque::new(),
             resized: None,
         }

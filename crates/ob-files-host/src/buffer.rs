@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 /// Pieces that are put side by side without an allocation.
 const PIECES_INLINE: usize = 16;
@@ -20,6 +21,8 @@ pub enum Buffer {
     Bytes(Vec<u8>),
     /// One piece.
     Boxed(Box<[u8]>),
+    /// One piece that others read too, and that no read fills.
+    Shared(Arc<Vec<u8>>),
     /// Several pieces, one after the other.
     Pieces(Vec<Vec<u8>>),
     /// Several pieces, one after the other.
@@ -79,6 +82,7 @@ macro_rules! owned {
 
 owned!(Vec<u8>, Bytes);
 owned!(Box<[u8]>, Boxed);
+owned!(Arc<Vec<u8>>, Shared);
 owned!(Vec<Vec<u8>>, Pieces);
 owned!(Vec<Box<[u8]>>, BoxedPieces);
 
@@ -108,6 +112,7 @@ impl Buffer {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Boxed(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
             _ => (0..self.pieces()).fold(0, |sum, index| self.piece(index).len().saturating_add(sum)),
         }
     }
@@ -123,7 +128,7 @@ impl Buffer {
     pub fn pieces(&self) -> usize {
         match self {
             Self::Empty => 0,
-            Self::Bytes(_) | Self::Boxed(_) => 1,
+            Self::Bytes(_) | Self::Boxed(_) | Self::Shared(_) => 1,
             Self::Pieces(pieces) => pieces.len(),
             Self::BoxedPieces(pieces) => pieces.len(),
             Self::Foreign(foreign) => foreign.pieces(),
@@ -137,6 +142,7 @@ impl Buffer {
             Self::Empty => &[],
             Self::Bytes(bytes) => bytes,
             Self::Boxed(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
             Self::Pieces(pieces) => pieces.get(index).map_or(&[], |piece| piece),
             Self::BoxedPieces(pieces) => pieces.get(index).map_or(&[], |piece| piece),
             Self::Foreign(foreign) => foreign.piece(index),
@@ -146,7 +152,7 @@ impl Buffer {
     /// One of the pieces.
     pub fn piece_mut(&mut self, index: usize) -> &mut [u8] {
         match self {
-            Self::Empty => &mut [],
+            Self::Empty | Self::Shared(_) => &mut [],
             Self::Bytes(bytes) => bytes,
             Self::Boxed(bytes) => bytes,
             Self::Pieces(pieces) => pieces.get_mut(index).map_or(&mut [], |piece| piece),
@@ -247,7 +253,8 @@ mod tests {
     #[test]
     fn any_part_is_gathered_from_any_pieces() {
         let bytes: Vec<u8> = (0..100).collect();
-        for buffer in every_kind(&bytes) {
+        let shared = Arc::new(bytes.clone()).into_buffer();
+        for buffer in every_kind(&bytes).into_iter().chain([shared]) {
             assert_eq!(buffer.len(), 100);
             for start in 0..100 {
                 for len in [0, 1, 6, 7, 8, 50, 100 - start] {
@@ -286,6 +293,15 @@ mod tests {
         assert_eq!(buffer.scatter(100, 10, |_, into| into.fill(1)), 0);
         assert_eq!(buffer.gather(6, 10, |pieces| pieces.concat()), [1, 1]);
         assert_eq!(buffer.gather(100, 10, |pieces| pieces.concat()), []);
+    }
+
+    #[test]
+    fn what_others_read_is_not_filled() {
+        let shared = Arc::new(vec![1u8; 8]);
+        let mut buffer = Arc::clone(&shared).into_buffer();
+        assert_eq!(buffer.scatter(0, 8, |_, into| into.fill(2)), 0);
+        assert_eq!(Arc::<Vec<u8>>::from_buffer(buffer).unwrap(), shared);
+        assert_eq!(*shared, [1; 8]);
     }
 
     struct Own(Vec<u8>);

@@ -330,11 +330,19 @@ pub struct GroupWriter {
 
 impl Default for GroupWriter {
     fn default() -> Self {
-        Self { bytes: vec![0; GROUP_HEADER_LEN], records: 0, previous: 0, durable: 0 }
+        Self::with_capacity(GROUP_HEADER_LEN)
     }
 }
 
 impl GroupWriter {
+    /// A group whose memory does not grow before it has so many bytes.
+    #[must_use]
+    pub fn with_capacity(len: usize) -> Self {
+        let mut bytes = Vec::with_capacity(len);
+        bytes.resize(GROUP_HEADER_LEN, 0);
+        Self { bytes, records: 0, previous: 0, durable: 0 }
+    }
+
     /// Says at which address the group before it begins.
     pub fn follow(&mut self, previous: u64) {
         self.previous = previous;

@@ -24,11 +24,9 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
     lots: Box<[Lot]>,
-    /// Top of the stack of free lots in the low half, a count of pops in the high half: without the count, a
+    /// Top of the stack of free lots in the low half, a count of pushes in the high half: without the count, a
     /// lot popped and pushed back between another thread's load and exchange would corrupt the stack.
     free: AtomicU64,
-    /// How many lots have gone back to the stack.
-    returned: AtomicU64,
     /// Whether lots go back to the stack (a pool) or are looked at by their owner (a mirror).
     pooled: bool,
 }
@@ -59,8 +57,7 @@ impl Arena {
                 top = index as u32;
             }
         }
-        let (free, returned) = (AtomicU64::new(u64::from(top)), AtomicU64::new(0));
-        Arc::new(Self { base, layout, lots, free, returned, pooled })
+        Arc::new(Self { base, layout, lots, free: AtomicU64::new(u64::from(top)), pooled })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -105,7 +102,7 @@ impl Arena {
                 return None;
             }
             let next = self.lots[top as usize].next_free.load(Ordering::Relaxed);
-            let popped = (seen >> 32).wrapping_add(1) << 32 | u64::from(next);
+            let popped = seen & !u64::from(u32::MAX) | u64::from(next);
             match self.free.compare_exchange_weak(seen, popped, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(top),
                 Err(now) => seen = now,
@@ -117,7 +114,7 @@ impl Arena {
         let mut seen = self.free.load(Ordering::Relaxed);
         loop {
             self.lots[lot as usize].next_free.store(seen as u32, Ordering::Relaxed);
-            let pushed = seen & !u64::from(u32::MAX) | u64::from(lot);
+            let pushed = (seen >> 32).wrapping_add(1) << 32 | u64::from(lot);
             match self.free.compare_exchange_weak(seen, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => seen = now,
@@ -130,14 +127,12 @@ impl Arena {
             // Whoever takes the lot next must see everything its former holders did.
             fence(Ordering::Acquire);
             self.push(lot);
-            // After the push: who sees the new count finds the lot.
-            self.returned.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// How many lots have gone back.
-    pub(crate) fn returned(&self) -> u64 {
-        self.returned.load(Ordering::Acquire)
+    /// A count of the lots that have gone back. Who sees another one than before finds the lot.
+    pub(crate) fn returned(&self) -> u32 {
+        (self.free.load(Ordering::Acquire) >> 32) as u32
     }
 }
 

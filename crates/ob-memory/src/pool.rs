@@ -44,9 +44,9 @@ impl Pool {
         (0..self.blocks).filter(|lot| !self.arena.is_idle(*lot as u32)).count()
     }
 
-    /// How many blocks have come back, ever. Who was told that there is none need not ask again before this changes: look
+    /// How many blocks have come back, in 32 bits. Who was told that there is none need not ask again before this changes: look
     /// at it first, then take. What sleeps meanwhile has to be woken by whoever gives back from another thread.
-    pub fn returned(&self) -> u64 {
+    pub fn returned(&self) -> u32 {
         self.arena.returned()
     }
 

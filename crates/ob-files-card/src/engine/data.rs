@@ -529,16 +529,16 @@ impl CardFiles {
     /// Somebody is no longer at these blocks, or in line for them. Only who is first in line for some of them can go on: to wake the
     /// others would take more time with each of them, and they could be as many as there are requests.
     fn range_is_free(&mut self, freed: (u64, u64)) {
-        let mut seen: Vec<(u64, u64)> = Vec::new();
         for lock in self.locks.iter().filter(|lock| overlaps(lock.range(), freed)) {
             let range = lock.range();
-            if !seen.iter().any(|earlier| overlaps(*earlier, range)) {
-                seen.push(range);
+            if !self.first_in_line.iter().any(|earlier| overlaps(*earlier, range)) {
+                self.first_in_line.push(range);
                 if !lock.held {
                     self.ready.push_back(lock.flight);
                 }
             }
         }
+        self.first_in_line.clear();
     }
 
     pub(super) fn direct_done(

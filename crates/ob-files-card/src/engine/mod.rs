@@ -84,6 +84,8 @@ pub struct CardFiles {
     unsaid: Unsaid,
     /// Blocks that are read, changed and written back, and the writes that wait for that: in the order in which they came.
     locks: Vec<RangeLock>,
+    /// Those of them that were found to be first in line; empty but while they are looked for.
+    first_in_line: Vec<(u64, u64)>,
     flush: Option<FlushInFlight>,
     /// The log may have more room than when somebody was told to wait for it.
     log_eased: bool,
@@ -302,6 +304,7 @@ impl CardFiles {
             unheard: VecDeque::new(),
             unsaid: Unsaid::default(),
             locks: Vec::new(),
+            first_in_line: Vec::new(),
             flush: None,
             log_eased: false,
             zeroing: 0,

@@ -365,7 +365,8 @@ impl Log {
             self.tail = self.tail.next_multiple_of(self.config.part_len);
         }
         self.enter_part(self.tail / self.config.part_len);
-        let mut writer = GroupWriter::default();
+        // All of a group that is sealed behind this: with `always` and one client, that is each of them.
+        let mut writer = GroupWriter::with_capacity(alone as usize);
         writer.follow(self.previous);
         self.open = Some(Open { writer, since: now });
         Ok(())

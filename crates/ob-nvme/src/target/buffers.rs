@@ -167,7 +167,7 @@ impl Buffers {
     /// Changes when blocks have come back, or when somebody may have more of them. The two are not the same: a block may
     /// stay with a device or a service after the answer of its command, and its memory comes back later by itself.
     pub(super) fn returned(&self) -> u64 {
-        self.pools().map(Pool::returned).sum::<u64>() + self.shares.returned()
+        self.pools().map(|pool| u64::from(pool.returned())).sum::<u64>() + self.shares.returned()
     }
 
     fn block(&self, holder: &Arc<Holder>, class: Class, pool: &Pool, len: usize) -> Option<Loan> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ob_core::{IdMap, NodeId, Token};
-use ob_files_host::{Buffer, Error, File, ForeignBuffer, Group, OwnedBuffer, Pending, SpaceInfo};
+use ob_files_host::{Completion, Error, File, Group, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 
@@ -36,6 +36,8 @@ pub(super) struct CardLog {
     /// Nothing that waits is sent: it is not known yet whose log it is.
     is_held: bool,
     done: VecDeque<LogCompletion>,
+    /// What comes out of the rings; empty but while it is looked at.
+    completions: Vec<Completion>,
     /// Parts that were made and not told of yet.
     made: Vec<(u64, NodeId)>,
     /// A question for what the device has left, and what came of the last one.
@@ -46,23 +48,6 @@ pub(super) struct CardLog {
 enum Asked {
     Create(Pending<ob_files_host::Result<File>>),
     Other(Pending<ob_files_host::Result<()>>),
-}
-
-/// Bytes that the store reads too.
-struct Shared(Arc<Vec<u8>>);
-
-impl ForeignBuffer for Shared {
-    fn pieces(&self) -> usize {
-        1
-    }
-
-    fn piece(&self, _: usize) -> &[u8] {
-        &self.0
-    }
-
-    fn piece_mut(&mut self, _: usize) -> &mut [u8] {
-        &mut []
-    }
 }
 
 impl CardLog {
@@ -76,6 +61,7 @@ impl CardLog {
             waiting: VecDeque::new(),
             is_held: false,
             done: VecDeque::new(),
+            completions: Vec::new(),
             made: Vec::new(),
             measuring: None,
             measured: None,
@@ -112,11 +98,6 @@ impl CardLog {
     /// What waits is sent.
     pub(super) fn go_on(&mut self) {
         self.is_held = false;
-    }
-
-    /// The group that operations go through, to wait for.
-    pub(super) fn group(&self) -> Option<&Group> {
-        self.group.as_ref()
     }
 
     /// The parts and their files.
@@ -181,10 +162,10 @@ impl CardLog {
             }
             LogOp::Write { part, offset, bytes, is_durable, .. } => {
                 let Some(file) = self.parts.get(part) else { return self.fail(&op, LogFailure::Device) };
-                let buffer = Buffer::Foreign(Box::new(Shared(Arc::clone(bytes))));
+                let bytes = Arc::clone(bytes);
                 let sent = match is_durable {
-                    true => file.submit_write_durable(buffer, *offset, token),
-                    false => file.submit_write(buffer, *offset, token),
+                    true => file.submit_write_durable(bytes, *offset, token),
+                    false => file.submit_write(bytes, *offset, token),
                 };
                 sent.err().map(|refused| refused.reason)
             }
@@ -203,14 +184,8 @@ impl CardLog {
 
     /// Takes what is done out of the rings; whether anything was.
     pub(super) fn poll(&mut self) -> bool {
-        let mut completions = Vec::new();
-        if let Some(group) = &self.group {
-            group.poll_into(&mut completions);
-        }
         let before = self.done.len();
-        for completion in completions {
-            self.complete(completion.tag, completion.result, completion.buffer);
-        }
+        self.take(|group, completions| group.poll_into(completions));
         for (op, asked) in std::mem::take(&mut self.asked) {
             self.look(op, asked);
         }
@@ -240,23 +215,26 @@ impl CardLog {
 
     /// Sleeps until something is done, or for so long, and takes it out of the rings.
     pub(super) fn wait(&mut self, within: Duration) {
-        let mut completions = Vec::new();
-        if let Some(group) = &self.group {
-            group.wait(within, |completion| completions.push(completion));
-        }
-        for completion in completions {
-            self.complete(completion.tag, completion.result, completion.buffer);
-        }
+        self.take(|group, completions| group.wait_into(completions, within));
         self.poll();
     }
 
-    /// Takes a completion that somebody who waited got.
-    pub(super) fn complete(&mut self, tag: u64, result: ob_files_host::Result<usize>, buffer: Buffer) {
+    /// Takes what is done out of the rings as `take` does it: at once, or asleep until there is something.
+    pub(super) fn take(&mut self, take: impl FnOnce(&Group, &mut Vec<Completion>) -> usize) {
+        let Some(group) = &self.group else { return };
+        take(group, &mut self.completions);
+        let mut completions = std::mem::take(&mut self.completions);
+        completions.drain(..).for_each(|completion| self.complete(completion));
+        self.completions = completions;
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        let Completion { tag, result, buffer } = completion;
         let Some(op) = self.out.remove(&tag) else { return };
         match (&op, result) {
             (LogOp::Write { bytes, .. }, Ok(len)) if len < bytes.len() => self.fail(&op, LogFailure::Device),
             (LogOp::Read { .. }, Ok(len)) => {
-                let mut bytes = Vec::from_buffer(buffer).unwrap_or_default();
+                let mut bytes = buffer.into_bytes();
                 bytes.truncate(len);
                 self.done.push_back(LogCompletion { token: op.token(), result: Ok(bytes) });
             }

@@ -355,18 +355,15 @@ impl<'a> Serving<'a> {
         let due = due.filter(|due| !due.is_zero() || self.stream.may_write());
         let within = due.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let (stop, takes_more) = (self.stop, self.stream.has_room());
-        let mut completions = Vec::new();
         let register = || {
             let receiver = (group.receiver.bell(), group.receiver.register_sleeper().bell);
             let sender = wants_room.then(|| (group.sender.bell(), group.sender.register_sleeper().bell));
             [Some(receiver), sender, Some((&stop.bell, stop.bell.load(Ordering::Acquire) as u32))]
         };
         let is_there = || stop.is_asked() || group.is_closed() || (takes_more && !group.receiver.is_empty());
-        let Some(files) = self.log.group() else { return };
-        files.wait_beside(within, |completion| completions.push(completion), register, is_there);
-        for completion in completions {
-            self.log.complete(completion.tag, completion.result, completion.buffer);
-        }
+        self.log.take(|files, completions| {
+            files.wait_beside(within, |completion| completions.push(completion), register, is_there)
+        });
     }
 
     /// Makes what was answered durable.
