@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn who_only_looks_does_not_wait_for_a_change() {
         let (outbox, mut inbox) = mailbox(|| ());
-        let mut post = |request| {
+        let post = |request| {
             let (answer, answered) = sync_channel(1);
             outbox.calls.send(AdminCall { message: message(request), answer }).unwrap();
             outbox.rung.store(true, Ordering::Release);
