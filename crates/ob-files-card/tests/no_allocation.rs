@@ -19,7 +19,8 @@ const BLOCK: u32 = 512;
 const SEGMENT: u64 = 4096;
 const LEN: usize = 4096;
 const TOGETHER: u64 = 8;
-const WARM: u64 = 50;
+/// A table in which ids come and go may grow once more when it has seen many.
+const WARM: u64 = 600;
 const ROUNDS: u64 = 500;
 
 fn house() -> House {

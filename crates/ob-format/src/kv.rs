@@ -491,23 +491,31 @@ impl GroupHeader {
         })
     }
 
-    /// Where the records of the group are in its bytes.
+    /// Where the records of the group are in its bytes. All of them are checked before the first is given.
     ///
     /// # Errors
     ///
     /// When one of them is not whole, or they are not as many, or as long, as the header says.
-    pub fn records(&self, group: &[u8]) -> Result<Vec<(usize, RecordPlace)>, LogError> {
+    pub fn records<'a>(
+        &self,
+        group: &'a [u8],
+    ) -> Result<impl Iterator<Item = (usize, RecordPlace)> + use<'a>, LogError> {
         let bytes = group.get(..self.used).ok_or(LogError::Missing)?;
-        let mut found = Vec::new();
-        let mut at = GROUP_HEADER_LEN;
+        let mut end = GROUP_HEADER_LEN;
         for _ in 0..self.records {
-            at = at.next_multiple_of(RECORD_ALIGNMENT);
-            let place = RecordPlace::decode(bytes.get(at..).ok_or(LogError::Missing)?)?;
-            let end = at + place.len;
-            found.push((at, place));
-            at = end;
+            let at = end.next_multiple_of(RECORD_ALIGNMENT);
+            end = at + RecordPlace::decode(bytes.get(at..).ok_or(LogError::Missing)?)?.len;
         }
-        if at == self.used { Ok(found) } else { Err(LogError::Illegal("bytes behind the last record")) }
+        if end != self.used {
+            return Err(LogError::Illegal("bytes behind the last record"));
+        }
+        let mut end = GROUP_HEADER_LEN;
+        Ok((0..self.records).map_while(move |_| {
+            let at = end.next_multiple_of(RECORD_ALIGNMENT);
+            let place = RecordPlace::trusted(bytes.get(at..)?).ok()?;
+            end = at + place.len;
+            Some((at, place))
+        }))
     }
 }
 

@@ -89,7 +89,7 @@ fn a_record_is_replaced_by_one_that_is_as_long() {
     assert!(!group.replace(4000, &record(b"other", 4)));
     let bytes = group.finish(ORIGIN, 0);
     let places = GroupHeader::decode(&bytes).unwrap().records(&bytes).unwrap();
-    let found: Vec<Record<'_>> = places.iter().map(|(at, place)| place.of(&bytes[*at..])).collect();
+    let found: Vec<Record<'_>> = places.map(|(at, place)| place.of(&bytes[at..])).collect();
     assert_eq!(found, [record(b"other", 3), record(b"behind", 2)]);
 }
 
@@ -122,7 +122,7 @@ proptest! {
         let bytes = written(&records, address);
         let header = GroupHeader::decode(&bytes).unwrap();
         prop_assert_eq!((header.origin, header.address, header.length), (ORIGIN, address, bytes.len()));
-        let places = header.records(&bytes).unwrap();
+        let places: Vec<_> = header.records(&bytes).unwrap().collect();
         prop_assert_eq!(places.len(), records.len());
         for ((at, place), (key, value, stamp, expires)) in places.iter().zip(&records) {
             let expected = Record { key, value: value.as_deref(), stamp: *stamp, expires: *expires };
@@ -145,7 +145,7 @@ proptest! {
         let at = at.index(whole.used);
         damaged[at] ^= 1 << bit;
         let read = GroupHeader::decode(&damaged).and_then(|header| header.records(&damaged));
-        let ends: Vec<usize> = whole.records(&bytes).unwrap().iter().map(|(at, place)| at + place.len).collect();
+        let ends: Vec<usize> = whole.records(&bytes).unwrap().map(|(at, place)| at + place.len).collect();
         // What lies between two records says nothing.
         let is_gap = at >= GROUP_HEADER_LEN
             && ends.iter().any(|end| (*end..end.next_multiple_of(RECORD_ALIGNMENT)).contains(&at));

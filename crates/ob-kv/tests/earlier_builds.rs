@@ -86,7 +86,7 @@ fn assert_has_every_kind<'a>(parts: impl Iterator<Item = &'a [u8]>, what: &str) 
         for at in (0..part.len()).step_by(BLOCK_LEN) {
             let Ok(group) = GroupHeader::decode(&part[at..]) else { continue };
             let records = group.records(&part[at..]).unwrap();
-            found.extend(records.iter().map(|(_, record)| match (&record.value, record.expires) {
+            found.extend(records.map(|(_, record)| match (&record.value, record.expires) {
                 (Some(_), None) => "value",
                 (Some(_), Some(_)) => "value that expires",
                 (None, _) if record.key.is_empty() => "all removed",

@@ -10,6 +10,8 @@ mod link_suite;
 mod lives;
 mod one_turn;
 mod pair;
+mod split;
+mod split_rig;
 mod strangers;
 mod transactions;
 mod transactions_rig;

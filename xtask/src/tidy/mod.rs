@@ -7,6 +7,7 @@
 //! A check is a function of a [`Snapshot`] held in memory, so that its tests can plant a violation without touching a disk.
 
 pub mod crates;
+pub mod host_memory;
 pub mod layering;
 pub mod lengths;
 pub mod links;
@@ -26,7 +27,8 @@ use crate::repository::Repository;
 use snapshot::Snapshot;
 
 /// One line of help.
-pub const ABOUT: &str = "Check the rules of the house: layering, unsafe, purity, lengths, links, words";
+pub const ABOUT: &str =
+    "Check the rules of the house: layering, unsafe, purity, host memory, lengths, links, words";
 
 /// Every check, in the order in which they run.
 pub const CHECKS: &[Check] = &[
@@ -73,6 +75,11 @@ pub const CHECKS: &[Check] = &[
         name: "pure",
         rule: "cores open no socket or file, read no clock, start no thread; drivers are listed",
         run: pure::check,
+    },
+    Check {
+        name: "host-memory",
+        rule: "what runs on the card reaches a host's memory through a `Dma` only",
+        run: host_memory::check,
     },
     Check {
         name: "homes-checked",

@@ -61,7 +61,7 @@ fn is_pure(path: &str) -> bool {
 }
 
 /// The tokens in their order, with their lines, but for what only tests see.
-fn flatten(tokens: TokenStream, words: &mut Vec<(String, usize)>) {
+pub(super) fn flatten(tokens: TokenStream, words: &mut Vec<(String, usize)>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut index = 0;
     while let Some(token) = tokens.get(index) {

@@ -107,6 +107,8 @@ struct Waits {
     log: VecDeque<FlightId>,
     bounce: VecDeque<FlightId>,
     flush: Vec<FlightId>,
+    /// Nobody: the list of the last flush, for its memory.
+    spare: Vec<FlightId>,
     /// For a file that another flight has for itself.
     file: ById<VecDeque<FlightId>>,
 }

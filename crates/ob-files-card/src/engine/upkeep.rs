@@ -35,7 +35,8 @@ impl CardFiles {
         }
         self.zero_some();
         if self.flush.is_none() && self.is_flush_due() {
-            let flights = std::mem::take(&mut self.waits.flush);
+            let spare = std::mem::take(&mut self.waits.spare);
+            let flights = std::mem::replace(&mut self.waits.flush, spare);
             let flush =
                 FlushInFlight { flights, written: self.log.written(), blank: self.space.take_blank() };
             self.flush = Some(flush);
@@ -133,7 +134,7 @@ impl CardFiles {
     }
 
     pub(super) fn flush_done(&mut self, result: Result<(), DeviceError>) {
-        let Some(flush) = self.flush.take() else { return };
+        let Some(mut flush) = self.flush.take() else { return };
         if let Err(error) = result {
             for id in flush.flights {
                 self.fail(id, FileError::Io);
@@ -146,13 +147,14 @@ impl CardFiles {
             self.space.cleaned(stretch);
         }
         self.ready.extend(self.waits.segments.drain(..));
-        for id in flush.flights {
+        for id in flush.flights.drain(..) {
             match self.flights.get(id).map(|flight| flight.stage) {
                 Some(Stage::Tidying(_)) => self.tidy_flushed(id),
                 Some(Stage::Flushing) => self.flushed(id),
                 _ => {}
             }
         }
+        self.waits.spare = flush.flights;
     }
 
     /// Writes what counts of the log's oldest section again, as much as should go into this frame.
