@@ -122,9 +122,7 @@ pub enum Why {
     #[error("the program is too complex: after {0} steps it was not done")]
     TooComplex(u64),
     /// The verifier's memory.
-    #[error(
-        "the program is too complex: on its ways more than {0} slots of the stack would have to be kept in mind"
-    )]
+    #[error("the program is too complex: more than {0} slots of the stack would have to be kept in mind")]
     TooManyWays(usize),
 }
 

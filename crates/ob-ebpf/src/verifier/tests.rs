@@ -427,5 +427,5 @@ fn what_is_kept_in_mind_is_bounded() {
     assert_eq!(checks(&deep_and_wide(20)), 0);
     assert!(matches!(why(&deep_and_wide(3900)), Why::TooManyWays(_)));
     assert_eq!(checks(&many_kinds(500)), 0);
-    assert!(matches!(why(&many_kinds(8000)), Why::TooManyWays(_)));
+    assert!(matches!(why(&many_kinds(3500)), Why::TooManyWays(_)));
 }

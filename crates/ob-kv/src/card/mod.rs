@@ -22,8 +22,8 @@ use crate::resp::{self, BULK_TAIL, Cutter, Limits, Replies, Request, Version, bu
 /// Keys that a request may name for the card to answer it: as many as the table looks up at once.
 const KEYS_MAX: usize = 64;
 
-/// Keys that a request may change for each of them to be invalidated by itself. With more the table is emptied, which takes no time; a million
-/// of keys would hold up everybody for a third of a second.
+/// Keys that a request may change for each of them to be invalidated by itself. With more the table is emptied, which takes no time; a
+/// million of keys would hold up everybody for a third of a second.
 const CHANGED_MAX: usize = 1 << 14;
 
 /// How the store's requests are split.

@@ -155,7 +155,8 @@ impl CardPrograms {
                 "this card does not serve the key-value store, whose requests programs are asked about\nhint: {fix}"
             ));
         }
-        // What an earlier life had is loaded again before anything is told or taken out. Later nobody who only asks waits for what is verified.
+        // What an earlier life had is loaded again before anything is told or taken out. Later nobody who only asks waits for what is
+        // verified.
         if !self.is_restored.load(Ordering::Acquire) {
             self.workshop.run(|| ()).map_err(|error| error.to_string())?;
         }

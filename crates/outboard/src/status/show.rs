@@ -163,8 +163,8 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
 
 fn kv_lines(kv: &KvStatus) -> String {
     format!(
-        "{} {}\n  clients    {}; so far {} accepted, {} refused, {} protocol errors, {} starved, {} closed for \
-         memory\n  \
+        "{} {}\n  clients    {}; so far {} accepted, {} refused, {} protocol errors, {} starved, {} closed \
+         for memory\n  \
          table      {} of {} entries in {}, {} tombstones\n  \
          admitted   {}; refused {} as outdated, {} for want of a place; evicted {}\n  \
          records    {} offered, {} attested, {} dropped\n  reads      {}\n  \
