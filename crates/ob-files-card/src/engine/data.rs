@@ -458,7 +458,7 @@ impl CardFiles {
     }
 
     /// Whether a write of whole blocks must wait for somebody who changes a part of one of them, or who waits for that himself and
-    /// came before it. Then it stands in line as well: whoever comes later lets it go first, however many they are.
+    /// stands in line before it. Then it stands there as well: whoever comes later lets it go first, however many they are.
     fn is_locked(&mut self, id: FlightId, range: (u64, u64)) -> bool {
         if self.locks.is_empty() {
             return false;
