@@ -73,7 +73,7 @@ fn content(producer: u32, number: u32, message_max: u32) -> Content {
         _ => random.below(u64::from(limit.min(9000)) + 1) as u32,
     };
     let with_payload = random.below(3) > 0 && len.saturating_add(align) <= message_max;
-    Content { inline, payload: with_payload.then(|| (filler(!seed, len as usize).collect(), align)) }
+    Content { inline, payload: with_payload.then(|| (filler(!seed, len as usize), align)) }
 }
 
 fn name(inline: &[u8]) -> Option<(u32, u32)> {
@@ -441,7 +441,7 @@ fn a_message_of_the_limit_fits_and_a_larger_one_never_does() {
     let limit = group.request.message_max();
     assert_eq!(limit, 2048, "half the ring");
     let too_large = Err(PushError::TooLarge { limit });
-    let inline = |len: u32| Content { inline: filler(1, len as usize).collect(), payload: None };
+    let inline = |len: u32| Content { inline: filler(1, len as usize), payload: None };
     let payload = |len: u32, align| Content { inline: vec![], payload: Some((vec![7; len as usize], align)) };
     for _ in 0..5 {
         assert_eq!(inline(limit - 8).push(&sender), Ok(()));
@@ -523,8 +523,8 @@ impl<'a> World<'a> {
 
     fn content(&mut self, inline: u16, payload: Option<(u32, u32)>) -> Content {
         self.seed += 1;
-        let payload = payload.map(|(len, shift)| (filler(!self.seed, len as usize).collect(), 1u32 << shift));
-        Content { inline: filler(self.seed, inline.into()).collect(), payload }
+        let payload = payload.map(|(len, shift)| (filler(!self.seed, len as usize), 1u32 << shift));
+        Content { inline: filler(self.seed, inline.into()), payload }
     }
 
     fn act(&mut self, action: Action) {
