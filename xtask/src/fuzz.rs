@@ -58,7 +58,8 @@ fn run_together(repository: &Repository, chosen: &[String], profile: &str, secon
 
 fn install(repository: &Repository) -> Result<()> {
     if !command::succeeds(&mut command::cargo(repository, &["fuzz", "--version"])) {
-        command::run(&mut command::cargo(repository, &["install", "cargo-fuzz", "--locked"]))?;
+        // It only starts other programs: to optimise it takes longer than it ever runs.
+        command::run(&mut command::cargo(repository, &["install", "cargo-fuzz", "--locked", "--debug"]))?;
     }
     Ok(())
 }
