@@ -1,7 +1,9 @@
 //! `cargo xtask ci`: everything CI does, in order, stopping at the first failure.
 
 use std::fmt::Write as _;
-use std::process::Output;
+use std::process::{self, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +17,8 @@ use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis,
 
 /// Everything that CI does, in order.
 ///
-/// Runs the steps one after the other, or two at a time where the first leaves processors idle, and stops at the first that fails. At the end one line a step says ok,
-/// SKIPPED (this machine lacks something, and nothing is known) or failed, with its seconds. `.ci/run` calls
+/// Runs the steps one after the other, and beside them, at the lowest priority, those that only compute; stops at the first that fails. At the end
+/// one line a step says ok, SKIPPED (this machine lacks something, and nothing is known) or failed, with its seconds. `.ci/run` calls
 /// this verb and nothing else, so a green run here is a green run there.
 #[derive(Args)]
 pub struct Arguments {
@@ -32,22 +34,22 @@ struct Step {
     name: &'static str,
     purpose: &'static str,
     run: fn(&Repository) -> Result<Outcome>,
-    /// It leaves processors idle, so the step behind it is run at the same time.
-    beside_next: bool,
+    /// It only computes, in a target folder of its own: it is run beside the others, in the time of the processors that they leave.
+    is_aside: bool,
 }
 
 impl Step {
     const fn new(name: &'static str, purpose: &'static str, run: fn(&Repository) -> Result<Outcome>) -> Self {
-        Self { name, purpose, run, beside_next: false }
+        Self { name, purpose, run, is_aside: false }
     }
 
-    const fn beside_next(mut self) -> Self {
-        self.beside_next = true;
+    const fn aside(mut self) -> Self {
+        self.is_aside = true;
         self
     }
 }
 
-// Quick and often red first. The slow ones each build in a target folder of their own.
+// Quick and often red first.
 const STEPS: &[Step] = &[
     Step::new("fmt", "rustfmt agrees with every file", format),
     Step::new("clippy", "lock files are up to date, and no lint fires, in tests and benches too", clippy),
@@ -55,7 +57,7 @@ const STEPS: &[Step] = &[
     Step::new("doc", "the documentation builds, private items too, with every link", document),
     Step::new("tidy", "layering, unsafe, lengths, links: the rules of the house", tidy::run),
     Step::new("sim", "some seeds of every scenario of the simulator", sim::run),
-    Step::new("loom", "every interleaving of the lock-free code", loom::run_with_defaults),
+    Step::new("loom", "every interleaving of the lock-free code", loom::run_with_defaults).aside(),
     Step::new("planted", "bugs put in on purpose are found", planted::run_in_ci),
     Step::new(
         "spdk",
@@ -67,11 +69,9 @@ const STEPS: &[Step] = &[
         "Redis' own programs and a Python library use the key-value store",
         redis::run_with_defaults,
     ),
-    // An emulated machine of one processor, which often waits.
-    Step::new("kernel", "an unmodified Linux kernel uses the NVMe/TCP target", kernel::run_with_defaults)
-        .beside_next(),
-    Step::new("miri", "no undefined behaviour in the homes of unsafe", miri::run),
-    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly),
+    Step::new("kernel", "an unmodified Linux kernel uses the NVMe/TCP target", kernel::run_with_defaults),
+    Step::new("miri", "no undefined behaviour in the homes of unsafe", miri::run).aside(),
+    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly).aside(),
     Step::new(
         "arm",
         "compiles for aarch64; rings and compiled programs hold there under qemu",
@@ -133,8 +133,9 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     let chosen: Vec<&Step> = STEPS.iter().filter(is_chosen).collect();
     let reports = run_steps(repository, &chosen);
     print!("\n{}", summary(&chosen, &reports));
+    let error_of = |report: Option<Report>| report?.result.err();
     if let Some((step, error)) =
-        chosen.iter().zip(reports).find_map(|(step, report)| Some((step, report.result.err()?)))
+        chosen.iter().zip(reports).find_map(|(step, report)| Some((step, error_of(report)?)))
     {
         return Err(error).with_context(|| {
             format!("step `{0}` failed; repeat with `cargo xtask ci --only {0}`", step.name)
@@ -146,45 +147,45 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
 struct Report {
     result: Result<Outcome>,
     elapsed: Duration,
-    /// What it printed, if nobody has seen it yet.
-    output: String,
 }
 
-impl Report {
-    fn failed(why: &str) -> Self {
-        Self { result: Err(anyhow!("{why}")), elapsed: Duration::ZERO, output: String::new() }
+/// A report for each step that ran. After a failure no further one is begun.
+fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Option<Report>> {
+    let (mut aside, mut ahead): (Vec<usize>, _) = (0..steps.len()).partition(|at| steps[*at].is_aside);
+    if ahead.is_empty() {
+        ahead = std::mem::take(&mut aside);
     }
-}
-
-/// One report for each step that ran: a later one than the first failure has none.
-fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Report> {
-    let mut reports = Vec::new();
-    let mut rest = steps;
-    while let Some((step, behind)) = rest.split_first() {
-        let (beside, left) = match behind.split_first() {
-            Some((next, left)) if step.beside_next => (Some(next), left),
-            _ => (None, behind),
+    let mut reports: Vec<Option<Report>> = steps.iter().map(|_| None).collect();
+    let has_failed = AtomicBool::new(false);
+    let goes_on = || !has_failed.load(Ordering::Relaxed);
+    let note = |report: &Report| has_failed.fetch_or(report.result.is_err(), Ordering::Relaxed);
+    thread::scope(|scope| {
+        let (sender, from_aside) = mpsc::channel();
+        scope.spawn(move || {
+            for at in aside.into_iter().take_while(|_| goes_on()) {
+                let done = run_aside(repository, steps[at]);
+                note(&done.0);
+                // It is taken for as long as this thread runs.
+                let _ = sender.send((at, done));
+            }
+        });
+        let show = |at: usize, (report, output): (Report, String)| {
+            let (name, number, count) = (steps[at].name, at + 1, steps.len());
+            println!("\n==== {name} ({number} of {count}), beside the others ====\n{output}");
+            Some(report)
         };
-        let first = reports.len() + 1;
-        let both = match beside {
-            None => vec![run_step(repository, step, first, steps.len())],
-            Some(next) => thread::scope(|scope| {
-                let aside = scope.spawn(|| run_aside(repository, step));
-                let next = run_step(repository, next, first + 1, steps.len());
-                println!("\n==== {} ({first} of {}), beside it ====", step.name, steps.len());
-                let aside =
-                    aside.join().unwrap_or_else(|_| Report::failed("the thread that waits for it panicked"));
-                print!("{}", aside.output);
-                vec![aside, next]
-            }),
-        };
-        let has_failed = both.iter().any(|report| report.result.is_err());
-        reports.extend(both);
-        if has_failed {
-            break;
+        for at in ahead.into_iter().take_while(|_| goes_on()) {
+            let report = run_step(repository, steps[at], at + 1, steps.len());
+            note(&report);
+            reports[at] = Some(report);
+            for (at, done) in from_aside.try_iter() {
+                reports[at] = show(at, done);
+            }
         }
-        rest = left;
-    }
+        for (at, done) in from_aside {
+            reports[at] = show(at, done);
+        }
+    });
     reports
 }
 
@@ -194,20 +195,19 @@ fn run_step(repository: &Repository, step: &Step, number: usize, count: usize) -
     let result = (step.run)(repository);
     let elapsed = start.elapsed();
     println!("==== {}: {} after {:.1} s ====", step.name, verdict(&result), elapsed.as_secs_f64());
-    Report { result, elapsed, output: String::new() }
+    Report { result, elapsed }
 }
 
-// Whatever is at its path by now: a step may have built xtask anew, with other features.
-const THIS_PROGRAM: &str = "/proc/self/exe";
-
-/// Runs a step as a program of its own, so that what it prints can be kept until it is its turn.
-fn run_aside(repository: &Repository, step: &Step) -> Report {
+/// Runs a step as a program of its own, which has what the others leave of the processors; what it prints is kept.
+fn run_aside(repository: &Repository, step: &Step) -> (Report, String) {
     let start = Instant::now();
-    let run = || -> Result<Output> {
-        command::capture(&mut command::program(repository, THIS_PROGRAM, &["ci", "--only", step.name]))
-    };
+    // What runs now, whatever is at its path by then: a step may have built xtask anew, with other features.
+    let this_program = format!("/proc/{}/exe", process::id());
+    let arguments = ["-n", "19", &this_program, "ci", "--only", step.name];
+    let run =
+        || -> Result<Output> { command::capture(&mut command::program(repository, "nice", &arguments)) };
     match run() {
-        Err(error) => Report { elapsed: start.elapsed(), ..Report::failed(&error.to_string()) },
+        Err(error) => (Report { result: Err(error), elapsed: start.elapsed() }, String::new()),
         Ok(output) => {
             let text = [output.stderr, output.stdout].concat();
             let text = String::from_utf8_lossy(&text).into_owned();
@@ -216,7 +216,7 @@ fn run_aside(repository: &Repository, step: &Step) -> Report {
                 (true, Some(reason)) => Ok(Outcome::Skipped(reason.to_owned())),
                 (true, None) => Ok(Outcome::Done),
             };
-            Report { result, elapsed: start.elapsed(), output: text }
+            (Report { result, elapsed: start.elapsed() }, text)
         }
     }
 }
@@ -241,11 +241,11 @@ fn verdict(result: &Result<Outcome>) -> &'static str {
     }
 }
 
-fn summary(steps: &[&Step], reports: &[Report]) -> String {
+fn summary(steps: &[&Step], reports: &[Option<Report>]) -> String {
     let mut text = String::new();
-    for (index, step) in steps.iter().enumerate() {
+    for (step, report) in steps.iter().zip(reports) {
         // Writing to a string cannot fail.
-        let _ = match reports.get(index) {
+        let _ = match report {
             None => writeln!(text, "{} not run", line_of(step)),
             Some(report) => {
                 let reason = match &report.result {
@@ -274,7 +274,7 @@ mod tests {
     fn the_first_failure_stops_the_run_and_the_summary_tells_all() {
         let steps = [&PASS, &SKIP, &FAIL, &PASS];
         let reports = run_steps(&Repository::here().unwrap(), &steps);
-        assert_eq!(reports.len(), 3, "the step after the failure must not run");
+        assert!(reports[3].is_none(), "the step after the failure must not run");
         let summary = summary(&steps, &reports);
         let lines: Vec<&str> = summary.lines().collect();
         assert!(lines[0].starts_with("ci: pass     ok"), "{summary}");
