@@ -57,7 +57,7 @@ const STEPS: &[Step] = &[
     Step::new("doc", "the documentation builds, private items too, with every link", document),
     Step::new("tidy", "layering, unsafe, lengths, links: the rules of the house", tidy::run),
     Step::new("sim", "some seeds of every scenario of the simulator", sim::run),
-    Step::new("loom", "every interleaving of the lock-free code", loom::run_with_defaults).aside(),
+    Step::new("loom", "every interleaving of rings and table", loom::run_with_defaults).aside(),
     Step::new("planted", "bugs put in on purpose are found", planted::run_in_ci),
     Step::new(
         "spdk",
@@ -70,7 +70,7 @@ const STEPS: &[Step] = &[
         redis::run_with_defaults,
     ),
     Step::new("kernel", "an unmodified Linux kernel uses the NVMe/TCP target", kernel::run_with_defaults),
-    Step::new("miri", "no undefined behaviour in the homes of unsafe", miri::run).aside(),
+    Step::new("miri", "no undefined behaviour in ob-memory, ob-ring and ob-table", miri::run).aside(),
     Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly).aside(),
     Step::new(
         "arm",

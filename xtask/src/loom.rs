@@ -1,4 +1,4 @@
-//! `cargo xtask loom`: the lock-free code under every interleaving that loom can find.
+//! `cargo xtask loom`: rings and table under every interleaving that loom can find.
 
 use std::env;
 use std::process::Command;
@@ -21,7 +21,7 @@ pub const PREEMPTIONS_VARIABLE: &str = "LOOM_MAX_PREEMPTIONS";
 /// Test targets that hold loom models, each with its package.
 pub const TESTS: &[(&str, &str)] = &[("ob-ring", "loom"), ("ob-table", "loom")];
 
-/// Run the loom models: the lock-free code under every interleaving.
+/// Run the loom models: rings and table under every interleaving.
 ///
 /// Builds with `--cfg loom`, in a target folder of its own, and runs the test targets that hold loom models.
 /// The bound on preemptions makes it end; raise it for a longer campaign: `cargo xtask loom --preemptions 5`.

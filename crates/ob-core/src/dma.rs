@@ -235,8 +235,8 @@ pub struct Bell {
 /// Wakes sleepers on the host.
 ///
 /// Ringing never blocks the card, whatever state the host is in, and takes effect after every write submitted to
-/// the bell's own region before it. (The other direction, a host that wakes the card, reaches the card as an
-/// event of its reactor.)
+/// the bell's own region before it. (The other direction, a host that wakes the card, is `ob_ring::CardBell`, and
+/// reaches the card as an event of its reactor.)
 pub trait Doorbell {
     /// Rings a bell.
     fn ring(&mut self, bell: Bell) -> Result<(), DmaError>;

@@ -1,4 +1,5 @@
-//! Who uses the card's files from within the card: the namespaces that lie on some of them.
+//! Who uses the card's files from within the card: namespaces that lie on some of them, and the engine that reads the key-value
+//! store's log.
 //!
 //! ```text
 //!   LocalFiles ── requests ──▶ Hub ──▶ FilesService ──▶ CardFiles

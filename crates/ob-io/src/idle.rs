@@ -7,7 +7,7 @@
 //!   └─────────────────┴──────────────── doorbell, timer, completion ───────┘
 //! ```
 //!
-//! DESIGN, invariant 6: no core burns when idle. Only an *event* starts the spin time: an operation in flight
+//! No core burns when idle (invariant 6). Only an *event* starts the spin time: an operation in flight
 //! does not, so a slow device costs no processor time.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The link: what joins one card and one host.
+//! The link: what joins a card and its hosts.
 //!
 //! ```text
 //!    host process                                                            card process
@@ -20,9 +20,10 @@
 //! transfers over frames ([`FrameDma`]). The drivers around them, [`CardLink`] and [`HostLink`], own the sockets.
 //! A DPU's own engines go behind [`CardDma`]: see `docs/porting.md`.
 //!
-//! Nothing that a host process does can stop the card: sockets are used with per-call non-blocking flags, so that
-//! shared descriptor flags do not matter; regions cannot shrink; the death of the process is seen by its process
-//! descriptor, even if children hold its sockets open.
+//! Nothing that a host process does can stop the card, with two exceptions (`docs/wire/link.md`, "What a host process can
+//! do"): sockets are used with per-call non-blocking flags, so that shared descriptor flags do not matter; regions cannot
+//! shrink; the death of the process is seen even if children hold its sockets open, on one machine by its process
+//! descriptor, on `tcp` because it does not answer.
 
 mod attachment;
 mod card_dma;

@@ -1,7 +1,7 @@
 //! What a service tells the card about its requests: the functions of DDS Table 1, and what correctness needs beyond them.
 //!
 //! Each function gets bytes and small values, and gives lists back; none keeps a reference, and none has a state but the
-//! cutter's. So a verified program can stand in for any of them.
+//! cutter's. So a verified program can stand in for the four of DDS, and for [`Application::check`].
 
 use std::ops::{Range, RangeInclusive};
 

@@ -1,4 +1,5 @@
-//! The engine: a ring of contexts, each a request that the card answers (DDS §6.2).
+//! The engine: a table of contexts, each a request that the card answers. (DDS §6.2 has a ring of them and answers in its order;
+//! here the director puts replies in order, and a slow read holds nobody else's context.)
 //!
 //! ```text
 //!   start ──▶ lookup ──▶ function ──┬─ no read ──────────────────────────────▶ Ready ──▶ take_reply

@@ -1,4 +1,4 @@
-//! Messages as the card holds them: a copy of its own, checked once.
+//! Messages as the card holds them: a copy of its own, checked when it was fetched, and taken apart by the function that checked it.
 
 use ob_memory::Slice;
 use ob_wire_link::ring::{HEADER_LEN, Header, MessageError, PAYLOAD_HEADER_LEN, PayloadWord};

@@ -8,7 +8,7 @@ use ob_wire_link::ring::{RingSpec, control};
 
 use crate::plant::{self, Bug};
 
-/// Wakes the sleeping card; the link knows how.
+/// The card's doorbell: wakes the sleeping card; the link knows how. (The other direction is [`ob_core::Doorbell`].)
 pub trait CardBell: Send + Sync {
     /// Rings. Must not block; ringing once too often does no harm.
     fn ring(&self);

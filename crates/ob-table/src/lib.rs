@@ -3,7 +3,7 @@
 //! ```text
 //!   director ── invalidate(key, stamp) ─────┐          before a request that may change the key goes to the host
 //!                                           ▼
-//!   file service ── admit(key, item, stamp) ▶ Table ──▶ lookup(key) ──▶ Hit { item, stamp }    offload engine
+//!   engine ──────── admit(key, item, stamp) ▶ Table ──▶ lookup(key) ──▶ Hit { item, stamp }    offload engine
 //!   (TableWriter, one thread)               ▲                           or None: ask the host
 //!                                           └ any number of readers and invalidators, who never wait
 //! ```

@@ -6,7 +6,7 @@
 //!   outboard files ── files ── ob_files_host::Session ── rings ──▶ the card's FilesService
 //!   outboard nvme ─── initiator ── ob_nvme::initiator ── TCP ──▶ the card's NvmeService, or any target
 //!   outboard bpf ──── bpf ──── ob_ebpf: verify, run, disassemble, without a card
-//!   outboard offload ─ programs ── control socket ──▶ the card's programs::Workshop
+//!   outboard offload ─ programs ── control socket ──▶ the card's programs::CardPrograms
 //!   outboard config ── config ── what is set, and what is wrong with it
 //!   outboard bench ── bench ── Report (table, JSON, SVG)
 //!   outboard sim ──── sim ──── scenarios, seed by seed

@@ -13,7 +13,20 @@ use super::snapshot::Snapshot;
 /// Blocks of crates that are pure.
 const PURE: &[&str] = &["words and bytes", "services"];
 
-/// Crates and files in them that are not, each with the reason.
+/// Cores among the mechanisms, whose other crates and files are drivers.
+const CORES: &[&str] = &[
+    "crates/ob-ring/src/",
+    "crates/ob-table/src/",
+    "crates/ob-link/src/attachment.rs",
+    "crates/ob-link/src/card_dma.rs",
+    "crates/ob-link/src/frame_dma.rs",
+    "crates/ob-link/src/group.rs",
+    "crates/ob-link/src/host_core.rs",
+    "crates/ob-link/src/model.rs",
+    "crates/ob-link/src/sequencer.rs",
+];
+
+/// Crates and files of pure blocks that are not, each with the reason.
 const DRIVERS: &[(&str, &str)] = &[
     ("crates/ob-files-host/", "it is what an application links, so it brings its driver along"),
     ("crates/liboutboard/", "it is the same library for programs in C"),
@@ -56,8 +69,9 @@ fn is_pure(path: &str) -> bool {
         .iter()
         .filter(|block| PURE.contains(&block.name))
         .any(|block| block.crates.iter().any(|name| path.starts_with(&format!("crates/{name}/src/"))));
+    let is_core = in_pure || CORES.iter().any(|core| path.starts_with(core));
     let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
-    in_pure && !is_test && !DRIVERS.iter().any(|(driver, _)| path.starts_with(driver))
+    is_core && !is_test && !DRIVERS.iter().any(|(driver, _)| path.starts_with(driver))
 }
 
 /// The tokens in their order, with their lines, but for what only tests see.
@@ -135,6 +149,7 @@ fn group_at(words: &[(String, usize)], start: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::Repository;
 
     fn found(path: &str, text: &str) -> Vec<Option<usize>> {
         check(&Snapshot::of(&[(path, text)])).iter().map(|found| found.line).collect()
@@ -156,6 +171,15 @@ mod tests {
         ] {
             assert_eq!(found("crates/ob-kv/src/store/log.rs", text).len(), 1, "{text}");
             assert_eq!(found("crates/ob-format/src/kv.rs", text).len(), 1, "{text}");
+            assert_eq!(found("crates/ob-link/src/host_core.rs", text).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn cores_are_where_they_are_looked_for() {
+        let root = Repository::here().unwrap().root().to_owned();
+        for core in CORES {
+            assert!(root.join(core).exists(), "{core}");
         }
     }
 
@@ -164,6 +188,7 @@ mod tests {
         let clock = "fn f() { let now = std::time::Instant::now(); std::fs::read(\"a\"); }";
         for path in [
             "crates/ob-io/src/clock.rs",
+            "crates/ob-link/src/host_link.rs",
             "crates/ob-kv/tests/model.rs",
             "crates/ob-kv/src/store/tests.rs",
             "crates/ob-kv/src/host/tests/more.rs",

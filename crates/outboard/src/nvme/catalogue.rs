@@ -1,6 +1,6 @@
 //! What the card has to know of its namespaces in its next life: their ids, and reservations that are to last.
 //!
-//! One small file, replaced as a whole: written beside itself, made durable, renamed.
+//! One small file, replaced as a whole: written beside itself, made durable, renamed. Its fields are in `docs/format/nvme.md`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -363,6 +363,45 @@ mod tests {
 
     const ONE: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 1 };
     const TWO: NamespacePlace = NamespacePlace { subsystem: 0, nsid: 2 };
+    const DOCUMENT: &str = include_str!("../../../../docs/format/nvme.md");
+
+    /// The fields that each table of the document lists, in its order.
+    fn documented() -> Vec<Vec<&'static str>> {
+        let mut tables = Vec::new();
+        for cells in DOCUMENT.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>()) {
+            match cells[..] {
+                ["", "field", "type", ..] => tables.push(Vec::new()),
+                ["", field, ..] if field.starts_with('`') => {
+                    let table: &mut Vec<_> = tables.last_mut().unwrap();
+                    table.push(field.trim_matches('`'));
+                }
+                _ => {}
+            }
+        }
+        tables
+    }
+
+    #[test]
+    fn the_document_names_every_field() {
+        let text = || Some("text".to_owned());
+        let row = Row {
+            nsid: 1,
+            uuid: "text".to_owned(),
+            device: Some(PathBuf::from("text")),
+            lies_on: text(),
+            size: Some(1),
+            block_len: Some(1),
+            removed: true,
+            reservations: text(),
+        };
+        let subsystem = SubsystemRow { nqn: text(), serial: "text".to_owned(), namespaces: vec![row] };
+        let contents = Contents { version: VERSION, subsystems: vec![subsystem] };
+        // In the order in which they are written.
+        let json = serde_json::to_string_pretty(&contents).unwrap();
+        let fields: Vec<&str> = json.lines().filter_map(|line| line.split('"').nth(1)).collect();
+        assert_eq!(documented().concat(), fields);
+        assert!(DOCUMENT.contains(&format!("version {VERSION}: the file")));
+    }
 
     fn nqn(name: &str) -> Nqn {
         Nqn::new(&format!("nqn.2026-01.example:{name}")).unwrap()
