@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ob_core::{AttachmentId, Device, DeviceOp, Instant, Token};
 use ob_io::MemoryDevice;
 use ob_link::{CardService, GroupKey, GroupSizes};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Slice, Source};
 use ob_ring::{
     Batch, Bulk, BulkDone, BulkRefusal, CardSender, HostAreas, HostReceiver, HostSender, Outgoing,
 };
@@ -209,7 +209,7 @@ impl Splitter {
                 }
                 Step::Write { device, offset } => {
                     flight.is_on_device = true;
-                    let op = DeviceOp::Write { offset, from: payload, durable: false };
+                    let op = DeviceOp::Write { offset, from: payload.into(), durable: false };
                     // There is room for more operations than payloads.
                     return self.devices[device as usize].submit(Token(handle), op).unwrap();
                 }
@@ -240,7 +240,7 @@ impl Splitter {
                 let handle = completion.token.0;
                 let DeviceOp::Write { from, .. } = completion.op else { panic!("only writes are asked for") };
                 let Some(flight) = self.flights.get_mut(&handle) else { continue };
-                (flight.payload, flight.is_on_device) = (Some(from), false);
+                (flight.payload, flight.is_on_device) = (from.into_slice(), false);
                 match completion.result {
                     Ok(()) if self.key.is_some() => self.go_on(handle),
                     _ => self.finish(handle, false),
@@ -263,8 +263,10 @@ impl Splitter {
             let Some(flight) = self.flights.get_mut(&handle) else { continue };
             let Some(mut from) = flight.payload.take() else { continue };
             flight.rest = Some(from.split_off(SHOWN.min(from.len())));
-            if let Err(refused) = responses.transfer(handle, Bulk::Write { from, at }) {
-                let Bulk::Write { from, .. } = refused.bulk else { panic!("nothing is read here") };
+            if let Err(refused) = responses.transfer(handle, Bulk::Write { from: from.into(), at }) {
+                let Bulk::Write { from: Source::Owned(from), .. } = refused.bulk else {
+                    panic!("not as given")
+                };
                 flight.put_back(from);
                 match refused.reason {
                     BulkRefusal::Full | BulkRefusal::Overlapping => {
@@ -310,7 +312,7 @@ impl CardService for Splitter {
     }
 
     fn transferred(&mut self, _: GroupKey, done: BulkDone, responses: &mut CardSender) {
-        let Bulk::Write { from, .. } = done.bulk else { panic!("nothing is read here") };
+        let Bulk::Write { from: Source::Owned(from), .. } = done.bulk else { panic!("not as given") };
         if let Some(flight) = self.flights.get_mut(&done.tag) {
             flight.put_back(from);
             match done.result {
