@@ -1,6 +1,6 @@
 //! Block devices.
 
-use ob_memory::Slice;
+use ob_memory::{Slice, Source};
 
 use crate::{Instant, Refused, Token};
 
@@ -18,8 +18,8 @@ pub enum DeviceOp {
     Write {
         /// Byte offset on the device.
         offset: u64,
-        /// The bytes.
-        from: Slice,
+        /// The bytes, which others may read meanwhile if they are shared.
+        from: Source,
         /// Complete only when the bytes are durable.
         durable: bool,
     },

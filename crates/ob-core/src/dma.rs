@@ -1,6 +1,6 @@
 //! Transfers across the link, and the bell that wakes the other half.
 
-use ob_memory::Slice;
+use ob_memory::{Slice, Source};
 
 use crate::{Instant, Refused, RegionId, Token};
 
@@ -28,8 +28,8 @@ pub enum DmaOp {
     },
     /// Card memory to host memory.
     Write {
-        /// The bytes.
-        from: Slice,
+        /// The bytes, which others may read meanwhile if they are shared.
+        from: Source,
         /// Where they go.
         to: DmaAddress,
     },

@@ -75,5 +75,5 @@ pub(crate) fn write_block(drive: &mut dyn Drive, offset: u64, bytes: &[u8]) -> R
     let mut from = whole.split_to(block_len);
     from.fill(0);
     from[..bytes.len()].copy_from_slice(bytes);
-    perform(drive, DeviceOp::Write { offset, from, durable: true }).map(|_| ())
+    perform(drive, DeviceOp::Write { offset, from: from.into(), durable: true }).map(|_| ())
 }

@@ -305,7 +305,8 @@ impl<D: Device> FilesService<D> {
                         if let Some(observer) = &mut self.observer {
                             observer.write_taken(header.node, header.offset, &from);
                         }
-                        let op = Op::Write { file: header.node, offset: header.offset, from, durable };
+                        let (file, offset) = (header.node, header.offset);
+                        let op = Op::Write { file, offset, from: from.into(), durable };
                         self.submit(key, header.id, None, op);
                     }
                     None => self.refuse(key, header.id, FileError::Invalid),

@@ -111,7 +111,7 @@ impl FileVolume {
                 (DeviceOp::Read { offset, into: empty }, Op::Read { file, offset, len, into })
             }
             DeviceOp::Write { offset, mut from, durable } => {
-                let empty = from.split_off(from.len());
+                let empty = from.split_to(0);
                 let op = Op::Write { file, offset, from, durable };
                 (DeviceOp::Write { offset, from: empty, durable }, op)
             }

@@ -110,7 +110,7 @@ fn a_volume_allocates_nothing() {
     for round in 0..WARM + ROUNDS {
         let before = allocations();
         for number in 0..at_once {
-            let (offset, from) = (number * LEN as u64, pool.take().unwrap());
+            let (offset, from) = (number * LEN as u64, pool.take().unwrap().into());
             volume.submit(Token(number), DeviceOp::Write { offset, from, durable: false }).unwrap();
         }
         let mut answers = 0;

@@ -199,6 +199,42 @@ fn what_was_flushed_or_written_durably_survives_a_loss_of_power() {
 }
 
 #[test]
+fn volumes_write_one_payload_at_once_and_nothing_changes_it() {
+    let mut house = house_on(device());
+    let paths: [&[u8]; 2] = [b"a", b"b"];
+    let mut volumes = paths.map(|path| open(&mut house, path, Some(8 * SEGMENT)).unwrap());
+    let bytes = pattern(1, 0, 3 * SEGMENT as usize);
+    // From where it lies; and copied, where a device cannot take it from there.
+    for (skew, offset, taken) in [(0, 512, 2 * bytes.len()), (4, 4 * SEGMENT, 0)] {
+        let mut payload = slice(bytes.len(), skew);
+        payload.copy_from_slice(&bytes);
+        let payload = payload.share();
+        let is_data = |op: &DeviceOp| matches!(op, DeviceOp::Write { offset, .. } if *offset >= 384 << 10);
+        house.service.device().holds = Some(Box::new(is_data));
+        for volume in &mut volumes {
+            let op = DeviceOp::Write { offset, from: payload.clone().into(), durable: false };
+            volume.submit(Token(77), op).unwrap();
+        }
+        house.settle();
+        let under_way = house.service.device().queued().filter_map(|op| match op {
+            DeviceOp::Write { from, .. } if payload.as_ptr_range().contains(&from.as_ptr()) => {
+                Some(from.len())
+            }
+            _ => None,
+        });
+        assert_eq!(under_way.sum::<usize>(), taken);
+        assert!(volumes.iter_mut().all(|volume| volume.poll().is_none()));
+        house.service.device().holds = None;
+        for volume in &mut volumes {
+            house.settle();
+            assert_eq!(volume.poll().unwrap().result, Ok(()));
+            assert!(read(&mut house, volume, offset, bytes.len()) == bytes);
+        }
+        assert!(payload[..] == bytes);
+    }
+}
+
+#[test]
 fn a_full_device_is_told_and_loses_nothing() {
     let mut house = house_on(device());
     let mut volume = open(&mut house, b"a", Some(2 * SEGMENTS * SEGMENT)).unwrap();
@@ -245,7 +281,7 @@ fn sizes_change_and_nothing_beyond_the_end_can_be_reached() {
     write(&mut house, &mut volume, 0, &bytes).unwrap();
     volume.begin_resize(SEGMENT + 512);
     assert_eq!(volume.info().capacity, SEGMENT + 512, "at once, if it becomes smaller");
-    let late = DeviceOp::Write { offset: 2 * SEGMENT, from: slice(512, 0), durable: false };
+    let late = DeviceOp::Write { offset: 2 * SEGMENT, from: slice(512, 0).into(), durable: false };
     assert_eq!(run(&mut house, &mut volume, late).result, Err(DeviceError::OutOfRange));
     assert_eq!(resized(&mut house, &mut volume), Ok(()));
     assert_eq!(free_segments(&house), SEGMENTS - 2);

@@ -38,7 +38,8 @@ fn live_and_be_killed(path: &Path) -> ! {
         while let Some(mut from) = pool.take() {
             from.fill(0xEE);
             let offset = (next % BLOCKS * BLOCK) as u64;
-            if device.submit(Token(next as u64), DeviceOp::Write { offset, from, durable: false }).is_err() {
+            let op = DeviceOp::Write { offset, from: from.into(), durable: false };
+            if device.submit(Token(next as u64), op).is_err() {
                 break;
             }
             next += 1;
@@ -110,7 +111,7 @@ fn writes_of_a_killed_process_never_land_on_those_of_the_next() {
             let mut from = pool.take().unwrap();
             from.fill(round);
             let offset = (block * BLOCK) as u64;
-            run(&mut reactor, &mut device, DeviceOp::Write { offset, from, durable: false });
+            run(&mut reactor, &mut device, DeviceOp::Write { offset, from: from.into(), durable: false });
         }
         check(&mut reactor, &mut device, &pool, round);
         child.0.wait().unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, RefusedReason, Token};
 use ob_io::{Config, Event, FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space, Wait, WatchId};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Slice, Source};
 
 const LEN: u64 = 1 << 20;
 
@@ -83,7 +83,9 @@ fn random_operations(reactor: &mut Reactor, mut device: FileDevice, seed: u64) -
                 0..4 => {
                     slice.fill(random.below(256) as u8);
                     model[range].copy_from_slice(&slice);
-                    DeviceOp::Write { offset, from: slice, durable: random.below(8) == 0 }
+                    // What is shared is written as what has one owner is.
+                    let from = if random.below(4) == 0 { slice.share().into() } else { slice.into() };
+                    DeviceOp::Write { offset, from, durable: random.below(8) == 0 }
                 }
                 4 => {
                     model[range].fill(0);
@@ -210,7 +212,8 @@ fn illegal_operations_complete_with_the_reason() {
     let mut odd = pool.take().unwrap();
     drop(odd.split_to(1));
     drop(odd.split_off(4096));
-    let outcome = run(&mut reactor, &mut device, DeviceOp::Write { offset: 0, from: odd, durable: false });
+    let write = DeviceOp::Write { offset: 0, from: odd.into(), durable: false };
+    let outcome = run(&mut reactor, &mut device, write);
     assert_eq!(outcome.result, Err(DeviceError::Misaligned), "an address that direct I/O cannot take");
     for (offset, error) in [(1, DeviceError::Misaligned), (LEN, DeviceError::OutOfRange)] {
         let op = DeviceOp::Read { offset, into: pool.take().unwrap() };
@@ -313,7 +316,7 @@ fn a_large_transfer_and_a_small_one_share_the_ring_with_events() {
     }
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let watch = handle.watch(&ours, ob_io::Interest::Readable).unwrap();
-    device.submit(Token(1), DeviceOp::Write { offset: 0, from, durable: true }).unwrap();
+    device.submit(Token(1), DeviceOp::Write { offset: 0, from: from.into(), durable: true }).unwrap();
     drop(theirs);
     let mut events = Vec::new();
     let told = |events: &[Event], wanted: WatchId| {
@@ -327,4 +330,35 @@ fn a_large_transfer_and_a_small_one_share_the_ring_with_events() {
     assert!(
         read.chunks(4096).enumerate().all(|(index, block)| block.iter().all(|byte| *byte == index as u8))
     );
+}
+
+#[test]
+fn one_payload_is_written_to_two_devices_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut reactor = reactor(true);
+    let handle = reactor.handle();
+    let mut devices = ["one", "two"].map(|name| create(&handle, &directory.path().join(name)));
+    let pool = Pool::new(LEN as usize, 2);
+    handle.register_arena(pool.arena()).unwrap();
+    let mut payload = pool.take().unwrap();
+    for (index, byte) in payload.iter_mut().enumerate() {
+        *byte = (index / 4096) as u8;
+    }
+    let payload = payload.share();
+    for device in &mut devices {
+        let op = DeviceOp::Write { offset: 0, from: payload.clone().into(), durable: true };
+        device.submit(Token(1), op).unwrap();
+    }
+    assert_eq!(handle.operations_in_flight(), 2, "neither waits for the other");
+    for device in &mut devices {
+        let completion = complete(&mut reactor, device);
+        completion.result.unwrap();
+        let DeviceOp::Write { from: Source::Shared(from), .. } = completion.op else {
+            panic!("not as given")
+        };
+        assert_eq!(from.as_ptr(), payload.as_ptr());
+        assert!(read(&mut reactor, device, 0, pool.take().unwrap())[..] == payload[..]);
+    }
+    drop(payload);
+    assert_eq!(pool.blocks_out(), 0);
 }

@@ -31,7 +31,8 @@ fn a_running_reactor_allocates_nothing() {
             let slice = pool.take().unwrap();
             let offset = token * 4096;
             let op = if (round + token) % 2 == 0 {
-                DeviceOp::Write { offset, from: slice, durable: false }
+                let from = if token % 4 == 0 { slice.share().into() } else { slice.into() };
+                DeviceOp::Write { offset, from, durable: false }
             } else {
                 DeviceOp::Read { offset, into: slice }
             };

@@ -73,7 +73,7 @@ fn writes_keep_their_order_and_fenced_reads_stay_behind_them() {
     let (mut dma, _region, clock) = model();
     let mut big = Pool::new(2 << 20, 1).take().unwrap();
     big.fill(1);
-    dma.submit(Token(0), DmaOp::Write { from: big, to: HERE }).unwrap();
+    dma.submit(Token(0), DmaOp::Write { from: big.into(), to: HERE }).unwrap();
     dma.submit(Token(1), DmaOp::WriteWord { to: HERE, value: 9 }).unwrap();
     dma.submit(Token(2), DmaOp::read_words(HERE, 8, 1, true)).unwrap();
     clock.0.set(1_000_000_000);
@@ -87,7 +87,7 @@ fn what_is_slow_in_one_region_holds_up_nobody_in_another() {
     // So much load that a write's latency is far above that of an idle link.
     let pool = Pool::new(2 << 20, 4);
     for token in 0..4 {
-        dma.submit(Token(token), DmaOp::Write { from: pool.take().unwrap(), to: HERE }).unwrap();
+        dma.submit(Token(token), DmaOp::Write { from: pool.take().unwrap().into(), to: HERE }).unwrap();
     }
     let settled = dma.settled_at(HERE.region);
     assert_eq!(dma.settled_at(ELSEWHERE.region), Instant::default());

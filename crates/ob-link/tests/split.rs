@@ -18,7 +18,9 @@ use ob_io::{Config, Reactor};
 use ob_link::{CardLink, CardLoop, CardService, Endpoint, HostLink, LinkKind, Listen};
 use ob_ring::Outgoing;
 use pair::{KINDS, Pair};
-use split_rig::{BLOCK, ClientMessage, PAYLOAD_MAX, PAYLOADS, Planner, SHOWN, SIZES, SPLITS, Splitter, Step};
+use split_rig::{
+    BLOCK, ClientMessage, PAYLOAD_MAX, PAYLOADS, Planner, SHOWN, SIZES, SPLITS, STEPS_MAX, Splitter, Step,
+};
 
 /// More than the card has memory for at once, from the shortest to the longest.
 fn messages() -> Vec<ClientMessage> {
@@ -79,7 +81,7 @@ fn headers_cross_the_link_and_payloads_do_not() {
 }
 
 #[test]
-fn the_steps_of_a_plan_follow_each_other_on_the_same_bytes() {
+fn the_steps_of_a_plan_are_begun_in_order_on_the_same_bytes() {
     let messages = messages();
     let mut pair = Pair::new(LinkKind::Shm, Splitter::new(&messages));
     let planner = play(&mut pair, |_| {});
@@ -88,20 +90,47 @@ fn the_steps_of_a_plan_follow_each_other_on_the_same_bytes() {
         let (steps, places): (Vec<Step>, Vec<usize>) =
             of_message.map(|(_, step, address)| (*step, *address)).unzip();
         let offset = planner.placed[&message.id];
-        let mut expected = vec![Step::Check { sum: message.sum }, Step::Write { device: 0, offset }];
+        let mut expected = vec![Step::Check { sum: message.sum }];
+        expected.extend([0, 1].map(|device| Step::Write { device, offset }));
+        if message.id.is_multiple_of(3) {
+            assert!(matches!(steps[3], Step::Show { .. }));
+            expected.push(steps[3]);
+        }
         if !message.id.is_multiple_of(11) {
-            expected.push(Step::Write { device: 1, offset });
-            if message.id.is_multiple_of(3) {
-                assert!(matches!(steps[3], Step::Show { .. }));
-                expected.push(steps[3]);
-            }
             expected.push(Step::Answer);
         }
-        assert_eq!(steps, expected, "nothing follows a step that failed");
+        assert_eq!(steps, expected, "a step that fails keeps the answer back");
         assert!(places.iter().all(|place| *place == places[0]), "the payload stays where it was received");
     }
     let begun: Vec<u64> = pair.service.begun.iter().map(|(id, ..)| *id).collect();
     assert!(!begun.is_sorted(), "plans are under way beside each other");
+}
+
+#[test]
+fn one_payload_is_written_to_both_devices_and_shown_to_the_host_at_once() {
+    // As many as the card has memory for.
+    let messages = messages()[1..=PAYLOADS].to_vec();
+    for kind in KINDS {
+        let mut service = Splitter::new(&messages);
+        service.held = Some(0);
+        let mut pair = Pair::new(kind, service);
+        // Whoever waited for the first device would wait for ever: it says nothing before all the others were begun.
+        let planner = play(&mut pair, |pair| {
+            let begun = |message: &ClientMessage| pair.service.at_once.get(&message.id).copied();
+            let has_all = |message: &ClientMessage| {
+                begun(message) == Some(if message.id.is_multiple_of(3) { 3 } else { 2 })
+            };
+            if messages.iter().all(has_all) && pair.service.held.take().is_some() {
+                assert!(pair.service.answers.is_empty(), "no answer is given before all of them are over");
+                assert_eq!(
+                    pair.service.pool.blocks_out(),
+                    PAYLOADS,
+                    "one block for all readers of a payload"
+                );
+            }
+        });
+        check(&pair.service, &planner, &messages);
+    }
 }
 
 #[test]
@@ -137,13 +166,14 @@ fn cuts_neither_lose_nor_double_a_plan() {
 fn a_plan_that_cannot_be_ends_the_group_and_leaves_nothing_behind() {
     let answer = Step::Answer;
     let write = Step::Write { device: 0, offset: 0 };
-    let plans: [Vec<u8>; 6] = [
+    let plans: [Vec<u8>; 7] = [
         split_rig::plan(1, &[answer]),
         split_rig::plan(100, &[]),
         split_rig::plan(100, &[write]),
         split_rig::plan(100, &[answer, write]),
         split_rig::plan(100, &[Step::Write { device: 2, offset: 0 }, answer]),
         split_rig::plan(100, &[write, answer])[..40].to_vec(),
+        split_rig::plan(100, &[&[write; STEPS_MAX][..], &[answer]].concat()),
     ];
     for plan in plans {
         let messages = messages();

@@ -182,7 +182,8 @@ impl Slice {
     /// When `at` is beyond the end.
     pub fn split_to(&mut self, at: usize) -> Slice {
         assert!(at <= self.len, "split at {at} of {}", self.len);
-        // SAFETY: the first `at` bytes leave `self` in the next two lines, so no other slice covers them.
+        // SAFETY: the first `at` bytes leave `self` in the next two lines, so no other slice covers them, or, in a `Shared`, none
+        // that is ever written through.
         let front = unsafe { self.arena.slice(self.lot, self.start, at) };
         self.start += at;
         self.len -= at;

@@ -13,7 +13,8 @@
 //!
 //! [`Slice`] is how a buffer travels: whoever holds it is the only one who can touch its bytes, so an operation
 //! in flight (a device read, a transfer) takes the slice along and gives it back with its completion. That makes
-//! zero-copy I/O safe in crates that forbid `unsafe`. What is complete and wanted in several places becomes a [`Shared`].
+//! zero-copy I/O safe in crates that forbid `unsafe`. What is complete and wanted in several places becomes a [`Shared`]; an operation
+//! that only reads takes a [`Source`], which is either.
 //!
 //! This crate stands below `ob-core` because the traits there pass slices around. It is one of the few homes of
 //! `unsafe`; Miri runs over all of it, and under `cfg(loom)` a [`Region`] records every access so that loom can
@@ -28,12 +29,14 @@ mod region;
 #[path = "region_loom.rs"]
 mod region;
 mod shared;
+mod source;
 
 pub use arena::{ArenaSpan, Slice};
 pub use mirror::Mirror;
 pub use pool::Pool;
 pub use region::Region;
 pub use shared::Shared;
+pub use source::Source;
 
 /// The size and alignment that registered memory is laid out in: one page, which is also at least the block of
 /// any device that can be opened with `O_DIRECT`.

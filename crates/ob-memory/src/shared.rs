@@ -42,6 +42,15 @@ impl Shared {
         Some(Shared(unsafe { self.0.alias(range) }))
     }
 
+    /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
+    ///
+    /// # Panics
+    ///
+    /// When `at` is beyond the end.
+    pub fn split_to(&mut self, at: usize) -> Shared {
+        Shared(self.0.split_to(at))
+    }
+
     /// The arena that it lies in: which registered buffer a driver must name.
     pub fn arena(&self) -> ArenaSpan {
         self.0.arena()

@@ -6,7 +6,7 @@
 use crate::support;
 
 use ob_core::{DeviceCompletion, DeviceOp};
-use ob_memory::Slice;
+use ob_memory::Source;
 use ob_nvme::target::TargetConfig;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::pdu::Digests;
@@ -14,7 +14,7 @@ use ob_wire_nvme::{DataPointer, Status};
 use support::{BLOCK, Client, Rig, pattern};
 
 /// Answers the write that the disk has, and keeps its buffer.
-fn complete_and_retain(rig: &mut Rig) -> Slice {
+fn complete_and_retain(rig: &mut Rig) -> Source {
     let (token, op) = rig.disk.queue.pop_front().expect("a write on the device");
     let DeviceOp::Write { offset, mut from, durable } = op else { panic!("not a write: {op:?}") };
     let nothing = from.split_to(0);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ob_core::{Dma, DmaAddress, DmaCompletion, DmaError, DmaOp, Refused, RefusedReason, RegionId, Token};
-use ob_memory::Slice;
+use ob_memory::{Slice, Source};
 use ob_wire_link::group::{AreaSpec, GroupSpec};
 
 use crate::RingError;
@@ -20,8 +20,8 @@ const SLOT_SHIFT: u32 = 35;
 pub enum Bulk {
     /// Into the area that the card writes.
     Write {
-        /// The bytes.
-        from: Slice,
+        /// The bytes, which others may read meanwhile if they are shared.
+        from: Source,
         /// Where in the area they go.
         at: u64,
     },

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ob_core::{Bell, Dma, DmaCompletion, DmaError, DmaOp, Refused, RefusedReason, Token};
-use ob_memory::{ArenaSpan, Pool, Slice};
+use ob_memory::{ArenaSpan, Pool, Slice, Source};
 use ob_wire_link::group::GroupSpec;
 use ob_wire_link::ring::{
     HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape, control,
@@ -443,7 +443,7 @@ impl CardSender {
         if plant::is_planted(Bug::TailBeforeData) {
             self.single.write_word(dma, control::BOUND, self.buffered + len)?;
         }
-        match dma.submit(self.single.token(TOKEN_DATA), DmaOp::Write { from, to }) {
+        match dma.submit(self.single.token(TOKEN_DATA), DmaOp::Write { from: from.into(), to }) {
             Ok(()) => {
                 self.writes += 1;
                 self.promised -= len;
@@ -451,7 +451,7 @@ impl CardSender {
                 Ok(true)
             }
             Err(Refused { op, reason }) => {
-                if let DmaOp::Write { from, .. } = op {
+                if let DmaOp::Write { from: Source::Owned(from), .. } = op {
                     self.ready.push_front(from);
                 }
                 match reason {
@@ -512,7 +512,8 @@ impl CardSender {
 
     /// Gives the memory of a finished write back.
     fn recycle(&mut self, completion: DmaCompletion) {
-        let DmaOp::Write { from, .. } = completion.op else { return };
+        // A run is the sender's own, and comes back as it went.
+        let DmaOp::Write { from: Source::Owned(from), .. } = completion.op else { return };
         self.writes -= 1;
         self.keep(from.start(), Memory::Back(from));
         self.release();

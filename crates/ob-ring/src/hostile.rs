@@ -401,7 +401,7 @@ impl Attacked {
         let buffer = block.split_to(usize::from(script.byte()) * 12 % TRANSFER_MAX as usize);
         let (at, len) = (script.value(AREA - 8), buffer.len() as u64);
         let (bulk, writes) = match script.byte() % 2 {
-            0 => (Bulk::Write { from: buffer, at }, (at, len)),
+            0 => (Bulk::Write { from: buffer.into(), at }, (at, len)),
             _ => (Bulk::Read { at, into: buffer }, (0, 0)),
         };
         let apart = |(start, length): &(u64, u64)| {

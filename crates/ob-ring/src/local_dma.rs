@@ -171,7 +171,7 @@ mod tests {
         let mut dma = LocalDma::new(1024, 4 << 20);
         dma.register(RegionId(0), Region::on_heap(4 << 20));
         let pool = Pool::new(1 << 20, 4);
-        let write = || DmaOp::Write { from: pool.take().unwrap(), to: HERE };
+        let write = || DmaOp::Write { from: pool.take().unwrap().into(), to: HERE };
         dma.submit(Token(0), write()).unwrap();
         dma.submit(Token(1), write()).unwrap();
         let refused = dma.submit(Token(2), write()).unwrap_err();
@@ -187,6 +187,6 @@ mod tests {
         assert_eq!(dma.unpolled_bytes, 0);
         // However large, one always passes.
         let large = Pool::new(4 << 20, 1);
-        dma.submit(Token(6), DmaOp::Write { from: large.take().unwrap(), to: HERE }).unwrap();
+        dma.submit(Token(6), DmaOp::Write { from: large.take().unwrap().into(), to: HERE }).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ob_core::{Dma, DmaCompletion, DmaCounts, DmaError, DmaOp, Refused, RefusedReason, RegionId, Token};
-use ob_memory::{Pool, Region, Slice};
+use ob_memory::{Pool, Region, Slice, Source};
 use ob_ring::{
     AreaError, Armed, BULK_MAX, Bulk, BulkDone, BulkRefusal, CardBell, CardSender, Closed, HostAreas,
     HostReceiver, LocalDma,
@@ -107,7 +107,7 @@ impl Rig {
     }
 
     fn write(&mut self, tag: u64, at: u64, byte: u8) -> Result<(), BulkRefusal> {
-        let from = self.slice(512, byte);
+        let from = self.slice(512, byte).into();
         self.sender.transfer(tag, Bulk::Write { from, at }).map_err(|refused| refused.reason)
     }
 
@@ -220,13 +220,34 @@ fn a_failed_transfer_is_told_and_closes_nothing() {
 }
 
 #[test]
+fn one_payload_goes_to_two_places_at_once() {
+    let mut rig = Rig::new();
+    let payload = rig.slice(512, 7).share();
+    for (tag, at) in [(1, 0), (2, 1024)] {
+        let bulk = Bulk::Write { from: payload.clone().into(), at };
+        rig.sender.transfer(tag, bulk).map_err(|refused| refused.reason).unwrap();
+    }
+    rig.step();
+    assert_eq!(rig.link.held.iter().filter(|done| done.token.0 & 3 == BULK).count(), 2, "both are under way");
+    for done in rig.complete_all() {
+        let Bulk::Write { from: Source::Shared(from), at } = done.bulk else { panic!("not as given") };
+        assert_eq!((from.as_ptr(), done.result), (payload.as_ptr(), Ok(())));
+        let mut bytes = [0; 512];
+        rig.areas.copy_out(at, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 512]);
+    }
+    drop(payload);
+    assert_eq!(rig.pool.blocks_out(), 0);
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_the_rest_is_bounded() {
     let mut rig = Rig::new();
     for at in [65536 - 511, 65536, u64::MAX, u64::MAX - 511] {
         assert_eq!(rig.write(0, at, 1), Err(BulkRefusal::OutOfArea), "{at}");
     }
     let long = Pool::new(16384, 1).take().unwrap();
-    let refused = rig.sender.transfer(0, Bulk::Write { from: long, at: 0 }).unwrap_err();
+    let refused = rig.sender.transfer(0, Bulk::Write { from: long.into(), at: 0 }).unwrap_err();
     assert_eq!(refused.reason, BulkRefusal::TooLarge { limit: TRANSFER_MAX });
     for tag in 0..BULK_MAX as u64 {
         assert_eq!(rig.sender.transfer_room(), BULK_MAX - tag as usize);
@@ -238,7 +259,7 @@ fn what_cannot_be_is_refused_and_the_rest_is_bounded() {
     assert_eq!(rig.complete_all().len(), BULK_MAX);
     assert_eq!(rig.sender.transfer_room(), BULK_MAX);
     let mut plain = CardSender::new(rig.spec.response, Token(4));
-    let refused = plain.transfer(0, Bulk::Write { from: rig.slice(1, 0), at: 0 }).unwrap_err();
+    let refused = plain.transfer(0, Bulk::Write { from: rig.slice(1, 0).into(), at: 0 }).unwrap_err();
     assert_eq!(refused.reason, BulkRefusal::OutOfArea);
 }
 
@@ -255,7 +276,7 @@ fn a_place_is_written_again_only_when_the_write_before_is_over() {
     rig.write(4, 1536, 4).unwrap();
     let into = rig.slice(512, 0);
     rig.sender.transfer(5, Bulk::Read { at: 1024, into }).map_err(|refused| refused.reason).unwrap();
-    let nothing = Bulk::Write { from: rig.slice(0, 0), at: 1100 };
+    let nothing = Bulk::Write { from: rig.slice(0, 0).into(), at: 1100 };
     rig.sender.transfer(6, nothing).map_err(|refused| refused.reason).unwrap();
     rig.complete_all();
     rig.write(2, 1024, 2).unwrap();

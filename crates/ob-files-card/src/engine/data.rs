@@ -8,7 +8,7 @@
 
 use ob_core::{DeviceError, DeviceOp, NodeId};
 use ob_format::files::{CUT_LEN, RUNS_MAX, map_record_len, node_record_len};
-use ob_memory::Slice;
+use ob_memory::{Slice, Source};
 use ob_wire_link::files::FileError;
 
 use super::{CardFiles, Durability, FlightId, Fresh, Kind, Outcome, Piece, RangeLock, Stage, Transfer};
@@ -346,7 +346,7 @@ impl CardFiles {
         let Some(transfer) = self.flights.get_mut(id).and_then(super::Flight::transfer_mut) else { return };
         let at = transfer.cursor;
         transfer.cursor += len;
-        if let Some(mut slice) = cut(transfer, len) {
+        if let Some(Source::Owned(mut slice)) = cut(transfer, len) {
             slice.fill(0);
             transfer.parts.push((at, slice));
         }
@@ -373,7 +373,7 @@ impl CardFiles {
             };
             let at = transfer.cursor;
             (transfer.cursor, transfer.out) = (at + len, transfer.out + 1);
-            let Some(into) = cut(transfer, whole) else { return false };
+            let Some(Source::Owned(into)) = cut(transfer, whole) else { return false };
             let piece = Piece::Direct { flight: id, at, range: None };
             self.start(piece, DeviceOp::Read { offset: device, into });
             return true;
@@ -451,7 +451,7 @@ impl CardFiles {
             DeviceOp::Read { offset: start, into: memory }
         } else {
             memory.copy_from_slice(&data);
-            DeviceOp::Write { offset: start, from: memory, durable }
+            DeviceOp::Write { offset: start, from: memory.into(), durable }
         };
         self.start(Piece::Bounced { flight: id, at, data, skip, range: Some(range), reading }, op);
         true
@@ -571,23 +571,25 @@ impl CardFiles {
                     _ => false,
                 };
                 let piece = Piece::Bounced { flight, at, data, skip, range, reading };
-                self.start(piece, DeviceOp::Write { offset, from, durable });
+                self.start(piece, DeviceOp::Write { offset, from: from.into(), durable });
                 return;
             }
             DeviceOp::Read { into, .. } if !is_write && result.is_ok() => {
-                let len = data.len();
-                data.copy_from_slice(&into[skip as usize..][..len]);
+                if let Source::Owned(data) = &mut data {
+                    let len = data.len();
+                    data.copy_from_slice(&into[skip as usize..][..len]);
+                }
             }
             _ => {}
         }
-        let slice = (!is_write).then_some((at, data));
+        let part = data.into_slice().filter(|_| !is_write).map(|slice| (at, slice));
         if let Some(range) = range {
             if reading {
                 self.unlock(flight, range);
             }
             self.range_is_free(range);
         }
-        self.piece_done(flight, slice, result);
+        self.piece_done(flight, part, result);
         // The bounce buffer went back when the operation was dropped above.
         self.ready.extend(self.waits.bounce.drain(..));
     }
@@ -688,7 +690,7 @@ impl CardFiles {
 
 /// Takes the next bytes of a transfer's buffer. Most transfers are one piece, which takes all of it as it is: to split a
 /// slice and to join it again counts its parts up and down.
-fn cut(transfer: &mut Transfer, len: u32) -> Option<Slice> {
+fn cut(transfer: &mut Transfer, len: u32) -> Option<Source> {
     match transfer.buffer.take_if(|buffer| buffer.len() == len as usize) {
         Some(all) => Some(all),
         None => transfer.buffer.as_mut().map(|buffer| buffer.split_to(len as usize)),

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use ob_core::{Device, DeviceCompletion, DeviceOp, NodeId, RefusedReason, Token};
 use ob_format::files::{Geometry, ROOT, Superblock};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Slice, Source};
 use ob_wire_link::files::{FileError, NodeInfo, ServerInfo, SpaceInfo};
 
 pub use op::{Completion, FileVersion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
@@ -211,8 +211,8 @@ struct Transfer {
     promised: u32,
     /// Bytes of the log promised.
     log_promised: u64,
-    /// What is not in pieces yet.
-    buffer: Option<Slice>,
+    /// What is not in pieces yet. A read's is always its own.
+    buffer: Option<Source>,
     /// What came back, by where it belongs.
     parts: Vec<(u32, Slice)>,
     /// Whether this write moved the file's end.
@@ -258,7 +258,7 @@ enum Piece {
     Bounced {
         flight: FlightId,
         at: u32,
-        data: Slice,
+        data: Source,
         skip: u32,
         range: Option<(u64, u64)>,
         reading: bool,
@@ -400,7 +400,7 @@ impl CardFiles {
         let kind = match op {
             Op::Read { file, offset, len, into } => {
                 let len = len.min(into.len() as u32);
-                Kind::Read(self.transfer(file, offset, len, into, false))
+                Kind::Read(self.transfer(file, offset, len, into.into(), false))
             }
             Op::Write { file, offset, from, durable } => {
                 let len = from.len() as u32;
@@ -437,7 +437,7 @@ impl CardFiles {
         }
     }
 
-    fn transfer(&mut self, file: NodeId, offset: u64, len: u32, buffer: Slice, durable: bool) -> Transfer {
+    fn transfer(&mut self, file: NodeId, offset: u64, len: u32, buffer: Source, durable: bool) -> Transfer {
         Transfer {
             file,
             offset,
@@ -716,7 +716,7 @@ impl CardFiles {
             parts.sort_unstable_by_key(|(at, _)| *at);
         }
         let mut whole: Option<Slice> = None;
-        for slice in parts.drain(..).map(|(_, slice)| slice).chain(buffer) {
+        for slice in parts.drain(..).map(|(_, slice)| slice).chain(buffer.and_then(Source::into_slice)) {
             whole = Some(match whole {
                 None => slice,
                 Some(front) if slice.is_empty() => front,

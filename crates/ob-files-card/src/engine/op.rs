@@ -1,7 +1,7 @@
 //! What the engine is asked, and what it answers.
 
 use ob_core::{NodeId, NodeKind, Token};
-use ob_memory::Slice;
+use ob_memory::{Slice, Source};
 use ob_wire_link::files::{FileError, NodeInfo, SpaceInfo};
 
 /// How the card's files are run.
@@ -54,8 +54,8 @@ pub enum Op {
         file: NodeId,
         /// Where in it.
         offset: u64,
-        /// The bytes.
-        from: Slice,
+        /// The bytes, which others may read meanwhile if they are shared.
+        from: Source,
         /// Answer only when it will survive a loss of power.
         durable: bool,
     },

@@ -236,7 +236,7 @@ impl CardFiles {
                     return self.fail_gone(id);
                 };
                 from[(size % u64::from(self.geometry.block_len)) as usize..].fill(0);
-                let op = DeviceOp::Write { offset, from, durable: false };
+                let op = DeviceOp::Write { offset, from: from.into(), durable: false };
                 self.start(Piece::Tidy { flight: id }, op);
             }
             (Stage::Tidying(Tidying::Block), DeviceOp::Write { .. }) => {

@@ -26,7 +26,7 @@ impl CardFiles {
         }
         self.clean_log();
         if let Some(frame) = self.log.seal() {
-            let op = DeviceOp::Write { offset: frame.offset, from: frame.bytes, durable: false };
+            let op = DeviceOp::Write { offset: frame.offset, from: frame.bytes.into(), durable: false };
             self.start_first(Piece::Frame { sequence: frame.sequence }, op);
         }
         if let Some(tail) = self.log.tail_due() {
@@ -102,7 +102,7 @@ impl CardFiles {
         from.fill(0);
         let bytes = superblock.encode();
         from[..bytes.len()].copy_from_slice(&bytes);
-        let op = DeviceOp::Write { offset: slot_of(&superblock), from, durable: true };
+        let op = DeviceOp::Write { offset: slot_of(&superblock), from: from.into(), durable: true };
         self.start_first(Piece::Superblock(superblock), op);
     }
 

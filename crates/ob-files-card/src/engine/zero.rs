@@ -182,7 +182,8 @@ impl CardFiles {
             let mut from = into;
             from[start as usize..end as usize].fill(0);
             range.is_out = true;
-            return self.start(Piece::Edge { flight: id }, DeviceOp::Write { offset, from, durable: false });
+            let op = DeviceOp::Write { offset, from: from.into(), durable: false };
+            return self.start(Piece::Edge { flight: id }, op);
         }
         range.edges.pop_front();
         // A bounce buffer went back when the operation was dropped above.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use ob_core::{NodeId, NodeKind, Token};
 use ob_files_card::{CardFiles, Completion, FilesOptions, FormatOptions, MetadataOp, Op, Outcome};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Slice, Source};
 use ob_wire_link::files::{Entries, FileError, NodeInfo, ROOT};
 
 pub(crate) use device::MemoryDevice;
@@ -238,10 +238,11 @@ pub(crate) fn slice(len: usize, skew: usize) -> Slice {
     whole.split_to(len)
 }
 
-pub(crate) fn slice_of(bytes: &[u8], skew: usize) -> Slice {
+/// The same, with bytes to write.
+pub(crate) fn slice_of(bytes: &[u8], skew: usize) -> Source {
     let mut slice = slice(bytes.len(), skew);
     slice.copy_from_slice(bytes);
-    slice
+    slice.into()
 }
 
 /// What a read brought.

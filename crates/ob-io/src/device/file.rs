@@ -236,7 +236,7 @@ mod tests {
         assert!(device.resized(outcome).is_err());
         assert_eq!(device.info().capacity, 2 << 20, "it has its length");
         let from = Pool::new(4096, 1).take().unwrap();
-        for op in [DeviceOp::Flush, DeviceOp::Write { offset: 0, from, durable: true }] {
+        for op in [DeviceOp::Flush, DeviceOp::Write { offset: 0, from: from.into(), durable: true }] {
             device.submit(Token(1), op).unwrap();
             let result = device.poll().map(|completion| completion.result);
             assert_eq!(result, Some(Err(DeviceError::Io)), "no later one can be believed");
@@ -295,7 +295,7 @@ mod tests {
         let (len, pool) = (u64::from(device.info().block_len), Pool::new(64 << 10, 1));
         let slice = || pool.take().unwrap();
         for op in [
-            DeviceOp::Write { offset: 0, from: slice(), durable: false },
+            DeviceOp::Write { offset: 0, from: slice().into(), durable: false },
             DeviceOp::Flush,
             DeviceOp::WriteZeroes { offset: 0, len },
             DeviceOp::Discard { offset: 0, len },

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(device.info().capacity, 9728);
         let mut from = pool.take().unwrap();
         from.fill(7);
-        device.submit(Token(1), DeviceOp::Write { offset: 512, from, durable: false }).unwrap();
+        device.submit(Token(1), DeviceOp::Write { offset: 512, from: from.into(), durable: false }).unwrap();
         device.submit(Token(2), DeviceOp::Read { offset: 0, into: pool.take().unwrap() }).unwrap();
         let refused = device.submit(Token(3), DeviceOp::Flush).unwrap_err();
         assert_eq!(refused.reason, RefusedReason::Busy);

@@ -1,7 +1,7 @@
 //! Device operations in flight, and the devices they belong to.
 //!
 //! ```text
-//!   Device::submit ─▶ slot (owns op and slice) ─▶ SQE ─▶ kernel ─▶ CQE ─┬─ done ──▶ the device's queue ─▶ poll
+//!   Device::submit ─▶ slot (owns op and bytes) ─▶ SQE ─▶ kernel ─▶ CQE ─┬─ done ──▶ the device's queue ─▶ poll
 //!                        ▲                                              │
 //!                        └────── short transfer, EINTR: the rest ◀──────┘
 //! ```
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 use ob_core::{DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Refused, RefusedReason, Token};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Slice, Source};
 use rustix::fs::{FallocateFlags, FlockOperation, flock};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -382,11 +382,10 @@ impl DeviceSlot {
         if self.device.read_only && !matches!(op, DeviceOp::Read { .. }) {
             return Some(Err(DeviceError::Unsupported));
         }
-        let misaligned = |slice: &Slice| !slice.as_ptr().addr().is_multiple_of(self.device.memory_align);
+        let misaligned = |memory: &[u8]| !memory.as_ptr().addr().is_multiple_of(self.device.memory_align);
         match op {
-            DeviceOp::Read { into: slice, .. } | DeviceOp::Write { from: slice, .. } if misaligned(slice) => {
-                Some(Err(DeviceError::Misaligned))
-            }
+            DeviceOp::Read { into, .. } if misaligned(into) => Some(Err(DeviceError::Misaligned)),
+            DeviceOp::Write { from, .. } if misaligned(from) => Some(Err(DeviceError::Misaligned)),
             DeviceOp::Flush | DeviceOp::Write { durable: true, .. } if self.flush_failed => {
                 Some(Err(DeviceError::Io))
             }
@@ -426,7 +425,8 @@ impl DeviceSlot {
             return Some(self.synced());
         }
         let len = match &operation.op {
-            DeviceOp::Read { into: slice, .. } | DeviceOp::Write { from: slice, .. } => slice.len() as u64,
+            DeviceOp::Read { into, .. } => into.len() as u64,
+            DeviceOp::Write { from, .. } => from.len() as u64,
             DeviceOp::WriteZeroes { len, .. } if operation.by_writing => *len,
             DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => return Some(Ok(())),
         };
@@ -489,7 +489,7 @@ fn device_error(errno: Errno, op: &DeviceOp) -> DeviceError {
 fn read_entry(ring: &Ring, fd: Fd, offset: u64, into: &mut Slice, done: usize) -> squeue::Entry {
     let len = (into.len() - done).min(TRANSFER_MAX);
     let offset = offset + done as u64;
-    let buffer = ring.buffer_of(into, done, len);
+    let buffer = ring.buffer_of(into.arena(), into.start() + done, len);
     let start = into[done..].as_mut_ptr();
     match buffer {
         Some(index) => opcode::ReadFixed::new(fd, start, len as u32, index).offset(offset).build(),
@@ -497,12 +497,12 @@ fn read_entry(ring: &Ring, fd: Fd, offset: u64, into: &mut Slice, done: usize) -
     }
 }
 
-fn write_entry(ring: &Ring, fd: Fd, offset: u64, from: &Slice, done: usize, durable: bool) -> squeue::Entry {
+fn write_entry(ring: &Ring, fd: Fd, offset: u64, from: &Source, done: usize, durable: bool) -> squeue::Entry {
     let len = (from.len() - done).min(TRANSFER_MAX);
     let offset = offset + done as u64;
     let start = from[done..].as_ptr();
     let flags = if durable { ReadWriteFlags::DSYNC.bits() as i32 } else { 0 };
-    match ring.buffer_of(from, done, len) {
+    match ring.buffer_of(from.arena(), from.start() + done, len) {
         Some(index) => {
             opcode::WriteFixed::new(fd, start, len as u32, index).offset(offset).rw_flags(flags).build()
         }
@@ -552,7 +552,7 @@ mod tests {
         }
 
         fn write(&mut self, durable: bool) -> DeviceOp {
-            DeviceOp::Write { offset: 0, from: self.pool.take().unwrap(), durable }
+            DeviceOp::Write { offset: 0, from: self.pool.take().unwrap().into(), durable }
         }
 
         /// Submits what the kernel has to hear of at once.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{Builder, EnterFlags, IoUring, cqueue, squeue};
-use ob_memory::{ArenaSpan, Slice};
+use ob_memory::ArenaSpan;
 use rustix::io::Errno;
 
 use super::{Config, ReactorError};
@@ -225,12 +225,10 @@ impl Ring {
         }
     }
 
-    /// Which registered buffer holds `len` bytes of a slice from `offset` on.
-    pub(super) fn buffer_of(&self, slice: &Slice, offset: usize, len: usize) -> Option<u16> {
-        let span = slice.arena();
+    /// Which registered buffer holds `len` bytes of an arena from `start` on.
+    pub(super) fn buffer_of(&self, span: ArenaSpan, start: usize, len: usize) -> Option<u16> {
         let place = self.arenas.binary_search_by_key(&span.base, |arena| arena.span.base).ok()?;
         let arena = self.arenas[place];
-        let start = slice.start() + offset;
         let entry = start / BUFFER_LEN_MAX;
         let whole = len > 0 && (start + len - 1) / BUFFER_LEN_MAX == entry;
         (arena.span == span && whole).then(|| arena.first + entry as u16)
@@ -296,14 +294,17 @@ mod tests {
             assert!(matches!(full, Err(ReactorError::Full(_))), "twice the same takes one place");
             let mut slices = [0, 1, 2].map(|pool| pools[pool].take().unwrap());
             drop(slices[0].split_to(100));
-            assert_eq!(ring.buffer_of(&slices[0], 4, 4096), Some(0));
-            assert_eq!(ring.buffer_of(&slices[1], 0, 8192), Some(1));
-            assert_eq!(ring.buffer_of(&slices[2], 0, 8192), None);
+            let places = slices.each_ref().map(|slice| (slice.arena(), slice.start()));
+            let found =
+                |ring: &Ring, of: usize, skip, len| ring.buffer_of(places[of].0, places[of].1 + skip, len);
+            assert_eq!(found(&ring, 0, 4, 4096), Some(0));
+            assert_eq!(found(&ring, 1, 0, 8192), Some(1));
+            assert_eq!(found(&ring, 2, 0, 8192), None);
             ring.unregister_arena(pools[0].arena());
             ring.unregister_arena(pools[0].arena());
-            assert_eq!(ring.buffer_of(&slices[0], 0, 1), None);
+            assert_eq!(found(&ring, 0, 0, 1), None);
             ring.register_arena(pools[2].arena()).unwrap();
-            assert_eq!(ring.buffer_of(&slices[2], 0, 8192), Some(0));
+            assert_eq!(found(&ring, 2, 0, 8192), Some(0));
         }
     }
 

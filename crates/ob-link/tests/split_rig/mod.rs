@@ -5,7 +5,9 @@
 //!                                   payload ─▶ pool, under a handle
 //!                                   "header, handle" ─────── response ring ─────▶ looks at the header only
 //!                                   ◀─────────────────────── request ring ─────── a plan: [ check, write, write, show, answer ]
-//!                                   steps, one after the other: payload ─▶ device 0 ─▶ device 1 ─▶ the card's area
+//!                                   steps, on the same bytes:  payload ─┬▶ device 0 ─┐
+//!                                                                       ├▶ device 1 ─┼▶ answer
+//!                                                                       └▶ the area ─┘
 //!   client ◀───────── status ────── once
 //!                                   "handle is done" ─────── response ring ─────▶ gives the area's place to another
 //! ```
@@ -17,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ob_core::{AttachmentId, Device, DeviceOp, Instant, Token};
 use ob_io::MemoryDevice;
 use ob_link::{CardService, GroupKey, GroupSizes};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Shared};
 use ob_ring::{
     Batch, Bulk, BulkDone, BulkRefusal, CardSender, HostAreas, HostReceiver, HostSender, Outgoing,
 };
@@ -39,6 +41,8 @@ const DONE: u64 = 3;
 /// Numbers of a message before its steps, and numbers of a step.
 const FRONT: usize = 2;
 const STEP: usize = 3;
+/// Steps of a plan: those of all payloads fit a device's queue.
+pub const STEPS_MAX: usize = 8;
 
 fn encode(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -68,7 +72,7 @@ impl ClientMessage {
     }
 }
 
-/// What the host wants done with a payload, one after the other.
+/// What the host wants done with a payload. Each is begun when those before it are, and the answer is given when they are over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The payload has this sum.
@@ -109,24 +113,26 @@ pub fn plan(handle: u64, steps: &[Step]) -> Vec<u8> {
     encode(&words)
 }
 
-/// A plan as the card believes it: a handle, and steps of which the last one, and no other, answers.
+/// A plan as the card believes it: a handle, and a few steps of which the last one, and no other, answers.
 fn planned(words: &[u64]) -> Option<(u64, VecDeque<Step>)> {
     let (&[PLAN, handle], steps) = words.split_first_chunk::<FRONT>()? else { return None };
     let steps: VecDeque<Step> = steps.chunks(STEP).map(Step::of).collect::<Option<_>>()?;
     let answers = steps.iter().position(|step| *step == Step::Answer)?;
-    (answers + 1 == steps.len()).then_some((handle, steps))
+    (answers + 1 == steps.len() && steps.len() <= STEPS_MAX).then_some((handle, steps))
 }
 
 /// A message that is on the card.
 struct Flight {
     id: u64,
-    /// Here, unless a step has it.
-    payload: Option<Slice>,
-    /// Its rest, while the host is shown the beginning.
-    rest: Option<Slice>,
+    /// Steps that are under way read it too.
+    payload: Shared,
     is_planned: bool,
-    is_on_device: bool,
+    /// Steps that were not begun.
     steps: VecDeque<Step>,
+    /// Steps under way, on devices and on the way to the host.
+    writes: usize,
+    shows: usize,
+    has_failed: bool,
 }
 
 /// The card's half.
@@ -135,6 +141,8 @@ pub struct Splitter {
     pub inbox: VecDeque<ClientMessage>,
     pub pool: Pool,
     pub devices: [MemoryDevice; 2],
+    /// A device of which nothing is heard.
+    pub held: Option<usize>,
     key: Option<GroupKey>,
     flights: BTreeMap<u64, Flight>,
     next_handle: u64,
@@ -146,6 +154,8 @@ pub struct Splitter {
     pub plans: usize,
     /// The steps that were begun, and where the payload lay.
     pub begun: Vec<(u64, Step, usize)>,
+    /// How many steps of a message were under way at once, by its id.
+    pub at_once: BTreeMap<u64, usize>,
 }
 
 impl Splitter {
@@ -154,6 +164,7 @@ impl Splitter {
             inbox: messages.to_vec().into(),
             pool: Pool::new(PAYLOAD_MAX, PAYLOADS),
             devices: [DEVICE_LEN, DEVICE_LEN].map(|len| MemoryDevice::new(len, BLOCK as u32)),
+            held: None,
             key: None,
             flights: BTreeMap::new(),
             next_handle: 100,
@@ -162,6 +173,7 @@ impl Splitter {
             answers: Vec::new(),
             plans: 0,
             begun: Vec::new(),
+            at_once: BTreeMap::new(),
         }
     }
 
@@ -178,11 +190,12 @@ impl Splitter {
             self.say.push_back(encode(&[HEADER, handle, message.id, message.sum, payload.len() as u64]));
             let flight = Flight {
                 id: message.id,
-                payload: Some(payload),
-                rest: None,
+                payload: payload.share(),
                 is_planned: false,
-                is_on_device: false,
                 steps: VecDeque::new(),
+                writes: 0,
+                shows: 0,
+                has_failed: false,
             };
             self.flights.insert(handle, flight);
             moved = true;
@@ -190,35 +203,36 @@ impl Splitter {
         moved
     }
 
-    /// Begins steps of a plan until one of them takes the payload away, or it is over.
+    /// Begins all steps of a plan that need not wait, and ends it if it is over.
     fn go_on(&mut self, handle: u64) {
         while let Some(flight) = self.flights.get_mut(&handle) {
-            let Some(payload) = flight.payload.take() else { return };
-            let Some(step) = flight.steps.pop_front() else {
-                flight.payload = Some(payload);
+            let is_quiet = flight.writes + flight.shows == 0;
+            if flight.has_failed {
+                if is_quiet {
+                    self.finish(handle, false);
+                }
+                return;
+            }
+            let Some(step) = flight.steps.pop_front_if(|step| is_quiet || *step != Step::Answer) else {
                 return;
             };
-            self.begun.push((flight.id, step, payload.as_ptr().addr()));
+            self.begun.push((flight.id, step, flight.payload.as_ptr().addr()));
             match step {
-                Step::Check { sum: expected } => {
-                    let is_right = sum(&payload) == expected;
-                    flight.payload = Some(payload);
-                    if !is_right {
-                        return self.finish(handle, false);
-                    }
-                }
+                Step::Check { sum: expected } => flight.has_failed = sum(&flight.payload) != expected,
                 Step::Write { device, offset } => {
-                    flight.is_on_device = true;
-                    let op = DeviceOp::Write { offset, from: payload, durable: false };
-                    // There is room for more operations than payloads.
-                    return self.devices[device as usize].submit(Token(handle), op).unwrap();
+                    flight.writes += 1;
+                    let op = DeviceOp::Write { offset, from: flight.payload.clone().into(), durable: false };
+                    // There is room for more operations than there are steps.
+                    self.devices[device as usize].submit(Token(handle), op).unwrap();
                 }
                 Step::Show { at } => {
-                    flight.payload = Some(payload);
-                    return self.shows.push_back((handle, at));
+                    flight.shows += 1;
+                    self.shows.push_back((handle, at));
                 }
                 Step::Answer => return self.finish(handle, true),
             }
+            let at_once = self.at_once.entry(flight.id).or_default();
+            *at_once = (*at_once).max(flight.writes + flight.shows);
         }
     }
 
@@ -235,19 +249,27 @@ impl Splitter {
     fn take_written(&mut self) -> bool {
         let mut moved = false;
         for at in 0..self.devices.len() {
-            while let Some(completion) = self.devices[at].poll() {
+            while self.held != Some(at)
+                && let Some(completion) = self.devices[at].poll()
+            {
                 moved = true;
                 let handle = completion.token.0;
-                let DeviceOp::Write { from, .. } = completion.op else { panic!("only writes are asked for") };
-                let Some(flight) = self.flights.get_mut(&handle) else { continue };
-                (flight.payload, flight.is_on_device) = (Some(from), false);
-                match completion.result {
-                    Ok(()) if self.key.is_some() => self.go_on(handle),
-                    _ => self.finish(handle, false),
-                }
+                let flight = self.flights.get_mut(&handle).expect("who has steps on a device is awaited");
+                flight.writes -= 1;
+                flight.has_failed |= completion.result.is_err();
+                self.go_on(handle);
             }
         }
         moved
+    }
+
+    /// The host was shown the beginning of a payload, or will not be.
+    fn shown(&mut self, handle: u64, went_well: bool) {
+        if let Some(flight) = self.flights.get_mut(&handle) {
+            flight.shows -= 1;
+            flight.has_failed |= !went_well;
+            self.go_on(handle);
+        }
     }
 
     fn pump(&mut self, responses: &mut CardSender) {
@@ -260,27 +282,16 @@ impl Splitter {
         while responses.transfer_room() > 0
             && let Some((handle, at)) = self.shows.pop_front()
         {
-            let Some(flight) = self.flights.get_mut(&handle) else { continue };
-            let Some(mut from) = flight.payload.take() else { continue };
-            flight.rest = Some(from.split_off(SHOWN.min(from.len())));
-            if let Err(refused) = responses.transfer(handle, Bulk::Write { from, at }) {
-                let Bulk::Write { from, .. } = refused.bulk else { panic!("nothing is read here") };
-                flight.put_back(from);
-                match refused.reason {
-                    BulkRefusal::Full | BulkRefusal::Overlapping => {
-                        return self.shows.push_front((handle, at));
-                    }
-                    BulkRefusal::OutOfArea | BulkRefusal::TooLarge { .. } => self.finish(handle, false),
-                }
+            let Some(flight) = self.flights.get(&handle) else { continue };
+            let beginning = flight.payload.part(0..SHOWN.min(flight.payload.len())).unwrap();
+            let Err(refused) = responses.transfer(handle, Bulk::Write { from: beginning.into(), at }) else {
+                continue;
+            };
+            match refused.reason {
+                BulkRefusal::Full | BulkRefusal::Overlapping => return self.shows.push_front((handle, at)),
+                BulkRefusal::OutOfArea | BulkRefusal::TooLarge { .. } => self.shown(handle, false),
             }
         }
-    }
-}
-
-impl Flight {
-    /// The payload is whole again.
-    fn put_back(&mut self, front: Slice) {
-        self.payload = Some(front.join(self.rest.take().unwrap()).unwrap());
     }
 }
 
@@ -310,25 +321,20 @@ impl CardService for Splitter {
     }
 
     fn transferred(&mut self, _: GroupKey, done: BulkDone, responses: &mut CardSender) {
-        let Bulk::Write { from, .. } = done.bulk else { panic!("nothing is read here") };
-        if let Some(flight) = self.flights.get_mut(&done.tag) {
-            flight.put_back(from);
-            match done.result {
-                Ok(()) => self.go_on(done.tag),
-                Err(_) => self.finish(done.tag, false),
-            }
-        }
+        self.shown(done.tag, done.result.is_ok());
         self.pump(responses);
     }
 
-    /// Nobody plans any more: whoever waits is told so, but for those whose payload a device has, which is awaited.
+    /// Nobody plans any more: whoever waits is told so, but for those whose payload a device reads, which is awaited.
     fn closed(&mut self, _: GroupKey) {
         self.key = None;
         self.say.clear();
         self.shows.clear();
-        let over = self.flights.iter().filter(|(_, flight)| !flight.is_on_device).map(|(handle, _)| *handle);
-        for handle in over.collect::<Vec<_>>() {
-            self.finish(handle, false);
+        for handle in self.flights.keys().copied().collect::<Vec<_>>() {
+            if let Some(flight) = self.flights.get_mut(&handle) {
+                (flight.shows, flight.has_failed) = (0, true);
+            }
+            self.go_on(handle);
         }
     }
 

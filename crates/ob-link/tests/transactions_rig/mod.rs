@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ob_core::AttachmentId;
 use ob_link::{CardService, GroupKey, GroupSizes};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Source};
 use ob_ring::{BULK_MAX, Batch, Bulk, BulkDone, CardSender, HostAreas, HostReceiver, HostSender, Outgoing};
 use ob_wire_link::ring::Shape;
 
@@ -108,7 +108,7 @@ pub struct Poster {
     /// Transferred, and not announced yet.
     announce: VecDeque<Part>,
     /// Failed, and not sent by the control path yet.
-    carry: VecDeque<(Part, Slice)>,
+    carry: VecDeque<(Part, Source)>,
     /// Transactions that the host has stored.
     pub acknowledged: u64,
     /// Parts that crossed the link by bulk, and parts that went by the control path.
@@ -178,7 +178,7 @@ impl Poster {
         fill(number, part, &mut from);
         let tag = self.tag;
         self.tag += 1;
-        responses.transfer(tag, Bulk::Write { from, at: place * CHUNK as u64 }).unwrap();
+        responses.transfer(tag, Bulk::Write { from: from.into(), at: place * CHUNK as u64 }).unwrap();
         self.under_way.insert(tag, Part { number, part, size: size as u64, place, len });
         self.next = if begin + len == size { (number + 1, 0) } else { (number, part + 1) };
         self.ahead_max = self.ahead_max.max(number + 1 - self.acknowledged);

@@ -392,7 +392,7 @@ fn request(op: &LogOp, parts: &BTreeMap<u64, NodeId>, watcher: &mut dyn WriteObs
             from.copy_from_slice(bytes);
             // The rings show writes to whoever watches; here there are none.
             watcher.write_taken(file, *offset, bytes);
-            Op::Write { file, offset: *offset, from, durable: *is_durable }
+            Op::Write { file, offset: *offset, from: from.into(), durable: *is_durable }
         }
         LogOp::Read { part, offset, len, .. } => {
             let into = Pool::new(len + 2 * 4096, 1).take()?;

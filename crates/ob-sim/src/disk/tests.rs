@@ -83,7 +83,7 @@ impl Rig {
         }
         self.mark = self.mark % 250 + 1;
         let durable = self.rng.one_in(8);
-        let from = self.slice(1, self.mark);
+        let from = self.slice(1, self.mark).into();
         let op = DeviceOp::Write { offset: block * BLOCK as u64, from, durable };
         if self.disk.submit(Token(token), op).is_ok() {
             self.writes.insert(token, (block, self.mark, durable));
@@ -200,9 +200,9 @@ fn the_model_finds_a_bit_flipped_at_rest_and_a_write_that_went_elsewhere() {
 fn the_death_of_a_process_loses_nothing_that_was_complete() {
     for seed in 0..50 {
         let mut rig = Rig::new(seed, DiskPlan::default());
-        let from = rig.slice(2, 7);
+        let from = rig.slice(2, 7).into();
         rig.run_one(DeviceOp::Write { offset: 0, from, durable: false }).result.unwrap();
-        let from = rig.slice(8, 9);
+        let from = rig.slice(8, 9).into();
         rig.disk
             .submit(Token(1), DeviceOp::Write { offset: 2 * BLOCK as u64, from, durable: false })
             .unwrap();
@@ -222,10 +222,47 @@ fn the_death_of_a_process_loses_nothing_that_was_complete() {
 }
 
 #[test]
+fn a_payload_that_goes_to_two_disks_is_cut_on_each_by_itself() {
+    let mut cut = 0;
+    for seed in 0..50 {
+        let mut rig = Rig::new(seed, DiskPlan::default());
+        let plan = DiskPlan { capacity: BLOCKS * BLOCK as u64, ..DiskPlan::default() };
+        let other = Rng::new(seed).fork("other disk");
+        let mut other = SimDisk::new(plan, other, Trace::new(rig.clock.clone()));
+        let payload = rig.slice(8, 9).share();
+        for disk in [&mut rig.disk, &mut other] {
+            let op = DeviceOp::Write { offset: 0, from: payload.clone().into(), durable: true };
+            disk.submit(Token(1), op).unwrap();
+        }
+        drop(payload);
+        let now = rig.clock.now();
+        rig.clock.advance_to(now + rig.disk.next_due().unwrap().since(now) / 2);
+        rig.disk.lose_power();
+        let image = rig.disk.image();
+        let marks = (0..8).map(|block| image.block(block).map_or(0, |bytes| bytes[0]));
+        let written = marks.filter(|mark| *mark == 9).count();
+        cut += u32::from(written > 0 && written < 8);
+        assert!((0..8).all(|block| image.block(block).is_none_or(|bytes| {
+            bytes.iter().all(|byte| *byte == bytes[0]) && [0, 9].contains(&bytes[0])
+        })));
+        // The one that has lost its power has given the payload up; the other one has it still.
+        rig.clock.advance_to(rig.clock.now() + Duration::from_secs(1));
+        let done = other.poll().unwrap();
+        assert_eq!((done.result, rig.pool.blocks_out()), (Ok(()), 1));
+        other.lose_power();
+        let image = other.image();
+        assert!((0..8).all(|block| image.block(block).unwrap().iter().all(|byte| *byte == 9)));
+        drop(done);
+        assert_eq!(rig.pool.blocks_out(), 0);
+    }
+    assert!(cut > 5, "{cut} were cut in the middle");
+}
+
+#[test]
 fn what_a_dead_process_left_is_made_durable_by_the_next_ones_flush() {
     for seed in 0..20 {
         let mut rig = Rig::new(seed, DiskPlan::default());
-        let from = rig.slice(4, 9);
+        let from = rig.slice(4, 9).into();
         rig.disk.submit(Token(1), DeviceOp::Write { offset: 0, from, durable: false }).unwrap();
         rig.disk.lose_process();
         let into = rig.slice(4, 0xee);
@@ -244,7 +281,7 @@ fn what_a_dead_process_left_is_made_durable_by_the_next_ones_flush() {
 #[test]
 fn a_disk_without_a_volatile_cache_loses_nothing_that_was_complete() {
     let mut rig = Rig::new(3, DiskPlan { volatile_cache: false, ..DiskPlan::default() });
-    let from = rig.slice(4, 5);
+    let from = rig.slice(4, 5).into();
     rig.run_one(DeviceOp::Write { offset: 0, from, durable: false }).result.unwrap();
     rig.run_one(DeviceOp::WriteZeroes { offset: 0, len: BLOCK as u64 }).result.unwrap();
     rig.disk.lose_power();
@@ -256,7 +293,7 @@ fn a_disk_without_a_volatile_cache_loses_nothing_that_was_complete() {
 #[test]
 fn the_next_life_starts_from_the_image() {
     let mut rig = Rig::new(4, DiskPlan::default());
-    let from = rig.slice(1, 6);
+    let from = rig.slice(1, 6).into();
     rig.run_one(DeviceOp::Write { offset: 0, from, durable: true }).result.unwrap();
     let plan = DiskPlan { capacity: BLOCKS * BLOCK as u64, ..DiskPlan::default() };
     rig.disk = SimDisk::from_image(rig.disk.image(), plan, Rng::new(5), Trace::new(rig.clock.clone()));
@@ -284,7 +321,7 @@ fn every_fault_can_be_reached() {
         let op = match round % 3 {
             0 => DeviceOp::Flush,
             1 => DeviceOp::Read { offset: 0, into: rig.slice(2, 0) },
-            _ => DeviceOp::Write { offset: 0, from: rig.slice(2, 1), durable: false },
+            _ => DeviceOp::Write { offset: 0, from: rig.slice(2, 1).into(), durable: false },
         };
         let _ = rig.disk.submit(Token(round), op);
         rig.clock.advance_to(rig.clock.now() + Duration::from_micros(30));
@@ -305,7 +342,7 @@ fn bad_ranges_full_disks_and_stuck_operations() {
         rig.run_one(DeviceOp::Read { offset: block * BLOCK as u64, into }).result
     };
     let write = |rig: &mut Rig, block: u64| {
-        let from = rig.slice(1, 1);
+        let from = rig.slice(1, 1).into();
         rig.run_one(DeviceOp::Write { offset: block * BLOCK as u64, from, durable: false }).result
     };
     assert_eq!([read(&mut rig, 0), read(&mut rig, 1)], [Ok(()), Err(DeviceError::Io)]);

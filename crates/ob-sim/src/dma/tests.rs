@@ -80,7 +80,7 @@ fn writes_take_effect_in_order() {
         let mut rig = Rig::patient(seed);
         for value in 1..=5 {
             rig.write_word(0, value);
-            let from = rig.slice(512, value as u8);
+            let from = rig.slice(512, value as u8).into();
             rig.submit(DmaOp::Write { from, to: at(1024) });
             rig.write_word(8, value);
         }
@@ -189,7 +189,7 @@ fn writes_bells_and_fences_of_one_region_do_not_wait_for_another() {
         let second = Region::on_heap(4096);
         rig.dma.register(other, second.clone());
         for _ in 0..4 {
-            let from = rig.slice(512, 1);
+            let from = rig.slice(512, 1).into();
             rig.submit(DmaOp::Write { from, to: at(1024) });
         }
         rig.write_word(0, 1);
@@ -217,7 +217,7 @@ fn after_a_failure_nothing_takes_effect_and_everything_completes() {
     for seed in 0..300 {
         let mut rig = Rig::patient(seed);
         for value in 1..=4 {
-            let from = rig.slice(512, value);
+            let from = rig.slice(512, value).into();
             rig.submit(DmaOp::Write { from, to: at(1024) });
             rig.write_word(0, u64::from(value));
         }
@@ -245,7 +245,7 @@ fn after_a_failure_nothing_takes_effect_and_everything_completes() {
 fn every_freedom_of_the_contract_is_taken() {
     let mut rig = Rig::new(5, DmaPlan { depth: 8, busy: PerMillion::percent(5), ..DmaPlan::default() });
     for round in 0..400 {
-        let from = rig.slice(512, 1);
+        let from = rig.slice(512, 1).into();
         let into = rig.slice(512, 2);
         for op in [
             DmaOp::Write { from, to: at(1024) },
@@ -288,7 +288,7 @@ fn illegal_transfers_complete_with_an_error() {
         assert_eq!(rig.drain(|_| {})[0].result, Err(error));
     }
     rig.dma.engine.plan.largest_transfer = 32;
-    let from = rig.slice(64, 0);
+    let from = rig.slice(64, 0).into();
     rig.submit(DmaOp::Write { from, to: at(0) });
     assert_eq!(rig.drain(|_| {})[0].result, Err(DmaError::TooLarge));
 }

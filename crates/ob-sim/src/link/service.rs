@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use ob_core::{AttachmentId, Incarnation};
 use ob_link::{CardService, GroupKey};
-use ob_memory::{Pool, Slice};
+use ob_memory::{Pool, Source};
 use ob_ring::{Batch, Bulk, BulkDone, CardSender, Message};
 use ob_wire_link::ring::Shape;
 
@@ -43,7 +43,7 @@ enum State {
     Wanted,
     Reading,
     /// The bytes, and whether they were checked already.
-    Here(Slice, bool),
+    Here(Source, bool),
     Writing,
     Written,
 }
@@ -221,7 +221,7 @@ impl CardService for Echo {
             return;
         };
         job.state = match (done.bulk, is_ok) {
-            (Bulk::Read { into, .. }, true) => State::Here(into, false),
+            (Bulk::Read { into, .. }, true) => State::Here(into.into(), false),
             (Bulk::Read { .. }, false) => State::Wanted,
             (Bulk::Write { .. }, true) => State::Written,
             (Bulk::Write { from, .. }, false) => State::Here(from, true),

@@ -202,7 +202,7 @@ impl OsLog {
                 from.truncate(len);
                 from.copy_from_slice(&rest[..len]);
                 let offset = offset + transfer.moved as u64;
-                (*part, DeviceOp::Write { offset, from, durable: *is_durable })
+                (*part, DeviceOp::Write { offset, from: from.into(), durable: *is_durable })
             }
             LogOp::Read { part, offset, len, .. } => {
                 let start = offset + transfer.read.len() as u64;

@@ -470,7 +470,8 @@ mod tests {
         for (token, offset) in [(0, LEN - 4096), (1, LEN / 2 - 4096)] {
             let mut from = pool.take().unwrap();
             from.fill(9);
-            devices.submit(backend, Token(token), DeviceOp::Write { offset, from, durable: false }).unwrap();
+            let op = DeviceOp::Write { offset, from: from.into(), durable: false };
+            devices.submit(backend, Token(token), op).unwrap();
         }
         let (woken, wakes) = channel();
         let waker = || {
@@ -496,7 +497,7 @@ mod tests {
         // One that becomes longer keeps nobody waiting but those who make writes durable.
         devices.submit(backend, Token(3), DeviceOp::Flush).unwrap();
         devices.begin_resize(backend, LEN, waker()).unwrap();
-        let write = |durable| DeviceOp::Write { offset: 0, from: pool.take().unwrap(), durable };
+        let write = |durable| DeviceOp::Write { offset: 0, from: pool.take().unwrap().into(), durable };
         for op in [DeviceOp::Flush, write(true)] {
             let refused = devices.submit(backend, Token(4), op).unwrap_err();
             assert_eq!(refused.reason, RefusedReason::Busy);

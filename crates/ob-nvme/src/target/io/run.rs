@@ -30,7 +30,7 @@ impl Target {
         match completion.op {
             DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
             DeviceOp::Read { into, .. } => flight.data = Some(into),
-            DeviceOp::Write { from, .. } => flight.data = Some(from),
+            DeviceOp::Write { from, .. } => flight.data = from.into_slice(),
             DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => {}
         }
         if flight.state == State::Orphan {
@@ -109,7 +109,7 @@ impl Target {
             match op {
                 DeviceOp::Read { into, .. } if io.kind == IoKind::Compare => flight.other = Some(into),
                 DeviceOp::Read { into, .. } => flight.data = Some(into),
-                DeviceOp::Write { from, .. } => flight.data = Some(from),
+                DeviceOp::Write { from, .. } => flight.data = from.into_slice(),
                 DeviceOp::Flush | DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => {}
             }
             // One that is tried again and has to go on waiting counts once.
@@ -133,7 +133,7 @@ impl Target {
             IoKind::Read => DeviceOp::Read { offset, into: flight.data.take()? },
             IoKind::Write => {
                 let durable = io.is_durable && !plant::is_planted(Bug::ForceUnitAccessIgnored);
-                DeviceOp::Write { offset, from: flight.data.take()?, durable }
+                DeviceOp::Write { offset, from: flight.data.take()?.into(), durable }
             }
             IoKind::Flush if plant::is_planted(Bug::FlushAtOnce) => return Some(Step::Finish(Ok(()))),
             IoKind::Flush => DeviceOp::Flush,

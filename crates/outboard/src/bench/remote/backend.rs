@@ -55,7 +55,7 @@ impl Backend for OsFile {
         let offset = task.request.offset;
         let op = if task.request.is_write {
             slice.copy_from_slice(&task.data[..len]);
-            DeviceOp::Write { offset, from: slice, durable: false }
+            DeviceOp::Write { offset, from: slice.into(), durable: false }
         } else {
             DeviceOp::Read { offset, into: slice }
         };
