@@ -129,6 +129,10 @@ pub(super) struct Flights {
     awaited: BTreeSet<ControllerKey>,
     /// Whether one of those may have none any more. A look goes over all commands, so it is taken only then.
     is_look_due: bool,
+    /// Controllers of hosts that were preempted, whose commands an answer waits for.
+    drained: BTreeSet<ControllerKey>,
+    /// Whether a command of one of those has ended since they were last looked at.
+    has_drained: bool,
 }
 
 struct Slot {
@@ -173,6 +177,7 @@ impl Flights {
             && !matches!(flight.work, Work::Control(_))
         {
             self.look_again_at(controller);
+            self.has_drained |= self.drained.contains(&controller);
         }
         Some(flight)
     }
@@ -181,11 +186,24 @@ impl Flights {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a command of one of these controllers may still do something to a namespace. Those that wait for data or
-    /// a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
-    pub(super) fn has_io_of(&self, controllers: &[ControllerKey], namespace: NamespaceKey) -> bool {
-        self.under_way(|controller| controllers.contains(&controller))
-            .any(|flight| flight.work.io().is_some_and(|io| io.namespace == namespace))
+    /// Where a command of one of these controllers may still do something. Those that wait for data or a buffer are asked again
+    /// before they begin, and half a pair does nothing until its other half was let in.
+    pub(super) fn drain(
+        &mut self,
+        controllers: BTreeSet<ControllerKey>,
+    ) -> BTreeSet<(ControllerKey, NamespaceKey)> {
+        let mut busy = BTreeSet::new();
+        if !controllers.is_empty() {
+            let io = self.under_way(|controller| controllers.contains(&controller));
+            busy.extend(io.filter_map(|flight| Some((flight.controller?, flight.work.io()?.namespace))));
+        }
+        self.drained = controllers;
+        busy
+    }
+
+    /// Whether another look at those that are drained may find less, and is to be taken now.
+    pub(super) fn have_drained(&mut self) -> bool {
+        std::mem::take(&mut self.has_drained)
     }
 
     /// Has [`Flights::awaited`] tell of this controller until it is forgotten there.
