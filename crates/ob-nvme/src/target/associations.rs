@@ -37,10 +37,22 @@ pub(super) struct PendingAnswer {
     /// Versions that are to be saved.
     pub(super) saved: Vec<(NamespaceKey, u64)>,
     pub(super) drain: Vec<ControllerKey>,
+    /// Only those of their commands are waited for that came before this many: a host that goes on with reads, or has registered
+    /// again, would hold the answer up for ever.
+    pub(super) before: u64,
     /// What to send.
     pub(super) bytes: Vec<u8>,
     pub(super) result: u64,
     pub(super) status: Status,
+}
+
+impl PendingAnswer {
+    /// Success, which waits for nothing yet.
+    pub(super) fn new(connection: ConnectionKey, command: CommandId, namespace: NamespaceKey) -> Self {
+        let (saved, drain, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let (before, result, status) = (0, 0, Status::SUCCESS);
+        Self { connection, command, namespace, saved, drain, before, bytes, result, status }
+    }
 }
 
 impl Target {
@@ -146,7 +158,8 @@ impl Target {
         }
     }
 
-    pub(super) fn answer_later(&mut self, pending: PendingAnswer) {
+    pub(super) fn answer_later(&mut self, mut pending: PendingAnswer) {
+        pending.before = self.flights.inserted();
         if let Some(connection) = self.connection_mut(pending.connection) {
             connection.remove_command(pending.command);
             connection.add_command(pending.command, None);
@@ -190,7 +203,10 @@ impl Target {
         self.counts.awaited_looks += u64::from(!drained.is_empty());
         let busy = self.flights.drain(drained);
         for pending in std::mem::take(&mut self.answers) {
-            let is_busy = |controller: &ControllerKey| busy.contains(&(*controller, pending.namespace));
+            let is_busy = |controller: &ControllerKey| {
+                let first = busy.get(&(*controller, pending.namespace));
+                first.is_some_and(|first| *first < pending.before)
+            };
             if !pending.saved.is_empty() || pending.drain.iter().any(is_busy) {
                 self.answers.push(pending);
                 continue;

@@ -1,6 +1,6 @@
 //! Commands on their way, each in a slot that is used again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ob_core::{Instant, Token};
 use ob_memory::Slice;
@@ -93,6 +93,8 @@ pub(super) struct Flight {
     pub(super) lease: Option<Lease>,
     /// The command of a service that this is a read for; such a read is no command of its own.
     pub(super) owner: Option<FlightKey>,
+    /// How many came before it; [`Flights::insert`] says.
+    pub(super) number: u64,
 }
 
 impl Flight {
@@ -116,6 +118,7 @@ impl Flight {
             other: None,
             lease: None,
             owner: None,
+            number: 0,
         }
     }
 }
@@ -125,6 +128,8 @@ impl Flight {
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// How many there were, ever.
+    inserted: u64,
     /// Controllers that were shut down and may have commands under way.
     awaited: BTreeSet<ControllerKey>,
     /// Whether one of those may have none any more. A look goes over all commands, so it is taken only then.
@@ -141,7 +146,9 @@ struct Slot {
 }
 
 impl Flights {
-    pub(super) fn insert(&mut self, flight: Flight) -> FlightKey {
+    pub(super) fn insert(&mut self, mut flight: Flight) -> FlightKey {
+        flight.number = self.inserted;
+        self.inserted += 1;
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
@@ -182,20 +189,29 @@ impl Flights {
         Some(flight)
     }
 
+    /// How many have come so far: a moment in their order.
+    pub(super) fn inserted(&self) -> u64 {
+        self.inserted
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Where a command of one of these controllers may still do something. Those that wait for data or a buffer are asked again
-    /// before they begin, and half a pair does nothing until its other half was let in.
+    /// Where a command of one of these controllers may still do something, and how many came before the first that does. Those that
+    /// wait for data or a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
     pub(super) fn drain(
         &mut self,
         controllers: BTreeSet<ControllerKey>,
-    ) -> BTreeSet<(ControllerKey, NamespaceKey)> {
-        let mut busy = BTreeSet::new();
+    ) -> BTreeMap<(ControllerKey, NamespaceKey), u64> {
+        let mut busy = BTreeMap::new();
         if !controllers.is_empty() {
-            let io = self.under_way(|controller| controllers.contains(&controller));
-            busy.extend(io.filter_map(|flight| Some((flight.controller?, flight.work.io()?.namespace))));
+            for flight in self.under_way(|controller| controllers.contains(&controller)) {
+                if let (Some(controller), Some(io)) = (flight.controller, flight.work.io()) {
+                    let first = busy.entry((controller, io.namespace)).or_insert(flight.number);
+                    *first = flight.number.min(*first);
+                }
+            }
         }
         self.drained = controllers;
         busy
