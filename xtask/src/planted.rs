@@ -216,7 +216,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-director",
         test: "connections",
         build: Build::Plain,
-        plants: &["turns-ignored", "passed-by", "never-clogged"],
+        plants: &["turns-ignored", "passed-by", "never-clogged", "rest-unread", "resume-unheard"],
     },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },

@@ -22,6 +22,7 @@ mod ids;
 mod names;
 mod net;
 mod node_kind;
+mod plant;
 mod streams;
 mod time;
 

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
+use crate::plant::{Bug, is_planted};
 use crate::{ConnectionId, IdMap, ListenerId, Net, NetEvent, Received};
 
 /// Slices that one send takes at most.
@@ -214,7 +215,9 @@ impl<N: Net, K: Copy> Streams<N, K> {
                 }
             }
         }
-        self.queue(connection);
+        if !is_planted(Bug::RestUnread) {
+            self.queue(connection);
+        }
         self.receives_a_turn
     }
 
@@ -258,6 +261,7 @@ impl<N: Net, K: Copy> Streams<N, K> {
     pub fn act<P: StreamProtocol<Key = K>>(&mut self, protocol: &mut P) {
         while let Some(action) = protocol.next_action() {
             match action {
+                ConnectionAction::Resume(_) if is_planted(Bug::ResumeUnheard) => {}
                 ConnectionAction::Resume(connection) => self.queue(connection),
                 ConnectionAction::Finish(connection) => {
                     let _ = self.net.finish(connection);

@@ -19,6 +19,8 @@ use crate::stream::Stream;
 const FRAMES_A_TURN: usize = 256;
 /// Entries that are as much work as a frame is.
 const ENTRIES_A_FRAME: usize = 16;
+/// Records that one turn admits to the table, of those that the log is settled behind.
+const ADMITTED_A_TURN: usize = 4096;
 
 /// How large a director is.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +243,8 @@ impl<A: Application> Director<A> {
     pub fn turn<P: HostPort>(&mut self, now: Now, port: &mut P, files: &mut impl Files) -> bool {
         self.set_clock(now);
         let mut moved = self.take_frames(port);
-        self.engine.misbehave(self.stream.last());
+        self.engine.misbehave();
+        moved |= self.engine.admit(self.stream.last(), ADMITTED_A_TURN);
         moved |= self.engine.poll(files);
         moved |= self.speak(port);
         for _ in 0..2 {
@@ -270,7 +273,8 @@ impl<A: Application> Director<A> {
 
     /// Whether another turn would do something at once.
     pub fn can_go_on(&self) -> bool {
-        !self.ready.is_empty() || !self.dirty.is_empty() || !self.actions.is_empty()
+        let has_work = !self.ready.is_empty() || !self.dirty.is_empty() || !self.actions.is_empty();
+        has_work || self.engine.can_admit()
     }
 
     /// Whether something waits for room in the stream to the host.

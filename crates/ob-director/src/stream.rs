@@ -231,7 +231,7 @@ impl<A: Application> Director<A> {
                 self.known(stamp)?;
                 self.stream.clock.told(stamp, unix_ms);
             }
-            FromHost::Settled { address } => self.engine.settled(address, self.stream.last()),
+            FromHost::Settled { address } => self.engine.settled(address),
         }
         Ok(0)
     }

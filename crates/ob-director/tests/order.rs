@@ -6,7 +6,7 @@ use crate::support;
 
 use ob_core::ConnectionId;
 use ob_director::{FlowPattern, Signature};
-use ob_offload::Reason;
+use ob_offload::{EngineConfig, Reason};
 use ob_wire_link::stream::FromHost;
 use support::{Said, World, director_config, engine_config};
 
@@ -176,6 +176,36 @@ fn records_are_admitted_when_the_log_is_settled_behind_them() {
     world.send(client, "GET b\n");
     world.answer_reads();
     assert_eq!(world.got(client), "$1\n");
+}
+
+#[test]
+fn a_log_that_settles_many_records_at_once_keeps_nobody_waiting() {
+    let engine = EngineConfig { candidates_max: 1 << 14, ..engine_config() };
+    let mut world = <World>::with(engine, director_config());
+    world.meet(0, 0);
+    let client = world.connect();
+    world.admit(client);
+    // Each write brings so many records.
+    let records = |count: u64| (1..count).map(|at| format!("v@1;k{at}=")).collect::<String>() + "v";
+    world.write("k0", &records(100), 1);
+    world.write("k0", &records(10_000), 1);
+    let settled = FromHost::Settled { address: world.written() };
+    let (inline, payload) = settled.encode();
+    world.say_later(&inline, payload.bytes());
+    world.arrive(client, b"SET a 1\n");
+    let mut offered = Vec::new();
+    loop {
+        let has_more = world.driver.turn(world.now).has_more;
+        offered.push(world.driver.director().engine().counts().offered);
+        if offered.len() == 1 {
+            world.expect_request("SET a 1");
+        }
+        if !has_more {
+            break;
+        }
+    }
+    assert_eq!(offered, [4096, 8192, 10_100]);
+    assert_eq!(world.driver.director().engine().candidates(), 0);
 }
 
 #[test]

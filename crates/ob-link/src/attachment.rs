@@ -220,10 +220,12 @@ impl<C: Clock> CardAttachment<C> {
     ) -> Result<GroupId, GroupRefusal> {
         let group = GroupId(self.next_group);
         let key = GroupKey { attachment: self.identity.attachment, group };
+        // Before the service knows of it, which would have to be told that there is none.
+        let opened = CardGroup::new(group, spec)?;
         service.open(key, service_number).map_err(GroupRefusal::Service)?;
         self.next_group += 1;
         self.dma.register(spec.region(), region);
-        self.groups.push(CardGroup::new(group, spec));
+        self.groups.push(opened);
         self.send_sequenced(&Frame::GroupOpened(GroupOpened {
             request,
             group,

@@ -13,7 +13,7 @@ pub enum GroupRefusal {
     /// The capacity cannot be.
     #[error("{0}")]
     Capacity(String),
-    /// The budget of memory or groups is used up.
+    /// The budget of memory or groups is used up, or the card's system has no more memory.
     #[error("{0}")]
     Budget(String),
     /// There is no such service, or it takes no more groups.
@@ -78,17 +78,20 @@ pub(crate) struct CardGroup {
 }
 
 impl CardGroup {
-    pub(crate) fn new(id: GroupId, spec: &GroupSpec) -> Self {
+    /// The card's side of a group. Its memory is as large as the host wants the rings to be: a card that the system refuses it
+    /// refuses the host.
+    pub(crate) fn new(id: GroupId, spec: &GroupSpec) -> Result<Self, GroupRefusal> {
         let base = u64::from(id.0) << TOKEN_BITS;
-        Self {
+        let refused = || GroupRefusal::Budget("the card gets no memory for rings of this size".to_owned());
+        Ok(Self {
             id,
             region: spec.region(),
             region_len: spec.region_len,
-            receiver: CardReceiver::new(spec.request, Token(base)),
-            sender: CardSender::of_group(spec, Token(base | TOKEN_SENDER)),
+            receiver: CardReceiver::of_group(spec, Token(base)).ok_or_else(refused)?,
+            sender: CardSender::of_group(spec, Token(base | TOKEN_SENDER)).ok_or_else(refused)?,
             arming: false,
             room_came: false,
-        }
+        })
     }
 
     /// The memory that requests are fetched into, and the memory that responses are sent from.
@@ -260,7 +263,7 @@ mod tests {
         let mut inner = LocalDma::new(8, 1 << 20);
         inner.register(RegionId(1), Region::on_heap(spec.region_len as usize));
         let mut link = Link { inner, is_busy: true };
-        let mut group = CardGroup::new(GroupId(1), &spec);
+        let mut group = CardGroup::new(GroupId(1), &spec).unwrap();
         let key = GroupKey { attachment: AttachmentId(1), group: GroupId(1) };
         let mut service = Once(true);
         for _ in 0..3 {

@@ -19,11 +19,13 @@ use common::watched::{Bystander, WatchedCard, turn};
 use common::{Dice, ECHO, Echo, LONG, attach, config, host_config, push, take};
 use ob_core::Incarnation;
 use ob_io::{Config, Reactor};
-use ob_link::{CardLink, CardLoop, Endpoint, HostLink, Listen, Over, WaitError};
+use ob_link::{
+    CardLink, CardLoop, Endpoint, GroupRefusal, HostLink, Listen, OpenGroupError, Over, WaitError,
+};
 use ob_wire_link::frame::Frame;
 use ob_wire_link::ring::{CONTROL_LEN, control};
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 
 const CAPACITY: u32 = 1 << 18;
 
@@ -439,6 +441,7 @@ fn card() {
     let reactor = Reactor::new(&Config::default()).unwrap();
     let mut config = config(vec![listen]);
     config.incarnation = Incarnation(life);
+    (config.memory_max, config.host_memory_max) = (1 << 30, 1 << 30);
     let link = CardLink::new(&reactor.handle(), config).unwrap();
     let mut card = CardLoop::new(reactor, link, Echo::default(), Duration::from_micros(50));
     say("ready");
@@ -500,6 +503,30 @@ fn live_through_deaths(endpoint: &Endpoint, name: &str) {
         });
         before = Some(link);
     }
+}
+
+#[test]
+fn a_card_that_is_refused_memory_for_a_group_refuses_the_group_and_goes_on() {
+    // More than an allocator has in store.
+    const LARGE: u32 = 128 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("link.sock");
+    let settings = [("ENDPOINT", format!("unix:{}", path.display())), ("LIFE", "1".to_owned())];
+    let card = Child::start("card", &settings);
+    card.expect("ready");
+    let link = attach(Endpoint::Unix(path));
+    // Room for a region with one large ring, and not for what the card has beside it.
+    let pages = std::fs::read_to_string(format!("/proc/{}/statm", card.pid())).unwrap();
+    let used = pages.split(' ').next().unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64;
+    let limit = Some(used + u64::from(LARGE) * 3 / 2);
+    let pid = rustix::process::Pid::from_raw(card.pid());
+    rustix::process::prlimit(pid, Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
+    for (request, response) in [(LARGE, 4096), (4096, LARGE)] {
+        let refused = link.open_group(ECHO, request, response).map(drop).unwrap_err();
+        let OpenGroupError::Refused(GroupRefusal::Budget(why)) = refused else { panic!("{refused}") };
+        assert!(why.contains("rings of this size"), "{why}");
+    }
+    exchange(&link, 1);
 }
 
 #[test]

@@ -37,17 +37,24 @@ unsafe impl Send for Arena {}
 // SAFETY: as above; `&Arena` gives no access to the bytes.
 unsafe impl Sync for Arena {}
 
+/// Whole pages for so many bytes.
+#[allow(clippy::expect_used)] // Sizes are bounded: by our own configuration, and by the budget that a host has.
+fn layout_of(len: usize) -> Layout {
+    Layout::from_size_align(len.max(1).next_multiple_of(PAGE), PAGE).expect("an arena fits the address space")
+}
+
 impl Arena {
-    /// Allocates `len` zeroed bytes, rounded up to whole pages, with `lots` lots.
+    /// Allocates `len` zeroed bytes, rounded up to whole pages, with `lots` lots; the process ends if the system refuses them.
     pub(crate) fn new(len: usize, lots: usize, pooled: bool) -> Arc<Self> {
+        Self::try_new(len, lots, pooled).unwrap_or_else(|| handle_alloc_error(layout_of(len)))
+    }
+
+    /// The same, or nothing if the system refuses the bytes.
+    pub(crate) fn try_new(len: usize, lots: usize, pooled: bool) -> Option<Arc<Self>> {
         assert!(lots < NO_LOT as usize, "an arena has fewer than 2^32 lots");
-        let len = len.max(1).next_multiple_of(PAGE);
-        #[allow(clippy::expect_used)]
-        // Sizes are bounded: by our own configuration, and by the budget that a host has.
-        let layout = Layout::from_size_align(len, PAGE).expect("an arena fits the address space");
+        let layout = layout_of(len);
         // SAFETY: the layout's size is at least one page, so it is not zero.
-        let pointer = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(pointer) else { handle_alloc_error(layout) };
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let mut top = NO_LOT;
         let lots: Box<[Lot]> =
             (0..lots).map(|_| Lot { slices: AtomicU32::new(0), next_free: AtomicU32::new(NO_LOT) }).collect();
@@ -57,7 +64,7 @@ impl Arena {
                 top = index as u32;
             }
         }
-        Arc::new(Self { base, layout, lots, free: AtomicU64::new(u64::from(top)), pooled })
+        Some(Arc::new(Self { base, layout, lots, free: AtomicU64::new(u64::from(top)), pooled }))
     }
 
     pub(crate) fn len(&self) -> usize {

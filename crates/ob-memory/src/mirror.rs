@@ -31,8 +31,16 @@ struct Batch {
 impl Mirror {
     /// A mirror of a ring of `capacity` bytes (a power of two), with at most `batches` batches out at once.
     pub fn new(capacity: usize, batches: u32) -> Self {
+        Self::of(Arena::new(capacity, batches as usize, false), capacity, batches)
+    }
+
+    /// The same, or `None` if the system refuses the memory.
+    pub fn try_new(capacity: usize, batches: u32) -> Option<Self> {
+        Some(Self::of(Arena::try_new(capacity, batches as usize, false)?, capacity, batches))
+    }
+
+    fn of(arena: Arc<Arena>, capacity: usize, batches: u32) -> Self {
         assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
-        let arena = Arena::new(capacity, batches as usize, false);
         let out = VecDeque::with_capacity(batches as usize);
         Self { arena, capacity, batches: out, next_lot: 0, lots: batches }
     }
@@ -105,6 +113,13 @@ impl Mirror {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // Miri ends where a system refuses.
+    fn memory_that_the_system_refuses_makes_no_mirror() {
+        assert!(Mirror::try_new(1 << 62, 4).is_none());
+        assert!(Mirror::try_new(4096, 4).is_some());
+    }
 
     #[test]
     fn space_is_reused_only_when_every_part_is_gone() {

@@ -22,6 +22,12 @@ impl Pool {
         Self { arena: Arena::new(block_len * blocks, blocks, true), block_len, blocks }
     }
 
+    /// The same, or `None` if the system refuses the memory.
+    pub fn try_new(block_len: usize, blocks: usize) -> Option<Self> {
+        let block_len = block_len.max(1).next_multiple_of(PAGE);
+        Some(Self { arena: Arena::try_new(block_len * blocks, blocks, true)?, block_len, blocks })
+    }
+
     /// A free block, or `None` when all are out.
     pub fn take(&self) -> Option<Slice> {
         let lot = self.arena.pop()?;
@@ -59,6 +65,13 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // Miri ends where a system refuses.
+    fn memory_that_the_system_refuses_makes_no_pool() {
+        assert!(Pool::try_new(1 << 62, 1).is_none());
+        assert!(Pool::try_new(PAGE, 1).is_some());
+    }
 
     #[test]
     fn takes_every_block_once_and_again_after_it_came_back() {

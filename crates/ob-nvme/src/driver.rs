@@ -12,12 +12,14 @@
 //! one vectored send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who
 //! calls it decides when: after events of a reactor, when [`TargetDriver::next_due`] is reached, or in the steps of a simulation.
 
+use std::cell::RefCell;
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use ob_core::{
-    Arrival, ConnectionAction, ConnectionId, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Instant,
-    ListenerId, Net, NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
+    Arrival, ConnectionAction, ConnectionId, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp,
+    Instant, ListenerId, Net, NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
 };
 
 use crate::target::control::{BackendId, Path, PortKey};
@@ -41,6 +43,25 @@ pub trait Store {
 
     /// When the next completion is due at the earliest, if that is known and nothing else will wake the caller.
     fn next_due(&self) -> Option<Instant>;
+}
+
+/// One device, which somebody has besides: a simulation, that loses its power.
+impl<D: Device> Store for Rc<RefCell<D>> {
+    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
+        Some(self.borrow().info())
+    }
+
+    fn submit(&mut self, _: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        self.borrow_mut().submit(token, op)
+    }
+
+    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
+        self.borrow_mut().poll().map(|completion| (BackendId(0), completion))
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.borrow().next_due()
+    }
 }
 
 /// What one turn did.

@@ -313,6 +313,58 @@ fn what_a_host_that_is_gone_left_on_a_device_is_done_before_its_preemption_is_an
 }
 
 #[test]
+fn what_a_preempted_host_begins_later_holds_nobody_up() {
+    let mut rig = Rig::new();
+    let [one, two] = two_registered_hosts(&mut rig);
+    rig.disk.is_held = true;
+    rig.write_fused(two, 10, &[2; BLOCK], IoOpcode::Write, Fuse::None);
+    acquire(&mut rig, one, ReservationAcquireAction::Acquire, [1, 0]);
+    assert_eq!(rig.response(one).status(), Status::SUCCESS);
+    acquire(&mut rig, one, ReservationAcquireAction::PreemptAndAbort, [1, 2]);
+    // Reads are everybody's.
+    rig.submit_read(two, 20, 1);
+    assert_eq!(rig.disk.queue.len(), 2);
+    assert!(rig.messages(one).is_empty(), "a write of the other is on the device");
+    rig.complete(0);
+    rig.run();
+    assert_eq!(rig.response(one).status(), Status::SUCCESS, "with a read of the other on the device");
+}
+
+#[test]
+fn preemptions_that_hang_cost_others_nothing() {
+    const TIMES: u64 = 8;
+    let mut rig = Rig::new();
+    let [one, two] = two_registered_hosts(&mut rig);
+    acquire(&mut rig, one, ReservationAcquireAction::Acquire, [1, 0]);
+    assert_eq!(rig.response(one).status(), Status::SUCCESS);
+    rig.disk.is_held = true;
+    rig.submit_read(two, 10, 1);
+    for time in 0..TIMES {
+        if time > 0 {
+            register(&mut rig, two, 2, PersistChange::Keep);
+            assert_eq!(rig.response(two).status(), Status::SUCCESS);
+        }
+        acquire(&mut rig, one, ReservationAcquireAction::PreemptAndAbort, [1, 2]);
+    }
+    let looks = rig.target.counts().awaited_looks;
+    assert!(looks <= TIMES, "{looks} looks at all commands for {TIMES} preemptions");
+    for _ in 0..50 {
+        rig.write_fused(one, 50, &[1; BLOCK], IoOpcode::Write, Fuse::None);
+        rig.complete(1);
+        rig.run();
+        assert_eq!(rig.response(one).status(), Status::SUCCESS);
+        assert!(rig.messages(one).is_empty(), "a command of the other is on the device");
+    }
+    assert_eq!(rig.target.counts().awaited_looks, looks, "commands of others end no preemption");
+    rig.complete(0);
+    rig.run();
+    for _ in 0..TIMES {
+        assert_eq!(rig.response(one).status(), Status::SUCCESS);
+    }
+    assert_eq!(rig.target.counts().awaited_looks, looks + 1, "one look for all of them");
+}
+
+#[test]
 fn half_a_pair_of_a_host_that_is_preempted_holds_nobody_up() {
     let mut rig = Rig::new();
     let [one, two] = two_registered_hosts(&mut rig);

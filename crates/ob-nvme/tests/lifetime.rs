@@ -339,7 +339,7 @@ fn shutdowns_that_hang_cost_others_nothing() {
         shut_down(&mut rig, admin, ShutdownNotification::Normal);
         admins.push(admin);
     }
-    let looks = rig.target.counts().shutdown_looks;
+    let looks = rig.target.counts().awaited_looks;
     assert!(looks <= u64::from(HOSTS), "{looks} looks at all commands for {HOSTS} shutdowns");
     for _ in 0..50 {
         rig.write_fused(bystander, 50, &[1; BLOCK], IoOpcode::Write, Fuse::None);
@@ -348,7 +348,7 @@ fn shutdowns_that_hang_cost_others_nothing() {
         assert_eq!(rig.response(bystander).status(), Status::SUCCESS);
     }
     reserve(&mut rig, bystander);
-    assert_eq!(rig.target.counts().shutdown_looks, looks, "commands of others end no shutdown");
+    assert_eq!(rig.target.counts().awaited_looks, looks, "commands of others end no shutdown");
     for _ in 0..HOSTS {
         rig.complete(0);
         rig.run();
@@ -356,7 +356,7 @@ fn shutdowns_that_hang_cost_others_nothing() {
     for admin in admins {
         assert_eq!(shutdown_status(&mut rig, admin), ShutdownStatus::Complete as u64);
     }
-    let looks = rig.target.counts().shutdown_looks - looks;
+    let looks = rig.target.counts().awaited_looks - looks;
     assert!(looks <= u64::from(HOSTS), "{looks} looks for {HOSTS} commands that ended");
 }
 

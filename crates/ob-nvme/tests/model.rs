@@ -15,12 +15,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use host::{Event, Session};
-use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
-use ob_nvme::driver::{Store, TargetDriver};
-use ob_nvme::target::control::{BackendId, NamespaceSpec, PortKey};
+use ob_core::Clock;
+use ob_nvme::driver::TargetDriver;
+use ob_nvme::target::control::{NamespaceSpec, PortKey};
 use ob_nvme::target::{Target, TargetConfig};
 use ob_sim::{
-    Death, Discarding, DiskPlan, NetPlan, Network, NodeId, PerMillion, Rng, SimClock, SimDisk, SimNet, Trace,
+    Block, Death, Discarding, DiskPlan, NetPlan, Network, NodeId, PerMillion, Rng, SimClock, SimDisk, SimNet,
+    Trace,
 };
 use ob_wire_nvme::Status;
 use ob_wire_nvme::command::IoOpcode;
@@ -32,40 +33,7 @@ const HOST: NodeId = NodeId(1);
 const PORT: u16 = 4420;
 const QUEUES: u16 = 3;
 
-struct SimStore(Rc<RefCell<SimDisk>>);
-
-impl Store for SimStore {
-    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
-        Some(self.0.borrow().info())
-    }
-
-    fn submit(&mut self, _: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
-        self.0.borrow_mut().submit(token, op)
-    }
-
-    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
-        self.0.borrow_mut().poll().map(|completion| (BackendId(0), completion))
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.0.borrow().next_due()
-    }
-}
-
-/// What a block may hold.
-#[derive(Clone, Default)]
-struct Block {
-    /// What a read may find; one, unless a write was lost or failed.
-    current: Vec<u64>,
-    /// What may be found after a loss of power: what is surely durable, and everything since. Whether each was completed.
-    versions: Vec<(u64, bool)>,
-    /// How many versions came before the first of these.
-    forgotten: usize,
-    readers: usize,
-    is_written: bool,
-    /// Power was lost: what is found next is what survived.
-    is_unknown: bool,
-}
+type Card = TargetDriver<SimNet, Rc<RefCell<SimDisk>>>;
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -107,7 +75,7 @@ struct World {
     network: Network,
     disk: Rc<RefCell<SimDisk>>,
     discard: Discarding,
-    card: TargetDriver<SimNet, SimStore>,
+    card: Card,
     session: Session<Op>,
     blocks: Vec<Block>,
     stamps: u64,
@@ -115,11 +83,7 @@ struct World {
     failed: u64,
 }
 
-fn card(
-    network: &Network,
-    disk: &Rc<RefCell<SimDisk>>,
-    discard: Discarding,
-) -> TargetDriver<SimNet, SimStore> {
+fn card(network: &Network, disk: &Rc<RefCell<SimDisk>>, discard: Discarding) -> Card {
     let (mut control, subsystem) = support::control();
     // Where deallocated blocks do not read as zeros, those of Write Zeroes are written though it may deallocate.
     let deallocated_reads_zero = discard != Discarding::Either;
@@ -141,7 +105,7 @@ fn card(
         ..TargetConfig::default()
     };
     let target = Target::new(config, control);
-    let mut card = TargetDriver::new(network.attach(CARD), SimStore(Rc::clone(disk)), target);
+    let mut card = TargetDriver::new(network.attach(CARD), Rc::clone(disk), target);
     card.listen(Network::address(CARD, PORT), PortKey(1)).unwrap();
     card
 }
@@ -170,7 +134,6 @@ impl World {
         let disk = Rc::new(RefCell::new(SimDisk::new(plan, rng.fork("disk"), trace)));
         let card = card(&network, &disk, discard);
         let session = Session::new(network.attach(HOST), Network::address(CARD, PORT), seed, QUEUES);
-        let block = Block { current: vec![0], versions: vec![(0, true)], ..Block::default() };
         Self {
             seed,
             rng: rng.fork("host"),
@@ -180,7 +143,7 @@ impl World {
             discard,
             card,
             session,
-            blocks: vec![block; BLOCKS],
+            blocks: vec![Block::default(); BLOCKS],
             stamps: 0,
             answered: 0,
             failed: 0,
@@ -214,7 +177,7 @@ impl World {
         let choice = if reads_only { 0 } else { self.rng.below(23) };
         let range = block..block + blocks;
         let is_free = !self.blocks[range.clone()].iter().any(|block| block.is_written);
-        let is_known = self.blocks[range.clone()].iter().all(|block| block.current.len() == 1);
+        let is_known = self.blocks[range.clone()].iter().all(|block| block.known().is_some());
         let is_untouched = is_free && !self.blocks[range.clone()].iter().any(|block| block.readers > 0);
         match choice {
             0..=7 if is_free => {
@@ -251,14 +214,8 @@ impl World {
         for block in &mut self.blocks[op.block..op.block + op.blocks] {
             match op.kind {
                 Kind::Read { .. } | Kind::Compare { .. } | Kind::Verify => block.readers += 1,
-                Kind::Write { stamp, .. } | Kind::PairWrite { stamp, .. } => {
-                    block.is_written = true;
-                    block.versions.push((stamp, false));
-                }
-                Kind::Discard => {
-                    block.is_written = true;
-                    block.versions.push((0, false));
-                }
+                Kind::Write { stamp, .. } | Kind::PairWrite { stamp, .. } => block.begin(stamp),
+                Kind::Discard => block.begin(0),
                 Kind::PairCompare { .. } | Kind::Flush(_) => {}
             }
         }
@@ -272,7 +229,7 @@ impl World {
                 self.session.zeroes(queue, (block, blocks), is_durable, may_deallocate, op);
             }
             Kind::Write { stamp, is_durable } => {
-                let data = content(stamp, op.block, op.blocks);
+                let data = Block::content(stamp, op.block, op.blocks, BLOCK);
                 self.session.write(queue, block, &data, is_durable, solicited, op);
             }
             Kind::Discard => {
@@ -298,15 +255,15 @@ impl World {
         let ops = kinds.map(|kind| Op { kind, block, blocks });
         let old = self.expected(block, blocks, is_right);
         ops.iter().for_each(|op| self.begin(queue, op.clone()));
-        self.session.pair(queue, block as u64, &old, &content(stamp, block, blocks), ops);
+        self.session.pair(queue, block as u64, &old, &Block::content(stamp, block, blocks, BLOCK), ops);
     }
 
     /// What blocks hold, or the same with one of them wrong.
     fn expected(&mut self, block: usize, blocks: usize, is_right: bool) -> Vec<u8> {
         let wrong = (!is_right).then(|| block + self.rng.index(blocks));
         let held = |index: usize| {
-            let stamp = self.blocks[index].current[0];
-            content(if wrong == Some(index) { stamp + (1 << 40) } else { stamp }, index, 1)
+            let stamp = self.blocks[index].known().unwrap();
+            Block::content(if wrong == Some(index) { stamp + (1 << 40) } else { stamp }, index, 1, BLOCK)
         };
         (block..block + blocks).flat_map(held).collect()
     }
@@ -329,14 +286,13 @@ impl World {
                     block.readers -= 1;
                     if is_good {
                         let bytes = &data[(index - op.block) * BLOCK..][..BLOCK];
-                        block.found(seed, index, bytes, *is_durable);
+                        let found = block.found(index, bytes, *is_durable);
+                        found.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.what));
                     }
                 }
-                Kind::Write { stamp, is_durable } => block.written(*stamp, is_good, *is_durable),
-                Kind::Discard => {
-                    block.is_written = false;
-                    block.current.push(0);
-                }
+                Kind::Write { stamp, is_durable } if is_good => block.written(*stamp, *is_durable),
+                Kind::Write { stamp, .. } => block.give_up(*stamp),
+                Kind::Discard => block.discarded(),
                 Kind::Verify => block.readers -= 1,
                 Kind::Compare { is_right } => {
                     block.readers -= 1;
@@ -344,16 +300,16 @@ impl World {
                 }
                 Kind::PairCompare { is_right } => compared(seed, index, status, *is_right),
                 // The comparison failed, or could not be made: then nothing was written.
-                Kind::PairWrite { stamp, .. }
+                Kind::PairWrite { .. }
                     if status.is_some_and(|status| status.is(Status::ABORTED_FAILED_FUSED)) =>
                 {
-                    block.is_written = false;
-                    assert_eq!(block.versions.pop(), Some((*stamp, false)), "seed {seed}: block {index}");
+                    block.refused();
                 }
-                Kind::PairWrite { stamp, is_right } => {
-                    assert!(!is_good || *is_right, "seed {seed}: block {index} was written unlike it was");
-                    block.written(*stamp, is_good, false);
+                Kind::PairWrite { stamp, is_right } if is_good => {
+                    assert!(*is_right, "seed {seed}: block {index} was written unlike it was");
+                    block.written(*stamp, false);
                 }
+                Kind::PairWrite { stamp, .. } => block.give_up(*stamp),
                 Kind::Flush(_) => {}
             }
         }
@@ -361,6 +317,7 @@ impl World {
 
     /// The connections are gone; the card may be gone too.
     fn disturb(&mut self) {
+        let mut has_power = true;
         match self.rng.below(3) {
             0 => self.network.reset_between(HOST, CARD),
             which => {
@@ -371,7 +328,7 @@ impl World {
                     Death::Process => self.disk.borrow_mut().lose_process(),
                     Death::Power => {
                         self.disk.borrow_mut().lose_power();
-                        self.blocks.iter_mut().for_each(Block::lose_power);
+                        has_power = false;
                     }
                 }
                 self.card = card(&self.network, &self.disk, self.discard);
@@ -379,6 +336,10 @@ impl World {
         }
         for op in self.session.restart() {
             self.apply(Event { op, status: None, data: Vec::new() });
+        }
+        if !has_power {
+            // What was under way is over with it.
+            self.blocks.iter_mut().for_each(Block::lose_power);
         }
     }
 
@@ -407,77 +368,12 @@ impl World {
     }
 }
 
-impl Block {
-    /// The newest version that was completed.
-    fn completed(&self) -> usize {
-        let at = self.versions.iter().rposition(|(_, completed)| *completed).unwrap_or(0);
-        self.forgotten + at
-    }
-
-    /// This version, or a newer one, survives a loss of power.
-    fn settle(&mut self, version: usize) {
-        let gone = version.saturating_sub(self.forgotten).min(self.versions.len());
-        self.versions.drain(..gone);
-        self.forgotten += gone;
-    }
-
-    fn written(&mut self, stamp: u64, is_good: bool, is_durable: bool) {
-        self.is_written = false;
-        if !is_good {
-            self.current.push(stamp);
-            return;
-        }
-        self.current = vec![stamp];
-        let at = self.versions.len() - 1;
-        // A loss of power may have forgotten it since.
-        if let Some(version) = self.versions.get_mut(at) {
-            version.1 = true;
-        }
-        if is_durable {
-            self.settle(self.forgotten + at);
-        }
-    }
-
-    fn found(&mut self, seed: u64, index: usize, bytes: &[u8], is_durable: bool) {
-        let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-        assert_eq!(bytes, content(stamp, index, 1), "seed {seed}: block {index} is torn");
-        assert!(
-            self.current.contains(&stamp),
-            "seed {seed}: block {index} holds {stamp}, not one of {:?}",
-            self.current
-        );
-        self.current = vec![stamp];
-        if std::mem::take(&mut self.is_unknown) {
-            self.forgotten += self.versions.len() - 1;
-            self.versions = vec![(stamp, true)];
-        }
-        // What is read with FUA is durable when it is; of a write that failed, a flush promises nothing.
-        let found = self.versions.iter().rposition(|version| *version == (stamp, true));
-        if let Some(at) = found.filter(|_| is_durable) {
-            self.settle(self.forgotten + at);
-        }
-    }
-
-    fn lose_power(&mut self) {
-        self.current = self.versions.iter().map(|(stamp, _)| *stamp).collect();
-        self.is_unknown = true;
-    }
-}
-
 /// A comparison tells equal from different, if it tells anything.
 fn compared(seed: u64, index: usize, status: Option<Status>, is_right: bool) {
     let is_good = status.is_some_and(Status::is_success);
     let failed_to_match = status.is_some_and(|status| status.is(Status::COMPARE_FAILURE));
     assert!(!failed_to_match || !is_right, "seed {seed}: block {index} did not match");
     assert!(!is_good || is_right, "seed {seed}: block {index} matched what it never had");
-}
-
-fn content(stamp: u64, block: usize, blocks: usize) -> Vec<u8> {
-    let words = |block: usize| {
-        let second = if stamp == 0 { 0 } else { block as u64 };
-        [stamp, second].map(u64::to_le_bytes).concat().repeat(BLOCK / 16)
-    };
-    (block..block + blocks).flat_map(words).collect()
 }
 
 fn run(seed: u64, rounds: usize, flush_lies: PerMillion) -> (u64, u64) {

@@ -172,7 +172,8 @@ impl Card {
         memory.0.borrow_mut().0 = [vec![0; PAGE_LEN], page.clone()].concat();
         // The director shows writes of the host, and says when the log is settled behind them.
         host.write_taken(FILE, PAGE_LEN as u64, &page);
-        engine.settled(2 * PAGE_LEN as u64, last);
+        engine.settled(2 * PAGE_LEN as u64);
+        engine.admit(last, usize::MAX);
         Ok(Self { engine, host, memory })
     }
 
@@ -228,7 +229,8 @@ mod tests {
         card.memory.0.borrow_mut().0[PAGE_LEN..].copy_from_slice(&changed);
         card.host.write_taken(FILE, PAGE_LEN as u64, &changed);
         assert_eq!(card.ask(1, 5), Err(Reason::Absent), "not before it is settled");
-        card.engine.settled(2 * PAGE_LEN as u64, stamp);
+        card.engine.settled(2 * PAGE_LEN as u64);
+        card.engine.admit(stamp, usize::MAX);
         assert_eq!(card.ask(1, 8).unwrap()[8..], changed);
         // A page that is not what the table meant is the host's.
         card.memory.0.borrow_mut().0[PAGE_LEN..].copy_from_slice(&page(1, 9, stamp));

@@ -137,6 +137,8 @@ pub struct Engine<A> {
     found: Vec<Option<Hit>>,
     /// Up to where the log was settled that the table was filled from.
     admitted_to: u64,
+    /// Up to where the log is settled, if records before it may wait to be admitted.
+    settled_to: Option<u64>,
     counts: EngineCounts,
 }
 
@@ -158,6 +160,7 @@ impl<A: Application> Engine<A> {
             watch: Rc::new(RefCell::new(Watch::new(config.candidates_max))),
             found: Vec::new(),
             admitted_to: 0,
+            settled_to: None,
             counts: EngineCounts::default(),
             config,
         }
@@ -498,6 +501,7 @@ impl<A: Application> Engine<A> {
             self.files.clear();
             self.watch.borrow_mut().begin(store);
         }
+        self.settled_to = None;
         self.given(before);
         if !is_same_store || log_end < self.admitted_to {
             self.writer.borrow_mut().clear(before);
@@ -540,30 +544,40 @@ impl<A: Application> Engine<A> {
         self.files.len()
     }
 
-    /// Rule 3: the log is complete up to an address, and what was written before it may be admitted; `last` is the greatest
-    /// stamp that was ever given.
-    pub fn settled(&mut self, address: u64, last: Stamp) {
-        self.renew();
+    /// Rule 3: the log is complete up to an address, and what was written before it may be admitted: [`Engine::admit`] does.
+    pub fn settled(&mut self, address: u64) {
         self.admitted_to = self.admitted_to.max(address);
-        self.admit_up_to(address, last);
+        self.settled_to = self.settled_to.max(Some(address));
     }
 
-    fn admit_up_to(&mut self, address: u64, last: Stamp) {
-        let (mut writer, counts) = (self.writer.borrow_mut(), &mut self.counts);
-        self.watch.borrow_mut().settle(address, |candidates| {
+    /// Whether there may be something to admit.
+    pub fn can_admit(&self) -> bool {
+        self.settled_to.is_some()
+    }
+
+    /// Admits records behind which the log is settled, but no more than `most`: one address may settle all that wait. `last` is the
+    /// greatest stamp that was ever given. Whether there were any.
+    pub fn admit(&mut self, last: Stamp, most: usize) -> bool {
+        let Some(address) = self.settled_to else { return false };
+        self.renew();
+        let (mut watch, mut writer) = (self.watch.borrow_mut(), self.writer.borrow_mut());
+        let before = watch.len();
+        let has_more = watch.settle(address, most, |candidate| {
             // A stamp that nobody was given would outlive every invalidation to come.
-            for candidate in candidates.list.iter().filter(|candidate| candidate.stamp <= last) {
-                counts.offered += 1;
+            if candidate.stamp <= last {
+                self.counts.offered += 1;
                 // Whether there was a place for it is in the table's own counts.
                 let _ = writer.admit(&candidate.key, &candidate.item, candidate.stamp);
             }
         });
+        self.settled_to = Some(address).filter(|_| has_more);
+        watch.len() < before
     }
 
     /// Does what a planted bug does, in builds that have them.
-    pub fn misbehave(&mut self, last: Stamp) {
+    pub fn misbehave(&mut self) {
         if is_planted(Bug::AdmittedAtSubmission) {
-            self.admit_up_to(u64::MAX, last);
+            self.settled_to = Some(u64::MAX);
         }
     }
 

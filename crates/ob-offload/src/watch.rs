@@ -15,7 +15,7 @@ use ob_files_card::WriteObserver;
 
 use ob_table::{Key, Stamp, TableWriter};
 
-use crate::application::{Application, Candidates, Changes};
+use crate::application::{Application, Candidate, Candidates, Changes};
 use crate::plant::{Bug, is_planted};
 
 /// Files whose writes are looked at, and what was found in them.
@@ -108,21 +108,33 @@ impl Watch {
         self.now()
     }
 
-    /// Takes records out behind which the log is settled, in the order of the log: writes may be taken in another one.
-    pub(crate) fn settle(&mut self, address: u64, mut admit: impl FnMut(&Candidates)) {
-        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
-            let candidates = first.remove();
-            self.len -= candidates.list.len();
-            admit(&candidates);
-            self.keep(candidates);
+    /// Takes so many records out behind which the log is settled, in the order of the log: writes may be taken in another one.
+    /// Whether there are more.
+    pub(crate) fn settle(&mut self, address: u64, most: usize, mut admit: impl FnMut(&Candidate)) -> bool {
+        let mut left = most;
+        while let Some(mut first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
+            if left == 0 {
+                return true;
+            }
+            let candidates = first.get_mut();
+            let rest = candidates.list.get(candidates.admitted..).unwrap_or_default();
+            let count = rest.len().min(left);
+            rest.iter().take(count).for_each(&mut admit);
+            candidates.admitted += count;
+            (left, self.len) = (left - count, self.len - count);
+            if candidates.admitted == candidates.list.len() {
+                let admitted = first.remove();
+                self.keep(admitted);
+            }
         }
+        false
     }
 
     fn keep(&mut self, mut candidates: Candidates) {
         if self.spare.len() < SPARE_MAX {
             candidates.list.clear();
             candidates.list.shrink_to(KEPT_MAX);
-            candidates.end = 0;
+            (candidates.end, candidates.admitted) = (0, 0);
             self.spare.push(candidates);
         }
     }

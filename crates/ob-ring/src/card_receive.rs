@@ -2,6 +2,7 @@
 
 use ob_core::{Bell, Dma, DmaCompletion, DmaError, DmaOp, Refused, RefusedReason, Token};
 use ob_memory::{ArenaSpan, Mirror};
+use ob_wire_link::group::GroupSpec;
 use ob_wire_link::ring::RingSpec;
 
 use crate::RingError;
@@ -58,9 +59,19 @@ pub enum Received {
 impl CardReceiver {
     /// The card's end of the ring `spec`. Its transfers carry tokens `base..base + 4`; `base` is a multiple of 4.
     pub fn new(spec: RingSpec, base: Token) -> Self {
+        Self::with_mirror(spec, base, Mirror::new(spec.capacity() as usize, BATCHES_OUT))
+    }
+
+    /// The card's end of a group's request ring, or `None` if the system refuses the memory that requests are fetched into.
+    pub fn of_group(spec: &GroupSpec, base: Token) -> Option<Self> {
+        let mirror = Mirror::try_new(spec.request.capacity() as usize, BATCHES_OUT)?;
+        Some(Self::with_mirror(spec.request, base, mirror))
+    }
+
+    fn with_mirror(spec: RingSpec, base: Token, mirror: Mirror) -> Self {
         Self {
             single: Single::new(spec, Role::Consumer, base),
-            mirror: Mirror::new(spec.capacity() as usize, BATCHES_OUT),
+            mirror,
             state: State::Idle,
             settled: 0,
             needed: 0,

@@ -129,17 +129,18 @@ impl CardSender {
     /// The card's end of the ring `spec`, in a group without areas. Its transfers carry tokens `base..base + 4`; `base`
     /// is a multiple of 4.
     pub fn new(spec: RingSpec, base: Token) -> Self {
-        Self::with_bulk(spec, base, BulkQueue::none(spec.region))
-    }
-
-    /// The card's end of a group's response ring, and its way to the group's areas. The tokens of bulk transfers have
-    /// bits above the 35th besides.
-    pub fn of_group(spec: &GroupSpec, base: Token) -> Self {
-        Self::with_bulk(spec.response, base, BulkQueue::new(spec))
-    }
-
-    fn with_bulk(spec: RingSpec, base: Token, bulk: BulkQueue) -> Self {
         let staging = Pool::new(spec.capacity() as usize, 1);
+        Self::with_staging(spec, base, staging, BulkQueue::none(spec.region))
+    }
+
+    /// The card's end of a group's response ring, and its way to the group's areas; `None` if the system refuses the memory that
+    /// responses are made in. The tokens of bulk transfers have bits above the 35th besides.
+    pub fn of_group(spec: &GroupSpec, base: Token) -> Option<Self> {
+        let staging = Pool::try_new(spec.response.capacity() as usize, 1)?;
+        Some(Self::with_staging(spec.response, base, staging, BulkQueue::new(spec)))
+    }
+
+    fn with_staging(spec: RingSpec, base: Token, staging: Pool, bulk: BulkQueue) -> Self {
         let mut free = VecDeque::with_capacity(4);
         free.extend(staging.take().map(|mut whole| whole.split_to(spec.capacity() as usize)));
         Self {

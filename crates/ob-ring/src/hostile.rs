@@ -379,7 +379,8 @@ impl Attacked {
     fn new(memory: Memory) -> Self {
         let card = (
             CardReceiver::new(memory.request, Token(ATTACKED)),
-            CardSender::of_group(&memory.group, Token(ATTACKED + RESPONSE)),
+            CardSender::of_group(&memory.group, Token(ATTACKED + RESPONSE))
+                .unwrap_or_else(|| panic!("no memory")),
         );
         let oracle = PointersOracle::default();
         Self {

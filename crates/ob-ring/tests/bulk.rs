@@ -90,7 +90,7 @@ impl Rig {
                 held: Vec::new(),
                 submitted: Vec::new(),
             },
-            sender: CardSender::of_group(&spec, Token(4)),
+            sender: CardSender::of_group(&spec, Token(4)).unwrap(),
             receiver: HostReceiver::new(region.clone(), spec.response, closed.clone(), Arc::new(NoBell)),
             areas: HostAreas::new(region.clone(), &spec, closed.clone()).unwrap(),
             region,

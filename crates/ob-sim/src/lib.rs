@@ -9,8 +9,8 @@
 //!                          └──▶ Trace: one seed, one hash;  a failure names the command that repeats it
 //! ```
 //!
-//! [`history`] judges what clients saw of a store, simulated or real: whether it is linearizable. [`Dump`] keeps what an
-//! earlier build wrote.
+//! [`history`] judges what clients saw of a store, simulated or real: whether it is linearizable. [`Block`] judges what was found on a
+//! device. [`Dump`] keeps what an earlier build wrote.
 //!
 //! One thread, no real time, no real I/O: a run depends on its seed and on the program alone. The parts that are
 //! simulated are the ones that ship; they are stepped, not modelled (after quinn's and TigerBeetle's manner).
@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod block;
 mod clock;
 mod disk;
 mod dma;
@@ -35,6 +36,7 @@ mod scenario;
 mod trace;
 mod world;
 
+pub use block::Block;
 pub use clock::SimClock;
 pub use disk::{Discarding, DiskImage, DiskPlan, DiskStats, SimDisk};
 pub use dma::{DmaPlan, DmaStats, SimDma};

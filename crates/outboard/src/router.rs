@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use ob_core::{AttachmentId, Instant};
-use ob_ring::{Batch, CardSender, CardService, GroupKey};
+use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 
 /// The services of a card.
 pub trait Services {
@@ -83,6 +83,12 @@ impl<S: Services> CardService for Router<S> {
         }
     }
 
+    fn transferred(&mut self, key: GroupKey, done: BulkDone, responses: &mut CardSender) {
+        if let Some(index) = self.routes.get(&key) {
+            self.services.service_mut(*index).transferred(key, done, responses);
+        }
+    }
+
     /// As with messages of the channel, each service knows its own.
     fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
         for index in 0..S::DIRECTORY.len() {
@@ -124,7 +130,10 @@ impl<S: Services> CardService for Router<S> {
 
 #[cfg(test)]
 mod tests {
-    use ob_core::GroupId;
+    use ob_core::{GroupId, RegionId, Token};
+    use ob_memory::Pool;
+    use ob_ring::Bulk;
+    use ob_wire_link::ring::RingSpec;
 
     use super::*;
 
@@ -132,6 +141,7 @@ mod tests {
     struct Recorder {
         opened: Vec<GroupKey>,
         closed: Vec<GroupKey>,
+        transferred: Vec<(GroupKey, u64)>,
         heard: usize,
         suspended: Vec<AttachmentId>,
         polled: usize,
@@ -151,6 +161,10 @@ mod tests {
         fn requests(&mut self, _: GroupKey, _: Batch, _: &mut CardSender) {}
 
         fn responses(&mut self, _: GroupKey, _: &mut CardSender) {}
+
+        fn transferred(&mut self, key: GroupKey, done: BulkDone, _: &mut CardSender) {
+            self.transferred.push((key, done.tag));
+        }
 
         fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
             self.suspended.retain(|other| *other != attachment);
@@ -214,6 +228,26 @@ mod tests {
         let Two([seven, three]) = router.services();
         assert_eq!((&seven.opened, &seven.closed), (&vec![key(2)], &vec![]));
         assert_eq!((&three.opened, &three.closed), (&vec![key(1)], &vec![key(1)]));
+    }
+
+    #[test]
+    fn transfers_that_are_over_are_told_to_those_that_asked_for_them_while_the_card_drains_too() {
+        let (_, ring, _) = RingSpec::group(RegionId(1), 4096, 4096, 4096).unwrap();
+        let mut responses = CardSender::new(ring, Token(0));
+        let done = |tag| {
+            let into = Pool::new(8, 1).take().unwrap();
+            BulkDone { tag, bulk: Bulk::Read { at: 0, into }, result: Ok(()) }
+        };
+        let mut router = Router::new(Two::default());
+        router.open(key(1), 3).unwrap();
+        router.open(key(2), 7).unwrap();
+        router.transferred(key(1), done(11), &mut responses);
+        router.drain();
+        router.transferred(key(2), done(12), &mut responses);
+        router.closed(key(1));
+        router.transferred(key(1), done(13), &mut responses);
+        let told = router.services().0.each_ref().map(|service| &service.transferred[..]);
+        assert_eq!(told, [&[(key(2), 12)][..], &[(key(1), 11)][..]]);
     }
 
     #[test]

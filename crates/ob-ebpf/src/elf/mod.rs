@@ -33,7 +33,9 @@ pub enum LoadError {
         len: usize,
     },
     /// It is no object, or a broken one.
-    #[error("this is not an ELF object, or a broken one: {what}, read at byte {offset}")]
+    #[error(
+        "this is not an ELF object, or a broken one: {what}, read at byte {offset}\nhint: clang -target bpfel -c makes one of a program"
+    )]
     Container {
         /// Where what is broken begins: a header, a table, a section.
         offset: u64,
@@ -41,7 +43,7 @@ pub enum LoadError {
         what: String,
     },
     /// It is an object of another kind.
-    #[error("the object is {found}, not {wanted}; compile it with clang -target bpfel -c")]
+    #[error("the object is {found}, not {wanted}\nhint: compile it with clang -target bpfel -c")]
     Kind {
         /// What it should be.
         wanted: &'static str,

@@ -37,10 +37,22 @@ pub(super) struct PendingAnswer {
     /// Versions that are to be saved.
     pub(super) saved: Vec<(NamespaceKey, u64)>,
     pub(super) drain: Vec<ControllerKey>,
+    /// Only those of their commands are waited for that came before this many: a host that goes on with reads, or has registered
+    /// again, would hold the answer up for ever.
+    pub(super) before: u64,
     /// What to send.
     pub(super) bytes: Vec<u8>,
     pub(super) result: u64,
     pub(super) status: Status,
+}
+
+impl PendingAnswer {
+    /// Success, which waits for nothing yet.
+    pub(super) fn new(connection: ConnectionKey, command: CommandId, namespace: NamespaceKey) -> Self {
+        let (saved, drain, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let (before, result, status) = (0, 0, Status::SUCCESS);
+        Self { connection, command, namespace, saved, drain, before, bytes, result, status }
+    }
 }
 
 impl Target {
@@ -146,13 +158,15 @@ impl Target {
         }
     }
 
-    pub(super) fn answer_later(&mut self, pending: PendingAnswer) {
+    pub(super) fn answer_later(&mut self, mut pending: PendingAnswer) {
+        pending.before = self.flights.inserted();
         if let Some(connection) = self.connection_mut(pending.connection) {
             connection.remove_command(pending.command);
             connection.add_command(pending.command, None);
             connection.owed += pending.bytes.len();
         }
         self.answers.push(pending);
+        self.are_answers_due = true;
     }
 
     /// A namespace's reservations are saved, up to this version.
@@ -161,6 +175,7 @@ impl Target {
         for pending in &mut self.answers {
             pending.saved.retain(|(wanted, from)| *wanted != namespace || *from > version);
         }
+        self.are_answers_due = true;
     }
 
     /// Answers what has waited long enough.
@@ -174,29 +189,42 @@ impl Target {
                 }
             }
         }
-        if !self.answers.is_empty() {
-            for pending in std::mem::take(&mut self.answers) {
-                let is_drained = || !self.flights.has_io_of(&pending.drain, pending.namespace);
-                if pending.saved.is_empty() && is_drained() {
-                    if let Some(controller) = self.controller_of(pending.connection) {
-                        self.flights.look_again_at(controller);
-                    }
-                    self.note_answer(pending.connection);
-                    let PendingAnswer { connection, command, bytes, result, status, .. } = pending;
-                    if let Some(connection) = self.connection_mut(connection) {
-                        connection.owed -= bytes.len();
-                    }
-                    if bytes.is_empty() {
-                        self.answer(connection, command, status, result);
-                    } else {
-                        self.answer_with(connection, command, bytes, result);
-                    }
-                } else {
-                    self.answers.push(pending);
-                }
-            }
+        if std::mem::take(&mut self.are_answers_due) | self.flights.have_drained() {
+            self.settle_answers();
         }
         self.settle_shutdowns();
+    }
+
+    /// Answers what waits neither for a save nor for a command any more. All commands are looked at once for all of them, and only when
+    /// one that is waited for has ended: while a device hangs many can wait, and what others do must not become dearer.
+    fn settle_answers(&mut self) {
+        let saved = self.answers.iter().filter(|pending| pending.saved.is_empty());
+        let drained: BTreeSet<_> = saved.flat_map(|pending| pending.drain.iter().copied()).collect();
+        self.counts.awaited_looks += u64::from(!drained.is_empty());
+        let busy = self.flights.drain(drained);
+        for pending in std::mem::take(&mut self.answers) {
+            let is_busy = |controller: &ControllerKey| {
+                let first = busy.get(&(*controller, pending.namespace));
+                first.is_some_and(|first| *first < pending.before)
+            };
+            if !pending.saved.is_empty() || pending.drain.iter().any(is_busy) {
+                self.answers.push(pending);
+                continue;
+            }
+            if let Some(controller) = self.controller_of(pending.connection) {
+                self.flights.look_again_at(controller);
+            }
+            self.note_answer(pending.connection);
+            let PendingAnswer { connection, command, bytes, result, status, .. } = pending;
+            if let Some(connection) = self.connection_mut(connection) {
+                connection.owed -= bytes.len();
+            }
+            if bytes.is_empty() {
+                self.answer(connection, command, status, result);
+            } else {
+                self.answer_with(connection, command, bytes, result);
+            }
+        }
     }
 
     /// Notes the shutdowns that are complete: nothing of the controller is under way, and no reservation of it being saved.
@@ -205,7 +233,7 @@ impl Target {
         if plant::is_planted(Bug::ShutdownAtOnce) {
             idle.extend(&busy);
         }
-        self.counts.shutdown_looks += 1;
+        self.counts.awaited_looks += 1;
         let saving = self.answers.iter().filter_map(|pending| self.controller_of(pending.connection));
         let saving: BTreeSet<_> = saving.collect();
         for controller in idle.difference(&saving) {

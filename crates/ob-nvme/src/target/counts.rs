@@ -88,8 +88,8 @@ pub struct TargetCounts {
     pub buffer_memory_used: u64,
     /// Connects that had to wait for what an earlier association left behind.
     pub connects_delayed: u64,
-    /// How often all commands were looked at for the sake of controllers that were shut down.
-    pub shutdown_looks: u64,
+    /// How often all commands were looked at for the sake of controllers that were shut down, or whose hosts were preempted.
+    pub awaited_looks: u64,
     /// Computations that hosts had done to authenticate themselves.
     pub proofs: u64,
     /// Commands now waiting for such a one.
@@ -180,7 +180,7 @@ impl AddAssign for TargetCounts {
             buffer_memory,
             buffer_memory_used,
             connects_delayed,
-            shutdown_looks,
+            awaited_looks,
             proofs,
             waiting_for_proof,
         );

@@ -180,17 +180,13 @@ impl Target {
             }
             Verdict::DataAfter { mut bytes, namespace, version } => {
                 bytes.truncate(transfer_len as usize);
-                let (saved, drain) = (vec![(namespace, version)], Vec::new());
-                let (connection, result, status) = (key, 0, Status::SUCCESS);
-                let pending =
-                    PendingAnswer { connection, command, namespace, saved, drain, bytes, result, status };
-                self.answer_later(pending);
+                let saved = vec![(namespace, version)];
+                let pending = PendingAnswer::new(key, command, namespace);
+                self.answer_later(PendingAnswer { saved, bytes, ..pending });
             }
             Verdict::DoneAfter { namespace, saved, drain, result, status } => {
-                let (connection, bytes) = (key, Vec::new());
-                let pending =
-                    PendingAnswer { connection, command, namespace, saved, drain, bytes, result, status };
-                self.answer_later(pending);
+                let pending = PendingAnswer::new(key, command, namespace);
+                self.answer_later(PendingAnswer { saved, drain, result, status, ..pending });
             }
         }
     }

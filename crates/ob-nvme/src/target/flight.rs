@@ -1,6 +1,6 @@
 //! Commands on their way, each in a slot that is used again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ob_core::{Instant, Token};
 use ob_memory::Slice;
@@ -93,6 +93,8 @@ pub(super) struct Flight {
     pub(super) lease: Option<Lease>,
     /// The command of a service that this is a read for; such a read is no command of its own.
     pub(super) owner: Option<FlightKey>,
+    /// How many came before it; [`Flights::insert`] says.
+    pub(super) number: u64,
 }
 
 impl Flight {
@@ -116,6 +118,7 @@ impl Flight {
             other: None,
             lease: None,
             owner: None,
+            number: 0,
         }
     }
 }
@@ -125,10 +128,16 @@ impl Flight {
 pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// How many there were, ever.
+    inserted: u64,
     /// Controllers that were shut down and may have commands under way.
     awaited: BTreeSet<ControllerKey>,
     /// Whether one of those may have none any more. A look goes over all commands, so it is taken only then.
     is_look_due: bool,
+    /// Controllers of hosts that were preempted, whose commands an answer waits for.
+    drained: BTreeSet<ControllerKey>,
+    /// Whether a command of one of those has ended since they were last looked at.
+    has_drained: bool,
 }
 
 struct Slot {
@@ -137,7 +146,9 @@ struct Slot {
 }
 
 impl Flights {
-    pub(super) fn insert(&mut self, flight: Flight) -> FlightKey {
+    pub(super) fn insert(&mut self, mut flight: Flight) -> FlightKey {
+        flight.number = self.inserted;
+        self.inserted += 1;
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
@@ -173,19 +184,42 @@ impl Flights {
             && !matches!(flight.work, Work::Control(_))
         {
             self.look_again_at(controller);
+            self.has_drained |= self.drained.contains(&controller);
         }
         Some(flight)
+    }
+
+    /// How many have come so far: a moment in their order.
+    pub(super) fn inserted(&self) -> u64 {
+        self.inserted
     }
 
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether a command of one of these controllers may still do something to a namespace. Those that wait for data or
-    /// a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
-    pub(super) fn has_io_of(&self, controllers: &[ControllerKey], namespace: NamespaceKey) -> bool {
-        self.under_way(|controller| controllers.contains(&controller))
-            .any(|flight| flight.work.io().is_some_and(|io| io.namespace == namespace))
+    /// Where a command of one of these controllers may still do something, and how many came before the first that does. Those that
+    /// wait for data or a buffer are asked again before they begin, and half a pair does nothing until its other half was let in.
+    pub(super) fn drain(
+        &mut self,
+        controllers: BTreeSet<ControllerKey>,
+    ) -> BTreeMap<(ControllerKey, NamespaceKey), u64> {
+        let mut busy = BTreeMap::new();
+        if !controllers.is_empty() {
+            for flight in self.under_way(|controller| controllers.contains(&controller)) {
+                if let (Some(controller), Some(io)) = (flight.controller, flight.work.io()) {
+                    let first = busy.entry((controller, io.namespace)).or_insert(flight.number);
+                    *first = flight.number.min(*first);
+                }
+            }
+        }
+        self.drained = controllers;
+        busy
+    }
+
+    /// Whether another look at those that are drained may find less, and is to be taken now.
+    pub(super) fn have_drained(&mut self) -> bool {
+        std::mem::take(&mut self.has_drained)
     }
 
     /// Has [`Flights::awaited`] tell of this controller until it is forgotten there.

@@ -98,6 +98,8 @@ pub struct Target {
     orphans: BTreeMap<ControllerKey, u32>,
     connects: Vec<PendingConnect>,
     answers: Vec<PendingAnswer>,
+    /// Whether one of them may wait no more, but for commands that have ended.
+    are_answers_due: bool,
     proofs: Proofs,
     changed_reservations: VecDeque<ReservationsChanged>,
     /// Operations for devices.
@@ -140,6 +142,7 @@ impl Target {
             orphans: BTreeMap::new(),
             connects: Vec::new(),
             answers: Vec::new(),
+            are_answers_due: false,
             proofs: Proofs::default(),
             changed_reservations: VecDeque::new(),
             backlog: Backlog::default(),

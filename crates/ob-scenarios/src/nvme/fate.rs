@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use ob_core::Instant;
 use ob_nvme::initiator::Error;
-use ob_sim::{Death, Failure, NodeId};
+use ob_sim::{Block, Death, Failure, NodeId};
 
-use super::model::Block;
 use super::plan::Fault;
 use super::{CARD, Kind, Op, Run};
 

@@ -17,7 +17,6 @@
 mod fate;
 mod host;
 mod last;
-mod model;
 mod plan;
 
 use std::cell::RefCell;
@@ -25,15 +24,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ob_core::{Clock, Device, DeviceCompletion, DeviceInfo, DeviceOp, Instant, Refused, Token};
-use ob_nvme::driver::{Store, TargetDriver};
+use ob_core::{Clock, Instant};
+use ob_nvme::driver::TargetDriver;
 use ob_nvme::initiator::{Data, Error, Options, Queue, Request};
 use ob_nvme::target::Target;
 use ob_nvme::target::control::{
     AddressFamily, BackendId, Control, ControlConfig, NamespaceSpec, PortKey, PortSpec, SubsystemSpec,
     TransportAddress,
 };
-use ob_sim::{Discarding, Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace};
+use ob_sim::{
+    Block, Discarding, Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace,
+};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::Digests;
@@ -41,7 +42,6 @@ use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, SubmissionEntry};
 
 use host::Host;
-use model::{Block, content};
 use plan::{Plan, Sort};
 
 const BLOCK: usize = 512;
@@ -67,25 +67,7 @@ impl Scenario for NvmeScenario {
     }
 }
 
-struct SimStore(Rc<RefCell<SimDisk>>);
-
-impl Store for SimStore {
-    fn info(&self, _: BackendId) -> Option<DeviceInfo> {
-        Some(self.0.borrow().info())
-    }
-
-    fn submit(&mut self, _: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
-        self.0.borrow_mut().submit(token, op)
-    }
-
-    fn poll(&mut self) -> Option<(BackendId, DeviceCompletion)> {
-        self.0.borrow_mut().poll().map(|completion| (BackendId(0), completion))
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.0.borrow().next_due()
-    }
-}
+type Card = TargetDriver<SimNet, Rc<RefCell<SimDisk>>>;
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -117,7 +99,7 @@ struct Run {
     network: Network,
     disk: Rc<RefCell<SimDisk>>,
     /// None while it is dead.
-    card: Option<TargetDriver<SimNet, SimStore>>,
+    card: Option<Card>,
     card_back_at: Instant,
     heal_at: Option<Instant>,
     /// Until when each node does nothing, by its number.
@@ -162,7 +144,7 @@ impl Run {
             card_back_at: Instant::default(),
             heal_at: None,
             hosts: Vec::new(),
-            blocks: vec![Block::new(); plan.blocks],
+            blocks: vec![Block::default(); plan.blocks],
             ops: BTreeMap::new(),
             adrift: Vec::new(),
             issued: 0,
@@ -192,7 +174,7 @@ impl Run {
         self.trace.clock().now()
     }
 
-    fn new_card(&self) -> Result<TargetDriver<SimNet, SimStore>, Failure> {
+    fn new_card(&self) -> Result<Card, Failure> {
         let failed = |what: &str| Failure::new(format!("the card does not begin: {what}"));
         let mut control = Control::new(ControlConfig::default());
         let address =
@@ -219,8 +201,7 @@ impl Run {
         };
         control.add_namespace(subsystem, &namespace).map_err(|error| failed(&error.to_string()))?;
         let target = Target::new(self.plan.target.clone(), control);
-        let store = SimStore(Rc::clone(&self.disk));
-        let mut card = TargetDriver::new(self.network.attach(CARD), store, target);
+        let mut card = TargetDriver::new(self.network.attach(CARD), Rc::clone(&self.disk), target);
         card.listen(Network::address(CARD, PORT), PortKey(1)).map_err(|error| failed(&error.to_string()))?;
         Ok(card)
     }
@@ -418,7 +399,7 @@ impl Run {
                     block.readers -= 1;
                     if let (Ok(data), true) = (outcome, is_of_this_life) {
                         let at = (index - op.block) * BLOCK;
-                        block.found(index, data.get(at..at + BLOCK).unwrap_or_default())?;
+                        block.found(index, data.get(at..at + BLOCK).unwrap_or_default(), false)?;
                     }
                 }
                 (Kind::Write { stamp, is_durable }, Ok(_)) if *is_durable || is_of_this_life => {
@@ -480,7 +461,7 @@ fn request(op: &Op) -> Request {
             (fields.encode(IoOpcode::WriteZeroes, CommandId(0), DataPointer::None), Data::None)
         }
         Kind::Write { stamp, is_durable } => {
-            let bytes = content(stamp, op.block, op.blocks, BLOCK);
+            let bytes = Block::content(stamp, op.block, op.blocks, BLOCK);
             (plain(IoOpcode::Write, is_durable), Data::ToController(bytes.into()))
         }
         Kind::Discard => {

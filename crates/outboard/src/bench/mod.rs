@@ -6,7 +6,8 @@
 //!                                        └─▶ --plot FILE.svg
 //! ```
 //!
-//! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`].
+//! A new benchmark is a module here, a value that implements [`Bench`], and a line in [`BENCHES`]. Its contenders measure
+//! by turns (`turns::by_turns`).
 
 pub mod bpf;
 mod cores;
@@ -25,6 +26,7 @@ mod report;
 pub mod ring;
 pub mod table;
 mod talk;
+mod turns;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -64,6 +64,7 @@ fn what_a_card_does_not_take_is_refused_with_a_reason() {
         "`storage`, which is not here; hooks here are predicate, function, check, cache, invalidate",
     );
     hinted(&["load", "outboard.toml"], "ELF");
+    hinted(&["load", "outboard.toml"], "\nhint: clang -target bpfel -c");
     hinted(&["load", "no such file"], "cannot read");
     hinted(&["load", KV_GET, "--name", "../escape"], "is no name");
     hinted(&["rm", "kv_get"], "there are none");

@@ -111,7 +111,7 @@ pub(super) fn get(control: &Control, request: &Request<'_>) -> Result<Verdict, S
             features.reservation_masks.get(&wanted.namespace.0).copied().unwrap_or(0)
         }
         FeatureId::ReservationPersistence => {
-            u32::from(namespace_of(control, controller, wanted.namespace)?.reservations.persists())
+            return Ok(reserve::persistence(namespace_of(control, controller, wanted.namespace)?));
         }
         _ => features.remembered.get(&wanted.feature).copied().unwrap_or(0),
     };

@@ -134,7 +134,7 @@ pub enum Verdict {
         namespace: NamespaceKey,
         /// Wait until these versions are saved; none where nothing is to survive a loss of power.
         saved: Vec<(NamespaceKey, u64)>,
-        /// Wait until these controllers have nothing in flight on the namespace.
+        /// Wait until these controllers have nothing in flight on the namespace of what they have now.
         drain: Vec<ControllerKey>,
         /// DW0 and DW1.
         result: u64,

@@ -13,7 +13,7 @@ use super::async_event::Event;
 use super::controller::{Controller, Role};
 use super::reservation::{Outcome, ReservationState};
 use super::spec::{ControllerKey, SubsystemKey};
-use super::{Control, ControlEvent, Request, Verdict, ana};
+use super::{Control, ControlEvent, Namespace, Request, Verdict, ana};
 
 /// Notifications that wait for a host at most; the oldest are lost first.
 const NOTICES_MAX: usize = 255;
@@ -165,6 +165,21 @@ fn release(
     }
 }
 
+/// Get Features 83h. Like a report, it tells what is saved.
+pub(super) fn persistence(namespace: &Namespace) -> Verdict {
+    let result = u64::from(namespace.reservations.persists());
+    match namespace.saving {
+        Some(version) => Verdict::DoneAfter {
+            namespace: namespace.key,
+            saved: vec![(namespace.key, version)],
+            drain: Vec::new(),
+            result,
+            status: Status::SUCCESS,
+        },
+        None => Verdict::value(result),
+    }
+}
+
 /// Set Features 83h: whether registrations and the reservation survive a loss of power.
 pub(super) fn set_persistence(
     control: &mut Control,
@@ -264,6 +279,9 @@ fn controllers_of(control: &Control, subsystem: SubsystemKey, hosts: &[[u8; 16]]
     theirs.map(|(key, _, _)| key).collect()
 }
 
+/// Tells hosts at once, though what they are told of may not be saved yet: a notification says that something happened, and not how it is
+/// now. Who wants to know asks for a report, which waits for the save. And what a host does because of it is judged by what holds then,
+/// after a loss of power too.
 fn notify(control: &mut Control, place: &Place, outcome: &Outcome) {
     if outcome.notices.is_empty() {
         return;

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::cores::{card_core, pin};
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, CpuPerOperation, Report, Setting};
 use contenders::{Contenders, OWN};
 use peers::{Peer, Peers};
@@ -28,7 +29,7 @@ use workload::{QUERIES, Workload};
 pub struct BpfBench;
 
 struct Plan {
-    rounds: usize,
+    rounds: u64,
     /// How long a contender is at it in a round, about; one lap at least.
     time: Duration,
     /// Calls of each program that goes on until its fuel is spent.
@@ -53,7 +54,7 @@ impl Bench for BpfBench {
     fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
         let plan = if setting.quick { &QUICK } else { &FULL };
         let workloads = workload::all();
-        setting.progress.set_length((workloads.len() * plan.rounds) as u64);
+        setting.progress.set_length(workloads.len() as u64);
         let before = pin(card_core()?)?;
         let outcome = measure_all(&workloads, plan, setting);
         rustix::thread::sched_setaffinity(None, &before)?;
@@ -131,22 +132,19 @@ impl Field<'_> {
         setting: &Setting<'_>,
     ) -> Result<Vec<Case>, BenchFailure> {
         setting.progress.set_message(self.workload.name);
-        let mut laps = Vec::with_capacity(names.len());
+        let mut contenders = Vec::with_capacity(names.len());
         for name in names {
             // The first lap is slow: nothing is in a cache.
             self.measure(name, 1)?;
             let one = self.measure(name, 1)?.max(Duration::from_nanos(1));
             let fitting = plan.time.as_nanos() / one.as_nanos();
-            laps.push(u32::try_from(fitting).unwrap_or(u32::MAX).max(1));
+            contenders.push((name, u32::try_from(fitting).unwrap_or(u32::MAX).max(1)));
         }
-        let mut rounds = vec![Vec::with_capacity(plan.rounds); names.len()];
-        for _ in 0..plan.rounds {
-            for ((name, laps), rounds) in names.iter().zip(&laps).zip(&mut rounds) {
-                let took = self.measure(name, *laps)?;
-                rounds.push(took.as_nanos() as f64 / (f64::from(*laps) * QUERIES as f64));
-            }
-            setting.progress.inc(1);
-        }
+        let rounds = by_turns(plan.rounds, &mut contenders, |(name, laps), _| {
+            let took = self.measure(name, *laps)?;
+            Ok(Some(took.as_nanos() as f64 / (f64::from(*laps) * QUERIES as f64)))
+        })?;
+        setting.progress.inc(1);
         let cases = names.iter().zip(rounds);
         Ok(cases.map(|(name, rounds)| case(&case_name(name, self.workload.name), rounds)).collect())
     }

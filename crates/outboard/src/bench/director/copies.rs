@@ -11,7 +11,8 @@ use std::path::Path;
 use super::Plan;
 use crate::bench::cores::Layout;
 use crate::bench::remote::{Contender, RemoteHostKind, Wanted};
-use crate::bench::talk::{Measured, Pace, case};
+use crate::bench::talk::{Pace, case};
+use crate::bench::turns::by_turns;
 use crate::bench::{BenchFailure, Case, Setting};
 
 /// How long reads are, and what that is called; ratios are named after it.
@@ -38,14 +39,11 @@ pub(super) fn measure(
     }
     let mut cases = Vec::new();
     for (length, len) in LENGTHS {
-        let mut rounds: [Vec<Measured>; 2] = [Vec::new(), Vec::new()];
-        for round in 0..plan.rounds {
-            for ((name, contender), rounds) in contenders.iter_mut().zip(&mut rounds) {
-                setting.progress.inc(1);
-                setting.progress.set_message(format!("{name}.{length}"));
-                rounds.push(contender.read(len, plan.file_len, PACE, round, plan.span)?);
-            }
-        }
+        let rounds = by_turns(plan.rounds, &mut contenders, |(name, contender), round| {
+            setting.progress.inc(1);
+            setting.progress.set_message(format!("{name}.{length}"));
+            contender.read(len, plan.file_len, PACE, round, plan.span).map(Some)
+        })?;
         let names = contenders.iter().map(|(name, _)| format!("{name}.{length}"));
         cases.extend(names.zip(rounds).filter_map(|(name, rounds)| case(&name, PACE, rounds)));
     }

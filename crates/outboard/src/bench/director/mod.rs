@@ -26,7 +26,8 @@ use super::kv::client::{Client, Job, What};
 use super::kv::ledger::Shape;
 use super::kv::server::{Answered, Memory, Server, Who};
 use super::process::Place;
-use super::talk::{Measured, Pace, Span, case};
+use super::talk::{Pace, Span, case};
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
 
 /// The benchmark.
@@ -108,17 +109,14 @@ fn measure(
             contenders.push((who, server, client));
         }
         for (job, what) in JOBS {
-            let mut rounds: [Vec<Measured>; 2] = [Vec::new(), Vec::new()];
             let before = contenders.iter().map(|(_, server, _)| server.answered());
             let before: Vec<Answered> = before.collect::<Result<_, _>>()?;
-            for round in 0..plan.rounds {
-                for ((who, server, client), rounds) in contenders.iter_mut().zip(&mut rounds) {
-                    setting.progress.inc(1);
-                    setting.progress.set_message(format!("{}.{job}{suffix}", who.name()));
-                    let job = Job { what, pace: PACE };
-                    rounds.push(client.run(job, round, plan.span, server.processes())?);
-                }
-            }
+            let rounds = by_turns(plan.rounds, &mut contenders, |(who, server, client), round| {
+                setting.progress.inc(1);
+                setting.progress.set_message(format!("{}.{job}{suffix}", who.name()));
+                let job = Job { what, pace: PACE };
+                client.run(job, round, plan.span, server.processes()).map(Some)
+            })?;
             for (((who, server, _), rounds), before) in contenders.iter().zip(rounds).zip(before) {
                 let least = rounds.iter().map(|round| round.latencies.count()).sum::<u64>() / 10 * 9;
                 if let Some(mut case) = case(&format!("{}.{job}{suffix}", who.name()), PACE, rounds) {

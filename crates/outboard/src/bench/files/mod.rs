@@ -23,6 +23,7 @@ use std::time::Duration;
 pub use card::{FilesCardOptions, run_files_card};
 
 use super::load::{Contender, Direction, Load, Measured, Order, Role, check_some, median};
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use baseline::Baseline;
 use card::CardProcess;
@@ -45,7 +46,7 @@ struct Plan {
     disk_len: u64,
     memory_len: u64,
     depths: &'static [usize],
-    rounds: usize,
+    rounds: u64,
     time: Duration,
 }
 
@@ -110,7 +111,7 @@ impl Measuring<'_> {
     /// How many rounds there will be, all contenders together.
     fn runs(&self) -> u64 {
         let on_a_device: usize = self.plan.loads().map(|load| self.contenders("", load).len()).sum();
-        ((2 * on_a_device + 2) * self.plan.rounds) as u64
+        (2 * on_a_device + 2) as u64 * self.plan.rounds
     }
 
     /// Who runs a load: the baseline, the library, and where it matters the library without its copy.
@@ -133,20 +134,17 @@ impl Measuring<'_> {
         let file_len = baseline.len();
         let device = if baseline.is_direct() { device.to_owned() } else { format!("{device}_cached") };
         for load in self.plan.loads() {
-            let contenders = self.contenders(&device, load);
-            let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
-            for round in 0..self.plan.rounds as u64 {
-                for ((name, arrival), rounds) in contenders.iter().zip(&mut rounds) {
-                    let contender: &mut dyn Contender = match arrival {
-                        None => &mut baseline,
-                        Some(arrival) => {
-                            library.arrival = *arrival;
-                            &mut library
-                        }
-                    };
-                    rounds.extend(self.round(name, contender, load, file_len, round)?);
-                }
-            }
+            let mut contenders = self.contenders(&device, load);
+            let rounds = by_turns(self.plan.rounds, &mut contenders, |(name, arrival), round| {
+                let contender: &mut dyn Contender = match arrival {
+                    None => &mut baseline,
+                    Some(arrival) => {
+                        library.arrival = *arrival;
+                        &mut library
+                    }
+                };
+                self.round(name, contender, load, file_len, round)
+            })?;
             let cases = contenders.iter().zip(rounds);
             self.cases.extend(cases.filter_map(|((name, _), rounds)| median(name, Role::Host, rounds)));
         }
@@ -175,18 +173,16 @@ impl Measuring<'_> {
     }
 
     /// The card as it is, and with the copies put back that it does without (DDS §4.3).
-    fn copies(&mut self, mut without: Library, mut with: Library) -> Result<(), BenchFailure> {
+    fn copies(&mut self, without: Library, with: Library) -> Result<(), BenchFailure> {
         let load = Load { direction: Direction::Read, len: 64 << 10, depth: DEPTH, order: Order::Random };
         let file_len = self.plan.memory_len;
-        let names = ["zero_copy", "copying"].map(|who| format!("{who}.memory.{}", load.name()));
-        let mut rounds = [Vec::new(), Vec::new()];
-        for round in 0..self.plan.rounds as u64 {
-            for ((name, library), rounds) in names.iter().zip([&mut without, &mut with]).zip(&mut rounds) {
-                rounds.extend(self.round(name, library, load, file_len, round)?);
-            }
-        }
-        self.cases
-            .extend(names.iter().zip(rounds).filter_map(|(name, rounds)| median(name, Role::Host, rounds)));
+        let mut contenders = [("zero_copy", without), ("copying", with)]
+            .map(|(who, library)| (format!("{who}.memory.{}", load.name()), library));
+        let rounds = by_turns(self.plan.rounds, &mut contenders, |(name, library), round| {
+            self.round(name, library, load, file_len, round)
+        })?;
+        let cases = contenders.iter().zip(rounds);
+        self.cases.extend(cases.filter_map(|((name, _), rounds)| median(name, Role::Host, rounds)));
         Ok(())
     }
 }

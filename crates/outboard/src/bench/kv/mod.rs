@@ -28,7 +28,8 @@ pub use hog::{HogOptions, run_hog};
 
 use super::cores::{Layout, pin};
 use super::process::Place;
-use super::talk::{Measured, Pace, Span, case};
+use super::talk::{Pace, Span, case};
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use client::{Client, Job, What};
 use hog::Hog;
@@ -254,20 +255,17 @@ impl Measuring<'_> {
         let _hog = (scene.arrangement == Arrangement::Busy).then(|| Hog::start(layout.host)).transpose()?;
         let before: Vec<Answered> =
             contenders.iter().map(|contender| contender.server.answered()).collect::<Result<_, _>>()?;
-        let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
-        for round in 0..self.plan.rounds {
-            for (contender, rounds) in contenders.iter_mut().zip(&mut rounds) {
-                self.setting.progress.inc(1);
-                let name = case_name(contender.who, scene);
-                if !self.is_wanted(&name) {
-                    continue;
-                }
-                self.setting.progress.set_message(name.clone());
-                let failed = |error: BenchFailure| -> BenchFailure { format!("{name}: {error}").into() };
-                let processes = contender.server.processes();
-                rounds.push(contender.client.run(job, round, self.plan.span, processes).map_err(failed)?);
+        let rounds = by_turns(self.plan.rounds, contenders, |contender, round| {
+            self.setting.progress.inc(1);
+            let name = case_name(contender.who, scene);
+            if !self.is_wanted(&name) {
+                return Ok(None);
             }
-        }
+            self.setting.progress.set_message(name.clone());
+            let failed = |error: BenchFailure| -> BenchFailure { format!("{name}: {error}").into() };
+            let processes = contender.server.processes();
+            contender.client.run(job, round, self.plan.span, processes).map(Some).map_err(failed)
+        })?;
         for ((contender, rounds), before) in contenders.iter().zip(rounds).zip(before) {
             // Nine of ten: what was answered while it got going and after its end is not among these.
             let least = rounds.iter().map(|round| round.latencies.count()).sum::<u64>() / 10 * 9;

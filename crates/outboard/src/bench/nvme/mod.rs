@@ -24,6 +24,7 @@ use rustix::thread::sched_setaffinity;
 use super::cores::{card_core, leave};
 use super::load::{Direction, Load, Measured, Order, Role, median, stamp};
 use super::process::Place;
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Latencies, Report, Setting};
 use crate::accounting;
 use client::{Client, Crowd, Shape};
@@ -164,11 +165,9 @@ impl<'run> Measuring<'run> {
         }
         let jobs = self.plan.jobs();
         self.setting.progress.set_length(self.plan.rounds * (contenders.len() * (jobs.len() + 1)) as u64);
-        for round in 0..self.plan.rounds {
-            for (who, device, backend) in &contenders {
-                self.round(*who, device, backend, &jobs, round)?;
-            }
-        }
+        by_turns(self.plan.rounds, &mut contenders, |(who, device, backend), round| {
+            self.round(*who, device, backend, &jobs, round).map(Some)
+        })?;
         let names = contenders.iter().flat_map(|(who, device, _)| {
             jobs.iter().map(move |job| format!("{}.{device}.{}", who.name(), job.name()))
         });

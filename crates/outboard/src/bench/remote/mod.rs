@@ -33,6 +33,7 @@ use super::cores::{Layout, pin};
 use super::load::Direction;
 use super::process::{Place, ServerProcess};
 use super::talk::{Measured, Pace, Processes, Span, Talk, case};
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
 use client::{Message, RemoteDialogue};
 use host::READY;
@@ -228,22 +229,19 @@ fn measure(
     let mut contenders: Vec<Contender> = KINDS.into_iter().map(start).collect::<Result<_, _>>()?;
     let mut cases = Vec::new();
     for (direction, depth) in jobs {
-        let mut rounds: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
-        for round in 0..plan.rounds {
-            for (contender, rounds) in contenders.iter_mut().zip(&mut rounds) {
-                setting.progress.inc(1);
-                let name = case_name(contender.kind, direction, depth);
-                if only.as_ref().is_some_and(|only| !name.contains(only)) {
-                    continue;
-                }
-                setting.progress.set_message(name.clone());
-                let rng = Rng::new(1).fork_numbered(direction_name(direction), round);
-                let asks = messages(direction, plan.bytes, rng.clone());
-                let processes = contender.processes();
-                let measured = contender.talk.measure(Pace::Closed(depth), rng, asks, plan.span, processes);
-                rounds.push(measured.map_err(|error| format!("{name}: {error}"))?);
+        let rounds = by_turns(plan.rounds, &mut contenders, |contender, round| {
+            setting.progress.inc(1);
+            let name = case_name(contender.kind, direction, depth);
+            if only.as_ref().is_some_and(|only| !name.contains(only)) {
+                return Ok(None);
             }
-        }
+            setting.progress.set_message(name.clone());
+            let rng = Rng::new(1).fork_numbered(direction_name(direction), round);
+            let asks = messages(direction, plan.bytes, rng.clone());
+            let processes = contender.processes();
+            let measured = contender.talk.measure(Pace::Closed(depth), rng, asks, plan.span, processes);
+            Ok(Some(measured.map_err(|error| format!("{name}: {error}"))?))
+        })?;
         let names = contenders.iter().map(|contender| case_name(contender.kind, direction, depth));
         cases.extend(
             names

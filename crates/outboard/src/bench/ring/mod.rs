@@ -25,6 +25,7 @@ use ob_link::Costs;
 pub use doorbell::{DoorbellOptions, run_doorbell};
 pub use producers::{ProducerOptions, run_producers};
 
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, CpuPerOperation, Report, Setting};
 use card::Measured;
 
@@ -76,7 +77,7 @@ const LINKS: [LinkCase; 3] = [
 /// How much is measured.
 struct Plan {
     producers: &'static [usize],
-    rounds: usize,
+    rounds: u64,
     time: Duration,
     round_trips: usize,
 }
@@ -101,8 +102,8 @@ impl Bench for RingBench {
 
     fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
         let plan = if setting.quick { &QUICK } else { &FULL };
-        let runs = LINKS.len() * plan.producers.len() * plan.rounds * RingKind::ALL.len();
-        setting.progress.set_length(runs as u64 + 2);
+        let runs = (LINKS.len() * plan.producers.len() * RingKind::ALL.len()) as u64 * plan.rounds;
+        setting.progress.set_length(runs + 2);
         let mut cases = Vec::new();
         for link in LINKS {
             for producers in plan.producers {
@@ -127,19 +128,17 @@ fn compare(
     plan: &Plan,
     setting: &Setting<'_>,
 ) -> Result<Vec<Case>, BenchFailure> {
-    let mut rounds: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
-    for _ in 0..plan.rounds {
-        for ring in RingKind::ALL {
-            setting.progress.set_message(format!("{} {} {producers}", ring.name(), link.name));
-            rounds.entry(ring.name()).or_default().push(card::measure(ring, link, producers, plan.time)?);
-            setting.progress.inc(1);
-        }
-    }
-    let cases = RingKind::ALL.into_iter().filter_map(|ring| {
-        let mut rounds = rounds.remove(ring.name())?;
+    let mut rings = RingKind::ALL;
+    let rounds = by_turns(plan.rounds, &mut rings, |ring, _| {
+        setting.progress.set_message(format!("{} {} {producers}", ring.name(), link.name));
+        let measured = card::measure(*ring, link, producers, plan.time)?;
+        setting.progress.inc(1);
+        Ok(Some(measured))
+    })?;
+    let cases = rings.iter().zip(rounds).filter_map(|(ring, mut rounds)| {
         rounds.sort_by(|left, right| left.rate().total_cmp(&right.rate()));
-        let middle = rounds.len() / 2;
-        Some(rounds.swap_remove(middle).case(&format!("{}.{}.p{producers}", ring.name(), link.name)))
+        let middle = rounds.get(rounds.len() / 2)?;
+        Some(middle.case(&format!("{}.{}.p{producers}", ring.name(), link.name)))
     });
     Ok(cases.collect())
 }

@@ -14,6 +14,7 @@ mod load;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
 pub(super) use contenders::mix;
 use contenders::{CardTable, Concurrent, Contender, Locked, Sharded};
@@ -33,7 +34,7 @@ struct Size {
 struct Plan {
     sizes: [Size; 2],
     readers: &'static [usize],
-    rounds: usize,
+    rounds: u64,
     time: Duration,
 }
 
@@ -65,8 +66,8 @@ impl Bench for TableBench {
     fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
         let plan = if setting.quick { &QUICK } else { &FULL };
         let contenders = 4;
-        let runs = plan.sizes.len() * plan.readers.len() * 2 * plan.rounds * contenders;
-        setting.progress.set_length((runs + plan.sizes.len() * contenders) as u64);
+        let runs_a_size = (plan.readers.len() * 2) as u64 * plan.rounds + 1;
+        setting.progress.set_length(runs_a_size * (plan.sizes.len() * contenders) as u64);
         let mut cases = Vec::new();
         for size in plan.sizes {
             cases.extend(compare(size, plan, setting)?);
@@ -76,6 +77,9 @@ impl Bench for TableBench {
     }
 }
 
+/// A map that is filled, and how a load on it is measured.
+type Map<'a> = (&'static str, &'a dyn Fn(&Load) -> Result<Measured, BenchFailure>);
+
 /// All maps with as many items, round by round in turn; the median round of each.
 fn compare(size: Size, plan: &Plan, setting: &Setting<'_>) -> Result<Vec<Case>, BenchFailure> {
     require_memory(size)?;
@@ -83,22 +87,23 @@ fn compare(size: Size, plan: &Plan, setting: &Setting<'_>) -> Result<Vec<Case>, 
     let sharded: Sharded = filled(size, setting)?;
     let concurrent: Concurrent = filled(size, setting)?;
     let locked: Locked = filled(size, setting)?;
+    let mut maps: [Map<'_>; 4] = [
+        (CardTable::NAME, &|load| measure(&table, load)),
+        (Sharded::NAME, &|load| measure(&sharded, load)),
+        (Concurrent::NAME, &|load| measure(&concurrent, load)),
+        (Locked::NAME, &|load| measure(&locked, load)),
+    ];
     let mut rounds: BTreeMap<String, Vec<Measured>> = BTreeMap::new();
     for readers in plan.readers {
         for is_batched in [false, true] {
             let load = Load { items: size.items, readers: *readers, is_batched, time: plan.time };
-            for _ in 0..plan.rounds {
-                let mut round = |name: &str, measured: Result<Measured, BenchFailure>| {
-                    let case = case_name(name, size, *readers, is_batched);
-                    setting.progress.set_message(case.clone());
-                    setting.progress.inc(1);
-                    measured.map(|measured| rounds.entry(case).or_default().push(measured))
-                };
-                round(CardTable::NAME, measure(&table, &load))?;
-                round(Sharded::NAME, measure(&sharded, &load))?;
-                round(Concurrent::NAME, measure(&concurrent, &load))?;
-                round(Locked::NAME, measure(&locked, &load))?;
-            }
+            let case = |name: &str| case_name(name, size, *readers, is_batched);
+            let measured = by_turns(plan.rounds, &mut maps, |(name, measure), _| {
+                setting.progress.set_message(case(name));
+                setting.progress.inc(1);
+                measure(&load).map(Some)
+            })?;
+            rounds.extend(maps.iter().map(|(name, _)| case(name)).zip(measured));
         }
     }
     let medians = rounds.into_iter().filter_map(|(name, mut rounds)| {

@@ -5,7 +5,7 @@ use ob_wire_nvme::io::Abort;
 
 use super::*;
 
-fn get(stage: &mut Stage, queue: QueueIdentity, feature: u8, dword11: u32, nsid: u32) -> Verdict {
+pub(super) fn get(stage: &mut Stage, queue: QueueIdentity, feature: u8, dword11: u32, nsid: u32) -> Verdict {
     let select = ob_wire_nvme::feature::FeatureSelect::Current;
     let entry = GetFeatures { feature, select, dword11, namespace: NamespaceId(nsid) }.encode(CommandId(9));
     stage.command(queue, &entry, &[])

@@ -101,11 +101,24 @@ fn what_persists_is_answered_after_it_is_saved() {
 fn what_persists_is_told_to_others_after_it_is_saved() {
     let mut stage = Stage::new();
     let (_, first) = stage.with_queue(1);
-    let (_, second) = stage.with_queue(2);
+    let (admin_queue, second) = stage.with_queue(2);
     let entry = ReservationReport { len: 4096, is_extended: true }.encode(CommandId(1), ONE);
-    let waits_for = |stage: &mut Stage| match stage.command(second, &entry, &[]) {
-        Verdict::DataAfter { namespace, version, .. } => Some((namespace, version)),
-        _ => None,
+    let waits_for = |stage: &mut Stage| {
+        let persists = u64::from(stage.control.reservations(stage.subsystem, 1).unwrap().persists());
+        let report = match stage.command(second, &entry, &[]) {
+            Verdict::DataAfter { namespace, version, .. } => Some((namespace, version)),
+            _ => None,
+        };
+        let (result, status) = (persists, Status::SUCCESS);
+        let feature = match report {
+            Some((namespace, version)) => {
+                let (saved, drain) = (vec![(namespace, version)], Vec::new());
+                Verdict::DoneAfter { namespace, saved, drain, result, status }
+            }
+            None => Verdict::Done { result, status },
+        };
+        assert_eq!(admin::get(stage, admin_queue, 0x83, 0, 1), feature);
+        report
     };
     assert_eq!(waits_for(&mut stage), None);
     let verdict = register(&mut stage, first, 5, PersistChange::Set);

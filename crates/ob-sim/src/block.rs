@@ -1,10 +1,11 @@
-//! What a block may hold.
+//! What a block may hold, beside whatever serves it: what was written is there, what was flushed survives a loss of power, and no
+//! block is torn.
 
-use ob_sim::Failure;
+use crate::Failure;
 
-/// One block beside the card.
-#[derive(Clone)]
-pub(super) struct Block {
+/// A block of a device, as whoever writes and reads it knows it. Nobody begins a write while another, or a read, is under way.
+#[derive(Clone, Debug)]
+pub struct Block {
     /// What a read may find; one, unless a write was lost or failed.
     current: Vec<u64>,
     /// What may be found after a loss of power: what is surely durable, and everything since. Whether each was completed
@@ -13,15 +14,16 @@ pub(super) struct Block {
     /// How many versions came before the first of these.
     forgotten: usize,
     /// Reads under way.
-    pub(super) readers: usize,
+    pub readers: usize,
     /// A write is under way, or nobody knows that it is not.
-    pub(super) is_written: bool,
+    pub is_written: bool,
     /// Power was lost, and nothing was written since: what is found next is what survived.
     is_unknown: bool,
 }
 
-impl Block {
-    pub(super) fn new() -> Self {
+impl Default for Block {
+    /// It is there, and of zeroes.
+    fn default() -> Self {
         Self {
             current: vec![0],
             versions: vec![(0, true)],
@@ -31,34 +33,50 @@ impl Block {
             is_unknown: false,
         }
     }
+}
+
+impl Block {
+    /// What it holds, if that is certain.
+    pub fn known(&self) -> Option<u64> {
+        match self.current[..] {
+            [stamp] => Some(stamp),
+            _ => None,
+        }
+    }
 
     /// The newest version that was completed: what a flush that begins now makes durable.
-    pub(super) fn completed(&self) -> usize {
+    pub fn completed(&self) -> usize {
         self.forgotten + self.versions.iter().rposition(|(_, completed)| *completed).unwrap_or(0)
     }
 
     /// This version, or a newer one, survives a loss of power.
-    pub(super) fn settle(&mut self, version: usize) {
+    pub fn settle(&mut self, version: usize) {
         let gone = version.saturating_sub(self.forgotten).min(self.versions.len().saturating_sub(1));
         self.versions.drain(..gone);
         self.forgotten += gone;
     }
 
     /// A write begins.
-    pub(super) fn begin(&mut self, stamp: u64) {
+    pub fn begin(&mut self, stamp: u64) {
         self.is_written = true;
         self.is_unknown = false;
         self.versions.push((stamp, false));
     }
 
     /// A write, of which nobody knows whether and when it is executed, is over one way or the other.
-    pub(super) fn give_up(&mut self, stamp: u64) {
+    pub fn give_up(&mut self, stamp: u64) {
         self.is_written = false;
         self.current.push(stamp);
     }
 
+    /// A write was refused before it did anything.
+    pub fn refused(&mut self) {
+        self.is_written = false;
+        self.versions.pop();
+    }
+
     /// A write is done.
-    pub(super) fn written(&mut self, stamp: u64, is_durable: bool) {
+    pub fn written(&mut self, stamp: u64, is_durable: bool) {
         self.is_written = false;
         self.current = vec![stamp];
         let Some(last) = self.versions.last_mut() else { return };
@@ -69,15 +87,18 @@ impl Block {
     }
 
     /// A deallocation is done: the block may be what it was, or zeroes.
-    pub(super) fn discarded(&mut self) {
+    pub fn discarded(&mut self) {
         self.is_written = false;
         self.current.push(0);
     }
 
-    /// A read found these bytes.
-    pub(super) fn found(&mut self, index: usize, bytes: &[u8]) -> Result<(), Failure> {
+    /// A read of the block of this index found these bytes; if it is one with FUA, they are durable.
+    ///
+    /// # Errors
+    /// When they cannot be there.
+    pub fn found(&mut self, index: usize, bytes: &[u8], is_durable: bool) -> Result<(), Failure> {
         let stamp = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        if bytes != content(stamp, index, 1, bytes.len()) {
+        if bytes != Self::content(stamp, index, 1, bytes.len()) {
             return Err(Failure::new(format!("block {index} is torn")));
         }
         if !self.current.contains(&stamp) {
@@ -89,22 +110,27 @@ impl Block {
             self.forgotten += self.versions.len() - 1;
             self.versions = vec![(stamp, true)];
         }
+        // Of a write that failed, a flush promises nothing.
+        let version = self.versions.iter().rposition(|version| *version == (stamp, true));
+        if let Some(version) = version.filter(|_| is_durable) {
+            self.settle(self.forgotten + version);
+        }
         Ok(())
     }
 
     /// Power is lost: whatever was not surely durable may be there or not.
-    pub(super) fn lose_power(&mut self) {
+    pub fn lose_power(&mut self) {
         self.current = self.versions.iter().map(|(stamp, _)| *stamp).collect();
         self.is_unknown = !self.is_written;
         self.versions.iter_mut().for_each(|version| version.1 = false);
     }
-}
 
-/// What a stamp looks like on blocks; of the stamp 0, zeroes.
-pub(super) fn content(stamp: u64, block: usize, blocks: usize, block_len: usize) -> Vec<u8> {
-    let words = |block: usize| {
-        let second = if stamp == 0 { 0 } else { block as u64 };
-        [stamp, second].map(u64::to_le_bytes).concat().repeat(block_len / 16)
-    };
-    (block..block + blocks).flat_map(words).collect()
+    /// What a stamp looks like on blocks; of the stamp 0, zeroes.
+    pub fn content(stamp: u64, block: usize, blocks: usize, block_len: usize) -> Vec<u8> {
+        let words = |block: usize| {
+            let second = if stamp == 0 { 0 } else { block as u64 };
+            [stamp, second].map(u64::to_le_bytes).concat().repeat(block_len / 16)
+        };
+        (block..block + blocks).flat_map(words).collect()
+    }
 }
