@@ -34,7 +34,7 @@ use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
 use super::card::{CONNECTIONS_MAX, WATCHES_MAX};
 use super::os_log::OsLog;
 use super::thread::WatchedThread;
-use super::{KvError, SpaceNews, fitted_part_len, now, recover, store_config, unwritten};
+use super::{KvError, LogNews, fitted_part_len, now, recover, store_config, unwritten};
 use crate::config::HostConfig;
 
 /// Frames of the stream that wait for the director.
@@ -110,7 +110,7 @@ struct Front {
     driver: DirectorDriver<TcpNet, InProcess, NoFiles, KvApplication>,
     stream: Shared,
     log: OsLog,
-    news: SpaceNews,
+    news: LogNews,
     policy: IdlePolicy,
     address: SocketAddr,
     /// The last turn has left something that the next one can do at once: nothing will wake a thread that sleeps on it.
@@ -160,7 +160,7 @@ impl Front {
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-        let news = SpaceNews::default();
+        let news = LogNews::default();
         Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
     }
 
@@ -213,7 +213,7 @@ impl Front {
             self.log.submit(op);
             moved = true;
         }
-        self.news.tell(store.space());
+        self.news.tell(store);
         moved
     }
 
