@@ -17,6 +17,7 @@ use ob_memory::{Pool, Slice};
 use rustix::io::Errno;
 
 use crate::files::open_patiently;
+use crate::halves::make_directory;
 
 /// Bytes of one operation on a file.
 const PIECE_LEN: usize = 256 << 10;
@@ -59,7 +60,7 @@ impl OsLog {
             path: directory.to_owned(),
             errno: Errno::from_io_error(error).unwrap_or(Errno::IO),
         };
-        std::fs::create_dir_all(directory).map_err(|error| failed("make", &error))?;
+        make_directory(directory).map_err(|error| failed("make", &error))?;
         let mut parts = BTreeMap::new();
         for entry in std::fs::read_dir(directory).map_err(|error| failed("list", &error))? {
             let entry = entry.map_err(|error| failed("list", &error))?;
