@@ -40,7 +40,7 @@ pub(crate) enum Object {
 }
 
 /// One section of the circle.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Section {
     pub(crate) first_sequence: u64,
     pub(crate) last_sequence: u64,
@@ -50,14 +50,25 @@ pub(crate) struct Section {
     pub(crate) objects: Vec<Object>,
 }
 
+impl Section {
+    /// One without a frame, whose first will have this sequence.
+    fn new(sequence: u64, previous: u32) -> Self {
+        Self {
+            first_sequence: sequence,
+            last_sequence: sequence.saturating_sub(1),
+            previous,
+            objects: Vec::new(),
+        }
+    }
+}
+
 /// Where a log that was read ends, and what is in it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogState {
-    pub(crate) sections: Vec<Section>,
+    /// Those from the tail to the head, both included: how many there are on the device is for the device to say.
+    pub(crate) sections: VecDeque<Section>,
     pub(crate) tail: u32,
     pub(crate) head: u32,
-    /// Sections from the tail to the head, both included.
-    pub(crate) used: u32,
     /// Where in the head's section the next frame goes; none if it goes to the next section.
     pub(crate) head_at: Option<u32>,
     /// Of the next frame.
@@ -70,21 +81,11 @@ pub(crate) struct LogState {
 
 impl LogState {
     /// The log of a superblock, before a frame is read.
-    pub(crate) fn new(geometry: &Geometry, tail: LogStart) -> Self {
-        let mut sections = vec![Section::default(); geometry.log_sections as usize];
-        if let Some(section) = sections.get_mut(tail.section as usize) {
-            *section = Section {
-                first_sequence: tail.sequence,
-                last_sequence: tail.sequence.saturating_sub(1),
-                previous: tail.previous,
-                objects: Vec::new(),
-            };
-        }
+    pub(crate) fn new(tail: LogStart) -> Self {
         Self {
-            sections,
+            sections: VecDeque::from([Section::new(tail.sequence, tail.previous)]),
             tail: tail.section,
             head: tail.section,
-            used: 1,
             head_at: Some(0),
             sequence: tail.sequence,
             previous: tail.previous,
@@ -98,7 +99,12 @@ impl LogState {
     pub(crate) fn can_be_cleaned(&self, geometry: &Geometry, live_bytes: u64) -> bool {
         let most =
             u64::from(geometry.log_sections.saturating_sub(SECTIONS_KEPT + 1)) * section_payload(geometry);
-        self.used < geometry.log_sections && live_bytes <= most
+        self.used() < geometry.log_sections && live_bytes <= most
+    }
+
+    /// How many sections are in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.sections.len() as u32
     }
 
     /// Moves the head to a place where a frame fits, and says where in its section that is; none if the circle is full.
@@ -110,13 +116,8 @@ impl LogState {
         if next == self.tail {
             return None;
         }
-        let section = &mut self.sections[next as usize];
-        section.first_sequence = self.sequence;
-        section.last_sequence = self.sequence - 1;
-        section.previous = self.previous;
-        section.objects.clear();
+        self.sections.push_back(Section::new(self.sequence, self.previous));
         self.head = next;
-        self.used += 1;
         self.head_at = Some(0);
         self.head_at
     }
@@ -124,7 +125,9 @@ impl LogState {
     /// A frame of `length` bytes stands at the head.
     pub(crate) fn passed(&mut self, geometry: &Geometry, length: usize, checksum: u32) {
         let at = self.head_at.unwrap_or(0);
-        self.sections[self.head as usize].last_sequence = self.sequence;
+        if let Some(section) = self.sections.back_mut() {
+            section.last_sequence = self.sequence;
+        }
         self.head_at = geometry.next_in_section(at + geometry.padded(length) as u32);
         self.sequence += 1;
         self.previous = checksum;
@@ -220,7 +223,7 @@ impl Log {
     }
 
     fn free_sections(&self) -> u32 {
-        self.geometry.log_sections - self.state.used
+        self.geometry.log_sections - self.state.used()
     }
 
     /// Whether there is room for news, or cleaning must come first.
@@ -348,8 +351,9 @@ impl Log {
         bytes[..length].copy_from_slice(frame.builder.bytes());
         bytes[length..].fill(0);
         let offset = self.geometry.section_offset(self.state.head) + u64::from(at);
-        let section = &mut self.state.sections[self.state.head as usize];
-        section.objects.append(&mut frame.objects);
+        if let Some(section) = self.state.sections.back_mut() {
+            section.objects.append(&mut frame.objects);
+        }
         self.state.passed(&self.geometry, length, checksum);
         frame.builder.clear();
         if self.spare.len() < SPARE_MAX {
@@ -373,7 +377,7 @@ impl Log {
     /// Bytes of cleaning that should go into the frame that is filled now; 0 if none.
     pub(crate) fn cleaning_due(&self, live_bytes: u64) -> usize {
         let emptied = self.emptied.len() as u32;
-        let left = self.state.used - emptied;
+        let left = self.state.used() - emptied;
         let needed = live_bytes.div_ceil(self.section_payload()) as u32;
         let target = (2 * needed + 4).min(self.geometry.log_sections.saturating_sub(SECTIONS_KEPT + 1));
         // Where room is short, a section is given back before the next one is cleaned: cleaning needs room itself.
@@ -395,11 +399,11 @@ impl Log {
 
     /// The next object of the section that is cleaned.
     pub(crate) fn next_to_clean(&mut self) -> Cleaning {
-        let cleaned = (self.state.tail + self.emptied.len() as u32) % self.geometry.log_sections;
-        if cleaned == self.state.head {
+        let cleaned = self.emptied.len();
+        if cleaned + 1 >= self.state.sections.len() {
             return Cleaning::AtHead;
         }
-        let section = &mut self.state.sections[cleaned as usize];
+        let section = &mut self.state.sections[cleaned];
         if let Some(object) = section.objects.pop() {
             return Cleaning::Object(object, section.first_sequence..=section.last_sequence);
         }
@@ -416,13 +420,13 @@ impl Log {
     /// Where the tail should be moved now, if it should; the caller writes a superblock and calls
     /// [`Log::tail_moved`].
     pub(crate) fn tail_due(&mut self) -> Option<LogStart> {
-        let ready = self.emptied.iter().take_while(|sequence| **sequence <= self.durable).count() as u32;
+        let ready = self.emptied.iter().take_while(|sequence| **sequence <= self.durable).count();
         if ready == 0 || self.moving_tail {
             return None;
         }
         self.moving_tail = true;
-        let section = (self.state.tail + ready) % self.geometry.log_sections;
-        let start = &self.state.sections[section as usize];
+        let section = (0..ready).fold(self.state.tail, |section, _| self.geometry.next_section(section));
+        let start = &self.state.sections[ready];
         Some(LogStart { section, sequence: start.first_sequence, previous: start.previous })
     }
 
@@ -431,13 +435,36 @@ impl Log {
         self.moving_tail = false;
         while self.state.tail != tail.section {
             self.state.tail = self.geometry.next_section(self.state.tail);
-            self.state.used -= 1;
+            self.state.sections.pop_front();
             self.emptied.pop_front();
         }
     }
 
     /// Bytes of the sections that a mount would read.
     pub(crate) fn used_len(&self) -> u64 {
-        u64::from(self.state.used) * u64::from(self.geometry.section_len)
+        u64::from(self.state.used()) * u64::from(self.geometry.section_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_format::files::FormatOptions;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_for_sections_in_use_however_many_a_device_says_there_are() {
+        let options = FormatOptions {
+            segment_len: Some(1 << 30),
+            section_len: Some(32 << 10),
+            log_len: Some(u64::from(u32::MAX) * (32 << 10)),
+        };
+        let geometry = Geometry::plan(512, 1 << 60, &options).unwrap();
+        assert_eq!(geometry.log_sections, u32::MAX);
+        let tail = LogStart { section: u32::MAX - 1, sequence: 1, previous: 0 };
+        let mut state = LogState::new(tail);
+        state.head_at = None;
+        assert_eq!(state.make_place(&geometry), Some(0));
+        assert_eq!((state.head, state.used(), state.sections.len()), (0, 2, 2), "the log is a circle");
     }
 }

@@ -7,6 +7,8 @@
 //! A part is what one record of the log holds, so that a change to the map of a large, scattered file costs one small
 //! record. What no run names is a hole.
 
+use std::collections::BTreeMap;
+
 use ob_format::files::{RUNS_MAX, Run, map_record_len};
 
 /// The sequence of a part that is in no frame yet.
@@ -30,6 +32,10 @@ pub(crate) struct Part {
     /// The frame that holds it as it now is.
     pub(crate) home: u64,
 }
+
+/// The parts of a map as far as the log is read. A device may name millions, in any order, and cut them as often.
+#[derive(Debug, Default)]
+pub(crate) struct Parts(BTreeMap<u32, Part>);
 
 /// What lies at a logical segment, and how far that goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +70,32 @@ pub enum MapError {
     /// The first part does not begin at 0.
     #[error("its map begins at segment {0}, not at 0")]
     Start(u32),
+}
+
+impl Parts {
+    /// A record of the log says that a part is so.
+    pub(crate) fn replay(&mut self, part: Part) {
+        self.0.insert(part.first, part);
+    }
+
+    /// A record of the log says that the map ends here.
+    pub(crate) fn replay_cut(&mut self, first: u32) {
+        self.0.split_off(&first.max(1));
+        // Only the last one that is left reaches beyond, unless parts overlap: that is found when the log has been read.
+        if let Some(mut last) = self.0.last_entry() {
+            last.get_mut().runs.retain_mut(|run| {
+                run.count = run.count.min(first.saturating_sub(run.logical));
+                run.count > 0
+            });
+        }
+    }
+}
+
+/// Not to be used before it is settled.
+impl From<Parts> for FileMap {
+    fn from(parts: Parts) -> Self {
+        Self { parts: parts.0.into_values().collect(), ..Self::default() }
+    }
 }
 
 impl FileMap {
@@ -283,26 +315,6 @@ impl FileMap {
         }
     }
 
-    /// A record of the log says that a part is so.
-    pub(crate) fn replay_part(&mut self, first: u32, runs: Vec<Run>, home: u64) {
-        match self.parts.binary_search_by_key(&first, |part| part.first) {
-            Ok(index) => self.parts[index] = Part { first, runs, home },
-            Err(index) => self.parts.insert(index, Part { first, runs, home }),
-        }
-    }
-
-    /// A record of the log says that the map ends here.
-    pub(crate) fn replay_cut(&mut self, first: u32) {
-        // What the parts say of each other is not known to be true before the log has been read to its end.
-        self.parts.retain(|part| part.first == 0 || part.first < first);
-        for part in &mut self.parts {
-            part.runs.retain_mut(|run| {
-                run.count = run.count.min(first.saturating_sub(run.logical));
-                run.count > 0
-            });
-        }
-    }
-
     /// The log is read: checks that parts do not overlap, and counts.
     pub(crate) fn settle(&mut self) -> Result<(), MapError> {
         if let Some(part) = self.parts.first()
@@ -327,17 +339,20 @@ impl FileMap {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;
 
-    fn replayed(map: &FileMap) -> FileMap {
-        let mut copy = FileMap::default();
+    /// What the log makes of a map, and of it cut there.
+    fn replayed(map: &FileMap, cut: Option<u32>) -> FileMap {
+        let mut parts = Parts::default();
         for part in map.parts() {
-            copy.replay_part(part.first, part.runs.clone(), part.home);
+            parts.replay(part.clone());
         }
+        if let Some(first) = cut {
+            parts.replay_cut(first);
+        }
+        let mut copy = FileMap::from(parts);
         copy.settle().unwrap();
         copy
     }
@@ -384,10 +399,15 @@ mod tests {
                 };
                 prop_assert_eq!(found, model.get(&logical).copied(), "at {}", logical);
             }
-            let copy = replayed(&map);
-            prop_assert_eq!(copy.parts(), map.parts());
-            prop_assert_eq!(copy.segments(), map.segments());
-            prop_assert_eq!(copy.record_bytes(), map.record_bytes());
+            for cut in [None].into_iter().chain((0..450).step_by(7).map(Some)) {
+                let (mut map, copy) = (map.clone(), replayed(&map, cut));
+                if let Some(first) = cut {
+                    map.cut(first);
+                }
+                prop_assert_eq!(copy.parts(), map.parts());
+                prop_assert_eq!(copy.segments(), map.segments());
+                prop_assert_eq!(copy.record_bytes(), map.record_bytes());
+            }
         }
     }
 
@@ -403,9 +423,30 @@ mod tests {
 
     #[test]
     fn parts_that_reach_into_each_other_are_found() {
-        let mut map = FileMap::default();
-        map.replay_part(0, vec![Run { logical: 0, physical: 0, count: 9 }], 1);
-        map.replay_part(8, vec![Run { logical: 8, physical: 50, count: 1 }], 1);
-        assert_eq!(map.settle(), Err(MapError::Overlap(0)));
+        let part = |first, physical, count| Part {
+            first,
+            runs: vec![Run { logical: first, physical, count }],
+            home: 1,
+        };
+        for cut in [None, Some(10)] {
+            let mut parts = Parts::default();
+            parts.replay(part(8, 50, 1));
+            parts.replay(part(0, 0, 99));
+            if let Some(first) = cut {
+                parts.replay_cut(first);
+            }
+            assert_eq!(FileMap::from(parts).settle(), Err(MapError::Overlap(0)));
+        }
+    }
+
+    /// With a list of parts that is searched through for each, this would go on for hours.
+    #[test]
+    fn a_log_that_names_parts_backwards_and_cuts_them_often_is_read_all_the_same() {
+        let mut parts = Parts::default();
+        for first in (0..500_000).rev() {
+            parts.replay(Part { first, runs: Vec::new(), home: 1 });
+            parts.replay_cut(u32::MAX);
+        }
+        assert_eq!(FileMap::from(parts).settle(), Ok(()));
     }
 }

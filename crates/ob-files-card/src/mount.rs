@@ -210,7 +210,7 @@ fn finish(
 ) -> (Tree, Space) {
     let geometry = &superblock.geometry;
     let (tree, space) = replay.finish(geometry, state.next_node, findings);
-    let (live, used, sections) = (tree.live_bytes(), state.used, geometry.log_sections);
+    let (live, used, sections) = (tree.live_bytes(), state.used(), geometry.log_sections);
     if !state.can_be_cleaned(geometry, live) {
         findings.push(Finding::LogFull { used, sections, live });
     }

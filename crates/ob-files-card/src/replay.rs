@@ -15,7 +15,7 @@ use ob_memory::{Pool, Slice};
 
 use crate::drive::{self, Drive};
 use crate::log::{LogState, Object};
-use crate::map::{FileMap, MapError, Stretch};
+use crate::map::{MapError, Part, Parts, Stretch};
 use crate::space::{NotFree, Space};
 use crate::tree::{Body, ById, File, Node, Tree};
 
@@ -119,7 +119,7 @@ pub enum Finding {
 #[derive(Default)]
 pub(crate) struct Replay {
     nodes: ById<Node>,
-    maps: ById<FileMap>,
+    maps: ById<Parts>,
     pub(crate) frames: u64,
     pub(crate) records: u64,
 }
@@ -136,8 +136,8 @@ impl Replay {
                 Some(Object::Node(node.id))
             }
             Record::Map { file, first, runs } => {
-                let map = self.maps.entry(*file).or_default();
-                map.replay_part(*first, runs.iter().collect(), sequence);
+                let runs = runs.iter().collect();
+                self.maps.entry(*file).or_default().replay(Part { first: *first, runs, home: sequence });
                 Some(Object::Part(*file, *first))
             }
             Record::Remove { id } => {
@@ -146,8 +146,8 @@ impl Replay {
                 None
             }
             Record::Cut { file, first } => {
-                if let Some(map) = self.maps.get_mut(file) {
-                    map.replay_cut(*first);
+                if let Some(parts) = self.maps.get_mut(file) {
+                    parts.replay_cut(*first);
                 }
                 None
             }
@@ -169,8 +169,8 @@ impl Replay {
                 return false;
             }
             if let Body::File(file) = &mut node.body {
-                if let Some(map) = self.maps.remove(id) {
-                    file.map = map;
+                if let Some(parts) = self.maps.remove(id) {
+                    file.map = parts.into();
                 }
                 occupy(*id, file, geometry, &mut space, findings);
             }
@@ -290,11 +290,11 @@ fn read_sections(
     ahead: &mut Ahead,
 ) -> Result<LogState, DeviceError> {
     let geometry = &superblock.geometry;
-    let mut state = LogState::new(geometry, superblock.tail);
+    let mut state = LogState::new(superblock.tail);
     loop {
         let section = state.head;
         let bytes = ahead.next(drive)?;
-        progress(u64::from(state.used), u64::from(geometry.log_sections));
+        progress(u64::from(state.used()), u64::from(geometry.log_sections));
         while let Some(at) = state.head_at {
             let offset = geometry.section_offset(section) + u64::from(at);
             let frame = Frame::decode(&bytes[at as usize..], geometry.frame_max()).ok();
@@ -319,7 +319,9 @@ fn read_sections(
                 match record.map_err(|error| error.to_string()).and_then(|record| legal(record, geometry)) {
                     Ok(record) => {
                         let object = replay.apply(&record, frame.stamp.sequence);
-                        state.sections[section as usize].objects.extend(object);
+                        if let Some(section) = state.sections.back_mut() {
+                            section.objects.extend(object);
+                        }
                     }
                     Err(what) => {
                         let sequence = frame.stamp.sequence;

@@ -23,8 +23,6 @@ pub(crate) struct Space {
     mapped: u32,
     /// Segments promised to writes that wait for them.
     promised: u32,
-    /// Free segments that cannot be zeroed: nobody gets them in this life.
-    spoiled: u32,
     /// Plainly free.
     free: u32,
     /// Released, with the frame that says so; ascending.
@@ -47,7 +45,6 @@ impl Space {
             total,
             mapped: 0,
             promised: 0,
-            spoiled: 0,
             free: total,
             waiting: VecDeque::new(),
             blank: Vec::new(),
@@ -83,24 +80,9 @@ impl Space {
 
     /// Promises segments to a write, or says that there are not so many.
     pub(crate) fn promise(&mut self, count: u32) -> bool {
-        let enough = self.givable().saturating_sub(self.promised) >= count;
+        let enough = self.unmapped().saturating_sub(self.promised) >= count;
         self.promised += if enough { count } else { 0 };
         enough
-    }
-
-    /// Segments that no file has and that can be zeroed.
-    fn givable(&self) -> u32 {
-        self.total - self.mapped - self.spoiled
-    }
-
-    /// Free segments turned out not to be writable.
-    pub(crate) fn spoil(&mut self, stretch: Stretch) {
-        self.spoiled += stretch.count;
-    }
-
-    /// Whether so many segments were spoiled that not everybody can get what was promised.
-    pub(crate) fn is_short(&self) -> bool {
-        self.promised > self.givable()
     }
 
     /// Takes a promise back.
@@ -149,14 +131,15 @@ impl Space {
         }
     }
 
-    fn free_again(&mut self, stretch: Stretch) {
+    /// These are plainly free: they were waiting, or could not be zeroed.
+    pub(crate) fn free_again(&mut self, stretch: Stretch) {
         for segment in stretch.start..stretch.start + stretch.count {
             self.set(segment, false);
         }
         self.free += stretch.count;
     }
 
-    /// Up to `most` consecutive free segments, to be zeroed.
+    /// Up to `most` consecutive free segments, to be zeroed: those behind the last that were given, or the first there are.
     pub(crate) fn next_to_zero(&mut self, most: u32) -> Option<Stretch> {
         if self.free == 0 {
             return None;

@@ -4,7 +4,9 @@
 
 use crate::support;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use ob_core::{DeviceError, DeviceOp, NodeId, Token};
 use ob_files_card::{Completion, FileVersion, FilesOptions, MetadataOp, Op, Outcome};
@@ -535,6 +537,34 @@ fn segments_that_cannot_be_zeroed_are_told_of_and_others_are_used() {
         }
         rig.assert_space_is_exact();
     }
+}
+
+#[test]
+fn a_device_that_fails_for_a_moment_loses_no_free_segment() {
+    let (fails, tries) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+    let (failing, tried) = (Rc::clone(&fails), Rc::clone(&tries));
+    let mut device = MemoryDevice::new((384 << 10) + 16 * SEGMENT, 512);
+    device.fails = Some(Box::new(move |op| {
+        let is_hit = matches!(op, DeviceOp::WriteZeroes { .. }) && failing.get();
+        tried.set(tried.get() + u32::from(is_hit));
+        is_hit.then_some(DeviceError::NoSpace)
+    }));
+    let mut rig = Rig::format(device, &small_format(SEGMENT), &SMALL);
+    let file = rig.create(ROOT, b"file").unwrap().id;
+    rig.settle();
+    for _ in 0..100 {
+        let before = tries.get();
+        assert_eq!(rig.write(file, 0, &pattern(1, 0, 100)).map(drop), Err(FileError::Io));
+        rig.settle();
+        assert!((1..=5).contains(&(tries.get() - before)), "it is asked again, and not for ever");
+    }
+    rig.assert_space_is_exact();
+    fails.set(false);
+    for segment in 0..16 {
+        rig.write(file, segment * SEGMENT, &pattern(1, segment * SEGMENT, 100)).unwrap();
+    }
+    assert_eq!(rig.write(file, 16 * SEGMENT, &[1]).map(drop), Err(FileError::NoSpace));
+    rig.assert_space_is_exact();
 }
 
 /// A file of ten segments on a device of sixteen, all of it flushed.

@@ -279,3 +279,29 @@ fn time_of_many_who_wait_for_one_block() {
         println!("{count} writes: {:?}", begun.elapsed());
     }
 }
+
+#[test]
+fn who_tidies_up_is_not_answered_while_the_device_has_its_memory() {
+    let (mut rig, file) = bench();
+    rig.resize(file, 100).unwrap();
+    rig.flush().unwrap();
+    rig.settle();
+    rig.device.holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. }) || is_frame(op)));
+    let grows = rig.submit(Op::Resize { file, size: 9000 });
+    rig.submit(Op::Metadata(create(ROOT, b"other")));
+    rig.files.poll(&mut rig.device);
+    assert_eq!(rig.device.queued().count(), 2, "a block is read, and a frame written");
+    // In one turn the file goes, which wakes who has it for itself, and the log fails.
+    rig.submit(Op::Metadata(remove(b"file")));
+    fail_frames(&mut rig);
+    rig.device.holds = Some(Box::new(|op| matches!(op, DeviceOp::Read { .. })));
+    rig.files.poll(&mut rig.device);
+    assert!(rig.files.is_frozen());
+    for _ in 0..2 {
+        assert_ne!(rig.files.next_completion().unwrap().token, grows, "its read is under way");
+    }
+    assert!(rig.files.next_completion().is_none());
+    rig.device.holds = None;
+    assert_eq!(rig.next().token, grows);
+    assert!(rig.files.is_idle());
+}

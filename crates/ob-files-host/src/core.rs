@@ -7,11 +7,12 @@
 //! ```
 //!
 //! Every thread of the application may do all of this at the same time. Locks are taken in this order: the change of
-//! lanes, a queue, the lanes, a slot; none is held while code of the application runs.
+//! lanes, a queue, the lanes, a slot; none is held while code of the application runs. What starts the library's thread holds one alone.
 
 mod sleep;
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::ThreadId;
@@ -60,6 +61,8 @@ pub(crate) struct GroupCore {
     ready: Ready,
     bell: Bell,
     strays: AtomicU64,
+    /// Held while the thread of the library is started.
+    starting: Mutex<()>,
     is_driven: AtomicBool,
     /// The thread of the library that takes the answers.
     driver: OnceLock<ThreadId>,
@@ -230,6 +233,7 @@ impl GroupCore {
             ready: Ready::default(),
             bell: Bell::default(),
             strays: AtomicU64::new(0),
+            starting: Mutex::new(()),
             is_driven: AtomicBool::new(false),
             driver: OnceLock::new(),
             stopped: AtomicBool::new(false),
@@ -734,19 +738,24 @@ impl GroupCore {
 
     /// Starts the thread that takes the answers, if this group is to have one.
     pub(crate) fn drive(self: &Arc<Self>) -> Result<(), Error> {
-        if self.options.driver == Driver::Caller || self.is_driven.swap(true, Ordering::SeqCst) {
+        let thread = || std::thread::Builder::new().name("outboard-group".to_owned());
+        self.drive_by(|core| thread().spawn(move || core.run()).map(drop))
+    }
+
+    fn drive_by(self: &Arc<Self>, start: impl FnOnce(Arc<Self>) -> io::Result<()>) -> Result<(), Error> {
+        if self.options.driver == Driver::Caller || self.is_driven() {
             return Ok(());
         }
-        let core = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("outboard-group".to_owned()).spawn(move || core.run());
-        if let Err(error) = spawned {
-            tracing::error!("cannot start the thread of a group: {error}");
-            self.is_driven.store(false, Ordering::SeqCst);
-            if self.has_ended() {
-                self.run_calls();
-            }
-            return Err(Error::System);
+        let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_driven() {
+            return Ok(());
         }
+        start(Arc::clone(self)).map_err(|error| {
+            tracing::error!("cannot start the thread of a group: {error}");
+            Error::System
+        })?;
+        // Not before there is a thread: who is told that there is one sleeps until that wakes it.
+        self.is_driven.store(true, Ordering::SeqCst);
         Ok(())
     }
 

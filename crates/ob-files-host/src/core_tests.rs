@@ -40,3 +40,17 @@ fn what_is_queued_after_the_last_look_at_the_queues_is_completed() {
     core.queue(0, Note::Start(Box::new(operation), None));
     assert_eq!(cell.take().unwrap().result, Err(Error::Closed));
 }
+
+#[test]
+fn nobody_sleeps_for_a_thread_that_could_not_be_started() {
+    let core = Arc::new(GroupCore::new(GroupOptions::default(), Arc::new(Patient)));
+    let failed = core.drive_by(|core| {
+        assert!(!core.is_driven_elsewhere(), "whoever waits now has to look for itself");
+        Err(io::ErrorKind::WouldBlock.into())
+    });
+    assert_eq!(failed, Err(Error::System));
+    assert!(!core.is_driven_elsewhere());
+    assert_eq!(core.drive_by(|_| Ok(())), Ok(()));
+    assert!(core.is_driven_elsewhere());
+    assert_eq!(core.drive_by(|_| panic!("there is one already")), Ok(()));
+}

@@ -5,8 +5,9 @@
 use crate::support;
 
 use ob_format::kv::{BLOCK_LEN, GroupHeader};
-use ob_kv::store::{Config, Durability, RecoveryError};
+use ob_kv::store::{Config, Durability, Obstacle, RecoveryError};
 use support::client::{Client, recovered_as, small};
+use support::ms;
 
 /// A log of several parts, a little of it flushed at a time.
 fn filled(durability: Durability) -> Client {
@@ -143,5 +144,52 @@ fn blocks_that_cannot_be_read_do_not_hide_damage() {
         client.files.edit(|files| files.get_mut(&0).unwrap()[offset as usize..].fill(0));
         let keys = recovered_as(&mut client, config()).map(|store| store.stats().keys);
         assert_eq!(keys.ok(), (!is_broken).then_some(3), "{bad}");
+    }
+}
+
+/// A log whose first part has one record that is current, and many that are not.
+fn outdated(client: &mut Client) {
+    client.says("set kept v", "+OK");
+    for number in 0..200 {
+        client.says(&format!("set key{} {}", number % 5, "v".repeat(3000)), "+OK");
+    }
+    client.settle();
+}
+
+#[test]
+fn compaction_goes_on_when_the_device_can_read_again() {
+    let mut client = Client::new(small());
+    client.files.unreadable.push((0, 0..u64::MAX));
+    outdated(&mut client);
+    for _ in 0..3 {
+        let before = client.store.stats();
+        client.settle();
+        let stats = client.store.stats();
+        assert_eq!((stats.parts_removed, stats.parts_damaged), (0, 0));
+        assert_eq!(stats.sweeps_failed, before.sweeps_failed + 1, "it is asked again, and not at once");
+        assert_eq!(client.store.obstacle(), Some(Obstacle::Unreadable));
+        assert!(client.store.next_due().is_some_and(|due| ms(due) <= client.now + 500));
+        assert!(client.store.has_room(), "clients do not wait for it");
+    }
+    client.files.unreadable.clear();
+    // Copies are written when the next group is due, and then made durable.
+    (0..3).for_each(|_| client.settle());
+    assert!(client.store.stats().parts_removed > 0);
+    assert_eq!(client.store.obstacle(), None);
+    client.says("get kept", "$1\r\nv");
+}
+
+#[test]
+fn compaction_stops_at_damage() {
+    let mut client = Client::new(small());
+    client.files.unreadable.push((0, 0..u64::MAX));
+    outdated(&mut client);
+    client.files.edit(|files| files.get_mut(&0).unwrap()[8] ^= 1);
+    client.files.unreadable.clear();
+    for _ in 0..2 {
+        client.settle();
+        let stats = client.store.stats();
+        assert_eq!((stats.parts_removed, stats.parts_damaged), (0, 1));
+        assert_eq!(client.store.obstacle(), Some(Obstacle::Damaged));
     }
 }

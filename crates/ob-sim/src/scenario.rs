@@ -24,6 +24,11 @@ pub trait Scenario {
     /// Plays one seed for about so many steps. Everything that is random comes from the seed; everything that
     /// happens goes into the trace.
     fn run(&mut self, seed: u64, steps: u64, trace: &mut Trace) -> Result<Report, Failure>;
+
+    /// Whether seeds that passed have shown what they should, altogether: one that could not be judged passes too.
+    fn judge(&self, _totals: &Report) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 /// What a run that found nothing wrong did.

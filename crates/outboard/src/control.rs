@@ -29,6 +29,8 @@ const BODY_LEN_MAX: usize = ob_ebpf::elf::OBJECT_LEN_MAX;
 const AT_ONCE_MAX: usize = 8;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nobody is let in after that has failed: it goes on failing until descriptors are given back.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What can be asked of a card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,10 +95,18 @@ impl ControlServer {
         let answer = Arc::new(answer);
         thread()
             .spawn(move || {
-                for stream in listener.incoming().flatten() {
+                for stream in listener.incoming() {
+                    let stream = match stream {
+                        Ok(stream) => stream,
+                        Err(error) => {
+                            tracing::warn!("the control socket cannot let anybody in: {error}");
+                            std::thread::sleep(ACCEPT_PAUSE);
+                            continue;
+                        }
+                    };
                     // This one, and those who answer.
                     if Arc::strong_count(&answer) > AT_ONCE_MAX {
-                        answer_one(&stream, &*answer);
+                        refuse(&stream);
                         continue;
                     }
                     let answer = Arc::clone(&answer);
@@ -119,6 +129,14 @@ fn thread() -> std::thread::Builder {
     std::thread::Builder::new().name("control".to_owned())
 }
 
+/// Sends away who cannot be answered now. Nothing is heard of it, so that nobody can keep others from the door.
+fn refuse(stream: &UnixStream) {
+    let refused: ControlAnswer =
+        Err(format!("the card answers {AT_ONCE_MAX} requests at once, and has so many\nhint: try again"));
+    // A line finds room in a socket that is empty.
+    let _ = stream.set_nonblocking(true).and_then(|()| tell(stream, &refused));
+}
+
 fn answer_one(stream: &UnixStream, answer: impl Fn(ControlRequest, Vec<u8>) -> ControlAnswer) {
     if let Err(error) = serve(stream, answer) {
         tracing::debug!("a request of the control socket failed: {error}");
@@ -134,9 +152,12 @@ fn serve(stream: &UnixStream, answer: impl Fn(ControlRequest, Vec<u8>) -> Contro
             Err(format!("this is not a request: {why}\nhint: are card and command of the same version?"))
         }
     };
-    let mut text = serde_json::to_string(&answer)?;
+    tell(stream, &answer)
+}
+
+fn tell(mut stream: &UnixStream, answer: &ControlAnswer) -> io::Result<()> {
+    let mut text = serde_json::to_string(answer)?;
     text.push('\n');
-    let mut stream = stream;
     stream.write_all(text.as_bytes())
 }
 
@@ -172,9 +193,8 @@ pub(crate) fn ask<T: DeserializeOwned>(
         stream.set_read_timeout(Some(PATIENCE * 2))?;
         let mut text = serde_json::to_string(request)?;
         text.push('\n');
-        (&stream).write_all(text.as_bytes())?;
         // A card that refuses does not hear all of it, and says why.
-        let _ = (&stream).write_all(body);
+        let _ = (&stream).write_all(text.as_bytes()).and_then(|()| (&stream).write_all(body));
         let mut line = String::new();
         match BufReader::new(&stream).read_line(&mut line)? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it had answered")),
@@ -244,6 +264,23 @@ mod tests {
             gate.wait();
             assert_eq!(changing.join().unwrap(), "changed");
         });
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nobody_from_being_told() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control.sock");
+        let _server = ControlServer::start(&path, |_, _| answer_of(Ok("answered"))).unwrap();
+        let silent: Vec<UnixStream> = (0..AT_ONCE_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        // They were let in before.
+        let refused = ask::<String>(&path, &load(0), &[]);
+        assert!(
+            matches!(&refused, Err(ControlError::Refused(why)) if why.contains("at once")),
+            "{refused:?}"
+        );
+        drop(silent);
+        // Their threads take a moment to notice.
+        while ask::<String>(&path, &load(0), &[]).is_err() {}
     }
 
     #[test]

@@ -82,14 +82,19 @@ impl CardFiles {
                 self.move_data(id);
             }
             Ok(false) => {}
-            Err(error) => {
-                // What others wait for must not be kept until the answer is given, and what was mapped must be logged.
-                self.space.forget_promise(self.promised(id));
-                self.set_promised(id, 0);
-                self.log_dirty(file);
-                self.answer_after(id, self.log.pending(), Err(error));
-            }
+            Err(error) => self.end_unmapped(id, error),
         }
+    }
+
+    /// Ends a write that does not get the segments it needs.
+    pub(super) fn end_unmapped(&mut self, id: FlightId, error: FileError) {
+        // What others wait for must not be kept until the answer is given, and what was mapped must be logged.
+        self.space.forget_promise(self.promised(id));
+        self.set_promised(id, 0);
+        if let Some(file) = self.flights.get(id).and_then(super::Flight::file) {
+            self.log_dirty(file);
+        }
+        self.answer_after(id, self.log.pending(), Err(error));
     }
 
     /// Decides what makes a write durable. One that changes what the log says of the file waits for a frame and a flush behind
@@ -197,10 +202,7 @@ impl CardFiles {
             };
             let near = found.map.physical_before(logical).map(|before| before + 1);
             let Some(stretch) = self.space.take(hole, near) else {
-                if self.space.is_short() {
-                    return Err(FileError::Io);
-                }
-                self.waits.segments.push_back(id);
+                self.wait_segments(id);
                 return Ok(false);
             };
             self.set_promised(id, self.promised(id) - stretch.count);

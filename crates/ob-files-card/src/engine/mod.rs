@@ -90,6 +90,8 @@ pub struct CardFiles {
     /// The log may have more room than when somebody was told to wait for it.
     log_eased: bool,
     zeroing: u32,
+    /// Zeroings that failed, with none between them that succeeded.
+    zero_failures: u32,
     bounce: Pool,
     block_pool: Pool,
     /// Vectors to use again.
@@ -310,6 +312,7 @@ impl CardFiles {
             flush: None,
             log_eased: false,
             zeroing: 0,
+            zero_failures: 0,
             bounce: Pool::new(bounce_len, options.bounce_buffers.max(2)),
             block_pool: Pool::new(block, 1),
             spare_parts: Vec::new(),

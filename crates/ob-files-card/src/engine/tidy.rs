@@ -84,14 +84,15 @@ impl CardFiles {
     pub(super) fn step_tidy(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id) else { return };
         let Some(file) = flight.file() else { return };
+        if flight.stage != Stage::Draining {
+            // It is at the device, or waits for a flush: that ends it, or moves it on.
+            return;
+        }
         if let Some(error) = flight.error {
             return self.fail(id, error);
         }
         if self.frozen {
             return self.fail(id, FileError::ReadOnly);
-        }
-        if flight.stage != Stage::Draining {
-            return;
         }
         let Ok(found) = self.tree.file(file) else { return self.fail_gone(id) };
         if found.in_flight > 1 {

@@ -3,7 +3,7 @@
 use ob_core::{DeviceError, DeviceOp};
 use ob_format::files::Superblock;
 
-use super::{CardFiles, FlushInFlight, Piece, Stage};
+use super::{CardFiles, FlightId, FlushInFlight, Piece, Stage};
 use crate::log::{Cleaning, Object};
 use crate::map::{NOT_LOGGED, Stretch};
 use crate::mount::slot_of;
@@ -15,6 +15,8 @@ use ob_wire_link::files::FileError;
 const ZEROING_MAX: u32 = 2;
 /// Bytes of one zeroing operation.
 const ZERO_LEN: u64 = 32 << 20;
+/// When so many have failed one after the other, the device is left alone until a write finds no clean segment.
+const ZERO_FAILURES_MAX: u32 = 4;
 
 impl CardFiles {
     pub(super) fn upkeep(&mut self) {
@@ -67,6 +69,7 @@ impl CardFiles {
     fn zero_some(&mut self) {
         let most = (ZERO_LEN / self.geometry.segment_len).clamp(1, u64::from(u32::MAX)) as u32;
         while self.zeroing < ZEROING_MAX
+            && self.zero_failures < ZERO_FAILURES_MAX
             && self.space.clean_count() < self.clean_low()
             && !self.space.has_blank()
         {
@@ -82,18 +85,37 @@ impl CardFiles {
     pub(super) fn zero_done(&mut self, stretch: Stretch, result: Result<(), DeviceError>) {
         self.zeroing -= 1;
         match result {
-            Ok(()) => self.space.zeroed(stretch),
-            // They are free, but nobody gets them in this life.
+            Ok(()) => {
+                self.zero_failures = 0;
+                self.space.zeroed(stretch);
+            }
+            // They stay free: the device may fail for a moment only, and those behind them come first now.
             Err(error) => {
-                tracing::warn!(
-                    first = stretch.start,
-                    count = stretch.count,
-                    "free segments cannot be zeroed and are set aside: {error}"
-                );
-                self.space.spoil(stretch);
-                self.ready.extend(self.waits.segments.drain(..));
+                if self.zero_failures == 0 {
+                    tracing::warn!(
+                        first = stretch.start,
+                        count = stretch.count,
+                        "free segments cannot be zeroed: {error}"
+                    );
+                }
+                self.zero_failures += 1;
+                self.space.free_again(stretch);
+                if self.zero_failures >= ZERO_FAILURES_MAX {
+                    for id in std::mem::take(&mut self.waits.segments) {
+                        self.end_unmapped(id, FileError::Io);
+                    }
+                }
             }
         }
+    }
+
+    /// Lets a write wait for clean segments. A device that was left alone is asked again for it.
+    pub(super) fn wait_segments(&mut self, id: FlightId) {
+        if self.zero_failures >= ZERO_FAILURES_MAX {
+            // Not none: people were told, and would be with every write.
+            self.zero_failures = 1;
+        }
+        self.waits.segments.push_back(id);
     }
 
     fn write_superblock(&mut self, superblock: Superblock) {

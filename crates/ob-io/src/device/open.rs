@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ob_core::DeviceInfo;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fallocate, flock, fstat,
-    fstatvfs, fsync, ftruncate, ioctl_blksszget, major, minor, open, statx,
+    Advice, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags, fadvise, fallocate,
+    fdatasync, flock, fstat, fstatvfs, fsync, ftruncate, ioctl_blksszget, major, minor, open, statx,
 };
 use rustix::io::Errno;
 use rustix::ioctl;
@@ -122,7 +122,18 @@ pub(super) fn open_existing(path: &Path, access: Access) -> Result<Opened, OpenE
     };
     let (file, direct) = open_direct(path, access.flags() | exclusive)?;
     lock(path, &file, access)?;
-    measure(path, file, direct, access)
+    let opened = measure(path, file, direct, access)?;
+    if !opened.direct {
+        forget_cached(path, &opened.file)?;
+    }
+    Ok(opened)
+}
+
+/// Has the next reads ask the disk. When a flush has failed, the kernel takes what it could not write for written, and shows it to
+/// whoever reads: an earlier life's bytes that no later flush would make durable.
+fn forget_cached(path: &Path, file: &OwnedFd) -> Result<(), OpenError> {
+    let forgotten = fdatasync(file).and_then(|()| fadvise(file, 0, None, Advice::DontNeed));
+    forgotten.map_err(|errno| explain(path, "sync", errno))
 }
 
 /// Creates a file of `len` bytes and opens it. Durable, name and all, when this returns.
@@ -277,5 +288,34 @@ fn explain(path: &Path, what: &'static str, errno: Errno) -> OpenError {
         Errno::EXIST => OpenError::Exists(path.into()),
         Errno::BUSY => OpenError::InUse(path.into()),
         _ => OpenError::System { what, path: path.into(), errno },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSliceMut, Write};
+
+    use rustix::io::{ReadWriteFlags, preadv2};
+
+    use super::*;
+
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+    #[test]
+    fn what_the_kernel_has_cached_is_not_believed() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[7; 1 << 20]).unwrap();
+        let opened: OwnedFd = file.reopen().unwrap().into();
+        let is_cached = || {
+            let mut block = [0; 4096];
+            preadv2(&opened, &mut [IoSliceMut::new(&mut block)], 1 << 19, ReadWriteFlags::NOWAIT)
+        };
+        // Where the file system cannot say, or has no disk to read from, nothing is shown.
+        if is_cached() != Ok(4096) {
+            return;
+        }
+        forget_cached(file.path(), &opened).unwrap();
+        let is_in_memory = rustix::fs::fstatfs(&opened).unwrap().f_type == TMPFS_MAGIC;
+        assert!(is_in_memory || is_cached() == Err(Errno::AGAIN));
     }
 }

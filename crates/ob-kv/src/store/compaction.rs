@@ -7,19 +7,22 @@
 //!    └──────────── Removing ◀── what was there when the last was copied is durable ── Waiting
 //! ```
 //!
+//! A piece that the device could not read is asked for again after a while. One that was read and is damaged is the end of compaction.
+//!
 //! A record is current if the index names its address. The copy is the newest record of its key at the instant at which it is
 //! appended, and so it stays true that of two records the later one counts. Records that have expired, and removals, are not
 //! copied: there is nothing older that they could hide. The part may go when what *replaces* its records is durable; not
 //! only the copies, but whatever has outdated the others.
 
+use ob_core::Instant;
 use ob_format::kv::{BLOCK_LEN, Record};
 
 use super::expiry::is_over;
 use super::index::KeyHash;
 use super::log::Log;
 use super::ops::LogFailure;
-use super::room::Space;
-use super::sweep::{self, Piece};
+use super::room::{RETRY_AFTER, Space};
+use super::sweep::{self, Damaged, Piece};
 use super::tasks::{ReadUse, SweepUse};
 use super::{Store, UNWRITTEN_GROUPS_MAX};
 use crate::plant::{Bug, is_planted};
@@ -32,13 +35,24 @@ pub(crate) enum Compaction {
     /// What to read next.
     Sweeping(Piece),
     /// A read is on its way.
-    Reading,
+    Reading(Piece),
+    /// The device could not read it, and is asked again then.
+    Paused { piece: Piece, until: Instant },
     /// Everything was copied; the part may go when the log is durable up to there.
     Waiting { needs: u64 },
     /// The part goes.
     Removing { part: u64 },
-    /// The part could not be read. It stays, and so do all behind it.
+    /// The part is damaged. It stays, and so do all behind it.
     Stuck,
+}
+
+/// What keeps compaction from going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The device cannot read a part of the log. It is asked again, and again.
+    Unreadable,
+    /// A part of the log is not what was written.
+    Damaged,
 }
 
 impl Store {
@@ -55,18 +69,23 @@ impl Store {
                 self.begin_compaction();
                 return !matches!(self.compaction, Compaction::Idle);
             }
-            Compaction::Sweeping(Piece { address, len }) => {
+            Compaction::Sweeping(piece) => {
                 // Clients' records come first, and copies wait while the log is behind; unless there is little space, and copies
                 // are what makes more of it.
                 let is_first = self.space() != Space::Plenty;
                 let groups_max = if is_first { UNWRITTEN_GROUPS_MAX } else { 4 };
                 let is_behind = self.log.unwritten_len() > groups_max * self.config.group_len;
                 if !is_behind && !self.log.is_out_of_space() {
+                    let Piece { address, len } = piece;
                     let token = self.log.read(address, len);
                     self.reads.insert(token, ReadUse::Sweep { address, sweep: SweepUse::Compaction });
-                    self.compaction = Compaction::Reading;
+                    self.compaction = Compaction::Reading(piece);
                     self.compaction_stepped();
                 }
+            }
+            Compaction::Paused { piece, until } if until <= self.now => {
+                self.compaction = Compaction::Sweeping(piece);
+                return true;
             }
             Compaction::Waiting { needs } => {
                 if self.log.durable() >= needs || is_planted(Bug::PartRemovedEarly) {
@@ -85,7 +104,7 @@ impl Store {
                 // The device may have refused it.
                 self.log.remove_oldest();
             }
-            Compaction::Reading | Compaction::Stuck => {}
+            Compaction::Reading(_) | Compaction::Paused { .. } | Compaction::Stuck => {}
         }
         false
     }
@@ -133,19 +152,40 @@ impl Store {
 
     /// A piece of the part was read.
     pub(super) fn swept(&mut self, address: u64, result: Result<Vec<u8>, LogFailure>) {
+        let Compaction::Reading(piece) = self.compaction else { return };
+        self.is_sweep_failing = result.is_err();
+        let Ok(bytes) = result else {
+            self.stats.sweeps_failed += 1;
+            self.compaction = Compaction::Paused { piece, until: self.now + RETRY_AFTER };
+            return;
+        };
         let (end, len) = (self.log.end_of_part(address).unwrap_or(address), self.config.group_len);
-        let visited = result.ok().and_then(|bytes| {
-            let copy = |address, record: &Record<'_>| self.copy_if_current(address, record);
-            sweep::visit(&bytes, address, end, len, copy).ok()
-        });
-        self.compaction = match visited {
-            None => {
+        let copy = |address, record: &Record<'_>| self.copy_if_current(address, record);
+        self.compaction = match sweep::visit(&bytes, address, end, len, copy) {
+            Err(Damaged) => {
                 self.stats.parts_damaged += 1;
                 Compaction::Stuck
             }
-            Some(piece) if piece.address < end => Compaction::Sweeping(piece),
-            Some(_) => Compaction::Waiting { needs: self.log.appended() },
+            Ok(piece) if piece.address < end => Compaction::Sweeping(piece),
+            Ok(_) => Compaction::Waiting { needs: self.log.appended() },
         };
+    }
+
+    /// When a piece is asked for again.
+    pub(super) fn compaction_due(&self) -> Option<Instant> {
+        match self.compaction {
+            Compaction::Paused { until, .. } if self.log.failure().is_none() => Some(until),
+            _ => None,
+        }
+    }
+
+    /// What keeps compaction from going on, if anything does: the log grows until then.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        match self.compaction {
+            Compaction::Stuck => Some(Obstacle::Damaged),
+            _ => self.is_sweep_failing.then_some(Obstacle::Unreadable),
+        }
     }
 
     fn copy_if_current(&mut self, address: u64, record: &Record<'_>) {
@@ -174,7 +214,7 @@ impl Store {
     /// Whether a part's records are being copied. What was copied is there twice until the part is removed, so nobody waits
     /// for the copies alone, and they fill whole groups.
     pub(super) fn is_copying(&self) -> bool {
-        matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading)
+        matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading(_))
     }
 
     fn remove_part(&mut self) {

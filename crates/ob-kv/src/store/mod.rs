@@ -50,6 +50,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub use answers::{Answer, Attestation};
+pub use compaction::Obstacle;
 use ob_core::{Instant, Now, Token};
 use ob_format::kv::{KEY_LEN_MAX, Origin, Record};
 pub use ops::{LogCompletion, LogFailure, LogOp};
@@ -190,6 +191,8 @@ pub struct Store {
     held: VecDeque<(Job, Vec<u8>)>,
     reads: BTreeMap<Token, ReadUse>,
     compaction: Compaction,
+    /// Whether compaction's last read failed.
+    is_sweep_failing: bool,
     refill: Refill,
     room: Room,
     overdue: Overdue,
@@ -232,6 +235,7 @@ impl Store {
             held: VecDeque::new(),
             reads: BTreeMap::new(),
             compaction: Compaction::default(),
+            is_sweep_failing: false,
             refill: Refill::default(),
             room: Room::default(),
             overdue: Overdue::default(),
@@ -356,7 +360,7 @@ impl Store {
             .then(|| self.flushed + FLUSH_EVERY);
         // If somebody sets the clock meanwhile, keys that nobody looks at are forgotten sooner or later than this.
         let expiry = self.expiry.next_due().map(|due_ms| self.now + self.time_left(due_ms));
-        let others = [expiry, self.overdue_due(), self.room_due(), self.refill_due()];
+        let others = [expiry, self.overdue_due(), self.room_due(), self.refill_due(), self.compaction_due()];
         seal.into_iter().chain(flush).chain(others.into_iter().flatten()).min()
     }
 

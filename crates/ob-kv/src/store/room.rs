@@ -30,8 +30,8 @@ use crate::plant::{Bug, is_planted};
 
 /// How often the device is measured while the log grows, or is short of space.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
-/// How long after a refusal the device is asked again.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How long after a refusal, or a read that failed, the device is asked again.
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How long answers wait for a device without space before they become errors.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Compaction comes first when less is left than this many times one part's copies, beyond what values may take.

@@ -34,8 +34,10 @@ pub struct Stats {
     pub records_copied: u64,
     /// Parts that compaction has removed.
     pub parts_removed: u64,
-    /// Parts that compaction could not read. There is no more compaction behind one.
+    /// Parts that compaction found damaged. There is no more compaction behind one.
     pub parts_damaged: u64,
+    /// Reads for compaction that failed. They are tried again.
+    pub sweeps_failed: u64,
     /// Keys there are.
     pub keys: u64,
     /// Keys that are gone some day.
@@ -132,6 +134,7 @@ impl Facts<'_> {
                     ("log_unsettled_bytes", stats.log_unsettled_len.to_string()),
                     ("log_parts_removed", stats.parts_removed.to_string()),
                     ("log_parts_damaged", stats.parts_damaged.to_string()),
+                    ("log_sweeps_failed", stats.sweeps_failed.to_string()),
                     ("log_records_copied", stats.records_copied.to_string()),
                 ],
             ),

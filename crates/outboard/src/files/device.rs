@@ -583,5 +583,18 @@ pub(crate) fn put_in_place(unfinished: &Path, path: &Path) -> io::Result<()> {
         Err(rustix::io::Errno::INVAL) if !path.exists() => std::fs::rename(unfinished, path)?,
         Err(error) => return Err(error.into()),
     }
+    sync_directory_of(path)
+}
+
+/// The same, but with `force` a file that has the name already is replaced.
+pub(crate) fn put_or_replace(unfinished: &Path, path: &Path, force: bool) -> io::Result<()> {
+    if !force {
+        return put_in_place(unfinished, path);
+    }
+    std::fs::rename(unfinished, path)?;
+    sync_directory_of(path)
+}
+
+fn sync_directory_of(path: &Path) -> io::Result<()> {
     std::fs::File::open(directory_of(path))?.sync_all()
 }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use ob_files_host::{Error, File, NodeKind, OpenOptions};
-use rustix::fs::{RenameFlags, renameat_with};
 
 use super::command::GetOptions;
+use super::device::put_or_replace;
 use super::error::FilesError;
 use super::remote::{
     CHUNK, DEPTH, LIVES_MAX, Remote, RemotePath, Traffic, readable, transfer_bar, unfinished_name,
@@ -107,7 +107,11 @@ impl Fetch<'_> {
         })?;
         let fetched = self.copy_to(&mut local, Some(target)).and_then(|()| {
             local.sync_all().map_err(FilesError::local("write", target, None))?;
-            put_in_place(&unfinished, target, force).map_err(FilesError::local("write", target, Some(TAKEN)))
+            put_or_replace(&unfinished, target, force).map_err(FilesError::local(
+                "write",
+                target,
+                Some(TAKEN),
+            ))
         });
         if fetched.is_err() {
             let _ = std::fs::remove_file(&unfinished);
@@ -161,19 +165,5 @@ impl Fetch<'_> {
             why: "the file became shorter while it was read".to_owned(),
             hint: "somebody changes it; run the command again",
         }
-    }
-}
-
-/// Gives a finished file its name; one that has it already is replaced only with `force`.
-pub(crate) fn put_in_place(unfinished: &Path, target: &Path, force: bool) -> io::Result<()> {
-    if force {
-        return std::fs::rename(unfinished, target);
-    }
-    let here = rustix::fs::CWD;
-    match renameat_with(here, unfinished, here, target, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(()),
-        // Some file systems cannot do both at once. The file was missing when this command began.
-        Err(rustix::io::Errno::INVAL) if !target.exists() => std::fs::rename(unfinished, target),
-        Err(error) => Err(error.into()),
     }
 }

@@ -1,9 +1,9 @@
-//! As many descriptors as connections need.
+//! As many descriptors as connections and files need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that a half asks for: more than all hosts and connections that it may have at once.
-const DESCRIPTORS: u64 = 8192;
+/// Descriptors that a half asks for: more than all hosts, connections and parts of a log that it may have at once.
+const DESCRIPTORS: u64 = 32 << 10;
 
 /// A shell lets a program have fewer descriptors than there may be connections, and lets it ask for more. Without them
 /// connections that say nothing would keep others out, before anybody could decide which of them to close.

@@ -239,8 +239,9 @@ impl Life {
     }
 }
 
-/// Makes the directory last: after a crash an empty one in its place would begin to count from one again.
-fn make_directory(directory: &Path) -> io::Result<()> {
+/// Makes the directory if need be, and its name durable: after a crash an empty one in its place would begin to count from one again,
+/// and what was made durable in it would be gone.
+pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let directory = std::fs::canonicalize(directory)?;
     for ancestor in directory.ancestors().skip(1).take(2) {

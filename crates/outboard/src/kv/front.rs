@@ -26,15 +26,16 @@ use ob_io::{
 };
 use ob_kv::card::KvApplication;
 use ob_kv::host::{HostLimits, HostStream};
-use ob_kv::store::{Recovery, Store};
+use ob_kv::store::{Config as StoreConfig, Recovery, Store};
 use ob_offload::{BlockRead, BlocksRead, Engine, EngineConfig, Files};
 use ob_table::{Table, TableConfig};
 use ob_wire_link::stream::{FromCard, FromHost, HEADER_LEN};
+use rustix::process::{Resource, getrlimit};
 
 use super::card::{CONNECTIONS_MAX, WATCHES_MAX};
 use super::os_log::OsLog;
 use super::thread::WatchedThread;
-use super::{KvError, SpaceNews, fitted_part_len, now, recover, store_config, unwritten};
+use super::{KvError, LogNews, fitted_part_len, now, recover, store_config, unwritten};
 use crate::config::HostConfig;
 
 /// Frames of the stream that wait for the director.
@@ -43,8 +44,10 @@ const FRAMES_MAX: usize = 256;
 const DIRECTORY: &str = "kv";
 /// How long a thread that stops waits for its last writes.
 const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
-/// Parts of the log that may be open at once: all of them are.
+/// Parts of the log that there may be. All of them are open, so there may be fewer: see [`parts_max`].
 const PARTS_MAX: u32 = 16 << 10;
+/// Descriptors that are neither clients' nor of parts.
+const DESCRIPTORS_ELSEWHERE: u64 = 256;
 /// No entry is ever admitted to it.
 const TABLE_BYTES: u64 = 4096;
 
@@ -110,7 +113,7 @@ struct Front {
     driver: DirectorDriver<TcpNet, InProcess, NoFiles, KvApplication>,
     stream: Shared,
     log: OsLog,
-    news: SpaceNews,
+    news: LogNews,
     policy: IdlePolicy,
     address: SocketAddr,
     /// The last turn has left something that the next one can do at once: nothing will wake a thread that sleeps on it.
@@ -126,7 +129,8 @@ impl Front {
         let mut reactor = Reactor::new(&sizes).map_err(|error| KvError::System(io::Error::other(error)))?;
         let handle = reactor.handle();
         let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
-        let mut store_config = store_config(section)?;
+        let parts_max = parts_max(getrlimit(Resource::Nofile).current);
+        let mut store_config = StoreConfig { parts_max, ..store_config(section)? };
         if let (None, Some(left)) = (log.parts().next(), log.left()) {
             store_config.part_len = fitted_part_len(store_config.part_len, left);
         }
@@ -160,7 +164,7 @@ impl Front {
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-        let news = SpaceNews::default();
+        let news = LogNews::default();
         Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
     }
 
@@ -213,7 +217,7 @@ impl Front {
             self.log.submit(op);
             moved = true;
         }
-        self.news.tell(store.space());
+        self.news.tell(store);
         moved
     }
 
@@ -237,6 +241,14 @@ impl Front {
             tracing::error!("{told}");
         }
     }
+}
+
+/// How many parts a log may have in a process that may have so many descriptors: no more than clients leave, or half of all where
+/// they would leave less. The store then refuses values in time, as on a full device; who finds no descriptor at all could not go on.
+fn parts_max(descriptors: Option<u64>) -> usize {
+    let descriptors = descriptors.unwrap_or(u64::MAX);
+    let left = descriptors.saturating_sub(u64::from(WATCHES_MAX) + DESCRIPTORS_ELSEWHERE);
+    left.max(descriptors / 2).min(u64::from(PARTS_MAX)) as usize
 }
 
 /// A frame of the host's half that waits for the director.
@@ -337,5 +349,23 @@ impl Files for NoFiles {
 
     fn poll(&mut self) -> Option<BlocksRead> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_clients_find_descriptors_together() {
+        let clients = u64::from(WATCHES_MAX);
+        for descriptors in [8192, 16 << 10, 20 << 10] {
+            let parts = parts_max(Some(descriptors)) as u64;
+            assert!(parts >= descriptors / 2 && parts <= (descriptors - clients).max(descriptors / 2));
+        }
+        for descriptors in [Some(32 << 10), Some(u64::MAX), None] {
+            assert_eq!(parts_max(descriptors), PARTS_MAX as usize);
+        }
+        assert_eq!(parts_max(Some(1024)), 512, "a shell's limit");
     }
 }

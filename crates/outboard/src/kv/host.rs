@@ -26,7 +26,7 @@ use ob_wire_link::stream::{FRAGMENT_LEN, FromCard, FromHost, HEADER_LEN, KV_SERV
 
 use super::card_log::{CardLog, DIRECTORY};
 use super::thread::WatchedThread;
-use super::{KvError, SpaceNews, fitted_part_len, now, recover, store_config, unwritten};
+use super::{KvError, LogNews, fitted_part_len, now, recover, store_config, unwritten};
 use crate::config::{HostConfig, LinkKind};
 
 /// Bytes of the stream's rings.
@@ -146,7 +146,7 @@ struct Serving<'a> {
     /// Whether the card has begun the last life of the stream.
     was_met: bool,
     stop: &'a Stop,
-    news: SpaceNews,
+    news: LogNews,
     /// The payload of a frame.
     payload: Vec<u8>,
 }
@@ -207,7 +207,7 @@ impl<'a> Serving<'a> {
         for (part, node) in log.parts() {
             stream.name_file(part as u32, node);
         }
-        let (news, payload) = (SpaceNews::default(), vec![0; FRAGMENT_LEN]);
+        let (news, payload) = (LogNews::default(), vec![0; FRAGMENT_LEN]);
         Ok(Self { session, group: Some(group), log, stream, was_met: false, stop, news, payload })
     }
 
@@ -344,7 +344,7 @@ impl<'a> Serving<'a> {
             self.stream.service_mut().measured(left);
             moved = true;
         }
-        self.news.tell(self.stream.service().space());
+        self.news.tell(self.stream.service());
         moved
     }
 

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 use ob_core::{Clock, NetListenError, Now};
 use ob_format::kv::BLOCK_LEN;
 use ob_io::{MonotonicClock, OpenError};
-use ob_kv::store::{Config as StoreConfig, LogCompletion, LogOp, Recovery, RecoveryError, Space, Store};
+use ob_kv::store::{
+    Config as StoreConfig, LogCompletion, LogOp, Obstacle, Recovery, RecoveryError, Space, Store,
+};
 use ob_table::ConfigError;
 
 use crate::config::{Durability, KvConfig};
@@ -151,15 +153,34 @@ fn fitted_part_len(configured: u64, left: u64) -> u64 {
     if configured <= fitting { configured } else { fitting - fitting % BLOCK_LEN as u64 }
 }
 
-/// Tells people when a log's device becomes full, and when it no longer is; each once.
+/// Tells people when a log's device becomes full or cannot be read, and when it no longer is so; each once.
 #[derive(Default)]
-struct SpaceNews {
-    told: Space,
+struct LogNews {
+    space: Space,
+    obstacle: Option<Obstacle>,
 }
 
-impl SpaceNews {
-    fn tell(&mut self, space: Space) {
-        match (self.told, space) {
+impl LogNews {
+    fn tell(&mut self, store: &Store) {
+        self.tell_space(store.space());
+        let obstacle = store.obstacle();
+        if obstacle == std::mem::replace(&mut self.obstacle, obstacle) {
+            return;
+        }
+        match obstacle {
+            Some(Obstacle::Unreadable) => tracing::warn!(
+                "the device cannot read a part of the key-value store's log, which is not compacted until it can; it tries again \
+                 by itself"
+            ),
+            Some(Obstacle::Damaged) => tracing::error!(
+                "a part of the key-value store's log is damaged: the log is not compacted any more, and grows with every change"
+            ),
+            None => tracing::info!("the log of the key-value store is compacted again"),
+        }
+    }
+
+    fn tell_space(&mut self, space: Space) {
+        match (self.space, space) {
             (Space::Plenty | Space::Short | Space::Full, Space::Refused) => tracing::error!(
                 "the device has no space left for the log of the key-value store, which takes no changes until there is \
                  some; it tries again by itself"
@@ -178,7 +199,7 @@ impl SpaceNews {
             }
             _ => {}
         }
-        self.told = space;
+        self.space = space;
     }
 }
 

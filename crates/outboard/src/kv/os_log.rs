@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceOp, Refused, RefusedReason, Token};
 use ob_format::kv::{BLOCK_LEN, part_name, part_number};
-use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, Space, Wait};
+use ob_io::{FileDevice, FileDeviceOptions, Handle, OpenError, Reactor, ReactorError, Space, Wait};
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 use ob_memory::{Pool, Slice};
+use rustix::io::Errno;
 
 use crate::files::open_patiently;
+use crate::halves::make_directory;
 
 /// Bytes of one operation on a file.
 const PIECE_LEN: usize = 256 << 10;
@@ -39,6 +41,8 @@ pub(super) struct OsLog {
     dirty: BTreeSet<u64>,
     waiting: VecDeque<LogOp>,
     done: VecDeque<LogCompletion>,
+    /// The last part that there was no descriptor for: people were told of it.
+    without_descriptor: Option<u64>,
 }
 
 /// A read or write, and how far it has come.
@@ -54,9 +58,9 @@ impl OsLog {
         let failed = |what: &'static str, error: &std::io::Error| OpenError::System {
             what,
             path: directory.to_owned(),
-            errno: rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::IO),
+            errno: Errno::from_io_error(error).unwrap_or(Errno::IO),
         };
-        std::fs::create_dir_all(directory).map_err(|error| failed("make", &error))?;
+        make_directory(directory).map_err(|error| failed("make", &error))?;
         let mut parts = BTreeMap::new();
         for entry in std::fs::read_dir(directory).map_err(|error| failed("list", &error))? {
             let entry = entry.map_err(|error| failed("list", &error))?;
@@ -92,6 +96,7 @@ impl OsLog {
             parts,
             waiting: VecDeque::new(),
             done: VecDeque::new(),
+            without_descriptor: None,
         })
     }
 
@@ -157,16 +162,28 @@ impl OsLog {
         let options = FileDeviceOptions::default();
         // Its name is durable then: a part whose name is lost with the power would take the log behind it along.
         let made = FileDevice::create(&self.handle, &path, self.part_len, Space::Sparse, &options);
-        let device = made.map_err(|error| {
-            // The store tells of that by itself, and tries again.
-            if matches!(error, OpenError::NoSpace { .. }) {
-                return LogFailure::Space;
-            }
-            tracing::error!("the log of the key-value store: {error}");
-            LogFailure::Device
-        })?;
+        let device = made.map_err(|error| self.create_failure(part, &error))?;
         self.parts.insert(part, device);
         Ok(Vec::new())
+    }
+
+    /// Why a part cannot be made. What others may give back is wanting for a while only, and the store tries again.
+    fn create_failure(&mut self, part: u64, error: &OpenError) -> LogFailure {
+        match error {
+            // The store tells of that by itself.
+            OpenError::NoSpace { .. } => LogFailure::Space,
+            OpenError::System { errno: Errno::MFILE | Errno::NFILE, .. }
+            | OpenError::Reactor { reason: ReactorError::Full(_), .. } => {
+                if self.without_descriptor.replace(part) != Some(part) {
+                    tracing::warn!("the log of the key-value store: {error}; trying again");
+                }
+                LogFailure::Space
+            }
+            _ => {
+                tracing::error!("the log of the key-value store: {error}");
+                LogFailure::Device
+            }
+        }
     }
 
     /// Removes a part for good: a part whose name comes back after a loss of power, when a later one's does not, would leave a gap
@@ -347,7 +364,8 @@ fn piece(small: &Pool, large: &Pool, len: usize) -> Option<Slice> {
 }
 
 fn failure(error: &std::io::Error) -> LogFailure {
-    if error.kind() == std::io::ErrorKind::StorageFull {
+    let is_wanting = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
+    if is_wanting || error.kind() == std::io::ErrorKind::StorageFull {
         return LogFailure::Space;
     }
     tracing::error!("the log of the key-value store: {error}");

@@ -22,7 +22,11 @@ struct Bench {
 
 impl Bench {
     fn new(directory: &Path) -> Self {
-        let reactor = Reactor::new(&ReactorConfig::default()).unwrap();
+        Self::with(directory, &ReactorConfig::default())
+    }
+
+    fn with(directory: &Path, sizes: &ReactorConfig) -> Self {
+        let reactor = Reactor::new(sizes).unwrap();
         let log = OsLog::open(&reactor.handle(), directory, PART_LEN).unwrap();
         Self { reactor, log }
     }
@@ -97,6 +101,40 @@ fn fewer_bytes_are_given_where_the_part_ends() {
     assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok());
     assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok(), "it is gone");
     assert_eq!(bench.run([write(1, 0, vec![0; 4096])])[&1], Err(LogFailure::Device));
+}
+
+#[test]
+fn a_part_that_there_is_no_place_for_is_made_when_there_is_one() {
+    let directory = TempDir::new().unwrap();
+    let mut bench =
+        Bench::with(directory.path(), &ReactorConfig { devices_max: 2, ..ReactorConfig::default() });
+    let create = |part| LogOp::Create { token: Token(1), part };
+    for part in 0..2 {
+        assert!(bench.run([create(part)])[&1].is_ok());
+    }
+    for _ in 0..2 {
+        assert_eq!(bench.run([create(2)])[&1], Err(LogFailure::Space));
+    }
+    assert!(bench.run([LogOp::Remove { token: Token(1), part: 0 }])[&1].is_ok());
+    let deadline = SystemInstant::now() + PATIENCE;
+    while bench.run([create(2)])[&1].is_err() {
+        assert!(SystemInstant::now() < deadline, "the place of a part that is gone is another's");
+    }
+}
+
+#[test]
+fn what_others_may_give_back_is_no_failure_of_the_device() {
+    let directory = TempDir::new().unwrap();
+    let mut bench = Bench::new(directory.path());
+    for (errno, failure) in [
+        (Errno::MFILE, LogFailure::Space),
+        (Errno::NFILE, LogFailure::Space),
+        (Errno::IO, LogFailure::Device),
+    ] {
+        let error = OpenError::System { what: "open", path: directory.path().to_owned(), errno };
+        assert_eq!(bench.log.create_failure(0, &error), failure);
+        assert_eq!(super::failure(&errno.into()), failure);
+    }
 }
 
 #[test]

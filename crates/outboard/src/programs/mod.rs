@@ -21,6 +21,7 @@ pub(crate) use command::run;
 pub use command::{OffloadCommand, OffloadError};
 
 use crate::config::{CardConfig, Placement};
+use crate::halves::make_directory;
 
 /// Whose programs they are: the only service of the card that asks programs.
 const TENANT: &str = "kv";
@@ -201,7 +202,7 @@ impl CardPrograms {
 
     /// Puts bytes beside the objects that are kept; their name is given to them when they are accepted.
     fn stage(&self, bytes: &[u8]) -> io::Result<PathBuf> {
-        fs::create_dir_all(&self.directory)?;
+        make_directory(&self.directory)?;
         let path = self.directory.join(STAGED);
         let mut file = File::create(&path)?;
         file.write_all(bytes)?;

@@ -12,7 +12,7 @@ use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 
-use ob_sim::{Failed, Report};
+use ob_sim::{Failed, Failure, Report};
 
 use crate::spelling::nearest;
 use campaign::Outcome;
@@ -121,6 +121,14 @@ pub enum SimError {
     /// Some runs failed of a campaign that went on.
     #[error("{0}")]
     Several(Box<FailedRuns>),
+    /// All passed, and have not shown what they should.
+    #[error("the scenario `{name}` passed, and has shown too little: {failure}")]
+    Blind {
+        /// Which one.
+        name: &'static str,
+        /// What it lacks.
+        failure: Failure,
+    },
     /// Standard output is gone.
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
@@ -208,6 +216,7 @@ fn finish(
     if let Some(first) = failed.into_iter().next() {
         return Err(SimError::Failed(Box::new(first)));
     }
+    (scenario.make)().judge(&totals).map_err(|failure| SimError::Blind { name: scenario.name, failure })?;
     if options.json {
         return Ok(());
     }
@@ -243,7 +252,7 @@ fn hint(scenarios: &[Simulated], typed: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ob_sim::{Failure, Trace};
+    use ob_sim::Trace;
 
     use super::*;
 
@@ -261,6 +270,10 @@ mod tests {
             let mut report = Report::default();
             report.count("runs", 1);
             if seed < self.0 { Ok(report) } else { Err(Failure::new("lost a write")) }
+        }
+
+        fn judge(&self, totals: &Report) -> Result<(), Failure> {
+            if totals.get("runs") == 3 { Err(Failure::new("three are a crowd")) } else { Ok(()) }
         }
     }
 
@@ -342,6 +355,15 @@ mod tests {
             error.to_string(),
             "the scenario `fails` failed with 3 of 8 seeds\n  seed 5: lost a write\n  seed 6: lost a write\n  \
              seed 7: lost a write\nrepeat the first with: outboard sim fails --seed 5 --steps 20"
+        );
+    }
+
+    #[test]
+    fn seeds_that_pass_are_judged_altogether() {
+        let error = run(FAILS, &options(None, Some("0..3"), None)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the scenario `fails` passed, and has shown too little: three are a crowd"
         );
     }
 

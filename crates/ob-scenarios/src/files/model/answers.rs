@@ -106,15 +106,8 @@ impl Model {
     fn answer_write(&mut self, asked: &Asked, answer: &Answer, now: Tick) -> Judged {
         let What::Write { key, op, offset, len, durable, slot } = asked.what else { return Ok(()) };
         self.judge_presence(key, asked.at, answer.status)?;
-        if answer.status == Err(FileError::NoSpace) {
-            // Segments that cannot be zeroed are set aside, and nobody tells how many.
-            let full = self.errors || self.may_be_full_since(asked.at, true);
-            if !full {
-                return wrong(format!(
-                    "NO_SPACE, where there is space: {:?} of {:?}",
-                    self.upper, self.shape
-                ));
-            }
+        if answer.status == Err(FileError::NoSpace) && !self.may_be_full_since(asked.at, true) {
+            return wrong(format!("NO_SPACE, where there is space: {:?} of {:?}", self.upper, self.shape));
         }
         let trouble = answer.status.is_err_and(|error| self.is_trouble(error));
         let Some(file) = self.files.get_mut(&key) else { return Ok(()) };
