@@ -75,6 +75,15 @@ pub enum MapError {
 impl Parts {
     /// A record of the log says that a part is so.
     pub(crate) fn replay(&mut self, part: Part) {
+        // Earlier builds cut parts without runs off their maps and not off the log. One that another reaches over was gone by then.
+        if let Some(end) = part.runs.last().map(|run| run.logical + run.count) {
+            let within = part.first.saturating_add(1)..end.max(part.first.saturating_add(1));
+            while let Some((&first, left)) = self.0.range(within.clone()).next()
+                && left.runs.is_empty()
+            {
+                self.0.remove(&first);
+            }
+        }
         self.0.insert(part.first, part);
     }
 
@@ -227,10 +236,12 @@ impl FileMap {
         Some((left_first, right_first))
     }
 
-    /// Ends the map before `first`, and gives back what lay beyond.
-    pub(crate) fn cut(&mut self, first: u32) -> Vec<Stretch> {
+    /// Ends the map before `first`, and gives back what lay beyond; `None` if there was nothing, not even a part without segments: the
+    /// log must not keep one that the map has no more, because the part before it may grow over that place.
+    pub(crate) fn cut(&mut self, first: u32) -> Option<Vec<Stretch>> {
         let mut freed = Vec::new();
-        let Some(index) = self.part_index(first) else { return freed };
+        let index = self.part_index(first)?;
+        let parts_before = self.parts.len();
         let whole_from = if self.parts[index].first == first && first > 0 { index } else { index + 1 };
         for part in self.parts.drain(whole_from..) {
             self.runs -= part.runs.len() as u32;
@@ -253,7 +264,7 @@ impl FileMap {
         self.segments -= freed.iter().map(|stretch| stretch.count).sum::<u32>();
         let parts = &self.parts;
         self.dirty.retain(|dirty| parts.binary_search_by_key(dirty, |part| part.first).is_ok());
-        freed
+        (!freed.is_empty() || parts.len() < parts_before).then_some(freed)
     }
 
     /// Makes a hole of the segments from `start` to `end`, in the first part that has any of them.
@@ -362,6 +373,7 @@ mod tests {
         fn a_map_is_like_a_map(steps in prop::collection::vec((0u32..400, 1u32..20, any::<bool>()), 1..300)) {
             let mut model: BTreeMap<u32, u32> = BTreeMap::new();
             let mut map = FileMap::default();
+            let mut log = Parts::default();
             let mut next_physical = 0;
             for (at, count, cut) in steps {
                 if cut && count >= 4 {
@@ -375,7 +387,12 @@ mod tests {
                     let gone: Vec<u32> = (at..end).filter_map(|logical| model.remove(&logical)).collect();
                     prop_assert_eq!(freed, gone);
                 } else if cut && count < 3 {
-                    let mut freed: Vec<u32> = map.cut(at).iter().flat_map(|s| s.start..s.start + s.count).collect();
+                    let cut = map.cut(at);
+                    if cut.is_some() {
+                        log.replay_cut(at);
+                    }
+                    let freed = cut.unwrap_or_default();
+                    let mut freed: Vec<u32> = freed.iter().flat_map(|s| s.start..s.start + s.count).collect();
                     freed.sort_unstable();
                     let mut gone: Vec<u32> = model.split_off(&at).into_values().collect();
                     gone.sort_unstable();
@@ -388,6 +405,9 @@ mod tests {
                     model.extend((0..count).map(|index| (at + index, next_physical + index)));
                     next_physical += count;
                 }
+                for first in map.take_dirty() {
+                    log.replay(map.part(first).unwrap().clone());
+                }
                 prop_assert_eq!(map.segments() as usize, model.len());
                 prop_assert!(map.parts().iter().all(|part| part.runs.len() <= RUNS_MAX));
             }
@@ -399,6 +419,9 @@ mod tests {
                 };
                 prop_assert_eq!(found, model.get(&logical).copied(), "at {}", logical);
             }
+            let mut recovered = FileMap::from(log);
+            prop_assert_eq!(recovered.settle(), Ok(()));
+            prop_assert_eq!(&recovered, &map, "what was logged step by step");
             for cut in [None].into_iter().chain((0..450).step_by(7).map(Some)) {
                 let (mut map, copy) = (map.clone(), replayed(&map, cut));
                 if let Some(first) = cut {
@@ -436,6 +459,42 @@ mod tests {
                 parts.replay_cut(first);
             }
             assert_eq!(FileMap::from(parts).settle(), Err(MapError::Overlap(0)));
+        }
+    }
+
+    #[test]
+    fn a_part_without_segments_is_cut_off_the_log_too() {
+        let mut map = FileMap::default();
+        for index in 0..=RUNS_MAX as u32 {
+            map.insert(2 * index, Stretch { start: 2 * index, count: 1 });
+        }
+        let last = 2 * RUNS_MAX as u32;
+        map.punch(last, last + 1);
+        assert_eq!(map.parts().len(), 2);
+        assert_eq!(map.cut(last), Some(Vec::new()), "nothing is freed, and the log must hear of it");
+        assert_eq!(map.cut(last), None);
+    }
+
+    #[test]
+    fn what_earlier_builds_left_of_a_part_without_segments_is_no_overlap() {
+        let part = |first, count| Part {
+            first,
+            runs: (count > 0).then_some(Run { logical: first, physical: first, count }).into_iter().collect(),
+            home: 1,
+        };
+        for cut in [None, Some(6)] {
+            let mut parts = Parts::default();
+            for (first, count) in [(4, 0), (8, 0), (10, 0), (12, 3), (0, 10)] {
+                parts.replay(part(first, count));
+            }
+            if let Some(first) = cut {
+                parts.replay_cut(first);
+            }
+            let mut map = FileMap::from(parts);
+            assert_eq!(map.settle(), Ok(()));
+            let (firsts, segments) = if cut.is_none() { (&[0, 10, 12][..], 13) } else { (&[0][..], 6) };
+            assert_eq!(map.parts().iter().map(|part| part.first).collect::<Vec<_>>(), firsts);
+            assert_eq!(map.segments(), segments);
         }
     }
 

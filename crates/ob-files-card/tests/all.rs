@@ -13,6 +13,7 @@ mod forged;
 mod formats;
 mod hostile;
 mod lives;
+mod maps;
 mod requests;
 mod scale;
 mod support;

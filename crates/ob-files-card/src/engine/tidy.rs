@@ -145,10 +145,7 @@ impl CardFiles {
 
     /// Gives back a file's segments from this one on. Nobody else is at the file.
     pub(super) fn cut_from(&mut self, file: NodeId, first: u32) {
-        let freed = self.tree.change_map(file, |map| map.cut(first)).unwrap_or_default();
-        if freed.is_empty() {
-            return;
-        }
+        let Some(Some(freed)) = self.tree.change_map(file, |map| map.cut(first)) else { return };
         let sequence = self.log.push_cut(file, first);
         for stretch in freed {
             self.space.unmap(stretch);
