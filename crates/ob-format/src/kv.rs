@@ -27,12 +27,14 @@ pub const ITEM_LEN: usize = 24;
 pub const KEY_LEN_MAX: usize = u16::MAX as usize;
 
 const MAGIC: [u8; 4] = *b"OBKG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Whose groups have their length where `contents` is, and nothing that covers their records together.
+const WITHOUT_CONTENTS: u32 = 2;
 /// Stamps are below this.
 const STAMP_END: u64 = 1 << 63;
 
 layout!(GroupBody, GROUP_HEADER_LEN, {
-    magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, length: U32, used: U32,
+    magic: [u8; 4], version: U32, checksum: U32, life: U32, store: [u8; 16], address: U64, contents: U32, used: U32,
     records: U32, part_blocks: U32, previous: U64, durable: U64,
 });
 
@@ -76,7 +78,7 @@ pub enum LogError {
     #[error("there is none")]
     Missing,
     /// They are of a version that this program does not know.
-    #[error("the format's version is {0}, and this program knows version {VERSION}")]
+    #[error("the format's version is {0}, and this program knows versions {WITHOUT_CONTENTS} and {VERSION}")]
     Version(u32),
     /// They are damaged.
     #[error("the checksum is wrong")]
@@ -415,7 +417,7 @@ impl GroupWriter {
             life: origin.life.into(),
             store: origin.store,
             address: address.into(),
-            length: (self.bytes.len() as u32).into(),
+            contents: contents_of(&self.bytes, used).into(),
             used: (used as u32).into(),
             records: self.records.into(),
             part_blocks: u32::try_from(origin.part_len / BLOCK_LEN as u64).unwrap_or(u32::MAX).into(),
@@ -445,6 +447,14 @@ pub struct GroupHeader {
     pub durable: u64,
     used: usize,
     records: u32,
+    /// The checksum of all records together, if there is one.
+    contents: Option<u32>,
+}
+
+/// The checksum of what a group holds. Each record has one of its own; together they are covered because of blocks that were lost with the
+/// power, where records of an earlier life may lie.
+fn contents_of(group: &[u8], used: usize) -> u32 {
+    crc32c::crc32c(group.get(GROUP_HEADER_LEN..used).unwrap_or_default())
 }
 
 impl GroupHeader {
@@ -459,14 +469,18 @@ impl GroupHeader {
             return Err(LogError::Missing);
         }
         // Before the checksum: another version may have it elsewhere.
-        if body.version.get() != VERSION {
-            return Err(LogError::Version(body.version.get()));
+        let version = body.version.get();
+        if ![WITHOUT_CONTENTS, VERSION].contains(&version) {
+            return Err(LogError::Version(version));
         }
         if body.checksum.get() != checksum_of(body.as_bytes(), CHECKSUM_AT) {
             return Err(LogError::Checksum);
         }
-        let (length, used) = (body.length.get() as usize, body.used.get() as usize);
-        if length % BLOCK_LEN != 0 || used < GROUP_HEADER_LEN || used > length || length - used >= BLOCK_LEN {
+        let used = body.used.get() as usize;
+        let length = used.next_multiple_of(BLOCK_LEN);
+        let contents = Some(body.contents.get()).filter(|_| version == VERSION);
+        let is_length_right = contents.is_some() || body.contents.get() as usize == length;
+        if used < GROUP_HEADER_LEN || !is_length_right {
             return Err(LogError::Illegal("lengths that do not fit together"));
         }
         if body.address.get() % BLOCK_LEN as u64 != 0 {
@@ -488,6 +502,7 @@ impl GroupHeader {
             durable: body.durable.get(),
             used,
             records: body.records.get(),
+            contents,
         })
     }
 
@@ -501,6 +516,9 @@ impl GroupHeader {
         group: &'a [u8],
     ) -> Result<impl Iterator<Item = (usize, RecordPlace)> + use<'a>, LogError> {
         let bytes = group.get(..self.used).ok_or(LogError::Missing)?;
+        if self.contents.is_some_and(|contents| contents != contents_of(bytes, self.used)) {
+            return Err(LogError::Checksum);
+        }
         let mut end = GROUP_HEADER_LEN;
         for _ in 0..self.records {
             let at = end.next_multiple_of(RECORD_ALIGNMENT);

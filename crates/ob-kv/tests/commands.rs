@@ -589,11 +589,11 @@ fn a_log_that_has_lost_what_was_durable_is_not_taken_for_a_smaller_one() {
     });
     assert_eq!(recovered(&mut client).err(), Some(RecoveryError::Damaged { part: 1, offset: 0 }));
     let mut client = filled();
-    client.files.edit(|files| files.get_mut(&0).unwrap()[4] = 3);
+    client.files.edit(|files| files.get_mut(&0).unwrap()[4] = 4);
     let error = recovered(&mut client).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "part 0 of the log: the format's version is 3, and this program knows version 2"
+        "part 0 of the log: the format's version is 4, and this program knows versions 2 and 3"
     );
     let mut client = filled();
     client.files.failure = Some(LogFailure::Device);

@@ -19,9 +19,12 @@ use ob_sim::Dump;
 use support::client::{Client, recovered_as, small};
 
 /// What is kept, by the version of the format that it is of.
-const DUMPS: [(&str, &str); 1] = [("kv-log-v2.txt", include_str!("earlier/kv-log-v2.txt"))];
+const DUMPS: [(&str, &str); 2] = [
+    ("kv-log-v2.txt", include_str!("earlier/kv-log-v2.txt")),
+    ("kv-log-v3.txt", include_str!("earlier/kv-log-v3.txt")),
+];
 /// The one that today's build makes.
-const NEWEST: &str = "kv-log-v2.txt";
+const NEWEST: &str = "kv-log-v3.txt";
 /// Milliseconds since 1970 at which what is to expire late does.
 const LATE: u64 = 4_000_000_000_000;
 
@@ -152,7 +155,7 @@ fn make() {
     let dump = parts
         .iter()
         .fold(Dump::default(), |dump, (part, _)| dump.with(&part_name(*part), client.files.bytes(*part, 0)));
-    let comment = "A log of the key-value store, format version 2: tests/earlier_builds.rs says what is in it.\n\
+    let comment = "A log of the key-value store, format version 3: tests/earlier_builds.rs says what is in it.\n\
                    Never made again: a later version gets a file of its own.";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/earlier").join(NEWEST);
     let is_empty = std::fs::read(&path).is_ok_and(|bytes| bytes.is_empty());

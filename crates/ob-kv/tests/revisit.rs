@@ -66,6 +66,24 @@ fn written(durability: Durability, keys: u64) -> (Store, Files, Rng) {
     (store, files, rng)
 }
 
+/// A log is found by the first group of its first part: until there is one in the next part, the part before it stays.
+#[test]
+fn a_part_stays_until_the_mark_of_a_life_in_the_next_one_is_durable() {
+    let (mut store, mut files, mut rng) = written(Durability::Always, 3);
+    let mut session = store.open(1);
+    store.apply(at(NOW + 400), 4, 1, &mut session, &Request::new(&encoded(&["flushall"])));
+    settle(&mut store, &mut files, &mut rng);
+    let mut next = recover(&mut files, config(Durability::Always), &mut rng);
+    next.mark_life();
+    let asked: Vec<LogOp> = std::iter::from_fn(|| next.next_op()).collect();
+    assert!(asked.iter().any(|op| matches!(op, LogOp::Create { .. })), "the part was full: {asked:?}");
+    assert!(!asked.iter().any(|op| matches!(op, LogOp::Remove { .. })), "{asked:?}");
+    asked.into_iter().for_each(|op| files.submit(op));
+    settle(&mut next, &mut files, &mut rng);
+    assert_eq!(files.parts().len(), 1, "it goes in the end, because nothing in it counts");
+    recover(&mut files, config(Durability::Always), &mut rng);
+}
+
 #[test]
 fn a_log_that_nobody_has_touched_is_the_same() {
     for durability in [Durability::Always, Durability::EverySecond, Durability::No] {

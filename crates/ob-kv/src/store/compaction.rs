@@ -132,7 +132,7 @@ impl Store {
             return;
         }
         self.compaction = if is_empty {
-            Compaction::Waiting { needs: self.log.appended() }
+            Compaction::Waiting { needs: self.needed() }
         } else {
             Compaction::Sweeping(Piece { address: begin, len: self.config.group_len })
         };
@@ -167,7 +167,7 @@ impl Store {
                 Compaction::Stuck
             }
             Ok(piece) if piece.address < end => Compaction::Sweeping(piece),
-            Ok(_) => Compaction::Waiting { needs: self.log.appended() },
+            Ok(_) => Compaction::Waiting { needs: self.needed() },
         };
     }
 
@@ -215,6 +215,13 @@ impl Store {
     /// for the copies alone, and they fill whole groups.
     pub(super) fn is_copying(&self) -> bool {
         matches!(self.compaction, Compaction::Sweeping(_) | Compaction::Reading(_))
+    }
+
+    /// What must be durable before the oldest part may go: all that was appended, and something of the part behind it. A log is found by
+    /// its first group, and the one that marks a life is not among what was appended.
+    fn needed(&self) -> u64 {
+        let part_len = self.config.part_len;
+        self.log.appended().max((self.log.begin() / part_len + 1) * part_len + 1)
     }
 
     fn remove_part(&mut self) {
