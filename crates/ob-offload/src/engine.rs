@@ -561,8 +561,7 @@ impl<A: Application> Engine<A> {
         let Some(address) = self.settled_to else { return false };
         self.renew();
         let (mut watch, mut writer) = (self.watch.borrow_mut(), self.writer.borrow_mut());
-        let before = watch.len();
-        let has_more = watch.settle(address, most, |candidate| {
+        let (admitted, has_more) = watch.settle(address, most, |candidate| {
             // A stamp that nobody was given would outlive every invalidation to come.
             if candidate.stamp <= last {
                 self.counts.offered += 1;
@@ -571,7 +570,7 @@ impl<A: Application> Engine<A> {
             }
         });
         self.settled_to = Some(address).filter(|_| has_more);
-        watch.len() < before
+        admitted > 0
     }
 
     /// Does what a planted bug does, in builds that have them.

@@ -108,26 +108,32 @@ impl Watch {
         self.now()
     }
 
-    /// Takes so many records out behind which the log is settled, in the order of the log: writes may be taken in another one.
-    /// Whether there are more.
-    pub(crate) fn settle(&mut self, address: u64, most: usize, mut admit: impl FnMut(&Candidate)) -> bool {
+    /// Goes over so many records behind which the log is settled, in the order of the log: writes may be taken in another one. How many
+    /// there were, and whether there are more. A list is counted until all of it was gone over, because it is kept until then.
+    pub(crate) fn settle(
+        &mut self,
+        address: u64,
+        most: usize,
+        mut admit: impl FnMut(&Candidate),
+    ) -> (usize, bool) {
         let mut left = most;
         while let Some(mut first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
             if left == 0 {
-                return true;
+                return (most, true);
             }
             let candidates = first.get_mut();
             let rest = candidates.list.get(candidates.admitted..).unwrap_or_default();
             let count = rest.len().min(left);
             rest.iter().take(count).for_each(&mut admit);
             candidates.admitted += count;
-            (left, self.len) = (left - count, self.len - count);
+            left -= count;
             if candidates.admitted == candidates.list.len() {
                 let admitted = first.remove();
+                self.len -= admitted.list.len();
                 self.keep(admitted);
             }
         }
-        false
+        (most - left, false)
     }
 
     fn keep(&mut self, mut candidates: Candidates) {
