@@ -138,6 +138,8 @@ pub struct CardLink {
     reactor: Handle,
     config: CardLinkConfig,
     listeners: Vec<Listener>,
+    /// Counts on, so that each of them is asked first in its turn.
+    first_listener: usize,
     strangers: Vec<Stranger>,
     hosts: Vec<Host>,
     next_attachment: u64,
@@ -263,6 +265,7 @@ impl CardLink {
             reactor: reactor.clone(),
             config,
             listeners,
+            first_listener: 0,
             strangers: Vec::new(),
             hosts: Vec::new(),
             next_attachment: 1,
@@ -308,8 +311,10 @@ impl CardLink {
     /// Moves everything on. `true` if requests or responses moved, or a host came or went.
     pub fn poll(&mut self, now: Instant, service: &mut dyn CardService) -> bool {
         let mut worked = self.meet_strangers(now);
+        // Not always the same first, or it would have every place that comes free.
+        self.first_listener += 1;
         for index in 0..self.listeners.len() {
-            self.accept(index, now);
+            self.accept((self.first_listener + index) % self.listeners.len(), now);
         }
         worked |= self.meet_strangers(now);
         for index in 0..self.hosts.len() {
@@ -366,8 +371,7 @@ impl CardLink {
         let unheard =
             |host: &Host| Some(host.away_since.or_else(|| host.silent_since())? + self.config.dead_after);
         let unheard = self.hosts.iter().filter_map(unheard);
-        let crowded =
-            self.strangers.len() >= STRANGERS_MAX && self.listeners.iter().any(|listener| listener.readable);
+        let crowded = self.is_crowded() && self.listeners.iter().any(|listener| listener.readable);
         let patience = if crowded { PLACE_FOR } else { HELLO_WITHIN };
         let strangers = self.silent().map(|(_, since)| since + patience);
         let listeners = self.listeners.iter().filter_map(|listener| listener.again_at);

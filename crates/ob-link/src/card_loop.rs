@@ -57,6 +57,7 @@ impl<S: CardService> CardLoop<S> {
     /// Something happened that is not the link's or the service's: the loop polls on for a while.
     pub fn worked(&mut self, now: Instant) {
         self.policy.on_event(now);
+        self.armed = false;
     }
 
     /// Moves on what has come to the service from within the card since [`CardLoop::turn`], and sends what hosts are to have of it.

@@ -324,6 +324,39 @@ fn who_has_said_hello_keeps_its_place() {
     assert!(matches!(crowd[0].receive().unwrap().frame(), Frame::Welcome(_)), "who came first is first");
 }
 
+/// A host whose connection was cut has until it is given up to come back, and no crowd of others may take that from it.
+#[test]
+fn who_comes_back_is_heard_though_a_crowd_waits_to_attach() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut card, _old, _) = stepped(directory.path());
+    let tcp = card.link.tcp_address().unwrap();
+    let mut cut = Raw::tcp(tcp);
+    cut.send(&Frame::Hello(hello(VERSION))).unwrap();
+    let welcome = card.hear(&mut cut, |frame| match frame {
+        Frame::Welcome(welcome) => Some(*welcome),
+        _ => None,
+    });
+    // The first host is asked because of it, and does not answer: all others wait.
+    let mut crowd = Vec::new();
+    for _ in 0..100 {
+        crowd.extend(arrive(directory.path(), 1));
+        card.turn();
+    }
+    assert_eq!(card.link.host_count(), 2);
+    drop(cut);
+    let resume = Resume {
+        attachment: welcome.attachment,
+        secret: welcome.resume_secret,
+        received: 0,
+        card_incarnation: welcome.card_incarnation,
+    };
+    let mut again = Raw::tcp(tcp);
+    again.send(&Frame::Hello(Hello { resume: Some(resume), ..hello(VERSION) })).unwrap();
+    card.hear(&mut again, |frame| (!matches!(frame, Frame::Refused { .. })).then_some(()));
+    let refused = crowd.last_mut().unwrap().receive().unwrap();
+    assert!(matches!(refused.frame(), Frame::Refused { .. }), "no more wait than can be let in");
+}
+
 /// A dead process whose children hold its connection: nothing tells of its end but that it says nothing.
 #[test]
 fn the_death_of_a_tcp_host_is_noticed_though_its_children_hold_its_socket() {

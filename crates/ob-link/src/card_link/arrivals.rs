@@ -35,10 +35,20 @@ impl CardLink {
 
     /// Whether there is a place for one more stranger, or one has said nothing for long enough to lose its own:
     /// connections that say nothing must not keep others out. (Those wait in the listener's queue meanwhile.) One that has said
-    /// `HELLO` waits for the card, and keeps its place.
+    /// `HELLO` takes none, or a crowd of them would keep out who comes back: it counts as a host.
     pub(super) fn has_place(&self, now: Instant) -> bool {
         let oldest = self.silent().map(|(_, since)| since).min();
-        self.strangers.len() < STRANGERS_MAX || oldest.is_some_and(|since| now >= since + PLACE_FOR)
+        !self.is_crowded() || oldest.is_some_and(|since| now >= since + PLACE_FOR)
+    }
+
+    /// Whether every place has somebody who has said nothing.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.silent().count() >= STRANGERS_MAX
+    }
+
+    /// How many hosts there are, and will be when those are let in who wait for that.
+    fn expected_hosts(&self) -> usize {
+        self.hosts.len() + self.strangers.len() - self.silent().count()
     }
 
     /// The strangers that have said nothing: where they are, and since when they are there.
@@ -49,7 +59,7 @@ impl CardLink {
 
     fn make_place(&mut self) {
         let oldest = self.silent().min_by_key(|(_, since)| *since);
-        if let Some((index, _)) = oldest.filter(|_| self.strangers.len() >= STRANGERS_MAX) {
+        if let Some((index, _)) = oldest.filter(|_| self.is_crowded()) {
             tracing::warn!("too many connections that say nothing; the oldest is dropped");
             let stranger = self.strangers.remove(index);
             self.drop_wire(stranger.wire);
@@ -89,7 +99,9 @@ impl CardLink {
         let mut worked = false;
         let mut index = 0;
         while index < self.strangers.len() {
+            let has_room = self.expected_hosts() < self.config.hosts_max;
             let stranger = &mut self.strangers[index];
+            let may_wait = has_room || stranger.hello.is_some();
             let hello = match stranger.hello.take() {
                 Some(hello) => Ok(Some(hello)),
                 None if stranger.wire.readable => stranger.wire.hello(),
@@ -97,7 +109,7 @@ impl CardLink {
             };
             match hello {
                 Ok(None) if now < stranger.since + HELLO_WITHIN => index += 1,
-                Ok(Some(hello)) if hello.resume.is_none() && self.is_asking(now) => {
+                Ok(Some(hello)) if hello.resume.is_none() && may_wait && self.is_asking(now) => {
                     self.strangers[index].hello = Some(hello);
                     index += 1;
                 }
@@ -164,8 +176,9 @@ impl CardLink {
             return Err((RefusedCode::Version, text));
         }
         let Some(resume) = &hello.resume else {
-            if self.hosts.len() >= self.config.hosts_max {
-                let text = format!("{} hosts are attached, and no more are allowed", self.hosts.len());
+            let expected = self.expected_hosts();
+            if expected >= self.config.hosts_max {
+                let text = format!("{expected} hosts are attached or about to be, and no more are allowed");
                 return Err((RefusedCode::NotAllowed, text));
             }
             return Ok(None);

@@ -345,8 +345,7 @@ impl Target {
 
     /// Notes that a connection has something to send.
     fn touch(&mut self, key: ConnectionKey) {
-        if let Some(slot) = self.slots.get_mut(key.index as usize)
-            && let Some(connection) = slot.connection.as_deref_mut()
+        if let Some(connection) = self.connection_mut(key)
             && !connection.is_dirty
         {
             connection.is_dirty = true;
