@@ -49,15 +49,17 @@ impl Step {
     }
 }
 
-// Quick and often red first.
+// Quick and often red first. What is run aside begins when the steps in front of it are over.
 const STEPS: &[Step] = &[
     Step::new("fmt", "rustfmt agrees with every file", format),
     Step::new("clippy", "lock files are up to date, and no lint fires, in tests and benches too", clippy),
+    Step::new("loom", "every interleaving of rings and table", loom::run_with_defaults).aside(),
+    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly).aside(),
+    Step::new("miri", "no undefined behaviour in ob-memory, ob-ring and ob-table", miri::run).aside(),
     Step::new("test", "the test command that the README shows", test),
     Step::new("doc", "the documentation builds, private items too, with every link", document),
     Step::new("tidy", "layering, unsafe, lengths, links: the rules of the house", tidy::run),
     Step::new("sim", "some seeds of every scenario of the simulator", sim::run),
-    Step::new("loom", "every interleaving of rings and table", loom::run_with_defaults).aside(),
     Step::new("planted", "bugs put in on purpose are found", planted::run_in_ci),
     Step::new(
         "spdk",
@@ -70,8 +72,6 @@ const STEPS: &[Step] = &[
         redis::run_with_defaults,
     ),
     Step::new("kernel", "an unmodified Linux kernel uses the NVMe/TCP target", kernel::run_with_defaults),
-    Step::new("miri", "no undefined behaviour in ob-memory, ob-ring and ob-table", miri::run).aside(),
-    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly).aside(),
     Step::new(
         "arm",
         "compiles for aarch64; rings and compiled programs hold there under qemu",
@@ -151,15 +151,12 @@ struct Report {
 
 /// A report for each step that ran. After a failure no further one is begun.
 fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Option<Report>> {
-    let (mut aside, mut ahead): (Vec<usize>, _) = (0..steps.len()).partition(|at| steps[*at].is_aside);
-    if ahead.is_empty() {
-        ahead = std::mem::take(&mut aside);
-    }
     let mut reports: Vec<Option<Report>> = steps.iter().map(|_| None).collect();
     let has_failed = AtomicBool::new(false);
     let goes_on = || !has_failed.load(Ordering::Relaxed);
     let note = |report: &Report| has_failed.fetch_or(report.result.is_err(), Ordering::Relaxed);
     thread::scope(|scope| {
+        let (to_aside, aside) = mpsc::channel::<usize>();
         let (sender, from_aside) = mpsc::channel();
         scope.spawn(move || {
             for at in aside.into_iter().take_while(|_| goes_on()) {
@@ -174,7 +171,13 @@ fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Option<Report>> {
             println!("\n==== {name} ({number} of {count}), beside the others ====\n{output}");
             Some(report)
         };
-        for at in ahead.into_iter().take_while(|_| goes_on()) {
+        let are_all_aside = steps.iter().all(|step| step.is_aside);
+        for at in (0..steps.len()).take_while(|_| goes_on()) {
+            if steps[at].is_aside && !are_all_aside {
+                // Nobody hears it only when a step has failed.
+                let _ = to_aside.send(at);
+                continue;
+            }
             let report = run_step(repository, steps[at], at + 1, steps.len());
             note(&report);
             reports[at] = Some(report);
@@ -182,6 +185,7 @@ fn run_steps(repository: &Repository, steps: &[&Step]) -> Vec<Option<Report>> {
                 reports[at] = show(at, done);
             }
         }
+        drop(to_aside);
         for (at, done) in from_aside {
             reports[at] = show(at, done);
         }

@@ -280,7 +280,11 @@ mod tests {
         );
         drop(silent);
         // Their threads take a moment to notice.
-        while ask::<String>(&path, &load(0), &[]).is_err() {}
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while let Err(error) = ask::<String>(&path, &load(0), &[]) {
+            assert!(matches!(error, ControlError::Refused(_)), "{error:?}");
+            assert!(std::time::Instant::now() < deadline, "who has gone still has its place");
+        }
     }
 
     #[test]

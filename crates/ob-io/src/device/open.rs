@@ -121,6 +121,11 @@ pub(super) fn open_existing(path: &Path, access: Access) -> Result<Opened, OpenE
         _ => return Err(OpenError::WrongKind(path.into())),
     };
     let (file, direct) = open_direct(path, access.flags() | exclusive)?;
+    take_over(path, file, direct, access)
+}
+
+/// Makes a file ours, with nothing in the kernel's memory that the disk may not have.
+fn take_over(path: &Path, file: OwnedFd, direct: bool, access: Access) -> Result<Opened, OpenError> {
     lock(path, &file, access)?;
     let opened = measure(path, file, direct, access)?;
     if !opened.direct {
@@ -310,12 +315,15 @@ mod tests {
             let mut block = [0; 4096];
             preadv2(&opened, &mut [IoSliceMut::new(&mut block)], 1 << 19, ReadWriteFlags::NOWAIT)
         };
-        // Where the file system cannot say, or has no disk to read from, nothing is shown.
-        if is_cached() != Ok(4096) {
+        let is_in_memory = rustix::fs::fstatfs(&opened).unwrap().f_type == TMPFS_MAGIC;
+        if is_in_memory || is_cached() != Ok(4096) {
+            println!(
+                "!!!!!!!! NOT TESTED: files here have no disk, or do not tell what is cached of it !!!!!!!!"
+            );
             return;
         }
-        forget_cached(file.path(), &opened).unwrap();
-        let is_in_memory = rustix::fs::fstatfs(&opened).unwrap().f_type == TMPFS_MAGIC;
-        assert!(is_in_memory || is_cached() == Err(Errno::AGAIN));
+        let again: OwnedFd = file.reopen().unwrap().into();
+        take_over(file.path(), again, false, Access::ReadOnly).unwrap();
+        assert_eq!(is_cached(), Err(Errno::AGAIN));
     }
 }
