@@ -458,6 +458,12 @@ fn contents_of(group: &[u8], used: usize) -> u32 {
 }
 
 impl GroupHeader {
+    /// Whether bytes begin like a group of this store, of whatever version: what says so is where it is in all of them.
+    #[must_use]
+    pub fn is_of(bytes: &[u8], store: [u8; 16]) -> bool {
+        GroupBody::ref_from_prefix(bytes).is_ok_and(|(body, _)| body.magic == MAGIC && body.store == store)
+    }
+
     /// Checks a header by itself; there may be more bytes.
     ///
     /// # Errors

@@ -595,6 +595,10 @@ fn a_log_that_has_lost_what_was_durable_is_not_taken_for_a_smaller_one() {
         error.to_string(),
         "part 0 of the log: the format's version is 4, and this program knows versions 2 and 3"
     );
+    // Nor is what a later build has written behind it taken for the end.
+    let mut client = filled();
+    client.files.edit(|files| files.get_mut(&1).unwrap()[4] = 4);
+    assert!(matches!(recovered(&mut client).err(), Some(RecoveryError::Version { part: 1, .. })));
     let mut client = filled();
     client.files.failure = Some(LogFailure::Device);
     let failure = LogFailure::Device;

@@ -294,8 +294,12 @@ impl Recovery {
             return Err(Bad::Short(BLOCK_LEN));
         }
         let header = GroupHeader::decode(bytes).map_err(|error| match error {
-            // Behind the first group there may be bytes of a client that an earlier life has left.
-            LogError::Version(_) if self.last.is_none() => Bad::Version(error),
+            // Behind the first group there may be bytes of a client that an earlier life has left. No client knows the store's name.
+            LogError::Version(_)
+                if self.last.is_none_or(|(_, origin)| GroupHeader::is_of(bytes, origin.store)) =>
+            {
+                Bad::Version(error)
+            }
             _ => Bad::Other,
         })?;
         if self.last.is_none() {
