@@ -54,11 +54,7 @@ pub enum KvError {
     #[error("the log of the key-value store: {0}")]
     Log(#[from] OpenError),
     /// The log cannot be recovered.
-    #[error(
-        "{0}; nothing was changed\n\
-         hint: copy the log's files before you try anything. Where one is damaged, what lies before the damage can be had: cut \
-         that file off at the byte, and remove the files of later parts. An empty directory in their place begins a new store"
-    )]
+    #[error("{0}; nothing was changed\nhint: {hint}", hint = what_to_do(.0))]
     Recovery(#[from] RecoveryError),
     /// The system refused something that should always work.
     #[error("the key-value store: {0}")]
@@ -66,6 +62,18 @@ pub enum KvError {
     /// Its thread has ended.
     #[error("the thread of the key-value store has ended")]
     Ended,
+}
+
+fn what_to_do(error: &RecoveryError) -> &'static str {
+    match error {
+        RecoveryError::Version { .. } => {
+            "run the release of outboard that wrote it, or a later one; an empty directory in its place begins a new store"
+        }
+        _ => {
+            "copy the log's files before you try anything. Where one is damaged, what lies before the damage can be had: cut \
+             that file off at the byte, and remove the files of later parts. An empty directory in their place begins a new store"
+        }
+    }
 }
 
 /// Reads a log, one piece after the other as `read` gives them, and makes a store of it. Where that gives nothing, nobody waits for
@@ -238,6 +246,14 @@ mod tests {
         };
         assert_eq!([64 << 20, 256 << 20, 512 << 20].map(waiting), [64 << 20, 64 << 20, 128 << 20]);
         assert_eq!(waiting(1 << 40), 256 << 20);
+    }
+
+    #[test]
+    fn nobody_is_told_to_cut_a_log_that_a_later_release_wrote() {
+        let hint = |error| KvError::from(error).to_string();
+        let version = RecoveryError::Version { part: 3, error: ob_format::kv::LogError::Version(9) };
+        assert!(hint(version).contains("hint: run the release"));
+        assert!(hint(RecoveryError::Damaged { part: 3, offset: 0 }).contains("hint: copy the log's files"));
     }
 
     #[test]
