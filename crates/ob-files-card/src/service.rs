@@ -18,7 +18,7 @@ use ob_memory::PAGE;
 use ob_ring::{Batch, CardSender, CardService, GroupKey, Message, Reservation, ReserveError};
 use ob_wire_link::files::{
     FILES_SERVICE, FileError, NodeInfo, Operation, RESPONSE_LEN, RequestHeader, ResponseHeader,
-    SERVER_INFO_LEN, ServerInfo, SpaceInfo, flag, rename_paths,
+    SERVER_INFO_LEN, ServerInfo, SpaceInfo, VERSION, flag, rename_paths,
 };
 use ob_wire_link::ring::Shape;
 
@@ -376,8 +376,8 @@ impl<D: Device> FilesService<D> {
     }
 
     fn greet(&mut self, key: GroupKey, header: &RequestHeader, responses: &CardSender) {
-        if header.offset != u64::from(ob_wire_link::files::VERSION) {
-            return self.refuse(key, header.id, FileError::Unsupported);
+        if header.offset != u64::from(VERSION) {
+            return self.refuse_version(key, header.id);
         }
         let info = ServerInfo { transfer_max: self.transfer_max(responses), ..self.files.server_info() };
         // Rings that cannot move a byte are of no use to anybody.
@@ -387,6 +387,15 @@ impl<D: Device> FilesService<D> {
         let Some(group) = self.groups.get_mut(&key) else { return };
         group.greeted = true;
         group.answers.push_back(Answer { more: More::Server(info), ..Answer::new(header.id, Ok(())) });
+    }
+
+    /// Says which version would be understood: who asked has to know what to install.
+    fn refuse_version(&mut self, key: GroupKey, id: u64) {
+        if let Some(group) = self.groups.get_mut(&key) {
+            let mut answer = Answer::new(id, Err(FileError::Unsupported));
+            answer.header.value = u64::from(VERSION);
+            group.answers.push_back(answer);
+        }
     }
 
     fn refuse(&mut self, key: GroupKey, id: u64, error: FileError) {

@@ -78,7 +78,9 @@ fn nothing_is_answered_before_hello_but_hello() {
         assert_eq!(response.error(), Some(FileError::Unsupported), "{operation:?} before HELLO");
     }
     let other = Request::new(Operation::Hello).offset(u64::from(VERSION) + 1);
-    assert_eq!(house.call(group, other).error(), Some(FileError::Unsupported));
+    let refusal = house.call(group, other);
+    assert_eq!(refusal.error(), Some(FileError::Unsupported));
+    assert_eq!(refusal.header.value, u64::from(VERSION), "it says which version it speaks");
     assert_eq!(house.call(group, stat(b"")).error(), Some(FileError::Unsupported), "that was no HELLO");
     let hello = house.call(group, Request::new(Operation::Hello).offset(u64::from(VERSION)));
     let info = ServerInfo::decode(&hello.more).unwrap();

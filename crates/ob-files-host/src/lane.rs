@@ -6,7 +6,7 @@ use ob_core::RegionId;
 use ob_link::{HostGroup, HostLink, OpenGroupError, WaitError};
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::files::{
-    FILES_SERVICE, LANE_LEN, Operation, REQUEST_LEN, RESPONSE_LEN, RequestHeader, ResponseHeader,
+    FILES_SERVICE, FileError, LANE_LEN, Operation, REQUEST_LEN, RESPONSE_LEN, RequestHeader, ResponseHeader,
     SERVER_INFO_LEN, ServerInfo, VERSION,
 };
 use ob_wire_link::ring::{PAYLOAD_ALIGN_MAX, PAYLOAD_HEADER_LEN, RingSpec};
@@ -146,16 +146,18 @@ fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
 
 fn greeted(bytes: &[u8]) -> Result<ServerInfo> {
     let (header, rest) = ResponseHeader::decode(bytes).ok_or(Error::Protocol(Fault::Answer))?;
-    header.status?;
-    let server = ServerInfo::decode(rest).filter(|_| header.id == HELLO_ID);
-    let server = server.ok_or(Error::Protocol(Fault::Answer))?;
-    if server.version != VERSION {
+    if header.id != HELLO_ID {
+        return Err(Error::Protocol(Fault::Answer));
+    }
+    if header.status == Err(FileError::Unsupported) {
         return Err(Error::Attach(format!(
             "the card speaks version {} of the file protocol, and this library version {VERSION}",
-            server.version
+            header.value
         )));
     }
-    Ok(server)
+    header.status?;
+    let server = ServerInfo::decode(rest).filter(|server| server.version == VERSION);
+    server.ok_or(Error::Protocol(Fault::Answer))
 }
 
 #[cfg(test)]
@@ -200,7 +202,19 @@ mod tests {
             assert_eq!(greeted(&bytes[..len]), Err(Error::Protocol(Fault::Answer)), "{len}");
         }
         let newer = ServerInfo { version: 2, ..good };
-        let told = greeted(&answer(ResponseHeader::done(HELLO_ID), &newer.encode())).unwrap_err().to_string();
+        assert_eq!(
+            greeted(&answer(ResponseHeader::done(HELLO_ID), &newer.encode())),
+            Err(Error::Protocol(Fault::Answer)),
+            "it takes the version and speaks another"
+        );
+        let busy = ResponseHeader::failed(HELLO_ID, FileError::Busy);
+        assert_eq!(greeted(&answer(busy, &[])), Err(Error::Busy));
+    }
+
+    #[test]
+    fn a_card_of_another_version_says_which() {
+        let refusal = ResponseHeader { value: 2, ..ResponseHeader::failed(HELLO_ID, FileError::Unsupported) };
+        let told = greeted(&refusal.encode()).unwrap_err().to_string();
         assert!(told.contains("version 2") && told.contains("version 1"), "{told}");
     }
 }
