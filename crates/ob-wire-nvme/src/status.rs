@@ -241,13 +241,6 @@ statuses! {
 }
 
 impl Status {
-    /// SCT 1, SC 80h of the NVM command set: conflicting attributes (the fabrics' "incompatible format").
-    pub const CONFLICTING_ATTRIBUTES: Self = Self::CONNECT_INCOMPATIBLE_FORMAT;
-    /// SCT 1, SC 81h of the NVM command set: invalid protection information (the fabrics' "controller busy").
-    pub const INVALID_PROTECTION_INFORMATION: Self = Self::CONNECT_CONTROLLER_BUSY;
-    /// SCT 1, SC 82h of the NVM command set: attempted write to read only range (the fabrics' "invalid parameters").
-    pub const READ_ONLY_RANGE: Self = Self::CONNECT_INVALID_PARAMETERS;
-
     /// The status in words, if it has a name. The command-specific codes from 80h on depend on the command: the words
     /// are those of the fabrics.
     #[must_use]

@@ -264,12 +264,10 @@ pub enum ConfigCommand {
     /// Explain every mistake in a configuration
     #[command(after_help = "\
 Examples:
-  outboard config check             check ./outboard.toml
   outboard config check my.toml
   outboard config check my.toml --json")]
     Check {
         /// The file to check
-        #[arg(default_value = "outboard.toml")]
         file: PathBuf,
         /// Report the mistakes as JSON
         #[arg(long)]

@@ -80,8 +80,8 @@ pub struct RunOptions {
     /// A number of the context, such as offset=4096; may be given several times
     #[arg(long = "context", value_name = "FIELD=NUMBER")]
     pub context: Vec<String>,
-    /// What the call may cost
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    /// What the call may cost; a card without a configuration gives the default
+    #[arg(long, value_name = "N", default_value_t = ob_programs::Limits::default().call_fuel)]
     pub fuel: u32,
     /// Interpret it instead of running compiled code
     #[arg(long)]

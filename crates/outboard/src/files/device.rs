@@ -420,8 +420,7 @@ impl Opening<'_> {
         let other = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
         let (contents, hint) = match contents {
             Contents::Blank | Contents::Files(_) => (
-                "exists and is empty, and what this program did not make is formatted only when asked"
-                    .to_owned(),
+                "exists and is empty, and what outboard did not make is formatted only when asked".to_owned(),
                 format.to_owned(),
             ),
             Contents::Foreign => (
@@ -429,7 +428,7 @@ impl Opening<'_> {
                 format!("{other}; {format}, which destroys what it holds"),
             ),
             Contents::OtherVersion(found) => (
-                format!("holds files of format version {found}, which this program does not know"),
+                format!("holds files of format version {found}, which this outboard does not know"),
                 format!("use a program that does; {format}, which destroys the files"),
             ),
             Contents::Damaged => (

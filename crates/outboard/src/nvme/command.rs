@@ -54,7 +54,7 @@ pub struct ListOptions {
     /// Show everything as JSON
     #[arg(long)]
     pub json: bool,
-    /// The subsystem, by its name [default: all are listed, the first is changed]
+    /// The subsystem, by its name [default: the first; of `list`, all]
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,
     /// Which card.

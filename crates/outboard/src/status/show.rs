@@ -117,7 +117,7 @@ fn files_lines(files: &FilesStatus) -> String {
 fn nvme_lines(nvme: &NvmeStatus) -> String {
     let NvmeStatus { hold_ups, .. } = nvme;
     format!(
-        "{} {}, discovery at {}\n  serves     {}\n  hosts      {}, {}, {} of {}\n  reads      {} ({})\n  \
+        "{} {}, discovery at {}\n  serves     {}\n  initiators {}, {}, {} of {}\n  reads      {} ({})\n  \
          writes     {} ({})\n  others     {} control, {} flushes, {} write zeroes, {} dataset, {} compares, {} verifies\n  \
          network    {} in, {} out\n  failed     {} commands; connections: {} refused, {} protocol errors, {} timeouts\n  \
          under way  {}; waiting: {} for a buffer, {} for blocks\n  \
@@ -127,7 +127,7 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
         nvme.address,
         nvme.discovery,
         counted(nvme.namespaces as u64, "namespace", "namespaces"),
-        counted(nvme.hosts, "host", "hosts"),
+        nvme.hosts,
         counted(nvme.controllers, "controller", "controllers"),
         counted(nvme.connections, "connection", "connections"),
         nvme.connections_max,

@@ -248,7 +248,7 @@ impl From<BackendId> for Backing {
 /// A namespace.
 #[derive(Clone, Debug)]
 pub struct NamespaceSpec {
-    /// NSID; without it, the lowest free one.
+    /// NSID; without it, the lowest that no namespace has had.
     pub nsid: Option<u32>,
     /// Where its blocks are.
     pub backing: Backing,
