@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ob_wire_link::frame::{FRAME_MAX, Frame, FrameError, PACKET_MAX};
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -259,8 +259,9 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     refuse_descriptors(&socket);
     let address = SocketAddrUnix::new(path)?;
     if let Err(error) = rustix::net::bind(&socket, &address) {
-        let abandoned = matches!(connect_unix(path), Err(Errno::CONNREFUSED));
-        if error != Errno::ADDRINUSE || !abandoned {
+        // Whatever else is there refuses connections too, and is not ours to take away.
+        let abandoned = || is_socket(path) && matches!(connect_unix(path), Err(Errno::CONNREFUSED));
+        if error != Errno::ADDRINUSE || !abandoned() {
             return Err(error);
         }
         rustix::fs::unlink(path)?;
@@ -271,6 +272,11 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     rustix::fs::chmod(path, mode)?;
     rustix::net::listen(&socket, 64)?;
     Ok(socket)
+}
+
+fn is_socket(path: &Path) -> bool {
+    let kind = rustix::fs::lstat(path).map(|found| FileType::from_raw_mode(found.st_mode));
+    kind == Ok(FileType::Socket)
 }
 
 /// Has the kernel refuse descriptors that a host wants to send (Linux 6.16 and later). The card does not take them

@@ -17,6 +17,7 @@ use ob_io::{Config, Reactor, Wait};
 use ob_link::{CardLink, CardService, GroupKey, GroupSizes, LinkKind, Listen};
 use ob_ring::{Armed, Batch, CardSender};
 use ob_wire_link::frame::{FRAME_MAX, Frame, Hello, Resume, VERSION, Welcome};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 /// Notes what it is told of the host.
 #[derive(Default)]
@@ -39,6 +40,23 @@ impl CardService for Told {
     fn closed(&mut self, _: GroupKey) {}
 
     fn channel(&mut self, _: AttachmentId, _: &[u8]) {}
+}
+
+/// What is no socket is somebody's file, though nobody answers there either.
+#[test]
+fn only_an_abandoned_socket_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let path = directory.path().join("link.sock");
+    let abandoned = SocketAddrUnix::new(&path).unwrap();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&socket, &abandoned).unwrap();
+    drop(socket);
+    drop(CardLink::new(&reactor.handle(), config(vec![Listen::Unix(path)])).unwrap());
+    let file = directory.path().join("disk.img");
+    std::fs::write(&file, b"data").unwrap();
+    assert!(CardLink::new(&reactor.handle(), config(vec![Listen::Unix(file.clone())])).is_err());
+    assert_eq!(std::fs::read(&file).unwrap(), b"data");
 }
 
 #[test]
