@@ -108,6 +108,7 @@ pub(crate) fn open_rings(link: &HostLink, service: u32, sizes: RingSizes) -> Res
         OpenGroupError::Gone => Error::CardGone,
         OpenGroupError::Busy => Error::Busy,
         OpenGroupError::TimedOut => Error::TimedOut,
+        OpenGroupError::NoMemory => Error::System,
         OpenGroupError::Refused(refusal) => Error::Attach(format!("the card refused a group: {refusal}")),
     })
 }

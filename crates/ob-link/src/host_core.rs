@@ -35,6 +35,11 @@ pub enum HostEvent {
         /// Why.
         refusal: GroupRefusal,
     },
+    /// A group was opened, and this process has no descriptor or memory for it; it is closed again.
+    GroupWithoutMemory {
+        /// From the question.
+        request: u32,
+    },
     /// A group is over.
     GroupClosed {
         /// Which.
@@ -128,7 +133,7 @@ impl HostCore {
         self.welcome.as_ref().map(|welcome| welcome.attachment)
     }
 
-    /// Takes a frame of the card. `region` is the memory that came along with it, if any.
+    /// Takes a frame of the card. `region` is the memory that came along with it, if any came and could be mapped.
     pub fn handle(
         &mut self,
         frame: &Frame<'_>,
@@ -298,13 +303,20 @@ impl HostCore {
         let spec = GroupSpec::new(opened.region, opened.sizes, transfer_max)
             .map_err(|_| ProtocolError::Unexpected)?;
         let len = spec.region_len;
+        if len != opened.region_len || self.groups.contains_key(&opened.group) {
+            return Err(ProtocolError::Unexpected);
+        }
         let region = match (self.kind(), region) {
-            (Some(LinkKind::Tcp), None) => Region::on_heap(len as usize),
-            (Some(LinkKind::Shm | LinkKind::Model), Some(region)) => region,
+            (Some(LinkKind::Tcp), None) => Region::try_on_heap(len as usize),
+            (Some(LinkKind::Shm | LinkKind::Model), region) => region,
             _ => return Err(ProtocolError::Unexpected),
         };
-        if len != opened.region_len || (region.len() as u64) < len || self.groups.contains_key(&opened.group)
-        {
+        let Some(region) = region else {
+            // A process that has no descriptor or memory left has no use for the group, and all use for the others.
+            self.keep_sequenced(&Frame::CloseGroup { group: opened.group });
+            return Ok(HostEvent::GroupWithoutMemory { request: opened.request });
+        };
+        if (region.len() as u64) < len {
             return Err(ProtocolError::Unexpected);
         }
         self.agent.register(opened.region, region.clone());

@@ -107,6 +107,9 @@ pub enum OpenGroupError {
     /// The card is behind with answering.
     #[error("too many requests wait for the card")]
     Busy,
+    /// This process cannot have it.
+    #[error("this process has no descriptor or memory left for the group")]
+    NoMemory,
     /// The card did not answer in time. If it opens the group after all, it is closed again.
     #[error("the card did not answer in time")]
     TimedOut,
@@ -143,7 +146,7 @@ struct Shared {
 
 struct State {
     core: HostCore,
-    answers: BTreeMap<u32, Result<OpenedGroup, GroupRefusal>>,
+    answers: BTreeMap<u32, Result<OpenedGroup, OpenGroupError>>,
     /// Requests that nobody waits for any more.
     given_up: BTreeSet<u32>,
     /// Why the attachment is over.
@@ -316,8 +319,7 @@ impl HostLink {
         let deadline = after(self.patience);
         loop {
             if let Some(answer) = state.answers.remove(&request) {
-                let group = answer.map_err(OpenGroupError::Refused)?;
-                let OpenedGroup { id, sender, receiver, areas, closed, .. } = group;
+                let OpenedGroup { id, sender, receiver, areas, closed, .. } = answer?;
                 let shared = Arc::clone(&self.shared);
                 return Ok(HostGroup { id, sender, receiver, areas, closed, shared });
             }
@@ -585,9 +587,11 @@ impl AgentThread {
                 Arrived::Frame => {}
             }
             let (frame, memory) = connection.frame().map_err(ProtocolError::from)?;
-            let region = memory.as_ref().map(memory_file::open).transpose();
-            let region =
-                region.map_err(|error| ended(format!("the card's memory cannot be mapped: {error}")))?;
+            let region = match memory.as_ref().map(memory_file::open).transpose() {
+                // What this process has no room for; the core gives the group up.
+                Err(Errno::NOMEM | Errno::AGAIN) => None,
+                other => other.map_err(|error| ended(format!("the card's memory is no good: {error}")))?,
+            };
             let mut state = self.shared.lock();
             let event = state.core.handle(&frame, region)?;
             let bells: Vec<_> = state.core.take_bells().collect();
@@ -697,7 +701,12 @@ fn note(state: &mut State, event: HostEvent) -> Result<Option<Vec<u8>>, Stop> {
         }
         HostEvent::GroupRefused { request, refusal } => {
             if !state.given_up.remove(&request) {
-                state.answers.insert(request, Err(refusal));
+                state.answers.insert(request, Err(OpenGroupError::Refused(refusal)));
+            }
+        }
+        HostEvent::GroupWithoutMemory { request } => {
+            if !state.given_up.remove(&request) {
+                state.answers.insert(request, Err(OpenGroupError::NoMemory));
             }
         }
         HostEvent::GroupClosed { group, reason, text } => {

@@ -14,8 +14,8 @@ use common::{Dice, ECHO, Echo, LONG, attach, frames, host_config, observe};
 use ob_core::{AttachmentId, GroupId, Incarnation, RegionId};
 use ob_io::MonotonicClock;
 use ob_link::{
-    AttachError, CardAttachment, CardDma, CardEvent, FrameDma, HostCore, HostLink, HostLinkConfig, Identity,
-    LinkKind, OpenGroupError, Over,
+    AttachError, CardAttachment, CardDma, CardEvent, FrameDma, HostCore, HostEvent, HostLink, HostLinkConfig,
+    Identity, LinkKind, OpenGroupError, Over,
 };
 use ob_memory::Region;
 use ob_ring::{CardBell, LocalDma};
@@ -482,11 +482,7 @@ fn memory_that_cannot_be_relied_on_ends_the_attachment() {
             raw.send_with(&Frame::GroupOpened(opened), &[std::os::fd::AsFd::as_fd(&memory)]).unwrap();
         });
     }
-    // None at all, and something that is no memory.
-    ends_the_attachment(RawCard::unix, |raw| {
-        let opened = opened(raw);
-        raw.send(&Frame::GroupOpened(opened)).unwrap();
-    });
+    // Something that is no memory. (None at all is what a process at its limit of descriptors gets.)
     ends_the_attachment(RawCard::unix, |raw| {
         let opened = opened(raw);
         let socket = raw.socket().try_clone_to_owned().unwrap();
@@ -636,6 +632,36 @@ fn a_group_is_given_up_even_when_the_card_is_behind() {
     core.outgoing().clear();
     assert!(core.close_group(GroupId(1)));
     assert_eq!(*core.outgoing(), encoded(&Frame::CloseGroup { group: GroupId(1) }));
+}
+
+/// A process at its limit of descriptors gets the frame, and not the memory.
+#[test]
+fn a_group_without_memory_ends_alone() {
+    let mut core = HostCore::new("any", Incarnation(1), 0, Arc::new(NoBell));
+    core.handle(&Frame::Welcome(welcome_of(LinkKind::Shm)), None).unwrap();
+    let mut open = |id: u32, region: Option<Region>| {
+        let request = core.request_group(ECHO, SMALL).unwrap();
+        let (group, region_id) = (GroupId(id), RegionId(id));
+        let opened = GroupOpened {
+            request,
+            group,
+            region: region_id,
+            sizes: SMALL,
+            service: ECHO,
+            region_len: 3 * 4096,
+        };
+        core.outgoing().clear();
+        let event = core.handle(&Frame::GroupOpened(opened), region).unwrap().unwrap();
+        (request, event, core.outgoing().clone())
+    };
+    let (_, first, _) = open(1, Some(Region::on_heap(3 * 4096)));
+    let HostEvent::GroupOpened(first) = first else { panic!("it has memory") };
+    let (request, event, said) = open(2, None);
+    assert!(matches!(event, HostEvent::GroupWithoutMemory { request: of } if of == request));
+    assert_eq!(said, encoded(&Frame::CloseGroup { group: GroupId(2) }), "the card takes its own back");
+    assert!(!first.closed.is_closed());
+    let (_, again, _) = open(2, Some(Region::on_heap(3 * 4096)));
+    assert!(matches!(again, HostEvent::GroupOpened(_)));
 }
 
 fn identity(kind: LinkKind) -> Identity {

@@ -37,9 +37,17 @@ impl Region {
         Self { base, len, _owner: owner }
     }
 
-    /// A zeroed region in this process's own memory: for tests, simulation, and the host's end of a `tcp` link.
+    /// A zeroed region in this process's own memory: for tests and simulation.
     pub fn on_heap(len: usize) -> Self {
-        let arena = Arena::new(len, 0, false);
+        Self::of_arena(Arena::new(len, 0, false), len)
+    }
+
+    /// The same for the host's end of a `tcp` link; none where the system refuses the memory.
+    pub fn try_on_heap(len: usize) -> Option<Self> {
+        Some(Self::of_arena(Arena::try_new(len, 0, false)?, len))
+    }
+
+    fn of_arena(arena: Arc<Arena>, len: usize) -> Self {
         let base = arena.base();
         // SAFETY: the arena has no lots, so no slice of it can exist; it is page-aligned and kept by the owner.
         unsafe { Self::from_raw(base, len, arena) }

@@ -221,6 +221,7 @@ impl Host {
             }
             HostEvent::Refused { .. } | HostEvent::Goodbye { .. } => self.end(),
             HostEvent::GroupRefused { refusal, .. } => return Err(Failure::new(refusal.to_string())),
+            HostEvent::GroupWithoutMemory { .. } => return Err(Failure::new("a group came without memory")),
             HostEvent::GroupClosed { text, .. } => return Err(Failure::new(format!("group closed: {text}"))),
         }
         Ok(())
