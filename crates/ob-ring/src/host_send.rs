@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ob_memory::Region;
-use ob_wire_link::ring::{HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape};
+use ob_wire_link::ring::{
+    HEADER_LEN, Header, PAYLOAD_HEADER_LEN, PayloadWord, Placement, RingSpec, Shape, UNIT,
+};
 
 use crate::many::{CardBell, Closed, Many, SleepTicket};
 
@@ -69,8 +71,8 @@ impl HostSender {
                 return Err(self.too_large());
             };
             let head = many.bound();
-            let Some(used) = tail.checked_sub(head) else {
-                // An old tail explains a head beyond it; one that still stands does not.
+            let Some(used) = tail.checked_sub(head).filter(|_| tail.is_multiple_of(UNIT)) else {
+                // An old tail explains a head beyond it; one that still stands does not. Threads claim whole units.
                 let now = many.claim();
                 if now == tail {
                     return Err(PushError::Corrupt { claim: tail, bound: head });

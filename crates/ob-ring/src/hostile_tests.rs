@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::check::{Fetched, Part};
 use super::{NoBell, run};
-use crate::{Closed, HostReceiver, HostSender, Outgoing, ReceiveError};
+use crate::{Closed, HostReceiver, HostSender, Outgoing, PushError, ReceiveError};
 
 /// A script that leads somewhere: pushes, steps and completions, with an attack now and then.
 fn biased_script() -> impl Strategy<Value = Vec<u8>> {
@@ -219,6 +219,19 @@ fn a_card_that_only_skips_does_not_keep_a_host_thread() {
             Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) | Ok(false)
         ));
     });
+}
+
+/// A claim between two units: nothing can begin there.
+#[test]
+fn a_request_ring_whose_claim_is_no_whole_unit_is_refused() {
+    let (spec, _, len) = RingSpec::group(RegionId(0), 4096, 4096, 4096).unwrap();
+    let region = Region::on_heap(len as usize);
+    let sender = HostSender::new(region.clone(), spec, Closed::default(), Arc::new(NoBell));
+    for claim in [1, 7, 4095] {
+        region.store(spec.word(control::CLAIM) as usize, claim, Ordering::Release);
+        let pushed = sender.push(Outgoing { inline: b"request", payload: None });
+        assert_eq!(pushed, Err(PushError::Corrupt { claim, bound: 0 }));
+    }
 }
 
 /// A request ring whose bound lies beyond every claim: a push gives up, as its promise never to wait says.
