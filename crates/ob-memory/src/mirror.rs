@@ -76,14 +76,21 @@ impl Mirror {
 
     /// Returns the end of the newest batch, so that its positions can be taken again: what is left of a batch
     /// that ended in the middle of a message. Anything else is simply dropped.
-    #[allow(clippy::needless_pass_by_value)] // Owning the slice is the proof that nobody else holds these bytes.
     pub fn give_back(&mut self, rest: Slice) {
-        if let Some(newest) = self.batches.back_mut() {
-            let length = (newest.end - newest.start) as usize;
-            let batch_start = newest.start as usize & (self.capacity - 1);
-            if rest.lies_in(&self.arena, newest.lot) && rest.start() + rest.len() == batch_start + length {
-                newest.end -= rest.len() as u64;
-            }
+        let Some(newest) = self.batches.back_mut() else { return };
+        let length = (newest.end - newest.start) as usize;
+        let batch_start = newest.start as usize & (self.capacity - 1);
+        if !rest.lies_in(&self.arena, newest.lot) || rest.start() + rest.len() != batch_start + length {
+            return;
+        }
+        // Owning the slice is the proof that nobody else holds these bytes.
+        newest.end -= rest.len() as u64;
+        let (lot, is_empty) = (newest.lot, newest.end == newest.start);
+        drop(rest);
+        // A batch of which nothing is left must not count as one: there are only so many, and they go in order.
+        if is_empty && self.arena.is_idle(lot) {
+            self.batches.pop_back();
+            self.next_lot = lot;
         }
     }
 
@@ -156,6 +163,19 @@ mod tests {
         mirror.give_back(front);
         assert!(mirror.take(900, 10).is_none());
         assert!(mirror.take(1000, 10).is_some());
+    }
+
+    #[test]
+    fn a_batch_that_is_given_back_whole_counts_no_more() {
+        let mut mirror = Mirror::new(4096, 4);
+        let oldest = mirror.take(0, 8).unwrap();
+        for _ in 0..20 {
+            let refused = mirror.take(8, 100).expect("one is out, of four");
+            mirror.give_back(refused);
+        }
+        assert_eq!(mirror.take(8, 100).map(|batch| batch.start()), Some(8));
+        drop(oldest);
+        assert!(mirror.is_idle());
     }
 
     #[test]
