@@ -64,9 +64,11 @@ static void take(ob_group *group, int count)
     while (count > 0) {
         int taken = (int)check("wait", ob_wait(group, completions, 16, FOREVER));
         for (int index = 0; index < taken; index++) {
-            check("operation", completions[index].result);
-            if (completions[index].result != BLOCK)
+            int64_t result = completions[index].result;
+            if (result != BLOCK) {
+                fprintf(stderr, "operation: %s\n", result < 0 ? ob_error_text((int)result) : "not a whole block");
                 exit(2);
+            }
         }
         count -= taken;
     }

@@ -16,6 +16,9 @@
  *   ob_group_create, which wait for the card's answer (for as long as attach_within_ms, and patience_ms, say).
  * - When the card dies, what is out completes with OB_CARD_GONE: it may have happened or not. The session attaches to
  *   the card's next life by itself, and files stay valid. Until then calls end with OB_DETACHED.
+ * - ob_read and ob_write with a timeout need as much memory again: a call that has timed out must not have the caller's.
+ * - A session belongs to the process that opened it. A child of fork() must not use what its parent opened, nor close it;
+ *   it may open a session of its own, or exec.
  */
 
 #ifndef OUTBOARD_H

@@ -35,7 +35,8 @@ pub unsafe extern "C" fn ob_open(
     call_int(|| {
         // SAFETY: the header asks for a session and a string.
         let (session, path) = unsafe { (handle(session)?, text(path)?) };
-        if flags & !(CREATE | CREATE_NEW | TRUNCATE) != 0 {
+        // Before anything is created or cut.
+        if file.is_null() || flags & !(CREATE | CREATE_NEW | TRUNCATE) != 0 {
             return Err(Error::Invalid);
         }
         let options = OpenOptions::new()
@@ -105,10 +106,12 @@ pub unsafe extern "C" fn ob_read(
         // SAFETY: the header asks for memory of this length; it is used only until this call returns.
         let mut lent = unsafe { Lent::one(memory, len) }?;
         if timeout(timeout_ms).is_none() {
-            return moved(file.read_at(lent, offset), timeout_ms).map(|(count, _)| count);
+            return to_its_end(|| moved(file.read_at(lent, offset), timeout_ms).map(|(count, _)| count));
         }
         // A call that times out leaves its operation behind, so that must not have the caller's memory.
-        let (count, own) = moved(file.read_at(vec![0; len], offset), timeout_ms)?;
+        let mut own = own_memory(len)?;
+        own.resize(len, 0);
+        let (count, own) = moved(file.read_at(own, offset), timeout_ms)?;
         let read = usize::try_from(count).unwrap_or(0).min(len);
         if read > 0 {
             ob_files_host::ForeignBuffer::piece_mut(&mut *lent, 0)[..read].copy_from_slice(&own[..read]);
@@ -135,12 +138,33 @@ pub unsafe extern "C" fn ob_write(
         // not change it.
         let lent = unsafe { Lent::one(memory.cast_mut(), len) }?;
         if timeout(timeout_ms).is_none() {
-            return moved(file.write_at(lent, offset), timeout_ms).map(|(count, _)| count);
+            return to_its_end(|| moved(file.write_at(lent, offset), timeout_ms).map(|(count, _)| count));
         }
         // As for a read: what is left behind must not have the caller's memory.
-        let own = ob_files_host::ForeignBuffer::piece(&*lent, 0).to_vec();
+        let mut own = own_memory(len)?;
+        own.extend_from_slice(ob_files_host::ForeignBuffer::piece(&*lent, 0));
         moved(file.write_at(own, offset), timeout_ms).map(|(count, _)| count)
     })
+}
+
+fn own_memory(len: usize) -> Result<Vec<u8>, Error> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(len).map_err(|_| Error::System)?;
+    Ok(own)
+}
+
+/// Runs what has the caller's memory. A panic would leave an operation behind that goes on to use it, so it ends the process instead.
+fn to_its_end(body: impl FnOnce() -> Count) -> Count {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    body()
 }
 
 /// Waits for a transfer as long as the caller wants to: the bytes that it moved, and its buffer.

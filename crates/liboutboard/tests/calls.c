@@ -37,6 +37,7 @@ static void names(ob_session *session)
     REQUIRE(ob_stat(session, "/d/f", &info, LONG) == OB_OK);
     REQUIRE(info.node == ob_file_node(file) && info.kind == OB_FILE && info.size == 0);
     REQUIRE(ob_resize(file, 100, LONG) == OB_OK);
+    REQUIRE(ob_open(session, "/d/f", OB_TRUNCATE, NULL, LONG) == OB_INVALID);
     REQUIRE(ob_file_stat(file, &info, LONG) == OB_OK && info.size == 100);
     ob_close(file);
     REQUIRE(ob_open(session, "/d/g", OB_CREATE, &file, LONG) == OB_OK);
