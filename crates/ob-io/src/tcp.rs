@@ -34,8 +34,8 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many connections are accepted before the rest of the reactor gets its turn.
 const ACCEPT_BURST: usize = 64;
-/// How long a peer may leave everything unanswered, from the kernel's own question whether it is there to bytes that were
-/// sent. Without it one that lost its power, or its cable, would keep its connection for ever.
+/// How long a peer may leave the kernel's own question whether it is there unanswered, or bytes untaken that were sent to it: also
+/// one that is there, and does not read. Without it one that lost its power, or its cable, would keep its connection for ever.
 const SILENT_MAX: Duration = Duration::from_secs(120);
 /// How many slices the kernel takes in one call (`UIO_MAXIOV`).
 const SLICES_MAX: usize = 1024;
@@ -302,8 +302,8 @@ impl TcpNet {
 /// The longest that the kernel waits before it sends a probe, and between two of them.
 const PROBE_AFTER_MAX: Duration = Duration::from_secs(32767);
 
-/// Has the kernel end a connection whose peer has not answered for this long, neither its probes, which it sends when the
-/// connection is idle, nor bytes. Longer than the kernel can wait is as long as it can.
+/// Has the kernel end a connection whose peer has not answered its probes for this long, which it sends when the
+/// connection is idle, or has had no room for bytes, though it is there (`TCP_USER_TIMEOUT` counts that too). Longer than the kernel can wait is as long as it can.
 pub fn end_when_silent(socket: impl AsFd, silent_max: Duration) -> Result<(), Errno> {
     let socket = socket.as_fd();
     // The kernel takes it for a signed number.

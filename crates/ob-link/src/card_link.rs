@@ -286,6 +286,9 @@ impl CardLink {
     /// Takes an event of the reactor. `false` if it is not the link's.
     pub fn handle(&mut self, event: &Event) -> bool {
         let Event::Ready { watch, readiness } = event else { return false };
+        if readiness.is_lost() && self.lose_watched(*watch) {
+            return true;
+        }
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.watch == *watch) {
             listener.readable = true;
             return true;
@@ -358,6 +361,10 @@ impl CardLink {
             }
             self.act(index);
             self.write_frames(index, now);
+            // As in `deliver`.
+            if self.hosts[index].over.is_some() {
+                all = Armed::NotYet;
+            }
         }
         all
     }
@@ -490,6 +497,21 @@ impl CardLink {
     }
 
     /// A connection is gone: the end on one machine, a pause on two.
+    /// A connection that the kernel does not watch any more would never be heard again.
+    fn lose_watched(&mut self, watch: WatchId) -> bool {
+        let is_watched = |wire: &Wire| wire.watch == watch;
+        if let Some(index) = self.hosts.iter().position(|host| host.wire.as_ref().is_some_and(is_watched)) {
+            self.lose_wire(index, &ConnectionError::Broken(Errno::NOMEM));
+            return true;
+        }
+        let Some(index) = self.strangers.iter().position(|stranger| is_watched(&stranger.wire)) else {
+            return false;
+        };
+        let stranger = self.strangers.swap_remove(index);
+        self.drop_wire(stranger.wire);
+        true
+    }
+
     fn lose_wire(&mut self, index: usize, error: &ConnectionError) {
         let host = &mut self.hosts[index];
         let Some(wire) = host.wire.take() else { return };

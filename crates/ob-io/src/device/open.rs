@@ -114,10 +114,11 @@ pub(super) struct Opened {
 /// Opens an existing file or block device.
 pub(super) fn open_existing(path: &Path, access: Access) -> Result<Opened, OpenError> {
     let kind = rustix::fs::stat(path).map_err(|errno| explain(path, "look at", errno))?.st_mode;
-    // On a block device O_EXCL keeps others, mounts included, away for as long as it is open.
     let exclusive = match FileType::from_raw_mode(kind) {
         FileType::RegularFile => OFlags::empty(),
-        FileType::BlockDevice => OFlags::EXCL,
+        // O_EXCL keeps others, mounts included, away for as long as it is open: readers too, who keep nobody away.
+        FileType::BlockDevice if access == Access::ReadWrite => OFlags::EXCL,
+        FileType::BlockDevice => OFlags::empty(),
         _ => return Err(OpenError::WrongKind(path.into())),
     };
     let (file, direct) = open_direct(path, access.flags() | exclusive)?;
@@ -129,15 +130,20 @@ fn take_over(path: &Path, file: OwnedFd, direct: bool, access: Access) -> Result
     lock(path, &file, access)?;
     let opened = measure(path, file, direct, access)?;
     if !opened.direct {
-        forget_cached(path, &opened.file)?;
+        forget_cached(path, &opened.file, access)?;
     }
     Ok(opened)
 }
 
 /// Has the next reads ask the disk. When a flush has failed, the kernel takes what it could not write for written, and shows it to
 /// whoever reads: an earlier life's bytes that no later flush would make durable.
-fn forget_cached(path: &Path, file: &OwnedFd) -> Result<(), OpenError> {
-    let forgotten = fdatasync(file).and_then(|()| fadvise(file, 0, None, Advice::DontNeed));
+fn forget_cached(path: &Path, file: &OwnedFd, access: Access) -> Result<(), OpenError> {
+    let synced = match fdatasync(file) {
+        // Of a file system that nobody can write, such as an image of a medium.
+        Err(Errno::INVAL | Errno::ROFS) if access == Access::ReadOnly => Ok(()),
+        other => other,
+    };
+    let forgotten = synced.and_then(|()| fadvise(file, 0, None, Advice::DontNeed));
     forgotten.map_err(|errno| explain(path, "sync", errno))
 }
 
