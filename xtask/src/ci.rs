@@ -131,8 +131,10 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     let is_chosen =
         |step: &&Step| arguments.only.is_empty() || arguments.only.iter().any(|name| name == step.name);
     let chosen: Vec<&Step> = STEPS.iter().filter(is_chosen).collect();
+    let start = Instant::now();
     let reports = run_steps(repository, &chosen);
     print!("\n{}", summary(&chosen, &reports));
+    println!("ci: in all {:.1} minutes", start.elapsed().as_secs_f64() / 60.0);
     let error_of = |report: Option<Report>| report?.result.err();
     if let Some((step, error)) =
         chosen.iter().zip(reports).find_map(|(step, report)| Some((step, error_of(report)?)))

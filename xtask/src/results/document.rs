@@ -238,11 +238,13 @@ fn misses(chapters: &[Chapter<'_>]) -> String {
 
 fn held_elsewhere(elsewhere: &[Elsewhere]) -> String {
     let mut text = "## What no benchmark measures\n\n\
-        Tests and campaigns hold these; this document does not say when they were run.\n\n\
-        | what | expected | command |\n|---|---|---|\n"
+        Tests hold these, or campaigns. CI runs the tests; of a campaign the last column names the commit at which it was last \
+        run to its end and found nothing.\n\n\
+        | what | expected | command | clean at |\n|---|---|---|---|\n"
         .to_owned();
-    for Elsewhere { what, expected, command } in elsewhere {
-        let _ = writeln!(text, "| {what} | {expected} | `{command}` |");
+    for Elsewhere { what, expected, command, clean_at } in elsewhere {
+        let clean_at = clean_at.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "| {what} | {expected} | `{command}` | {clean_at} |");
     }
     text
 }
@@ -287,6 +289,7 @@ mod tests {
         what = "seeds"
         expected = "many"
         command = "cargo xtask sim"
+        clean_at = "0123abc"
     "#;
 
     fn document(reports: &[crate::results::report::Report], facts: Option<&Facts>) -> String {
@@ -312,7 +315,7 @@ mod tests {
             "| told | `other: p50_us` | – | 9.00 |  |",
             "| foreign | `spdk` | at least 1 | not measured: needs SPDK (`--spdk`) |  |",
             "- **Rings**: `a b: p50_us` (5.00, expected below 4). It is slow.",
-            "| seeds | many | `cargo xtask sim` |",
+            "| seeds | many | `cargo xtask sim` | 0123abc |",
         ] {
             assert!(text.lines().any(|other| other == line), "no line `{line}` in\n{text}");
         }

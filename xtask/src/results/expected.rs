@@ -101,6 +101,8 @@ pub struct Elsewhere {
     pub expected: String,
     /// The test or campaign that holds it.
     pub command: String,
+    /// Where CI does not run it: the commit at which it was last run to its end, and found nothing.
+    pub clean_at: Option<String>,
 }
 
 /// A figure as it is written.
