@@ -195,6 +195,7 @@ pub const HARNESSES: &[Harness] = &[
             "served-unadmitted",
             "unchecked-read",
             "admitted-at-submission",
+            "write-cut",
             "read-unseen",
             "partly-answered",
             "standing-kept",

@@ -58,6 +58,18 @@ fn strings_are_set_and_got() {
 }
 
 #[test]
+fn of_a_key_that_a_request_names_twice_there_is_one_record() {
+    let appended = |line: &str| {
+        let mut client = Client::new(small());
+        client.ask(line);
+        client.says("get a", "$2\r\n22");
+        client.store.stats().log_unsettled_len
+    };
+    let once = appended("mset b 3 a 22");
+    assert_eq!(["mset a 1 b 3 a 22", "msetnx a 1 a 333 b 3 a 22"].map(appended), [once; 2]);
+}
+
+#[test]
 fn numbers_are_counted() {
     let mut client = Client::new(small());
     client.says("incr n", ":1");
