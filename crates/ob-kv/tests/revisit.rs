@@ -164,6 +164,30 @@ fn what_was_complete_and_is_gone_is_noticed() {
 }
 
 #[test]
+fn what_was_complete_behind_a_gap_is_written_again() {
+    for seed in 0..20 {
+        let (mut store, mut files, mut rng) = written(Durability::No, 1);
+        rng = rng.fork_numbered("power", seed);
+        for stamp in 2..=3 {
+            set(&mut store, stamp, &format!("key{stamp}"));
+            store.tick(at(NOW + 100 * stamp + 50));
+        }
+        let asked: Vec<LogOp> = std::iter::from_fn(|| store.next_op()).collect();
+        let [first, second] = asked.try_into().expect("two groups side by side");
+        files.submit(second);
+        store.completed(files.complete(&mut rng).unwrap());
+        files = files.lose_power(&mut rng);
+        assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "seed {seed}");
+        store.rejoined();
+        files.submit(first);
+        set(&mut store, 4, "later");
+        settle(&mut store, &mut files, &mut rng);
+        let left = recover(&mut files, config(Durability::No), &mut rng);
+        assert_eq!((left.stamp_max(), left.stats().keys), (4, 4), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_is_lost_with_the_cards_power_is_never_taken_for_damage() {
     let mut lost = 0;
     for (seed, durability) in

@@ -22,7 +22,7 @@ use crate::plant::{Bug, is_planted};
 /// What became of the log while its store was away from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revisited {
-    /// It is as the store has left it: the store may go on.
+    /// It is as the store has left it: the store may go on, from [`Store::rejoined`].
     Same,
     /// What was complete and not durable is gone, or some of it. The store has to be recovered.
     Lost,
@@ -132,6 +132,13 @@ impl Store {
     #[must_use]
     pub fn is_life_marked(&self) -> bool {
         self.log.is_marked()
+    }
+
+    /// Goes on with the log, which was found to be [`Revisited::Same`]; what was asked of it before and is not complete is asked again.
+    pub fn rejoined(&mut self) {
+        if !is_planted(Bug::GapLeft) {
+            self.log.rejoined();
+        }
     }
 
     /// Looks whether the log is still what this store takes it for. `parts` are those whose files are there, with the lengths of
