@@ -295,6 +295,7 @@ impl Store {
                 self.refuse(job, &errors::wrong_arity(command.traits().name));
             }
             Ok(outline) if !session.admits(outline.command) => self.refuse(job, &errors::NOT_AUTHENTICATED),
+            Ok(outline) if session.queues(outline.command) => self.refuse(job, &errors::NO_TRANSACTIONS),
             Ok(outline) if outline.effect == Effect::Nothing => self.serve(job, session, &outline),
             Ok(outline) => self.submit(job, request, &outline),
         }

@@ -24,6 +24,8 @@ pub struct Session {
     is_authenticated: bool,
     /// How it was when it began.
     needs_password: bool,
+    /// What follows belongs to a transaction. There are none here, and nothing of one may be applied.
+    is_in_transaction: bool,
     name: Vec<u8>,
     library_name: Vec<u8>,
     library_version: Vec<u8>,
@@ -38,6 +40,7 @@ impl Session {
             version: Version::default(),
             is_authenticated: !needs_password,
             needs_password,
+            is_in_transaction: false,
             name: Vec::new(),
             library_name: Vec::new(),
             library_version: Vec::new(),
@@ -52,7 +55,7 @@ impl Session {
     /// What the card may do for it: 0 for nothing, else the version of the protocol that it is to speak.
     #[must_use]
     pub fn standing(&self) -> u32 {
-        match (self.is_authenticated, self.version) {
+        match (self.is_authenticated && !self.is_in_transaction, self.version) {
             (false, _) => 0,
             (true, Version::Resp2) => 2,
             (true, Version::Resp3) => 3,
@@ -76,6 +79,12 @@ impl Session {
         let is_for_strangers =
             matches!(command, Command::Auth | Command::Hello | Command::Reset | Command::Quit);
         self.is_authenticated || is_for_strangers
+    }
+
+    /// Whether it belongs to a transaction, and is not to be applied.
+    pub(crate) fn queues(&self, command: Command) -> bool {
+        use Command::{Discard, Exec, Multi, Quit, Reset};
+        self.is_in_transaction && !matches!(command, Multi | Exec | Discard | Reset | Quit)
     }
 }
 
@@ -115,6 +124,7 @@ pub(crate) fn run(
             replies.simple("OK");
             return Ok(After::Close);
         }
+        Command::Multi | Command::Exec | Command::Discard => transaction(session, outline.command, replies)?,
         Command::Client => client(session, outline, replies)?,
         Command::Config => config(outline, facts, replies)?,
         Command::Command => commands(outline, replies)?,
@@ -122,6 +132,24 @@ pub(crate) fn run(
         _ => return Err(errors::SYNTAX),
     }
     Ok(After::GoOn)
+}
+
+/// As Redis does where a command of a transaction cannot be queued, which here is each: libraries know then that nothing was done. An error
+/// to MULTI itself would leave those that wait for it in another state than the connection.
+fn transaction(session: &mut Session, command: Command, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    let was_in_one = std::mem::replace(&mut session.is_in_transaction, command == Command::Multi);
+    match (command, was_in_one) {
+        (Command::Multi, true) => Err(Refusal("ERR MULTI calls can not be nested".into())),
+        (Command::Exec, true) => Err(errors::TRANSACTION_ABORTED),
+        (Command::Multi, false) | (_, true) => {
+            replies.simple("OK");
+            Ok(())
+        }
+        (_, false) => {
+            let name = command.traits().name.to_ascii_uppercase();
+            Err(errors::other(format!("ERR {name} without MULTI")))
+        }
+    }
 }
 
 fn select(database: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
