@@ -4,6 +4,7 @@
 
 use crate::support;
 
+use ob_kv::host::Service;
 use ob_kv::resp::Request;
 use ob_kv::store::{Config, Durability, LogOp, Recovery, Revisited, Store};
 use ob_sim::Rng;
@@ -239,6 +240,22 @@ fn what_recovery_has_found_is_durable_before_anything_follows() {
             "seed {seed}: the first group of a life is durable"
         );
     }
+}
+
+#[test]
+fn the_mark_of_a_life_is_not_taken_for_what_lay_there_before() {
+    let (store, mut files, mut rng) = written(Durability::Always, 3);
+    let admitted = store.settled();
+    // Somebody has cut the log, or the device has lost what it had promised.
+    files.edit(|files| files.get_mut(&0).unwrap().truncate(admitted as usize - 4096));
+    let mut next = recover(&mut files, config(Durability::Always), &mut rng);
+    next.mark_life();
+    settle(&mut next, &mut files, &mut rng);
+    assert_eq!(next.settled(), admitted, "the mark is as long as what was lost");
+    assert_eq!(next.recovered().end, admitted - 4096);
+    // A card that has begun this life has compared, and has nothing in its table that is not there.
+    next.begins(10);
+    assert_eq!(next.recovered().end, admitted);
 }
 
 #[test]

@@ -204,6 +204,8 @@ pub struct Store {
     behind_ms: u64,
     flushed: Instant,
     stamp_max: u64,
+    /// Where recovery has ended, until a card has met this life.
+    recovered_end: Option<u64>,
     stats: Stats,
     /// Empty between requests; kept for their memory.
     hashes: Vec<KeyHash>,
@@ -222,6 +224,7 @@ impl Store {
 
     fn with(config: Config, index: Index, expiry: Expiry, log: Log, stamp_max: u64) -> Self {
         Self {
+            recovered_end: Some(log.settled()),
             config,
             index,
             expiry,

@@ -161,4 +161,15 @@ impl Store {
         };
         Revisit { recovery: recovery.ok(), otherwise: Revisited::Overtaken }
     }
+
+    /// Up to where the log is one that a card can have seen. The mark of this life is not: behind a log that has become shorter it lies where
+    /// something else was.
+    pub(crate) fn known_end(&self) -> u64 {
+        self.recovered_end.unwrap_or_else(|| self.settled())
+    }
+
+    /// A card has met this life.
+    pub(crate) fn met(&mut self) {
+        self.recovered_end = None;
+    }
 }
