@@ -118,9 +118,8 @@ pub struct Config {
     pub garbage_percent: u64,
     /// The password that clients have to know, if any.
     pub password: Option<String>,
-    /// Drawn at random, the secret of the index: keys that collide in it can be found by those only who know it.
-    pub secret: [u8; 16],
-    /// Drawn at random: the name of the store, if it is a new one.
+    /// Drawn at random: the name of the store, if it is a new one. Clients do not learn it, so it is the secret of the index too: keys that
+    /// collide there can be found by those only who know it.
     pub name: [u8; 16],
 }
 
@@ -140,7 +139,6 @@ impl Default for Config {
             seal_after_ms: 5,
             garbage_percent: 50,
             password: None,
-            secret: [0; 16],
             name: [0; 16],
         }
     }
@@ -514,10 +512,10 @@ impl Store {
             match change {
                 Change::Put { key, value, expires } => {
                     let record = Record { key, value: Some(value), stamp, expires: *expires };
-                    self.put(KeyHash::of(&self.config.secret, key), &record);
+                    self.put(self.hash(key), &record);
                 }
                 Change::Remove { key } => {
-                    self.forget(KeyHash::of(&self.config.secret, key));
+                    self.forget(self.hash(key));
                     if !is_planted(Bug::RemovedNotLogged) {
                         self.log.append(&Record { key, value: None, stamp, expires: None });
                     }
@@ -567,7 +565,7 @@ impl Store {
                 Some(_) if key.len() > KEY_LEN_MAX => return Err(errors::KEY_TOO_LONG),
                 Some(value) if value.len() > self.config.value_len_max => return Err(errors::TOO_LONG),
                 Some(_) if is_log_full => return Err(errors::OUT_OF_SPACE),
-                Some(_) if is_index_full && self.needs_memory(KeyHash::of(&self.config.secret, key)) => {
+                Some(_) if is_index_full && self.needs_memory(self.hash(key)) => {
                     return Err(errors::OUT_OF_MEMORY);
                 }
                 _ => {}
@@ -576,6 +574,11 @@ impl Store {
         }
         self.check_room(growth, len)?;
         Ok(len)
+    }
+
+    /// In every life of the store the same: a cursor of `SCAN` is one.
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(&self.config.name, key)
     }
 
     fn find(&self, hash: KeyHash) -> Option<Place> {
