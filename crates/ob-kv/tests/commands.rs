@@ -440,6 +440,10 @@ fn tools_get_what_they_ask_for_first() {
     assert!(info.contains("\r\n# Keyspace\r\ndb0:keys=1,expires=1,avg_ttl=0\r\n"), "{info}");
     assert!(info.contains("redis_version:7."));
     assert!(!client.ask("info keyspace").contains("redis_version"));
+    client.says("get k", "$1\r\nv");
+    assert!(client.ask("info stats").contains("keyspace_hits:1\r\n"));
+    client.says("config resetstat", "+OK");
+    assert!(client.ask("info stats").contains("keyspace_hits:0\r\n"));
 }
 
 #[test]

@@ -470,15 +470,18 @@ impl Store {
             uptime: self.now - self.started.unwrap_or(self.now),
             is_read_only: self.log.failure().is_some() || self.log.is_out_of_space(),
         };
-        let is_closing = match session::run(session, outline, &facts, &mut bytes) {
-            Ok(after) => after == After::Close,
+        let after = match session::run(session, outline, &facts, &mut bytes) {
+            Ok(after) => after,
             Err(refusal) => {
                 self.answers.give_back(bytes);
                 return self.refuse(job, &refusal);
             }
         };
+        if after == After::ResetStats {
+            self.stats.reset();
+        }
         // It shows nothing of any key, so it waits for nothing.
-        self.answers.push(0, job.answer(bytes, None, is_closing));
+        self.answers.push(0, job.answer(bytes, None, after == After::Close));
     }
 
     /// Answers with an error that shows nothing of any key.

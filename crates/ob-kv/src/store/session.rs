@@ -88,11 +88,13 @@ impl Session {
     }
 }
 
-/// What a client has to do with its connection after an answer.
+/// What becomes of a connection, or of the store, after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     GoOn,
     Close,
+    /// It goes on, and what was counted is counted anew.
+    ResetStats,
 }
 
 /// Runs a command that touches no key.
@@ -126,7 +128,7 @@ pub(crate) fn run(
         }
         Command::Multi | Command::Exec | Command::Discard => transaction(session, outline.command, replies)?,
         Command::Client => client(session, outline, replies)?,
-        Command::Config => config(outline, facts, replies)?,
+        Command::Config => return config(outline, facts, replies),
         Command::Command => commands(outline, replies)?,
         Command::Info => replies.text(&facts.info(outline.arguments())),
         _ => return Err(errors::SYNTAX),
@@ -345,7 +347,7 @@ fn line(session: &Session) -> String {
     )
 }
 
-fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -> Result<After, Refusal> {
     let mut arguments = outline.arguments();
     let subcommand = arguments.next().unwrap_or_default();
     match subcommand.to_ascii_lowercase().as_slice() {
@@ -358,7 +360,10 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
             }
         }
         b"get" => return Err(errors::wrong_arity("config|get")),
-        b"resetstat" if arguments.len() == 0 => replies.simple("OK"),
+        b"resetstat" if arguments.len() == 0 => {
+            replies.simple("OK");
+            return Ok(After::ResetStats);
+        }
         b"set" if arguments.len() >= 2 => {
             let name = shown(arguments.next().unwrap_or_default());
             let text = "ERR Unknown option or number of arguments for CONFIG SET - ";
@@ -367,7 +372,7 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
         b"set" => return Err(errors::wrong_arity("config|set")),
         _ => return Err(errors::unknown_subcommand("config", subcommand)),
     }
-    Ok(())
+    Ok(After::GoOn)
 }
 
 /// The settings that any of the patterns fits.

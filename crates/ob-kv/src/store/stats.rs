@@ -66,6 +66,22 @@ pub struct Stats {
     pub waiting_len: usize,
 }
 
+impl Stats {
+    /// Counts anew what clients do. What has happened to the log stays told.
+    pub(crate) fn reset(&mut self) {
+        let Self { records_copied, parts_removed, parts_damaged, sweeps_failed, refused_for_space, .. } =
+            *self;
+        *self = Self {
+            records_copied,
+            parts_removed,
+            parts_damaged,
+            sweeps_failed,
+            refused_for_space,
+            ..Self::default()
+        };
+    }
+}
+
 /// What connections' commands have to know of the store.
 pub(crate) struct Facts<'a> {
     pub(crate) password: Option<&'a str>,
