@@ -140,7 +140,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-kv",
         test: "revisit",
         build: Build::Plain,
-        plants: &["not-revisited", "life-unmarked", "recovered-not-flushed", "durable-early"],
+        plants: &["not-revisited", "gap-left", "life-unmarked", "recovered-not-flushed", "durable-early"],
     },
     Harness { package: "ob-files-card", test: "durable", build: Build::Plain, plants: &["flush-assumed"] },
     Harness {
@@ -195,6 +195,7 @@ pub const HARNESSES: &[Harness] = &[
             "served-unadmitted",
             "unchecked-read",
             "admitted-at-submission",
+            "write-cut",
             "read-unseen",
             "partly-answered",
             "standing-kept",

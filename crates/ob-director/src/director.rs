@@ -19,7 +19,7 @@ use crate::stream::Stream;
 const FRAMES_A_TURN: usize = 256;
 /// Entries that are as much work as a frame is.
 const ENTRIES_A_FRAME: usize = 16;
-/// Records that one turn admits to the table, of those that the log is settled behind.
+/// Records that one turn admits to the table, of those that the log is settled behind; with all of the last write's.
 const ADMITTED_A_TURN: usize = 4096;
 
 /// How large a director is.

@@ -341,6 +341,8 @@ impl<A: Application> Director<A> {
                 }
             },
         };
+        // A client that has its session from a host that is gone, or was refused one, may go on as if it had it.
+        connection.has_session |= may_change_standing;
         if !self.stream.is_here() {
             let said = self.unavailable(request.id);
             connection.pending.push_back(Pending::Said(said));
@@ -362,7 +364,6 @@ impl<A: Application> Director<A> {
             // Nothing behind it is looked at before its reply, and what the host then says of the connection holds.
             connection.standing_from = stamp;
             connection.awaits_standing = !is_planted(Bug::StandingKept);
-            connection.has_session = true;
         }
         Ok(())
     }

@@ -206,8 +206,11 @@ fn connections_whose_session_the_host_kept_end_when_another_life_begins() {
     world.host_dies();
     world.send(named, "LEN a\n");
     assert_eq!(world.got(named), "+\n#1\n", "while there is no host it is what it was");
+    let refused = world.connect();
+    world.send(refused, "AUTH me\n");
+    assert_eq!(world.got(refused), "?\n", "what it sends next may rest on what it did not get");
     world.meet(2, world.written());
-    assert!(world.is_finished(named) && !world.is_finished(plain));
+    assert!(world.is_finished(named) && world.is_finished(refused) && !world.is_finished(plain));
 }
 
 #[test]

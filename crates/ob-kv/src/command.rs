@@ -78,7 +78,7 @@ pub struct Traits {
     pub keys: KeyPlaces,
     /// What becomes of keys.
     pub effect: Effect,
-    /// Whether it may change what the connection is allowed, or the version that it speaks.
+    /// Whether it may change what the connection is allowed, the version that it speaks, or what becomes of what follows.
     pub changes_standing: bool,
 }
 
@@ -171,6 +171,9 @@ commands! {
     Reset       "reset"       Exactly(1) None  Nothing Standing;
     Select      "select"      Exactly(2) None  Nothing Standing;
     Quit        "quit"        AtLeast(1) None  Nothing Standing;
+    Multi       "multi"       Exactly(1) None  Nothing Standing;
+    Exec        "exec"        Exactly(1) None  Nothing Standing;
+    Discard     "discard"     Exactly(1) None  Nothing Standing;
 }
 
 /// No command has a longer name.
@@ -205,7 +208,7 @@ pub struct Outline<'a> {
     pub command: Command,
     /// What may become of keys.
     pub effect: Effect,
-    /// Whether it may change what the connection is allowed, or the version that it speaks.
+    /// Whether it may change what the connection is allowed, the version that it speaks, or what becomes of what follows.
     pub changes_standing: bool,
     places: KeyPlaces,
     arguments: Arguments<'a>,
@@ -280,6 +283,7 @@ mod tests {
         assert_eq!(outline("getdel k").unwrap().1, Effect::Writes);
         assert_eq!(outline("flushall async").unwrap().1, Effect::WritesUnnamed);
         assert!(outline("hello 3").unwrap().2);
+        assert!(outline("multi").unwrap().2);
         assert!(!outline("ping").unwrap().2);
     }
 

@@ -43,6 +43,8 @@ ob_plant::plants! {
         DamageIsTheEnd = "damage-is-the-end",
         /// A store goes on with what it has in memory, whoever has written to its log meanwhile.
         NotRevisited = "not-revisited",
+        /// What was complete behind a gap is not written again when the log is met again.
+        GapLeft = "gap-left",
         /// A host that changes nothing leaves no mark in the log.
         LifeUnmarked = "life-unmarked",
         /// The log is written to before the card knows the file.

@@ -13,5 +13,6 @@ mod files_heard;
 mod model;
 mod revisit;
 mod rounds;
+mod scan;
 mod space;
 mod support;

@@ -58,6 +58,18 @@ fn strings_are_set_and_got() {
 }
 
 #[test]
+fn of_a_key_that_a_request_names_twice_there_is_one_record() {
+    let appended = |line: &str| {
+        let mut client = Client::new(small());
+        client.ask(line);
+        client.says("get a", "$2\r\n22");
+        client.store.stats().log_unsettled_len
+    };
+    let once = appended("mset b 3 a 22");
+    assert_eq!(["mset a 1 b 3 a 22", "msetnx a 1 a 333 b 3 a 22"].map(appended), [once; 2]);
+}
+
+#[test]
 fn numbers_are_counted() {
     let mut client = Client::new(small());
     client.says("incr n", ":1");
@@ -383,6 +395,37 @@ fn connections_are_authenticated_greeted_and_named() {
 }
 
 #[test]
+fn nothing_of_a_transaction_is_applied() {
+    let mut client = Client::new(small());
+    client.says("set k v", "+OK");
+    client.says("exec", "-ERR EXEC without MULTI");
+    client.says("discard", "-ERR DISCARD without MULTI");
+    let ends = [
+        ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ("discard", "+OK"),
+        ("reset", "+RESET"),
+    ];
+    for (end, told) in ends {
+        assert_eq!(client.session.standing(), 2);
+        client.says("multi", "+OK");
+        assert_eq!(client.session.standing(), 0, "the card answers nothing of it either");
+        for line in ["incr n", "set k w", "get k", "hello 3", "ping"] {
+            client.says(line, "-ERR transactions are not supported");
+        }
+        assert!(client.ask("watch k").starts_with("-ERR unknown command 'watch'"));
+        client.says("multi", "-ERR MULTI calls can not be nested");
+        client.says("flushall", "-ERR transactions are not supported");
+        client.says(end, told);
+    }
+    client.says("mget k n", "*2\r\n$1\r\nv\r\n$-1");
+    // Nobody who has not said who it is begins one.
+    let mut client = Client::new(Config { password: Some("secret".to_owned()), ..small() });
+    client.says("multi", "-NOAUTH Authentication required.");
+    client.says("auth secret", "+OK");
+    client.says("set k v", "+OK");
+}
+
+#[test]
 fn tools_get_what_they_ask_for_first() {
     let mut client = Client::new(small());
     client.says("config get save", "*2\r\n$4\r\nsave\r\n$0\r\n");
@@ -390,13 +433,17 @@ fn tools_get_what_they_ask_for_first() {
     client.says("config get nothing", "*0");
     assert!(client.ask("config set maxmemory 1").starts_with("-ERR Unknown option"));
     client.says("command docs", "*0");
-    assert!(client.ask("command").starts_with("*46\r\n*10\r\n$3\r\nget\r\n:2\r\n"));
+    assert!(client.ask("command").starts_with("*49\r\n*10\r\n$3\r\nget\r\n:2\r\n"));
     assert!(client.ask("command info get nope").ends_with("$-1\r\n"));
     client.says("set k v px 1000", "+OK");
     let info = client.ask("info");
     assert!(info.contains("\r\n# Keyspace\r\ndb0:keys=1,expires=1,avg_ttl=0\r\n"), "{info}");
     assert!(info.contains("redis_version:7."));
     assert!(!client.ask("info keyspace").contains("redis_version"));
+    client.says("get k", "$1\r\nv");
+    assert!(client.ask("info stats").contains("keyspace_hits:1\r\n"));
+    client.says("config resetstat", "+OK");
+    assert!(client.ask("info stats").contains("keyspace_hits:0\r\n"));
 }
 
 #[test]

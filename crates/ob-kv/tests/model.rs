@@ -70,7 +70,6 @@ fn config(rng: &mut Rng) -> Config {
         writes_max: rng.range(1..7) as usize,
         waiting_max: 60,
         garbage_percent: rng.range(20..60),
-        secret: *b"a secret of ours",
         name: *b"the store's name",
         ..Config::default()
     }

@@ -4,6 +4,7 @@
 
 use crate::support;
 
+use ob_kv::host::Service;
 use ob_kv::resp::Request;
 use ob_kv::store::{Config, Durability, LogOp, Recovery, Revisited, Store};
 use ob_sim::Rng;
@@ -164,6 +165,30 @@ fn what_was_complete_and_is_gone_is_noticed() {
 }
 
 #[test]
+fn what_was_complete_behind_a_gap_is_written_again() {
+    for seed in 0..20 {
+        let (mut store, mut files, mut rng) = written(Durability::No, 1);
+        rng = rng.fork_numbered("power", seed);
+        for stamp in 2..=3 {
+            set(&mut store, stamp, &format!("key{stamp}"));
+            store.tick(at(NOW + 100 * stamp + 50));
+        }
+        let asked: Vec<LogOp> = std::iter::from_fn(|| store.next_op()).collect();
+        let [first, second] = asked.try_into().expect("two groups side by side");
+        files.submit(second);
+        store.completed(files.complete(&mut rng).unwrap());
+        files = files.lose_power(&mut rng);
+        assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same, "seed {seed}");
+        store.rejoined();
+        files.submit(first);
+        set(&mut store, 4, "later");
+        settle(&mut store, &mut files, &mut rng);
+        let left = recover(&mut files, config(Durability::No), &mut rng);
+        assert_eq!((left.stamp_max(), left.stats().keys), (4, 4), "seed {seed}");
+    }
+}
+
+#[test]
 fn what_is_lost_with_the_cards_power_is_never_taken_for_damage() {
     let mut lost = 0;
     for (seed, durability) in
@@ -215,6 +240,22 @@ fn what_recovery_has_found_is_durable_before_anything_follows() {
             "seed {seed}: the first group of a life is durable"
         );
     }
+}
+
+#[test]
+fn the_mark_of_a_life_is_not_taken_for_what_lay_there_before() {
+    let (store, mut files, mut rng) = written(Durability::Always, 3);
+    let admitted = store.settled();
+    // Somebody has cut the log, or the device has lost what it had promised.
+    files.edit(|files| files.get_mut(&0).unwrap().truncate(admitted as usize - 4096));
+    let mut next = recover(&mut files, config(Durability::Always), &mut rng);
+    next.mark_life();
+    settle(&mut next, &mut files, &mut rng);
+    assert_eq!(next.settled(), admitted, "the mark is as long as what was lost");
+    assert_eq!(next.recovered().end, admitted - 4096);
+    // A card that has begun this life has compared, and has nothing in its table that is not there.
+    next.begins(10);
+    assert_eq!(next.recovered().end, admitted);
 }
 
 #[test]

@@ -215,8 +215,6 @@ pub struct Candidate {
 pub struct Candidates {
     pub(crate) list: Vec<Candidate>,
     pub(crate) end: u64,
-    /// How many at the front of the list were admitted.
-    pub(crate) admitted: usize,
 }
 
 impl Candidates {

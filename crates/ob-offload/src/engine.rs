@@ -555,8 +555,8 @@ impl<A: Application> Engine<A> {
         self.settled_to.is_some()
     }
 
-    /// Admits records behind which the log is settled, but no more than `most`: one address may settle all that wait. `last` is the
-    /// greatest stamp that was ever given. Whether there were any.
+    /// Admits records behind which the log is settled, a write at a time until there were `most`: one address may settle all that wait.
+    /// `last` is the greatest stamp that was ever given. Whether there were any.
     pub fn admit(&mut self, last: Stamp, most: usize) -> bool {
         let Some(address) = self.settled_to else { return false };
         self.renew();

@@ -7,6 +7,8 @@ ob_plant::plants! {
         UncheckedRead = "unchecked-read",
         /// Records are admitted when their write is taken, not when the log is settled.
         AdmittedAtSubmission = "admitted-at-submission",
+        /// Of a write that has more records than a turn admits, the rest is not admitted.
+        WriteCut = "write-cut",
         /// What the host reads is not invalidated.
         ReadUnseen = "read-unseen",
         /// A request that changes every key leaves the table as it is.

@@ -108,39 +108,35 @@ impl Watch {
         self.now()
     }
 
-    /// Goes over so many records behind which the log is settled, in the order of the log: writes may be taken in another one. How many
-    /// there were, and whether there are more. A list is counted until all of it was gone over, because it is kept until then.
+    /// Takes writes out behind which the log is settled, in the order of the log (they may be taken in another one), until there were so
+    /// many records. How many there were, and whether there are more. No write is cut: the records of one stamp are in one, and if two
+    /// are of one key, the first without the second is what its own request has replaced.
     pub(crate) fn settle(
         &mut self,
         address: u64,
         most: usize,
         mut admit: impl FnMut(&Candidate),
     ) -> (usize, bool) {
-        let mut left = most;
-        while let Some(mut first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
-            if left == 0 {
-                return (most, true);
+        let mut count = 0;
+        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= address) {
+            if count >= most {
+                return (count, true);
             }
-            let candidates = first.get_mut();
-            let rest = candidates.list.get(candidates.admitted..).unwrap_or_default();
-            let count = rest.len().min(left);
-            rest.iter().take(count).for_each(&mut admit);
-            candidates.admitted += count;
-            left -= count;
-            if candidates.admitted == candidates.list.len() {
-                let admitted = first.remove();
-                self.len -= admitted.list.len();
-                self.keep(admitted);
-            }
+            let candidates = first.remove();
+            let left = if is_planted(Bug::WriteCut) { most - count } else { usize::MAX };
+            candidates.list.iter().take(left).for_each(&mut admit);
+            count += candidates.list.len();
+            self.len -= candidates.list.len();
+            self.keep(candidates);
         }
-        (most - left, false)
+        (count, false)
     }
 
     fn keep(&mut self, mut candidates: Candidates) {
         if self.spare.len() < SPARE_MAX {
             candidates.list.clear();
             candidates.list.shrink_to(KEPT_MAX);
-            (candidates.end, candidates.admitted) = (0, 0);
+            candidates.end = 0;
             self.spare.push(candidates);
         }
     }

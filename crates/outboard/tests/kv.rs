@@ -51,6 +51,7 @@ in_all_placements! {
     what_has_expired_stays_away
     data_outlives_a_restart
     a_password_is_asked_for
+    nothing_of_a_transaction_is_done
     the_store_knows_who_asks
 }
 
@@ -315,6 +316,28 @@ fn a_password_is_asked_for(setup: Setup) {
     assert!(is_refused(stranger.receive().unwrap()));
     assert_eq!(stranger.receive().unwrap(), Value::ok());
     assert_eq!(stranger.receive().unwrap(), Value::bytes("v"));
+}
+
+fn nothing_of_a_transaction_is_done(setup: Setup) {
+    let service = Service::start(setup);
+    let mut client = service.client();
+    assert_eq!(client.ask_line("SET k v").unwrap(), Value::ok());
+    if setup.placement == "card" {
+        wait_until_the_card_serves(&mut client, &["k"]);
+    }
+    // As libraries send it: in one piece.
+    let lines = ["MULTI", "GET k", "INCR n", "SET k w", "EXEC", "GET k", "EXISTS n"];
+    let pipeline: Vec<u8> =
+        lines.iter().flat_map(|line| request(&line.split(' ').collect::<Vec<_>>())).collect();
+    client.send(&pipeline).unwrap();
+    assert_eq!(client.receive().unwrap(), Value::ok());
+    for _ in 0..3 {
+        let refused = Value::Error("ERR transactions are not supported".to_owned());
+        assert_eq!(client.receive().unwrap(), refused);
+    }
+    assert!(matches!(client.receive().unwrap(), Value::Error(text) if text.starts_with("EXECABORT ")));
+    assert_eq!(client.receive().unwrap(), Value::bytes("v"));
+    assert_eq!(client.receive().unwrap(), Value::Number(0));
 }
 
 /// A connection that has been told of a mistake in the protocol is closed, and no other one is.

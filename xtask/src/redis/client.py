@@ -120,6 +120,22 @@ def pipelines(client):
     assert (first, last) == (True, b"x") and isinstance(error, redis.ResponseError), error
 
 
+def transactions(client):
+    """Where there are none, the library knows that nothing of one was done."""
+    client.set("t:1", 1)
+    pipe = client.pipeline()
+    pipe.incr("t:1").set("t:2", "x")
+    try:
+        pipe.execute()
+        wanted = [b"2", b"x"]
+    except redis.ResponseError as error:
+        assert "transactions are not supported" in str(error), error
+        wanted = [b"1", None]
+    assert client.mget("t:1", "t:2") == wanted
+    # The connection is as it was.
+    assert client.incr("t:3") == 1
+
+
 def expiry(client):
     client.set("short", "v", px=200)
     assert 0 < client.pttl("short") <= 200
@@ -200,7 +216,7 @@ def main():
         password(host, port, secret)
     client = redis.Redis(host=host, port=port, password=secret, socket_timeout=DEADLINE_S)
     client.flushall()
-    steps = [strings, binary_keys, numbers, several_keys, scan, pipelines, expiry, threads, large_values, server]
+    steps = [strings, binary_keys, numbers, several_keys, scan, pipelines, transactions, expiry, threads, large_values, server]
     for step in steps:
         start = time.monotonic()
         step(client)

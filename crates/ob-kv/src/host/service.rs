@@ -72,7 +72,7 @@ impl Service for Store {
     }
 
     fn recovered(&self) -> Recovered {
-        Recovered { store: self.name(), end: self.settled() }
+        Recovered { store: self.name(), end: self.known_end() }
     }
 
     fn terms(&self) -> u32 {
@@ -81,6 +81,7 @@ impl Service for Store {
 
     /// Whichever half has had a new life, the card's table may have less than it could.
     fn begins(&mut self, stamp: u64) {
+        self.met();
         self.begin_refill(stamp);
     }
 

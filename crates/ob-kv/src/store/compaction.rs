@@ -18,7 +18,6 @@ use ob_core::Instant;
 use ob_format::kv::{BLOCK_LEN, Record};
 
 use super::expiry::is_over;
-use super::index::KeyHash;
 use super::log::Log;
 use super::ops::LogFailure;
 use super::room::{RETRY_AFTER, Space};
@@ -192,7 +191,7 @@ impl Store {
         if record.value.is_none() {
             return;
         }
-        let hash = KeyHash::of(&self.config.secret, record.key);
+        let hash = self.hash(record.key);
         let is_current = self.find(hash).is_some_and(|place| place.address == address);
         if !is_current && !is_planted(Bug::CompactionCopiesOld) {
             return;

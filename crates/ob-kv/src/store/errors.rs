@@ -25,6 +25,9 @@ pub(crate) const OUT_OF_MEMORY: Refusal = fixed("OOM command not allowed when us
 /// Clients go by the first word, which tells them what holds here as well: what adds data is refused, what reads or removes is not.
 pub(crate) const OUT_OF_SPACE: Refusal = fixed("OOM command not allowed when the log has no space left.");
 pub(crate) const NOT_AUTHENTICATED: Refusal = fixed("NOAUTH Authentication required.");
+pub(crate) const NO_TRANSACTIONS: Refusal = fixed("ERR transactions are not supported");
+pub(crate) const TRANSACTION_ABORTED: Refusal =
+    fixed("EXECABORT Transaction discarded because of previous errors.");
 pub(crate) const INVALID_CURSOR: Refusal = fixed("ERR invalid cursor");
 pub(crate) const PATTERN_TOO_COSTLY: Refusal =
     fixed("ERR the pattern takes too long to compare; to SCAN with a smaller COUNT helps");

@@ -1,13 +1,13 @@
 //! Where each key's record lies: 16 bytes a key, in segments that split.
 //!
 //! ```text
-//!   key ─▶ SipHash-1-3, 128 bits, with the store's secret ─▶ tag (64 bits) and mark (12 bits)
+//!   key ─▶ SipHash-1-3, 128 bits, with the store's name ─▶ tag (64 bits) and mark (12 bits)
 //!
 //!   directory: the tag's upper bits ─▶ segment: 64 slots ─▶ slot: tag │ address, size class, mark, whether it expires
 //! ```
 //!
 //! A key is known by 76 bits of a keyed hash, and its bytes are compared only where its record is read anyway. Among a thousand
-//! million keys the odds that any two are taken for one are one in 150,000; nobody can look for such a pair without the secret.
+//! million keys the odds that any two are taken for one are one in 150,000; nobody can look for such a pair without the name, which is a secret.
 //!
 //! A segment holds a contiguous range of tags. When it is full it becomes two, each with one half of the range, so growing never
 //! touches more than 64 keys (and, every time that the number of segments has doubled, the directory). `SCAN` goes by tags in

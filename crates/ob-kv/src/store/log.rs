@@ -620,6 +620,14 @@ impl Log {
         self.forget_pages();
     }
 
+    /// The device has everything up to where the log is complete. What was complete behind that is written again: if the device has
+    /// lost its power, it may have lost that too.
+    pub(crate) fn rejoined(&mut self) {
+        for write in self.writes.iter_mut().filter(|write| write.state == WriteState::Complete) {
+            write.state = WriteState::Waiting;
+        }
+    }
+
     fn forget_pages(&mut self) {
         while self.pages_len > self.config.memory_len
             && let Some(page) = self.pages.pop_front_if(|page| page.address < self.complete)

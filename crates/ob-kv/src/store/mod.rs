@@ -118,9 +118,8 @@ pub struct Config {
     pub garbage_percent: u64,
     /// The password that clients have to know, if any.
     pub password: Option<String>,
-    /// Drawn at random, the secret of the index: keys that collide in it can be found by those only who know it.
-    pub secret: [u8; 16],
-    /// Drawn at random: the name of the store, if it is a new one.
+    /// Drawn at random: the name of the store, if it is a new one. Clients do not learn it, so it is the secret of the index too: keys that
+    /// collide there can be found by those only who know it.
     pub name: [u8; 16],
 }
 
@@ -140,7 +139,6 @@ impl Default for Config {
             seal_after_ms: 5,
             garbage_percent: 50,
             password: None,
-            secret: [0; 16],
             name: [0; 16],
         }
     }
@@ -204,6 +202,8 @@ pub struct Store {
     behind_ms: u64,
     flushed: Instant,
     stamp_max: u64,
+    /// Where recovery has ended, until a card has met this life.
+    recovered_end: Option<u64>,
     stats: Stats,
     /// Empty between requests; kept for their memory.
     hashes: Vec<KeyHash>,
@@ -222,6 +222,7 @@ impl Store {
 
     fn with(config: Config, index: Index, expiry: Expiry, log: Log, stamp_max: u64) -> Self {
         Self {
+            recovered_end: Some(log.settled()),
             config,
             index,
             expiry,
@@ -295,6 +296,7 @@ impl Store {
                 self.refuse(job, &errors::wrong_arity(command.traits().name));
             }
             Ok(outline) if !session.admits(outline.command) => self.refuse(job, &errors::NOT_AUTHENTICATED),
+            Ok(outline) if session.queues(outline.command) => self.refuse(job, &errors::NO_TRANSACTIONS),
             Ok(outline) if outline.effect == Effect::Nothing => self.serve(job, session, &outline),
             Ok(outline) => self.submit(job, request, &outline),
         }
@@ -468,15 +470,18 @@ impl Store {
             uptime: self.now - self.started.unwrap_or(self.now),
             is_read_only: self.log.failure().is_some() || self.log.is_out_of_space(),
         };
-        let is_closing = match session::run(session, outline, &facts, &mut bytes) {
-            Ok(after) => after == After::Close,
+        let after = match session::run(session, outline, &facts, &mut bytes) {
+            Ok(after) => after,
             Err(refusal) => {
                 self.answers.give_back(bytes);
                 return self.refuse(job, &refusal);
             }
         };
+        if after == After::ResetStats {
+            self.stats.reset();
+        }
         // It shows nothing of any key, so it waits for nothing.
-        self.answers.push(0, job.answer(bytes, None, is_closing));
+        self.answers.push(0, job.answer(bytes, None, after == After::Close));
     }
 
     /// Answers with an error that shows nothing of any key.
@@ -510,10 +515,10 @@ impl Store {
             match change {
                 Change::Put { key, value, expires } => {
                     let record = Record { key, value: Some(value), stamp, expires: *expires };
-                    self.put(KeyHash::of(&self.config.secret, key), &record);
+                    self.put(self.hash(key), &record);
                 }
                 Change::Remove { key } => {
-                    self.forget(KeyHash::of(&self.config.secret, key));
+                    self.forget(self.hash(key));
                     if !is_planted(Bug::RemovedNotLogged) {
                         self.log.append(&Record { key, value: None, stamp, expires: None });
                     }
@@ -563,7 +568,7 @@ impl Store {
                 Some(_) if key.len() > KEY_LEN_MAX => return Err(errors::KEY_TOO_LONG),
                 Some(value) if value.len() > self.config.value_len_max => return Err(errors::TOO_LONG),
                 Some(_) if is_log_full => return Err(errors::OUT_OF_SPACE),
-                Some(_) if is_index_full && self.needs_memory(KeyHash::of(&self.config.secret, key)) => {
+                Some(_) if is_index_full && self.needs_memory(self.hash(key)) => {
                     return Err(errors::OUT_OF_MEMORY);
                 }
                 _ => {}
@@ -572,6 +577,11 @@ impl Store {
         }
         self.check_room(growth, len)?;
         Ok(len)
+    }
+
+    /// In every life of the store the same: a cursor of `SCAN` is one.
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(&self.config.name, key)
     }
 
     fn find(&self, hash: KeyHash) -> Option<Place> {

@@ -268,11 +268,12 @@ impl Recovery {
         if self.stage != Stage::Done {
             return Err(Box::new(self));
         }
-        let Self { config, parts, ends, index, expiry, kept, stamp_max, last, .. } = self;
+        let Self { mut config, parts, ends, index, expiry, kept, stamp_max, last, .. } = self;
         let origin = match last {
             Some((_, origin)) => Origin { life: origin.life.saturating_add(1), ..origin },
             None => Origin { store: config.name, life: 1, part_len: config.part_len },
         };
+        config.name = origin.store;
         let end = ends.last().map_or(0, |(part, _)| part + 1);
         let left_over: BTreeSet<u64> = parts.range(end..).map(|(part, _)| *part).collect();
         let previous = last.map_or(0, |(address, _)| address);
@@ -325,7 +326,8 @@ impl Recovery {
             known.meets(address, header.origin, group);
         } else {
             for (at, place) in records {
-                self.record(address + at as u64, &place.of(group.get(at..).unwrap_or_default()));
+                let record = place.of(group.get(at..).unwrap_or_default());
+                self.record(header.origin.store, address + at as u64, &record);
             }
         }
         self.last = Some((address, header.origin));
@@ -337,7 +339,7 @@ impl Recovery {
         Ok(header.length)
     }
 
-    fn record(&mut self, address: u64, record: &Record<'_>) {
+    fn record(&mut self, store: [u8; 16], address: u64, record: &Record<'_>) {
         self.stamp_max = self.stamp_max.max(record.stamp);
         let begin = self.parts.keys().next().map_or(0, |part| part.saturating_mul(self.config.part_len));
         if record.key.is_empty() {
@@ -346,7 +348,7 @@ impl Recovery {
             self.kept.values_mut().for_each(|kept| kept.live = 0);
             return;
         }
-        let hash = KeyHash::of(&self.config.secret, record.key);
+        let hash = KeyHash::of(&store, record.key);
         let old = if record.value.is_some() {
             if is_planted(Bug::EarlierAddressWins) && self.index.find(hash, begin).is_some() {
                 return;

@@ -13,7 +13,6 @@ use ob_format::kv::Record;
 use super::Store;
 use super::answers::{ATTESTED_KEY_LEN_MAX, Attestation};
 use super::expiry;
-use super::index::KeyHash;
 use super::ops::LogFailure;
 use super::sweep::{self, Piece};
 use super::tasks::{ReadUse, SweepUse};
@@ -129,7 +128,7 @@ impl Store {
     }
 
     fn attest_if_current(&mut self, address: u64, record: &Record<'_>) {
-        let hash = KeyHash::of(&self.config.secret, record.key);
+        let hash = self.hash(record.key);
         let is_current = self.find(hash).is_some_and(|place| place.address == address);
         let is_over = expiry::is_over(record.expires, self.now_ms);
         let is_locked = self.locks.contains_key(&hash) && !is_planted(Bug::AttestsLocked);

@@ -22,7 +22,7 @@ use crate::plant::{Bug, is_planted};
 /// What became of the log while its store was away from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revisited {
-    /// It is as the store has left it: the store may go on.
+    /// It is as the store has left it: the store may go on, from [`Store::rejoined`].
     Same,
     /// What was complete and not durable is gone, or some of it. The store has to be recovered.
     Lost,
@@ -134,6 +134,13 @@ impl Store {
         self.log.is_marked()
     }
 
+    /// Goes on with the log, which was found to be [`Revisited::Same`]; what was asked of it before and is not complete is asked again.
+    pub fn rejoined(&mut self) {
+        if !is_planted(Bug::GapLeft) {
+            self.log.rejoined();
+        }
+    }
+
     /// Looks whether the log is still what this store takes it for. `parts` are those whose files are there, with the lengths of
     /// the files. Nothing else may be done with the log before there is an outcome.
     #[must_use]
@@ -153,5 +160,16 @@ impl Store {
             None => Recovery::of_known(self.config.clone(), parts, self.log.known()),
         };
         Revisit { recovery: recovery.ok(), otherwise: Revisited::Overtaken }
+    }
+
+    /// Up to where the log is one that a card can have seen. The mark of this life is not: behind a log that has become shorter it lies where
+    /// something else was.
+    pub(crate) fn known_end(&self) -> u64 {
+        self.recovered_end.unwrap_or_else(|| self.settled())
+    }
+
+    /// A card has met this life.
+    pub(crate) fn met(&mut self) {
+        self.recovered_end = None;
     }
 }

@@ -270,10 +270,16 @@ impl<'a> Run<'a, '_> {
         replies.integer(i64::from(!is_any_there));
     }
 
+    /// The last value of a key counts, and of one that is named again there is no record: nobody could tell it from the one that counts
+    /// by its stamp.
     fn put_pairs(&mut self) {
-        let mut arguments = self.outline.arguments();
-        while let (Some(key), Some(value)) = (arguments.next(), arguments.next()) {
-            self.put(key, value, None);
+        let values = self.outline.arguments().skip(1).step_by(2);
+        let pairs: Vec<_> = self.outline.keys().zip(values).collect();
+        let mut named = HashSet::with_capacity(pairs.len());
+        for (key, value) in pairs.into_iter().rev() {
+            if named.insert(key) {
+                self.put(key, value, None);
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use ob_format::kv::{KEY_LEN_MAX, RECORD_HEADER_LEN, RecordPlace};
 
 use super::Store;
 use super::arguments::ScanArguments;
-use super::errors::{self, Refusal};
+use super::errors::Refusal;
 use super::expiry::is_over;
 use super::glob;
 use super::index::KeyHash;
@@ -79,10 +79,8 @@ impl Store {
         slots: Vec<Slot>,
         instant: Instant,
     ) {
-        let result = scan
-            .look_at(slots, &self.config.secret, instant.now_ms)
-            .and_then(|()| ScanArguments::parse(outline.arguments()))
-            .and_then(|arguments| scan.wanted(&arguments));
+        self.stats.records_unreadable += scan.look_at(slots, &self.config.name, instant.now_ms);
+        let result = ScanArguments::parse(outline.arguments()).and_then(|arguments| scan.wanted(&arguments));
         let wanted = match result {
             Ok(wanted) => wanted,
             Err(refusal) => return self.refuse_after(instant.needs, job, &refusal),
@@ -118,18 +116,17 @@ impl Scan {
         Ok(wanted)
     }
 
-    /// Takes the keys that were read.
-    fn look_at(&mut self, slots: Vec<Slot>, secret: &[u8; 16], now_ms: u64) -> Result<(), Refusal> {
+    /// Takes the keys that were read; how many could not be. An error instead would keep everybody from all that lies behind such a one.
+    fn look_at(&mut self, slots: Vec<Slot>, name: &[u8; 16], now_ms: u64) -> u64 {
+        let mut unreadable = 0;
         for (slot, hash) in slots.into_iter().zip(std::mem::take(&mut self.hashes)) {
-            let bytes = match slot {
-                Slot::Raw { bytes, .. } => bytes,
-                Slot::Failed(failure) => return Err(errors::unreadable(failure)),
-                _ => continue,
-            };
-            let head = RecordPlace::key_alone(&bytes).filter(|(key, _)| KeyHash::of(secret, key) == hash);
-            let (key, expires) = head.ok_or_else(|| errors::unreadable("it is another one"))?;
-            self.take(key, expires, now_ms);
+            let bytes = if let Slot::Raw { bytes, .. } = slot { Some(bytes) } else { None };
+            let head = bytes.as_deref().and_then(|bytes| RecordPlace::key_alone(bytes));
+            match head.filter(|(key, _)| KeyHash::of(name, key) == hash) {
+                Some((key, expires)) => self.take(key, expires, now_ms),
+                None => unreadable += 1,
+            }
         }
-        Ok(())
+        unreadable
     }
 }

@@ -24,6 +24,8 @@ pub struct Session {
     is_authenticated: bool,
     /// How it was when it began.
     needs_password: bool,
+    /// What follows belongs to a transaction. There are none here, and nothing of one may be applied.
+    is_in_transaction: bool,
     name: Vec<u8>,
     library_name: Vec<u8>,
     library_version: Vec<u8>,
@@ -38,6 +40,7 @@ impl Session {
             version: Version::default(),
             is_authenticated: !needs_password,
             needs_password,
+            is_in_transaction: false,
             name: Vec::new(),
             library_name: Vec::new(),
             library_version: Vec::new(),
@@ -52,7 +55,7 @@ impl Session {
     /// What the card may do for it: 0 for nothing, else the version of the protocol that it is to speak.
     #[must_use]
     pub fn standing(&self) -> u32 {
-        match (self.is_authenticated, self.version) {
+        match (self.is_authenticated && !self.is_in_transaction, self.version) {
             (false, _) => 0,
             (true, Version::Resp2) => 2,
             (true, Version::Resp3) => 3,
@@ -77,13 +80,21 @@ impl Session {
             matches!(command, Command::Auth | Command::Hello | Command::Reset | Command::Quit);
         self.is_authenticated || is_for_strangers
     }
+
+    /// Whether it belongs to a transaction, and is not to be applied.
+    pub(crate) fn queues(&self, command: Command) -> bool {
+        use Command::{Discard, Exec, Multi, Quit, Reset};
+        self.is_in_transaction && !matches!(command, Multi | Exec | Discard | Reset | Quit)
+    }
 }
 
-/// What a client has to do with its connection after an answer.
+/// What becomes of a connection, or of the store, after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     GoOn,
     Close,
+    /// It goes on, and what was counted is counted anew.
+    ResetStats,
 }
 
 /// Runs a command that touches no key.
@@ -115,13 +126,32 @@ pub(crate) fn run(
             replies.simple("OK");
             return Ok(After::Close);
         }
+        Command::Multi | Command::Exec | Command::Discard => transaction(session, outline.command, replies)?,
         Command::Client => client(session, outline, replies)?,
-        Command::Config => config(outline, facts, replies)?,
+        Command::Config => return config(outline, facts, replies),
         Command::Command => commands(outline, replies)?,
         Command::Info => replies.text(&facts.info(outline.arguments())),
         _ => return Err(errors::SYNTAX),
     }
     Ok(After::GoOn)
+}
+
+/// As Redis does where a command of a transaction cannot be queued, which here is each: libraries know then that nothing was done. An error
+/// to MULTI itself would leave those that wait for it in another state than the connection.
+fn transaction(session: &mut Session, command: Command, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    let was_in_one = std::mem::replace(&mut session.is_in_transaction, command == Command::Multi);
+    match (command, was_in_one) {
+        (Command::Multi, true) => Err(Refusal("ERR MULTI calls can not be nested".into())),
+        (Command::Exec, true) => Err(errors::TRANSACTION_ABORTED),
+        (Command::Multi, false) | (_, true) => {
+            replies.simple("OK");
+            Ok(())
+        }
+        (_, false) => {
+            let name = command.traits().name.to_ascii_uppercase();
+            Err(errors::other(format!("ERR {name} without MULTI")))
+        }
+    }
 }
 
 fn select(database: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
@@ -317,7 +347,7 @@ fn line(session: &Session) -> String {
     )
 }
 
-fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -> Result<After, Refusal> {
     let mut arguments = outline.arguments();
     let subcommand = arguments.next().unwrap_or_default();
     match subcommand.to_ascii_lowercase().as_slice() {
@@ -330,7 +360,10 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
             }
         }
         b"get" => return Err(errors::wrong_arity("config|get")),
-        b"resetstat" if arguments.len() == 0 => replies.simple("OK"),
+        b"resetstat" if arguments.len() == 0 => {
+            replies.simple("OK");
+            return Ok(After::ResetStats);
+        }
         b"set" if arguments.len() >= 2 => {
             let name = shown(arguments.next().unwrap_or_default());
             let text = "ERR Unknown option or number of arguments for CONFIG SET - ";
@@ -339,7 +372,7 @@ fn config(outline: &Outline<'_>, facts: &Facts<'_>, replies: &mut Replies<'_>) -
         b"set" => return Err(errors::wrong_arity("config|set")),
         _ => return Err(errors::unknown_subcommand("config", subcommand)),
     }
-    Ok(())
+    Ok(After::GoOn)
 }
 
 /// The settings that any of the patterns fits.

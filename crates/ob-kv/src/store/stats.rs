@@ -20,6 +20,8 @@ pub struct Stats {
     pub misses: u64,
     /// Records that were read from the device for requests.
     pub records_read: u64,
+    /// Records that could not be read for requests; `SCAN` leaves their keys out.
+    pub records_unreadable: u64,
     /// Requests that had to wait behind another one on the same key.
     pub requests_queued: u64,
     /// Records whose key was another one than the index had said: two keys with one hash.
@@ -62,6 +64,22 @@ pub struct Stats {
     pub requests_waiting: usize,
     /// Bytes of them, of what they read, and of answers that wait to leave.
     pub waiting_len: usize,
+}
+
+impl Stats {
+    /// Counts anew what clients do. What has happened to the log stays told.
+    pub(crate) fn reset(&mut self) {
+        let Self { records_copied, parts_removed, parts_damaged, sweeps_failed, refused_for_space, .. } =
+            *self;
+        *self = Self {
+            records_copied,
+            parts_removed,
+            parts_damaged,
+            sweeps_failed,
+            refused_for_space,
+            ..Self::default()
+        };
+    }
 }
 
 /// What connections' commands have to know of the store.
@@ -172,6 +190,7 @@ impl Facts<'_> {
             ("keyspace_hits", stats.hits.to_string()),
             ("keyspace_misses", stats.misses.to_string()),
             ("records_read", stats.records_read.to_string()),
+            ("records_unreadable", stats.records_unreadable.to_string()),
             ("requests_queued", stats.requests_queued.to_string()),
             ("hash_collisions", stats.hash_collisions.to_string()),
         ]

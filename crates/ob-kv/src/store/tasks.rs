@@ -186,7 +186,7 @@ impl Store {
         }
         let mut hashes = std::mem::take(&mut self.hashes);
         hashes.clear();
-        hashes.extend(outline.keys().map(|key| KeyHash::of(&self.config.secret, key)));
+        hashes.extend(outline.keys().map(|key| self.hash(key)));
         let is_locked = !self.locks.is_empty() && hashes.iter().any(|hash| self.locks.contains_key(hash));
         if is_locked {
             self.wait_behind(job, request, &hashes);
@@ -229,7 +229,7 @@ impl Store {
     fn run_unblocked(&mut self, id: u64, task: Task) {
         let request = Request::new(&task.request);
         let Ok(outline) = Outline::of(&request) else { return };
-        let hashes: Vec<KeyHash> = outline.keys().map(|key| KeyHash::of(&self.config.secret, key)).collect();
+        let hashes: Vec<KeyHash> = outline.keys().map(|key| self.hash(key)).collect();
         self.attempt(task.job, &task.request, &outline, &hashes, Some((id, task.keys)));
     }
 
@@ -359,13 +359,17 @@ impl Store {
         instant: Instant,
     ) -> Result<(), Refusal> {
         for (slot, key) in slots.iter_mut().zip(outline.keys()) {
-            match std::mem::replace(slot, Slot::Absent) {
-                Slot::Raw { address, bytes } => {
-                    *slot = Slot::of_read(address, bytes).map_err(errors::unreadable)?;
-                }
-                Slot::Failed(failure) => return Err(errors::unreadable(failure)),
-                other => *slot = other,
-            }
+            let read = match std::mem::replace(slot, Slot::Absent) {
+                Slot::Raw { address, bytes } => Slot::of_read(address, bytes).map_err(errors::unreadable),
+                Slot::Failed(failure) => Err(errors::unreadable(failure)),
+                other => Ok(other),
+            };
+            self.stats.records_unreadable += u64::from(read.is_err());
+            *slot = match read {
+                // Whether it has expired is not known, and it goes: nobody could get rid of it otherwise.
+                Err(_) if matches!(outline.command, Command::Del | Command::Unlink) => Slot::Present,
+                read => read?,
+            };
             match slot.look(key, instant.now_ms, &self.log) {
                 Look::Right => continue,
                 Look::Expired => self.expired(slot),
@@ -379,7 +383,7 @@ impl Store {
     /// Forgets a key whose time is over, unless it has changed meanwhile. The record says by itself that it is over.
     fn expired(&mut self, slot: &Slot) {
         let Slot::Seen(seen) = slot else { return };
-        let hash = KeyHash::of(&self.config.secret, seen.place.of(seen.bytes(&self.log)).key);
+        let hash = self.hash(seen.place.of(seen.bytes(&self.log)).key);
         if self.find(hash).is_some_and(|place| place.address == seen.address) {
             self.stats.keys_expired += 1;
             self.forget(hash);

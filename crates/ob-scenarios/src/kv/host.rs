@@ -213,6 +213,9 @@ impl Host {
             Some(Revisited::Same) => {
                 self.counts.kept += 1;
                 self.check = None;
+                if let Stage::Serving(stream) = &mut self.stage {
+                    stream.service_mut().rejoined();
+                }
             }
             Some(Revisited::Lost) => {
                 self.counts.lost += 1;

@@ -627,8 +627,8 @@ fn format_disk(rng: &mut Rng, trace: &Trace) -> Result<SimDisk, Failure> {
 
 /// A store of the seed's choice.
 fn draw_config(rng: &mut Rng, mode: Mode) -> Config {
-    let mut secret = [0; 16];
-    rng.fill(&mut secret);
+    let mut name = [0; 16];
+    rng.fill(&mut name);
     let weak = *rng.choose(&[Durability::EverySecond, Durability::No]).unwrap_or(&Durability::No);
     Config {
         durability: if mode == Mode::Durable { Durability::Always } else { weak },
@@ -640,8 +640,7 @@ fn draw_config(rng: &mut Rng, mode: Mode) -> Config {
         writes_max: *rng.choose(&[4, 1, 16]).unwrap_or(&4),
         waiting_max: *rng.choose(&[64, 16]).unwrap_or(&64),
         garbage_percent: 30,
-        secret,
-        name: [9; 16],
+        name,
         ..Config::default()
     }
 }

@@ -282,7 +282,10 @@ impl<'a> Serving<'a> {
         }
         self.log.go_on();
         match revisit.outcome() {
-            Some(Revisited::Same) => Ok(true),
+            Some(Revisited::Same) => {
+                self.stream.service_mut().rejoined();
+                Ok(true)
+            }
             Some(Revisited::Lost) => Err(ServeError::Lost),
             Some(Revisited::Overtaken) | None => Err(ServeError::Overtaken),
         }

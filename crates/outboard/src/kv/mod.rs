@@ -146,7 +146,6 @@ fn store_config(config: &KvConfig) -> io::Result<StoreConfig> {
         // Below the longest value it would only make others wait for it.
         waiting_len_max: (memory / 4).clamp(default.value_len_max, default.waiting_len_max),
         password: config.password.as_ref().map(|password| password.0.clone()),
-        secret: random::bytes()?,
         name: random::uuid()?,
         ..default
     })

@@ -320,6 +320,7 @@ fn any_command(rng: &mut Rng, client: u32, sequence: u64, is_quiet: bool) -> Com
         12 => Command::Length(key),
         13..=15 => Command::Set(key, value(""), Expiry::Never),
         16 => Command::Set(key, value(""), Expiry::After(rng.range(20..400) * MS)),
+        17 if rng.one_in(3) => Command::SetMany(vec![(key.clone(), value("a")), (key, value("b"))]),
         17 => Command::SetMany(vec![(first, value("a")), (second, value("b"))]),
         18 => Command::Delete(vec![key]),
         19 | 20 => Command::Increment(counter, 1),

@@ -90,10 +90,10 @@ pub(crate) fn any_request(rng: &mut Rng, is_first_round: bool) -> Vec<Vec<u8>> {
         "GETRANGE" => words.extend([key(rng), b"0".to_vec(), b"7".to_vec()]),
         "SET" => words.extend([changed(rng), any_value(rng)]),
         "MSET" => {
-            // One of a request's own keys twice would be right too, but then its last value counts.
-            let first = rng.below(changed_max);
+            // Of a key that is named twice, the last value counts.
+            let (first, few) = (rng.below(changed_max), 1 + rng.below(3));
             for offset in 0..3 {
-                words.push(format!("key:{}", (first + offset) % changed_max).into_bytes());
+                words.push(format!("key:{}", (first + offset % few) % changed_max).into_bytes());
                 words.push(any_value(rng));
             }
         }
