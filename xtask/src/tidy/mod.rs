@@ -15,6 +15,7 @@ pub mod named;
 pub mod pure;
 pub mod snapshot;
 pub mod unsafe_code;
+pub mod untested;
 pub mod words;
 
 use std::fmt;
@@ -87,6 +88,11 @@ pub const CHECKS: &[Check] = &[
         run: unsafe_code::check_homes,
     },
     Check { name: "words", rule: "no unfinished business in Rust sources", run: words::check },
+    Check {
+        name: "untested",
+        rule: "a test that tests nothing says so by `ob_plant::not_tested`, not by printing",
+        run: untested::check,
+    },
     Check {
         name: "links",
         rule: "links in Markdown, and paths in ARCHITECTURE.md, lead somewhere",
