@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by id, for ids that this program gives out itself. Who may choose ids, the other half too, can choose such that all meet in
+/// A table by id, for ids that this half gives out itself. Who may choose ids, the other half too, can choose such that all meet in
 /// one place: what comes from outside does not belong here.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 

@@ -113,7 +113,7 @@ impl<N: Net, K: Copy> Streams<N, K> {
         &mut self.net
     }
 
-    /// Gives the network up, for another life of the program.
+    /// Gives the network up, for the next life of its half.
     pub fn into_net(self) -> N {
         self.net
     }

@@ -51,7 +51,7 @@ pub enum MountError {
     #[error("the device holds data that is not ours; formatting it would destroy them")]
     Foreign,
     /// It was written by another version.
-    #[error("the device has format version {found}, and this program knows version {known}")]
+    #[error("the device has format version {found}, and this build knows version {known}")]
     Version {
         /// The device's.
         found: u32,

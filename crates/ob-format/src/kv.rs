@@ -77,8 +77,8 @@ pub enum LogError {
     /// They do not begin like one.
     #[error("there is none")]
     Missing,
-    /// They are of a version that this program does not know.
-    #[error("the format's version is {0}, and this program knows versions {WITHOUT_CONTENTS} and {VERSION}")]
+    /// They are of a version that this build does not know.
+    #[error("the format's version is {0}, and this build knows versions {WITHOUT_CONTENTS} and {VERSION}")]
     Version(u32),
     /// They are damaged.
     #[error("the checksum is wrong")]

@@ -122,7 +122,7 @@ pub fn futex_wake_all(word: &AtomicU64) -> usize {
 fn low_half(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: on little-endian machines the first four bytes of the word are its low half; they are aligned, live
     // as long as the word, and atomics may be shared. The reference goes only to the kernel, which reads it
-    // atomically: loads and stores of two sizes on one word never meet inside this program.
+    // atomically: loads and stores of two sizes on one word never meet inside this process.
     unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
 }
 

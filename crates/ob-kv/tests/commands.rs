@@ -593,7 +593,7 @@ fn a_log_that_has_lost_what_was_durable_is_not_taken_for_a_smaller_one() {
     let error = recovered(&mut client).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "part 0 of the log: the format's version is 4, and this program knows versions 2 and 3"
+        "part 0 of the log: the format's version is 4, and this build knows versions 2 and 3"
     );
     // Nor is what a later build has written behind it taken for the end.
     let mut client = filled();

@@ -114,7 +114,7 @@ impl Region {
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         assert!(self.contains(offset as u64, into.len() as u64), "copy of {} at {offset}", into.len());
         // SAFETY: in bounds, and `into` is ours and cannot overlap memory that is never lent out. A write by
-        // the other process at the same time is outside this program; the copied bytes are plain integers, so
+        // the other process at the same time is outside this process; the copied bytes are plain integers, so
         // any mixture is a valid value.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), into.as_mut_ptr(), into.len());

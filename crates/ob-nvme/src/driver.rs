@@ -126,7 +126,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         self.in_store + self.target.backlog_len()
     }
 
-    /// Gives everything up for another life of the program: the devices and the sockets.
+    /// Gives everything up for the next life of its half: the devices and the sockets.
     pub fn into_parts(self) -> (N, S, Target) {
         (self.streams.into_net(), self.store, self.target)
     }

@@ -77,7 +77,7 @@ impl Failure {
 pub struct Passed {
     /// Its seed.
     pub seed: u64,
-    /// The trace's hash: the same for every run of this seed, these steps and this program.
+    /// The trace's hash: the same for every run of this seed, these steps and this build.
     pub hash: u64,
     /// Events in the trace.
     pub events: u64,

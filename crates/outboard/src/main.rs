@@ -1,4 +1,4 @@
-//! The program `outboard`: parses the command line and wires; everything else is in the library.
+//! The binary `outboard`: parses the command line and wires; everything else is in the library.
 
 #![forbid(unsafe_code)]
 

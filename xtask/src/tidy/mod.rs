@@ -89,6 +89,11 @@ pub const CHECKS: &[Check] = &[
     },
     Check { name: "words", rule: "no unfinished business in Rust sources", run: words::check },
     Check {
+        name: "glossary",
+        rule: "no other words for what has one (GLOSSARY in xtask/src/tidy/words.rs)",
+        run: words::check_glossary,
+    },
+    Check {
         name: "untested",
         rule: "a test that tests nothing says so by `ob_plant::not_tested`, not by printing",
         run: untested::check,

@@ -53,8 +53,8 @@ pub enum SuperblockError {
     /// The bytes do not begin like one.
     #[error("there is no superblock")]
     Missing,
-    /// It is of a version that this program does not know.
-    #[error("the format's version is {found}, and this program knows version {VERSION}")]
+    /// It is of a version that this build does not know.
+    #[error("the format's version is {found}, and this build knows version {VERSION}")]
     Version {
         /// Its version.
         found: u32,

@@ -63,7 +63,7 @@ pub enum RecoveryError {
         /// Why.
         failure: LogFailure,
     },
-    /// Another version of this program has written it.
+    /// Another version of outboard has written it.
     #[error("part {part} of the log: {error}")]
     Version {
         /// The part.

@@ -327,7 +327,7 @@ impl Store {
             let in_memory = self.log.in_memory(place.address);
             slots.push(match in_memory.map(|bytes| Slot::in_memory(place.address, bytes)) {
                 Some(Ok(slot)) => slot,
-                // What is in memory was written by this program: this cannot be, and the device may know better.
+                // What is in memory was written by this process: this cannot be, and the device may know better.
                 Some(Err(_)) | None => {
                     missing.push(Missing { slot: at, address: place.address, len: place.len_max });
                     Slot::Reading

@@ -420,8 +420,7 @@ impl Opening<'_> {
         let other = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
         let (contents, hint) = match contents {
             Contents::Blank | Contents::Files(_) => (
-                "exists and is empty, and what this program did not make is formatted only when asked"
-                    .to_owned(),
+                "exists and is empty, and what outboard did not make is formatted only when asked".to_owned(),
                 format.to_owned(),
             ),
             Contents::Foreign => (
@@ -429,8 +428,8 @@ impl Opening<'_> {
                 format!("{other}; {format}, which destroys what it holds"),
             ),
             Contents::OtherVersion(found) => (
-                format!("holds files of format version {found}, which this program does not know"),
-                format!("use a program that does; {format}, which destroys the files"),
+                format!("holds files of format version {found}, which this build does not know"),
+                format!("use a build that does; {format}, which destroys the files"),
             ),
             Contents::Damaged => (
                 "holds files, but both superblocks are damaged".to_owned(),

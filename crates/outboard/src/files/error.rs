@@ -98,7 +98,7 @@ impl FilesError {
         Self::Remote { action, path: path.to_string(), source, hint: Some(hint.into()) }
     }
 
-    /// A local file cannot be used for a reason that this program found, in its own words.
+    /// A local file cannot be used for a reason that this process found, in its own words.
     pub(super) fn local_because(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -318,7 +318,7 @@ fn parse(text: &[u8]) -> io::Result<Contents> {
         VERSION_FIRST => Ok(Contents { version: VERSION, subsystems: vec![serde_json::from_slice(text)?] }),
         other => {
             let message =
-                format!("its version is {other}, and this program knows {VERSION_FIRST} to {VERSION}");
+                format!("its version is {other}, and this build knows {VERSION_FIRST} to {VERSION}");
             Err(io::Error::new(io::ErrorKind::InvalidData, message))
         }
     }
@@ -544,7 +544,7 @@ mod tests {
         assert_ne!(later, text);
         std::fs::write(&path, &later).unwrap();
         let told = Catalogue::load(&path).unwrap_err().to_string();
-        assert!(told.contains("its version is 4, and this program knows 1 to 3"), "{told}");
+        assert!(told.contains("its version is 4, and this build knows 1 to 3"), "{told}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 

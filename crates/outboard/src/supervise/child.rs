@@ -130,7 +130,7 @@ pub(super) fn end_in_words(status: ExitStatus) -> String {
     }
 }
 
-/// This program's file, to start the halves from.
+/// The file of the binary, to start the halves from.
 pub(super) fn own_executable() -> io::Result<PathBuf> {
     std::env::current_exe().and_then(|path| if path.exists() { Ok(path) } else { Err(replaced(&path)) })
 }
