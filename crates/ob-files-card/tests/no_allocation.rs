@@ -7,6 +7,9 @@
 mod counting;
 mod support;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use counting::allocations;
 use ob_core::{Device, DeviceOp, NodeId, Token};
 use ob_files_card::{FilesService, OpeningVolume};
@@ -78,6 +81,31 @@ fn aligned_reads_and_writes_allocate_nothing() {
     assert_eq!(answers, (WARM + ROUNDS) * 2 * TOGETHER, "each is answered");
     assert_eq!(house.service.counts().unaligned, 0, "none takes the detour");
     assert_eq!(counted, 0, "in {} requests", ROUNDS * 2 * TOGETHER);
+}
+
+/// By the places in memory, for a copy need not count itself.
+#[test]
+fn the_device_reads_into_the_answer_and_writes_from_the_request() {
+    let bytes = pattern(1, 0, LEN);
+    let (mut house, group, file) = with_file(&bytes);
+    house.groups[group].reads = true;
+    let places = Rc::new(RefCell::new(Vec::new()));
+    let noted = Rc::clone(&places);
+    house.service.device().holds = Some(Box::new(move |op| {
+        noted.borrow_mut().push(match op {
+            DeviceOp::Read { into, .. } => into.arena(),
+            DeviceOp::Write { from, .. } => from.arena(),
+            _ => return false,
+        });
+        false
+    }));
+    let read = Request::new(Operation::Read).node(file).length(LEN as u32);
+    let write = Request::new(Operation::Write).node(file).payload(&bytes, BLOCK);
+    let [of_requests, of_answers] = house.groups[group].arenas();
+    for (request, place) in [(read, of_answers), (write, of_requests)] {
+        assert_eq!(house.call(group, request).error(), None);
+        assert_eq!(places.take(), [place], "one operation, without a copy");
+    }
 }
 
 #[test]

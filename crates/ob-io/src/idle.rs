@@ -43,14 +43,13 @@ pub enum Decision {
 
 impl IdlePolicy {
     /// A policy that polls for `spin` after an event (zero: never), on a machine that gives this process `cores`
-    /// cores. Counts one poller until told otherwise.
-    pub fn new(spin: Duration, cores: usize) -> Self {
-        Self { spin, cores, pollers: 1, spin_until: None }
+    /// cores, where so many threads would poll if they could: both halves' reactors, busy clients of a benchmark. More
+    /// of them than cores, and none polls: a spinning thread would only keep the one it waits for from running.
+    pub fn new(spin: Duration, cores: usize, pollers: usize) -> Self {
+        Self { spin, cores, pollers, spin_until: None }
     }
 
-    /// Tells how many threads on these cores would poll if they could: both halves' reactors, busy clients of a
-    /// benchmark. More of them than cores, and none polls: a spinning thread would only keep the one it waits for
-    /// from running.
+    /// There are so many of them now.
     pub fn set_pollers(&mut self, pollers: usize) {
         self.pollers = pollers;
     }
@@ -92,7 +91,7 @@ mod tests {
 
     #[test]
     fn spins_only_for_a_while_after_an_event() {
-        let mut policy = IdlePolicy::new(SPIN_DEFAULT, 2);
+        let mut policy = IdlePolicy::new(SPIN_DEFAULT, 2, 1);
         assert_eq!(policy.decide(at(0), None), Decision::Sleep { until: None }, "nothing has happened yet");
         policy.on_event(at(100));
         assert_eq!(policy.decide(at(100), None), Decision::Spin);
@@ -105,9 +104,8 @@ mod tests {
 
     #[test]
     fn never_spins_with_more_pollers_than_cores() {
-        let mut policy = IdlePolicy::new(SPIN_DEFAULT, 2);
+        let mut policy = IdlePolicy::new(SPIN_DEFAULT, 2, 3);
         policy.on_event(at(0));
-        policy.set_pollers(3);
         assert_eq!(policy.decide(at(1), None), Decision::Sleep { until: None });
         policy.set_pollers(2);
         assert_eq!(policy.decide(at(1), None), Decision::Spin);
@@ -115,14 +113,14 @@ mod tests {
 
     #[test]
     fn zero_means_never() {
-        let mut policy = IdlePolicy::new(Duration::ZERO, 64);
+        let mut policy = IdlePolicy::new(Duration::ZERO, 64, 1);
         policy.on_event(at(5));
         assert_eq!(policy.decide(at(5), None), Decision::Sleep { until: None });
     }
 
     #[test]
     fn a_timer_that_is_due_is_not_slept_over() {
-        let policy = IdlePolicy::new(Duration::ZERO, 1);
+        let policy = IdlePolicy::new(Duration::ZERO, 1, 1);
         assert_eq!(policy.decide(at(5), Some(at(5))), Decision::Spin);
         assert_eq!(policy.decide(at(5), Some(at(6))), Decision::Sleep { until: Some(at(6)) });
     }

@@ -23,7 +23,7 @@
 //!
 //! let mut reactor = Reactor::new(&Config::default())?;
 //! let handle = reactor.handle();
-//! let mut policy = IdlePolicy::new(SPIN_DEFAULT, available_cores());
+//! let mut policy = IdlePolicy::new(SPIN_DEFAULT, available_cores(), 1);
 //! let timer = handle.set_timer(handle.now() + Duration::from_millis(1))?;
 //! let mut events = Vec::with_capacity(Config::default().events_max());
 //! loop {

@@ -49,7 +49,7 @@ pub struct CardLoop<S> {
 impl<S: CardService> CardLoop<S> {
     /// A loop that polls for `spin` after the last event before it sleeps.
     pub fn new(reactor: Reactor, link: CardLink, service: S, spin: Duration) -> Self {
-        let policy = IdlePolicy::new(spin, available_cores());
+        let policy = IdlePolicy::new(spin, available_cores(), link.pollers());
         let (events, waiting) = (Vec::with_capacity(256), Vec::new());
         Self { reactor, link, service, policy, events, waiting, armed: false }
     }

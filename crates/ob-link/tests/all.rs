@@ -6,6 +6,7 @@
 mod common;
 mod counts;
 mod follow;
+mod granting;
 mod link_suite;
 mod lives;
 mod one_turn;

@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use common::raw::{Raw, hello};
 use common::watched::WatchedCard;
-use common::{Dice, ECHO, LONG, attach, host_config, observe, push, take};
-use ob_link::{Costs, Endpoint, HostGroup, HostLink, HostLinkConfig};
+use common::{Dice, ECHO, Echo, LONG, attach, config, host_config, observe, push, take};
+use ob_core::Clock;
+use ob_io::{Config, MonotonicClock, Reactor, available_cores};
+use ob_link::{CardLink, CardLoop, Costs, Endpoint, HostGroup, HostLink, HostLinkConfig, Listen, Turn};
+use ob_wire_link::frame::{Frame, Hello, VERSION};
 
 const WINDOW: Duration = Duration::from_millis(1500);
 
@@ -177,6 +181,30 @@ fn the_card_is_told_how_many_threads_poll() {
     drop((second, elsewhere));
     card.wait_hosts(0);
     assert_eq!(pollers(), 3);
+}
+
+/// Whether a card sleeps soon after a host has attached, though it would poll for an hour: the host says that so many of its threads
+/// poll on the same cores.
+fn sleeps_beside(host_pollers: usize) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("link.sock");
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let link = CardLink::new(&reactor.handle(), config(vec![Listen::Unix(socket.clone())])).unwrap();
+    let mut card = CardLoop::new(reactor, link, Echo::default(), Duration::from_secs(3600));
+    let mut host = Raw::unix(&socket);
+    host.send(&Frame::Hello(Hello { pollers: host_pollers as u16, ..hello(VERSION) })).unwrap();
+    let mut others = Vec::new();
+    let mut turn = || card.turn(Some(MonotonicClock.now() + Duration::from_millis(1)), &mut others);
+    while turn() != Turn::Worked {}
+    // Some turns move the greetings.
+    (0..100).any(|_| turn() == Turn::Slept)
+}
+
+#[test]
+fn a_card_that_would_take_a_core_from_others_does_not_poll() {
+    let _alone = alone();
+    assert!(sleeps_beside(available_cores()), "it and the host have more threads than cores");
+    assert!(!sleeps_beside(0), "it has cores enough");
 }
 
 /// Requests that wait for something outside, such as a device that never answers, are not work.

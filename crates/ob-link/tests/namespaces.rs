@@ -8,7 +8,6 @@ mod common;
 mod link_suite;
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -250,9 +249,7 @@ impl Namespaces {
         ];
         for step in steps {
             if let Err(reason) = ip(&step) {
-                // Not by `println!`, which the test harness would keep to itself.
-                let line = format!("SKIPPED: no network namespaces here: `ip {step}`: {reason}\n");
-                let _ = std::io::stderr().write_all(line.as_bytes());
+                ob_plant::not_tested(format_args!("no network namespaces here: `ip {step}`: {reason}"));
                 return None;
             }
         }

@@ -61,7 +61,7 @@ fn who_comes_from_elsewhere_is_not_heard() {
 #[test]
 fn without_a_list_loopback_attaches_and_nobody_else() {
     if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can have a network of its own");
+        ob_plant::not_tested("only root can have a network of its own");
         return;
     }
     // A network of this thread's own, and of the card's that it starts, with an address that is not loopback.
@@ -139,7 +139,7 @@ fn is_welcome(user: u32, socket: &Path) -> bool {
 #[test]
 fn users_that_are_not_listed_are_not_heard() {
     if !rustix::process::geteuid().is_root() {
-        println!("not run: only root can be somebody else");
+        ob_plant::not_tested("only root can be somebody else");
         return;
     }
     let (listed, other) = (4242, 4343);

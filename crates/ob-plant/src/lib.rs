@@ -1,5 +1,5 @@
 //! Bugs that a crate can break itself with on purpose, so that it is seen that its tests find them
-//! (`cargo xtask planted`).
+//! (`cargo xtask planted`); and what a test says that passes and has tested nothing ([`not_tested`]).
 //!
 //! ```text
 //!   OB_PLANT=NAME ─▶ plants! { NAME … } ─▶ is_planted(Bug::…) ─┬─ true: the code breaks ─▶ a test must fail
@@ -13,8 +13,19 @@
 
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
+use std::io::Write;
 #[cfg(feature = "planted-bugs")]
 use std::sync::OnceLock;
+
+/// Tells whoever runs the tests what this one, or a part of it, does not test here, and why. To the process' own standard error: what
+/// a test prints that passes, the test harness keeps to itself. `cargo xtask tidy` finds those who print it.
+pub fn not_tested(reason: impl Display) {
+    let thread = std::thread::current();
+    let line = format!("NOT TESTED: {}: {reason}\n", thread.name().unwrap_or("a test"));
+    // In one piece, for tests run beside each other.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
 
 /// Whether any bug is chosen, of whichever crate: then it is worth looking for it longer.
 #[must_use]

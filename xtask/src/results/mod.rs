@@ -92,7 +92,7 @@ pub struct Arguments {
     /// The program that `cargo xtask peers` builds, for `bpf` to be measured against.
     #[arg(long, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
-    /// Measure this program instead of building one. The document is then written beside the reports.
+    /// Measure this binary instead of building one. The document is then written beside the reports.
     #[arg(long, value_name = "PROGRAM")]
     outboard: Option<PathBuf>,
 }

@@ -251,7 +251,7 @@ fn abort(bench: &mut Bench) -> Result<()> {
     let arguments =
         ["-r", &address, "-q", "64", "-o", "131072", "-w", "randrw", "-M", "50", "-t", SECONDS, "-c", "0x1"];
     let finished = bench.finish("abort", Program::Abort, &arguments)?;
-    // Aborted operations end with an error, which is what this program is for; so only its own verdict counts.
+    // Aborted operations end with an error, which is what this tool is for; so only its own verdict counts.
     if !finished.status.success() || !finished.text.contains("abort submitted") {
         bail!("`{}` ended with {}:\n{}", finished.shown, finished.status, finished.text);
     }

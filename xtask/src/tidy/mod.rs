@@ -15,6 +15,7 @@ pub mod named;
 pub mod pure;
 pub mod snapshot;
 pub mod unsafe_code;
+pub mod untested;
 pub mod words;
 
 use std::fmt;
@@ -88,6 +89,16 @@ pub const CHECKS: &[Check] = &[
     },
     Check { name: "words", rule: "no unfinished business in Rust sources", run: words::check },
     Check {
+        name: "glossary",
+        rule: "no other words for what has one (GLOSSARY in xtask/src/tidy/words.rs)",
+        run: words::check_glossary,
+    },
+    Check {
+        name: "untested",
+        rule: "a test that tests nothing says so by `ob_plant::not_tested`, not by printing",
+        run: untested::check,
+    },
+    Check {
         name: "links",
         rule: "links in Markdown, and paths in ARCHITECTURE.md, lead somewhere",
         run: links::check,
@@ -99,7 +110,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "plants-told",
-        rule: "docs/testing.md tells of every planted bug, and of no other",
+        rule: "docs/testing.md tells of every planted bug, and of no other; docs/invariants.md names each",
         run: named::check_plants,
     },
 ];

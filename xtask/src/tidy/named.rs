@@ -33,7 +33,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     violations
 }
 
-/// Finds planted bugs that nothing is said of, and bugs that are told of and never planted.
+/// Finds planted bugs that nothing is said of or that show no invariant's test, and bugs that are told of and never planted.
 #[must_use]
 pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
     let Some(text) = snapshot.texts.get(PLANTS_DOCUMENT) else { return Vec::new() };
@@ -54,6 +54,13 @@ pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
         );
         Violation::of(PLANTS_DOCUMENT, message)
     }));
+    if let Some(invariants) = snapshot.texts.get(DOCUMENT) {
+        let named: BTreeSet<&str> = invariants.lines().flat_map(in_backticks).collect();
+        let unnamed = planted().into_iter().filter(|plant| !named.contains(plant));
+        violations.extend(
+            unnamed.map(|plant| Violation::of(DOCUMENT, format!("no row names the plant `{plant}`"))),
+        );
+    }
     violations
 }
 
@@ -196,5 +203,10 @@ mod tests {
         assert_eq!(found(&whole.replace("`flush-keeps`", "")), 1);
         assert_eq!(found(&whole.replace("`flush-keeps`", "`flush-keeps`, `made-up`")), 1);
         assert_eq!(found(&whole.replace(PLANTS_HEADING, "## Bugs")), planted().len());
+        let unnamed = rows.replace("`flush-keeps`", "");
+        for (invariants, missing) in [(&rows, 0), (&unnamed, 1)] {
+            let texts = [(PLANTS_DOCUMENT, whole.as_str()), (DOCUMENT, invariants)];
+            assert_eq!(check_plants(&Snapshot::of(&texts)).len(), missing);
+        }
     }
 }

@@ -1,6 +1,7 @@
-//! Unfinished business: macros and marks that mean "not done yet".
+//! Words that do not belong here: marks of unfinished business, and other words for what has one already.
 //!
-//! What is missing belongs in an issue or in the docs, where a reader of the code's surface sees it.
+//! What is missing belongs in an issue or in the docs, where a reader of the code's surface sees it. What the words mean is in
+//! ARCHITECTURE.md; whether each is used for what it means, no list can tell, but one can tell words that stand for none of them.
 
 use super::Violation;
 use super::snapshot::Snapshot;
@@ -14,7 +15,21 @@ const WORDS: &[&str] = &[
     concat!("X", "XX"),
 ];
 
-/// Finds the words in code and comments alike.
+/// Words for what the glossary has another word for; what is said instead; and parts of paths where they mean something else.
+const GLOSSARY: &[(&str, &str, &[&str])] = &[
+    // A program is what the card verifies and runs.
+    (concat!("this ", "program"), "this build, process or half", &["bpf", "program"]),
+    (concat!("the program ", "`outboard`"), "the binary", &[]),
+    (concat!("log of the ", "program"), "what a half logs", &[]),
+    (concat!("life of the ", "program"), "life of a half", &[]),
+    (concat!("byte", "code"), "program", &[]),
+    (concat!("dae", "mon"), "card, host or half", &[]),
+    (concat!("ring ", "buffer"), "ring", &[]),
+    (concat!("hash ", "table"), "table", &[]),
+    (concat!("i", "node"), "file or directory", &[]),
+];
+
+/// Finds unfinished business, in code and comments alike.
 #[must_use]
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -24,6 +39,23 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
                 let message =
                     format!("`{word}` is unfinished business: finish it, or write it where readers look");
                 violations.push(Violation::at(path, index + 1, message));
+            }
+        }
+    }
+    violations
+}
+
+/// Finds words that are not of the glossary, in sources and documents.
+#[must_use]
+pub fn check_glossary(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, text) in snapshot.rust_sources().chain(snapshot.texts_ending_in(".md")) {
+        for (index, line) in text.to_lowercase().lines().enumerate() {
+            for (word, instead, elsewhere) in GLOSSARY {
+                if contains_word(line, word) && !elsewhere.iter().any(|part| path.contains(part)) {
+                    let message = format!("`{word}` is no word of ARCHITECTURE.md's: {instead}");
+                    violations.push(Violation::at(path, index + 1, message));
+                }
             }
         }
     }
@@ -50,6 +82,25 @@ mod tests {
                 check(&Snapshot::of(&[("a.rs", &text)])).iter().map(|found| found.line).collect();
             assert_eq!(lines, [Some(2), Some(4)], "{word}");
         }
+    }
+
+    #[test]
+    fn other_words_for_what_has_one_are_found() {
+        for (word, ..) in GLOSSARY {
+            let text = format!("// Once.\n// A {} here.\n", word.to_uppercase());
+            for path in ["crates/ob-kv/src/lib.rs", "docs/kv.md"] {
+                let lines: Vec<_> =
+                    check_glossary(&Snapshot::of(&[(path, &text)])).iter().map(|found| found.line).collect();
+                assert_eq!(lines, [Some(2)], "{word} in {path}");
+            }
+        }
+        let (word, _, elsewhere) = GLOSSARY[0];
+        assert_eq!(
+            check_glossary(&Snapshot::of(&[("crates/ob-ebpf/src/elf.rs", word)])),
+            [],
+            "{elsewhere:?}"
+        );
+        assert_eq!(check_glossary(&Snapshot::of(&[("a.rs", &format!("{word}s an{word}"))])), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ob_core::{AttachmentId, Dma, GroupId, Instant, NodeId, RegionId, Token};
 use ob_files_card::FilesService;
-use ob_memory::Region;
+use ob_memory::{ArenaSpan, Region};
 use ob_ring::{
     CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostReceiver, HostSender, LocalDma,
     Outgoing, PushError, Received,
@@ -155,6 +155,11 @@ impl RingGroup {
         self.push_raw(&request.inline(), payload)?;
         self.next_id += 1;
         Ok(request.header.id)
+    }
+
+    /// The card's memory that requests are fetched into, and that responses are sent from.
+    pub(crate) fn arenas(&self) -> [ArenaSpan; 2] {
+        [self.receiver.arena(), self.sender.arena()]
     }
 
     /// One turn of the card for this group; `true` if something moved.

@@ -323,9 +323,7 @@ mod tests {
         };
         let is_in_memory = rustix::fs::fstatfs(&opened).unwrap().f_type == TMPFS_MAGIC;
         if is_in_memory || is_cached() != Ok(4096) {
-            println!(
-                "!!!!!!!! NOT TESTED: files here have no disk, or do not tell what is cached of it !!!!!!!!"
-            );
+            ob_plant::not_tested("files here have no disk, or do not tell what is cached of it");
             return;
         }
         let again: OwnedFd = file.reopen().unwrap().into();

@@ -52,6 +52,9 @@ pub struct Pair<S> {
     opened: Vec<OpenedGroup>,
     /// Groups that the card closed, and what it said.
     pub closed: Vec<String>,
+    /// What a test counts while the card works, and how much that is so far.
+    pub meter: fn() -> u64,
+    pub cost: u64,
 }
 
 impl<S: CardService> Pair<S> {
@@ -88,7 +91,8 @@ impl<S: CardService> Pair<S> {
         host.outgoing().clear();
         let card = CardAttachment::new(identity, dma);
         let (granted, opened, closed) = (None, Vec::new(), Vec::new());
-        let mut pair = Self { card, host, service, clock, doorbell, granted, opened, closed };
+        let (meter, cost): (fn() -> u64, u64) = (|| 0, 0);
+        let mut pair = Self { card, host, service, clock, doorbell, granted, opened, closed, meter, cost };
         pair.settle();
         pair
     }
@@ -126,10 +130,18 @@ impl<S: CardService> Pair<S> {
         self.settle();
     }
 
+    /// Has the card do something, metered.
+    fn metered<R>(&mut self, work: impl FnOnce(&mut CardAttachment<TestClock>, &mut S) -> R) -> R {
+        let before = (self.meter)();
+        let result = work(&mut self.card, &mut self.service);
+        self.cost += (self.meter)() - before;
+        result
+    }
+
     /// One turn of the card, then everything that is under way comes to its end. `true` if something moved.
     pub fn turn(&mut self) -> bool {
         let mut events = Vec::new();
-        let worked = self.card.poll(&mut self.service, &mut events);
+        let worked = self.metered(|card, service| card.poll(service, &mut events));
         self.act(events);
         self.settle();
         worked
@@ -161,7 +173,8 @@ impl<S: CardService> Pair<S> {
                 None if moved => {}
                 None => break,
             }
-            self.card.take_wakes(self.clock.now()).for_each(drop);
+            let now = self.clock.now();
+            self.metered(|card, _| card.take_wakes(now).for_each(drop));
             if !moved {
                 // What is due now is executed when the card polls.
                 self.clock.0.set(self.clock.0.get() + Duration::from_millis(10).as_nanos() as u64);
@@ -176,7 +189,11 @@ impl<S: CardService> Pair<S> {
 
     /// Hands at most so many frames to the host; the rest is lost.
     fn deliver(&mut self, frames: usize) -> bool {
-        let bytes = std::mem::take(self.card.outgoing().unwrap());
+        self.metered(|card, _| card.outgoing().map(|_| ())).unwrap();
+        // As a driver does, which leaves the card its buffer.
+        let out = self.card.outgoing().unwrap();
+        let bytes = out.clone();
+        out.clear();
         let mut rest = bytes.as_slice();
         for _ in 0..frames {
             let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() else { break };
@@ -204,7 +221,7 @@ impl<S: CardService> Pair<S> {
         while let Some(len) = Frame::length(rest, FRAME_MAX).unwrap() {
             let (frame, behind) = rest.split_at(len);
             let frame = Frame::decode(frame).unwrap();
-            let event = self.card.handle(&frame, &mut self.service).unwrap();
+            let event = self.metered(|card, service| card.handle(&frame, service)).unwrap();
             self.act(event.into_iter().collect());
             rest = behind;
         }

@@ -1,4 +1,4 @@
-//! The card's files as the program sees them: the device that they lie on, and the commands that use them.
+//! The card's files as the binary sees them: the device that they lie on, and the commands that use them.
 //!
 //! ```text
 //!   outboard card ─── device::mount ──▶ FilesService ◀── rings ── ob_files_host::Session ◀── outboard files ls, put, …

@@ -163,7 +163,7 @@ impl Front {
             KvError::Listen { error, fix: config.source.line_to_change("kv", "listen", "\"127.0.0.1:6380\"") }
         })?;
         let address = listening.first().copied().unwrap_or(section.listen);
-        let policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
+        let policy = IdlePolicy::new(config.reactor.spin.0, available_cores(), 1);
         let news = LogNews::default();
         Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
     }
@@ -354,7 +354,49 @@ impl Files for NoFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
     use super::*;
+    use crate::config::{Config, TimeSpan};
+
+    /// Whether a thread of this process sleeps.
+    fn is_asleep(thread: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+    }
+
+    #[test]
+    fn with_more_pollers_than_cores_it_does_not_poll() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config { data: directory.path().to_owned(), ..Config::default() };
+        config.kv.listen = "127.0.0.1:0".parse().unwrap();
+        config.reactor.spin = TimeSpan(Duration::from_secs(3600));
+        let config = config.host();
+        let asked = Arc::new(Asked::default());
+        asked.other_pollers.store(available_cores(), Ordering::Relaxed);
+        let ((tell, told), (tell_id, told_id), for_thread) = (channel(), channel(), Arc::clone(&asked));
+        let thread = std::thread::spawn(move || {
+            tell_id.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            Front::open(&config).unwrap().run(&for_thread, &tell);
+        });
+        let id = told_id.recv().unwrap();
+        let (address, waker) = told.recv().unwrap().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"PING\r\n").unwrap();
+        client.read_exact(&mut [0; 7]).unwrap();
+        // Several looks in a row: one that polls may wait for a lock for once.
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let mut in_a_row = 0;
+        while in_a_row < 5 {
+            assert!(std::time::Instant::now() < deadline, "it polls");
+            in_a_row = if is_asleep(id) { in_a_row + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        asked.stops.store(true, Ordering::Release);
+        waker.wake();
+        thread.join().unwrap();
+    }
 
     #[test]
     fn parts_and_clients_find_descriptors_together() {

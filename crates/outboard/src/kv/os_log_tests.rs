@@ -290,7 +290,7 @@ fn on_small_file_system(name: &str, options: &str, test: impl FnOnce(&Path)) {
     let can_mount =
         Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success());
     if !can_mount {
-        eprintln!("not tested: this machine lets nobody mount a file system");
+        ob_plant::not_tested("this machine lets nobody mount a file system");
         return;
     }
     let directory = TempDir::new().unwrap();

@@ -158,9 +158,8 @@ fn live(
     if let Err(error) = shard.tell_of(&all) {
         tracing::error!("discovery tells of less than there is: {error}");
     }
-    let mut policy = IdlePolicy::new(config.reactor.spin.0, available_cores());
-    // All that there are, which may be fewer than the configuration allows; and a core is left to whoever they serve.
-    policy.set_pollers(threads + 1);
+    // All threads that there are, which may be fewer than the configuration allows; and a core is left to whoever they serve.
+    let mut policy = IdlePolicy::new(config.reactor.spin.0, available_cores(), threads + 1);
     let mut events = Vec::new();
     let mut publish_at = Some(MonotonicClock.now());
     while !signs.stop.load(Ordering::Acquire) {

@@ -104,7 +104,7 @@ pub fn up(config: &Config, format: bool, json: bool) -> Result<(), UpError> {
         LockError::Io { source, .. } => directory(source),
     })?;
     let recipe = Recipe {
-        executable: own_executable().map_err(UpError::system("find the program's own file"))?,
+        executable: own_executable().map_err(UpError::system("find the file of this process"))?,
         config: config.source.file().map(ToOwned::to_owned),
         data: config.data.clone(),
     };

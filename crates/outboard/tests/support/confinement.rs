@@ -20,9 +20,9 @@ impl Confinement {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let group = std::env::var_os(FOLDER_VARIABLE).map(|folder| make_group(Path::new(&folder), bytes_max));
         if group.is_none() {
-            println!(
-                "SKIPPED: no cgroup bounds the host, because {FOLDER_VARIABLE} is not set; RLIMIT_DATA does"
-            );
+            ob_plant::not_tested(format_args!(
+                "no cgroup bounds the host, because {FOLDER_VARIABLE} is not set; RLIMIT_DATA does"
+            ));
         }
         Self { bytes_max, group }
     }

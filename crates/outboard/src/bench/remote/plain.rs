@@ -79,7 +79,7 @@ impl<B: Backend> Plain<B> {
     /// Says where, and serves until the process is ended.
     pub(super) fn run(mut self) -> Result<(), BenchFailure> {
         say_listening(self.address);
-        let mut policy = IdlePolicy::new(SPIN, available_cores());
+        let mut policy = IdlePolicy::new(SPIN, available_cores(), 1);
         let mut events: Vec<Event> = Vec::new();
         loop {
             let wait = match policy.decide(MonotonicClock.now(), None) {
