@@ -1,7 +1,12 @@
 //! A group's inside without a card.
 
+use std::io;
+
+use super::queues::Note;
 use super::*;
 use crate::control::Control;
+use crate::deliver::{Cell, Deliver};
+use crate::request::Operation;
 
 struct Patient;
 
