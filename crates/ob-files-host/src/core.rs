@@ -15,8 +15,8 @@ mod queues;
 mod ready;
 mod sleep;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -53,8 +53,6 @@ pub(crate) struct GroupCore {
     life: RwLock<Option<Arc<Life>>>,
     /// Held while lanes end or begin: nothing that was sent on the old ones is left when there are new ones.
     changing: Mutex<()>,
-    /// Threads that take an answer from a ring at this moment, and have not found its operation yet.
-    settling: AtomicUsize,
     pace: Mutex<Pace>,
     queues: [Queue; 2],
     ready: Ready,
@@ -79,7 +77,6 @@ impl GroupCore {
             keeper,
             life: RwLock::new(None),
             changing: Mutex::new(()),
-            settling: AtomicUsize::new(0),
             pace: Mutex::default(),
             queues: Default::default(),
             ready: Ready::default(),
@@ -95,7 +92,12 @@ impl GroupCore {
 
     /// The lanes as they are now.
     pub(crate) fn current(&self) -> Option<Arc<Life>> {
-        self.life.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lanes().clone()
+    }
+
+    /// The lanes as they are now, and they stay so as long as this is held.
+    fn lanes(&self) -> RwLockReadGuard<'_, Option<Arc<Life>>> {
+        self.life.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn server(&self) -> Option<ServerInfo> {

@@ -1,6 +1,6 @@
 //! Answers come out of the rings and complete operations; when the lanes are over, the last ones do.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use ob_ring::{Claimed, ReceiveError};
@@ -11,8 +11,7 @@ use super::{GroupCore, Sink};
 use crate::deliver::{Deliver, Finished, Payload};
 use crate::error::{Error, Fault};
 use crate::lane::{Lane, Life};
-use crate::request::{RequestId, Sending, Step};
-use crate::table::Held;
+use crate::request::{Operation, RequestId, Sending, Step};
 
 /// Most bytes of an answer's inline part that anybody looks at.
 const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
@@ -31,29 +30,23 @@ pub(crate) struct Pumped {
     pub(crate) more: bool,
 }
 
-/// A thread takes an answer. It waits for nobody as long as it has this.
-struct Settling<'a>(&'a AtomicUsize);
-
-impl<'a> Settling<'a> {
-    fn begin(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
-    }
-}
-
-impl Drop for Settling<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
+/// What an answer has led to.
+enum Settled {
+    /// Its operation is done.
+    Done(Finished),
+    /// There is no room for what its operation has left to send.
+    Full(usize, RequestId),
+    /// Nothing that anybody has to hear of.
+    Nothing,
 }
 
 impl GroupCore {
     /// Takes what is in the response rings, completes operations, and uses the room that was made.
     pub(crate) fn pump(&self, sink: &mut impl Sink) -> Pumped {
         let mut pumped = Pumped { completed: self.take_ready(sink), more: false };
-        if let Some(life) = self.current() {
+        if let Some(life) = self.with_news() {
             for lane in &life.lanes {
-                if let Err(LaneOver(error)) = self.pump_lane(lane, sink, &mut pumped) {
+                if let Err(LaneOver(error)) = self.pump_lane(&life, lane, sink, &mut pumped) {
                     self.life_over(&life, &error);
                     pumped.completed += self.take_ready(sink);
                     break;
@@ -64,24 +57,46 @@ impl GroupCore {
         pumped
     }
 
-    fn pump_lane(&self, lane: &Lane, sink: &mut impl Sink, pumped: &mut Pumped) -> Result<(), LaneOver> {
+    /// The lanes, if there is something to take from one of them.
+    fn with_news(&self) -> Option<Arc<Life>> {
+        let life = self.lanes();
+        life.as_ref().filter(|life| life.lanes.iter().any(Lane::has_news)).cloned()
+    }
+
+    fn pump_lane(
+        &self,
+        life: &Arc<Life>,
+        lane: &Lane,
+        sink: &mut impl Sink,
+        pumped: &mut Pumped,
+    ) -> Result<(), LaneOver> {
         // So many in a row, so that a busy lane, or a card that makes answers up, does not keep a thread for good.
         for _ in 0..ANSWERS_IN_A_ROW {
-            let settling = Settling::begin(&self.settling);
-            match lane.group.receiver.receive() {
+            if !lane.has_news() {
+                return Ok(());
+            }
+            // As long as this thread has the lock, nobody ends the lanes: an answer that is out of its ring finds its operation.
+            let current = self.lanes();
+            if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
+                return Ok(());
+            }
+            let claimed = match lane.group.receiver.receive() {
                 Ok(None) => return Ok(()),
-                Ok(Some(claimed)) => {
-                    let finished = self.settle(lane, &claimed)?;
-                    drop(settling);
-                    if let Some(finished) = finished {
-                        self.hand_answer(finished, claimed, sink);
-                        pumped.completed += 1;
-                    }
-                }
+                Ok(Some(claimed)) => claimed,
                 Err(ReceiveError::Closed) => return Err(LaneOver(Error::CardGone)),
                 Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {
                     return Err(LaneOver(Error::Protocol(Fault::Ring)));
                 }
+            };
+            let settled = self.settle(lane, &claimed)?;
+            drop(current);
+            match settled {
+                Settled::Done(finished) => {
+                    self.hand_answer(finished, claimed, sink);
+                    pumped.completed += 1;
+                }
+                Settled::Full(lane, id) => self.queue(lane, Note::GoOn(id)),
+                Settled::Nothing => {}
             }
         }
         pumped.more = true;
@@ -100,8 +115,8 @@ impl GroupCore {
         }
     }
 
-    /// What one answer means: the operation that it completed, if it did.
-    fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Option<Finished>, LaneOver> {
+    /// What one answer means.
+    fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Settled, LaneOver> {
         let mut inline = [0; INLINE_MAX];
         let len = claimed.inline(&mut inline);
         let Some((response, rest)) = ResponseHeader::decode(&inline[..len]) else {
@@ -109,42 +124,24 @@ impl GroupCore {
         };
         let id = RequestId::from_wire(response.id);
         let Some(mut held) = self.table.find(id) else { return Ok(self.stray()) };
+        let whole = held.id();
         let Some(operation) = held.operation() else { return Ok(self.stray()) };
         let result = match operation.answer(id.place(), &response, rest, claimed) {
-            Step::Waiting => return Ok(None),
+            Step::Waiting => return Ok(Settled::Nothing),
             Step::Stray => return Ok(self.stray()),
             Step::Done(result) => result,
-            Step::Send => match self.send_on(lane, held) {
-                None => return Ok(None),
-                Some((again, error)) => {
-                    held = again;
-                    Err(error)
-                }
+            Step::Send => match send_on(lane, whole, operation) {
+                Ok(settled) => return Ok(settled),
+                Err(error) => Err(error),
             },
         };
-        Ok(held.take().map(|operation| operation.into_finished(result)))
+        let operation = held.take();
+        Ok(operation.map_or(Settled::Nothing, |operation| Settled::Done(operation.into_finished(result))))
     }
 
-    /// Sends what an operation has left. If that can never be, the operation comes back with the reason.
-    fn send_on<'a>(&self, lane: &Lane, mut held: Held<'a>) -> Option<(Held<'a>, Error)> {
-        let id = held.id();
-        let operation = held.operation()?;
-        match operation.send(id, lane.limits, |message| lane.group.sender.push(message)) {
-            Sending::Failed(error) if !operation.is_out() => return Some((held, error)),
-            Sending::Full if !operation.queued => {
-                operation.queued = true;
-                let lane = operation.lane();
-                drop(held);
-                self.queue(lane, Note::GoOn(id));
-            }
-            Sending::Done | Sending::Full | Sending::Closed | Sending::Failed(_) => {}
-        }
-        None
-    }
-
-    fn stray(&self) -> Option<Finished> {
+    fn stray(&self) -> Settled {
         self.strays.fetch_add(1, Ordering::Relaxed);
-        None
+        Settled::Nothing
     }
 
     /// These lanes are over: what was answered counts, everything else that was sent on them fails.
@@ -153,6 +150,7 @@ impl GroupCore {
         {
             let _changing = self.changing();
             {
+                // Those who have just taken an answer out of a ring are waited for here.
                 let mut current = self.life.write().unwrap_or_else(PoisonError::into_inner);
                 if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
                     return;
@@ -161,10 +159,6 @@ impl GroupCore {
             }
             if *error == Error::CardGone {
                 self.take_last_answers(life, &mut finished);
-                // What others have just taken out of the rings counts as well: they are about to find its operations.
-                while self.settling.load(Ordering::SeqCst) > 0 {
-                    std::thread::yield_now();
-                }
             }
             self.table.take_all(|operation| finished.push(operation.into_finished(Err(error.clone()))));
             self.pace().failed(life.opened.elapsed());
@@ -184,14 +178,29 @@ impl GroupCore {
             while let Ok(Some(claimed)) = lane.group.receiver.receive() {
                 match self.settle(lane, &claimed) {
                     // The bytes cannot be kept in the ring until somebody looks at them.
-                    Ok(Some(Finished { deliver: deliver @ Deliver::InPlace(_), buffer, .. })) => {
+                    Ok(Settled::Done(Finished {
+                        deliver: deliver @ Deliver::InPlace(_), buffer, ..
+                    })) => {
                         into.push(Finished { result: Err(Error::CardGone), buffer, deliver });
                     }
-                    Ok(Some(finished)) => into.push(finished),
-                    Ok(None) => {}
+                    Ok(Settled::Done(finished)) => into.push(finished),
+                    // What is left of it can be sent to nobody.
+                    Ok(Settled::Full(..) | Settled::Nothing) => {}
                     Err(LaneOver(_)) => break,
                 }
             }
         }
+    }
+}
+
+/// Sends what an operation has left, or says why that can never be.
+fn send_on(lane: &Lane, id: RequestId, operation: &mut Operation) -> Result<Settled, Error> {
+    match operation.send(id, lane.limits, |message| lane.group.sender.push(message)) {
+        Sending::Failed(error) if !operation.is_out() => Err(error),
+        Sending::Full if !operation.queued => {
+            operation.queued = true;
+            Ok(Settled::Full(operation.lane(), id))
+        }
+        Sending::Done | Sending::Full | Sending::Closed | Sending::Failed(_) => Ok(Settled::Nothing),
     }
 }

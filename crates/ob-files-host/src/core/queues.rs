@@ -104,7 +104,7 @@ impl GroupCore {
     /// Puts an operation into a slot and sends it. If the ring had no room for all of it, its id comes back.
     #[expect(clippy::result_large_err, reason = "an operation is handed back whole, without an allocation")]
     fn start_now(&self, operation: Operation) -> Result<Option<RequestId>, (Operation, Error)> {
-        let life = self.life.read().unwrap_or_else(PoisonError::into_inner);
+        let life = self.lanes();
         let Some(life) = life.as_ref() else { return Err((operation, self.without_lanes())) };
         let lane = &life.lanes[operation.lane()];
         let mut held =
