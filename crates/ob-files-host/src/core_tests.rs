@@ -1,7 +1,18 @@
-//! A group's inside without a card.
+//! A group's inside, mostly without a card.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::io;
+
+use ob_wire_link::files;
+
+use super::queues::Note;
 use super::*;
 use crate::control::Control;
+use crate::deliver::{Cell, Deliver};
+use crate::request::{Operation, RequestId};
+use common::{Act, FakeCard, collect};
 
 struct Patient;
 
@@ -53,4 +64,41 @@ fn nobody_sleeps_for_a_thread_that_could_not_be_started() {
     assert_eq!(core.drive_by(|_| Ok(())), Ok(()));
     assert!(core.is_driven_elsewhere());
     assert_eq!(core.drive_by(|_| panic!("there is one already")), Ok(()));
+}
+
+#[test]
+fn an_answer_that_a_thread_has_just_taken_counts_when_the_card_dies() {
+    let card = FakeCard::start();
+    let session = card.session();
+    let file = session.create("/f").wait().unwrap();
+    file.write_at(b"answered".to_vec(), 0).wait().0.unwrap();
+    card.rule_for(files::Operation::Read, |_| Act::Hold);
+    file.submit_read(vec![0; 8], 0, 5).unwrap();
+    card.wait_held(1);
+    let id = RequestId::from_wire(card.requests_of(files::Operation::Read)[0].id);
+    let (group, core) = (session.own_group(), session.own_group().core());
+    let life = core.current().unwrap();
+    let receiver = &life.lanes[0].group.receiver;
+    let completions = std::thread::scope(|scope| {
+        // Whoever takes the answer does not get at its operation.
+        let slot = core.table.find(id).unwrap();
+        card.release();
+        while receiver.is_empty() {
+            std::thread::yield_now();
+        }
+        let taker = scope.spawn(|| collect(group, 1));
+        while !receiver.is_empty() {
+            std::thread::yield_now();
+        }
+        scope.spawn(|| core.life_over(&life, &Error::CardGone));
+        // Nobody reads any more when somebody waits to write.
+        while core.life.try_read().is_ok_and(|life| life.is_some()) {
+            std::thread::yield_now();
+        }
+        assert!(core.life.try_read().is_err(), "the lanes end before the answer has found its operation");
+        drop(slot);
+        taker.join().unwrap()
+    });
+    assert_eq!((completions[0].tag, &completions[0].result), (5, &Ok(8)));
+    assert_eq!(group.stray_answers(), 0);
 }

@@ -25,6 +25,13 @@ pub(crate) struct Lane {
     pub(crate) limits: Limits,
 }
 
+impl Lane {
+    /// Whether there is an answer to take, or none will ever come again.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.group.receiver.is_empty() || self.group.is_closed()
+    }
+}
+
 /// What one request of a lane may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
