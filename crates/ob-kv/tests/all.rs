@@ -10,6 +10,7 @@ mod commands;
 mod damage;
 mod earlier_builds;
 mod files_heard;
+mod lengths;
 mod model;
 mod revisit;
 mod rounds;

@@ -10,8 +10,11 @@
 //! Groups are sealed in order, written side by side, and *settled* in order again: a group is settled when it and everything
 //! before it is complete and, where answers promise to be durable, durable. The first group of a life is written alone
 //! (see `docs/format/kv-log.md`).
+//!
+//! A part's file has the length of a part before anything is written to it: a write that makes its file longer is three
+//! operations of the card's device, one after the other, and one within the file is one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ob_core::{Instant, Token};
@@ -48,7 +51,7 @@ pub(crate) struct Part {
     pub(crate) used: u64,
     /// Reads that are on their way.
     reads: u32,
-    /// Whether its file is there.
+    /// Whether its file is there and, if it is written to, as long as a part.
     is_made: bool,
 }
 
@@ -110,7 +113,7 @@ pub(crate) struct Log {
     used: u64,
     creating: Option<FileChange>,
     removing: Option<FileChange>,
-    /// Parts beyond the last one whose files are there.
+    /// Parts that recovery has found, from the log's end on, whose files are as long as parts.
     left_over: BTreeSet<u64>,
     open: Option<Open>,
     /// Where the next group begins, or the open one does.
@@ -149,16 +152,24 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log that goes on where recovery found its end. `parts` are those up to the end, with where their groups end.
+    /// A log that goes on where recovery found its end. `parts` are those up to the end, with where their groups end; `files` are
+    /// all that there are, with their lengths.
     pub(crate) fn new(
         config: LogConfig,
         origin: Origin,
         parts: &[(u64, u64)],
-        left_over: BTreeSet<u64>,
+        files: &BTreeMap<u64, u64>,
         previous: u64,
     ) -> Self {
-        let part =
-            |&(number, used): &(u64, u64)| Part { number, live: 0, kept: 0, used, reads: 0, is_made: true };
+        let last = parts.last().map_or(0, |(number, _)| *number);
+        // One that is shorter is made longer before it is written to: earlier builds left such, and power may be lost while one is made.
+        // Those behind it are asked for after it, whether they are there or not.
+        let whole = files.range(last..).take_while(|(_, len)| **len >= config.part_len);
+        let whole: BTreeSet<u64> = whole.map(|(number, _)| *number).collect();
+        let part = |&(number, used): &(u64, u64)| {
+            let is_made = number < last || whole.contains(&number);
+            Part { number, live: 0, kept: 0, used, reads: 0, is_made }
+        };
         let end = parts.last().map_or(0, |(number, used)| number * config.part_len + used);
         Self {
             config,
@@ -169,7 +180,7 @@ impl Log {
             used: parts.iter().map(|(_, used)| used).sum(),
             creating: None,
             removing: None,
-            left_over,
+            left_over: whole,
             open: None,
             tail: end,
             previous,
@@ -642,7 +653,7 @@ impl Log {
         let (Some(part), None) = (unmade.map(|part| part.number), self.creating) else { return };
         let token = self.token();
         self.creating = Some(FileChange::Create { token, part });
-        self.ops.push_back(LogOp::Create { token, part });
+        self.ops.push_back(LogOp::Create { token, part, len: self.config.part_len });
     }
 
     fn issue_writes(&mut self) {

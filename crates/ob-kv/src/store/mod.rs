@@ -215,7 +215,7 @@ impl Store {
     #[must_use]
     pub fn create(config: Config) -> Self {
         let origin = Origin { store: config.name, life: 1, part_len: config.part_len };
-        let log = Log::new(config.log(), origin, &[], Default::default(), 0);
+        let log = Log::new(config.log(), origin, &[], &BTreeMap::new(), 0);
         let expiry = Expiry::new(config.expiry_len_max());
         Self::with(config, Index::new(), expiry, log, 0)
     }
@@ -398,12 +398,6 @@ impl Store {
     #[must_use]
     pub fn name(&self) -> [u8; 16] {
         self.log.store()
-    }
-
-    /// Bytes of the log's parts: what they were when the store was made, whatever its configuration says now.
-    #[must_use]
-    pub fn part_len(&self) -> u64 {
-        self.config.part_len
     }
 
     /// Has everything written, and made durable, that was applied; whether it is. To be asked again after completions.

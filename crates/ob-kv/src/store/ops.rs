@@ -9,18 +9,20 @@ use ob_core::Token;
 /// Operations may be executed side by side, and completed in any order. Each is completed once.
 #[derive(Clone, Debug)]
 pub enum LogOp {
-    /// Make the file of a part.
+    /// Make the file of a part, so long, with zeros. If it is there already, it only gets its length, which is no less than it had.
     Create {
         /// Which operation it is.
         token: Token,
         /// The part.
         part: u64,
+        /// Bytes of the file.
+        len: u64,
     },
     /// Write whole blocks.
     Write {
         /// Which operation it is.
         token: Token,
-        /// The part to write to. It is there.
+        /// The part to write to. It is there, and as long as it was to be made.
         part: u64,
         /// Where in the part.
         offset: u64,

@@ -10,7 +10,7 @@
 //! What was found may never have been flushed, if only the process had died that wrote it. Everything that the new life does rests on
 //! it, so it is made durable first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ob_core::Token;
 use ob_format::kv::{BLOCK_LEN, GroupHeader, LogError, Origin, Record};
@@ -274,10 +274,8 @@ impl Recovery {
             None => Origin { store: config.name, life: 1, part_len: config.part_len },
         };
         config.name = origin.store;
-        let end = ends.last().map_or(0, |(part, _)| part + 1);
-        let left_over: BTreeSet<u64> = parts.range(end..).map(|(part, _)| *part).collect();
         let previous = last.map_or(0, |(address, _)| address);
-        let mut log = Log::new(config.log(), origin, &ends, left_over, previous);
+        let mut log = Log::new(config.log(), origin, &ends, &parts, previous);
         for (part, Kept { all, live }) in kept {
             log.recover(part * config.part_len, all, live);
         }

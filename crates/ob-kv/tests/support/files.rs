@@ -21,6 +21,9 @@ pub(crate) struct Files {
     current: BTreeMap<u64, Vec<u8>>,
     /// As they are after a loss of power, at least.
     durable: BTreeMap<u64, Vec<u8>>,
+    /// How long files were made: beyond what was written to them there are zeros, which take no space. A loss of power may leave them
+    /// shorter.
+    lengths: BTreeMap<u64, u64>,
     /// Complete, and not durable.
     unflushed: Vec<Written>,
     /// Operations, with what a flush is for, or what a read has found.
@@ -46,8 +49,10 @@ impl Files {
         let mut read = Vec::new();
         if let LogOp::Read { part, offset, len, .. } = &op {
             let file = self.current.get(part).expect("a part that is read is there");
-            let end = (*offset as usize + len).min(file.len());
-            read = file[(*offset as usize).min(end)..end].to_vec();
+            let file_len = self.len_of(*part) as usize;
+            let (start, end) = ((*offset as usize).min(file_len), (*offset as usize + len).min(file_len));
+            read = file[start.min(file.len())..end.min(file.len())].to_vec();
+            read.resize(end - start, 0);
         }
         self.in_flight.push((op, self.unflushed.len(), read));
     }
@@ -68,7 +73,12 @@ impl Files {
 
     /// The parts there are, with their lengths.
     pub(crate) fn parts(&self) -> Vec<(u64, u64)> {
-        self.current.iter().map(|(part, bytes)| (*part, bytes.len() as u64)).collect()
+        self.current.keys().map(|part| (*part, self.len_of(*part))).collect()
+    }
+
+    fn len_of(&self, part: u64) -> u64 {
+        let written = self.current.get(&part).map_or(0, |bytes| bytes.len() as u64);
+        self.lengths.get(&part).map_or(written, |len| written.max(*len))
     }
 
     /// Bytes of a part from an offset on, as the card would read them.
@@ -87,10 +97,11 @@ impl Files {
         self.left().is_none_or(|left| end.saturating_sub(len) <= left)
     }
 
-    /// Changes the files behind the store's back.
+    /// Changes the files behind the store's back. They are as long then as what is in them.
     pub(crate) fn edit(&mut self, edit: impl FnOnce(&mut BTreeMap<u64, Vec<u8>>)) {
         edit(&mut self.current);
         self.durable = self.current.clone();
+        self.lengths.clear();
     }
 
     /// Completes any of the operations.
@@ -121,9 +132,9 @@ impl Files {
             return Some(LogCompletion { token, result: Err(LogFailure::Space) });
         }
         match op {
-            LogOp::Create { part, .. } => {
-                assert!(self.current.insert(part, Vec::new()).is_none(), "part {part} is there already");
-                self.durable.insert(part, Vec::new());
+            LogOp::Create { part, len, .. } => {
+                assert!(self.len_of(part) <= len, "part {part} is cut");
+                self.create(part, len);
             }
             LogOp::Write { part, offset, bytes, is_durable, .. } => {
                 assert!(self.current.contains_key(&part), "part {part} is not there");
@@ -147,6 +158,7 @@ impl Files {
             LogOp::Remove { part, .. } => {
                 assert!(self.current.remove(&part).is_some());
                 self.durable.remove(&part);
+                self.lengths.remove(&part);
                 self.unflushed.iter_mut().filter(|written| written.part == part).for_each(|written| {
                     written.bytes.clear();
                 });
@@ -155,16 +167,24 @@ impl Files {
         Some(LogCompletion { token, result: Ok(read) })
     }
 
+    fn create(&mut self, part: u64, len: u64) {
+        self.current.entry(part).or_default();
+        self.durable.entry(part).or_default();
+        self.lengths.insert(part, len);
+    }
+
     /// What is there after the death of the process that wrote: what was on its way may have arrived, and what was not flushed is
     /// not yet durable.
     pub(crate) fn lose_process(mut self, rng: &mut Rng) -> Self {
         for (op, _, _) in std::mem::take(&mut self.in_flight) {
-            if let LogOp::Write { part, offset, bytes, .. } = op
-                && rng.one_in(2)
-            {
-                let written = Written { part, offset, bytes: bytes.to_vec() };
-                write(&mut self.current, &written);
-                self.unflushed.push(written);
+            match op {
+                LogOp::Write { part, offset, bytes, .. } if rng.one_in(2) => {
+                    let written = Written { part, offset, bytes: bytes.to_vec() };
+                    write(&mut self.current, &written);
+                    self.unflushed.push(written);
+                }
+                LogOp::Create { part, len, .. } if rng.one_in(2) => self.create(part, len),
+                _ => {}
             }
         }
         self
@@ -172,18 +192,24 @@ impl Files {
 
     /// What is left after a loss of power: what was durable, and anything of the rest.
     pub(crate) fn lose_power(self, rng: &mut Rng) -> Self {
-        let Self { mut durable, unflushed, in_flight, capacity, foreign, .. } = self;
+        let Self { mut durable, mut lengths, unflushed, in_flight, capacity, foreign, .. } = self;
+        lengths.retain(|_, _| !rng.one_in(4));
         let mut maybe = unflushed;
         for (op, _, _) in in_flight {
             match op {
                 LogOp::Write { part, offset, bytes, .. } => {
                     maybe.push(Written { part, offset, bytes: bytes.to_vec() });
                 }
-                LogOp::Create { part, .. } if rng.chance(PerMillion::percent(50)) => {
-                    durable.insert(part, Vec::new());
+                LogOp::Create { part, len, .. } if rng.chance(PerMillion::percent(50)) => {
+                    durable.entry(part).or_default();
+                    // It is made first, and then made longer.
+                    if rng.one_in(2) {
+                        lengths.insert(part, len);
+                    }
                 }
                 LogOp::Remove { part, .. } if rng.chance(PerMillion::percent(50)) => {
                     durable.remove(&part);
+                    lengths.remove(&part);
                 }
                 _ => {}
             }
@@ -195,7 +221,7 @@ impl Files {
                 _ => tear(&mut durable, &written, rng),
             }
         }
-        Self { current: durable.clone(), durable, capacity, foreign, ..Self::default() }
+        Self { current: durable.clone(), durable, lengths, capacity, foreign, ..Self::default() }
     }
 }
 

@@ -140,6 +140,8 @@ impl Host {
             return self.begin_anew();
         };
         stream.ended();
+        // They are listed anew.
+        self.parts.clear();
         // Every file is there when the card is back, and what was out is asked for again; but for what was read to compare.
         let out = std::mem::take(&mut self.out);
         if self.check.replace(Check::Listing).is_none() {
@@ -297,8 +299,13 @@ impl Host {
         }
         let Some(op) = self.out.remove(&completion.token.0) else { return Ok(()) };
         let bytes = match (&op, completion.result) {
-            (LogOp::Create { part, .. }, Ok(Outcome::Node(info))) => {
+            (LogOp::Create { part, len, .. }, Ok(Outcome::Node(info))) => {
                 self.parts.insert(*part, info.id);
+                if info.size < *len {
+                    // It is there, and gets its length next.
+                    self.held.push(op);
+                    return Ok(());
+                }
                 if let Stage::Serving(stream) = &mut self.stage {
                     stream.name_file(*part as u32, info.id);
                 }
@@ -381,9 +388,13 @@ fn finish(recovery: Recovery, parts: &BTreeMap<u64, NodeId>) -> Stage {
 fn request(op: &LogOp, parts: &BTreeMap<u64, NodeId>, watcher: &mut dyn WriteObserver) -> Option<Op> {
     let path = |part: &u64| part_name(*part).into_bytes();
     Some(match op {
-        LogOp::Create { part, .. } => {
-            Op::Metadata(MetadataOp::Open { base: ROOT, path: path(part), create: true, exclusive: false })
-        }
+        LogOp::Create { part, len, .. } => match parts.get(part) {
+            Some(file) => Op::Resize { file: *file, size: *len },
+            None => {
+                let (base, path) = (ROOT, path(part));
+                Op::Metadata(MetadataOp::Open { base, path, create: true, exclusive: false })
+            }
+        },
         LogOp::Remove { part, .. } => {
             Op::Metadata(MetadataOp::Remove { base: ROOT, path: path(part), only: None })
         }

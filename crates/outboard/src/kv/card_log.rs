@@ -8,14 +8,15 @@
 //! ```
 //!
 //! A card that dies and comes back has every file still, so what was out then is asked for again: writing the same bytes to the
-//! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed.
+//! same place twice is as good as once, a part that exists is what making it should bring, and one that is missing is removed. To give a
+//! part its length again changes nothing either: nothing of the log lies behind it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ob_core::{IdMap, NodeId, Token};
-use ob_files_host::{Completion, Error, File, Group, Pending, SpaceInfo};
+use ob_files_host::{Completion, Error, File, Group, NodeInfo, Pending, SpaceInfo};
 use ob_format::kv::part_name;
 use ob_kv::store::{LogCompletion, LogFailure, LogOp};
 
@@ -47,6 +48,8 @@ pub(super) struct CardLog {
 
 enum Asked {
     Create(Pending<ob_files_host::Result<File>>),
+    /// A part that is there now gets its length.
+    Lengthen(File, Pending<ob_files_host::Result<NodeInfo>>),
     Other(Pending<ob_files_host::Result<()>>),
 }
 
@@ -248,6 +251,15 @@ impl CardLog {
             Asked::Create(pending) => match pending.try_wait() {
                 Err(pending) => self.asked.push((op, Asked::Create(pending))),
                 Ok(Ok(file)) => {
+                    let LogOp::Create { len, .. } = op else { return };
+                    let pending = file.resize(len);
+                    self.asked.push((op, Asked::Lengthen(file, pending)));
+                }
+                Ok(Err(error)) => self.failed(op, &error),
+            },
+            Asked::Lengthen(file, pending) => match pending.try_wait() {
+                Err(pending) => self.asked.push((op, Asked::Lengthen(file, pending))),
+                Ok(Ok(_)) => {
                     if let LogOp::Create { part, .. } = op {
                         self.made.push((part, file.node()));
                         self.parts.insert(part, file);

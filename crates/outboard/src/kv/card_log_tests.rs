@@ -13,13 +13,15 @@ use ob_wire_link::files::{FileError, Operation};
 
 use super::*;
 
+const PART_LEN: u64 = 64 << 10;
+
 /// A log of one part, and its card.
 fn bench() -> (FakeCard, Session, CardLog) {
     let card = FakeCard::start();
     let session = card.session();
     session.make_directory(DIRECTORY).wait().unwrap();
     let mut log = CardLog::new(session.own_group().clone(), []);
-    log.submit(LogOp::Create { token: Token(1), part: 0 });
+    log.submit(create(1, 0));
     assert_eq!(finish(&mut log, 1)[&1], Ok(Vec::new()));
     assert_eq!(log.next_made().map(|(part, _)| part), Some(0));
     (card, session, log)
@@ -36,6 +38,10 @@ fn finish(log: &mut CardLog, count: usize) -> BTreeMap<u64, Result<Vec<u8>, LogF
         }
     }
     done
+}
+
+fn create(token: u64, part: u64) -> LogOp {
+    LogOp::Create { token: Token(token), part, len: PART_LEN }
 }
 
 fn write(token: u64, offset: u64, bytes: &[u8]) -> LogOp {
@@ -81,7 +87,7 @@ fn a_card_without_space_is_told_apart_from_one_that_fails() {
         card.rule(move |_| Act::Fail(error));
         log.submit(write(1, 0, &[1; 4096]));
         log.submit(write(2, 4096, &[1; 4096]));
-        log.submit(LogOp::Create { token: Token(3), part: 1 });
+        log.submit(create(3, 1));
         log.submit(LogOp::Flush { token: Token(4) });
         log.submit(LogOp::Remove { token: Token(5), part: 0 });
         assert!(finish(&mut log, 5).values().all(|result| *result == Err(failure)), "{error:?}");
@@ -89,9 +95,9 @@ fn a_card_without_space_is_told_apart_from_one_that_fails() {
     // Whatever failed can be asked for again.
     card.obey();
     log.submit(write(1, 0, &[2; 4096]));
-    log.submit(LogOp::Create { token: Token(3), part: 1 });
+    log.submit(create(3, 1));
     assert!(finish(&mut log, 2).values().all(Result::is_ok));
-    assert_eq!(content(&card), [2; 4096]);
+    assert_eq!(content(&card)[..4096], [2; 4096]);
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn what_was_out_when_the_card_died_is_done_by_the_next_one() {
         log.submit(write(1, 8192, &[2; 4096]));
         log.submit(write(2, 12_288, &[3; 4096]));
         log.submit(read(3, 0, 4096));
-        log.submit(LogOp::Create { token: Token(4), part: 1 });
+        log.submit(create(4, 1));
         log.submit(LogOp::Flush { token: Token(5) });
         card.wait_held(5);
         if says_goodbye {
@@ -120,7 +126,7 @@ fn what_was_out_when_the_card_died_is_done_by_the_next_one() {
         let done = finish(&mut log, 6);
         assert!(done.values().all(Result::is_ok), "{done:?}");
         assert_eq!((&done[&3], &done[&6]), (&Ok(vec![1; 4096]), &Ok(vec![1; 4096])));
-        assert_eq!(content(&card)[8192..], [[2; 4096], [3; 4096]].concat());
+        assert_eq!(content(&card)[8192..][..8192], [[2; 4096], [3; 4096]].concat());
         assert_eq!(log.parts().map(|(part, _)| part).collect::<Vec<_>>(), [0, 1]);
     }
 }
@@ -135,12 +141,12 @@ fn nothing_is_asked_of_the_next_card_before_the_log_was_looked_at() {
     finish(&mut log, 1);
     card.rule(|_| Act::Hold);
     log.submit(write(2, 4096, &[2; 4096]));
-    log.submit(LogOp::Create { token: Token(3), part: 1 });
+    log.submit(create(3, 1));
     card.wait_held(2);
     log.measure();
     card.vanish();
     // The library keeps this for the next card.
-    log.submit(LogOp::Create { token: Token(4), part: 2 });
+    log.submit(create(4, 2));
     log.leave();
     assert_eq!(log.next_measured(), Some(None));
     log.submit(LogOp::Flush { token: Token(5) });
@@ -157,7 +163,7 @@ fn nothing_is_asked_of_the_next_card_before_the_log_was_looked_at() {
     assert_eq!(asked(&card), asked_before, "it is only looked at");
     log.go_on();
     assert!(finish(&mut log, 4).values().all(Result::is_ok));
-    assert_eq!(content(&card)[4096..], [2; 4096]);
+    assert_eq!(content(&card)[4096..][..4096], [2; 4096]);
     assert_eq!(log.parts().map(|(part, _)| part).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
@@ -165,7 +171,7 @@ fn nothing_is_asked_of_the_next_card_before_the_log_was_looked_at() {
 fn parts_are_made_and_removed_once_however_often_that_is_asked() {
     let (card, session, mut log) = bench();
     // A card that has died may have done it before it could say so.
-    log.submit(LogOp::Create { token: Token(1), part: 0 });
+    log.submit(create(1, 0));
     assert!(finish(&mut log, 1)[&1].is_ok());
     session.remove_file(format!("{DIRECTORY}/{}", part_name(0)).as_str()).wait().unwrap();
     log.submit(LogOp::Remove { token: Token(1), part: 0 });
@@ -176,13 +182,43 @@ fn parts_are_made_and_removed_once_however_often_that_is_asked() {
 }
 
 #[test]
+fn a_part_is_made_when_it_has_its_length_whichever_card_gives_it() {
+    let (mut card, _session, mut log) = bench();
+    assert_eq!(content(&card), [0; PART_LEN as usize]);
+    // One that is there, with something in it, and shorter than parts are: such are those that earlier builds have left.
+    log.submit(write(1, 0, &[1; 4096]));
+    finish(&mut log, 1);
+    log.submit(LogOp::Create { token: Token(2), part: 0, len: 2 * PART_LEN });
+    finish(&mut log, 1);
+    assert_eq!(content(&card), [vec![1; 4096], vec![0; 2 * PART_LEN as usize - 4096]].concat());
+    // A card that dies before it has said so leaves that to the next one.
+    card.rule_for(Operation::Resize, |_| Act::Hold);
+    log.submit(create(3, 1));
+    while card.requests_of(Operation::Resize).len() < 3 {
+        log.wait(Duration::from_millis(5));
+    }
+    card.wait_held(1);
+    assert_eq!((log.next_done().is_none(), log.parts().count()), (true, 1), "it is not made yet");
+    card.vanish();
+    card.obey();
+    card.revive();
+    assert_eq!(finish(&mut log, 1)[&3], Ok(Vec::new()));
+    assert_eq!(card.content(&format!("{DIRECTORY}/{}", part_name(1))), [0; PART_LEN as usize]);
+    assert_eq!(log.parts().map(|(part, _)| part).collect::<Vec<_>>(), [0, 1]);
+    card.rule_for(Operation::Resize, |_| Act::Fail(FileError::NoSpace));
+    log.submit(create(4, 2));
+    assert_eq!(finish(&mut log, 1)[&4], Err(LogFailure::Space));
+    assert_eq!(log.parts().count(), 2);
+}
+
+#[test]
 fn fewer_bytes_are_given_where_the_file_ends() {
     let (_card, _session, mut log) = bench();
-    let bytes = pattern(8192, 3);
-    log.submit(write(1, 0, &bytes));
+    let (bytes, before) = (pattern(8192, 3), PART_LEN - 8192);
+    log.submit(write(1, before, &bytes));
     finish(&mut log, 1);
-    log.submit(read(1, 8000, 1000));
-    log.submit(read(2, 8192, 1000));
+    log.submit(read(1, before + 8000, 1000));
+    log.submit(read(2, PART_LEN, 1000));
     log.submit(read(3, 0, 0));
     let done = finish(&mut log, 3);
     assert_eq!(done[&1].as_deref(), Ok(&bytes[8000..]));

@@ -128,7 +128,7 @@ impl Front {
         let sizes = ReactorConfig { devices_max: PARTS_MAX, watches_max, ..sizes };
         let mut reactor = Reactor::new(&sizes).map_err(|error| KvError::System(io::Error::other(error)))?;
         let handle = reactor.handle();
-        let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY), section.part.0)?;
+        let mut log = OsLog::open(&handle, &config.directory.join(DIRECTORY))?;
         let parts_max = parts_max(getrlimit(Resource::Nofile).current);
         let mut store_config = StoreConfig { parts_max, ..store_config(section)? };
         if let (None, Some(left)) = (log.parts().next(), log.left()) {
@@ -136,7 +136,6 @@ impl Front {
         }
         let recovery = Recovery::new(store_config, log.parts())?;
         let store = recover(recovery, |op| Some(log.run(&mut reactor, op)))?;
-        log.set_part_len(store.part_len())?;
         let stream = Rc::new(RefCell::new(HostStream::new(
             store,
             HostLimits { attests: false, ..HostLimits::default() },

@@ -30,7 +30,6 @@ const SMALLS: usize = 512;
 pub(super) struct OsLog {
     handle: Handle,
     directory: PathBuf,
-    part_len: u64,
     parts: BTreeMap<u64, FileDevice>,
     small: Pool,
     large: Pool,
@@ -54,7 +53,7 @@ struct Transfer {
 
 impl OsLog {
     /// The parts that there are in a directory, which is made if it is missing.
-    pub(super) fn open(handle: &Handle, directory: &Path, part_len: u64) -> Result<Self, OpenError> {
+    pub(super) fn open(handle: &Handle, directory: &Path) -> Result<Self, OpenError> {
         let failed = |what: &'static str, error: &std::io::Error| OpenError::System {
             what,
             path: directory.to_owned(),
@@ -86,7 +85,6 @@ impl OsLog {
         Ok(Self {
             handle: handle.clone(),
             directory: directory.to_owned(),
-            part_len,
             small,
             large,
             transfers: HashMap::new(),
@@ -98,16 +96,6 @@ impl OsLog {
             done: VecDeque::new(),
             without_descriptor: None,
         })
-    }
-
-    /// Says how long parts are, and makes those so long that are shorter.
-    pub(super) fn set_part_len(&mut self, part_len: u64) -> std::io::Result<()> {
-        self.part_len = part_len;
-        for device in self.parts.values_mut().filter(|device| device.info().capacity < part_len) {
-            let outcome = device.resize(part_len)?.run();
-            device.resized(outcome)?;
-        }
-        Ok(())
     }
 
     /// The parts, and how long they are.
@@ -125,9 +113,12 @@ impl OsLog {
     /// Begins an operation.
     pub(super) fn submit(&mut self, op: LogOp) {
         match op {
-            LogOp::Create { token, part } => {
-                let result = self.create(part);
-                self.finish(token, result);
+            LogOp::Create { token, part, len } => {
+                let result = match self.parts.get_mut(&part) {
+                    Some(device) => lengthen(device, len).map_err(|error| failure(&error)),
+                    None => self.create(part, len),
+                };
+                self.finish(token, result.map(|()| Vec::new()));
             }
             LogOp::Remove { token, part } => {
                 self.parts.remove(&part);
@@ -157,14 +148,14 @@ impl OsLog {
         }
     }
 
-    fn create(&mut self, part: u64) -> Result<Vec<u8>, LogFailure> {
+    fn create(&mut self, part: u64, len: u64) -> Result<(), LogFailure> {
         let path = self.directory.join(part_name(part));
         let options = FileDeviceOptions::default();
         // Its name is durable then: a part whose name is lost with the power would take the log behind it along.
-        let made = FileDevice::create(&self.handle, &path, self.part_len, Space::Sparse, &options);
+        let made = FileDevice::create(&self.handle, &path, len, Space::Sparse, &options);
         let device = made.map_err(|error| self.create_failure(part, &error))?;
         self.parts.insert(part, device);
-        Ok(Vec::new())
+        Ok(())
     }
 
     /// Why a part cannot be made. What others may give back is wanting for a while only, and the store tries again.
@@ -361,6 +352,12 @@ const FLUSH: u64 = 1 << 63;
 /// Memory for so many bytes, or for some of them.
 fn piece(small: &Pool, large: &Pool, len: usize) -> Option<Slice> {
     if len <= SMALL_LEN { small.take().or_else(|| large.take()) } else { large.take() }
+}
+
+/// Makes a part so long that is there, and shorter. Nothing is written to it meanwhile: the store waits for this.
+fn lengthen(device: &mut FileDevice, len: u64) -> std::io::Result<()> {
+    let outcome = device.resize(len)?.run();
+    device.resized(outcome)
 }
 
 fn failure(error: &std::io::Error) -> LogFailure {

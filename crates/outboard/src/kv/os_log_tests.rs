@@ -27,7 +27,7 @@ impl Bench {
 
     fn with(directory: &Path, sizes: &ReactorConfig) -> Self {
         let reactor = Reactor::new(sizes).unwrap();
-        let log = OsLog::open(&reactor.handle(), directory, PART_LEN).unwrap();
+        let log = OsLog::open(&reactor.handle(), directory).unwrap();
         Self { reactor, log }
     }
 
@@ -57,6 +57,10 @@ impl Bench {
     }
 }
 
+fn create(token: u64, part: u64) -> LogOp {
+    LogOp::Create { token: Token(token), part, len: PART_LEN }
+}
+
 fn write(token: u64, offset: u64, bytes: Vec<u8>) -> LogOp {
     LogOp::Write {
         token: Token(token),
@@ -75,7 +79,7 @@ fn read(token: u64, part: u64, offset: u64, len: usize) -> LogOp {
 fn operations_are_done_once_however_many_there_are() {
     let directory = TempDir::new().unwrap();
     let mut bench = Bench::new(directory.path());
-    bench.run([LogOp::Create { token: Token(1), part: 0 }])[&1].as_ref().unwrap();
+    bench.run([create(1, 0)])[&1].as_ref().unwrap();
     // More, and longer, than there is memory for at once.
     let block = |number: u64| vec![number as u8; 20_480];
     let writes = (0..51).map(|number| write(number + 1, number * 20_480, block(number)));
@@ -94,7 +98,7 @@ fn operations_are_done_once_however_many_there_are() {
 fn fewer_bytes_are_given_where_the_part_ends() {
     let directory = TempDir::new().unwrap();
     let mut bench = Bench::new(directory.path());
-    bench.run([LogOp::Create { token: Token(1), part: 0 }]);
+    bench.run([create(1, 0)]);
     let done = bench.run([read(1, 0, PART_LEN - 5000, 9000), read(2, 0, PART_LEN, 10), read(3, 1, 0, 10)]);
     assert_eq!((done[&1].as_ref().unwrap().len(), done[&2].as_ref().unwrap().len()), (5000, 0));
     assert_eq!(done[&3], Err(LogFailure::Device), "there is no such part");
@@ -108,7 +112,7 @@ fn a_part_that_there_is_no_place_for_is_made_when_there_is_one() {
     let directory = TempDir::new().unwrap();
     let mut bench =
         Bench::with(directory.path(), &ReactorConfig { devices_max: 2, ..ReactorConfig::default() });
-    let create = |part| LogOp::Create { token: Token(1), part };
+    let create = |part| create(1, part);
     for part in 0..2 {
         assert!(bench.run([create(part)])[&1].is_ok());
     }
@@ -145,7 +149,7 @@ fn whoever_waits_for_an_operation_gets_what_is_done_at_once_too() {
         let Bench { mut reactor, mut log } = Bench::new(directory.path());
         let ops = [
             LogOp::Flush { token: Token(1) },
-            LogOp::Create { token: Token(2), part: 0 },
+            create(2, 0),
             read(3, 0, PART_LEN, 0),
             read(4, 7, 0, 10),
             read(5, 0, 0, 10),
@@ -176,7 +180,6 @@ impl Served {
             recovery.completed(LogCompletion { token: Token(token), result })?;
         }
         let store = recovery.finish().ok().unwrap();
-        bench.log.set_part_len(store.part_len()).unwrap();
         Ok(Self { session: store.open(1), bench, store, stamp: 1 << 32 })
     }
 
