@@ -95,6 +95,9 @@ pub enum CompileError {
     /// The system gives no memory for code.
     #[error("no memory for code: {0}")]
     Memory(rustix::io::Errno),
+    /// The system does not let all cores see code, which 64-bit Arm needs.
+    #[error("the system does not let all cores see new code (membarrier): {0}")]
+    Publish(rustix::io::Errno),
 }
 
 /// A program as native code. Copies share it.
