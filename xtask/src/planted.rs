@@ -88,6 +88,7 @@ pub const HARNESSES: &[Harness] = &[
             "smudge-forgotten",
             "answer-kept",
             "edge-for-less",
+            "helper-left-out",
         ],
     },
     Harness {

@@ -10,8 +10,8 @@
 //!
 //! # Fuel
 //!
-//! A call pays [`Program::entry_fuel`] before its first instruction, [`Program::fuel`] before a jump, a branch that is taken or a
-//! local call goes on elsewhere, and [`crate::helpers::fuel_of`] before a helper does anything. When less is left than is asked
+//! A call pays [`entry_fuel`](crate::program::Program::entry_fuel) before its first instruction,
+//! [`fuel`](crate::program::Program::fuel) before a jump, a branch that is taken or a local call goes on elsewhere, and [`crate::helpers::fuel_of`] before a helper does anything. When less is left than is asked
 //! for, the call ends with [`FaultKind::OutOfFuel`] at that instruction (the first one, at entry), and what is left stays.
 //!
 //! # Alignment
@@ -23,7 +23,6 @@
 use thiserror::Error;
 
 use crate::isa::Register;
-use crate::program::Program;
 use crate::world::{DATA_LEN_MAX, Helper, Region, World};
 
 /// Where memory that a program can write to may begin: at multiples of this.
@@ -261,13 +260,13 @@ pub enum Violation {
 }
 
 impl Call<'_> {
-    /// Whether the call fits a program and a world; whatever runs programs asks this first.
+    /// Whether the call fits a program that asks for so much data, and a world; whatever runs programs asks this first.
     ///
     /// # Errors
     ///
     /// When it does not.
-    pub fn check(&self, program: &Program, world: &World) -> Result<(), Refusal> {
-        let (len, min) = (self.data.len(), program.data_len_min());
+    pub fn check(&self, data_len_min: u32, world: &World) -> Result<(), Refusal> {
+        let (len, min) = (self.data.len(), data_len_min);
         if len < min as usize {
             return Err(Refusal::DataTooShort { len, min });
         }

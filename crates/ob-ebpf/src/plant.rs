@@ -41,5 +41,7 @@ ob_plant::plants! {
         AnswerKept = "answer-kept",
         /// Compiled code takes less fuel for going around a loop than it costs.
         EdgeForLess = "edge-for-less",
+        /// Compiled code leaves a helper out whose result is known.
+        HelperLeftOut = "helper-left-out",
     }
 }

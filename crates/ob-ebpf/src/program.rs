@@ -52,6 +52,14 @@ pub struct Parts {
     pub data_len_min: u32,
 }
 
+/// What a program's code needs of it when it runs: its data.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Data {
+    pub(crate) read_only: Vec<u8>,
+    pub(crate) per_call: Vec<u8>,
+    pub(crate) data_len_min: u32,
+}
+
 /// Fuel of an atomic operation, which has the core's writes reach the cache before it.
 const ATOMIC_COST: u32 = 8;
 /// Fuel of a division, or of what one leaves.
@@ -67,9 +75,7 @@ pub struct Program {
     /// In the order of their instructions; the first is where the program begins.
     functions: Vec<Function>,
     lines: Vec<(usize, SourceLine)>,
-    read_only: Vec<u8>,
-    per_call: Vec<u8>,
-    data_len_min: u32,
+    data: Arc<Data>,
     /// What all instructions before each cost, and all together.
     costs: Vec<u32>,
 }
@@ -166,9 +172,11 @@ impl Program {
             slots,
             functions,
             lines: parts.lines,
-            read_only: parts.read_only,
-            per_call: parts.per_call,
-            data_len_min: parts.data_len_min,
+            data: Arc::new(Data {
+                read_only: parts.read_only,
+                per_call: parts.per_call,
+                data_len_min: parts.data_len_min,
+            }),
             costs,
         };
         program.check_shape()?;
@@ -191,19 +199,24 @@ impl Program {
     /// Its read-only data.
     #[must_use]
     pub fn read_only(&self) -> &[u8] {
-        &self.read_only
+        &self.data.read_only
     }
 
     /// What its per-call data is at the begin of each call.
     #[must_use]
     pub fn per_call(&self) -> &[u8] {
-        &self.per_call
+        &self.data.per_call
     }
 
     /// How many bytes of data there have to be in a call.
     #[must_use]
     pub fn data_len_min(&self) -> u32 {
-        self.data_len_min
+        self.data.data_len_min
+    }
+
+    /// What outlives it, in its code.
+    pub(crate) fn data(&self) -> &Arc<Data> {
+        &self.data
     }
 
     /// The slot in which an instruction begins, which is how disassemblers count.
@@ -243,7 +256,7 @@ impl Program {
     #[must_use]
     pub fn entry_fuel(&self) -> u32 {
         let function = self.functions.first().map_or(0, |function| self.cost_of(function));
-        function + (self.per_call.len() / 8) as u32
+        function + (self.per_call().len() / 8) as u32
     }
 
     fn cost_of(&self, function: &Function) -> u32 {
@@ -269,10 +282,10 @@ impl Program {
                 }
                 let (offset, len) = match instruction {
                     Instruction::LoadWide { value: Wide::ReadOnly(offset), .. } => {
-                        (*offset, self.read_only.len())
+                        (*offset, self.read_only().len())
                     }
                     Instruction::LoadWide { value: Wide::PerCall(offset), .. } => {
-                        (*offset, self.per_call.len())
+                        (*offset, self.per_call().len())
                     }
                     _ => continue,
                 };

@@ -4,14 +4,19 @@
 
 use crate::common;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use common::elf::{
     ALLOC, EXECUTE, FUNCTION, GLOBAL, HEADER_LEN, Maker, NOBITS, OBJECT, PROGBITS, R_64_32, R_64_64, RELA,
     WRITE,
 };
 use ob_ebpf::elf::{LoadError, OBJECT_LEN_MAX, Object, Unlinkable};
+use ob_ebpf::hooks::STORAGE;
 use ob_ebpf::isa::{self, Callee, Instruction, Undecodable, Wide};
 use ob_ebpf::program::{Program, ProgramError};
 use ob_ebpf::text::{Listing, disassemble};
+use ob_ebpf::verifier::{Options, verify};
 use ob_ebpf::world::Helper;
 use proptest::prelude::*;
 
@@ -158,7 +163,9 @@ fn lines_are_those_of_the_source() {
     for at in 0..program.instructions().len() {
         let Some(line) = program.line(at) else { continue };
         assert_eq!(&*line.file, "./calls.c");
-        assert_eq!(source.lines().nth(line.line as usize - 1), Some(&*line.text));
+        // What would move a cursor is a space.
+        let wanted = source.lines().nth(line.line as usize - 1).map(|line| line.replace('\t', " "));
+        assert_eq!(wanted.as_deref(), Some(&*line.text));
         count += 1;
     }
     assert!(count * 10 > program.instructions().len() * 9, "{count} of {}", program.instructions().len());
@@ -486,17 +493,20 @@ fn an_object_can_hold_more_than_a_program() {
     ));
 }
 
-/// `.BTF` and `.BTF.ext` that tell one line, and whether the kernel is to relocate the first instruction.
-fn described(maker: &mut Maker, is_core: bool) {
+/// `.BTF` and `.BTF.ext` of strings, lines, and what the kernel is to relocate.
+fn describe(maker: &mut Maker, strings: &[u8], lines: &[u32], core: &[u32]) {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    let strings = b"\0storage\0a.c\0int a;\0";
     let btf = [words(&[0x0001_eb9f, 24, 0, 0, 0, strings.len() as u32]), strings.to_vec()].concat();
-    let lines = words(&[16, 1, 1, 0, 9, 13, 7 << 10 | 3]);
-    let core = words(&[16, 1, 1, 0, 0, 0, 0]);
-    let core_len = if is_core { core.len() as u32 } else { 0 };
-    let header = words(&[0x0001_eb9f, 32, 0, 0, 0, lines.len() as u32, lines.len() as u32, core_len]);
+    let [lines_len, core_len] = [lines, core].map(|words| 4 * words.len() as u32);
+    let header = words(&[0x0001_eb9f, 32, 0, 0, 0, lines_len, lines_len, core_len]);
     maker.section(".BTF", PROGBITS, 0, &btf);
-    maker.section(".BTF.ext", PROGBITS, 0, &[header, lines, core].concat());
+    maker.section(".BTF.ext", PROGBITS, 0, &[header, words(lines), words(core)].concat());
+}
+
+/// One line, and whether the kernel is to relocate the first instruction.
+fn described(maker: &mut Maker, is_core: bool) {
+    let core: &[u32] = if is_core { &[16, 1, 1, 0, 0, 0, 0] } else { &[] };
+    describe(maker, b"\0storage\0a.c\0int a;\0", &[16, 1, 1, 0, 9, 13, 7 << 10 | 3], core);
 }
 
 #[test]
@@ -506,6 +516,56 @@ fn lines_can_be_told_by_hand() {
     let program = load(&maker.finish()).unwrap();
     let line = program.line(0).unwrap();
     assert_eq!((&*line.file, line.line, &*line.text), ("a.c", 7, "int a;"));
+}
+
+/// Strings of lines may begin anywhere in their section, and many programs may have the same lines.
+#[test]
+fn no_more_is_kept_of_lines_than_the_object_has() {
+    const LINES: usize = 4000;
+    let mut maker = Maker::new();
+    let entries = "call local long\n exit\n".repeat(2);
+    let code = maker.code("storage", &format!("{entries} long: {} exit", "r0 = 0\n".repeat(LINES - 1)));
+    for (at, name) in ["first", "second"].into_iter().enumerate() {
+        maker.symbol(name, GLOBAL | FUNCTION, code, at as u64 * 16, 16);
+    }
+    maker.symbol("long", FUNCTION, code, 32, LINES as u64 * 8);
+    for strings in [[0xff; 2 * LINES].to_vec(), b"\xff\0".repeat(LINES)] {
+        let strings = [&b"\0storage\0"[..], &strings, &[0]].concat();
+        let line = |at: u32| [32 + at * 8, 9 + 2 * at, 9 + 2 * ((at + 1) % LINES as u32), 1 << 10];
+        let lines: Vec<u32> = (0..LINES as u32).flat_map(line).collect();
+        let mut maker = maker.clone();
+        describe(&mut maker, &strings, &[&[16, 1, LINES as u32], &*lines].concat(), &[]);
+        let bytes = maker.finish();
+        let object = Object::parse(&bytes).unwrap();
+        let programs = ["first", "second"].map(|name| object.program(Some(name)).unwrap());
+        let lines = programs.iter().flat_map(|program| (2..2 + LINES).filter_map(|at| program.line(at)));
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines.len(), 2 * LINES);
+        let kept: BTreeMap<_, _> = lines
+            .iter()
+            .flat_map(|line| [&line.file, &line.text])
+            .map(|text| (text.as_ptr(), text.len()))
+            .collect();
+        // A byte that is no text becomes three.
+        assert!(kept.values().sum::<usize>() <= 3 * strings.len());
+        assert!(kept.len() <= LINES, "{} strings", kept.len());
+    }
+}
+
+#[test]
+fn what_an_object_says_moves_no_cursor() {
+    let mut maker = Maker::new();
+    let code = maker.code("storage", "r0 = r3\n exit");
+    maker.symbol("ma\x1b[2J\nin", GLOBAL | FUNCTION, code, 0, 16);
+    describe(&mut maker, b"\0storage\0a\x1b[2J.c\0r0 =\n\x07r3;\0", &[16, 1, 1, 0, 9, 17, 7 << 10], &[]);
+    let bytes = maker.finish();
+    let object = Object::parse(&bytes).unwrap();
+    assert_eq!(object.entries()[0].name, "ma [2J in");
+    let program = Arc::new(object.program(None).unwrap());
+    let refused = verify(&program, &STORAGE, Options::default()).unwrap_err().to_string();
+    assert!(refused.contains("a [2J.c:7: r0 =  r3;"), "{refused}");
+    assert!(refused.lines().all(|line| !line.contains(char::is_control)), "{refused:?}");
+    assert_eq!(program.functions()[0].name, "ma [2J in");
 }
 
 #[test]

@@ -59,7 +59,8 @@ pub struct ProgramSlot {
     over_share: Tally,
     outdated: Tally,
     log_dropped: Tally,
-    last_fault: Mutex<Option<String>>,
+    /// Of which hook, and why; what is told of it is made for who asks, as the card's thread does not allocate.
+    last_fault: Mutex<Option<(&'static str, CallError)>>,
 }
 
 /// A count that one thread changes, and any can read.
@@ -109,12 +110,13 @@ impl ProgramSlot {
             wrong: tally.wrong.get(),
             fuel: tally.fuel.get(),
         };
+        let last_fault = *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner);
         ProgramCounts {
             hooks: HOOKS.iter().zip(&self.hooks).map(|(world, tally)| (world.name, counts(tally))).collect(),
             over_share: self.over_share.get(),
             outdated: self.outdated.get(),
             log_dropped: self.log_dropped.get(),
-            last_fault: self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            last_fault: last_fault.map(|(hook, fault)| format!("`{hook}`: {fault}")),
         }
     }
 
@@ -303,10 +305,9 @@ impl Running {
             }
             Err(fault) => {
                 counts.faults.add(1);
-                let told = format!("`{}`: {fault}", HOOKS[at].name);
                 // Whoever reads it now gets the next one.
                 if let Ok(mut last) = self.slot.last_fault.try_lock() {
-                    *last = Some(told);
+                    *last = Some((HOOKS[at].name, fault));
                 }
                 Err(NoAnswer)
             }
@@ -504,22 +505,25 @@ impl Running {
             context[CACHE.word("at")] = at as u64;
             self.call_again(Hook::Cache, bytes, &mut context, &mut left, clock)?;
             let scratch = &self.scratch[Hook::Cache as usize];
-            let found = bounded(context[CACHE.word("candidates")], CANDIDATES_MAX).and_then(|count| {
-                (0..count).map(|number| scratch.candidate(number)).collect::<Option<Vec<_>>>()
-            });
+            let count = bounded(context[CACHE.word("candidates")], CANDIDATES_MAX);
             let next = bounded(context[CACHE.word("next")], bytes.len());
-            let (Some(found), Some(next)) = (found, next.filter(|next| *next == 0 || *next > at)) else {
+            let (Some(count), Some(next)) = (count, next.filter(|next| *next == 0 || *next > at)) else {
                 return Err(self.wrong(Hook::Cache));
             };
             let settled_at = context[CACHE.word("settled_at")];
-            if !found.is_empty() {
+            if count > 0 {
                 // Nothing is admitted before the log is settled behind it (rule 3), and no log is settled up to its begin.
                 if settled_at == 0 {
                     return Err(self.wrong(Hook::Cache));
                 }
                 candidates.ends_at(settled_at);
             }
-            found.into_iter().for_each(|candidate| candidates.push(candidate));
+            for number in 0..count {
+                let Some(candidate) = scratch.candidate(number) else {
+                    return Err(self.wrong(Hook::Cache));
+                };
+                candidates.push(candidate);
+            }
             if next == 0 {
                 return Ok(());
             }
@@ -545,13 +549,15 @@ impl Running {
             context[INVALIDATE.word("at")] = at;
             self.call_again(Hook::Invalidate, &[], &mut context, &mut left, clock)?;
             let scratch = &self.scratch[Hook::Invalidate as usize];
-            let found = bounded(context[INVALIDATE.word("keys")], INVALIDATED_MAX)
-                .and_then(|count| (0..count).map(|number| scratch.key(number)).collect::<Option<Vec<_>>>());
+            let count = bounded(context[INVALIDATE.word("keys")], INVALIDATED_MAX);
             let next = context[INVALIDATE.word("next")];
-            let Some(found) = found.filter(|_| next == 0 || next > at) else {
+            let Some(count) = count.filter(|_| next == 0 || next > at) else {
                 return Err(self.wrong(Hook::Invalidate));
             };
-            keys.extend(found);
+            for number in 0..count {
+                let Some(key) = scratch.key(number) else { return Err(self.wrong(Hook::Invalidate)) };
+                keys.push(key);
+            }
             if next == 0 {
                 return Ok(());
             }

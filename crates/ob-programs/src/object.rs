@@ -95,6 +95,20 @@ pub enum LoadRefusal {
         /// The most.
         max: u32,
     },
+    /// It would never get to its first instruction.
+    #[error(
+        "`{entry}` costs {fuel} of fuel before its first instruction, and a call has {max}: it would never run\n\
+         hint: a call pays for its first function at once, loops and other functions when it comes to them; \
+         `[programs] fuel` is what a call has"
+    )]
+    Fuel {
+        /// The function.
+        entry: String,
+        /// What it costs.
+        fuel: u32,
+        /// What a call has.
+        max: u32,
+    },
     /// The verifier has refused one.
     #[error("`{entry}` is refused: {why}")]
     Refused {
@@ -215,7 +229,7 @@ impl Object {
         }
         let begun = Instant::now();
         // Bytes of others go through a large machinery here: should it panic, that is this object's end and not the card's.
-        let made = catch_unwind(AssertUnwindSafe(|| make(bytes, hooks, has_room)));
+        let made = catch_unwind(AssertUnwindSafe(|| make(bytes, hooks, limits.call_fuel, has_room)));
         let entries = made.unwrap_or_else(|_| Err(LoadRefusal::Failed("it has panicked".to_owned())))?;
         Ok(Self { name: name.to_owned(), entries, len: bytes.len(), took: begun.elapsed() })
     }
@@ -224,6 +238,7 @@ impl Object {
 fn make(
     bytes: &[u8],
     hooks: &[&'static World],
+    call_fuel: u32,
     has_room: impl Fn(usize) -> Result<(), LoadRefusal>,
 ) -> Result<Vec<Entry>, LoadRefusal> {
     let known = || hooks.iter().map(|world| world.name).collect::<Vec<_>>().join(", ");
@@ -232,7 +247,7 @@ fn make(
     if count > ENTRIES_MAX {
         return Err(LoadRefusal::TooManyEntries { count, max: ENTRIES_MAX });
     }
-    let mut programs = Vec::new();
+    let (mut programs, mut instructions) = (Vec::new(), 0);
     for entry in object.entries() {
         // A section may say more behind its hook, such as `check/get`.
         let hook = entry.hook.split('/').next().unwrap_or_default();
@@ -245,14 +260,10 @@ fn make(
         };
         has_place(&programs, &entry.name, world)?;
         let program = object.program(Some(&entry.name))?;
-        if program.data_len_min() > world.data_len_max {
-            return Err(LoadRefusal::DataMin {
-                entry: entry.name.clone(),
-                hook: world.name,
-                min: program.data_len_min(),
-                max: world.data_len_max,
-            });
-        }
+        // Short entries can have long functions in common, of which each has its own copy.
+        instructions += program.instructions().len();
+        has_room(instructions)?;
+        can_run(&program, &entry.name, world, call_fuel)?;
         programs.push((entry.name.clone(), world, Arc::new(program)));
     }
     if programs.is_empty() {
@@ -264,12 +275,14 @@ fn make(
             return Err(LoadRefusal::Half { has: one.name, lacks: other.name });
         }
     }
-    has_room(programs.iter().map(|(_, _, program)| program.instructions().len()).sum())?;
+    // Others wait for the object, so its programs have the verifier's time together.
+    let mut options = verifier::Options::default();
     programs
         .into_iter()
         .map(|(name, hook, program)| {
-            let accepted = verifier::verify(&program, hook, verifier::Options::default())
+            let accepted = verifier::verify(&program, hook, options)
                 .map_err(|why| LoadRefusal::Refused { entry: name.clone(), why })?;
+            options.work_max = options.work_max.saturating_sub(accepted.work);
             let code = compiler::compile(&accepted.verified, compiler::Options::default())
                 .map_err(|why| LoadRefusal::NotCompiled { entry: name.clone(), why })?;
             Ok(Entry {
@@ -302,6 +315,20 @@ fn has_place(
         }
         None => Ok(()),
     }
+}
+
+/// Whether a program would ever be called, and then get to its first instruction.
+fn can_run(program: &Program, entry: &str, hook: &'static World, call_fuel: u32) -> Result<(), LoadRefusal> {
+    let entry = || entry.to_owned();
+    let (min, max) = (program.data_len_min(), hook.data_len_max);
+    if min > max {
+        return Err(LoadRefusal::DataMin { entry: entry(), hook: hook.name, min, max });
+    }
+    let (fuel, max) = (program.entry_fuel(), call_fuel);
+    if fuel > max {
+        return Err(LoadRefusal::Fuel { entry: entry(), fuel, max });
+    }
+    Ok(())
 }
 
 const FUNCTION: &World = &hooks::offload::FUNCTION;

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../ob-ebpf/tests/common/elf.rs"]
+mod elf;
+
+use elf::{FUNCTION, GLOBAL, Maker, PROGBITS};
 use ob_ebpf::compiler::CompileError;
 use ob_ebpf::hooks::{ALL, STORAGE, offload};
 use ob_ebpf::world::World;
@@ -99,6 +103,51 @@ fn what_is_beyond_a_limit_is_refused_and_harms_nobody() {
     let short = Limits { object_len: KV_GET.len() - 1, ..Limits::default() };
     assert!(matches!(load(&library, "get", KV_GET, &short), Err(LoadRefusal::TooLong { .. })));
     assert_eq!(library.of("tenant").len(), 1);
+}
+
+/// An object whose entries are short and have a function in common that has as many lines as instructions.
+fn entries_of_one_function(count: u64, len: u64) -> Vec<u8> {
+    let entries = "call local long\n exit\n".repeat(count as usize);
+    let mut maker = Maker::new();
+    let code =
+        maker.code("storage", &format!("{entries} long: {} exit", "r0 = 0\n".repeat(len as usize - 1)));
+    for entry in 0..count {
+        maker.symbol(&format!("entry_{entry}"), GLOBAL | FUNCTION, code, entry * 16, 16);
+    }
+    maker.symbol("long", FUNCTION, code, count * 16, len * 8);
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let strings = [&b"\0storage\0"[..], &[0xff; 40_000]].concat();
+    let btf = [words(&[0x0001_eb9f, 24, 0, 0, 0, strings.len() as u32]), strings].concat();
+    let line = |at: u32| words(&[(count * 16) as u32 + at * 8, 9 + 2 * at, 10 + 2 * at, 1 << 10]);
+    let lines = [words(&[16, 1, len as u32]), (0..len as u32).flat_map(line).collect()].concat();
+    let header = words(&[0x0001_eb9f, 24, 0, 0, 0, lines.len() as u32]);
+    maker.section(".BTF", PROGBITS, 0, &btf);
+    maker.section(".BTF.ext", PROGBITS, 0, &[header, lines].concat());
+    maker.finish()
+}
+
+#[test]
+fn what_is_too_large_is_refused_before_all_of_it_is_made() {
+    let (library, limits) = (Library::default(), Limits::default());
+    let refused = load(&library, "a", &entries_of_one_function(64, 16_000), &limits).unwrap_err();
+    let LoadRefusal::TooLarge { instructions, max, .. } = refused else { panic!("{refused}") };
+    assert!(
+        instructions < max + 2 * 16_000,
+        "{instructions}: it is the one that was too many that is refused"
+    );
+    assert_eq!(load(&library, "a", &entries_of_one_function(4, 100), &limits).unwrap(), 4);
+}
+
+#[test]
+fn a_program_that_would_never_begin_is_refused() {
+    let library = Library::default();
+    let little = Limits { call_fuel: 10, ..Limits::default() };
+    let refused = load(&library, "get", KV_GET, &little).unwrap_err();
+    assert!(matches!(refused, LoadRefusal::Fuel { fuel: 11.., max: 10, .. }), "{refused}");
+    let fuel =
+        |max| load(&library, "a", &entries_of_one_function(1, 100), &Limits { call_fuel: max, ..little });
+    assert!(matches!(fuel(1), Err(LoadRefusal::Fuel { fuel: 2, max: 1, .. })));
+    assert_eq!(fuel(2).unwrap(), 1, "what it calls is paid for when it calls it");
 }
 
 #[test]

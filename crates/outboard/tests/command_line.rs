@@ -205,3 +205,22 @@ fn help_teaches_with_examples() {
         assert!(text(&output.stdout).contains("Examples:"), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_run_shows_all_that_a_program_logs() {
+    let place = Place::new();
+    let text = "r1 = 1\nr2 = 2\ncall ob_log\nr1 = 255\nr2 = -1\ncall ob_log\nr0 = 7\nexit\n";
+    std::fs::write(place.path().join("log.txt"), text).unwrap();
+    for way in [&[] as &[&str], &["--interpret"]] {
+        let run = |more: &[&str]| {
+            let output = place.output(&[&["bpf", "run", "log.txt"], way, more].concat());
+            assert_eq!(output.status.code(), Some(0), "{}", self::text(&output.stderr));
+            self::text(&output.stdout)
+        };
+        let shown = run(&[]);
+        let lines = "\n  ob_log       1 (0x1), 2 (0x2)\n  ob_log       255 (0xff), 18446744073709551615 (0xffffffffffffffff)\n";
+        assert!(shown.starts_with("result 7 (0x7), ") && shown.contains(lines), "{shown}");
+        let told: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+        assert_eq!(told["log"], serde_json::json!([[1, 2], [255, u64::MAX]]));
+    }
+}

@@ -1,8 +1,9 @@
 //! Calls: data, context, scratch and tables at the edges of what a program compares with.
 
+use std::cell::RefCell;
 use std::fmt;
 
-use crate::call::{ALIGNMENT, Call, LogSink, NoLog, Outcome, TableLookup};
+use crate::call::{ALIGNMENT, Call, LogSink, Outcome, TableLookup};
 use crate::campaign::random::Random;
 use crate::campaign::setting::SCRATCH_LEN_MAX;
 use crate::interpreter::Interpreter;
@@ -103,10 +104,24 @@ impl fmt::Display for Input {
     }
 }
 
-impl TableLookup for Input {
+/// Something that a call asks or tells others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    LookedUp(Vec<u8>),
+    Logged(u64, u64),
+}
+
+/// Answers a call as its input says, and hears what it says.
+struct Others<'a> {
+    input: &'a Input,
+    heard: &'a RefCell<Vec<Said>>,
+}
+
+impl TableLookup for Others<'_> {
     fn lookup(&self, key: &[u8], value: &mut [u8]) -> bool {
+        self.heard.borrow_mut().push(Said::LookedUp(key.to_vec()));
         let sum = key.iter().fold(1u8, |sum, byte| sum.wrapping_add(*byte));
-        let is_found = sum & self.found != 0;
+        let is_found = sum & self.input.found != 0;
         if is_found {
             value.fill(sum);
         }
@@ -114,9 +129,9 @@ impl TableLookup for Input {
     }
 }
 
-impl LogSink for Input {
+impl LogSink for Others<'_> {
     fn log(&self, first: u64, second: u64) {
-        NoLog.log(first, second);
+        self.heard.borrow_mut().push(Said::Logged(first, second));
     }
 }
 
@@ -132,6 +147,8 @@ pub(super) struct Effects {
     fuel: u32,
     scratch: Vec<u8>,
     context: Vec<u64>,
+    /// In this order.
+    said: Vec<Said>,
 }
 
 /// What runs programs, and the memory that it runs them on.
@@ -141,8 +158,9 @@ pub(super) struct Machines {
     data: Vec<u8>,
     scratch: Box<Scratch>,
     context: Vec<u64>,
-    /// What the last call has left.
+    /// What the last call has left, and said.
     fuel: u32,
+    heard: RefCell<Vec<Said>>,
 }
 
 impl Machines {
@@ -154,6 +172,7 @@ impl Machines {
             scratch: Box::new(Scratch([0; SCRATCH_LEN_MAX])),
             context: Vec::new(),
             fuel: 0,
+            heard: RefCell::default(),
         }
     }
 
@@ -182,7 +201,9 @@ impl Machines {
         self.context.clear();
         self.context.extend(input.numbers.iter().cycle().take(world.fields.len()));
         let context = &mut self.context;
-        let mut call = Call { data, scratch, context, fuel: input.fuel, table: input, log: input };
+        self.heard.get_mut().clear();
+        let others = Others { input, heard: &self.heard };
+        let mut call = Call { data, scratch, context, fuel: input.fuel, table: &others, log: &others };
         let outcome = run(&mut self.interpreter, &mut call);
         self.fuel = call.fuel;
         outcome
@@ -198,7 +219,7 @@ impl Machines {
     ) -> Effects {
         let outcome = self.call(world, input, run);
         let scratch = self.scratch.0.get(..world.scratch_len as usize).unwrap_or_default().to_vec();
-        Effects { outcome, fuel: self.fuel, scratch, context: self.context.clone() }
+        Effects { outcome, fuel: self.fuel, scratch, context: self.context.clone(), said: self.heard.take() }
     }
 }
 

@@ -107,7 +107,7 @@ pub(super) fn interpret(
                 interpreter.run_observed(program, world, call, &mut watch)
             });
             match watch.variant() {
-                Some(variant) if is_proven(variant, fault) => Err(Breach::Proven(fault)),
+                Some(variant) if is_proven(variant, fault, &watch.registers) => Err(Breach::Proven(fault)),
                 _ => Ok(outcome),
             }
         }
@@ -115,8 +115,8 @@ pub(super) fn interpret(
     }
 }
 
-/// Whether what failed was said to be proven.
-fn is_proven(variant: &Variant, fault: Fault) -> bool {
+/// Whether what failed was said to be proven, with what registers held then.
+fn is_proven(variant: &Variant, fault: Fault, registers: &[Value; Register::COUNT]) -> bool {
     let is_proven = |access: &Access| access.bounds == Bounds::Proven;
     if let Some(access) = variant.accesses.get(&fault.at) {
         return is_proven(access);
@@ -126,9 +126,16 @@ fn is_proven(variant: &Variant, fault: Fault) -> bool {
             let address = Register::new(argument).unwrap_or(Register::R0);
             variant.ranges.get(&(fault.at, address)).is_none_or(is_proven)
         }
-        FaultKind::OutOfBounds { region: failed, .. } => {
+        FaultKind::OutOfBounds { region, offset, len } => {
+            // There may be another one in the same memory, with other bounds.
+            let has_failed = |address: Register| match registers.get(address.index()..address.index() + 2) {
+                Some([Value::Pointer(begin), Value::Number(of)]) => {
+                    (begin.region, begin.offset, *of) == (region, offset, len.into())
+                }
+                _ => false,
+            };
             let ranges = variant.ranges.iter().filter(|((at, _), _)| *at == fault.at);
-            ranges.map(|(_, access)| access).filter(|access| access.region == failed).all(is_proven)
+            ranges.filter(|((_, address), _)| has_failed(*address)).any(|(_, access)| is_proven(access))
         }
         _ => false,
     }
@@ -181,13 +188,23 @@ struct Watch<'a> {
     /// Variants under way, the running one last.
     chain: Vec<usize>,
     before: Option<(usize, Instruction)>,
+    /// What they held before that instruction.
+    registers: [Value; Register::COUNT],
     breach: Option<Breach>,
 }
 
 impl<'a> Watch<'a> {
     fn new(verified: &'a Verified, states: Option<&'a States>, input: &Input) -> Self {
         let data_len = input.data_len();
-        Self { verified, states, data_len, chain: vec![0], before: None, breach: None }
+        Self {
+            verified,
+            states,
+            data_len,
+            chain: vec![0],
+            before: None,
+            registers: [Value::Uninitialised; Register::COUNT],
+            breach: None,
+        }
     }
 
     fn variant(&self) -> Option<&'a Variant> {
@@ -240,6 +257,7 @@ impl Observer for Watch<'_> {
         }
         let instruction = self.verified.program().instructions().get(at).copied();
         self.before = instruction.map(|instruction| (at, instruction));
+        self.registers = *registers;
         let (Some(states), Some(instruction), None) = (self.states, instruction, &self.breach) else {
             return;
         };
@@ -250,5 +268,33 @@ impl Observer for Watch<'_> {
         if let Err(what) = states.check((variant, at), registers, self.data_len) {
             self.breach = Some(Breach::RuledOut { at, what });
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::campaign::setting::Setting;
+    use crate::{text, verifier};
+
+    /// Of two ranges of a helper in the same memory one is proven and the other checked: it matters which of them fails.
+    #[test]
+    fn the_range_that_fails_is_the_one_that_was_proven_or_not() {
+        let text = ".data_len_min 1\n r6 = *(u64 *)(r1 + 0)\n r1 = r6\n r2 = 1\n r3 = r6\n r3 += 8\n r4 = 2\n call ob_compare\n exit";
+        let program = Arc::new(text::assemble(text).unwrap().program().unwrap());
+        let Setting { world, options } = Setting::all().next().unwrap();
+        let accepted = verifier::verify(&program, world, options).unwrap();
+        let input = Input::given(&program, world, 1);
+        let interpreted = |verified: &Verified| interpret(&mut Machines::new(), verified, None, &input);
+        assert!(interpreted(&accepted.verified).is_ok());
+        let mut variants = accepted.verified.variants().to_vec();
+        for access in variants[0].ranges.values_mut() {
+            access.bounds = if access.bounds == Bounds::Proven { Bounds::Checked } else { Bounds::Proven };
+        }
+        let wrong = Verified::new(program, *world, variants);
+        assert!(matches!(interpreted(&wrong), Err(Breach::Proven(_))));
     }
 }

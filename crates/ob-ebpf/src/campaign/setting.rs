@@ -48,8 +48,10 @@ impl Setting {
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let worlds = [&WORLD, &RAW].into_iter().chain(hooks::ALL.iter().copied());
         worlds.flat_map(|world| {
-            [false, true]
-                .map(|is_strict| Self { world, options: Options { is_strict, steps_max: STEPS_MAX } })
+            [false, true].map(|is_strict| Self {
+                world,
+                options: Options { is_strict, steps_max: STEPS_MAX, ..Options::default() },
+            })
         })
     }
 
@@ -62,7 +64,7 @@ impl Setting {
             _ => hook.unwrap_or(&WORLD),
         };
         let steps_max = if random.once_in(64) { STEPS_MAX_LOW } else { STEPS_MAX };
-        Self { world, options: Options { is_strict: random.once_in(8), steps_max } }
+        Self { world, options: Options { is_strict: random.once_in(8), steps_max, ..Options::default() } }
     }
 }
 

@@ -139,6 +139,7 @@ fn reason(why: &Why) -> &'static str {
         Why::CallUnclear => "call unclear",
         Why::Unproven(_) => "unproven",
         Why::TooComplex(_) => "too complex",
+        Why::TooMuchToCompare(_) => "too much to compare",
         Why::TooManyWays(_) => "too many ways",
     }
 }

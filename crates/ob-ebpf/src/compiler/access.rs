@@ -12,9 +12,10 @@ use super::function::{ARGUMENTS, Translator, alias_region};
 use super::machine;
 use crate::call::{Fault, FaultKind, Violation};
 use crate::isa::{AtomicOp, Instruction, Register, Size, Width};
+use crate::plant::{Bug, is_planted};
 use crate::program::FRAME_LEN;
 use crate::verdict::{Access, Bounds, Variant};
-use crate::world::{Argument, FIELD_LEN, FieldKind, Helper, Region};
+use crate::world::{Argument, FIELD_LEN, FieldKind, Helper, Region, Returns};
 
 /// How a check is called when it fails.
 #[derive(Clone, Copy)]
@@ -253,6 +254,13 @@ impl Translator<'_, '_> {
         self.charge(at, cost);
         for range in &ranges {
             self.check_range(at, range);
+        }
+        if let Returns::Number { min, max } = helper.signature().returns
+            && min == max
+            && is_planted(Bug::HelperLeftOut)
+        {
+            let known = self.number(min as u64);
+            return self.set(Register::R0, known);
         }
         let count = helper.signature().arguments.len();
         let mut signature = Signature::new(self.builder.func.signature.call_conv);

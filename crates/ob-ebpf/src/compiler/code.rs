@@ -112,7 +112,9 @@ impl Code {
         // SAFETY: the mapping is ours, and nothing borrows from it.
         unsafe { rustix::mm::mprotect(begin.as_ptr(), len, MprotectFlags::READ | MprotectFlags::EXEC) }
             .map_err(CompileError::Memory)?;
-        code.publish();
+        // x86-64 lets every core see instructions by itself.
+        #[cfg(target_arch = "aarch64")]
+        code.publish()?;
         Ok(code)
     }
 
@@ -128,14 +130,10 @@ impl Code {
         self.len
     }
 
-    /// Lets every core see the instructions. x86-64 does this itself.
-    #[cfg(not(target_arch = "aarch64"))]
-    fn publish(&self) {}
-
     /// Lets every core see the instructions: cleans them out of the caches of data, drops what caches of instructions have there, and
     /// has all threads begin anew with fetching.
     #[cfg(target_arch = "aarch64")]
-    fn publish(&self) {
+    fn publish(&self) -> Result<(), CompileError> {
         use std::arch::asm;
 
         let (begin, end) = (self.begin.as_ptr().addr(), self.begin.as_ptr().addr() + self.len);
@@ -155,18 +153,18 @@ impl Code {
         }
         // SAFETY: barriers.
         unsafe { asm!("dsb ish", "isb", options(nostack)) };
-        synchronise_cores();
+        synchronise_cores().map_err(CompileError::Publish)
     }
 }
 
-/// Other cores may have fetched from these addresses before. Kernels that do not know the call (before 4.16) are none of ours; an emulator that
-/// does not know it has no such caches.
+/// Other cores may have fetched from these addresses before. Where this is forbidden, as a filter of system calls can, nobody knows what they
+/// would execute.
 #[cfg(target_arch = "aarch64")]
-fn synchronise_cores() {
+fn synchronise_cores() -> Result<(), rustix::io::Errno> {
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    let registered = membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore);
-    let _ = registered.and_then(|()| membarrier(MembarrierCommand::PrivateExpeditedSyncCore));
+    membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)?;
+    membarrier(MembarrierCommand::PrivateExpeditedSyncCore)
 }
 
 impl Drop for Code {

@@ -437,7 +437,7 @@ impl Translator<'_, '_> {
         self.builder.ins().load(I64, flags, self.machine, field.0)
     }
 
-    /// The address of the program's read-only data, which the program keeps where it is as long as its code.
+    /// The address of the program's read-only data, which stays where it is as long as the code that has it.
     pub(super) fn read_only(&mut self) -> Value {
         let bytes = self.source.verified.program().read_only();
         let begin = machine::beginning(bytes.as_ptr(), bytes.len());

@@ -46,7 +46,7 @@ use self::inline::{Small, is_small};
 use self::machine::Machine;
 use crate::call::{Call, Fault, FaultKind, Outcome};
 use crate::isa::{INSTRUCTIONS_MAX, Instruction};
-use crate::program::{FRAME_LEN, FRAMES_MAX, Function, Program};
+use crate::program::{Data, FRAME_LEN, FRAMES_MAX, Function, Program};
 use crate::verdict::Verified;
 use crate::world::{Region, World};
 
@@ -95,6 +95,9 @@ pub enum CompileError {
     /// The system gives no memory for code.
     #[error("no memory for code: {0}")]
     Memory(rustix::io::Errno),
+    /// The system does not let all cores see code, which 64-bit Arm needs.
+    #[error("the system does not let all cores see new code (membarrier): {0}")]
+    Publish(rustix::io::Errno),
 }
 
 /// A program as native code. Copies share it.
@@ -111,7 +114,8 @@ impl fmt::Debug for Compiled {
 
 struct Parts {
     code: Code,
-    program: Arc<Program>,
+    /// Of the program nothing else is needed any more: names and source lines are for who reads refusals.
+    data: Arc<Data>,
     world: World,
     entry_fuel: u32,
     /// What can go wrong, by the number that code returns less one; offsets and lengths are filled in when it has.
@@ -143,18 +147,12 @@ impl Compiled {
     /// When the call does not fit it, or it is stopped.
     pub fn run(&self, call: &mut Call<'_>) -> Outcome {
         let parts = &*self.parts;
-        call.check(&parts.program, &parts.world)?;
+        call.check(parts.data.data_len_min, &parts.world)?;
         call.charge(parts.entry_fuel).map_err(|what| Fault { at: 0, what })?;
-        if parts.program.per_call().is_empty() && parts.world.table_value_len == 0 {
+        if parts.data.per_call.is_empty() && parts.world.table_value_len == 0 {
             return parts.execute(call, ptr::null_mut(), ptr::null_mut());
         }
         parts.execute_with_buffer(call)
-    }
-
-    /// The program.
-    #[must_use]
-    pub fn program(&self) -> &Arc<Program> {
-        &self.parts.program
     }
 
     /// Bytes of native code.
@@ -173,7 +171,7 @@ impl Compiled {
 impl Parts {
     /// Per-call data as the program has it, and a value of zeroes.
     fn prepare(&self, buffer: &mut Vec<u64>) -> (NonNull<u8>, NonNull<u8>) {
-        let per_call = self.program.per_call();
+        let per_call = &self.data.per_call;
         let (per_call_words, value_len) = (per_call.len().div_ceil(8), self.world.table_value_len as usize);
         buffer.clear();
         buffer.resize(per_call_words + value_len.div_ceil(8), 0);
@@ -205,7 +203,7 @@ impl Parts {
         let data_len = call.data.len();
         let data = machine::beginning(call.data.as_ptr(), data_len);
         let scratch = machine::beginning(call.scratch.as_mut_ptr(), call.scratch.len()).cast_mut();
-        let per_call = machine::beginning(per_call, self.program.per_call().len()).cast_mut();
+        let per_call = machine::beginning(per_call, self.data.per_call.len()).cast_mut();
         let table_value_len = self.world.table_value_len as usize;
         let table_value = machine::beginning(table_value, table_value_len).cast_mut();
         let mut machine = Machine {
@@ -320,7 +318,7 @@ impl<'a> Generator<'a> {
         let world = *self.verified.world();
         let parts = Parts {
             code: image.finish()?,
-            program: Arc::clone(self.verified.program()),
+            data: Arc::clone(self.verified.program().data()),
             world,
             entry_fuel: self.verified.program().entry_fuel(),
             faults: self.faults,

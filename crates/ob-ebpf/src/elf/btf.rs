@@ -8,15 +8,17 @@
 //!   lines     record_len | { section's name | count | count records: offset in the section | file | text | line << 10, column }
 //! ```
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::isa::SLOT_LEN;
 use crate::program::SourceLine;
+use crate::text::in_a_line;
 
 const MAGIC: u32 = 0xeb9f;
 const VERSION: u32 = 1;
-/// Bytes of a file's name or a line that are kept: strings of many records may be one and the same.
+/// Bytes of a file's name or a line that are kept: more than anybody reads.
 const STRING_LEN_MAX: usize = 256;
 /// The line of a record, above the bits of its column.
 const COLUMN_BITS: u32 = 10;
@@ -28,6 +30,8 @@ pub(super) struct Btf<'data> {
     lines: HashMap<&'data [u8], Vec<(u32, Line)>>,
     /// By section: instructions that the kernel would relocate.
     core_relocations: HashMap<&'data [u8], Vec<u32>>,
+    /// Strings that lines have, by their offsets: an object can have many programs of the same functions.
+    known: RefCell<HashMap<u32, Arc<str>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,7 +47,12 @@ impl<'data> Btf<'data> {
         let header = Header::parse(types)?;
         let strings = header.part(types, 16)?;
         let header = Header::parse(lines)?;
-        let mut found = Self { strings, lines: HashMap::new(), core_relocations: HashMap::new() };
+        let mut found = Self {
+            strings,
+            lines: HashMap::new(),
+            core_relocations: HashMap::new(),
+            known: RefCell::default(),
+        };
         if let Some(part) = header.part(lines, 16) {
             for (section, record) in Records::new(part, strings) {
                 if let [offset, file, text, line] = [0, 4, 8, 12].map(|at| word(record, at))
@@ -68,7 +77,7 @@ impl<'data> Btf<'data> {
 
     /// The lines of some bytes of a section, in order, with the slots' first bytes where they begin.
     pub(super) fn lines(&self, section: &str, begin: usize, end: usize) -> Vec<(usize, SourceLine)> {
-        let mut known: HashMap<u32, Arc<str>> = HashMap::new();
+        let mut known = self.known.borrow_mut();
         let mut shared =
             |offset: u32| Arc::clone(known.entry(offset).or_insert_with(|| self.string(offset).into()));
         let lines = self.lines.get(section.as_bytes()).map_or(&[][..], Vec::as_slice);
@@ -94,13 +103,16 @@ impl<'data> Btf<'data> {
     }
 
     fn string(&self, offset: u32) -> String {
-        String::from_utf8_lossy(string(self.strings, offset)).into_owned()
+        in_a_line(&String::from_utf8_lossy(string(self.strings, offset)))
     }
 }
 
-/// The bytes of a string, without the zero behind them.
+/// The bytes of a string, without the zero behind them. Within another string none begins: so no more is kept of all than there is.
 fn string(strings: &[u8], offset: u32) -> &[u8] {
-    let rest = strings.get(offset as usize..).unwrap_or(&[]);
+    let (before, rest) = strings.split_at_checked(offset as usize).unwrap_or_default();
+    if before.last().is_some_and(|byte| *byte != 0) {
+        return &[];
+    }
     let rest = rest.get(..STRING_LEN_MAX).unwrap_or(rest);
     let len = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
     rest.get(..len).unwrap_or(rest)

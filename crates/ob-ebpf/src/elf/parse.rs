@@ -10,6 +10,7 @@ use object::read::elf::{FileHeader, Rel, SectionHeader, SectionTable, Sym, Symbo
 use super::{LoadError, OBJECT_LEN_MAX, btf::Btf, link};
 use crate::isa::SLOT_LEN;
 use crate::program::Program;
+use crate::text::in_a_line;
 
 type Header = FileHeader64<LittleEndian>;
 const ENDIAN: LittleEndian = LittleEndian;
@@ -204,7 +205,7 @@ impl<'data> Strings<'data> {
         let rest = self.0.get(offset as usize..).unwrap_or(&[]);
         let name = rest.get(..NAME_LEN_MAX).unwrap_or(rest);
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-        String::from_utf8_lossy(name.get(..len).unwrap_or(name)).into_owned()
+        in_a_line(&String::from_utf8_lossy(name.get(..len).unwrap_or(name)))
     }
 }
 

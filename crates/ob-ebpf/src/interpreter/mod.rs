@@ -90,7 +90,7 @@ impl Interpreter {
         call: &mut Call<'_>,
         observer: &mut impl Observer,
     ) -> Outcome {
-        call.check(program, world)?;
+        call.check(program.data_len_min(), world)?;
         let memory = Memory::new(program, world, call, &mut self.buffers);
         let registers = [Value::Uninitialised; Register::COUNT];
         let mut machine = Machine { program, memory, registers, at: 0 };

@@ -25,6 +25,7 @@ mod statement;
 mod token;
 
 pub use assemble::{Assembled, assemble};
+pub(crate) use print::in_a_line;
 pub use print::{Listing, disassemble, print_instruction};
 
 use thiserror::Error;

@@ -51,9 +51,7 @@ pub fn disassemble(program: &Program, listing: Listing) -> String {
         if let Some(line) = program.line(at).filter(|line| listing.has_lines && line_before != Some(*line)) {
             line_before = Some(line);
             let remark = format!("{}:{}: {}", line.file, line.line, line.text.trim());
-            // Whatever an object says, it stays within its comment.
-            let remark: String = remark.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            push(&mut text, format_args!("    ; {remark}\n"));
+            push(&mut text, format_args!("    ; {}\n", in_a_line(&remark)));
         }
         push(&mut text, format_args!("    {}", print_instruction(instruction, &label)));
         match instruction {
@@ -65,6 +63,11 @@ pub fn disassemble(program: &Program, listing: Listing) -> String {
         }
     }
     text
+}
+
+/// What others call something, or say of it: whatever it is, it stays within its line, and moves no cursor.
+pub(crate) fn in_a_line(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 /// Writes one instruction; `label` says how what it goes to is called.

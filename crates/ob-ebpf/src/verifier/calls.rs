@@ -114,6 +114,8 @@ impl Verifier<'_> {
     pub(crate) fn call_local(&mut self, at: usize, target: usize, state: &State) -> Result<Next, Why> {
         let function = self.program.function_at(target);
         let entry = self.entry(state, target)?;
+        // To find its kind it is compared with some of the others.
+        self.spend(entry.size() * (1 + self.kinds.len().checked_ilog2().unwrap_or(0) as usize));
         let kind = kind_of(function, &entry);
         let variant = self.variant(kind);
         self.note_call(at, variant)?;
@@ -184,6 +186,10 @@ impl Verifier<'_> {
         variant: usize,
         entry: State,
     ) -> Result<Vec<State>, Box<crate::verifier::Refused>> {
+        let known = self.known.get(variant).into_iter().flatten();
+        // Each may be compared twice, and joined.
+        let size = 3 * known.map(|known| known.entry.size()).sum::<usize>();
+        self.spend(size);
         let known = self.known.get(variant).into_iter().flatten();
         if let Some(known) =
             known.clone().find(|known| entry.is_within(&known.entry) && known.entry.has_slots_of(&entry))

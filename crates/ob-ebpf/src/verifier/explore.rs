@@ -27,6 +27,9 @@ const WIDENINGS: usize = 12;
 /// eight full frames.
 const KEPT_MAX: usize = 1 << 18;
 
+/// What a step takes besides the slots that it goes through, in slots that take as long.
+const STEP_WORK: usize = 8;
+
 /// A branch on the way to a state, and the one before it.
 type Trail = Option<u32>;
 
@@ -122,6 +125,7 @@ impl Verifier<'_> {
     ) -> Result<(), Box<Refused>> {
         loop {
             self.steps += 1;
+            self.spend(STEP_WORK);
             if let Some(why) = self.beyond_limits() {
                 return Err(self.refusal(exploring, at, why, &state, trail));
             }
@@ -137,11 +141,13 @@ impl Verifier<'_> {
             match next {
                 Next::Never => return Ok(()),
                 Next::Exit => {
+                    self.spend(state.size());
                     exploring.leave(*state);
                     return Ok(());
                 }
                 Next::Returned(exits) => {
                     for exit in exits {
+                        self.spend(exit.size());
                         let mut state = state.clone();
                         Self::returned(&mut state, exit);
                         self.arrive(exploring, at + 1, state, trail);
@@ -171,6 +177,9 @@ impl Verifier<'_> {
     fn beyond_limits(&self) -> Option<Why> {
         if self.steps > self.options.steps_max {
             return Some(Why::TooComplex(self.options.steps_max));
+        }
+        if self.work > self.options.work_max {
+            return Some(Why::TooMuchToCompare(self.options.work_max));
         }
         (self.kept > KEPT_MAX).then_some(Why::TooManyWays(KEPT_MAX))
     }
@@ -209,15 +218,23 @@ impl Verifier<'_> {
     fn arrive(&mut self, exploring: &mut Exploring, at: usize, mut state: Box<State>, trail: Trail) {
         let meeting = self.flow.meeting(at);
         state.keep_only(self.flow.live(at));
+        // Its frames are gone through, and copied when they are changed first.
+        self.spend(state.size());
         if meeting != Meeting::No {
             state.forget_sums();
             let followed = exploring.followed.entry(at).or_default();
+            let known = followed.size();
+            self.spend(known);
             if followed.states.iter().any(|known| state.is_within(known)) {
                 return;
             }
             let floor = self.program.data_len_min();
-            self.kept -= followed.size();
+            self.kept -= known;
             if meeting == Meeting::Join {
+                if followed.states.len() == APART_MAX {
+                    // Each is compared with each.
+                    self.spend(APART_MAX * (known + state.size()));
+                }
                 let kept = followed.keep(state, floor);
                 self.kept += followed.size() + kept.iter().flatten().map(|state| state.size()).sum::<usize>();
                 let waiting = exploring.waiting.entry(at).or_default();
@@ -229,15 +246,17 @@ impl Verifier<'_> {
                 && followed.states.last().is_some_and(|known| state.counts_on_from(known));
             // All that waits here is one of these.
             let rounds = if is_next { followed.states.len() } else { 0 };
-            let known = followed.states.drain(rounds..).reduce(|left, right| left.merge(&right, None, floor));
-            if let Some(known) = known {
+            let before =
+                followed.states.drain(rounds..).reduce(|left, right| left.merge(&right, None, floor));
+            if let Some(before) = before {
+                self.spend(known);
                 followed.changes += 1;
                 let thresholds: Option<&[u64]> = match followed.changes {
                     ..=JOINS => None,
                     changes if changes <= JOINS + WIDENINGS => Some(&self.thresholds),
                     _ => Some(&[]),
                 };
-                *state = known.merge(&state, thresholds, floor);
+                *state = before.merge(&state, thresholds, floor);
                 // What waits is contained in what follows now.
                 let waited = exploring.waiting.remove(&at).unwrap_or_default();
                 self.kept -= waited.iter().map(|(state, _)| state.size()).sum::<usize>();

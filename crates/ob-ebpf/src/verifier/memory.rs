@@ -159,7 +159,7 @@ impl Verifier<'_> {
     }
 
     /// A check that has not failed has shown that the bytes are in the region.
-    fn learn_from_check(&self, state: &mut State, touch: Touch, touched: &Touched) {
+    fn learn_from_check(&mut self, state: &mut State, touch: Touch, touched: &Touched) {
         let region = touched.place.region;
         if touched.bounds != Bounds::Checked || region == Region::Stack {
             return;
@@ -191,6 +191,7 @@ impl Verifier<'_> {
                 state.len_min += 1;
             }
         }
+        self.spend(state.size());
         state.learn(touch.base, &Value::Pointer(Pointer { offset, ..pointer }));
     }
 

@@ -48,11 +48,14 @@ pub struct Options {
     pub is_strict: bool,
     /// Instructions that are interpreted before a program is too complex.
     pub steps_max: u64,
+    /// Slots of the stack that are compared and copied before it is, and a few for each step: this is its time. Where eight frames are
+    /// full, a step can go through thousands.
+    pub work_max: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { is_strict: false, steps_max: 1 << 20 }
+        Self { is_strict: false, steps_max: 1 << 20, work_max: 1 << 27 }
     }
 }
 
@@ -67,6 +70,8 @@ pub struct Accepted {
     pub accesses: usize,
     /// Instructions that were interpreted.
     pub steps: u64,
+    /// Slots of the stack that were compared and copied, and a few for each step.
+    pub work: u64,
 }
 
 /// Something that is checked when the program runs.
@@ -125,6 +130,7 @@ struct Verifier<'a> {
     flow: Flow,
     thresholds: Vec<u64>,
     steps: u64,
+    work: u64,
     /// What is kept of states, in slots.
     kept: usize,
     next_id: u32,
@@ -158,6 +164,7 @@ impl<'a> Verifier<'a> {
             flow: Flow::of(program),
             thresholds: flow::thresholds(program, lengths),
             steps: 0,
+            work: 0,
             kept: 0,
             next_id: 0,
             kinds: BTreeMap::new(),
@@ -188,7 +195,12 @@ impl<'a> Verifier<'a> {
         let verified =
             Verified::new(Arc::clone(self.program), *self.world, std::mem::take(&mut self.variants));
         let checks = std::mem::take(&mut self.checks).into_values().collect();
-        Ok(Accepted { verified, checks, accesses, steps: self.steps })
+        Ok(Accepted { verified, checks, accesses, steps: self.steps, work: self.work })
+    }
+
+    /// So many slots are compared or copied.
+    fn spend(&mut self, slots: usize) {
+        self.work = self.work.saturating_add(slots as u64);
     }
 
     /// The variant that is being verified.

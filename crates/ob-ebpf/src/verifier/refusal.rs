@@ -121,6 +121,11 @@ pub enum Why {
     /// The verifier's own limit.
     #[error("the program is too complex: after {0} steps it was not done")]
     TooComplex(u64),
+    /// The verifier's time, where frames are full.
+    #[error(
+        "the program is too complex: more than {0} slots of the stack would have to be compared and copied"
+    )]
+    TooMuchToCompare(u64),
     /// The verifier's memory.
     #[error("the program is too complex: more than {0} slots of the stack would have to be kept in mind")]
     TooManyWays(usize),

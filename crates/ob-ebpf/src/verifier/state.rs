@@ -454,37 +454,30 @@ impl State {
 
     /// Whether values that are the same there are the same here.
     fn has_relations_of(&self, other: &Self) -> bool {
-        let mut known: Vec<(u32, u32)> = Vec::new();
-        let mut agrees = |theirs: u32, own: u32| {
-            if theirs == 0 {
-                return true;
-            }
-            match known.iter().find(|(id, _)| *id == theirs) {
-                Some((_, expected)) => own == *expected && own != 0,
-                None => {
-                    known.push((theirs, own));
-                    true
-                }
-            }
-        };
+        // Ids there, each with that of the same place here.
         let registers = other.registers.iter().zip(&self.registers);
-        if !registers.map(|(theirs, own)| (theirs.id(), own.id())).all(|(theirs, own)| agrees(theirs, own)) {
-            return false;
-        }
+        let mut ids: Vec<(u32, u32)> = registers.map(|(theirs, own)| (theirs.id(), own.id())).collect();
         for (theirs, own) in other.frames.iter().zip(&*self.frames) {
             let (Some(theirs), Some(own)) = (theirs, own) else { continue };
-            for (at, value) in theirs.values() {
-                let id = match own.get(at) {
-                    Some(Slot::Value(own)) => own.id(),
-                    _ => 0,
-                };
-                if !agrees(value.id(), id) {
-                    return false;
-                }
-            }
+            ids.extend(theirs.values().map(|(at, value)| match own.get(at) {
+                Some(Slot::Value(own)) => (value.id(), own.id()),
+                _ => (value.id(), 0),
+            }));
+        }
+        ids.retain(|(theirs, _)| *theirs != 0);
+        ids.sort_unstable();
+        let are_related = |pair: &[(u32, u32)]| match pair {
+            [(left, own), (right, other)] if left == right => own == other && *own != 0,
+            _ => true,
+        };
+        if !ids.windows(2).all(are_related) {
+            return false;
         }
         // A sum of numbers that nobody has says nothing.
-        let own = |id: u32| known.iter().find(|(theirs, _)| *theirs == id).map(|(_, own)| *own);
+        let own = |id: u32| {
+            let at = ids.binary_search_by_key(&id, |(theirs, _)| *theirs).ok()?;
+            ids.get(at).map(|(_, own)| *own)
+        };
         other.sums.iter().all(|sum| match sum.of.map(own) {
             [Some(left), Some(right)] => {
                 self.sum_at_most([left, right]).is_some_and(|most| most <= sum.at_most)

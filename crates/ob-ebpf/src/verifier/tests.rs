@@ -429,3 +429,45 @@ fn what_is_kept_in_mind_is_bounded() {
     assert_eq!(checks(&many_kinds(500)), 0);
     assert!(matches!(why(&many_kinds(3500)), Why::TooManyWays(_)));
 }
+
+/// A function that knows all slots of eight full frames, and goes so many ways that differ in the last of them, for so many entries.
+fn deep_and_alike(frames: usize, ways: usize, entries: usize) -> String {
+    let fill = |with: &str| {
+        (1..64).map(|slot| format!("*(u64 *)(r10 - {}) = {with}\n", slot * 8)).collect::<String>()
+    };
+    let lend = "*(u64 *)(r10 - 512) = r1\n r1 = r10\n";
+    let lenders = (1..frames - 1)
+        .map(|at| format!("f{at}: {} {lend} call local f{}\n r0 = 0\n exit\n", fill("r2"), at + 1))
+        .collect::<String>();
+    let call = |entry| format!("*(u64 *)(r10 - 8) = {entry}\n r1 = r10\n r2 = r6\n call local known\n");
+    let calls = (0..entries).map(call).collect::<String>();
+    let loads = (1..64).map(|slot| format!("r0 = *(u64 *)(r8 - {})\n", slot * 8)).collect::<String>();
+    let known = vec![loads; frames].join("r8 = *(u64 *)(r8 - 512)\n");
+    let way = |way| format!("if r6 & {} goto +1\n *(u64 *)(r8 - 8) = {way}\n", 1 << way);
+    let ways = (0..ways).map(way).collect::<String>();
+    format!(
+        "r2 = *(u64 *)(r1 + 32)\n {} r1 = r10\n call local f1\n r0 = 0\n exit\n {lenders}
+         f{}: {} {lend} r6 = r2\n {calls} r0 = 0\n exit\n
+         known: r8 = r1\n r6 = r2\n {known} {ways} r0 = 0\n exit",
+        fill("r2"),
+        frames - 1,
+        fill("0"),
+    )
+}
+
+#[test]
+fn what_is_compared_and_copied_is_bounded() {
+    let verified = |text: &str, work_max| {
+        verify(&program(text), &WORLD, Options { work_max, ..Options::default() })
+            .map_err(|refused| refused.why)
+    };
+    let [shallow, deep] = [2, 7].map(|frames| {
+        let accepted = verified(&deep_and_alike(frames, 12, 4), u64::MAX).unwrap();
+        (accepted.work, accepted.steps)
+    });
+    // Much the same steps are more work where there is more to compare.
+    assert!(deep.0 > 2 * shallow.0 && deep.0 > 100 * deep.1, "{shallow:?} and {deep:?}");
+    let (text, (needed, _)) = (deep_and_alike(7, 12, 4), deep);
+    assert!(verified(&text, needed).is_ok());
+    assert_eq!(verified(&text, needed / 2).err(), Some(Why::TooMuchToCompare(needed / 2)));
+}

@@ -1,10 +1,11 @@
 //! A program, run on files.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ob_ebpf::call::{Call, CallError, Fault, NoLog, NoTable, Outcome, Refusal};
+use ob_ebpf::call::{Call, CallError, Fault, LogSink, NoTable, Outcome, Refusal};
 use ob_ebpf::compiler::{self, CompileError};
 use ob_ebpf::interpreter::{Interpreter, Observer, Value};
 use ob_ebpf::isa::Register;
@@ -76,6 +77,17 @@ struct Memory {
     scratch: Vec<u64>,
     scratch_len: usize,
     context: Vec<u64>,
+    log: Log,
+}
+
+/// What the program logs, all of it.
+#[derive(Default)]
+struct Log(RefCell<Vec<(u64, u64)>>);
+
+impl LogSink for Log {
+    fn log(&self, first: u64, second: u64) {
+        self.0.borrow_mut().push((first, second));
+    }
 }
 
 impl Memory {
@@ -100,7 +112,7 @@ impl Memory {
                 *word = number;
             }
         }
-        Ok(Self { data, scratch, scratch_len, context })
+        Ok(Self { data, scratch, scratch_len, context, log: Log::default() })
     }
 
     fn call(&mut self, fuel: u32, run: impl FnOnce(&mut Call<'_>) -> Outcome) -> (Outcome, u32) {
@@ -111,7 +123,7 @@ impl Memory {
             context: &mut self.context,
             fuel,
             table: &NoTable,
-            log: &NoLog,
+            log: &self.log,
         };
         let outcome = run(&mut call);
         (outcome, call.fuel)
@@ -199,8 +211,11 @@ impl Told<'_> {
             Ok(result) => format!("result {result} ({result:#x}), fuel {}", self.fuel),
             Err(_) => format!("no result, fuel {}", self.fuel),
         };
-        for (name, value) in self.results() {
+        for (first, second) in &*self.memory.log.0.borrow() {
             // Writing to a String cannot fail.
+            let _ = write!(text, "\n  ob_log       {first} ({first:#x}), {second} ({second:#x})");
+        }
+        for (name, value) in self.results() {
             let _ = write!(text, "\n  {name:<12} {value} ({value:#x})");
         }
         let scratch = self.memory.scratch();
@@ -226,6 +241,7 @@ impl Told<'_> {
         json!({
             "result": outcome.as_ref().ok(), "error": outcome.as_ref().err().map(ToString::to_string),
             "fuel": self.fuel, "context": results.collect::<serde_json::Map<_, _>>(), "scratch": scratch,
+            "log": *self.memory.log.0.borrow(),
         })
         .to_string()
     }
