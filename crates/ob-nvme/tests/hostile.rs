@@ -478,20 +478,43 @@ fn what_is_aborted_is_answered_once_and_before_the_abort() {
 }
 
 #[test]
-fn more_commands_than_the_queue_has_entries_wait() {
+fn more_commands_than_a_host_may_have_under_way_wait() {
     let mut rig = Rig::new();
     let (_, io) = rig.queues(Digests::NONE, false);
     rig.disk.is_held = true;
-    for index in 0..100 {
-        rig.write_fused(io, index, &[index as u8 + 1; BLOCK], IoOpcode::Write, Fuse::None);
+    for index in 0..200 {
+        rig.submit_read(io, index, 1);
     }
     let counts = rig.target.counts();
-    assert_eq!((counts.in_flight, counts.held_up, rig.disk.queue.len()), (32, 1, 32));
+    assert_eq!((counts.in_flight, counts.held_up, rig.disk.queue.len()), (128, 1, 128), "MAXCMD");
     assert!(counts.hold_ups_for_queue > 0, "{counts:?}");
     assert_eq!((counts.hold_ups_for_buffer, counts.hold_ups_for_unsent, counts.buffers_exhausted), (0, 0, 0));
     rig.release_disk();
-    assert_eq!(rig.messages(io).len(), 100);
-    assert_eq!(rig.disk.bytes[99 * BLOCK], 100);
+    assert_eq!(rig.messages(io).len(), 2 * 200, "data and a response each");
+}
+
+/// An entry is free again when its command is taken: a host with a small queue may have many writes under way, and the data
+/// of the first of them behind the last.
+#[test]
+fn a_small_queue_does_not_stop_the_data_of_what_was_taken_from_it() {
+    let mut rig = Rig::new();
+    let (_, controller) = rig.admin(Digests::NONE);
+    let io = rig.open(Digests::NONE);
+    let wish = Wish { controller, entries: 4, ..Wish::default() };
+    assert_eq!(rig.connect_as(io, 1, &wish).status(), Status::SUCCESS);
+    let pointer = DataPointer::Transport { len: BLOCK as u32 };
+    let wanted: Vec<_> = (0..8)
+        .map(|block| {
+            let entry = rig.entry(io, IoOpcode::Write, block, 1, pointer);
+            rig.submit(io, &entry, &[]);
+            rig.solicitation(io)
+        })
+        .collect();
+    for (index, wanted) in wanted.iter().enumerate() {
+        rig.send_wanted(io, wanted, &[index as u8 + 1; BLOCK], BLOCK);
+        assert_eq!(rig.response(io).status(), Status::SUCCESS);
+    }
+    assert_eq!(rig.disk.bytes[7 * BLOCK], 8);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Becomes readable when somebody asks this process to stop: SIGTERM, SIGINT (Ctrl-C) or SIGHUP.
+/// Becomes readable when somebody asks this process to stop: SIGTERM, SIGINT (Ctrl-C) or SIGHUP. The last two are left alone where
+/// whoever started the process has it ignore them: `nohup` does, and a shell for what a script puts in the background.
 ///
 /// A reactor watches its descriptor; who has nothing else to do calls [`StopSignal::wait`].
 #[derive(Debug)]
@@ -20,7 +21,9 @@ impl StopSignal {
     pub fn install() -> io::Result<Self> {
         let (requests, sender) = UnixStream::pair()?;
         requests.set_nonblocking(true)?;
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let ignored = ignored(&std::fs::read_to_string("/proc/self/status")?);
+        let is_caught = |signal: &i32| *signal == SIGTERM || ignored & 1 << (signal - 1) == 0;
+        for signal in [SIGTERM, SIGINT, SIGHUP].into_iter().filter(is_caught) {
             signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
         }
         Ok(Self { requests })
@@ -50,8 +53,26 @@ impl StopSignal {
     }
 }
 
+/// The signals that a process ignores, the first in the lowest bit, as the kernel tells its state.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
 impl AsFd for StopSignal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.requests.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_as_the_kernel_writes_it() {
+        let status = "Name:\tcard\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\nSigCgt:\t0\n";
+        assert_eq!(ignored(status), 1 << (SIGHUP - 1) | 1 << 12);
+        assert_eq!(ignored("Name:\tcard\n"), 0);
     }
 }

@@ -71,7 +71,7 @@ fn a_host_alone_says_what_it_misses_and_takes_a_card_when_one_comes() {
     let (_card, _) = start_card(&place);
     let line = host.wait_for("The host is ready");
     assert_eq!(pid_after(&line, "pid "), host.pid());
-    host.signal(Signal::INT);
+    host.signal(Signal::TERM);
     assert_eq!(host.wait().code(), Some(0));
     assert_eq!(place.incarnation("host"), 1);
 }
@@ -99,7 +99,7 @@ fn a_host_alone_stops_when_asked() {
     let place = Place::new();
     let mut host = place.start(&["host"]);
     host.wait_for("cannot attach: no card answers at");
-    host.signal(Signal::INT);
+    host.signal(Signal::TERM);
     assert_eq!(host.wait().code(), Some(0));
 }
 

@@ -39,9 +39,34 @@ fn stops_cleanly_on(signal: Signal) {
     }
 }
 
+/// Whether a process ignores a signal, as the kernel tells it.
+fn ignores(pid: &str, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal.as_raw() - 1) != 0
+}
+
 #[test]
 fn up_stops_cleanly_on_sigint() {
-    stops_cleanly_on(Signal::INT);
+    // Not if these tests were put in the background by a script, with what they start.
+    if !ignores("self", Signal::INT) {
+        stops_cleanly_on(Signal::INT);
+    }
+}
+
+/// As `nohup` has it: the end of a terminal is no reason to stop then.
+#[test]
+fn a_signal_that_is_to_be_ignored_stops_nobody() {
+    let place = Place::new();
+    let mut card = place.start_behind("trap '' HUP", &["card"]);
+    card.wait_for("The card is ready");
+    assert!(ignores(&card.pid().to_string(), Signal::HUP));
+    card.signal(Signal::TERM);
+    assert_eq!(card.wait().code(), Some(0), "{:#?}", card.seen());
+    let mut card = place.start(&["card"]);
+    card.wait_for("The card is ready");
+    card.signal(Signal::HUP);
+    assert_eq!(card.wait().code(), Some(0), "{:#?}", card.seen());
 }
 
 #[test]

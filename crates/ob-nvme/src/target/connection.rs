@@ -25,7 +25,7 @@ pub struct ConnectionKey {
 pub(super) enum Stall {
     /// A buffer for a capsule's data is wanted.
     CapsuleBuffer,
-    /// The host has as many commands under way as its queue has entries.
+    /// The host has as many commands under way as it may.
     QueueFull,
     /// The host does not take its answers.
     Unsent,

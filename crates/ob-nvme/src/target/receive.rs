@@ -200,7 +200,12 @@ impl Target {
     /// Why no further command can be taken from a connection now.
     fn find_stall(&self, key: ConnectionKey) -> Option<Stall> {
         let connection = self.connection(key)?;
-        let queue_len = connection.queue.as_ref().map_or(1, |queue| usize::from(queue.size));
+        // An entry of a queue is free as soon as it is taken, so a host may have more commands under way than its queue has
+        // entries: as many as MAXCMD says.
+        let queue_len = connection.queue.as_ref().map_or(1, |queue| match queue.identity.queue {
+            QueueId::ADMIN => usize::from(queue.size),
+            _ => usize::from(self.control.config().queue_depth_max),
+        });
         if connection.is_connecting {
             Some(Stall::Connecting)
         } else if connection.ids.len() >= queue_len {

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ob_nvme::auth::{Policy, Secret};
 use ob_nvme::initiator::{Initiator, Options, Secrets, random_host_id};
@@ -173,14 +174,17 @@ impl Target {
         let mut options = Options { queues, ..self.options.clone() };
         options.reconnect.give_up_after = match losses {
             Losses::Mended => options.connect_timeout,
-            Losses::Final => std::time::Duration::ZERO,
+            Losses::Final => Duration::ZERO,
         };
         let connected = Initiator::connect(options).await;
         connected.map_err(|error| InitiatorError::connecting(self.address, &self.subsystem, error))
     }
 }
 
-/// An address as people write it: `HOST:PORT`, or the host alone.
+/// How long an address of a name that has several may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
+/// An address as people write it: `HOST:PORT`, or the host alone. Of a name with several, the first that answers.
 pub(super) fn resolve(text: Option<&str>, default: SocketAddr) -> Result<SocketAddr, InitiatorError> {
     let Some(text) = text else { return Ok(default) };
     let unresolved = |source| InitiatorError::Address { text: text.to_owned(), source };
@@ -191,12 +195,23 @@ pub(super) fn resolve(text: Option<&str>, default: SocketAddr) -> Result<SocketA
         Some(_) => text.to_socket_addrs(),
         None => (text, default.port()).to_socket_addrs(),
     };
-    let first = found.map_err(unresolved)?.next();
-    first.ok_or_else(|| unresolved(io::Error::other("the name has no address")))
+    let found: Vec<SocketAddr> = found.map_err(unresolved)?.collect();
+    first_that_answers(&found).ok_or_else(|| unresolved(io::Error::other("the name has no address")))
+}
+
+/// The first if none does: whoever connects to it says why not.
+fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, ANSWERS_WITHIN).is_ok();
+    let first = addresses.first();
+    let is_only = addresses.iter().all(|address| Some(address) == first);
+    let chosen = if is_only { first } else { addresses.iter().find(answers).or(first) };
+    chosen.copied()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -222,6 +237,20 @@ mod tests {
         for wrong in ["", "192.0.2.7:", "192.0.2.7:port", ":4420:"] {
             assert_eq!(resolved(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn of_several_addresses_the_first_is_taken_that_answers() {
+        let listens = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let answering = listens.local_addr().unwrap();
+        let refusing = {
+            let closed = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            closed.local_addr().unwrap()
+        };
+        assert_eq!(first_that_answers(&[refusing, answering]), Some(answering));
+        assert_eq!(first_that_answers(&[answering, refusing]), Some(answering));
+        assert_eq!(first_that_answers(&[refusing]), Some(refusing));
+        assert_eq!(first_that_answers(&[]), None);
     }
 
     #[test]

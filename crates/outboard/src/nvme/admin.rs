@@ -74,6 +74,9 @@ pub struct NamespaceFacts {
     pub size: u64,
     /// Bytes of a block.
     pub block_len: u32,
+    /// Why it is not served, if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<String>,
 }
 
 /// What a card answers: the namespaces as they are then, or why nothing was done.
@@ -194,6 +197,7 @@ mod tests {
             device: "memory".to_owned(),
             size: 4096,
             block_len: 512,
+            not_served: None,
         }
     }
 

@@ -19,6 +19,9 @@ const VERSION: u32 = 3;
 const VERSION_WITHOUT_BLOCKS: u32 = 2;
 const VERSION_FIRST: u32 = 1;
 
+/// How many devices are known that the configuration named once and does not now.
+const ELSEWHERE_MAX: usize = 16;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Contents {
     version: u32,
@@ -33,6 +36,26 @@ struct SubsystemRow {
     /// Drawn once: its serial number.
     serial: String,
     namespaces: Vec<Row>,
+    /// What the namespace that the configuration names was on other devices: the same again when it lies there again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    elsewhere: Vec<Row>,
+}
+
+impl SubsystemRow {
+    /// Puts a row in the place of the one with its NSID. What the configuration named, on another device, is kept: it may be named
+    /// again, and a slip of the pen is no reason to forget who was let in there.
+    fn put(&mut self, row: Row) {
+        let before = self.namespaces.iter().position(|known| known.nsid == row.nsid);
+        let before = before.map(|at| self.namespaces.remove(at));
+        let is_elsewhere = |known: &Row| {
+            known.device.is_none() && !known.removed && row.device.is_none() && known.lies_on != row.lies_on
+        };
+        self.elsewhere.extend(before.filter(is_elsewhere));
+        if self.elsewhere.len() > ELSEWHERE_MAX {
+            self.elsewhere.remove(0);
+        }
+        self.namespaces.push(row);
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -134,7 +157,8 @@ impl Catalogue {
                     source,
                     hint: "the kernel has to give random numbers",
                 })?;
-                rows.push(SubsystemRow { nqn: None, serial: hex(&serial), namespaces: Vec::new() });
+                let (serial, namespaces, elsewhere) = (hex(&serial), Vec::new(), Vec::new());
+                rows.push(SubsystemRow { nqn: None, serial, namespaces, elsewhere });
                 rows.len() - 1
             }
         };
@@ -155,14 +179,21 @@ impl Catalogue {
     }
 
     /// What is known of the namespace that the configuration names, which lies on this. On something else it is another
-    /// one: hosts must not take it for the disk that they knew.
+    /// one: hosts must not take it for the disk that they knew. Where it lay before, it is the one that it was.
     pub(super) fn configured(&mut self, place: NamespacePlace, on: &str) -> Result<Configured, NvmeError> {
-        let rows = self.contents.subsystems.get_mut(place.subsystem).map(|row| &mut row.namespaces);
-        match rows.and_then(|rows| rows.iter_mut().find(|row| row.nsid == place.nsid)) {
+        let Some(subsystem) = self.contents.subsystems.get_mut(place.subsystem) else {
+            return Ok(Configured::New);
+        };
+        match subsystem.namespaces.iter_mut().find(|row| row.nsid == place.nsid) {
             None => Ok(Configured::New),
             Some(row) if row.device.is_none() && !row.removed => {
                 if row.lies_on.as_deref().is_some_and(|known| known != on) {
-                    return Ok(Configured::New);
+                    let known = subsystem.elsewhere.iter().position(|row| row.lies_on.as_deref() == Some(on));
+                    let Some(known) = known else { return Ok(Configured::New) };
+                    let row = subsystem.elsewhere.remove(known);
+                    subsystem.put(row.clone());
+                    self.is_behind = true;
+                    return self.entry(&row).map(Configured::Known);
                 }
                 self.is_behind |= row.lies_on.is_none();
                 row.lies_on = Some(on.to_owned());
@@ -195,10 +226,7 @@ impl Catalogue {
         let row = Row { nsid, uuid, device, lies_on, size, block_len, removed: false, reservations };
         let replaced = self.rows(place.subsystem).iter().find(|row| row.nsid == nsid).cloned();
         self.replaced = replaced.map(|row| (place, row));
-        self.change(place.subsystem, |rows| {
-            rows.retain(|row| row.nsid != nsid);
-            rows.push(row.clone());
-        })?;
+        self.change(place.subsystem, |subsystem| subsystem.put(row.clone()))?;
         self.entry(&row)
     }
 
@@ -213,7 +241,7 @@ impl Catalogue {
 
     /// Writes down that a namespace is not served any more, behind those of which that was written before.
     pub(super) fn remove(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
-        self.change(place.subsystem, |rows| {
+        self.change(place.subsystem, |SubsystemRow { namespaces: rows, .. }| {
             if let Some(at) = rows.iter().position(|row| row.nsid == place.nsid) {
                 let row = rows.remove(at);
                 rows.push(Row { removed: true, reservations: None, ..row });
@@ -224,16 +252,19 @@ impl Catalogue {
     /// Forgets a namespace that was written down and never served. What was known of its place before holds again.
     pub(super) fn forget(&mut self, place: NamespacePlace) -> Result<(), NvmeError> {
         let replaced = self.replaced.take().filter(|(known, _)| *known == place);
-        self.change(place.subsystem, |rows| {
+        self.change(place.subsystem, |SubsystemRow { namespaces: rows, elsewhere, .. }| {
             rows.retain(|row| row.nsid != place.nsid);
-            rows.extend(replaced.map(|(_, row)| row));
+            if let Some((_, row)) = replaced {
+                elsewhere.retain(|known| known.uuid != row.uuid);
+                rows.push(row);
+            }
         })
     }
 
     /// Writes down by what blocks hosts count in a namespace.
     pub(super) fn note_block_len(&mut self, place: NamespacePlace, block_len: u32) -> Result<(), NvmeError> {
-        self.change(place.subsystem, |rows| {
-            if let Some(row) = rows.iter_mut().find(|row| row.nsid == place.nsid) {
+        self.change(place.subsystem, |subsystem| {
+            if let Some(row) = subsystem.namespaces.iter_mut().find(|row| row.nsid == place.nsid) {
                 row.block_len = Some(block_len);
             }
         })
@@ -263,11 +294,11 @@ impl Catalogue {
         self.save().inspect_err(|_| self.contents = before)
     }
 
-    /// Changes a subsystem's rows, on the disk or not at all.
-    fn change(&mut self, subsystem: usize, change: impl FnOnce(&mut Vec<Row>)) -> Result<(), NvmeError> {
+    /// Changes what is known of a subsystem, on the disk or not at all.
+    fn change(&mut self, subsystem: usize, change: impl FnOnce(&mut SubsystemRow)) -> Result<(), NvmeError> {
         let before = self.contents.clone();
         if let Some(row) = self.contents.subsystems.get_mut(subsystem) {
-            change(&mut row.namespaces);
+            change(row);
         }
         self.save().inspect_err(|_| self.contents = before)
     }
@@ -394,12 +425,17 @@ mod tests {
             removed: true,
             reservations: text(),
         };
-        let subsystem = SubsystemRow { nqn: text(), serial: "text".to_owned(), namespaces: vec![row] };
+        let (namespaces, elsewhere) = (vec![row], Vec::new());
+        let subsystem = SubsystemRow { nqn: text(), serial: "text".to_owned(), namespaces, elsewhere };
         let contents = Contents { version: VERSION, subsystems: vec![subsystem] };
         // In the order in which they are written.
         let json = serde_json::to_string_pretty(&contents).unwrap();
         let fields: Vec<&str> = json.lines().filter_map(|line| line.split('"').nth(1)).collect();
-        assert_eq!(documented().concat(), fields);
+        let mut documented = documented().concat();
+        // Its rows are namespaces too, and it is written where there are any.
+        let elsewhere = documented.iter().position(|field| *field == "elsewhere").unwrap();
+        documented.remove(elsewhere);
+        assert_eq!(documented, fields);
         assert!(DOCUMENT.contains(&format!("version {VERSION}: the file")));
     }
 
@@ -531,6 +567,48 @@ mod tests {
                 .unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
+    }
+
+    #[test]
+    fn a_namespace_is_the_same_again_where_it_lay_before() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let mut catalogue = load(&path);
+        let on = |device: &str| Some(device.to_owned());
+        let right = catalogue.add(ONE, None, on("a.img"), None).unwrap();
+        catalogue.note_block_len(ONE, 512).unwrap();
+        let state = ReservationState::default().encode();
+        catalogue.save_reservations([(ONE, right.uuid, Some(state.clone()))].into_iter()).unwrap();
+        // A card that is started once with another device.
+        let mut mistyped = load(&path);
+        assert!(matches!(mistyped.configured(ONE, "b.img").unwrap(), Configured::New));
+        let wrong = mistyped.add(ONE, None, on("b.img"), None).unwrap();
+        assert!(wrong.uuid != right.uuid && wrong.reservations.is_none());
+        for (device, uuid, block_len, kept) in
+            [("a.img", right.uuid, Some(512), Some(state)), ("b.img", wrong.uuid, None, None)]
+        {
+            let mut next = load(&path);
+            let Configured::Known(entry) = next.configured(ONE, device).unwrap() else {
+                panic!("it was served")
+            };
+            assert_eq!((entry.uuid, entry.block_len), (uuid, block_len), "on {device}");
+            assert_eq!(entry.reservations.map(|state| state.encode()), kept);
+            next.catch_up().unwrap();
+        }
+        // One that could not be served was never there.
+        let mut failing = load(&path);
+        failing.add(ONE, None, on("c.img"), None).unwrap();
+        failing.forget(ONE).unwrap();
+        let mut next = load(&path);
+        assert!(matches!(next.configured(ONE, "c.img").unwrap(), Configured::New));
+        assert!(matches!(next.configured(ONE, "b.img").unwrap(), Configured::Known(_)));
+        // However often it is changed, there is an end to what is kept.
+        for number in 0..100 {
+            next.add(ONE, None, on(&format!("{number}.img")), None).unwrap();
+        }
+        assert_eq!(next.contents.subsystems[0].elsewhere.len(), ELSEWHERE_MAX);
+        assert!(matches!(next.configured(ONE, "98.img").unwrap(), Configured::Known(_)));
+        assert!(matches!(next.configured(ONE, "a.img").unwrap(), Configured::New));
     }
 
     #[test]

@@ -171,7 +171,10 @@ fn show(namespaces: &[NamespaceFacts]) -> String {
             bytes(one.size),
             one.block_len.to_string(),
             one.uuid.clone(),
-            one.device.clone(),
+            match &one.not_served {
+                None => one.device.clone(),
+                Some(why) => format!("{} (not served: {why})", one.device),
+            },
         ];
         row.extend((!is_one).then(|| one.subsystem.clone()));
         row
@@ -179,4 +182,28 @@ fn show(namespaces: &[NamespaceFacts]) -> String {
     let mut names = vec!["nsid", "size", "block", "uuid", "device"];
     names.extend((!is_one).then_some("subsystem"));
     table(&names, &namespaces.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_not_served_is_shown_with_the_reason() {
+        let served = NamespaceFacts {
+            subsystem: "nqn.2026-01.example:a".to_owned(),
+            nsid: 1,
+            uuid: "0".repeat(32),
+            device: "memory".to_owned(),
+            size: 4096,
+            block_len: 512,
+            not_served: None,
+        };
+        let why = Some("its device has blocks of 4096".to_owned());
+        let left_out =
+            NamespaceFacts { nsid: 2, device: "/dev/sdb".to_owned(), not_served: why, ..served.clone() };
+        let shown = show(&[served, left_out]);
+        assert_eq!(shown.matches("not served").count(), 1, "{shown}");
+        assert!(shown.contains("/dev/sdb (not served: its device has blocks of 4096)"), "{shown}");
+    }
 }

@@ -122,6 +122,8 @@ struct Slot {
     leaving: bool,
     /// Its file gets another length.
     resizing: Option<Resizing>,
+    /// A flush has failed, and every later one will.
+    has_failed: bool,
 }
 
 /// What tells a reactor that there is something to take.
@@ -241,7 +243,8 @@ impl Devices {
     fn insert(&mut self, device: Backing) -> BackendId {
         let backend = self.opened;
         self.opened += 1;
-        let slot = Slot { device, in_flight: 0, durable_in_flight: 0, leaving: false, resizing: None };
+        let (in_flight, durable_in_flight, leaving, resizing) = (0, 0, false, None);
+        let slot = Slot { device, in_flight, durable_in_flight, leaving, resizing, has_failed: false };
         self.slots.insert(backend, slot);
         BackendId(backend)
     }
@@ -252,6 +255,11 @@ impl Devices {
             Some(Backing::Volume(volume)) => Some(volume),
             _ => None,
         }
+    }
+
+    /// Whether a device keeps nothing any more that is written to it.
+    pub(super) fn has_failed(&self, backend: BackendId) -> bool {
+        self.slots.get(&backend.0).is_some_and(|slot| slot.has_failed)
     }
 
     /// Lets a device go as soon as nothing is on its way there.
@@ -408,6 +416,7 @@ impl Store for Devices {
             let completion = slot.device.device_mut().poll()?;
             slot.in_flight -= 1;
             slot.durable_in_flight -= usize::from(makes_durable(&completion.op));
+            slot.has_failed |= matches!((&completion.op, &completion.result), (DeviceOp::Flush, Err(_)));
             slot.settle();
             Some((*index, completion, slot.leaving && slot.in_flight == 0))
         })?;

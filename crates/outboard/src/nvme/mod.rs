@@ -181,23 +181,26 @@ impl NvmeService {
         Ok((Self { first, others, subsystems, discovery }, directory))
     }
 
-    /// What all threads count together; that of the others is a moment old.
-    fn counts(&self) -> TargetCounts {
-        let mut counts = self.first.counts();
-        for other in &self.others {
-            counts += other.counts();
-        }
-        counts
-    }
-
-    /// What there is to know, for the status.
+    /// What there is to know, for the status; what the other threads tell is a moment old.
     pub(crate) fn facts(&self) -> NvmeFacts {
-        let counts = self.counts();
+        let mut all = vec![self.first.facts()];
+        all.extend(self.others.iter().map(ShardThread::facts));
+        let mut counts = TargetCounts::default();
+        let (mut threads, mut failing, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        for one in all {
+            counts += one.counts;
+            threads.push((one.counts.connections, one.connections_max));
+            failing.extend(one.failing);
+            left_out.extend(one.left_out);
+        }
         NvmeFacts {
             address: self.subsystems.first().map_or(self.discovery, AnnouncedSubsystem::address),
             discovery: self.discovery,
             namespaces: counts.namespaces as usize,
             connections_max: shard::CONNECTIONS_MAX as u64,
+            threads,
+            failing,
+            left_out,
             counts,
         }
     }

@@ -28,13 +28,23 @@ pub(super) struct Served {
     pub(super) device: NamespaceDevice,
 }
 
+/// A namespace that is not.
+pub(super) struct LeftOut {
+    pub(super) nsid: u32,
+    pub(super) uuid: [u8; 16],
+    pub(super) device: NamespaceDevice,
+    pub(super) block_len: u32,
+    /// Bytes of the device's blocks.
+    pub(super) device_block: u32,
+}
+
 /// A subsystem that is served.
 pub(super) struct ServedSubsystem {
     pub(super) key: SubsystemKey,
     pub(super) config: SubsystemConfig,
     pub(super) namespaces: Vec<Served>,
     /// Namespaces that cannot be served in this life of the card, and keep their ids.
-    pub(super) left_out: Vec<u32>,
+    pub(super) left_out: Vec<LeftOut>,
     pub(super) serial: String,
     port: PortKey,
     /// Its number in the catalogue.
@@ -266,15 +276,18 @@ impl Serving<'_> {
         subsystem: &mut ServedSubsystem,
         entry: &Entry,
     ) -> Result<(), NvmeError> {
-        match self.serve_known(subsystem, entry) {
-            Err(NvmeError::Device(error @ NamespaceDeviceError::Blocks { .. })) => {
-                let nqn = subsystem.config.nqn.as_str();
-                tracing::error!("namespace {} of {nqn} is not served: {error}", entry.nsid);
-                subsystem.left_out.push(entry.nsid);
-                Ok(())
-            }
-            served => served,
-        }
+        let served = self.serve_known(subsystem, entry);
+        let Err(error @ NvmeError::Device(NamespaceDeviceError::Blocks { device_block, block, .. })) =
+            &served
+        else {
+            return served;
+        };
+        let (nsid, uuid, nqn) = (entry.nsid, entry.uuid, subsystem.config.nqn.as_str());
+        tracing::error!("namespace {nsid} of {nqn} is not served: {error}");
+        let device = device_at(subsystem, entry.device.as_deref())?;
+        let (block_len, device_block) = (*block, *device_block);
+        subsystem.left_out.push(LeftOut { nsid, uuid, device, block_len, device_block });
+        Ok(())
     }
 
     fn serve_known(&mut self, subsystem: &mut ServedSubsystem, entry: &Entry) -> Result<(), NvmeError> {
@@ -318,6 +331,14 @@ impl Serving<'_> {
             device_block: info.block_len,
             block,
         })?;
+        if info.block_len < block_len {
+            let nqn = subsystem.config.nqn.as_str();
+            tracing::warn!(
+                "namespace {nsid} of {nqn} has blocks of {block_len} bytes, and {device} writes {} at once: \
+                 a loss of power may leave a block half written",
+                info.block_len
+            );
+        }
         if entry.block_len.is_none() && !self.is_passing(&device) {
             let place = subsystem.place(*nsid);
             self.recorder.call(move |catalogue| catalogue.note_block_len(place, block_len))?;

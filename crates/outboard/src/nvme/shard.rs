@@ -18,7 +18,7 @@ use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
 use super::devices::Devices;
 use super::recorder::{Recorder, Save};
-use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, listen, listen_for_discovery};
+use super::serving::{AnnouncedSubsystem, Served, ServedSubsystem, Serving, listen, listen_for_discovery};
 use super::volumes::Work;
 use super::{CONFIGURED, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
@@ -39,6 +39,18 @@ pub(super) struct Planned {
     pub(super) serial: String,
     pub(super) configured: Configured,
     pub(super) added: Vec<Entry>,
+}
+
+/// What a thread tells of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShardFacts {
+    pub(super) counts: TargetCounts,
+    /// Connections that it can have.
+    pub(super) connections_max: u64,
+    /// Namespaces whose device keeps nothing that is written to it any more.
+    pub(super) failing: Vec<String>,
+    /// Namespaces that it knows and does not serve.
+    pub(super) left_out: Vec<String>,
 }
 
 /// What a thread works with.
@@ -66,6 +78,7 @@ pub(super) struct Shard {
     pub(super) handle: Handle,
     /// Whether the card has no other subsystem.
     is_only: bool,
+    connections_max: u64,
 }
 
 impl Shard {
@@ -82,6 +95,7 @@ impl Shard {
             known.push((configured, added));
         }
         let limits = limits(threads);
+        let connections_max = limits.connections_max as u64;
         let net = TcpNet::new(handle, limits.connections_max as u32 + CONNECTIONS_AT_THE_DOOR);
         let target = Target::new(limits, control);
         for arena in target.arenas() {
@@ -114,7 +128,18 @@ impl Shard {
         let is_only = config.nvme.all_subsystems().len() == 1;
         let (config, handle) = (config.clone(), handle.clone());
         let waiting = None;
-        Ok(Self { driver, recorder, inbox, waiting, files, subsystems, config, handle, is_only })
+        Ok(Self {
+            driver,
+            recorder,
+            inbox,
+            waiting,
+            files,
+            subsystems,
+            config,
+            handle,
+            is_only,
+            connections_max,
+        })
     }
 
     /// Serves discovery at an address of its own.
@@ -136,9 +161,26 @@ impl Shard {
         Ok(())
     }
 
-    /// What it counts. Looks at every connection.
-    pub(super) fn counts(&self) -> TargetCounts {
-        self.driver.target().counts()
+    /// What it tells of itself. Looks at every connection.
+    pub(super) fn facts(&self) -> ShardFacts {
+        let name = |nsid: u32, subsystem: &ServedSubsystem, device: &NamespaceDevice| {
+            format!("{nsid} of {} on {device}", subsystem.config.nqn.as_str())
+        };
+        let failing = self.subsystems.iter().flat_map(|subsystem| {
+            let broken = |served: &&Served| self.driver.store().has_failed(served.backend);
+            let failing = subsystem.namespaces.iter().filter(broken);
+            failing.map(move |served| name(served.nsid, subsystem, &served.device))
+        });
+        let left_out = self.subsystems.iter().flat_map(|subsystem| {
+            let left_out = subsystem.left_out.iter();
+            left_out.map(move |one| name(one.nsid, subsystem, &one.device))
+        });
+        ShardFacts {
+            counts: self.driver.target().counts(),
+            connections_max: self.connections_max,
+            failing: failing.collect(),
+            left_out: left_out.collect(),
+        }
     }
 
     /// Takes an event of the reactor, if it is for this service.
@@ -222,9 +264,19 @@ impl Shard {
                 device: served.device.to_string(),
                 size: namespace.blocks * u64::from(namespace.block_len),
                 block_len: namespace.block_len,
+                not_served: None,
             })
         });
-        facts.collect()
+        let left_out = subsystem.left_out.iter().map(|one| NamespaceFacts {
+            subsystem: subsystem.config.nqn.as_str().to_owned(),
+            nsid: one.nsid,
+            uuid: catalogue::uuid_text(&one.uuid),
+            device: one.device.to_string(),
+            size: 0,
+            block_len: one.block_len,
+            not_served: Some(format!("its device has blocks of {}", one.device_block)),
+        });
+        facts.chain(left_out).collect()
     }
 
     fn add_namespace(
@@ -237,7 +289,8 @@ impl Shard {
         let index = subsystem;
         let Some(subsystem) = self.subsystems.get_mut(index) else { return Ok(None) };
         let is_served = |nsid: &u32| subsystem.namespaces.iter().any(|served| served.nsid == *nsid);
-        let is_free = |nsid: &u32| !is_served(nsid) && !subsystem.left_out.contains(nsid);
+        let is_left_out = |nsid: &u32| subsystem.left_out.iter().any(|one| one.nsid == *nsid);
+        let is_free = |nsid: &u32| !is_served(nsid) && !is_left_out(nsid);
         let max = self.driver.target().control().config().namespaces_max;
         let nsid = match nsid {
             Some(nsid) if nsid == 0 || nsid > max || !is_free(&nsid) => {
@@ -286,7 +339,7 @@ impl Shard {
     fn remove_namespace(&mut self, subsystem: usize, nsid: u32) -> Result<(), NvmeError> {
         let Some(subsystem) = self.subsystems.get_mut(subsystem) else { return Ok(()) };
         let place = subsystem.place(nsid);
-        if let Some(at) = subsystem.left_out.iter().position(|left_out| *left_out == nsid) {
+        if let Some(at) = subsystem.left_out.iter().position(|left_out| left_out.nsid == nsid) {
             self.recorder.call(move |catalogue| catalogue.remove(place))?;
             subsystem.left_out.swap_remove(at);
             return Ok(());

@@ -19,13 +19,12 @@ use ob_io::{
     Config as ReactorConfig, Decision, Event, Handle, IdlePolicy, MonotonicClock, Reactor, Wait, Waker,
     available_cores,
 };
-use ob_nvme::target::TargetCounts;
 
 use super::NvmeError;
 use super::admin::{self, AdminOutbox};
 use super::recorder::{Recorder, RecorderJobs};
 use super::serving::AnnouncedSubsystem;
-use super::shard::{Planned, Shard, Tools};
+use super::shard::{Planned, Shard, ShardFacts, Tools};
 use crate::config::CardConfig;
 use crate::files::flush_device;
 
@@ -47,8 +46,8 @@ struct Started {
 #[derive(Default)]
 struct Signs {
     stop: AtomicBool,
-    /// What it counted a moment ago.
-    counts: Mutex<TargetCounts>,
+    /// What it told a moment ago.
+    facts: Mutex<ShardFacts>,
 }
 
 /// One thread.
@@ -96,8 +95,8 @@ impl ShardThread {
         self.tell.send(all).map_err(|_| NvmeError::Thread)
     }
 
-    pub(super) fn counts(&self) -> TargetCounts {
-        *self.signs.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn facts(&self) -> ShardFacts {
+        self.signs.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it has ended though nobody told it to.
@@ -165,7 +164,7 @@ fn live(
     while !signs.stop.load(Ordering::Acquire) {
         let now = MonotonicClock.now();
         if publish_at.is_some_and(|at| at <= now) {
-            *signs.counts.lock().unwrap_or_else(PoisonError::into_inner) = shard.counts();
+            *signs.facts.lock().unwrap_or_else(PoisonError::into_inner) = shard.facts();
             publish_at = None;
         }
         let due = [shard.next_due(), reactor.handle().next_timer(), publish_at].into_iter().flatten().min();

@@ -113,7 +113,7 @@ pub struct FilesFacts {
 }
 
 /// What a card knows of its NVMe/TCP target.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct NvmeFacts {
     /// Where subsystems are served.
     pub address: SocketAddr,
@@ -123,6 +123,12 @@ pub struct NvmeFacts {
     pub namespaces: usize,
     /// Connections that there can be.
     pub connections_max: u64,
+    /// Of each thread: connections, and how many it can have.
+    pub threads: Vec<(u64, u64)>,
+    /// Namespaces whose device keeps nothing that is written to it any more.
+    pub failing: Vec<String>,
+    /// Namespaces that are known and not served.
+    pub left_out: Vec<String>,
     /// What was done, and what is under way.
     pub counts: TargetCounts,
 }
@@ -285,15 +291,15 @@ fn describe_kv(facts: &KvFacts) -> KvStatus {
 }
 
 fn describe_nvme(facts: &NvmeFacts) -> NvmeStatus {
-    let NvmeFacts { address, discovery, namespaces, connections_max, counts } = *facts;
+    let NvmeFacts { address, discovery, namespaces, connections_max, counts, .. } = facts;
     NvmeStatus {
         address: address.to_string(),
         discovery: discovery.to_string(),
-        namespaces,
+        namespaces: *namespaces,
         hosts: counts.hosts,
         controllers: counts.controllers,
         connections: counts.connections,
-        connections_max,
+        connections_max: *connections_max,
         accepted: counts.accepted,
         refused: counts.refused,
         protocol_errors: counts.protocol_errors,
@@ -393,6 +399,9 @@ pub(super) mod tests {
             discovery: ([127, 0, 0, 1], 8009).into(),
             namespaces: 1,
             connections_max: 100,
+            threads: vec![(0, 100)],
+            failing: Vec::new(),
+            left_out: Vec::new(),
             counts: TargetCounts::default(),
         }
     }
@@ -427,11 +436,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_target_without_buffers_or_room_for_connections_wants_attention() {
-        let codes = |counts: TargetCounts| -> Vec<String> {
-            let nvme = Some(NvmeFacts { counts, ..nvme_facts() });
-            let status = status_of(&StatusBoard::new(Snapshot { nvme, ..snapshot() }));
-            status.checks.into_iter().map(|check| check.code).collect()
-        };
+        let codes = |counts: TargetCounts| nvme_codes(NvmeFacts { counts, ..nvme_facts() });
         let busy = TargetCounts {
             reads: 50_000,
             writes: 49_999,
@@ -446,9 +451,34 @@ pub(super) mod tests {
         assert_eq!(codes(busy), ["OB001", "OB006"]);
         let young = TargetCounts { reads: 10, buffers_exhausted: 9, ..TargetCounts::default() };
         assert_eq!(codes(young), ["OB001"], "a few prove nothing");
-        let full = TargetCounts { connections: 90, ..TargetCounts::default() };
-        assert_eq!(codes(full), ["OB001"]);
-        assert_eq!(codes(TargetCounts { connections: 91, ..full }), ["OB001", "OB007"]);
+        // Each thread refuses for itself.
+        let taken = |threads: &[(u64, u64)]| {
+            let counts = TargetCounts { connections: threads.iter().map(|one| one.0).sum(), ..young };
+            let connections_max = threads.iter().map(|one| one.1).sum();
+            nvme_codes(NvmeFacts { counts, connections_max, threads: threads.to_vec(), ..nvme_facts() })
+        };
+        assert_eq!(taken(&[(90, 100)]), ["OB001"]);
+        assert_eq!(taken(&[(91, 100)]), ["OB001", "OB007"]);
+        assert_eq!(taken(&[(512, 512), (0, 512)]), ["OB001", "OB007"]);
+        assert_eq!(taken(&[(256, 512), (256, 512), (0, 0)]), ["OB001"]);
+    }
+
+    #[test]
+    fn namespaces_that_fail_or_are_not_served_want_attention() {
+        let name = || vec!["2 of nqn.2026-11.io.outboard:card on /dev/sdb".to_owned()];
+        let failing = NvmeFacts { failing: name(), ..nvme_facts() };
+        assert_eq!(nvme_codes(failing), ["OB001", "OB008"]);
+        let left_out = NvmeFacts { left_out: name(), ..nvme_facts() };
+        let status = status_of(&StatusBoard::new(Snapshot { nvme: Some(left_out), ..snapshot() }));
+        assert_eq!(status.health, Health::Failing);
+        assert!(
+            status.checks.iter().any(|check| check.code == "OB009" && check.summary.contains("/dev/sdb"))
+        );
+    }
+
+    fn nvme_codes(nvme: NvmeFacts) -> Vec<String> {
+        let status = status_of(&StatusBoard::new(Snapshot { nvme: Some(nvme), ..snapshot() }));
+        status.checks.into_iter().map(|check| check.code).collect()
     }
 
     #[test]

@@ -116,15 +116,41 @@ fn nvme_checks(nvme: &NvmeFacts) -> Vec<Check> {
             hint: "let hosts send less at once: `nvme connect --queue-size N --nr-io-queues N`".to_owned(),
         });
     }
-    if counts.connections * 100 > nvme.connections_max * CONNECTIONS_PERCENT_MAX {
+    // A thread has its own, and none of the others'.
+    let is_full = |(taken, max): &&(u64, u64)| taken * 100 > max * CONNECTIONS_PERCENT_MAX;
+    if let Some((taken, max)) = nvme.threads.iter().find(is_full) {
+        let of_thread = if nvme.threads.len() > 1 { " of a thread" } else { "" };
         checks.push(Check {
             code: "OB007".to_owned(),
             severity: Severity::Warning,
             summary: format!(
-                "nearly every NVMe connection is taken: {} of {}, by {} hosts",
-                counts.connections, nvme.connections_max, counts.hosts
+                "nearly every NVMe connection{of_thread} is taken: {taken} of {max}; there are {} hosts",
+                counts.hosts
             ),
             hint: "let hosts use fewer queues (`nvme connect --nr-io-queues N`), each is a connection"
+                .to_owned(),
+        });
+    }
+    if !nvme.failing.is_empty() {
+        checks.push(Check {
+            code: "OB008".to_owned(),
+            severity: Severity::Error,
+            summary: format!(
+                "a device has not kept what was written to it, and flushes fail: namespace {}",
+                nvme.failing.join(", ")
+            ),
+            hint: "see the card's log for the device's error, mend it, and start the card again".to_owned(),
+        });
+    }
+    if !nvme.left_out.is_empty() {
+        checks.push(Check {
+            code: "OB009".to_owned(),
+            severity: Severity::Error,
+            summary: format!(
+                "the device has larger blocks, and it is not served: namespace {}",
+                nvme.left_out.join(", ")
+            ),
+            hint: "move it to a device whose blocks fit, or give it up with `outboard namespace rm`"
                 .to_owned(),
         });
     }

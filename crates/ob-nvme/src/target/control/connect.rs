@@ -139,15 +139,18 @@ fn begin_queue(control: &mut Control, asked: Asked) -> Result<Connected, Connect
             && controller.cntlid == parties.controller
             && controller.path.port == path.port
     });
-    // A stranger learns nothing about which controllers exist.
-    let controller = found.filter(|found| found.host == parties.host).ok_or(ConnectError::controller())?;
+    // It may have ended since its admin queue was connected, with this process even: a host that is told never to come again would
+    // give its disks up (Linux removes the controller). A stranger learns nothing about which controllers exist.
+    let gone = ConnectError { status: Status::CONNECT_INVALID_PARAMETERS, ..ConnectError::controller() };
+    let controller = found.filter(|found| found.host == parties.host).ok_or(gone)?;
     if controller.host_id != parties.host_id {
         return Err(ConnectError::in_data(0));
     }
     if connect.queue.0 > controller.queues_granted {
         return Err(ConnectError::queue());
     }
-    let out_of_order = ConnectError::other(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry());
+    // The same of one that was reset or shut down meanwhile.
+    let out_of_order = ConnectError::other(Status::COMMAND_SEQUENCE_ERROR);
     // An I/O queue comes after the admin queue's host is known and the controller enabled, and not after its shutdown.
     let is_authentic = controller.admin().is_some_and(Queue::is_authentic);
     if !controller.may_begin() || !is_authentic {

@@ -9,6 +9,7 @@ use ob_wire_nvme::{QueueId, Status};
 
 use crate::auth::Progress;
 
+use super::async_event::Event;
 use super::connect;
 use super::controller::{Controller, Role};
 use super::{CloseReason, Control, ControlConfig, ControlEvent, QueueIdentity, Request, Verdict};
@@ -186,6 +187,10 @@ fn enable(controller: &mut Controller, wanted: ControllerConfiguration) {
         controller.status.is_fatal = false;
         controller.status.shutdown = ShutdownStatus::Running;
         controller.linger(None);
+        // Notices outlast a reset; that the host was to hear of them does not.
+        if !controller.reservation_notices.is_empty() {
+            controller.raise(Event::ReservationNotice);
+        }
     } else {
         controller.status.is_fatal = true;
     }

@@ -81,13 +81,7 @@ pub(super) fn get(control: &Control, request: &Request<'_>) -> Result<Verdict, S
     }
     let features = &controller.features;
     let value = match feature {
-        FeatureId::VolatileWriteCache => {
-            let has_cache = subsystem_of(control, controller).is_ok_and(|found| found.has_volatile_cache());
-            if !has_cache {
-                return Err(INVALID);
-            }
-            u32::from(features.write_cache)
-        }
+        FeatureId::VolatileWriteCache => u32::from(features.write_cache),
         FeatureId::NumberOfQueues => {
             let count = controller.queues_granted;
             QueueCounts { submission: count, completion: count }.bits()
@@ -156,9 +150,6 @@ pub(super) fn set(control: &mut Control, request: &Request<'_>) -> Result<Verdic
         return Err(Status::FEATURE_NOT_SAVEABLE.with_do_not_retry());
     }
     match feature {
-        FeatureId::VolatileWriteCache if !subsystem_of(control, controller)?.has_volatile_cache() => {
-            Err(INVALID)
-        }
         // The id came with Connect and stays (Base §5.27.1.25).
         FeatureId::HostIdentifier => Err(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()),
         FeatureId::ReservationMask => set_reservation_mask(control, request, &wanted),

@@ -75,6 +75,10 @@ impl View<'_> {
             }
             Cns::CommandSetController if is_nvm => CommandSetController {
                 write_zeroes_max: self.control.config.write_zeroes_shift,
+                // All three or none (NVM §3.2.3.1). A command that names more is served all the same.
+                deallocate_ranges_max: u8::MAX,
+                deallocate_range_blocks_max: self.control.config.deallocate_blocks_max.into(),
+                deallocate_blocks_max: u64::from(self.control.config.deallocate_blocks_max).into(),
                 ..CommandSetController::default()
             }
             .as_bytes()
@@ -120,7 +124,6 @@ impl View<'_> {
     fn controller_page(&self) -> Page {
         let config = &self.control.config;
         let spec = &self.subsystem.spec;
-        let has_cache = self.subsystem.has_volatile_cache();
         let mut page = Page::new(&ControllerDescription {
             kind: ControllerKind::Io,
             multipath: multipath::PORTS | multipath::CONTROLLERS | multipath::ANA,
@@ -128,7 +131,9 @@ impl View<'_> {
             namespaces_max: config.namespaces_max,
             commands: COMMANDS,
             has_compare_and_write: true,
-            write_cache: write_cache::FLUSH_ALL_REFUSED | if has_cache { write_cache::PRESENT } else { 0 },
+            // Whatever its namespaces are now: Linux reads this when it connects, and never flushes one that comes later if there
+            // was no cache then.
+            write_cache: write_cache::FLUSH_ALL_REFUSED | write_cache::PRESENT,
             log_attributes: log_support::EFFECTS | log_support::EXTENDED,
             ana_groups: config.ana_groups_max,
             serial: &spec.serial,

@@ -172,8 +172,6 @@ pub enum Access {
     Write,
     /// Flush: a write for reservations, though it writes nothing new.
     Flush,
-    /// What reservations do not restrict.
-    Other,
 }
 
 /// What an I/O command did, for the health log.

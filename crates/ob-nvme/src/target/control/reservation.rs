@@ -131,7 +131,6 @@ impl ReservationState {
     pub fn admits(&self, host_id: &[u8; 16], access: Access) -> bool {
         let Some(held) = self.held else { return true };
         let is_let_through = match access {
-            Access::Other => true,
             Access::Read => lets_strangers_read(held.kind),
             Access::Write | Access::Flush => false,
         };

@@ -88,6 +88,8 @@ pub struct ControlConfig {
     pub transfer_shift: u8,
     /// WZSL: Write Zeroes covers at most `4096 << this` bytes; 0 for no limit.
     pub write_zeroes_shift: u8,
+    /// DMRSL and DMSL: Dataset Management is to name at most so many blocks; not 0.
+    pub deallocate_blocks_max: u32,
     /// How long a discovery controller without keep-alive may be silent.
     pub discovery_idle: Duration,
     /// How long an association outlives a shutdown or a reset by its host.
@@ -115,6 +117,9 @@ impl Default for ControlConfig {
             // As much as a command can name of the smallest blocks: the target cuts long ones by itself. Linux takes none
             // for MDTS, and cuts off what does not fit into a command's number of blocks.
             write_zeroes_shift: 13,
+            // 64 MiB of the smallest blocks. Linux sends up to 4 GiB in a command where there is no limit, and a hundred of those
+            // at once; what waits for all of them must not wait longer than it has patience.
+            deallocate_blocks_max: 128 << 10,
             discovery_idle: Duration::from_secs(120),
             association_linger: Duration::from_secs(120),
             authentication_timeout: Duration::from_secs(30),

@@ -157,11 +157,6 @@ impl Subsystem {
         }
     }
 
-    /// Whether some namespace may lose completed writes.
-    pub(super) fn has_volatile_cache(&self) -> bool {
-        self.namespaces().any(|namespace| namespace.volatile_cache)
-    }
-
     /// Whether it is served on a port that is not for discovery alone.
     pub(super) fn is_on(&self, port: PortKey) -> bool {
         self.spec.ports.is_empty() || self.spec.ports.contains(&port)

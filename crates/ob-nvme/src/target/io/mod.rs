@@ -145,9 +145,9 @@ impl Io {
     pub(super) fn access(&self) -> Access {
         match self.kind {
             IoKind::Read | IoKind::Compare | IoKind::Verify => Access::Read,
-            IoKind::Write | IoKind::WriteZeroes | IoKind::Discard => Access::Write,
+            // Dataset Management is one whatever it tells (Base §8.19).
+            IoKind::Write | IoKind::WriteZeroes | IoKind::Discard | IoKind::Hint => Access::Write,
             IoKind::Flush => Access::Flush,
-            IoKind::Hint => Access::Other,
         }
     }
 

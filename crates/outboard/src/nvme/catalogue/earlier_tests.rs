@@ -151,6 +151,7 @@ fn make() {
         nqn: Some(nqn(name).as_str().to_owned()),
         serial: serial.to_owned(),
         namespaces: rows(first),
+        elsewhere: Vec::new(),
     };
     let one = vec![subsystem("one", "00112233445566ff", 0x10)];
     let several =

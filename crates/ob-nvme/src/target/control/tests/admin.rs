@@ -195,7 +195,7 @@ fn features_that_are_not_there_are_invalid_fields() {
 }
 
 #[test]
-fn the_write_cache_can_be_switched_off_where_there_is_one() {
+fn the_write_cache_can_be_switched_off() {
     let mut stage = Stage::new();
     let queue = stage.ready(1).identity;
     assert!(stage.control.volatile_cache_enabled(queue.controller));
@@ -203,12 +203,34 @@ fn the_write_cache_can_be_switched_off_where_there_is_one() {
     assert_eq!(stage.set_feature(queue, 6, 0), Verdict::SUCCESS);
     assert!(!stage.control.volatile_cache_enabled(queue.controller));
     assert_eq!(value_of(&get(&mut stage, queue, 6, 0, 0)), 0);
+}
+
+/// Linux reads VWC when it connects, and flushes no namespace that comes later where it was not set.
+#[test]
+fn there_is_a_write_cache_whatever_namespaces_there_are() {
+    let mut stage = Stage::new();
     for nsid in [1, 2] {
         stage.control.remove_namespace(stage.subsystem, nsid).unwrap();
     }
-    assert_eq!(get(&mut stage, queue, 6, 0, 0), refused(Status::INVALID_FIELD));
-    assert_eq!(stage.set_feature(queue, 6, 1), refused(Status::INVALID_FIELD));
-    assert_eq!(bytes_of(stage.identify(queue, Cns::Controller, 0))[525] & 1, 0);
+    let without_namespaces = stage.ready(1).identity;
+    let memory = NamespaceSpec { volatile_cache: false, ..namespace(7) };
+    stage.control.add_namespace(stage.subsystem, &memory).unwrap();
+    let with_memory = stage.ready(2).identity;
+    for queue in [without_namespaces, with_memory] {
+        assert_eq!(bytes_of(stage.identify(queue, Cns::Controller, 0))[525], 0b101);
+        assert_eq!(value_of(&get(&mut stage, queue, 6, 0, 0)), 1);
+        assert_eq!(stage.set_feature(queue, 6, 0), Verdict::SUCCESS);
+        assert_eq!(value_of(&get(&mut stage, queue, 6, 0, 0)), 0);
+    }
+}
+
+#[test]
+fn hosts_are_told_how_much_to_deallocate_at_once() {
+    let mut stage = Stage::new();
+    let queue = stage.ready(1).identity;
+    let page = bytes_of(stage.identify(queue, Cns::CommandSetController, 0));
+    assert_eq!(page[1], 13, "WZSL");
+    assert_eq!((page[3], word(&page, 4), long(&page, 8)), (255, 128 << 10, 128 << 10), "DMRL, DMRSL, DMSL");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn ana_states_decide_over_commands() {
     for (state, expected) in cases {
         stage.control.set_ana_state(stage.subsystem, PORT, 1, state).unwrap();
         let namespace = stage.control.namespace(io.controller, 1).unwrap();
-        for access in [Access::Read, Access::Write, Access::Flush, Access::Other] {
+        for access in [Access::Read, Access::Write, Access::Flush] {
             assert_eq!(stage.control.admit(io, namespace, access), expected);
         }
     }

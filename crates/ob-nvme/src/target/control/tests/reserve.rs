@@ -201,6 +201,24 @@ fn preempt_and_abort_waits_for_associations_that_were_lost() {
 }
 
 #[test]
+fn a_host_hears_after_a_reset_of_notifications_that_it_has_not_read() {
+    let mut stage = Stage::new();
+    let (_, first) = stage.with_queue(1);
+    let (admin, second) = stage.with_queue(2);
+    register(&mut stage, first, 1, PersistChange::Keep);
+    register(&mut stage, second, 2, PersistChange::Keep);
+    let kind = ReservationType::ExclusiveAccess;
+    acquire(&mut stage, second, ReservationAcquireAction::Acquire, (2, 0), kind);
+    acquire(&mut stage, first, ReservationAcquireAction::Preempt, (1, 2), kind);
+    assert_eq!(stage.set_property(admin, Property::Configuration, 0), Verdict::SUCCESS);
+    stage.enable(admin);
+    stage.events();
+    stage.hold(admin, 1);
+    assert_eq!(stage.events().len(), 1);
+    assert_eq!(long(&bytes_of(stage.log(admin, 0x80, 64, false)), 0), 1);
+}
+
+#[test]
 fn notifications_wait_in_order_and_can_be_masked() {
     let mut stage = Stage::new();
     let (_, first) = stage.with_queue(1);
