@@ -9,10 +9,12 @@ use ob_wire_link::files;
 
 use super::queues::Note;
 use super::*;
+use crate::Session;
 use crate::control::Control;
 use crate::deliver::{Cell, Deliver};
+use crate::error::Fault;
 use crate::request::{Operation, RequestId};
-use common::{Act, FakeCard, collect};
+use common::{Act, FakeCard, LONG, collect};
 
 struct Patient;
 
@@ -101,4 +103,19 @@ fn an_answer_that_a_thread_has_just_taken_counts_when_the_card_dies() {
     });
     assert_eq!((completions[0].tag, &completions[0].result), (5, &Ok(8)));
     assert_eq!(group.stray_answers(), 0);
+}
+
+#[test]
+fn a_request_ring_that_is_garbled_ends_its_lanes_and_others_are_opened() {
+    let card = FakeCard::start();
+    let session = Session::open(card.options().patience(LONG)).unwrap();
+    let file = session.create("/f").wait().unwrap();
+    file.write_at(b"answered".to_vec(), 0).wait().0.unwrap();
+    card.rule_for(files::Operation::Read, |_| Act::Hold);
+    let out = file.read_at(vec![0; 8], 0);
+    card.wait_held(1);
+    session.own_group().core().current().unwrap().lanes[0].garble();
+    assert_eq!(out.wait().0, Err(Error::Protocol(Fault::Ring)));
+    card.obey();
+    assert_eq!(file.read_at(vec![0; 8], 0).wait(), (Ok(8), b"answered".to_vec()));
 }

@@ -1,5 +1,6 @@
 //! One pair of rings of a notification group, and what the card said about them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ob_core::RegionId;
@@ -23,12 +24,35 @@ const PART_MAX: usize = 1 << 20;
 pub(crate) struct Lane {
     pub(crate) group: HostGroup,
     pub(crate) limits: Limits,
+    /// Whether the words of its request ring were seen to be impossible.
+    garbled: AtomicBool,
 }
 
 impl Lane {
+    /// Sends a message. A ring whose words cannot be is over; whoever looks next finds that.
+    pub(crate) fn push(&self, message: Outgoing<'_>) -> std::result::Result<(), PushError> {
+        let pushed = self.group.sender.push(message);
+        if matches!(pushed, Err(PushError::Corrupt { .. })) {
+            self.garble();
+        }
+        pushed
+    }
+
+    pub(crate) fn garble(&self) {
+        self.garbled.store(true, Ordering::Release);
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn over(&self) -> Option<Error> {
+        if self.garbled.load(Ordering::Acquire) {
+            return Some(Error::Protocol(Fault::Ring));
+        }
+        self.group.is_closed().then_some(Error::CardGone)
+    }
+
     /// Whether there is an answer to take, or none will ever come again.
     pub(crate) fn has_news(&self) -> bool {
-        !self.group.receiver.is_empty() || self.group.is_closed()
+        !self.group.receiver.is_empty() || self.over().is_some()
     }
 }
 
@@ -88,9 +112,9 @@ impl Life {
         Ok(Self { lanes: [small, bulk], server, opened: Instant::now() })
     }
 
-    /// Whether one of the lanes is over.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.group.is_closed())
+    /// Why one of the lanes is over, if one is.
+    pub(crate) fn over(&self) -> Option<Error> {
+        self.lanes.iter().find_map(Lane::over)
     }
 }
 
@@ -106,7 +130,7 @@ fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lan
         let block = server.block_len;
         Error::Attach(format!("rings of {sizes:?} are too small for blocks of {block} bytes"))
     })?;
-    Ok((Lane { group, limits }, server))
+    Ok((Lane { group, limits, garbled: AtomicBool::new(false) }, server))
 }
 
 /// Opens a group's rings for a service.

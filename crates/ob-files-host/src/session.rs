@@ -395,9 +395,9 @@ impl SessionCore {
         let mut next = None;
         for group in self.groups() {
             if let Some(life) = group.current()
-                && life.is_closed()
+                && let Some(error) = life.over()
             {
-                group.life_over(&life, &Error::CardGone);
+                group.life_over(&life, &error);
             }
             if group.current().is_none() {
                 self.open_lanes(link, &group);

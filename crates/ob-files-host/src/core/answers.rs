@@ -75,6 +75,9 @@ impl GroupCore {
             if !lane.has_news() {
                 return Ok(());
             }
+            if let Some(error @ Error::Protocol(_)) = lane.over() {
+                return Err(LaneOver(error));
+            }
             // As long as this thread has the lock, nobody ends the lanes: an answer that is out of its ring finds its operation.
             let current = self.lanes();
             if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, life)) {
@@ -195,7 +198,7 @@ impl GroupCore {
 
 /// Sends what an operation has left, or says why that can never be.
 fn send_on(lane: &Lane, id: RequestId, operation: &mut Operation) -> Result<Settled, Error> {
-    match operation.send(id, lane.limits, |message| lane.group.sender.push(message)) {
+    match operation.send(id, lane.limits, |message| lane.push(message)) {
         Sending::Failed(error) if !operation.is_out() => Err(error),
         Sending::Full if !operation.queued => {
             operation.queued = true;

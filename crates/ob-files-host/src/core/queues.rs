@@ -51,7 +51,7 @@ impl GroupCore {
         }
         if !self.queues[lane].is_empty() {
             // Whoever came first goes first, else a stream of small writes could keep a large one out for good.
-            let is_open = self.current().is_some_and(|life| !life.is_closed());
+            let is_open = self.current().is_some_and(|life| life.over().is_none());
             let reason = if is_open { Error::RingFull } else { self.without_lanes() };
             return Err((operation, reason));
         }
@@ -111,8 +111,12 @@ impl GroupCore {
             self.table.insert(operation).map_err(|operation| (operation, Error::TooManyOutstanding))?;
         let id = held.id();
         let Some(operation) = held.operation() else { return Ok(None) };
-        let sending = operation.send(id, lane.limits, |message| lane.group.sender.push(message));
+        let sending = operation.send(id, lane.limits, |message| lane.push(message));
         let is_out = operation.is_out();
+        if sending == Sending::Closed {
+            // Nobody may be looking at the lanes.
+            self.keeper.notice();
+        }
         let reason = match sending {
             Sending::Full if is_out => {
                 operation.queued = true;
@@ -185,7 +189,10 @@ impl GroupCore {
                 let mut held = self.table.find(id)?;
                 let operation = held.operation()?;
                 let lane = &life.lanes[operation.lane()];
-                let sending = operation.send(id, lane.limits, |message| lane.group.sender.push(message));
+                let sending = operation.send(id, lane.limits, |message| lane.push(message));
+                if sending == Sending::Closed {
+                    self.keeper.notice();
+                }
                 operation.queued = sending == Sending::Full;
                 operation.queued.then_some(note)
             }
