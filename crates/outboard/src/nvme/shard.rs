@@ -18,7 +18,7 @@ use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
 use super::devices::Devices;
 use super::recorder::{Recorder, Save};
-use super::serving::{AnnouncedSubsystem, Served, ServedSubsystem, Serving, listen, listen_for_discovery};
+use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, listen, listen_for_discovery};
 use super::volumes::Work;
 use super::{CONFIGURED, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
@@ -163,23 +163,20 @@ impl Shard {
 
     /// What it tells of itself. Looks at every connection.
     pub(super) fn facts(&self) -> ShardFacts {
-        let name = |nsid: u32, subsystem: &ServedSubsystem, device: &NamespaceDevice| {
-            format!("{nsid} of {} on {device}", subsystem.config.nqn.as_str())
-        };
-        let failing = self.subsystems.iter().flat_map(|subsystem| {
-            let broken = |served: &&Served| self.driver.store().has_failed(served.backend);
-            let failing = subsystem.namespaces.iter().filter(broken);
-            failing.map(move |served| name(served.nsid, subsystem, &served.device))
-        });
-        let left_out = self.subsystems.iter().flat_map(|subsystem| {
-            let left_out = subsystem.left_out.iter();
-            left_out.map(move |one| name(one.nsid, subsystem, &one.device))
-        });
+        let (mut failing, mut left_out) = (Vec::new(), Vec::new());
+        for subsystem in &self.subsystems {
+            let nqn = subsystem.config.nqn.as_str();
+            let name = |nsid: u32, device: &NamespaceDevice| format!("{nsid} of {nqn} on {device}");
+            let served = subsystem.namespaces.iter();
+            let broken = served.filter(|served| self.driver.store().has_failed(served.backend));
+            failing.extend(broken.map(|served| name(served.nsid, &served.device)));
+            left_out.extend(subsystem.left_out.iter().map(|one| name(one.nsid, &one.device)));
+        }
         ShardFacts {
             counts: self.driver.target().counts(),
             connections_max: self.connections_max,
-            failing: failing.collect(),
-            left_out: left_out.collect(),
+            failing,
+            left_out,
         }
     }
 
