@@ -17,7 +17,7 @@ use chains::{CHAIN, Chains, NODE, node};
 use ob_core::{DeviceOp, Token};
 use ob_memory::Shared;
 use ob_nvme::target::control::{Backing, NamespaceSpec};
-use ob_nvme::target::{Answer, ForeignCommand, ForeignEvent, ForeignKey, TargetConfig};
+use ob_nvme::target::{Answer, ForeignCommand, ForeignEvent, ForeignKey, LendError, TargetConfig};
 use ob_sim::Rng;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::fabrics::{Property, PropertyAccess};
@@ -65,8 +65,6 @@ struct Volume {
     /// Writes whose host is gone, by their key: who overlaps them must not come before they are over.
     left: BTreeMap<ForeignKey, u64>,
     known: BTreeMap<ForeignKey, u64>,
-    /// Reads of what was never written, until there is a buffer for the zeros.
-    unwritten: BTreeSet<ForeignKey>,
     peers: [VecDeque<Shared>; 3],
 }
 
@@ -249,13 +247,6 @@ impl World {
                 }
                 volume.commands.push_back(command);
             }
-            ForeignEvent::Lent { key, loans: [Some(mut zeros), ..] } if volume.unwritten.remove(&key) => {
-                zeros.fill(0);
-                self.rig.target.foreign_done(key, Ok(Answer::Loan(zeros)), 0);
-            }
-            ForeignEvent::Ended(key) if volume.unwritten.remove(&key) => {
-                self.rig.target.foreign_done(key, Ok(Answer::Nothing), 0);
-            }
             ForeignEvent::Ended(key) if volume.commands.iter().any(|command| command.key == key) => {
                 volume.left.extend(volume.known.get(&key).map(|block| (key, *block)));
             }
@@ -293,12 +284,15 @@ impl World {
             }
             None => match volume.blocks.get(&block) {
                 Some(payload) => Answer::Shared(payload.clone()),
-                // It is answered with what comes.
-                None if self.rig.target.lend(command.key, &[BLOCK]).is_ok() => {
-                    volume.unwritten.insert(command.key);
-                    return;
-                }
-                None => Answer::Nothing,
+                None => match self.rig.target.lend(command.key, BLOCK) {
+                    Ok(mut zeros) => {
+                        zeros.fill(0);
+                        Answer::Loan(zeros)
+                    }
+                    // It is asked for again: nothing was kept meanwhile.
+                    Err(LendError::Later) => return volume.commands.push_back(command),
+                    Err(_) => Answer::Nothing,
+                },
             },
         };
         volume.known.remove(&command.key);

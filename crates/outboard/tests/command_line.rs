@@ -156,12 +156,12 @@ fn a_port_in_use_names_the_line_to_change() {
 #[test]
 fn config_check_explains_and_config_show_can_be_checked() {
     let place = Place::with_config("[link]\nknd = \"shm\"\n");
-    let output = place.output(&["config", "check"]);
+    let output = place.output(&["config", "check", "outboard.toml"]);
     assert_eq!(output.status.code(), Some(2));
     let shown = text(&output.stderr);
     assert!(shown.contains("--> outboard.toml:2:1") && shown.contains("did you mean `kind`?"), "{shown}");
 
-    let output = place.output(&["config", "check", "--json"]);
+    let output = place.output(&["config", "check", "outboard.toml", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["ok"], false);
     assert_eq!(report["mistakes"][0]["line"], 2);

@@ -484,9 +484,11 @@ fn the_status_tells_who_uses_the_target_and_what_was_done() {
     assert!(after["received_bytes"].as_u64() > Some(MIB as u64), "{after}");
     let output = card.place.output(&["status", "--endpoint", &card.status]);
     let shown = text(&output.stdout);
-    for part in
-        ["1 host, 1 controller, 3 connections of 1024", "writes     8 (1.0 MiB)", "buffers    0 B in use of"]
-    {
+    for part in [
+        "initiators 1, 1 controller, 3 connections of 1024",
+        "writes     8 (1.0 MiB)",
+        "buffers    0 B in use of",
+    ] {
         assert!(shown.contains(part), "no `{part}` in {shown}");
     }
     block_on(guest.disconnect());
