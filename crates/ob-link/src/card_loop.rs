@@ -88,9 +88,9 @@ impl<S: CardService> CardLoop<S> {
         };
         self.events.clear();
         self.reactor.turn(wait, &mut self.events);
-        if slept {
-            self.armed = false;
-        }
+        // Also of a turn that did not sleep, because something was due: a transfer that was to wake the card ends in it, and the rings
+        // that waited for it are not ready.
+        self.armed = false;
         let now = if slept { MonotonicClock.now() } else { now };
         for event in self.events.drain(..) {
             if !self.link.handle(&event) {
