@@ -259,9 +259,14 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     refuse_descriptors(&socket);
     let address = SocketAddrUnix::new(path)?;
     if let Err(error) = rustix::net::bind(&socket, &address) {
+        if error != Errno::ADDRINUSE {
+            return Err(error);
+        }
         // Whatever else is there refuses connections too, and is not ours to take away.
-        let abandoned = || is_socket(path) && matches!(connect_unix(path), Err(Errno::CONNREFUSED));
-        if error != Errno::ADDRINUSE || !abandoned() {
+        if !is_socket(path) {
+            return Err(Errno::EXIST);
+        }
+        if !matches!(connect_unix(path), Err(Errno::CONNREFUSED)) {
             return Err(error);
         }
         rustix::fs::unlink(path)?;

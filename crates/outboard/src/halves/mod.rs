@@ -143,7 +143,7 @@ pub enum HalfError {
         fix: String,
     },
     /// The link's socket cannot be listened on.
-    #[error("cannot listen on {} for the link: {source}\nhint: stop the card that uses it, or {fix}", path.display())]
+    #[error("cannot listen on {} for the link: {source}\nhint: stop the card that uses it, move away what else is there, or {fix}", path.display())]
     Socket {
         /// The socket.
         path: PathBuf,
