@@ -13,11 +13,12 @@ use ob_nvme::target::control::{HostPolicy, HostSecrets, HostSpec, SubsystemSpec}
 use ob_wire_nvme::auth::{GroupId, HashId};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::fabrics::AuthenticationTransfer;
-use ob_wire_nvme::io::BlockCommand;
+use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
 use ob_wire_nvme::pdu::{Digests, Pdu};
 use ob_wire_nvme::text::Nqn;
 use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, Status};
 use support::*;
+use zerocopy::IntoBytes;
 
 const PROVED: &str = "nqn.2026-01.example:proved";
 
@@ -391,4 +392,138 @@ fn whoever_waits_its_turn_is_authenticated_in_the_end() {
     authenticate(&mut rig, client, GroupId::Ffdhe2048);
     assert_eq!(rig.target.counts().proofs, 2, "for the challenge, and for the reply");
     rig.enable(client);
+}
+
+/// Has a client give space back in one command, with its ranges in the capsule.
+fn deallocate(rig: &mut Rig, client: Client, block: u64, blocks: u32) -> CommandId {
+    let range = BlockRange { start: block, blocks }.encode();
+    let command = rig.command_id(client);
+    let pointer = DataPointer::InCapsule { offset: 0, len: range.as_bytes().len() as u32 };
+    let entry = DatasetManagement {
+        namespace: NamespaceId(1),
+        ranges: 1,
+        deallocate: true,
+        integral_write: false,
+        integral_read: false,
+    }
+    .encode(command, pointer);
+    rig.submit(client, &entry, range.as_bytes());
+    command
+}
+
+/// Completes what the disk has, one operation after the other; which command of which client was answered when.
+fn answers(rig: &mut Rig, clients: &[Client]) -> Vec<(CommandId, usize)> {
+    let mut answered = Vec::new();
+    for done in 1.. {
+        if rig.disk.queue.is_empty() {
+            return answered;
+        }
+        rig.complete(0);
+        rig.run();
+        for client in clients {
+            let messages = rig.messages(*client);
+            answered.extend(messages.iter().map(|message| match &message.pdu {
+                Pdu::Response(entry) => (entry.command(), done),
+                other => panic!("{other:?}"),
+            }));
+        }
+    }
+    answered
+}
+
+#[test]
+fn long_commands_of_a_host_are_answered_one_after_the_other_and_hosts_take_turns() {
+    const PARTS: usize = 8;
+    let config = TargetConfig { zeroes_at_once: 8 * BLOCK as u64, ..TargetConfig::default() };
+    let mut rig = Rig::with(config);
+    let one = connect(&mut rig, 1, NQN);
+    rig.peer = address(7);
+    let other = connect(&mut rig, 2, NQN);
+    let blocks = 8 * PARTS as u32;
+    rig.disk.is_held = true;
+    let burst: Vec<CommandId> = (0..3).map(|index| deallocate(&mut rig, one, index * 64, blocks)).collect();
+    let in_order = [(burst[0], PARTS), (burst[1], 2 * PARTS), (burst[2], 3 * PARTS)];
+    assert_eq!(answers(&mut rig, &[one]), in_order, "alone");
+    let burst: Vec<CommandId> = (0..3).map(|index| deallocate(&mut rig, one, index * 64, blocks)).collect();
+    let entry = rig.entry(other, IoOpcode::WriteZeroes, 512, blocks, DataPointer::None);
+    rig.submit(other, &entry, &[]);
+    let answered = answers(&mut rig, &[one, other]);
+    let order: Vec<CommandId> = answered.iter().map(|(command, _)| *command).collect();
+    assert_eq!(order, [burst[0], entry.command(), burst[1], burst[2]]);
+    assert!(answered[1].1 <= 2 * PARTS + 1, "every other operation was the other host's: {answered:?}");
+}
+
+/// Linux sends their ranges in the capsule, and more of them than a connection may have buffers for capsules.
+#[test]
+fn long_commands_do_not_keep_the_buffers_of_capsules() {
+    let mut rig = Rig::with(TargetConfig { capsule_buffers: 16, ..TargetConfig::default() });
+    let client = connect(&mut rig, 1, NQN);
+    rig.disk.is_held = true;
+    for index in 0..40 {
+        deallocate(&mut rig, client, index, 1);
+    }
+    rig.write_fused(client, 100, &pattern(1, BLOCK), IoOpcode::Write, Fuse::None);
+    let counts = rig.target.counts();
+    assert_eq!((counts.held_up, counts.hold_ups_for_buffer, counts.in_flight), (0, 0, 41));
+    rig.release_disk();
+    assert_eq!(rig.messages(client).len(), 41);
+}
+
+/// The data that its first half waits for lies behind it, and behind capsules that may have to wait for a buffer.
+#[test]
+fn half_a_pair_that_waits_does_not_keep_the_buffer_of_its_capsule() {
+    let mut rig = Rig::with(TargetConfig { capsule_buffers: 2, ..TargetConfig::default() });
+    let client = connect(&mut rig, 1, NQN);
+    let data = pattern(1, BLOCK);
+    let pointer = DataPointer::Transport { len: BLOCK as u32 };
+    let first = rig.entry(client, IoOpcode::Compare, 0, 1, pointer).with_fuse(Fuse::First);
+    rig.submit(client, &first, &[]);
+    let wanted = rig.solicitation(client);
+    rig.write_fused(client, 0, &data, IoOpcode::Write, Fuse::Second);
+    assert_eq!(rig.write(client, 8, &data).status(), Status::SUCCESS, "its capsule has a buffer");
+    rig.send_wanted(client, &wanted, &[0; BLOCK], BLOCK);
+    assert_eq!(rig.messages(client).len(), 2);
+    assert_eq!(rig.disk.bytes[..BLOCK], data);
+}
+
+#[test]
+fn a_pair_that_waits_costs_others_nothing() {
+    let mut rig = Rig::new();
+    let client = connect(&mut rig, 1, NQN);
+    rig.disk.is_held = true;
+    for block in 0..100 {
+        rig.submit_read(client, 1000 + block, 1);
+    }
+    rig.submit_read(client, 0, 1);
+    let data = pattern(0, BLOCK);
+    rig.write_fused(client, 0, &data, IoOpcode::Compare, Fuse::First);
+    rig.write_fused(client, 0, &data, IoOpcode::Write, Fuse::Second);
+    assert_eq!((rig.target.counts().waiting_for_range, rig.disk.queue.len()), (1, 101));
+    let looks = rig.target.counts().pair_looks;
+    for _ in 0..1000 {
+        rig.target.pump(rig.now);
+    }
+    let looks = rig.target.counts().pair_looks - looks;
+    assert!(looks <= 1000, "{looks} commands were looked at for a pair that waits for one");
+    rig.release_disk();
+    assert_eq!((rig.target.counts().waiting_for_range, rig.target.counts().in_flight), (0, 0));
+}
+
+#[test]
+fn an_account_that_has_its_share_is_not_asked_for_by_each_of_its_connections() {
+    const HOSTILE: u64 = 100;
+    let mut rig = Rig::new();
+    rig.peer = address(66);
+    for host in 0..HOSTILE {
+        let client = connect(&mut rig, 100 + host as u8, NQN);
+        hold_all(&mut rig, client);
+    }
+    rig.peer = address(7);
+    let honest = connect(&mut rig, 1, NQN);
+    rig.read(honest, 0, 1);
+    let refusals = rig.target.counts().buffer_refusals;
+    rig.read(honest, 0, 1);
+    let refusals = rig.target.counts().buffer_refusals - refusals;
+    // One read gives its buffer back in two steps, and each of them is looked at once.
+    assert!(refusals < HOSTILE, "{refusals} of {HOSTILE} connections were asked");
 }

@@ -14,7 +14,7 @@ use ob_core::DeviceOp;
 use ob_memory::Shared;
 use ob_nvme::target::control::{AnaState, Backing, NamespaceSpec, PortKey};
 use ob_nvme::target::{
-    Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, LendError, Target, TargetConfig,
+    Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, LendError, Loan, Target, TargetConfig,
 };
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::io::{
@@ -28,20 +28,20 @@ use support::{BLOCK, BLOCKS, Client, Rig, Wish, namespace, pattern};
 /// A command of a service that brings data.
 const SEND: u8 = 0xC1;
 /// One without data.
-const BARE: u8 = 0xC0;
+pub(crate) const BARE: u8 = 0xC0;
 /// The namespace of a service.
 const VOLUME: u32 = 2;
 
-fn config() -> TargetConfig {
+pub(crate) fn config() -> TargetConfig {
     let foreign = [Some(chains::opcode()), ForeignOpcode::new(SEND, 64 << 10), ForeignOpcode::new(BARE, 0)];
     TargetConfig { foreign: foreign.into_iter().flatten().collect(), ..TargetConfig::default() }
 }
 
-fn rig() -> Rig {
+pub(crate) fn rig() -> Rig {
     rig_with(config())
 }
 
-fn rig_with(config: TargetConfig) -> Rig {
+pub(crate) fn rig_with(config: TargetConfig) -> Rig {
     let mut rig = Rig::with(config);
     let spec = NamespaceSpec { backing: Backing::Foreign, ..namespace(VOLUME, 8) };
     rig.target.control_mut().add_namespace(rig.subsystem, &spec).unwrap();
@@ -81,7 +81,13 @@ fn acquire(
     rig.submit(io, &entry, &keys.map(u64::to_le_bytes).concat());
 }
 
-fn vendor(rig: &mut Rig, client: Client, opcode: u8, nsid: u32, data: DataPointer) -> SubmissionEntry {
+pub(crate) fn vendor(
+    rig: &mut Rig,
+    client: Client,
+    opcode: u8,
+    nsid: u32,
+    data: DataPointer,
+) -> SubmissionEntry {
     let command = rig.command_id(client);
     SubmissionEntry::new(opcode, command, NamespaceId(nsid)).with_data(data)
 }
@@ -104,14 +110,23 @@ fn run(rig: &mut Rig, chains: &mut Chains) {
     }
 }
 
-fn next_command(rig: &mut Rig) -> ForeignCommand {
+pub(crate) fn next_command(rig: &mut Rig) -> ForeignCommand {
     match rig.target.next_foreign() {
         Some(ForeignEvent::Command(command)) => command,
         other => panic!("not a command: {other:?}"),
     }
 }
 
-fn expect_ended(rig: &mut Rig, key: ForeignKey) {
+/// Has a command lent a buffer, which there is.
+pub(crate) fn lend(rig: &mut Rig, key: ForeignKey, len: usize) -> Loan {
+    rig.target.lend(key, &[len]).unwrap();
+    match rig.target.next_foreign() {
+        Some(ForeignEvent::Lent { key: lent, loans: [Some(loan), None, None, None] }) if lent == key => loan,
+        other => panic!("not lent: {other:?}"),
+    }
+}
+
+pub(crate) fn expect_ended(rig: &mut Rig, key: ForeignKey) {
     match rig.target.next_foreign() {
         Some(ForeignEvent::Ended(ended)) => assert_eq!(ended, key),
         other => panic!("not an end: {other:?}"),
@@ -273,7 +288,7 @@ fn data_comes_whole_and_answers_carry_a_number() {
         assert_eq!(response.result(), 0x1234_5678_9abc_def0);
         // It is over: nothing more can be said of it.
         rig.target.foreign_done(command.key, Err(Status::INTERNAL_ERROR), 0);
-        assert_eq!(rig.target.lend(command.key, 512).unwrap_err(), LendError::Gone);
+        assert_eq!(rig.target.lend(command.key, &[512]), Err(LendError::Gone));
         rig.run();
         assert!(rig.next(io).is_none());
         assert_eq!((rig.target.memory_used(), rig.target.counts().in_flight), (0, 0));
@@ -441,7 +456,6 @@ fn reads_for_a_service_are_checked() {
     let entry = vendor(&mut rig, io, BARE, 0, DataPointer::None);
     rig.submit(io, &entry, &[]);
     let key = next_command(&mut rig).key;
-    assert_eq!(rig.target.lend(key, (128 << 10) + 1).unwrap_err(), LendError::TooLong((128 << 10) + 1));
     let end = BLOCKS * BLOCK as u64;
     for (nsid, offset, len, status) in [
         (1, 0, 0, Status::INVALID_FIELD),
@@ -454,7 +468,7 @@ fn reads_for_a_service_are_checked() {
         (0, 0, 512, Status::INVALID_NAMESPACE),
         (u32::MAX, 0, 512, Status::INVALID_NAMESPACE),
     ] {
-        let loan = rig.target.lend(key, len).unwrap();
+        let loan = lend(&mut rig, key, len);
         let refused = rig.target.foreign_read(key, nsid, offset, loan).unwrap_err();
         let found = refused.status;
         assert!(found.is(status), "{nsid} {offset} {len}: {found:?}");
@@ -463,7 +477,7 @@ fn reads_for_a_service_are_checked() {
     // Parts of one buffer are filled by reads of their own, side by side, and are one again.
     rig.disk.bytes[..BLOCK].fill(1);
     rig.disk.bytes[8 * BLOCK..10 * BLOCK].fill(2);
-    let mut front = rig.target.lend(key, 3 * BLOCK).unwrap();
+    let mut front = lend(&mut rig, key, 3 * BLOCK);
     let back = front.split_off(BLOCK).unwrap();
     rig.target.foreign_read(key, 1, 0, front).unwrap();
     rig.target.foreign_read(key, 1, 8 * BLOCK as u64, back).unwrap();
@@ -553,47 +567,6 @@ fn a_service_that_never_answers_holds_its_own_commands_only() {
     rig.run();
     assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
     assert!(rig.next(io).is_none());
-}
-
-#[test]
-fn whoever_was_told_later_is_told_when_there_is_room() {
-    let mut rig = rig_with(TargetConfig { transfer_memory: 1 << 10, ..config() });
-    let (_admin, io) = rig.queues(Digests::NONE, false);
-    let entry = vendor(&mut rig, io, BARE, 0, DataPointer::None);
-    rig.submit(io, &entry, &[]);
-    let key = next_command(&mut rig).key;
-    let mut loans = Vec::new();
-    let error = loop {
-        match rig.target.lend(key, 128 << 10) {
-            Ok(loan) => loans.push(loan),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!((error, loans.is_empty()), (LendError::Later, false));
-    assert!(rig.target.next_foreign().is_none() && !rig.target.can_go_on());
-    // The memory, wherever it was kept meanwhile, and not the loan.
-    let kept: Vec<Shared> = loans.drain(..).map(|loan| loan.into_slice().share()).collect();
-    assert!(matches!(rig.target.next_foreign(), Some(ForeignEvent::Room)), "its connection may have more");
-    let more: Vec<_> =
-        std::iter::from_fn(|| rig.target.lend(key, 128 << 10).ok().map(|loan| loan.into_slice())).collect();
-    assert!(!rig.target.can_go_on(), "{} are out", more.len() + kept.len());
-    // Those that are given back because there are not enough of them are no room.
-    let mut lent = Vec::new();
-    let wanted = [4096, 4096, 128 << 10];
-    assert_eq!(rig.target.lend_all(key, &wanted, &mut lent), Err(LendError::Later));
-    assert_eq!(
-        rig.target.lend_all(key, &wanted, &mut lent),
-        Err(LendError::Later),
-        "nor to another that waits"
-    );
-    assert!(lent.is_empty() && !rig.target.can_go_on() && rig.target.next_foreign().is_none());
-    drop(kept);
-    assert!(rig.target.can_go_on());
-    let wanted = [128 << 10; 4];
-    assert_eq!(rig.target.lend_all(key, &wanted, &mut lent), Err(LendError::Later));
-    assert!(rig.target.can_go_on(), "one who asks for too much takes no other's news");
-    assert!(matches!(rig.target.next_foreign(), Some(ForeignEvent::Room)));
-    assert!(rig.target.next_foreign().is_none() && rig.target.lend(key, 128 << 10).is_ok());
 }
 
 /// The middle tier in small: payload stays on the card and goes to three peers, and the host decides later.
@@ -727,7 +700,7 @@ fn what_the_host_is_told_in_a_services_namespace() {
         read_volume(&mut rig, io, 0, 2);
         let command = next_command(&mut rig);
         assert_eq!(command.answer_len_max, 1024);
-        let loan = rig.target.lend(command.key, len).unwrap();
+        let loan = lend(&mut rig, command.key, len);
         rig.target.foreign_done(command.key, Ok(Answer::Loan(loan)), 0);
         rig.run();
         assert_eq!(rig.response(io).status(), Status::INTERNAL_ERROR);

@@ -202,7 +202,7 @@ fn a_connection_that_may_go_on_since_the_last_send_of_a_turn_does() {
 #[test]
 fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
     const READS: usize = 7;
-    // One address gets one of two large buffers, so reads go one after the other, each when the one before is sent.
+    // One address gets one of four large buffers, so reads go one after the other, each when the one before is sent.
     let mut rig = Rig::with(TargetConfig { transfer_memory: 2 * (128 << 10), ..TargetConfig::default() });
     let (_, io) = rig.queues(Digests::NONE, false);
     rig.disk.is_held = true;

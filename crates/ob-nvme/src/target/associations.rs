@@ -397,7 +397,7 @@ impl Target {
             self.flights.remove(key);
             self.ranges_freed |= self.ranges.release(key);
             self.blocked.retain(|blocked| *blocked != key);
-            self.pairs.retain(|first| *first != key);
+            self.pairs.retain(|(first, _)| *first != key);
             return;
         }
         flight.state = State::Orphan;

@@ -1,7 +1,8 @@
 //! The memory that payload lies in: pools of a few sizes, made once, and shared by [`super::shares`].
 //!
 //! Data of capsules has a pool of its own. A connection that finds it empty stops reading, and what holds its buffers
-//! waits for devices alone; solicited writes, which wait for bytes that may lie behind such a stop, never take from it.
+//! waits for devices alone; solicited writes, which wait for bytes that may lie behind such a stop, never take from it, and the half
+//! of a pair that waits for such a one is copied out of it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,6 +15,15 @@ use ob_wire_nvme::text::Nqn;
 
 use super::config::{TRANSFER_LEN_MAX, TargetConfig};
 use super::shares::{Class, Holder, Lease, Shares};
+
+/// Buffers that a service may ask for at once.
+pub const LOANS_MAX: usize = 4;
+
+/// What a service asked for at once, in that order.
+pub type Loans = [Option<Loan>; LOANS_MAX];
+
+/// Blocks of each size at least: a service may have half of them for one command.
+const BLOCKS_MIN: usize = 4;
 
 const SMALL_LEN: usize = 4 << 10;
 const MIDDLE_LEN: usize = 16 << 10;
@@ -90,7 +100,7 @@ impl Buffers {
     /// Capsules on I/O queues bring up to `capsule_data_max` bytes.
     pub(super) fn new(config: &TargetConfig, capsule_data_max: u32) -> Self {
         // Half of the memory is for the largest transfers, a quarter for each of the others.
-        let blocks = |share: usize, len: usize| (config.transfer_memory / share / len).max(2);
+        let blocks = |share: usize, len: usize| (config.transfer_memory / share / len).max(BLOCKS_MIN);
         let capsules =
             Pool::new(capsule_data_max.max(ADMIN_CAPSULE_DATA_MAX) as usize, config.capsule_buffers.max(1));
         let transfers = [
@@ -134,13 +144,68 @@ impl Buffers {
     /// A buffer for a read, or for a write that is asked for: of the shortest size that fits and has one left for this
     /// connection.
     pub(super) fn for_transfer(&self, holder: &Arc<Holder>, len: usize) -> Option<Loan> {
-        let held: usize =
-            self.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
+        let held = self.held(holder);
         let fits = |pool: &Pool| {
             pool.block_len() >= len && (held == 0 || held + pool.block_len() <= self.connection_transfer_max)
         };
         let fitting = self.transfers.iter().filter(|(_, pool)| fits(pool));
         fitting.into_iter().find_map(|(class, pool)| self.block(holder, *class, pool, len))
+    }
+
+    /// All that a service wants for a command, or how many blocks came back because there was not enough. A connection that holds
+    /// nothing gets it beyond its share, once that gives it one: it cannot hold less, and would wait for ever.
+    pub(super) fn for_service(
+        &self,
+        holder: &Arc<Holder>,
+        lens: &[Option<u32>; LOANS_MAX],
+    ) -> Result<Loans, u64> {
+        let holds_nothing = self.held(holder) == 0;
+        let mut loans = Loans::default();
+        let mut lent = 0;
+        for (loan, len) in loans.iter_mut().zip(lens) {
+            let Some(len) = len.map(|len| len as usize) else { continue };
+            *loan = match self.for_transfer(holder, len) {
+                None if holds_nothing && lent > 0 => self.beyond_share(holder, len),
+                by_share => by_share,
+            };
+            if loan.is_none() {
+                return Err(lent);
+            }
+            lent += 1;
+        }
+        Ok(loans)
+    }
+
+    fn beyond_share(&self, holder: &Arc<Holder>, len: usize) -> Option<Loan> {
+        let fitting = self.transfers.iter().filter(|(_, pool)| pool.block_len() >= len);
+        let lend = |(class, pool): &(Class, Pool)| {
+            Some(Loan { slice: cut(pool, len)?, lease: Some(self.shares.lease(holder, *class)) })
+        };
+        fitting.into_iter().find_map(lend)
+    }
+
+    /// Whether a service can be lent buffers of these lengths for a command at all: no more than half of those that there are.
+    pub(super) fn can_lend(&self, lens: &[usize]) -> bool {
+        let size_of = |len: usize| self.transfers.iter().position(|(_, pool)| pool.block_len() >= len);
+        let has_enough = |size: usize| {
+            let wanted = lens.iter().filter(|len| size_of(**len) == Some(size)).count();
+            self.transfers.get(size).is_some_and(|(_, pool)| wanted <= pool.blocks() / 2)
+        };
+        lens.len() <= LOANS_MAX && lens.iter().all(|len| size_of(*len).is_some_and(has_enough))
+    }
+
+    /// Bytes of the blocks for transfers that a connection holds.
+    fn held(&self, holder: &Holder) -> usize {
+        self.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum()
+    }
+
+    /// Whether no connection of this one's account gets a buffer for a comparison, or for a transfer of this length or a longer one.
+    pub(super) fn are_spent(&self, holder: &Holder, is_compare: bool, len: usize) -> bool {
+        if is_compare {
+            return self.shares.left(holder, Class::Compare) == 0;
+        }
+        let fitting = self.transfers.iter().filter(|(_, pool)| pool.block_len() >= len);
+        fitting.into_iter().all(|(class, _)| self.shares.left(holder, *class) == 0)
     }
 
     /// The first of the two buffers of a comparison; the lease is for both.
@@ -235,8 +300,27 @@ mod tests {
         let mut buffers = Buffers::new(&config, 8192);
         let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
         let taken: Vec<Loan> = std::iter::from_fn(|| buffers.for_transfer(&holder, 512)).collect();
-        let bytes: usize =
-            buffers.transfers.iter().map(|(class, pool)| holder.held(*class) * pool.block_len()).sum();
+        let bytes = buffers.held(&holder);
         assert!(bytes <= 300 << 10 && taken.len() == 75, "{} blocks of {bytes} bytes", taken.len());
+    }
+
+    /// A connection's share of the pool of one thread of many is one large block, and a service needs two for some commands.
+    #[test]
+    fn a_connection_that_holds_nothing_is_lent_what_a_command_needs() {
+        let config = TargetConfig { transfer_memory: 1 << 20, ..TargetConfig::default() };
+        let mut buffers = Buffers::new(&config, 8192);
+        let holder = buffers.connection_from(IpAddr::from([10, 0, 0, 1]));
+        let two = [TRANSFER_LEN_MAX; 2];
+        assert!(buffers.can_lend(&two) && !buffers.can_lend(&[TRANSFER_LEN_MAX; 3]));
+        assert!(!buffers.can_lend(&[TRANSFER_LEN_MAX + 1]) && !buffers.can_lend(&[512; LOANS_MAX + 1]));
+        let wanted = [Some(TRANSFER_LEN_MAX as u32), Some(TRANSFER_LEN_MAX as u32), None, None];
+        let lent = buffers.for_service(&holder, &wanted).unwrap();
+        assert_eq!(lent.iter().flatten().map(|loan| loan.len()).collect::<Vec<_>>(), two);
+        assert_eq!(buffers.for_service(&holder, &wanted).unwrap_err(), 0, "now it holds something");
+        drop(lent);
+        let other = buffers.for_transfer(&holder, TRANSFER_LEN_MAX).unwrap();
+        assert!(buffers.for_service(&holder, &wanted).is_err(), "what its other commands have counts");
+        drop(other);
+        assert!(buffers.for_service(&holder, &wanted).is_ok());
     }
 }

@@ -70,7 +70,7 @@ pub struct TargetCounts {
     pub held_up: u64,
     /// How often a connection was held up for want of a buffer for a capsule's data.
     pub hold_ups_for_buffer: u64,
-    /// How often because its host had as many commands under way as the queue has entries.
+    /// How often because its host had as many commands under way as it may.
     pub hold_ups_for_queue: u64,
     /// How often because its host did not take its answers.
     pub hold_ups_for_unsent: u64,
@@ -80,6 +80,8 @@ pub struct TargetCounts {
     pub waits_for_buffer: u64,
     /// Commands that had to wait for others on the same range.
     pub waits_for_range: u64,
+    /// How often one that waits for a buffer was looked at in vain.
+    pub buffer_refusals: u64,
     /// How often somebody who asked for a buffer got none, and there were few left for anybody.
     pub buffers_exhausted: u64,
     /// Bytes of buffers.
@@ -90,6 +92,8 @@ pub struct TargetCounts {
     pub connects_delayed: u64,
     /// How often all commands were looked at for the sake of controllers that were shut down, or whose hosts were preempted.
     pub awaited_looks: u64,
+    /// How many commands were looked at for the sake of fused pairs that wait for those on their range.
+    pub pair_looks: u64,
     /// Computations that hosts had done to authenticate themselves.
     pub proofs: u64,
     /// Commands now waiting for such a one.
@@ -176,11 +180,13 @@ impl AddAssign for TargetCounts {
             hold_ups_for_connect,
             waits_for_buffer,
             waits_for_range,
+            buffer_refusals,
             buffers_exhausted,
             buffer_memory,
             buffer_memory_used,
             connects_delayed,
             awaited_looks,
+            pair_looks,
             proofs,
             waiting_for_proof,
         );

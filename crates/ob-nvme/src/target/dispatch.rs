@@ -305,7 +305,8 @@ impl Target {
                 return Err(Status::INVALID_SGL_TYPE.with_do_not_retry());
             }
             (DataPointer::InCapsule { offset, .. }, _) => {
-                let Loan { slice, lease } = cut(data, offset, transfer_len)?;
+                let loan = cut(data, offset, transfer_len)?;
+                let Loan { slice, lease } = self.out_of_capsule(key, &io, first, loan)?;
                 (flight.data, flight.lease) = (Some(slice), lease);
                 let flight = self.enter_fused(now, flight, entry, first)?;
                 self.data_ready(now, flight);
@@ -316,6 +317,33 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    /// Copies data into a buffer for transfers that would keep a capsule's for long: connections that find none of those are not read
+    /// from at all.
+    fn out_of_capsule(
+        &self,
+        key: ConnectionKey,
+        io: &Io,
+        first: Option<FlightKey>,
+        loan: Loan,
+    ) -> Result<Loan, Status> {
+        // The first half's data may lie behind the very capsule that finds no buffer.
+        let is_awaiting = |first: &Flight| matches!(first.state, State::Buffer | State::Data(_));
+        let must_leave = first.and_then(|first| self.flights.get(first)).is_some_and(is_awaiting);
+        if io.kind != IoKind::Discard && !must_leave {
+            return Ok(loan);
+        }
+        let holder = self.connection(key).map(|connection| &connection.holder);
+        match holder.and_then(|holder| self.buffers.for_transfer(holder, loan.len())) {
+            Some(mut copy) => {
+                copy.copy_from_slice(&loan);
+                Ok(copy)
+            }
+            None if must_leave => Err(Status::COMMAND_INTERRUPTED),
+            // Devices will be done with it.
+            None => Ok(loan),
+        }
     }
 
     /// Enters a command as under way.

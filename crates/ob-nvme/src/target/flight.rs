@@ -1,6 +1,7 @@
 //! Commands on their way, each in a slot that is used again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use ob_core::{Instant, Token};
 use ob_memory::Slice;
@@ -9,7 +10,7 @@ use ob_wire_nvme::{CommandId, Status, SubmissionEntry};
 use super::connection::ConnectionKey;
 use super::control::{ControllerKey, NamespaceKey};
 use super::foreign::Foreign;
-use super::io::Io;
+use super::io::{Io, IoKind};
 use super::shares::Lease;
 
 /// A command on its way. A key of an earlier use of a slot finds nothing.
@@ -123,11 +124,32 @@ impl Flight {
     }
 }
 
+impl Flight {
+    /// Bytes of the longest buffer that it waits for.
+    pub(super) fn buffer_len(&self) -> usize {
+        match (&self.work, self.state) {
+            (Work::Foreign(foreign), State::Service) => foreign.wanted_len(),
+            _ => self.transfer_len as usize,
+        }
+    }
+
+    /// Whether the buffer that it waits for is one of those that comparisons have.
+    pub(super) fn is_compare(&self) -> bool {
+        matches!(&self.work, Work::Io(io) if io.kind == IoKind::Compare)
+    }
+}
+
 /// All of them.
 #[derive(Default)]
 pub(super) struct Flights {
+    /// Those at the end that have no command are given back, so that who looks at all of them looks at no more than there are.
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    /// Slots without a command, the first of them first; one that was given back since may be in here still.
+    free: BinaryHeap<Reverse<u32>>,
+    /// What a new slot begins with: no earlier generation than one that was given back would have gone on with.
+    generation: u32,
+    /// How many there are.
+    count: usize,
     /// How many there were, ever.
     inserted: u64,
     /// Controllers that were shut down and may have commands under way.
@@ -149,17 +171,19 @@ impl Flights {
     pub(super) fn insert(&mut self, mut flight: Flight) -> FlightKey {
         flight.number = self.inserted;
         self.inserted += 1;
-        if let Some(index) = self.free.pop()
-            && let Some(slot) = self.slots.get_mut(index as usize)
-        {
-            slot.flight = Some(flight);
-            return FlightKey { index, generation: slot.generation };
+        self.count += 1;
+        while let Some(Reverse(index)) = self.free.pop() {
+            if let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.flight.is_none()) {
+                slot.flight = Some(flight);
+                return FlightKey { index, generation: slot.generation };
+            }
         }
         // Bounded: a connection has no more commands than its queue, connections are counted, those that are gone
         // leave what devices and services have taken, and every read for a service has a buffer.
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 1, flight: Some(flight) });
-        FlightKey { index, generation: 1 }
+        let generation = self.generation.max(1);
+        self.slots.push(Slot { generation, flight: Some(flight) });
+        FlightKey { index, generation }
     }
 
     pub(super) fn get_mut(&mut self, key: FlightKey) -> Option<&mut Flight> {
@@ -179,7 +203,11 @@ impl Flights {
         }
         let flight = slot.flight.take()?;
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(key.index);
+        self.free.push(Reverse(key.index));
+        self.count -= 1;
+        while let Some(slot) = self.slots.pop_if(|slot| slot.flight.is_none()) {
+            self.generation = self.generation.max(slot.generation);
+        }
         if let Some(controller) = flight.controller
             && !matches!(flight.work, Work::Control(_))
         {
@@ -195,7 +223,7 @@ impl Flights {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.count
     }
 
     /// Where a command of one of these controllers may still do something, and how many came before the first that does. Those that
@@ -292,15 +320,60 @@ impl Flights {
         reads.map(|(index, slot)| FlightKey { index: index as u32, generation: slot.generation }).collect()
     }
 
-    /// Those on devices or on their way there, with what they do.
-    pub(super) fn on_devices(&self) -> impl Iterator<Item = (FlightKey, &Io)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let flight = slot.flight.as_ref()?;
+    /// Where the first command is, from a place on, that is on a device or on its way there and is one of those that are meant;
+    /// and how many places were looked at.
+    pub(super) fn first_on_devices(
+        &self,
+        from: usize,
+        is_meant: impl Fn(FlightKey, &Io) -> bool,
+    ) -> (Option<usize>, usize) {
+        let mut slots = self.slots.iter().enumerate().skip(from);
+        let found = slots.position(|(index, slot)| {
             let key = FlightKey { index: index as u32, generation: slot.generation };
-            match (&flight.work, flight.state) {
-                (Work::Io(io), State::Queued | State::Device | State::Orphan) => Some((key, io)),
-                _ => None,
-            }
-        })
+            slot.flight.as_ref().is_some_and(|flight| match (&flight.work, flight.state) {
+                (Work::Io(io), State::Queued | State::Device | State::Orphan) => is_meant(key, io),
+                _ => false,
+            })
+        });
+        let looks = found.map_or(self.slots.len().saturating_sub(from), |found| found + 1);
+        (found.map(|found| from + found), looks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ob_wire_nvme::NamespaceId;
+
+    use super::*;
+
+    fn flight() -> Flight {
+        let connection = ConnectionKey { index: 0, generation: 1 };
+        Flight::new(
+            connection,
+            None,
+            CommandId(1),
+            Work::Control(SubmissionEntry::new(0, CommandId(1), NamespaceId(0))),
+        )
+    }
+
+    #[test]
+    fn slots_are_given_back_and_keys_never_come_again() {
+        let mut flights = Flights::default();
+        let mut known = BTreeSet::new();
+        for round in 0..5 {
+            let keys: Vec<FlightKey> = (0..100).map(|_| flights.insert(flight())).collect();
+            assert!(keys.iter().all(|key| known.insert(*key)), "round {round}");
+            assert_eq!((flights.len(), flights.slots.len()), (100, 100));
+            // The last one keeps those before it, which are used first.
+            let (last, others) = keys.split_last().unwrap();
+            assert!(others.iter().all(|key| flights.remove(*key).is_some()));
+            assert_eq!((flights.len(), flights.slots.len()), (1, 100));
+            let again = flights.insert(flight());
+            assert!(again.index == 0 && known.insert(again));
+            assert!(flights.remove(*last).is_some());
+            assert_eq!((flights.len(), flights.slots.len()), (1, 1));
+            assert!(flights.remove(again).is_some() && flights.get(again).is_none());
+            assert_eq!((flights.len(), flights.slots.len()), (0, 0));
+        }
     }
 }

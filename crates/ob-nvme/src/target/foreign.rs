@@ -4,10 +4,10 @@
 //!   vendor opcode, or namespace of a service
 //!        │  admitted, data whole, nobody before it on its range
 //!        ▼
-//!   events ─▶ next_foreign ─▶ service ─┬─ lend ───────────▶ Loan, or Later and then Room
-//!     ▲                                ├─ foreign_read ───▶ Io: ranges, admission, backlog ─▶ device ─┐
+//!   events ─▶ next_foreign ─▶ service ─┬─ lend ───────────▶ the connection's line for buffers ─────────┐
+//!     ▲                                ├─ foreign_read ───▶ Io: ranges, admission, backlog ─▶ device ─┤
 //!     │                                └─ foreign_done ───▶ answer ─▶ Output                          │
-//!     └─ Command, Read, Ended, Room ◀──────────────────────────────────────────────────────────────────┘
+//!     └─ Command, Lent, Read, Ended ◀──────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! A queue out and calls in, like [`Target::next_device_op`] and [`Target::completed`]: nothing of a service runs while the
@@ -18,7 +18,6 @@
 //! the service hears, nobody is answered, and if it is a write then who overlaps it goes on waiting, as with a device.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use ob_core::Instant;
 use ob_memory::Shared;
@@ -26,14 +25,14 @@ use ob_wire_nvme::command::DataDirection;
 use ob_wire_nvme::{DataPointer, Status, SubmissionEntry};
 
 use super::Target;
-use super::buffers::Loan;
-use super::config::{ForeignOpcode, TRANSFER_LEN_MAX};
+use super::buffers::{LOANS_MAX, Loan, Loans};
+use super::config::ForeignOpcode;
 use super::connection::{ConnectionKey, Data};
 use super::control::{Access, IoCount, NamespaceKey, QueueIdentity};
 use super::dispatch::{Arrival, cut};
 use super::flight::{Flight, FlightKey, State, Work};
 use super::io::{Io, IoKind, Place};
-use super::shares::Holder;
+use super::waiting::NotNow;
 use crate::plant::{self, Bug};
 
 /// A command that was handed out. Never used twice; one that is answered finds nothing.
@@ -68,6 +67,13 @@ pub struct ForeignCommand {
 pub enum ForeignEvent {
     /// A command, whose data is whole and which was admitted.
     Command(ForeignCommand),
+    /// What [`Target::lend`] was asked for.
+    Lent {
+        /// For this command.
+        key: ForeignKey,
+        /// As they were asked for.
+        loans: Loans,
+    },
     /// A [`Target::foreign_read`] is over.
     Read {
         /// Of this command.
@@ -79,11 +85,9 @@ pub enum ForeignEvent {
         /// The buffer, with what is on the device; or why there is nothing.
         result: Result<Loan, Status>,
     },
-    /// The connection of this command is gone, and nothing more is heard of its reads. It has to be answered all the same
-    /// when it is over: until then, others wait for the range of a write.
+    /// The connection of this command is gone, and nothing more is heard of its reads, nor of what it was to be lent. It has to be
+    /// answered all the same when it is over: until then, others wait for the range of a write.
     Ended(ForeignKey),
-    /// Buffers came back: who was told [`LendError::Later`] may ask again.
-    Room,
 }
 
 /// What a command is answered with, besides a number.
@@ -100,15 +104,15 @@ pub enum Answer {
 /// Why no buffer is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LendError {
-    /// There is none now that this connection may have. [`ForeignEvent::Room`] follows.
-    #[error("no buffer is left for this connection now")]
-    Later,
+    /// One of them is longer than a buffer, or there are more of them than the target has for a command.
+    #[error("the target has not so much for a command")]
+    Never,
+    /// The command waits for buffers already.
+    #[error("the command was not lent what was asked for before")]
+    Asked,
     /// The command is answered, or its connection is gone.
     #[error("nobody waits for the answer to this command")]
     Gone,
-    /// There are none of this length.
-    #[error("{0} bytes are more than a buffer has")]
-    TooLong(usize),
 }
 
 /// A read that was not begun.
@@ -125,28 +129,40 @@ pub(super) struct Foreign {
     entry: SubmissionEntry,
     /// What it is, in a namespace of a service; nothing of a vendor's command.
     pub(super) io: Option<Io>,
+    /// Bytes of the buffers that its service waits for.
+    wanted: Option<[Option<u32>; LOANS_MAX]>,
+}
+
+impl Foreign {
+    fn new(entry: &SubmissionEntry, io: Option<Io>) -> Self {
+        Self { entry: *entry, io, wanted: None }
+    }
+
+    /// Bytes of the longest buffer that its service waits for.
+    pub(super) fn wanted_len(&self) -> usize {
+        self.wanted.iter().flatten().flatten().max().map_or(0, |len| *len as usize)
+    }
 }
 
 /// What waits for the service.
 #[derive(Default)]
 pub(super) struct Handed {
     events: VecDeque<Event>,
-    /// How many buffers had come back when somebody got none.
-    short_at: Option<u64>,
     /// A command was answered, and what waits for its end was not looked at since.
     pub(super) has_ended: bool,
 }
 
 enum Event {
     Command(FlightKey),
+    Lent { key: FlightKey, loans: Loans },
     Read { key: FlightKey, nsid: u32, offset: u64, result: Result<Loan, Status> },
     Ended(FlightKey),
 }
 
 impl Handed {
     /// Whether there is something to do: an event, or an end that others waited for.
-    pub(super) fn can_go_on(&self, returned: u64) -> bool {
-        !self.events.is_empty() || self.has_ended || self.short_at.is_some_and(|at| at != returned)
+    pub(super) fn can_go_on(&self) -> bool {
+        !self.events.is_empty() || self.has_ended
     }
 }
 
@@ -160,70 +176,64 @@ impl Target {
                         return Some(ForeignEvent::Command(command));
                     }
                 }
+                // What a command was lent, or has read, is nobody's once it is answered.
+                Event::Lent { key, .. } | Event::Read { key, .. }
+                    if self.serving(ForeignKey(key)).is_none() => {}
+                Event::Lent { key, loans } => {
+                    return Some(ForeignEvent::Lent { key: ForeignKey(key), loans });
+                }
                 Event::Read { key, nsid, offset, result } => {
                     return Some(ForeignEvent::Read { key: ForeignKey(key), nsid, offset, result });
                 }
                 Event::Ended(key) => return Some(ForeignEvent::Ended(ForeignKey(key))),
             }
         }
-        let short_at = self.foreign.short_at?;
-        if short_at == self.buffers.returned() {
-            return None;
-        }
-        self.foreign.short_at = None;
-        Some(ForeignEvent::Room)
+        None
     }
 
-    /// Lends a buffer for a read or an answer. It is counted for the command's connection as every other of it.
-    pub fn lend(&mut self, key: ForeignKey, len: usize) -> Result<Loan, LendError> {
-        check_lengths(&[len])?;
-        let returned = self.buffers.returned();
-        let lent = self.buffers.for_transfer(self.holder(key)?, len);
-        lent.ok_or_else(|| self.fall_short(returned, 0, len))
-    }
-
-    /// Lends several at once, or none: they are put behind those that are in `into`.
+    /// Asks for buffers for reads or an answer. They come all at once, with [`ForeignEvent::Lent`], and are counted for the command's
+    /// connection as every other of it: who waits stands in one line with the host's own commands there, which is served in its order.
     ///
     /// Whoever waits for a buffer must not keep others from theirs, so a service asks for all that a command needs in one
-    /// call, and does not wait with what the command brought in its capsule. Who would ask for one after the other and give
-    /// the first back for want of the second would be told of his own room again and again.
-    pub fn lend_all(
-        &mut self,
-        key: ForeignKey,
-        lens: &[usize],
-        into: &mut Vec<Loan>,
-    ) -> Result<(), LendError> {
-        check_lengths(lens)?;
-        let holder = self.holder(key)?;
-        // Before the look: what another thread gives back after it is noticed.
-        let returned = self.buffers.returned();
-        let before = into.len();
-        let missing = lens.iter().find(|len| match self.buffers.for_transfer(holder, **len) {
-            Some(loan) => {
-                into.push(loan);
-                false
+    /// call, and does not wait with what the command brought in its capsule. A connection that holds nothing is lent so much
+    /// whatever its share is, and what cannot be lent to such a one is refused.
+    pub fn lend(&mut self, key: ForeignKey, lens: &[usize]) -> Result<(), LendError> {
+        if !self.buffers.can_lend(lens) {
+            return Err(LendError::Never);
+        }
+        let flight = self.flights.get_mut(key.0).filter(|flight| flight.state == State::Service);
+        let Some(Flight { connection, work: Work::Foreign(foreign), .. }) = flight else {
+            return Err(LendError::Gone);
+        };
+        if foreign.wanted.is_some() {
+            return Err(LendError::Asked);
+        }
+        let mut lens = lens.iter().map(|len| *len as u32);
+        foreign.wanted = Some(std::array::from_fn(|_| lens.next()));
+        let connection = *connection;
+        self.wait_for_buffer(self.latest, connection, key.0);
+        Ok(())
+    }
+
+    /// Lends what a service waits for, if there is enough of it.
+    pub(super) fn lend_wanted(&mut self, key: FlightKey) -> Result<(), NotNow> {
+        let Some(flight) = self.flights.get(key) else { return Ok(()) };
+        let Work::Foreign(Foreign { wanted: Some(wanted), .. }) = &flight.work else { return Ok(()) };
+        let Some(connection) = self.connection(flight.connection) else { return Ok(()) };
+        match self.buffers.for_service(&connection.holder, wanted) {
+            Ok(loans) => {
+                self.foreign.events.push_back(Event::Lent { key, loans });
+                if let Some(Flight { work: Work::Foreign(foreign), .. }) = self.flights.get_mut(key) {
+                    foreign.wanted = None;
+                }
+                Ok(())
             }
-            None => true,
-        });
-        let Some(missing) = missing else { return Ok(()) };
-        // A block and a lease come back with each of these, which is no news to who is told to wait.
-        let given_back = 2 * (into.len() - before) as u64;
-        into.truncate(before);
-        Err(self.fall_short(returned, given_back, *missing))
-    }
-
-    /// Who holds what is lent for a command.
-    fn holder(&self, key: ForeignKey) -> Result<&Arc<Holder>, LendError> {
-        let connection = self.serving(key).and_then(|flight| self.connection(flight.connection));
-        Ok(&connection.ok_or(LendError::Gone)?.holder)
-    }
-
-    /// Notes that a service waits for a buffer, since so many had come back; and that these came back that were lent in
-    /// vain. What came back since somebody else began to wait stays news.
-    fn fall_short(&mut self, returned: u64, given_back: u64, len: usize) -> LendError {
-        self.counts.buffers_exhausted += u64::from(self.buffers.are_scarce(len));
-        self.foreign.short_at = Some(self.foreign.short_at.unwrap_or(returned) + given_back);
-        LendError::Later
+            Err(given_back) => {
+                // A block and a lease came back with each of these, which is no news to those who wait.
+                self.fed_at = self.fed_at.map(|fed_at| fed_at + 2 * given_back);
+                Err(NotNow::Buffer)
+            }
+        }
     }
 
     /// Reads blocks as an ordinary read on the command's queue would: it is admitted anew, waits for whoever has the range,
@@ -296,7 +306,7 @@ impl Target {
     ) -> Result<(), Status> {
         self.admit_vendor(queue, arrival.entry)?;
         self.control.count_io(queue.controller, IoCount::Other);
-        let work = Work::Foreign(Foreign { entry: *arrival.entry, io: None });
+        let work = Work::Foreign(Foreign::new(arrival.entry, None));
         let flight = Flight::new(arrival.key, Some(queue.controller), arrival.entry.command(), work);
         let pointer = pointer_of(&arrival)?;
         if pointer.len() > opcode.data_len_max() {
@@ -313,7 +323,7 @@ impl Target {
         arrival: Arrival<'_>,
         io: Io,
     ) -> Result<(), Status> {
-        let work = Work::Foreign(Foreign { entry: *arrival.entry, io: Some(io) });
+        let work = Work::Foreign(Foreign::new(arrival.entry, Some(io)));
         let flight = Flight::new(arrival.key, Some(queue.controller), arrival.entry.command(), work);
         let pointer = pointer_of(&arrival)?;
         let transfer_len = io.transfer_len(pointer.len() as usize)? as u32;
@@ -383,22 +393,33 @@ impl Target {
     }
 
     fn take_foreign(&mut self, key: FlightKey) -> Option<ForeignCommand> {
-        let connection = self.flights.get(key)?.connection;
-        let queue = self.connection(connection)?.queue?.identity;
-        let flight = self.flights.get_mut(key)?;
-        let Work::Foreign(Foreign { entry, io }) = &flight.work else { return None };
+        let flight = self.flights.get(key)?;
+        let Work::Foreign(Foreign { entry, io, .. }) = &flight.work else { return None };
         let (entry, io) = (*entry, *io);
+        let queue = self.connection(flight.connection)?.queue?.identity;
+        let namespace = match (io, entry.namespace().0) {
+            (Some(io), _) => Some(io.namespace),
+            (None, 0) => None,
+            // It may have been removed since the command was admitted.
+            (None, nsid) => match self.control.namespace(queue.controller, nsid) {
+                Ok(namespace) => Some(namespace.key),
+                Err(status) => {
+                    self.finish(key, Err(status));
+                    return None;
+                }
+            },
+        };
+        let flight = self.flights.get_mut(key)?;
         let is_answered = entry.direction() == DataDirection::ToHost;
         flight.state = State::Service;
         let lease = flight.lease.take();
         let data = flight.data.take().map(|slice| Loan { slice, lease });
         let answer_len_max = if is_answered { flight.transfer_len } else { 0 };
-        let namespace = self.control.namespace(queue.controller, entry.namespace().0).ok();
         Some(ForeignCommand {
             key: ForeignKey(key),
             queue,
             entry,
-            namespace: io.map(|io| io.namespace).or(namespace.map(|namespace| namespace.key)),
+            namespace,
             offset: io.map_or(0, |io| io.offset),
             len: io.map_or(0, |io| io.len),
             is_durable: io.is_some_and(|io| io.is_durable),
@@ -422,7 +443,7 @@ impl Target {
 
     fn answer_foreign(&mut self, key: FlightKey, result: Result<Answer, Status>, value: u64) {
         let Some(flight) = self.flights.remove(key) else { return };
-        let Work::Foreign(Foreign { entry, io }) = &flight.work else { return };
+        let Work::Foreign(Foreign { entry, io, wanted }) = &flight.work else { return };
         let command = flight.command;
         let result = result.and_then(|answer| match entry.direction() {
             DataDirection::ToHost => fit(answer, flight.transfer_len as usize, io.is_some()),
@@ -438,6 +459,12 @@ impl Target {
         self.counts.failed += u64::from(result.is_err());
         let Some(connection) = self.connection_mut(flight.connection) else { return };
         connection.remove_command(command);
+        if wanted.is_some() {
+            connection.waiting.retain(|waiting| *waiting != key);
+            // Those behind it may have what it could not.
+            self.fed_at = None;
+        }
+        let Some(connection) = self.connection_mut(flight.connection) else { return };
         let mut bytes_read = 0;
         match result {
             Ok(Some(data)) => {
@@ -468,7 +495,7 @@ impl Target {
             |key: &FlightKey, state| flights.get(*key).is_some_and(|flight| flight.state == state);
         self.foreign.events.retain(|event| match event {
             Event::Command(key) => has_state(key, State::Queued),
-            Event::Read { key, .. } => has_state(key, State::Service),
+            Event::Lent { key, .. } | Event::Read { key, .. } => has_state(key, State::Service),
             Event::Ended(_) => true,
         });
     }
@@ -479,13 +506,6 @@ fn pointer_of(arrival: &Arrival<'_>) -> Result<DataPointer, Status> {
     match arrival.entry.direction() {
         DataDirection::None => Ok(DataPointer::None),
         _ => arrival.entry.data_pointer(arrival.data_len),
-    }
-}
-
-fn check_lengths(lens: &[usize]) -> Result<(), LendError> {
-    match lens.iter().find(|len| **len > TRANSFER_LEN_MAX) {
-        Some(len) => Err(LendError::TooLong(*len)),
-        None => Ok(()),
     }
 }
 

@@ -38,7 +38,7 @@ use ob_core::{ConnectionAction, ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
 use ob_wire_nvme::Status;
 
-pub use buffers::Loan;
+pub use buffers::{LOANS_MAX, Loan, Loans};
 pub use config::{ForeignOpcode, TRANSFER_LEN_MAX, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;
@@ -84,12 +84,14 @@ pub struct Target {
     blocked: VecDeque<FlightKey>,
     /// Whether a range was given back since those were looked at.
     ranges_freed: bool,
-    /// Fused pairs that have their range and wait for those who were on it before.
-    pairs: Vec<FlightKey>,
+    /// Fused pairs that have their range and wait for those who were on it before, with the place of one of them.
+    pairs: Vec<(FlightKey, usize)>,
     /// Connections with commands that wait for a buffer.
     hungry: VecDeque<ConnectionKey>,
     /// How many buffers had come back when those were looked at; nothing if they have to be looked at anyway.
     fed_at: Option<u64>,
+    /// Whether what is served has changed since then.
+    is_changed: bool,
     /// Connections that are held up for want of a buffer for a capsule's data.
     starving: VecDeque<ConnectionKey>,
     /// Connections whose reason to be held up may be gone.
@@ -137,6 +139,7 @@ impl Target {
             pairs: Vec::new(),
             hungry: VecDeque::new(),
             fed_at: None,
+            is_changed: false,
             starving: VecDeque::new(),
             relieved: Vec::new(),
             orphans: BTreeMap::new(),
@@ -163,7 +166,7 @@ impl Target {
     /// What is served, to be changed. [`Target::pump`] afterwards: hosts are told.
     pub fn control_mut(&mut self) -> &mut Control {
         // What waits may have to hear that it waits for nothing.
-        self.fed_at = None;
+        (self.fed_at, self.is_changed) = (None, true);
         &mut self.control
     }
 

@@ -71,8 +71,13 @@ enum Name {
     Address(IpAddr),
 }
 
+/// Whom a connection is of, as far as sharing goes. Never used twice; the default is nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AccountId(pub(super) u64);
+
 #[derive(Debug)]
 struct Account {
+    id: AccountId,
     held: Tally,
     totals: Arc<Totals>,
 }
@@ -86,6 +91,10 @@ pub(super) struct Holder {
 }
 
 impl Holder {
+    pub(super) fn account(&self) -> AccountId {
+        self.account.id
+    }
+
     /// Whether it is of a host that proved who it is.
     pub(super) fn is_proved(&self) -> bool {
         self.is_proved
@@ -119,6 +128,8 @@ pub(super) struct Shares {
     totals: Arc<Totals>,
     blocks: [u32; CLASSES],
     accounts: BTreeMap<Name, Weak<Account>>,
+    /// How many accounts there were, ever.
+    accounts_made: u64,
 }
 
 impl Shares {
@@ -126,7 +137,7 @@ impl Shares {
     pub(super) fn new(blocks: impl Fn(Class) -> usize) -> Self {
         let classes = [Class::Capsule, Class::Small, Class::Middle, Class::Large, Class::Compare];
         let blocks = classes.map(|class| u32::try_from(blocks(class)).unwrap_or(u32::MAX));
-        Self { totals: Arc::default(), blocks, accounts: BTreeMap::new() }
+        Self { totals: Arc::default(), blocks, accounts: BTreeMap::new(), accounts_made: 0 }
     }
 
     /// A connection from an address.
@@ -143,7 +154,9 @@ impl Shares {
         let account = self.accounts.get(&name).and_then(Weak::upgrade).unwrap_or_else(|| {
             // There are never more accounts than connections, and leases of connections that are gone.
             self.accounts.retain(|_, account| account.strong_count() > 0);
-            let account = Arc::new(Account { held: Tally::default(), totals: Arc::clone(&self.totals) });
+            self.accounts_made += 1;
+            let id = AccountId(self.accounts_made);
+            let account = Arc::new(Account { id, held: Tally::default(), totals: Arc::clone(&self.totals) });
             self.accounts.insert(name, Arc::downgrade(&account));
             account
         });
@@ -153,14 +166,20 @@ impl Shares {
     /// Whether the rule gives one more block of a class.
     pub(super) fn may_lease(&self, holder: &Holder, class: Class) -> bool {
         let all = u64::from(self.blocks[class as usize]);
-        let free = all.saturating_sub(u64::from(self.totals.held.get(class)));
-        let account_max = (free * free).div_ceil(all.max(1));
-        let left = account_max.saturating_sub(u64::from(holder.account.held.get(class)));
+        let left = self.left(holder, class);
         if class == Class::Compare {
             // There are so few that a connection's part would be none.
             return left > 0;
         }
         u64::from(holder.held.get(class)) * all * CONNECTION_CAUTION < left * left
+    }
+
+    /// How many more blocks of a class the account of a connection may have, if nobody else takes any.
+    pub(super) fn left(&self, holder: &Holder, class: Class) -> u64 {
+        let all = u64::from(self.blocks[class as usize]);
+        let free = all.saturating_sub(u64::from(self.totals.held.get(class)));
+        let account_max = (free * free).div_ceil(all.max(1));
+        account_max.saturating_sub(u64::from(holder.account.held.get(class)))
     }
 
     /// Whether few are left for anybody: half of them or less, which no account takes by itself.

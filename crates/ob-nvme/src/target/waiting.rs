@@ -1,20 +1,55 @@
 //! What could not go on at once: for want of a buffer, of a range, or of an end of something else.
 
 use ob_core::Instant;
+use ob_wire_nvme::Status;
 
 use super::Target;
 use super::connection::{Connection, ConnectionKey};
 use super::control::ControlEvent;
-use super::flight::{FlightKey, State, Work};
+use super::flight::{Flight, FlightKey, State, Work};
 use super::io::IoKind;
+use super::shares::AccountId;
+
+/// How many refusals are remembered while buffers are given out; those before them are found again.
+const SPENT_KEPT: usize = 8;
 
 /// Why a command has to wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum NotNow {
+pub(super) enum NotNow {
     /// No buffer is left that it may have.
     Buffer,
     /// Its connection has as many transfers under way as it may.
     Transfer,
+}
+
+/// One buffer for a command, as an account is asked for it.
+#[derive(Clone, Copy)]
+struct Want {
+    account: AccountId,
+    is_compare: bool,
+    len: usize,
+}
+
+/// What accounts did not get, the last of it.
+#[derive(Default)]
+struct Spent {
+    refused: [Option<Want>; SPENT_KEPT],
+    next: usize,
+}
+
+impl Spent {
+    /// Whether this would not be had either: where there is no short buffer, there is no long one.
+    fn has(&self, want: &Want) -> bool {
+        let whose = |want: &Want| (want.account, want.is_compare);
+        self.refused.iter().flatten().any(|refused| whose(refused) == whose(want) && refused.len <= want.len)
+    }
+
+    fn note(&mut self, want: Want) {
+        if let Some(place) = self.refused.get_mut(self.next) {
+            *place = Some(want);
+            self.next = (self.next + 1) % SPENT_KEPT;
+        }
+    }
 }
 
 impl Target {
@@ -53,10 +88,9 @@ impl Target {
     /// [`Target::pump`] was called last.
     pub fn can_go_on(&self) -> bool {
         let is_wanted = !self.hungry.is_empty() || !self.starving.is_empty();
-        let returned = self.buffers.returned();
-        let is_fed = is_wanted && self.fed_at != Some(returned);
+        let is_fed = is_wanted && self.fed_at != Some(self.buffers.returned());
         let has_room = !self.relieved.is_empty() || self.ranges_freed;
-        let is_served = self.foreign.can_go_on(returned) || !self.dirty.is_empty();
+        let is_served = self.foreign.can_go_on() || !self.dirty.is_empty();
         !self.proofs.is_empty() || self.backlog.is_ready() || is_fed || has_room || is_served
     }
 
@@ -67,7 +101,7 @@ impl Target {
             match self.acquire(now, flight) {
                 Ok(()) => return,
                 Err(NotNow::Buffer) => {
-                    let len = self.flights.get(flight).map_or(0, |flight| flight.transfer_len as usize);
+                    let len = self.flights.get(flight).map_or(0, Flight::buffer_len);
                     self.counts.buffers_exhausted += u64::from(self.buffers.are_scarce(len));
                 }
                 Err(NotNow::Transfer) => {}
@@ -85,9 +119,12 @@ impl Target {
     /// Takes a buffer for a command, and asks for its data if the host has it.
     fn acquire(&mut self, now: Instant, key: FlightKey) -> Result<(), NotNow> {
         let Some(flight) = self.flights.get_mut(key) else { return Ok(()) };
+        if flight.state == State::Service {
+            return self.lend_wanted(key);
+        }
         let len = flight.transfer_len as usize;
         let connection_key = flight.connection;
-        let is_compare = matches!(&flight.work, Work::Io(io) if io.kind == IoKind::Compare);
+        let is_compare = flight.is_compare();
         let is_solicited = match &flight.work {
             Work::Control(_) | Work::Foreign(_) => true,
             Work::Io(io) => !matches!(io.kind, IoKind::Read | IoKind::Verify),
@@ -117,8 +154,12 @@ impl Target {
         Ok(())
     }
 
-    /// Gives buffers to the connections that wait for them, one command each in turn.
+    /// Gives buffers to the connections that wait for them, one command each in turn. An account may have many connections, and what
+    /// it cannot have is not asked for by each of them.
     fn feed_hungry(&mut self, now: Instant) {
+        // What was admitted may not be any more, and is to hear of it whatever its account has.
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let mut spent = Spent::default();
         let mut idle = 0;
         while idle < self.hungry.len()
             && let Some(key) = self.hungry.pop_front()
@@ -128,19 +169,46 @@ impl Target {
                 connection.is_hungry = false;
                 continue;
             };
-            if let Err(status) = self.check_again(flight) {
+            let account = connection.holder.account();
+            // What a service wants may be several.
+            let one = self.flights.get(flight).filter(|flight| flight.state != State::Service);
+            let want = one.map(|one| Want { account, is_compare: one.is_compare(), len: one.buffer_len() });
+            if !is_changed && want.is_some_and(|want| spent.has(&want)) {
+                idle += 1;
+                self.hungry.push_back(key);
+                continue;
+            }
+            if let Err(status) = self.check_waiting(flight) {
                 connection_pop(self.connection_mut(key));
                 self.hungry.push_back(key);
                 self.finish(flight, Err(status));
                 continue;
             }
-            if self.acquire(now, flight).is_ok() {
-                idle = 0;
-                connection_pop(self.connection_mut(key));
-            } else {
-                idle += 1;
+            match self.acquire(now, flight) {
+                Ok(()) => {
+                    idle = 0;
+                    connection_pop(self.connection_mut(key));
+                }
+                Err(reason) => {
+                    idle += 1;
+                    self.counts.buffer_refusals += 1;
+                    if let (NotNow::Buffer, Some(want), Some(connection)) =
+                        (reason, want, self.connection(key))
+                        && self.buffers.are_spent(&connection.holder, want.is_compare, want.len)
+                    {
+                        spent.note(want);
+                    }
+                }
             }
             self.hungry.push_back(key);
+        }
+    }
+
+    /// Checks a command anew that waits for a buffer. What a service has was admitted, and its reads are when they are made.
+    fn check_waiting(&self, key: FlightKey) -> Result<(), Status> {
+        match self.flights.get(key) {
+            Some(flight) if flight.state == State::Service => Ok(()),
+            _ => self.check_again(key),
         }
     }
 

@@ -3,7 +3,7 @@
 // Each test crate uses its own part of this, and none exports it.
 #![allow(dead_code, unreachable_pub)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ob_ebpf::call::{Call, NoLog, NoTable};
@@ -12,9 +12,7 @@ use ob_ebpf::interpreter::Interpreter;
 use ob_ebpf::program::Program;
 use ob_ebpf::text::assemble;
 use ob_ebpf::verifier::{Options, verify};
-use ob_nvme::target::{
-    Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, LendError, Loan, Target,
-};
+use ob_nvme::target::{Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, Loan, Loans, Target};
 use ob_wire_nvme::Status;
 
 /// The opcode of a chain: its first node in CDW10 and CDW11, the answer to the host.
@@ -65,8 +63,8 @@ pub fn node(next: u64, value: u64) -> Vec<u8> {
 pub struct Chains {
     program: Program,
     interpreter: Interpreter,
-    /// Commands for which there were no buffers. They hold none.
-    waiting: VecDeque<ForeignCommand>,
+    /// Commands that wait for their buffers. They hold none.
+    waiting: BTreeMap<ForeignKey, ForeignCommand>,
     running: BTreeMap<ForeignKey, Chain>,
     /// Where the data of each call lay.
     pub seen_at: Vec<usize>,
@@ -88,7 +86,7 @@ impl Chains {
         Self {
             program,
             interpreter: Interpreter::new(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             seen_at: Vec::new(),
             answered: 0,
@@ -115,33 +113,29 @@ impl Chains {
         match event {
             ForeignEvent::Command(command) => {
                 assert_eq!((command.entry.opcode, command.data.is_none()), (CHAIN, true));
-                self.begin(target, command);
+                self.prepare(target, command);
             }
+            ForeignEvent::Lent { key, loans } => self.begin(target, key, loans),
             ForeignEvent::Read { key, offset, result, .. } => self.step(target, key, offset, result),
             ForeignEvent::Ended(key) => {
                 self.ended += 1;
-                self.waiting.retain(|command| command.key != key);
+                self.waiting.remove(&key);
                 self.running.remove(&key);
                 target.foreign_done(key, Err(Status::INTERNAL_ERROR), 0);
-            }
-            ForeignEvent::Room => {
-                for command in std::mem::take(&mut self.waiting) {
-                    self.begin(target, command);
-                }
             }
         }
     }
 
-    /// Takes all that the chain needs, or nothing: the buffer of a read is used for the next one too.
-    fn begin(&mut self, target: &mut Target, command: ForeignCommand) {
-        let mut lent = Vec::new();
-        match target.lend_all(command.key, &[STORAGE_SCRATCH_LEN as usize, NODE], &mut lent) {
-            Ok(()) => {}
-            Err(LendError::Later) => return self.waiting.push_back(command),
-            Err(error) => panic!("{error}"),
-        }
-        let (data, scratch) = (lent.pop().unwrap(), lent.pop().unwrap());
-        let (key, nsid) = (command.key, command.entry.namespace().0);
+    /// Asks for all that the chain needs: the buffer of a read is used for the next one too.
+    fn prepare(&mut self, target: &mut Target, command: ForeignCommand) {
+        target.lend(command.key, &[STORAGE_SCRATCH_LEN as usize, NODE]).unwrap();
+        self.waiting.insert(command.key, command);
+    }
+
+    fn begin(&mut self, target: &mut Target, key: ForeignKey, loans: Loans) {
+        let command = self.waiting.remove(&key).expect("it was asked for");
+        let [Some(scratch), Some(data), None, None] = loans else { panic!("{loans:?}") };
+        let nsid = command.entry.namespace().0;
         let mut chain = Chain { nsid, scratch, reads: 0 };
         // Others have used this memory.
         chain.scratch.fill(0);

@@ -113,10 +113,10 @@ impl Target {
             return self.step(first);
         }
         self.ranges.hold(io.place, io.offset, io.len, first);
-        if self.is_range_busy(first) {
+        if let Some(place) = self.first_on_range(first, 0) {
             let has_waited = self.flights.get(first).is_some_and(|flight| flight.state == State::Range);
             self.counts.waits_for_range += u64::from(!has_waited);
-            self.pairs.push(first);
+            self.pairs.push((first, place));
         } else {
             self.step(first);
         }
@@ -129,11 +129,11 @@ impl Target {
 
     /// Starts the pairs whose range has become free.
     pub(in crate::target) fn start_pairs(&mut self) {
-        for first in std::mem::take(&mut self.pairs) {
+        for (first, place) in std::mem::take(&mut self.pairs) {
             let Some(io) = self.io(first) else { continue };
             let second = io.partner.unwrap_or(first);
-            if self.is_range_busy(first) {
-                self.pairs.push(first);
+            if let Some(place) = self.first_on_range(first, place) {
+                self.pairs.push((first, place));
             } else if let Some((half, status)) = self.refused_half(first, second) {
                 self.finish(half, Err(status));
             } else {
@@ -142,15 +142,19 @@ impl Target {
         }
     }
 
-    fn is_range_busy(&self, first: FlightKey) -> bool {
-        let Some(own) = self.io(first) else { return false };
+    /// The place of a command, from this one on, that is on the range of a pair. Who is not there yet waits for the pair, so places
+    /// that were looked at need not be looked at again: however often this is asked, a pair looks at each once.
+    fn first_on_range(&mut self, first: FlightKey, from: usize) -> Option<usize> {
+        let own = self.io(first)?;
         let (start, end) = (own.offset, own.offset.saturating_add(own.len));
-        self.flights.on_devices().any(|(key, io)| {
+        let (found, looks) = self.flights.first_on_devices(from, |key, io| {
             key != first
                 && io.place == own.place
                 && io.offset < end
                 && start < io.offset.saturating_add(io.len)
-        })
+        });
+        self.counts.pair_looks += looks as u64;
+        found
     }
 
     /// A comparison has read what is on the device.

@@ -4,6 +4,7 @@ use ob_core::{DeviceCompletion, DeviceError, DeviceOp};
 use ob_wire_nvme::{CommandId, Status};
 
 use super::super::Target;
+use super::super::backlog::Owner;
 use super::super::connection::{ConnectionKey, Data};
 use super::super::control::ControllerKey;
 use super::super::flight::{FlightKey, State, Work};
@@ -119,7 +120,9 @@ impl Target {
             return;
         }
         flight.state = State::Queued;
-        self.backlog.push(backend, key, op);
+        let (connection, number) = (flight.connection, flight.number);
+        let account = self.connection(connection).map(|connection| connection.holder.account());
+        self.backlog.push(backend, Owner { key, account: account.unwrap_or_default(), number }, op);
     }
 
     fn next_step(&mut self, key: FlightKey) -> Option<Step> {
