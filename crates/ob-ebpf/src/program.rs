@@ -215,6 +215,7 @@ impl Program {
     }
 
     /// What outlives it, in its code.
+    #[cfg(feature = "compiler")]
     pub(crate) fn data(&self) -> &Arc<Data> {
         &self.data
     }

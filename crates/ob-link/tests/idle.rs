@@ -11,9 +11,13 @@ use std::time::{Duration, Instant};
 use common::raw::{Raw, hello};
 use common::watched::WatchedCard;
 use common::{Dice, ECHO, Echo, LONG, attach, config, host_config, observe, push, take};
-use ob_core::Clock;
+use ob_core::{AttachmentId, Clock};
 use ob_io::{Config, MonotonicClock, Reactor, available_cores};
-use ob_link::{CardLink, CardLoop, Costs, Endpoint, HostGroup, HostLink, HostLinkConfig, Listen, Turn};
+use ob_link::{
+    CardLink, CardLoop, CardService, Costs, Endpoint, GroupKey, HostGroup, HostLink, HostLinkConfig, Listen,
+    Turn,
+};
+use ob_ring::{Batch, CardSender};
 use ob_wire_link::frame::{Frame, Hello, VERSION};
 
 const WINDOW: Duration = Duration::from_millis(1500);
@@ -132,6 +136,77 @@ fn no_request_is_slept_through() {
     drop(card);
     let card = WatchedCard::start(|config| config.costs = Some(Costs::PCIE4));
     wake_rounds(&card, card.unix(), 300);
+}
+
+/// A service that takes as long as a transfer to say what it has for a group.
+struct Slow(Echo, Dice);
+
+const LATENCY: Duration = Duration::from_micros(100);
+
+/// None, or about as long as a transfer takes.
+fn pause(dice: &mut Dice) {
+    if dice.below(2) == 0 {
+        let until = Instant::now() + Duration::from_micros(dice.below(200));
+        while Instant::now() < until {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl CardService for Slow {
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
+        self.0.open(key, service)
+    }
+
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
+        self.0.requests(key, batch, responses);
+    }
+
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
+        pause(&mut self.1);
+        self.0.responses(key, responses);
+    }
+
+    fn closed(&mut self, key: GroupKey) {
+        self.0.closed(key);
+    }
+
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
+        self.0.channel(attachment, message);
+    }
+}
+
+/// A card is ready to sleep while a transfer is under way, which will wake it. The transfer ends before the card sleeps, and
+/// the one that follows it ends in the same turn: nothing will wake the card, and the rings are not ready.
+#[test]
+fn transfers_that_end_before_the_card_sleeps_leave_nothing_unready() {
+    const ASLEEP: Duration = Duration::from_secs(10);
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let unix = directory.path().join("link.sock");
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let mut config = config(vec![Listen::Unix(unix.clone())]);
+    config.costs = Some(Costs { latency: LATENCY, ..Costs::PCIE4 });
+    let link = CardLink::new(&reactor.handle(), config).unwrap();
+    let mut card = CardLoop::new(reactor, link, Slow(Echo::default(), Dice::new(1)), Duration::ZERO);
+    let host = std::thread::spawn(move || {
+        let link = attach(Endpoint::Unix(unix));
+        let groups: Vec<_> = (0..2).map(|_| link.open_group(ECHO, 4096, 4096).unwrap()).collect();
+        for round in 0..2000_usize {
+            let (group, start) = (&groups[round % 2], Instant::now());
+            push(group, &round.to_le_bytes(), None);
+            assert_eq!(take(group).0, round.to_le_bytes());
+            assert!(start.elapsed() < ASLEEP / 2, "round {round} was slept through");
+        }
+    });
+    let (mut others, mut dice) = (Vec::new(), Dice::new(2));
+    while !host.is_finished() {
+        // What is under way is over when the turn begins, or not.
+        pause(&mut dice);
+        card.turn(Some(MonotonicClock.now() + ASLEEP), &mut others);
+        others.clear();
+    }
+    host.join().unwrap();
 }
 
 /// The host's own agent sleeps too.
