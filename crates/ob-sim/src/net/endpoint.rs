@@ -74,8 +74,10 @@ impl Endpoint {
 
     /// Moves what has arrived into a buffer.
     pub(super) fn take(&mut self, into: &mut [u8]) {
-        let len = into.len();
-        let taken = self.arrived.drain(..len);
-        into.iter_mut().zip(taken).for_each(|(to, byte)| *to = byte);
+        let (front, back) = self.arrived.as_slices();
+        let (head, tail) = into.split_at_mut(front.len().min(into.len()));
+        head.copy_from_slice(&front[..head.len()]);
+        tail.copy_from_slice(&back[..tail.len()]);
+        self.arrived.drain(..into.len());
     }
 }

@@ -245,8 +245,7 @@ impl State {
             end.unacknowledged += len;
             let has_room = end.unacknowledged < window;
             self.trace.note("send", &[id.0, len as u64]);
-            let bytes = slices.iter().flat_map(|slice| slice.iter().copied()).take(len).collect();
-            self.push(id, Segment::Bytes(bytes));
+            self.push(id, Segment::Bytes(first_bytes(slices, len)));
             // A send cut short for no reason is told of its room at once.
             if has_room && len < offered {
                 self.tell_writable(id);
@@ -506,4 +505,14 @@ fn connection_of(event: &NetEvent) -> Option<ConnectionId> {
         NetEvent::Accepted { connection, .. } | NetEvent::Closed { connection, .. } => Some(*connection),
         NetEvent::Connected(id) | NetEvent::Readable(id) | NetEvent::Writable(id) => Some(*id),
     }
+}
+
+/// The first `len` bytes of what is offered.
+fn first_bytes(slices: &[IoSlice<'_>], len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len);
+    for slice in slices {
+        let part = slice.len().min(len - bytes.len());
+        bytes.extend_from_slice(&slice[..part]);
+    }
+    bytes
 }
