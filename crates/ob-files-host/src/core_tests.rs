@@ -7,6 +7,7 @@ use std::io;
 
 use ob_wire_link::files;
 
+use super::answers::LaneOver;
 use super::queues::Note;
 use super::*;
 use crate::Session;
@@ -118,4 +119,29 @@ fn a_request_ring_that_is_garbled_ends_its_lanes_and_others_are_opened() {
     assert_eq!(out.wait().0, Err(Error::Protocol(Fault::Ring)));
     card.obey();
     assert_eq!(file.read_at(vec![0; 8], 0).wait(), (Ok(8), b"answered".to_vec()));
+}
+
+/// The card takes its memory back while a thread has an answer in its hands.
+#[test]
+fn an_answer_whose_memory_is_gone_completes_nothing() {
+    let card = FakeCard::start();
+    let session = card.session();
+    let file = session.create("/f").wait().unwrap();
+    file.write_at(b"answered".to_vec(), 0).wait().0.unwrap();
+    card.rule_for(files::Operation::Read, |_| Act::Hold);
+    file.submit_read(vec![0; 8], 0, 5).unwrap();
+    card.wait_held(1);
+    let core = Arc::clone(session.own_group().core());
+    let life = core.current().unwrap();
+    let lane = &life.lanes[0];
+    card.release();
+    while lane.group.receiver.is_empty() {
+        std::thread::yield_now();
+    }
+    let claimed = lane.group.receiver.receive().unwrap().unwrap();
+    drop((file, session));
+    while claimed.check().is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(matches!(core.settle(lane, &claimed), Err(LaneOver(Error::CardGone))));
 }

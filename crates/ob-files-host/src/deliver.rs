@@ -62,9 +62,12 @@ impl Payload<'_> {
         self.len() == 0
     }
 
-    /// Copies bytes from `offset` on; how many there were to copy.
-    pub fn copy(&self, offset: usize, into: &mut [u8]) -> usize {
-        self.claimed.payload(offset, into)
+    /// Copies bytes from `offset` on; how many there were to copy. Fails with [`Error::CardGone`] if the card took them back
+    /// meanwhile, because the attachment is over: then what is in the buffer is not what was read.
+    pub fn copy(&self, offset: usize, into: &mut [u8]) -> Result<usize> {
+        let len = self.claimed.payload(offset, into);
+        self.claimed.check().map_err(|_| Error::CardGone)?;
+        Ok(len)
     }
 }
 

@@ -163,7 +163,7 @@ fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
         Ok(Some(response)) => {
             let mut bytes = [0; RESPONSE_LEN + SERVER_INFO_LEN];
             let len = response.inline(&mut bytes);
-            Some(greeted(&bytes[..len]))
+            Some(response.check().map_err(|_| Error::CardGone).and_then(|()| greeted(&bytes[..len])))
         }
         Err(ReceiveError::Closed) => Some(Err(Error::CardGone)),
         Err(ReceiveError::Corrupt(_) | ReceiveError::Pointers { .. }) => {

@@ -162,7 +162,7 @@ fn callbacks_run_in_poll_or_on_the_groups_thread() {
         file.read_with(6000, 0, move |read| {
             let read = read.unwrap();
             let mut copy = vec![0; read.len()];
-            assert_eq!(read.copy(0, &mut copy), 5000);
+            assert_eq!(read.copy(0, &mut copy), Ok(5000));
             payload.send(copy).unwrap();
         })
         .unwrap();

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ob_memory::{PAGE, Region};
+use ob_wire_link::ring::DATA_START;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -44,11 +45,14 @@ pub fn create(len: u64) -> Result<(OwnedFd, Region), Errno> {
 }
 
 /// Gives a region's memory back, even if the other half keeps it mapped: what it reads there from now on are zeros, and
-/// what it writes is on its own account.
+/// what it writes is on its own account. The rings' pointers go first: who finds them behind a copy of something else has copied
+/// what was there.
 pub(crate) fn release(file: &OwnedFd) {
     let len = rustix::fs::fstat(file).map_or(0, |stat| stat.st_size.unsigned_abs());
     // Where that fails the memory is free when the last mapping is gone.
-    let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(file, punch, 0, DATA_START as u64);
+    let _ = rustix::fs::fallocate(file, punch, 0, len);
 }
 
 /// Maps a region that the card handed over, after checking that it can be relied on.
@@ -111,6 +115,31 @@ mod tests {
         release(&file);
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
         assert_eq!(theirs.load(8192, Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn whoever_finds_the_pointers_has_read_what_was_there() {
+        const DATA: usize = DATA_START + (1 << 20);
+        for _ in 0..300 {
+            let (file, ours) = create(2 << 20).unwrap();
+            for offset in [64, DATA] {
+                ours.store(offset, 1, Ordering::Release);
+            }
+            let theirs = open(&file).unwrap();
+            let reader = std::thread::spawn(move || {
+                loop {
+                    let data = theirs.load(DATA, Ordering::Acquire);
+                    let pointer = theirs.load(64, Ordering::Acquire);
+                    match (data, pointer) {
+                        (1, 1) => {}
+                        (_, 0) => break true,
+                        _ => break false,
+                    }
+                }
+            });
+            release(&file);
+            assert!(reader.join().unwrap(), "the data is gone, and the pointers are there");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::raw::{Raw, hello};
@@ -188,6 +188,8 @@ fn transfers_that_end_before_the_card_sleeps_leave_nothing_unready() {
     let mut config = config(vec![Listen::Unix(unix.clone())]);
     config.costs = Some(Costs { latency: LATENCY, ..Costs::PCIE4 });
     let link = CardLink::new(&reactor.handle(), config).unwrap();
+    let (waker, is_done) = (reactor.handle().waker(), Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&is_done);
     let mut card = CardLoop::new(reactor, link, Slow(Echo::default(), Dice::new(1)), Duration::ZERO);
     let host = std::thread::spawn(move || {
         let link = attach(Endpoint::Unix(unix));
@@ -198,14 +200,17 @@ fn transfers_that_end_before_the_card_sleeps_leave_nothing_unready() {
             assert_eq!(take(group).0, round.to_le_bytes());
             assert!(start.elapsed() < ASLEEP / 2, "round {round} was slept through");
         }
+        done.store(true, Ordering::Release);
+        waker.wake();
     });
     let (mut others, mut dice) = (Vec::new(), Dice::new(2));
-    while !host.is_finished() {
+    while !is_done.load(Ordering::Acquire) && !host.is_finished() {
         // What is under way is over when the turn begins, or not.
         pause(&mut dice);
         card.turn(Some(MonotonicClock.now() + ASLEEP), &mut others);
         others.clear();
     }
+    drop(card);
     host.join().unwrap();
 }
 

@@ -15,7 +15,7 @@ use crate::pair::Pair;
 use ob_core::{AttachmentId, Instant};
 use ob_io::{Config, Reactor, Wait};
 use ob_link::{CardLink, CardService, GroupKey, GroupSizes, LinkKind, Listen};
-use ob_ring::{Armed, Batch, CardSender};
+use ob_ring::{Armed, Batch, CardSender, ReceiveError};
 use ob_wire_link::frame::{FRAME_MAX, Frame, Hello, Resume, VERSION, Welcome};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
@@ -57,6 +57,24 @@ fn only_an_abandoned_socket_is_replaced() {
     std::fs::write(&file, b"data").unwrap();
     assert!(CardLink::new(&reactor.handle(), config(vec![Listen::Unix(file.clone())])).is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"data");
+}
+
+/// A host's thread that reads a response when the card ends the attachment finds out, however late it hears of the end.
+#[test]
+fn a_response_whose_memory_is_gone_is_none() {
+    let card = WatchedCard::start(|_| {});
+    let link = attach(card.unix());
+    let group = link.open_group(ECHO, 4096, 4096).unwrap();
+    push(&group, b"asked", Some(&[7; 512]));
+    let claimed = observe("the answer", || group.receiver.receive().unwrap());
+    assert_eq!(claimed.check(), Ok(()));
+    drop(link);
+    let mut payload = [7; 512];
+    observe("the memory is taken back", || {
+        claimed.payload(0, &mut payload);
+        // As soon as any of it is gone.
+        (payload != [7; 512]).then(|| assert_eq!(claimed.check(), Err(ReceiveError::Closed)))
+    });
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! The host's side of a group's areas.
 
-use ob_memory::Region;
+use std::sync::atomic::Ordering;
+
+use ob_memory::{Region, acquire_fence};
 use ob_wire_link::group::{AreaSpec, GroupSpec};
+use ob_wire_link::ring::control;
 
 use crate::many::Closed;
 
@@ -14,6 +17,8 @@ pub struct HostAreas {
     region: Region,
     card: AreaSpec,
     host: AreaSpec,
+    /// Offset of the response ring's bound: there were messages, so it is not zero while the memory is there.
+    bound: usize,
     closed: Closed,
 }
 
@@ -32,7 +37,8 @@ impl HostAreas {
     /// The areas of a group, if it has any. `region` has at least the group's length.
     pub fn new(region: Region, spec: &GroupSpec, closed: Closed) -> Option<Self> {
         let (card, host) = (spec.card_area, spec.host_area);
-        (!card.is_empty() || !host.is_empty()).then_some(Self { region, card, host, closed })
+        let bound = spec.response.word(control::BOUND) as usize;
+        (!card.is_empty() || !host.is_empty()).then_some(Self { region, card, host, bound, closed })
     }
 
     /// Bytes of the card's area.
@@ -45,13 +51,15 @@ impl HostAreas {
         self.host.len()
     }
 
-    /// Copies bytes out of the card's area: those that a message named.
+    /// Copies bytes out of the card's area: those that a message named. As of messages, see [`Claimed::check`](crate::Claimed::check),
+    /// what is copied is good if the bound is there afterwards.
     pub fn copy_out(&self, at: u64, into: &mut [u8]) -> Result<(), AreaError> {
         let offset = self.card.place(at, into.len() as u64).ok_or(AreaError::OutOfArea)?;
         // A place inside a region fits the address space.
         self.region.copy_out(offset as usize, into);
-        // Asked for afterwards: what was copied before the group was closed is good.
-        self.check_open()
+        acquire_fence();
+        let is_there = self.region.load(self.bound, Ordering::Acquire) != 0;
+        if is_there { self.check_open() } else { Err(AreaError::Closed) }
     }
 
     /// Copies bytes into the host's area; a message pushed afterwards may name them.

@@ -95,7 +95,7 @@ impl HostReceiver {
             Header::Inline { span, inline_len } => (span, inline_len, None),
             Header::Skip { span } => (span, 0, None),
         };
-        Ok(Claimed { many: &self.many, start, span, inline_len, payload })
+        Ok(Claimed { many: &self.many, head, start, span, inline_len, payload })
     }
 
     /// Registers this thread to sleep until the card delivers: receive once more, then sleep on the bell.
@@ -119,6 +119,7 @@ impl HostReceiver {
 #[must_use]
 pub struct Claimed<'a> {
     many: &'a Many,
+    head: u64,
     start: usize,
     span: u32,
     inline_len: u16,
@@ -131,7 +132,16 @@ impl Claimed<'_> {
         usize::from(self.inline_len)
     }
 
-    /// Copies the first bytes of the inline part out; how many there were to copy.
+    /// Whether what was copied out is what the card sent. A card that ends an attachment takes the pointers' memory back before
+    /// that of messages, and its host hears of it later: so this is asked behind the copying, and before anything is believed.
+    pub fn check(&self) -> Result<(), ReceiveError> {
+        // Whoever copied zeros in the place of a message finds them in the place of the bound.
+        acquire_fence();
+        let is_there = self.many.bound() >= self.head + u64::from(self.span);
+        if is_there { Ok(()) } else { Err(ReceiveError::Closed) }
+    }
+
+    /// Copies the first bytes of the inline part out; how many there were to copy. See [`Claimed::check`].
     pub fn inline(&self, into: &mut [u8]) -> usize {
         let head = if self.payload.is_some() { PAYLOAD_HEADER_LEN } else { HEADER_LEN };
         let len = into.len().min(self.inline_len());
@@ -144,7 +154,7 @@ impl Claimed<'_> {
         self.payload.map_or(0, |payload| payload.len as usize)
     }
 
-    /// Copies payload bytes from `offset` on into the caller's buffer; how many there were to copy.
+    /// Copies payload bytes from `offset` on into the caller's buffer; how many there were to copy. See [`Claimed::check`].
     pub fn payload(&self, offset: usize, into: &mut [u8]) -> usize {
         let Some(payload) = self.payload else { return 0 };
         let len = into.len().min((payload.len as usize).saturating_sub(offset));

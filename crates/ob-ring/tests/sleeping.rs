@@ -5,9 +5,13 @@
 
 mod rig;
 
+use std::sync::atomic::Ordering;
+
 use ob_core::Dma;
-use ob_ring::{Armed, HostReceiver, HostSender, PushError, Received, ReserveError, SleepTicket};
-use ob_wire_link::ring::Shape;
+use ob_ring::{
+    Armed, HostReceiver, HostSender, PushError, ReceiveError, Received, ReserveError, SleepTicket,
+};
+use ob_wire_link::ring::{DATA_START, Shape};
 use proptest::prelude::*;
 use rig::{Card, Content, Group};
 
@@ -185,6 +189,22 @@ fn a_payload_is_not_read_beyond_its_end() {
     for offset in [8, 9, 1 << 20, usize::MAX] {
         assert_eq!(claimed.payload(offset, &mut [0; 4]), 0);
     }
+}
+
+/// A card that takes its memory back begins with the pointers, and a thread may be copying then.
+#[test]
+fn what_is_copied_out_of_memory_that_was_taken_back_is_no_message() {
+    let group = Group::new(4096, 4096, TRANSFER_MAX);
+    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
+    let reservation = card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
+    card.sender.commit(reservation, &[], 8);
+    card.run_until_armed();
+    let claimed = receiver.receive().unwrap().unwrap();
+    assert_eq!(claimed.check(), Ok(()));
+    for word in (0..DATA_START).step_by(8) {
+        group.region.store(word, 0, Ordering::Relaxed);
+    }
+    assert_eq!(claimed.check(), Err(ReceiveError::Closed));
 }
 
 /// One step of the search below.

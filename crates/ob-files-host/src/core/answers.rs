@@ -19,7 +19,7 @@ const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
 const ANSWERS_IN_A_ROW: usize = 1024;
 
 /// Why lanes are over.
-struct LaneOver(Error);
+pub(super) struct LaneOver(pub(super) Error);
 
 /// What taking answers has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) struct Pumped {
 }
 
 /// What an answer has led to.
-enum Settled {
+pub(super) enum Settled {
     /// Its operation is done.
     Done(Finished),
     /// There is no room for what its operation has left to send.
@@ -119,9 +119,10 @@ impl GroupCore {
     }
 
     /// What one answer means.
-    fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Settled, LaneOver> {
+    pub(super) fn settle(&self, lane: &Lane, claimed: &Claimed<'_>) -> Result<Settled, LaneOver> {
         let mut inline = [0; INLINE_MAX];
         let len = claimed.inline(&mut inline);
+        check(claimed)?;
         let Some((response, rest)) = ResponseHeader::decode(&inline[..len]) else {
             return Err(LaneOver(Error::Protocol(Fault::Answer)));
         };
@@ -129,7 +130,10 @@ impl GroupCore {
         let Some(mut held) = self.table.find(id) else { return Ok(self.stray()) };
         let whole = held.id();
         let Some(operation) = held.operation() else { return Ok(self.stray()) };
-        let result = match operation.answer(id.place(), &response, rest, claimed) {
+        let step = operation.answer(id.place(), &response, rest, claimed);
+        // What was copied into the application's memory is not known to be the answer's before.
+        check(claimed)?;
+        let result = match step {
             Step::Waiting => return Ok(Settled::Nothing),
             Step::Stray => return Ok(self.stray()),
             Step::Done(result) => result,
@@ -194,6 +198,11 @@ impl GroupCore {
             }
         }
     }
+}
+
+/// What was copied out of a ring that is no more is no answer.
+fn check(claimed: &Claimed<'_>) -> Result<(), LaneOver> {
+    claimed.check().map_err(|_| LaneOver(Error::CardGone))
 }
 
 /// Sends what an operation has left, or says why that can never be.

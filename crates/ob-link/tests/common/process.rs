@@ -65,6 +65,8 @@ impl Child {
             }
         };
         command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        // How much address space a child takes does not depend on which of its threads is first.
+        command.env("MALLOC_ARENA_MAX", "1");
         for (name, value) in settings {
             command.env(format!("OUTBOARD_TEST_{name}"), value);
         }

@@ -144,6 +144,7 @@ impl Host {
         claimed.inline(&mut inline);
         let mut payload = vec![0; claimed.payload_len()];
         claimed.payload(0, &mut payload);
+        claimed.check().map_err(|error| Failure::new(format!("a host cannot receive: {error}")))?;
         let Some((header, more)) = ResponseHeader::decode(&inline) else {
             return Err(Failure::new(format!("an answer that cannot be: {inline:?}")));
         };

@@ -380,6 +380,7 @@ fn consume(
             let (mut inline, mut payload) = ([0; Name::LEN], vec![0; response.payload_len()]);
             let len = response.inline(&mut inline);
             response.payload(0, &mut payload);
+            response.check().map_err(|error| Failure::new(error.to_string()))?;
             if let (Some(areas), Some(name)) = (&group.areas, Name::decode(&inline[..len])) {
                 payload.resize(name.payload().len(), 0);
                 if areas.copy_out(slot_of(&name), &mut payload).is_err() {

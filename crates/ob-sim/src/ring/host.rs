@@ -147,6 +147,7 @@ pub(super) fn read_response(claimed: &Claimed<'_>, message_max: u32) -> Option<(
     let expected = content.payload_bytes().unwrap_or(&[]);
     let mut payload = vec![0; claimed.payload_len()];
     let copied = claimed.payload(0, &mut payload);
+    claimed.check().ok()?;
     let whole = claimed.inline_len() == RESPONSE_LEN && copied == expected.len() && payload == expected;
     Some((response, whole))
 }

@@ -219,7 +219,7 @@ fn probe(group: &HostGroup, number: u64) -> Result<Duration, WaitError> {
                 Ok(Some(response)) => {
                     let mut bytes = [0; 8];
                     response.inline(&mut bytes);
-                    if u64::from_le_bytes(bytes) == number {
+                    if response.check().is_ok() && u64::from_le_bytes(bytes) == number {
                         return Some(Ok(started.elapsed()));
                     }
                 }

@@ -462,6 +462,7 @@ pub(crate) fn receive<S: Service>(
         let mut inline = [0; HEADER_LEN];
         let inline_len = claimed.inline(&mut inline).max(claimed.inline_len());
         let len = claimed.payload(0, scratch).max(claimed.payload_len());
+        claimed.check().map_err(|error| error.to_string())?;
         drop(claimed);
         let (Some(inline), Some(payload)) = (inline.get(..inline_len), scratch.get(..len)) else {
             return Err("a frame is longer than frames are".to_owned());
