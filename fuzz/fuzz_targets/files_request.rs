@@ -3,7 +3,7 @@
 #![no_main]
 
 use ob_wire_link::files::{
-    Entries, NodeInfo, Operation, RequestHeader, ResponseHeader, ServerInfo, SpaceInfo, entry_len,
+    Entries, NodeInfo, Operation, RequestHeader, ResponseHeader, CardInfo, SpaceInfo, entry_len,
     path_names, push_entry, rename_paths,
 };
 
@@ -35,7 +35,7 @@ fn check_request(bytes: &[u8]) {
 fn check_response(bytes: &[u8]) {
     let Some((header, rest)) = ResponseHeader::decode(bytes) else { return };
     assert_eq!([&header.encode()[..], rest].concat(), bytes);
-    if let Some(info) = ServerInfo::decode(rest) {
+    if let Some(info) = CardInfo::decode(rest) {
         assert_eq!(info.encode(), rest);
     }
     if let Some(info) = NodeInfo::decode(rest) {

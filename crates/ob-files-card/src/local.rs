@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ob_core::Token;
-use ob_wire_link::files::ServerInfo;
+use ob_wire_link::files::CardInfo;
 
 use crate::engine::{Completion, Op};
 
@@ -28,7 +28,7 @@ const REQUESTS_MAX: usize = 1024;
 pub struct LocalFiles {
     hub: Rc<RefCell<Hub>>,
     user: u64,
-    server: ServerInfo,
+    card: CardInfo,
 }
 
 /// What is between the users and the service.
@@ -54,23 +54,23 @@ struct User {
 }
 
 impl LocalFiles {
-    pub(crate) fn new(hub: &Rc<RefCell<Hub>>, server: ServerInfo) -> Self {
+    pub(crate) fn new(hub: &Rc<RefCell<Hub>>, card: CardInfo) -> Self {
         let mut inner = hub.borrow_mut();
         let user = inner.next_user;
         inner.next_user += 1;
         inner.users.insert(user, User::default());
-        Self { hub: Rc::clone(hub), user, server }
+        Self { hub: Rc::clone(hub), user, card }
     }
 
     /// One more end, with answers of its own.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self::new(&self.hub, self.server)
+        Self::new(&self.hub, self.card)
     }
 
     /// What the files are like.
-    pub fn server_info(&self) -> ServerInfo {
-        self.server
+    pub fn card_info(&self) -> CardInfo {
+        self.card
     }
 
     /// Bytes of the device that the file has which this end changed or held last, as of its last answer. Whoever has this

@@ -17,8 +17,8 @@ use ob_core::{AttachmentId, Device, Instant, NodeId, NodeKind, Token};
 use ob_memory::PAGE;
 use ob_ring::{Batch, CardSender, CardService, GroupKey, Message, Reservation, ReserveError};
 use ob_wire_link::files::{
-    FILES_SERVICE, FileError, NodeInfo, Operation, RESPONSE_LEN, RequestHeader, ResponseHeader,
-    SERVER_INFO_LEN, ServerInfo, SpaceInfo, VERSION, flag, rename_paths,
+    CARD_INFO_LEN, CardInfo, FILES_SERVICE, FileError, NodeInfo, Operation, RESPONSE_LEN, RequestHeader,
+    ResponseHeader, SpaceInfo, VERSION, flag, rename_paths,
 };
 use ob_wire_link::ring::Shape;
 
@@ -33,7 +33,7 @@ const GROUP_ANSWERS_MAX: usize = 1024;
 /// Bytes of lists of one group that are being made or wait for room in its ring; one more may be taken below that.
 const GROUP_LISTS_LEN_MAX: usize = 2 << 20;
 /// Bytes of the longest inline part of an answer.
-const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
+const INLINE_MAX: usize = RESPONSE_LEN + CARD_INFO_LEN;
 /// What a message needs besides its payload, at most: its headers, and padding to a page.
 const OVERHEAD: u32 = 2 * PAGE as u32;
 
@@ -104,7 +104,7 @@ struct Answer {
 
 enum More {
     Nothing,
-    Server(ServerInfo),
+    Server(CardInfo),
     Node(NodeInfo),
     Space(SpaceInfo),
 }
@@ -168,7 +168,7 @@ impl<D: Device> FilesService<D> {
 
     /// An end for somebody within the card.
     pub fn local(&self) -> LocalFiles {
-        LocalFiles::new(&self.hub, self.files.server_info())
+        LocalFiles::new(&self.hub, self.files.card_info())
     }
 
     /// Shows the writes and reads of hosts to somebody within the card, from now on.
@@ -340,7 +340,7 @@ impl<D: Device> FilesService<D> {
             self.refuse(key, header.id, FileError::TooLarge);
             return Taken::Yes;
         }
-        let block = self.files.server_info().block_len;
+        let block = self.files.card_info().block_len;
         let len = self.files.readable(header.node, header.offset, header.length);
         // The device fills whole blocks; where the request does not begin with one, they are copied anyway.
         let whole = header.offset.is_multiple_of(u64::from(block));
@@ -369,9 +369,9 @@ impl<D: Device> FilesService<D> {
 
     /// The most bytes that one request of a group can move.
     fn transfer_max(&self, responses: &CardSender) -> u32 {
-        let block = self.files.server_info().block_len;
+        let block = self.files.card_info().block_len;
         let fits = responses.message_max().saturating_sub(OVERHEAD.max(block + PAGE as u32));
-        let most = self.files.server_info().transfer_max.min(fits);
+        let most = self.files.card_info().transfer_max.min(fits);
         if most > block { most - most % block } else { most }
     }
 
@@ -379,7 +379,7 @@ impl<D: Device> FilesService<D> {
         if header.offset != u64::from(VERSION) {
             return self.refuse_version(key, header.id);
         }
-        let info = ServerInfo { transfer_max: self.transfer_max(responses), ..self.files.server_info() };
+        let info = CardInfo { transfer_max: self.transfer_max(responses), ..self.files.card_info() };
         // Rings that cannot move a byte are of no use to anybody.
         if info.transfer_max == 0 {
             return self.refuse(key, header.id, FileError::Invalid);

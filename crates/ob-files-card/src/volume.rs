@@ -48,7 +48,7 @@ enum Out {
 impl FileVolume {
     fn new(files: LocalFiles, file: NodeId, size: u64) -> Self {
         // A namespace's blocks are no larger than a page; smaller ones than the device's are copied by the engine.
-        let block_len = files.server_info().block_len.min(PAGE as u32);
+        let block_len = files.card_info().block_len.min(PAGE as u32);
         Self {
             files,
             file,
@@ -135,7 +135,7 @@ impl FileVolume {
 
     /// The segments that a range has as a whole. What else there is of it stays as it is, which a discard allows.
     fn whole_segments(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
-        let segment_len = self.files.server_info().segment_len;
+        let segment_len = self.files.card_info().segment_len;
         let start = offset.checked_next_multiple_of(segment_len)?;
         let end = offset + len;
         let end = if end == self.capacity { end } else { end - end % segment_len };
@@ -190,7 +190,7 @@ fn finished(op: DeviceOp, result: Result<Outcome, FileError>, buffer: Option<Sli
 
 impl Device for FileVolume {
     fn info(&self) -> DeviceInfo {
-        let segment_len = self.files.server_info().segment_len;
+        let segment_len = self.files.card_info().segment_len;
         DeviceInfo {
             capacity: self.capacity,
             block_len: self.block_len,

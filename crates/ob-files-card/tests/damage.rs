@@ -431,7 +431,7 @@ fn a_device_whose_blocks_became_smaller_is_used_as_before() {
         let mut device = MemoryDevice::with(rig.device.image().clone(), block_len);
         assert_eq!(check(&mut device, &mut |_, _| {}).unwrap().findings, []);
         rig = Rig::mount(device, &SMALL);
-        assert_eq!(rig.files.server_info().block_len, 4096, "blocks of the format stay what they are");
+        assert_eq!(rig.files.card_info().block_len, 4096, "blocks of the format stay what they are");
         assert!(rig.read(file, 0, 40_000).unwrap() == bytes);
         bytes[at..at + 700].copy_from_slice(&pattern(2, at as u64, 700));
         rig.write(file, at as u64, &bytes[at..at + 700]).unwrap();

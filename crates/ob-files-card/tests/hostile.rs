@@ -7,9 +7,7 @@ use crate::support;
 use ob_core::NodeId;
 use ob_files_card::{FilesService, FormatOptions};
 use ob_ring::PushError;
-use ob_wire_link::files::{
-    FileError, Operation, REQUEST_LEN, ROOT, RequestHeader, ServerInfo, VERSION, flag,
-};
+use ob_wire_link::files::{CardInfo, FileError, Operation, REQUEST_LEN, ROOT, RequestHeader, VERSION, flag};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::rings::{House, Request};
@@ -250,7 +248,7 @@ fn a_group_whose_rings_are_too_small_is_told_so() {
             assert_eq!(hello.error(), Some(FileError::Invalid));
             continue;
         }
-        let info = ServerInfo::decode(&hello.more).expect("the answer is legal");
+        let info = CardInfo::decode(&hello.more).expect("the answer is legal");
         let name = ring.to_string();
         let create = Request::new(Operation::Open).node(ROOT).flags(flag::CREATE).more(name.as_bytes());
         let file = house.call(group, create).node().id;

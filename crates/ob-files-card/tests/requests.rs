@@ -10,7 +10,7 @@ use ob_core::{AttachmentId, DeviceError, DeviceOp, NodeId, NodeKind};
 use ob_files_card::{FilesOptions, FilesService};
 use ob_ring::{CardService, PushError};
 use ob_wire_link::files::{
-    Entries, FileError, Operation, PATH_LEN_MAX, ROOT, ServerInfo, SpaceInfo, VERSION, flag,
+    CardInfo, Entries, FileError, Operation, PATH_LEN_MAX, ROOT, SpaceInfo, VERSION, flag,
 };
 use support::rings::{House, Request, Response};
 use support::{MemoryDevice, Rig, SMALL, UUID, pattern, small_format};
@@ -83,7 +83,7 @@ fn nothing_is_answered_before_hello_but_hello() {
     assert_eq!(refusal.header.value, u64::from(VERSION), "it says which version it speaks");
     assert_eq!(house.call(group, stat(b"")).error(), Some(FileError::Unsupported), "that was no HELLO");
     let hello = house.call(group, Request::new(Operation::Hello).offset(u64::from(VERSION)));
-    let info = ServerInfo::decode(&hello.more).unwrap();
+    let info = CardInfo::decode(&hello.more).unwrap();
     assert_eq!((info.version, info.block_len, info.segment_len), (VERSION, BLOCK, SEGMENT));
     assert_eq!((info.uuid, info.epoch), (UUID, 1));
     assert_eq!(info.file_len_max, SEGMENT * u64::from(u32::MAX));
@@ -293,7 +293,7 @@ fn every_error_about_bytes_has_its_cause() {
     let mut house = house();
     let group = house.greeted(RING, RING);
     let hello = house.call(group, Request::new(Operation::Hello).offset(u64::from(VERSION)));
-    let info = ServerInfo::decode(&hello.more).unwrap();
+    let info = CardInfo::decode(&hello.more).unwrap();
     let file = house.call(group, open(b"file")).node().id;
     let bytes = [1; 100];
     let resize = |node, size| Request::new(Operation::Resize).node(node).offset(size);

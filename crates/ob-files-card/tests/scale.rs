@@ -164,7 +164,7 @@ fn a_file_of_terabytes_takes_the_space_of_what_was_written() {
         assert!(allocated <= 4 * (64 << 10));
         assert_eq!(rig.files.space_info().free, free - allocated);
     }
-    let largest = rig.files.server_info().file_len_max;
+    let largest = rig.files.card_info().file_len_max;
     assert!(largest > 200 * TERABYTE);
     rig.resize(file, largest).unwrap();
     rig.write(file, largest - 10, &[5; 10]).unwrap();

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use ob_wire_link::files::ServerInfo;
+use ob_wire_link::files::CardInfo;
 
 use crate::bell::Bell;
 use crate::error::Error;
@@ -100,8 +100,8 @@ impl GroupCore {
         self.life.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn server(&self) -> Option<ServerInfo> {
-        self.current().map(|life| life.server)
+    pub(crate) fn card(&self) -> Option<CardInfo> {
+        self.current().map(|life| life.card)
     }
 
     pub(crate) fn outstanding(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use ob_core::NodeId;
-use ob_wire_link::files::{NodeInfo, ServerInfo, SpaceInfo};
+use ob_wire_link::files::{CardInfo, NodeInfo, SpaceInfo};
 
 use crate::control::{Control, Removed};
 use crate::core::{BESIDE, Give, GroupCore, Look};
@@ -223,8 +223,8 @@ impl Group {
 
     /// What the card said about itself when this group was opened; `None` while there is no card.
     #[must_use]
-    pub fn server(&self) -> Option<ServerInfo> {
-        self.core().server()
+    pub fn card(&self) -> Option<CardInfo> {
+        self.core().card()
     }
 
     /// How many operations are out at this moment. It looks at every slot, so it is for people and tests.

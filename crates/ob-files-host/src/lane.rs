@@ -7,8 +7,8 @@ use ob_core::RegionId;
 use ob_link::{HostGroup, HostLink, OpenGroupError, WaitError};
 use ob_ring::{Outgoing, PushError, ReceiveError};
 use ob_wire_link::files::{
-    FILES_SERVICE, FileError, LANE_LEN, Operation, REQUEST_LEN, RESPONSE_LEN, RequestHeader, ResponseHeader,
-    SERVER_INFO_LEN, ServerInfo, VERSION,
+    CARD_INFO_LEN, CardInfo, FILES_SERVICE, FileError, LANE_LEN, Operation, REQUEST_LEN, RESPONSE_LEN,
+    RequestHeader, ResponseHeader, VERSION,
 };
 use ob_wire_link::ring::{PAYLOAD_ALIGN_MAX, PAYLOAD_HEADER_LEN, RingSpec};
 
@@ -71,13 +71,13 @@ impl Limits {
         (self.block_len as u32).min(PAYLOAD_ALIGN_MAX)
     }
 
-    fn new(server: &ServerInfo, request_max: usize, response_max: usize) -> Option<Self> {
-        let block_len = server.block_len as usize;
+    fn new(card: &CardInfo, request_max: usize, response_max: usize) -> Option<Self> {
+        let block_len = card.block_len as usize;
         let align = (block_len as u64).min(u64::from(PAYLOAD_ALIGN_MAX)) as usize;
         // The worst padding counts, as it does for the ring itself.
         let room = |message_max: usize, header: usize| {
             message_max.checked_sub(PAYLOAD_HEADER_LEN + header + align).map(|room| {
-                let most = room.min(server.transfer_max as usize).min(PART_MAX);
+                let most = room.min(card.transfer_max as usize).min(PART_MAX);
                 // Whole blocks, where there is one: what follows then begins at a block again.
                 if most >= align { most - most % align } else { most }
             })
@@ -92,7 +92,7 @@ impl Limits {
 pub(crate) struct Life {
     /// Small transfers and everything else; transfers above [`LANE_LEN`].
     pub(crate) lanes: [Lane; 2],
-    pub(crate) server: ServerInfo,
+    pub(crate) card: CardInfo,
     pub(crate) opened: Instant,
 }
 
@@ -107,9 +107,9 @@ pub(crate) const CONTROL_LANE: usize = 0;
 impl Life {
     /// Opens both lanes and exchanges greetings on each.
     pub(crate) fn open(link: &HostLink, options: &GroupOptions, within: Duration) -> Result<Self> {
-        let (small, server) = open_lane(link, options.small, within)?;
+        let (small, card) = open_lane(link, options.small, within)?;
         let (bulk, _) = open_lane(link, options.bulk, within)?;
-        Ok(Self { lanes: [small, bulk], server, opened: Instant::now() })
+        Ok(Self { lanes: [small, bulk], card, opened: Instant::now() })
     }
 
     /// Why one of the lanes is over, if one is.
@@ -118,19 +118,19 @@ impl Life {
     }
 }
 
-fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lane, ServerInfo)> {
+fn open_lane(link: &HostLink, sizes: RingSizes, within: Duration) -> Result<(Lane, CardInfo)> {
     let group = open_rings(link, FILES_SERVICE, sizes)?;
-    let server = greet(&group, within)?;
+    let card = greet(&group, within)?;
     let transfer_max = u32::try_from(link.welcome().transfer_max).unwrap_or(u32::MAX);
     let specs = RingSpec::group(RegionId(0), sizes.requests, sizes.responses, transfer_max);
     let (_, responses, _) = specs.map_err(|error| Error::Attach(error.to_string()))?;
     let request_max = group.sender.message_max() as usize;
-    let limits = Limits::new(&server, request_max, responses.message_max() as usize);
+    let limits = Limits::new(&card, request_max, responses.message_max() as usize);
     let limits = limits.ok_or_else(|| {
-        let block = server.block_len;
+        let block = card.block_len;
         Error::Attach(format!("rings of {sizes:?} are too small for blocks of {block} bytes"))
     })?;
-    Ok((Lane { group, limits, garbled: AtomicBool::new(false) }, server))
+    Ok((Lane { group, limits, garbled: AtomicBool::new(false) }, card))
 }
 
 /// Opens a group's rings for a service.
@@ -145,7 +145,7 @@ pub(crate) fn open_rings(link: &HostLink, service: u32, sizes: RingSizes) -> Res
 }
 
 /// Says `HELLO` and waits for the answer: the first thing in each group.
-fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
+fn greet(group: &HostGroup, within: Duration) -> Result<CardInfo> {
     let header = RequestHeader {
         id: HELLO_ID,
         operation: Operation::Hello.code(),
@@ -161,7 +161,7 @@ fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
     let answer = group.wait_response(within, || match group.receiver.receive() {
         Ok(None) => None,
         Ok(Some(response)) => {
-            let mut bytes = [0; RESPONSE_LEN + SERVER_INFO_LEN];
+            let mut bytes = [0; RESPONSE_LEN + CARD_INFO_LEN];
             let len = response.inline(&mut bytes);
             Some(response.check().map_err(|_| Error::CardGone).and_then(|()| greeted(&bytes[..len])))
         }
@@ -176,7 +176,7 @@ fn greet(group: &HostGroup, within: Duration) -> Result<ServerInfo> {
     })
 }
 
-fn greeted(bytes: &[u8]) -> Result<ServerInfo> {
+fn greeted(bytes: &[u8]) -> Result<CardInfo> {
     let (header, rest) = ResponseHeader::decode(bytes).ok_or(Error::Protocol(Fault::Answer))?;
     if header.id != HELLO_ID {
         return Err(Error::Protocol(Fault::Answer));
@@ -188,16 +188,16 @@ fn greeted(bytes: &[u8]) -> Result<ServerInfo> {
         )));
     }
     header.status?;
-    let server = ServerInfo::decode(rest).filter(|server| server.version == VERSION);
-    server.ok_or(Error::Protocol(Fault::Answer))
+    let card = CardInfo::decode(rest).filter(|card| card.version == VERSION);
+    card.ok_or(Error::Protocol(Fault::Answer))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn server(block_len: u32, transfer_max: u32) -> ServerInfo {
-        ServerInfo {
+    fn card(block_len: u32, transfer_max: u32) -> CardInfo {
+        CardInfo {
             version: VERSION,
             block_len,
             transfer_max,
@@ -210,30 +210,30 @@ mod tests {
 
     #[test]
     fn limits_leave_room_for_headers_and_padding() {
-        let limits = Limits::new(&server(4096, 1 << 20), 1 << 19, 1 << 20).unwrap();
+        let limits = Limits::new(&card(4096, 1 << 20), 1 << 19, 1 << 20).unwrap();
         assert_eq!(limits.write_max, (1 << 19) - 2 * 4096, "headers and padding take more than one block");
         assert_eq!(limits.read_max, (1 << 20) - 2 * 4096);
-        let narrow = Limits::new(&server(512, 100), 1 << 19, 1 << 19).unwrap();
+        let narrow = Limits::new(&card(512, 100), 1 << 19, 1 << 19).unwrap();
         assert_eq!((narrow.read_max, narrow.write_max), (100, 100), "the card's own limit counts too");
-        assert_eq!(Limits::new(&server(4096, 1 << 20), 2048, 2048), None);
-        let coarse = Limits::new(&server(65536, 1 << 20), 1 << 19, 1 << 19).unwrap();
+        assert_eq!(Limits::new(&card(4096, 1 << 20), 2048, 2048), None);
+        let coarse = Limits::new(&card(65536, 1 << 20), 1 << 19, 1 << 19).unwrap();
         assert_eq!(coarse.payload_align(), 4096);
     }
 
     #[test]
     fn greetings_that_cannot_be_are_refused() {
         let answer = |header: ResponseHeader, info: &[u8]| [&header.encode()[..], info].concat();
-        let good = server(4096, 4096);
+        let good = card(4096, 4096);
         assert_eq!(greeted(&answer(ResponseHeader::done(HELLO_ID), &good.encode())), Ok(good));
         assert_eq!(
             greeted(&answer(ResponseHeader::done(1), &good.encode())),
             Err(Error::Protocol(Fault::Answer))
         );
-        for len in [0, 10, RESPONSE_LEN, RESPONSE_LEN + SERVER_INFO_LEN - 1] {
+        for len in [0, 10, RESPONSE_LEN, RESPONSE_LEN + CARD_INFO_LEN - 1] {
             let bytes = answer(ResponseHeader::done(HELLO_ID), &good.encode());
             assert_eq!(greeted(&bytes[..len]), Err(Error::Protocol(Fault::Answer)), "{len}");
         }
-        let newer = ServerInfo { version: 2, ..good };
+        let newer = CardInfo { version: 2, ..good };
         assert_eq!(
             greeted(&answer(ResponseHeader::done(HELLO_ID), &newer.encode())),
             Err(Error::Protocol(Fault::Answer)),

@@ -68,7 +68,7 @@ pub use error::{Error, Fault, Refused, Result};
 pub use file::{File, Moved};
 pub use group::Group;
 pub use ob_core::{NodeId, NodeKind};
-pub use ob_wire_link::files::{NodeInfo, ROOT, ServerInfo, SpaceInfo};
+pub use ob_wire_link::files::{CardInfo, NodeInfo, ROOT, SpaceInfo};
 pub use options::{Driver, Endpoint, GroupOptions, OUTSTANDING_MAX, OpenOptions, RingSizes, SessionOptions};
 pub use path::{AsPath, PathError};
 pub use pending::Pending;

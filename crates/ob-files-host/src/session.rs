@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ob_core::Incarnation;
 use ob_link::{AttachError, HostGroup, HostLink, HostLinkConfig};
-use ob_wire_link::files::{NodeInfo, ServerInfo, SpaceInfo};
+use ob_wire_link::files::{CardInfo, NodeInfo, SpaceInfo};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::core::{GroupCore, Keeper};
@@ -161,8 +161,8 @@ impl Session {
 
     /// What the card said about itself; `None` while there is none.
     #[must_use]
-    pub fn server(&self) -> Option<ServerInfo> {
-        self.own_group().server()
+    pub fn card(&self) -> Option<CardInfo> {
+        self.own_group().card()
     }
 
     /// See [`Group::open`].

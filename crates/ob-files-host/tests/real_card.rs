@@ -93,7 +93,7 @@ impl Drop for Card {
 fn names_work_as_the_library_says() {
     let card = Card::start();
     let session = card.session();
-    assert_eq!(session.server().unwrap().block_len, 4096);
+    assert_eq!(session.card().unwrap().block_len, 4096);
     session.make_directory("/a").wait().unwrap();
     session.make_directory("/a/b").wait().unwrap();
     let file = session.create("/a/b/f").wait().unwrap();

@@ -43,7 +43,7 @@ pub trait Files {
 
 impl Files for LocalFiles {
     fn block_len(&self) -> u32 {
-        self.server_info().block_len
+        self.card_info().block_len
     }
 
     fn read(&mut self, token: Token, read: BlockRead) -> Result<(), BlockRead> {

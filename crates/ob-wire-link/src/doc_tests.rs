@@ -85,7 +85,7 @@ fn file_requests_are_the_documents() {
         ("LANE_LEN", files::LANE_LEN),
         ("REQUEST_LEN", files::REQUEST_LEN),
         ("RESPONSE_LEN", files::RESPONSE_LEN),
-        ("SERVER_INFO_LEN", files::SERVER_INFO_LEN),
+        ("CARD_INFO_LEN", files::CARD_INFO_LEN),
         ("NODE_INFO_LEN", files::NODE_INFO_LEN),
         ("SPACE_INFO_LEN", files::SPACE_INFO_LEN),
         ("ENTRY_LEN", files::ENTRY_LEN),

@@ -24,7 +24,7 @@ use crate::layout::layout;
 
 pub use entry::{ENTRY_LEN, Entries, Entry, EntryError, entry_len, push_entry};
 pub use error::FileError;
-pub use info::{NODE_INFO_LEN, NodeInfo, SERVER_INFO_LEN, SPACE_INFO_LEN, ServerInfo, SpaceInfo};
+pub use info::{CARD_INFO_LEN, CardInfo, NODE_INFO_LEN, NodeInfo, SPACE_INFO_LEN, SpaceInfo};
 pub use ob_core::{NAME_LEN_MAX, NodeKind};
 pub use path::{PATH_LEN_MAX, PathNames, path_names, rename_paths};
 
@@ -85,7 +85,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// The first request of a group; answered with [`ServerInfo`].
+    /// The first request of a group; answered with [`CardInfo`].
     Hello = 1, "HELLO";
     /// Bytes of a file.
     Read = 2, "READ";

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use ob_core::{Device, DeviceCompletion, DeviceOp, NodeId, RefusedReason, Token};
 use ob_format::files::{Geometry, ROOT, Superblock};
 use ob_memory::{Pool, Slice, Source};
-use ob_wire_link::files::{FileError, NodeInfo, ServerInfo, SpaceInfo};
+use ob_wire_link::files::{CardInfo, FileError, NodeInfo, SpaceInfo};
 
 pub use op::{Completion, FileVersion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
 
@@ -322,8 +322,8 @@ impl CardFiles {
     }
 
     /// What a host is told when it says hello.
-    pub fn server_info(&self) -> ServerInfo {
-        ServerInfo {
+    pub fn card_info(&self) -> CardInfo {
+        CardInfo {
             version: ob_wire_link::files::VERSION,
             block_len: self.geometry.block_len,
             transfer_max: self.options.transfer_max,

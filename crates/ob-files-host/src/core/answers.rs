@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use ob_ring::{Claimed, ReceiveError};
-use ob_wire_link::files::{RESPONSE_LEN, ResponseHeader, SERVER_INFO_LEN};
+use ob_wire_link::files::{CARD_INFO_LEN, RESPONSE_LEN, ResponseHeader};
 
 use super::queues::Note;
 use super::{GroupCore, Sink};
@@ -14,7 +14,7 @@ use crate::lane::{Lane, Life};
 use crate::request::{Operation, RequestId, Sending, Step};
 
 /// Most bytes of an answer's inline part that anybody looks at.
-const INLINE_MAX: usize = RESPONSE_LEN + SERVER_INFO_LEN;
+const INLINE_MAX: usize = RESPONSE_LEN + CARD_INFO_LEN;
 /// Answers that a thread takes from a lane before it looks at anything else.
 const ANSWERS_IN_A_ROW: usize = 1024;
 

@@ -21,7 +21,7 @@ use ob_io::{Config, Reactor, Waker};
 use ob_link::{CardLink, CardLinkConfig, CardLoop, CardService, GroupKey, Listen};
 use ob_ring::{Batch, CardSender, Message};
 use ob_wire_link::files::{
-    FILES_SERVICE, FileError, Operation, RequestHeader, ResponseHeader, ServerInfo, VERSION,
+    CardInfo, FILES_SERVICE, FileError, Operation, RequestHeader, ResponseHeader, VERSION,
 };
 use ob_wire_link::ring::Shape;
 
@@ -199,7 +199,7 @@ impl Fake {
     }
 
     fn hello(&self, header: &RequestHeader) -> Answer {
-        let info = ServerInfo {
+        let info = CardInfo {
             version: VERSION,
             block_len: BLOCK,
             transfer_max: self.shared.transfer_max.load(Ordering::Relaxed) as u32,

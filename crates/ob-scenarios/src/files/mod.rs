@@ -26,7 +26,7 @@ use std::time::Duration;
 use ob_core::{Clock, Device, DeviceError};
 use ob_files_card::{CheckReport, FilesService, MountError};
 use ob_sim::{Failure, Report, Rng, Scenario, SimDisk, Trace};
-use ob_wire_link::files::{Operation, RequestHeader, ServerInfo, VERSION};
+use ob_wire_link::files::{CardInfo, Operation, RequestHeader, VERSION};
 
 use card::Card;
 pub(crate) use card::SimDrive;
@@ -325,7 +325,7 @@ impl Run {
             RequestHeader { offset: u64::from(VERSION), ..header(Operation::Hello, ob_core::NodeId(0)) };
         let draft = Draft { wire: Wire::of(&hello, &[]), intent: Intent::Other(What::Nothing) };
         let answer = self.call(index, draft)?;
-        let Some(info) = ServerInfo::decode(&answer.more).filter(|_| answer.status.is_ok()) else {
+        let Some(info) = CardInfo::decode(&answer.more).filter(|_| answer.status.is_ok()) else {
             return Err(Failure::new(format!("HELLO was answered with {answer:?}")).into());
         };
         self.hosts[index].transfer_max = info.transfer_max;

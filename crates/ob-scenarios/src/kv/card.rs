@@ -58,7 +58,7 @@ impl Card {
             ..EngineConfig::default()
         };
         let engine =
-            Engine::new(Rc::clone(&application), writer, config, service.files().server_info().block_len);
+            Engine::new(Rc::clone(&application), writer, config, service.files().card_info().block_len);
         let watcher = engine.watcher();
         let director =
             DirectorConfig { pending_max: 8, output_len_max: 16 << 10, ..DirectorConfig::default() };

@@ -6,14 +6,14 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::layout::layout;
 
-/// Bytes of a [`ServerInfo`].
-pub const SERVER_INFO_LEN: usize = 56;
+/// Bytes of a [`CardInfo`].
+pub const CARD_INFO_LEN: usize = 56;
 /// Bytes of a [`NodeInfo`].
 pub const NODE_INFO_LEN: usize = 40;
 /// Bytes of a [`SpaceInfo`].
 pub const SPACE_INFO_LEN: usize = 48;
 
-layout!(ServerInfoBody, SERVER_INFO_LEN, {
+layout!(ServerInfoBody, CARD_INFO_LEN, {
     version: U32, block_len: U32, transfer_max: U32, reserved: U32, segment_len: U64, epoch: U64, uuid: [u8; 16],
     file_len_max: U64,
 });
@@ -26,7 +26,7 @@ layout!(SpaceInfoBody, SPACE_INFO_LEN, {
 
 /// What the card is: the answer to `HELLO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerInfo {
+pub struct CardInfo {
     /// What the card speaks.
     pub version: u32,
     /// The device's block: a power of two.
@@ -75,9 +75,9 @@ pub struct SpaceInfo {
     pub log_live: u64,
 }
 
-impl ServerInfo {
+impl CardInfo {
     /// The bytes behind the response's header.
-    pub fn encode(&self) -> [u8; SERVER_INFO_LEN] {
+    pub fn encode(&self) -> [u8; CARD_INFO_LEN] {
         let body = ServerInfoBody {
             version: self.version.into(),
             block_len: self.block_len.into(),

@@ -35,7 +35,7 @@ fn headers_have_these_bytes() {
 
 #[test]
 fn information_has_these_bytes() {
-    let server = ServerInfo {
+    let card = CardInfo {
         version: VERSION,
         block_len: 4096,
         transfer_max: 1 << 20,
@@ -46,8 +46,8 @@ fn information_has_these_bytes() {
     };
     let expected = "010000000010000000001000000000000000100000000000090000000000000030313233343536373839\
                     6162636465660000f0ffffff0f00";
-    assert_eq!(hex(&server.encode()), expected);
-    assert_eq!(ServerInfo::decode(&server.encode()), Some(server));
+    assert_eq!(hex(&card.encode()), expected);
+    assert_eq!(CardInfo::decode(&card.encode()), Some(card));
     let node = NodeInfo {
         id: NodeId(7),
         kind: NodeKind::File,
@@ -93,7 +93,7 @@ fn what_is_too_short_is_no_message() {
 
 #[test]
 fn information_that_cannot_be_is_refused() {
-    let server = ServerInfo {
+    let card = CardInfo {
         version: 1,
         block_len: 512,
         transfer_max: 1,
@@ -102,15 +102,15 @@ fn information_that_cannot_be_is_refused() {
         uuid: [0; 16],
         file_len_max: 0,
     };
-    assert!(ServerInfo::decode(&server.encode()).is_some());
+    assert!(CardInfo::decode(&card.encode()).is_some());
     for wrong in [
-        ServerInfo { block_len: 513, ..server },
-        ServerInfo { block_len: 0, ..server },
-        ServerInfo { transfer_max: 0, ..server },
-        ServerInfo { segment_len: 0, ..server },
-        ServerInfo { file_len_max: u64::MAX, ..server },
+        CardInfo { block_len: 513, ..card },
+        CardInfo { block_len: 0, ..card },
+        CardInfo { transfer_max: 0, ..card },
+        CardInfo { segment_len: 0, ..card },
+        CardInfo { file_len_max: u64::MAX, ..card },
     ] {
-        assert_eq!(ServerInfo::decode(&wrong.encode()), None, "{wrong:?}");
+        assert_eq!(CardInfo::decode(&wrong.encode()), None, "{wrong:?}");
     }
     let node = NodeInfo { id: ROOT, kind: NodeKind::Directory, size: 0, allocated: 0, parent: None };
     for (at, value) in [(0, 0), (8, 3), (9, 1), (12, 1)] {
@@ -253,7 +253,7 @@ proptest! {
         let space =
             SpaceInfo { total: id, free: size, files: allocated, directories: parent, log_total, log_live };
         prop_assert_eq!(SpaceInfo::decode(&space.encode()), Some(space));
-        let server = ServerInfo {
+        let card = CardInfo {
             version: id as u32,
             block_len: 1 << powers[0],
             transfer_max: (size as u32).max(1),
@@ -262,7 +262,7 @@ proptest! {
             uuid,
             file_len_max: parent / 2,
         };
-        prop_assert_eq!(ServerInfo::decode(&server.encode()), Some(server));
+        prop_assert_eq!(CardInfo::decode(&card.encode()), Some(card));
     }
 
     #[test]
@@ -319,8 +319,8 @@ proptest! {
         if let Some(info) = NodeInfo::decode(prefix(NODE_INFO_LEN)) {
             prop_assert_eq!(&info.encode()[..], prefix(NODE_INFO_LEN));
         }
-        if let Some(info) = ServerInfo::decode(prefix(SERVER_INFO_LEN)) {
-            prop_assert_eq!(&info.encode()[..], prefix(SERVER_INFO_LEN));
+        if let Some(info) = CardInfo::decode(prefix(CARD_INFO_LEN)) {
+            prop_assert_eq!(&info.encode()[..], prefix(CARD_INFO_LEN));
         }
     }
 }

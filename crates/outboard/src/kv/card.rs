@@ -143,7 +143,7 @@ impl KvCard {
             error,
             fix: config.source.line_to_change("kv", "table", "\"64MiB\""),
         })?;
-        let block_len = files.server_info().block_len;
+        let block_len = files.card_info().block_len;
         let engine = Engine::new(Rc::clone(&application), writer, EngineConfig::default(), block_len);
         for arena in engine.arenas() {
             // Without it the kernel maps the memory for each read: slower, and as right.

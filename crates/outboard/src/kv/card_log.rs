@@ -195,7 +195,7 @@ impl CardLog {
         match self.measuring.take().map(Pending::try_wait) {
             Some(Ok(space)) => {
                 // A file takes whole segments: what the log appends next may take one at a stroke.
-                let server = self.group.as_ref().and_then(Group::server);
+                let server = self.group.as_ref().and_then(Group::card);
                 let segment_len = server.map_or(0, |server| server.segment_len);
                 self.measured = Some(space.ok().map(|space| space.free.saturating_sub(segment_len)));
             }

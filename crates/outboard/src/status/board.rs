@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ob_core::{DmaCounts, Incarnation};
 use ob_files_card::FilesCounts;
 use ob_nvme::target::TargetCounts;
-use ob_wire_link::files::{ServerInfo, SpaceInfo};
+use ob_wire_link::files::{CardInfo, SpaceInfo};
 use tokio::sync::watch;
 
 use super::checks::{checks, health};
@@ -101,7 +101,7 @@ pub struct FilesFacts {
     /// The device.
     pub device: String,
     /// What every host is told; none until the first snapshot.
-    pub server: Option<ServerInfo>,
+    pub card: Option<CardInfo>,
     /// What is used and free.
     pub space: SpaceInfo,
     /// Bytes of the log that a mount would read.
@@ -231,14 +231,14 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
 }
 
 fn describe_files(facts: &FilesFacts) -> FilesStatus {
-    let FilesFacts { device, server, space, log_used, frozen, counts } = facts;
-    let uuid = server.map(|server| server.uuid).unwrap_or_default();
+    let FilesFacts { device, card, space, log_used, frozen, counts } = facts;
+    let uuid = card.map(|card| card.uuid).unwrap_or_default();
     FilesStatus {
         device: device.clone(),
         uuid: uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
-        mounts: server.map_or(0, |server| server.epoch),
-        block_bytes: server.map_or(0, |server| server.block_len),
-        segment_bytes: server.map_or(0, |server| server.segment_len),
+        mounts: card.map_or(0, |card| card.epoch),
+        block_bytes: card.map_or(0, |card| card.block_len),
+        segment_bytes: card.map_or(0, |card| card.segment_len),
         total_bytes: space.total,
         free_bytes: space.free,
         files: space.files,

@@ -108,7 +108,7 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
 fn director(handle: &Handle, port: RingPort, files: LocalFiles, copy: bool) -> Result<Driver, BenchFailure> {
     let application = Rc::new(RemoteFiles::default());
     let (_, writer) = Table::new(TableConfig::with_memory_max(TABLE_BYTES))?;
-    let block_len = files.server_info().block_len;
+    let block_len = files.card_info().block_len;
     let mut config = EngineConfig::default();
     if copy {
         config.copy_len_max = usize::MAX;

@@ -48,7 +48,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
         facts.log_used = files.files().log_used();
-        facts.server = Some(files.files().server_info());
+        facts.card = Some(files.files().card_info());
         facts.frozen = files.files().is_frozen();
         facts.counts = counts;
     }
