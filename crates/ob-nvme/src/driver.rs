@@ -1,12 +1,16 @@
 //! A [`Target`] on sockets and devices.
 //!
 //! ```text
-//!          ┌──────────────────────── turn ─────────────────────────┐
-//!   Net ──▶│ events ─▶ receive ─▶ Target ─▶ submit ─▶ poll ─▶ send │──▶ Net
-//!          │                                  │         ▲          │
-//!          └──────────────────────────────────┼─────────┼──────────┘
-//!                                             ▼  Store  │
+//!          ┌──────────────────────────── turn ────────────────────────────────┐
+//!   Net ──▶│ events ─▶ receive ─▶ Target ─▶ service ─▶ submit ─▶ poll ─▶ send │──▶ Net
+//!          │                        ▲                    │         ▲  │       │
+//!          └────────────────────────┼────────────────────┼─────────┼──┼───────┘
+//!                                   └── rounds ──────────┼─────────┼──┘
+//!                                                        ▼  Store  │
 //! ```
+//!
+//! A service behind the target ([`ForeignService`]) has its turn in each round with the devices, so that what it asks of them
+//! because of what it was told goes out in the same turn.
 //!
 //! One turn takes what there is, up to a bound a connection, then looks who is late, and sends the answers of the whole turn with
 //! one vectored send a connection. The arithmetic of one authentication comes after that, and its answer with a second send. Who
@@ -64,6 +68,27 @@ impl<D: Device> Store for Rc<RefCell<D>> {
     }
 }
 
+/// A service behind the target, which answers what the target hands out: see [`Target::next_foreign`].
+pub trait ForeignService {
+    /// Takes some of what the target has for it, and does some of what it has to do; whether that was anything. What it leaves it
+    /// is asked for again; others have their turn in between.
+    fn turn(&mut self, now: Instant, target: &mut Target) -> bool;
+
+    /// When it has something to do, if the target has nothing for it before.
+    fn next_due(&self) -> Option<Instant>;
+}
+
+/// No service: the target hands nothing out.
+impl ForeignService for () {
+    fn turn(&mut self, _: Instant, _: &mut Target) -> bool {
+        false
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+}
+
 /// What one turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -73,20 +98,28 @@ pub struct Turn {
     pub has_more: bool,
 }
 
-/// Sockets, devices and a target.
-pub struct TargetDriver<N, S> {
+/// Sockets, devices, a target, and the service behind it.
+pub struct TargetDriver<N, S, F = ()> {
     streams: Streams<N, ConnectionKey>,
     store: S,
     target: Target,
+    service: F,
     ports: Vec<(ListenerId, PortKey)>,
     in_store: usize,
 }
 
 impl<N: Net, S: Store> TargetDriver<N, S> {
-    /// Nothing is served before [`TargetDriver::listen`].
+    /// A target without a service behind it. Nothing is served before [`TargetDriver::listen`].
     pub fn new(net: N, store: S, target: Target) -> Self {
+        Self::with_service(net, store, target, ())
+    }
+}
+
+impl<N: Net, S: Store, F: ForeignService> TargetDriver<N, S, F> {
+    /// A target whose commands for others go to this service.
+    pub fn with_service(net: N, store: S, target: Target, service: F) -> Self {
         let streams = Streams::new(net, RECEIVES_A_TURN);
-        Self { streams, store, target, ports: Vec::new(), in_store: 0 }
+        Self { streams, store, target, service, ports: Vec::new(), in_store: 0 }
     }
 
     /// Accepts connections at an address, as a port that [`crate::target::control::Control`] knows.
@@ -121,6 +154,11 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         &mut self.target
     }
 
+    /// The service behind the target.
+    pub fn service_mut(&mut self) -> &mut F {
+        &mut self.service
+    }
+
     /// Operations that are on backends or wait for room there.
     pub fn in_store(&self) -> usize {
         self.in_store + self.target.backlog_len()
@@ -136,7 +174,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         if self.streams.is_readable() || self.target.can_go_on() {
             return Some(Instant::default());
         }
-        [self.target.next_due(), self.store.next_due()].into_iter().flatten().min()
+        [self.target.next_due(), self.store.next_due(), self.service.next_due()].into_iter().flatten().min()
     }
 
     /// Does what there is to do.
@@ -178,11 +216,12 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
         }
     }
 
-    /// Moves operations to backends and completions back, until there is nothing to move, or others have waited long
-    /// enough: a device that does its work at once has always more to move for a command of many parts.
+    /// Has the service do what it has to, and moves operations to backends and completions back, until there is nothing to move, or
+    /// others have waited long enough: a device that does its work at once has always more to move for a command of many parts.
     fn serve_devices(&mut self, now: Instant) -> usize {
         let mut completed = 0;
         for _ in 0..ROUNDS_A_TURN {
+            let served = self.service.turn(now, &mut self.target);
             self.submit_all();
             let before = completed;
             while let Some((_, completion)) = self.store.poll() {
@@ -190,7 +229,7 @@ impl<N: Net, S: Store> TargetDriver<N, S> {
                 completed += 1;
                 self.target.completed(completion);
             }
-            if completed == before {
+            if completed == before && !served {
                 break;
             }
             self.target.pump(now);

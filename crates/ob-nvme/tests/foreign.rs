@@ -18,11 +18,11 @@ use ob_nvme::target::{
 };
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::io::{
-    BlockCommand, PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
+    Abort, BlockCommand, PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
     ReservationRegisterAction, ReservationType,
 };
 use ob_wire_nvme::pdu::{Digests, Pdu};
-use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
+use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, QueueId, Status, SubmissionEntry};
 use support::{BLOCK, BLOCKS, Client, Rig, Wish, namespace, pattern};
 
 /// A command of a service that brings data.
@@ -543,6 +543,55 @@ fn who_is_cut_off_hears_nothing_and_leaves_nothing() {
 }
 
 #[test]
+fn a_service_hears_that_a_host_gives_a_command_up() {
+    let mut rig = rig();
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    put_list(&mut rig, &[0, 512], 1);
+    rig.disk.is_held = true;
+    let mut chains = Chains::new();
+    let chain = submit_chain(&mut rig, io, 0);
+    run(&mut rig, &mut chains);
+    let abort = |rig: &mut Rig, command: CommandId| {
+        let entry = Abort { queue: QueueId(1), command }.encode(rig.command_id(admin));
+        rig.submit(admin, &entry, &[]);
+        assert_eq!(rig.response(admin).result(), Abort::NOT_ABORTED, "its own answer follows");
+    };
+    // One that is nobody's is no event; and one that is aborted twice is one.
+    abort(&mut rig, CommandId(chain.0 ^ 0x55));
+    assert!(rig.target.next_foreign().is_none());
+    abort(&mut rig, chain);
+    abort(&mut rig, chain);
+    run(&mut rig, &mut chains);
+    let response = rig.response(io);
+    assert_eq!((response.command(), response.status()), (chain, Status::ABORT_REQUESTED));
+    assert!(chains.is_idle() && chains.refused == 1);
+    rig.release_disk();
+    run(&mut rig, &mut chains);
+    assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
+}
+
+#[test]
+fn a_service_hears_of_the_end_of_controllers_that_it_knows_and_of_no_others() {
+    let mut rig = rig();
+    let (admin, io) = rig.queues(Digests::NONE, false);
+    let (other, _) = rig.admin_as(Digests::NONE, &Wish { host_id: [7; 16], ..Wish::default() });
+    put_list(&mut rig, &[0], 1);
+    let mut chains = Chains::new();
+    submit_chain(&mut rig, io, 0);
+    run(&mut rig, &mut chains);
+    assert_eq!(chains.answered, 1);
+    // An I/O queue can come back.
+    rig.hang_up(io);
+    run(&mut rig, &mut chains);
+    assert_eq!(chains.controllers_ended, 0);
+    rig.hang_up(other);
+    rig.hang_up(admin);
+    run(&mut rig, &mut chains);
+    assert_eq!(chains.controllers_ended, 1);
+    assert!(!rig.target.can_go_on());
+}
+
+#[test]
 fn a_service_that_never_answers_holds_its_own_commands_only() {
     let mut rig = rig();
     let (_admin, io) = rig.queues(Digests::NONE, false);
@@ -733,6 +782,10 @@ fn a_write_that_a_service_still_has_keeps_its_range() {
     assert!(rig.target.can_go_on());
     rig.run();
     assert_eq!(rig.response(admin).status(), Status::SUCCESS);
+    let ended = rig.target.next_foreign();
+    assert!(
+        matches!(ended, Some(ForeignEvent::ControllerEnded(controller)) if controller == write.queue.controller)
+    );
     assert_eq!(next_command(&mut rig).offset, 9 * 512);
     assert_eq!(rig.target.counts().orphans, 0);
 }

@@ -3,9 +3,10 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use crate::chains::{self, Chains};
 use crate::support;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -148,9 +149,9 @@ fn who_has_taken_its_answers_is_not_late_because_the_card_was_stopped() {
     }
 }
 
-/// A disk that is done with everything at once.
+/// A disk that is done with everything at once, and has only these bytes.
 #[derive(Default)]
-struct Instantly(VecDeque<(BackendId, DeviceCompletion)>);
+struct Instantly(VecDeque<(BackendId, DeviceCompletion)>, BTreeMap<u64, Vec<u8>>);
 
 impl Store for Instantly {
     fn info(&self, _: BackendId) -> Option<DeviceInfo> {
@@ -158,7 +159,17 @@ impl Store for Instantly {
         Some(DeviceInfo { capacity, block_len, volatile_cache: true, discard_unit: block_len })
     }
 
-    fn submit(&mut self, backend: BackendId, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+    fn submit(
+        &mut self,
+        backend: BackendId,
+        token: Token,
+        mut op: DeviceOp,
+    ) -> Result<(), Refused<DeviceOp>> {
+        if let DeviceOp::Read { offset, into } = &mut op
+            && let Some(bytes) = self.1.get(offset)
+        {
+            into.copy_from_slice(bytes);
+        }
         self.0.push_back((backend, DeviceCompletion { token, op, result: Ok(()) }));
         Ok(())
     }
@@ -231,6 +242,31 @@ fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
     let counts = driver.target().counts();
     assert_eq!((counts.in_flight, counts.waiting_for_buffer), (0, 0));
     assert!(driver.net_mut().taken > READS * 256 * BLOCK, "all of them are answered");
+}
+
+/// A service has its turn with the devices: no round of a chain waits for another turn of the loop.
+#[test]
+fn a_chain_over_a_device_that_is_done_at_once_is_one_turn() {
+    const READS: usize = 6;
+    let mut rig = Rig::with(TargetConfig { foreign: vec![chains::opcode()], ..TargetConfig::default() });
+    let (_, io) = rig.queues(Digests::NONE, false);
+    let mut entry = SubmissionEntry::new(chains::CHAIN, rig.command_id(io), NamespaceId(1))
+        .with_data(DataPointer::Transport { len: 8 });
+    entry.dword10 = (chains::NODE as u32).into();
+    let bytes = rig.capsule(io, &entry, &[]);
+    rig.state(io).outbox.extend(bytes);
+    assert!(rig.deliver_some(io, usize::MAX) > 0);
+    let mut store = Instantly::default();
+    for index in 1..=READS {
+        let next = if index < READS { (index + 1) * chains::NODE } else { 0 };
+        store.1.insert((index * chains::NODE) as u64, chains::node(next as u64, 1));
+    }
+    let mut driver = TargetDriver::with_service(Inbox::default(), store, rig.target, Chains::new());
+    assert_eq!(driver.next_due(), Some(Instant::default()));
+    driver.turn(rig.now);
+    assert_eq!(driver.service_mut().answered, 1);
+    assert_eq!(driver.service_mut().seen_at.len(), READS);
+    assert!(driver.net_mut().taken > 8, "and sent");
 }
 
 #[test]

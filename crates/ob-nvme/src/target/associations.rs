@@ -153,7 +153,11 @@ impl Target {
     /// that will be left behind.
     fn forget_if_drained(&mut self, controller: ControllerKey) {
         let is_connected = !self.find_connections(|identity| identity.controller == controller).is_empty();
-        if !is_connected && !self.orphans.contains_key(&controller) {
+        if is_connected {
+            return;
+        }
+        self.foreign.controller_ended(controller);
+        if !self.orphans.contains_key(&controller) {
             self.control.forget_ended(controller);
         }
     }
@@ -256,7 +260,7 @@ impl Target {
         self.find_connections(|identity| identity == queue).first().copied()
     }
 
-    fn find_connections(&self, is_wanted: impl Fn(QueueIdentity) -> bool) -> Vec<ConnectionKey> {
+    pub(super) fn find_connections(&self, is_wanted: impl Fn(QueueIdentity) -> bool) -> Vec<ConnectionKey> {
         let slots = self.slots.iter().enumerate();
         let found = slots.filter(|(_, slot)| {
             let queue = slot.connection.as_deref().and_then(|connection| connection.queue);

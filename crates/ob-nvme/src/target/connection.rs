@@ -160,6 +160,12 @@ impl Connection {
         self.ids.contains(&command.0)
     }
 
+    /// The command of this id, unless it is one of control, which has none.
+    pub(super) fn flight_of(&self, command: CommandId) -> Option<FlightKey> {
+        let position = self.ids.iter().position(|id| *id == command.0)?;
+        self.flights.get(position).copied().flatten()
+    }
+
     pub(super) fn add_command(&mut self, command: CommandId, flight: Option<FlightKey>) {
         self.ids.push(command.0);
         self.flights.push(flight);

@@ -2,6 +2,7 @@
 
 use ob_core::Instant;
 use ob_wire_nvme::command::{AdminOpcode, DataDirection, FABRICS_OPCODE, FabricsKind, Fuse, IoOpcode};
+use ob_wire_nvme::io::Abort;
 use ob_wire_nvme::pdu::ADMIN_CAPSULE_DATA_MAX;
 use ob_wire_nvme::{CommandId, DataPointer, QueueId, Status, SubmissionEntry};
 
@@ -161,6 +162,7 @@ impl Target {
         if queue.queue == QueueId::ADMIN && entry.opcode == AdminOpcode::Abort.code() {
             // What it has aborted is answered before it (Base §5.1).
             self.handle_events(now);
+            self.abort_foreign(queue.controller, Abort::parse(entry));
         }
         match verdict {
             Verdict::Done { result, status } => self.answer(key, command, status, result),

@@ -7,7 +7,7 @@
 //!   events ─▶ next_foreign ─▶ service ─┬─ lend ───────────▶ the connection's line for buffers ─────────┐
 //!     ▲                                ├─ foreign_read ───▶ Io: ranges, admission, backlog ─▶ device ─┤
 //!     │                                └─ foreign_done ───▶ answer ─▶ Output                          │
-//!     └─ Command, Lent, Read, Ended ◀──────────────────────────────────────────────────────────────────┘
+//!     └─ Command, Lent, Read, Aborted, Ended, ControllerEnded ◀────────────────────────────────────────┘
 //! ```
 //!
 //! A queue out and calls in, like [`Target::next_device_op`] and [`Target::completed`]: nothing of a service runs while the
@@ -17,18 +17,19 @@
 //! A command that was handed out stays until [`Target::foreign_done`], whatever becomes of its connection: of one that ended
 //! the service hears, nobody is answered, and if it is a write then who overlaps it goes on waiting, as with a device.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use ob_core::Instant;
 use ob_memory::Shared;
 use ob_wire_nvme::command::DataDirection;
+use ob_wire_nvme::io::Abort;
 use ob_wire_nvme::{DataPointer, Status, SubmissionEntry};
 
 use super::Target;
 use super::buffers::{LOANS_MAX, Loan, Loans};
 use super::config::ForeignOpcode;
 use super::connection::{ConnectionKey, Data};
-use super::control::{Access, IoCount, NamespaceKey, QueueIdentity};
+use super::control::{Access, ControllerKey, IoCount, NamespaceKey, QueueIdentity};
 use super::dispatch::{Arrival, cut};
 use super::flight::{Flight, FlightKey, State, Work};
 use super::io::{Io, IoKind, Place};
@@ -85,9 +86,13 @@ pub enum ForeignEvent {
         /// The buffer, with what is on the device; or why there is nothing.
         result: Result<Loan, Status>,
     },
+    /// The host does not want to wait for this command any longer. It is to be answered as soon as that can be, in whatever way.
+    Aborted(ForeignKey),
     /// The connection of this command is gone, and nothing more is heard of its reads, nor of what it was to be lent. It has to be
     /// answered all the same when it is over: until then, others wait for the range of a write.
     Ended(ForeignKey),
+    /// A controller that had commands here has ended. Nothing comes from it again: what a service keeps for it can go.
+    ControllerEnded(ControllerKey),
 }
 
 /// What a command is answered with, besides a number.
@@ -131,11 +136,13 @@ pub(super) struct Foreign {
     pub(super) io: Option<Io>,
     /// Bytes of the buffers that its service waits for.
     wanted: Option<[Option<u32>; LOANS_MAX]>,
+    /// The service was told that the host gives it up.
+    is_aborted: bool,
 }
 
 impl Foreign {
     fn new(entry: &SubmissionEntry, io: Option<Io>) -> Self {
-        Self { entry: *entry, io, wanted: None }
+        Self { entry: *entry, io, wanted: None, is_aborted: false }
     }
 
     /// Bytes of the longest buffer that its service waits for.
@@ -148,6 +155,8 @@ impl Foreign {
 #[derive(Default)]
 pub(super) struct Handed {
     events: VecDeque<Event>,
+    /// Controllers of which a service has had commands.
+    controllers: BTreeSet<ControllerKey>,
     /// A command was answered, and what waits for its end was not looked at since.
     pub(super) has_ended: bool,
 }
@@ -156,13 +165,23 @@ enum Event {
     Command(FlightKey),
     Lent { key: FlightKey, loans: Loans },
     Read { key: FlightKey, nsid: u32, offset: u64, result: Result<Loan, Status> },
+    Aborted(FlightKey),
     Ended(FlightKey),
+    ControllerEnded(ControllerKey),
 }
 
 impl Handed {
     /// Whether there is something to do: an event, or an end that others waited for.
     pub(super) fn can_go_on(&self) -> bool {
         !self.events.is_empty() || self.has_ended
+    }
+
+    /// A controller has ended, and none of its connections is left.
+    pub(super) fn controller_ended(&mut self, controller: ControllerKey) {
+        // Whoever has had a command takes events.
+        if self.controllers.remove(&controller) {
+            self.events.push_back(Event::ControllerEnded(controller));
+        }
     }
 }
 
@@ -177,7 +196,7 @@ impl Target {
                     }
                 }
                 // What a command was lent, or has read, is nobody's once it is answered.
-                Event::Lent { key, .. } | Event::Read { key, .. }
+                Event::Lent { key, .. } | Event::Read { key, .. } | Event::Aborted(key)
                     if self.serving(ForeignKey(key)).is_none() => {}
                 Event::Lent { key, loans } => {
                     return Some(ForeignEvent::Lent { key: ForeignKey(key), loans });
@@ -185,7 +204,11 @@ impl Target {
                 Event::Read { key, nsid, offset, result } => {
                     return Some(ForeignEvent::Read { key: ForeignKey(key), nsid, offset, result });
                 }
+                Event::Aborted(key) => return Some(ForeignEvent::Aborted(ForeignKey(key))),
                 Event::Ended(key) => return Some(ForeignEvent::Ended(ForeignKey(key))),
+                Event::ControllerEnded(controller) => {
+                    return Some(ForeignEvent::ControllerEnded(controller));
+                }
             }
         }
         None
@@ -412,6 +435,7 @@ impl Target {
         let flight = self.flights.get_mut(key)?;
         let is_answered = entry.direction() == DataDirection::ToHost;
         flight.state = State::Service;
+        self.foreign.controllers.insert(queue.controller);
         let lease = flight.lease.take();
         let data = flight.data.take().map(|slice| Loan { slice, lease });
         let answer_len_max = if is_answered { flight.transfer_len } else { 0 };
@@ -443,7 +467,7 @@ impl Target {
 
     fn answer_foreign(&mut self, key: FlightKey, result: Result<Answer, Status>, value: u64) {
         let Some(flight) = self.flights.remove(key) else { return };
-        let Work::Foreign(Foreign { entry, io, wanted }) = &flight.work else { return };
+        let Work::Foreign(Foreign { entry, io, wanted, .. }) = &flight.work else { return };
         let command = flight.command;
         let result = result.and_then(|answer| match entry.direction() {
             DataDirection::ToHost => fit(answer, flight.transfer_len as usize, io.is_some()),
@@ -480,6 +504,22 @@ impl Target {
         self.touch(flight.connection);
     }
 
+    /// Tells a service that the host has sent Abort for one of its commands, once.
+    pub(super) fn abort_foreign(&mut self, controller: ControllerKey, abort: Abort) {
+        let is_named =
+            |identity: QueueIdentity| identity.controller == controller && identity.queue == abort.queue;
+        for key in self.find_connections(is_named) {
+            let Some(connection) = self.connection(key) else { continue };
+            let Some(flight) = connection.flight_of(abort.command) else { continue };
+            if let Some(Flight { work: Work::Foreign(foreign), state: State::Service, .. }) =
+                self.flights.get_mut(flight)
+                && !std::mem::replace(&mut foreign.is_aborted, true)
+            {
+                self.foreign.events.push_back(Event::Aborted(flight));
+            }
+        }
+    }
+
     /// The connection of a command that a service has is gone.
     pub(super) fn foreign_ended(&mut self, key: FlightKey) {
         self.foreign.events.push_back(Event::Ended(key));
@@ -495,8 +535,10 @@ impl Target {
             |key: &FlightKey, state| flights.get(*key).is_some_and(|flight| flight.state == state);
         self.foreign.events.retain(|event| match event {
             Event::Command(key) => has_state(key, State::Queued),
-            Event::Lent { key, .. } | Event::Read { key, .. } => has_state(key, State::Service),
-            Event::Ended(_) => true,
+            Event::Lent { key, .. } | Event::Read { key, .. } | Event::Aborted(key) => {
+                has_state(key, State::Service)
+            }
+            Event::Ended(_) | Event::ControllerEnded(_) => true,
         });
     }
 }

@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ob_core::Instant;
 use ob_ebpf::call::{Call, NoLog, NoTable};
 use ob_ebpf::hooks::{CALL_FUEL_MAX, STORAGE, STORAGE_SCRATCH_LEN};
 use ob_ebpf::interpreter::Interpreter;
 use ob_ebpf::program::Program;
 use ob_ebpf::text::assemble;
 use ob_ebpf::verifier::{Options, verify};
+use ob_nvme::driver::ForeignService;
 use ob_nvme::target::{Answer, ForeignCommand, ForeignEvent, ForeignKey, ForeignOpcode, Loan, Loans, Target};
 use ob_wire_nvme::Status;
 
@@ -59,6 +61,16 @@ pub fn node(next: u64, value: u64) -> Vec<u8> {
     bytes
 }
 
+impl ForeignService for Chains {
+    fn turn(&mut self, _: Instant, target: &mut Target) -> bool {
+        Self::turn(self, target)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+}
+
 /// All chains of a target.
 pub struct Chains {
     program: Program,
@@ -71,6 +83,7 @@ pub struct Chains {
     pub answered: u64,
     pub refused: u64,
     pub ended: u64,
+    pub controllers_ended: u64,
 }
 
 struct Chain {
@@ -92,6 +105,7 @@ impl Chains {
             answered: 0,
             refused: 0,
             ended: 0,
+            controllers_ended: 0,
         }
     }
 
@@ -117,12 +131,17 @@ impl Chains {
             }
             ForeignEvent::Lent { key, loans } => self.begin(target, key, loans),
             ForeignEvent::Read { key, offset, result, .. } => self.step(target, key, offset, result),
+            ForeignEvent::Aborted(key) => {
+                self.waiting.remove(&key);
+                self.fail(target, key, Status::ABORT_REQUESTED);
+            }
             ForeignEvent::Ended(key) => {
                 self.ended += 1;
                 self.waiting.remove(&key);
                 self.running.remove(&key);
                 target.foreign_done(key, Err(Status::INTERNAL_ERROR), 0);
             }
+            ForeignEvent::ControllerEnded(_) => self.controllers_ended += 1,
         }
     }
 
