@@ -85,6 +85,9 @@ fn format(repository: &Repository) -> Result<Outcome> {
 }
 
 /// Packages that are no part of the workspace, with lock files of their own, which nobody would notice to be out of date.
+/// What all steps together should take on two cores, so that people run them.
+const MINUTES_WANTED: f64 = 30.0;
+
 const PACKAGES_APART: &[&str] = &["fuzz/Cargo.toml", "bench/programs/Cargo.toml"];
 
 fn clippy(repository: &Repository) -> Result<Outcome> {
@@ -134,7 +137,13 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
     let start = Instant::now();
     let reports = run_steps(repository, &chosen);
     print!("\n{}", summary(&chosen, &reports));
-    println!("ci: in all {:.1} minutes", start.elapsed().as_secs_f64() / 60.0);
+    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    println!("ci: in all {minutes:.1} minutes");
+    if minutes > MINUTES_WANTED {
+        println!(
+            "ci: TOO LONG: {MINUTES_WANTED} minutes are what two cores that do nothing else should take"
+        );
+    }
     let error_of = |report: Option<Report>| report?.result.err();
     if let Some((step, error)) =
         chosen.iter().zip(reports).find_map(|(step, report)| Some((step, error_of(report)?)))

@@ -139,8 +139,10 @@ impl GroupCore {
     /// Ends the group: its lanes are closed, what is out fails, and its thread ends once it has told everybody.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
+        // Whoever ends lanes has taken operations out of the table, and completions by tag are told before it is done.
+        let changing = self.changing();
         let life = self.life.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(life);
+        drop((life, changing));
         self.table.take_all(|operation| self.finish(operation, Err(Error::Closed)));
         self.serve_queues();
         self.ended.store(true, Ordering::SeqCst);

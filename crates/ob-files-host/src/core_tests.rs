@@ -145,3 +145,20 @@ fn an_answer_whose_memory_is_gone_completes_nothing() {
     }
     assert!(matches!(core.settle(lane, &claimed), Err(LaneOver(Error::CardGone))));
 }
+
+/// Nothing is left of a group only when whoever ended its lanes has told of what was out.
+#[test]
+fn a_group_ends_behind_those_who_end_its_lanes() {
+    let core = GroupCore::new(GroupOptions::polled(), Arc::new(Patient));
+    let changing = core.changing();
+    std::thread::scope(|scope| {
+        scope.spawn(|| core.stop());
+        while !core.is_stopped() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!core.has_ended());
+        drop(changing);
+    });
+    assert!(core.has_ended());
+}

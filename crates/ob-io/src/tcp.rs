@@ -71,6 +71,8 @@ struct Listener {
     address: SocketAddr,
     /// There may be connections to accept.
     ready: bool,
+    /// The kernel does not watch it any more.
+    is_deaf: bool,
 }
 
 struct Slot {
@@ -132,7 +134,11 @@ impl TcpNet {
     fn handle_ready(&mut self, watch: WatchId, readiness: Readiness) -> bool {
         match self.targets.get(watch.index()) {
             Some(Some((known, target))) if *known == watch => match *target {
-                Target::Listener(index) => self.listeners[index as usize].ready = true,
+                Target::Listener(index) => {
+                    let listener = &mut self.listeners[index as usize];
+                    listener.ready = true;
+                    listener.is_deaf |= readiness.is_lost();
+                }
                 Target::Connection(index) => {
                     if let Some(connection) = &mut self.slots[index as usize].connection {
                         connection.on_ready(readiness);
@@ -186,6 +192,9 @@ impl TcpNet {
             return None;
         }
         for index in 0..self.listeners.len() {
+            if self.listeners[index].is_deaf {
+                self.watch_again(index);
+            }
             while self.listeners[index].ready && !self.free.is_empty() {
                 if self.accept_burst == 0 {
                     self.accept_after(Duration::ZERO);
@@ -219,6 +228,19 @@ impl TcpNet {
             }
         }
         None
+    }
+
+    /// Has the kernel watch a listener that it has let go of; where it does not, it is tried again.
+    fn watch_again(&mut self, index: usize) {
+        let listener = &mut self.listeners[index];
+        self.handle.unwatch(listener.watch);
+        match self.handle.watch(&listener.socket, Interest::Readable) {
+            Ok(watch) => {
+                (listener.watch, listener.is_deaf, listener.ready) = (watch, false, true);
+                self.aim(watch, Target::Listener(index as u32));
+            }
+            Err(_) => self.accept_after(ACCEPT_PAUSE),
+        }
     }
 
     fn accept_after(&mut self, pause: Duration) {
@@ -295,7 +317,7 @@ impl TcpNet {
         listen(&socket, BACKLOG)?;
         let address = SocketAddr::try_from(getsockname(&socket)?)?;
         let watch = self.handle.watch(&socket, Interest::Readable).map_err(|_| Errno::NOBUFS)?;
-        Ok(Listener { socket, watch, address, ready: true })
+        Ok(Listener { socket, watch, address, ready: true, is_deaf: false })
     }
 }
 

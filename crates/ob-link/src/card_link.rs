@@ -160,6 +160,8 @@ struct Listener {
     readable: bool,
     /// Accepting failed for want of something; it is tried again then.
     again_at: Option<Instant>,
+    /// The kernel does not watch it any more.
+    is_deaf: bool,
 }
 
 /// A connection that has not said `HELLO` yet, or has not been answered.
@@ -259,7 +261,14 @@ impl CardLink {
                 })?;
             let watch = reactor.watch(&socket, Interest::Readable)?;
             let listen = listen.clone();
-            listeners.push(Listener { socket, watch, listen, readable: true, again_at: None });
+            listeners.push(Listener {
+                socket,
+                watch,
+                listen,
+                readable: true,
+                again_at: None,
+                is_deaf: false,
+            });
         }
         Ok(Self {
             reactor: reactor.clone(),
@@ -291,6 +300,7 @@ impl CardLink {
         }
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.watch == *watch) {
             listener.readable = true;
+            listener.is_deaf |= readiness.is_lost();
             return true;
         }
         let wires = self.strangers.iter_mut().map(|stranger| &mut stranger.wire);
@@ -496,7 +506,6 @@ impl CardLink {
         worked
     }
 
-    /// A connection is gone: the end on one machine, a pause on two.
     /// A connection that the kernel does not watch any more would never be heard again.
     fn lose_watched(&mut self, watch: WatchId) -> bool {
         let is_watched = |wire: &Wire| wire.watch == watch;
@@ -507,11 +516,12 @@ impl CardLink {
         let Some(index) = self.strangers.iter().position(|stranger| is_watched(&stranger.wire)) else {
             return false;
         };
-        let stranger = self.strangers.swap_remove(index);
+        let stranger = self.strangers.remove(index);
         self.drop_wire(stranger.wire);
         true
     }
 
+    /// A connection is gone: the end on one machine, a pause on two.
     fn lose_wire(&mut self, index: usize, error: &ConnectionError) {
         let host = &mut self.hosts[index];
         let Some(wire) = host.wire.take() else { return };

@@ -263,8 +263,11 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
             return Err(error);
         }
         // Whatever else is there refuses connections too, and is not ours to take away.
-        if !is_socket(path) {
-            return Err(Errno::EXIST);
+        // (What is not there any more has been a card that ends: it is tried again.)
+        match rustix::fs::lstat(path) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => {}
+            Ok(_) => return Err(Errno::EXIST),
+            Err(_) => return Err(error),
         }
         if !matches!(connect_unix(path), Err(Errno::CONNREFUSED)) {
             return Err(error);
@@ -277,11 +280,6 @@ pub(crate) fn listen_unix(path: &Path, shared: bool) -> Result<OwnedFd, Errno> {
     rustix::fs::chmod(path, mode)?;
     rustix::net::listen(&socket, 64)?;
     Ok(socket)
-}
-
-fn is_socket(path: &Path) -> bool {
-    let kind = rustix::fs::lstat(path).map(|found| FileType::from_raw_mode(found.st_mode));
-    kind == Ok(FileType::Socket)
 }
 
 /// Has the kernel refuse descriptors that a host wants to send (Linux 6.16 and later). The card does not take them

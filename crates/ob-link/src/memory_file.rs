@@ -126,17 +126,19 @@ mod tests {
                 ours.store(offset, 1, Ordering::Release);
             }
             let theirs = open(&file).unwrap();
+            let (looked, has_looked) = std::sync::mpsc::channel();
             let reader = std::thread::spawn(move || {
                 loop {
                     let data = theirs.load(DATA, Ordering::Acquire);
                     let pointer = theirs.load(64, Ordering::Acquire);
                     match (data, pointer) {
-                        (1, 1) => {}
+                        (1, 1) => drop(looked.send(())),
                         (_, 0) => break true,
                         _ => break false,
                     }
                 }
             });
+            has_looked.recv().unwrap();
             release(&file);
             assert!(reader.join().unwrap(), "the data is gone, and the pointers are there");
         }

@@ -25,9 +25,10 @@ use ob_core::{
     Arrival, ConnectionAction, ConnectionId, Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp,
     Instant, ListenerId, Net, NetListenError, Refused, RefusedReason, StreamProtocol, Streams, Token,
 };
+use ob_wire_nvme::Status;
 
 use crate::target::control::{BackendId, Path, PortKey};
-use crate::target::{ConnectionKey, Target};
+use crate::target::{ConnectionKey, ForeignCommand, ForeignEvent, Target};
 
 /// Receives a connection gets in one turn; the others are not to wait for one that always has more.
 const RECEIVES_A_TURN: usize = 8;
@@ -78,10 +79,17 @@ pub trait ForeignService {
     fn next_due(&self) -> Option<Instant>;
 }
 
-/// No service: the target hands nothing out.
+/// No service. What a target hands out all the same, because its configuration speaks of one, is refused.
 impl ForeignService for () {
-    fn turn(&mut self, _: Instant, _: &mut Target) -> bool {
-        false
+    fn turn(&mut self, _: Instant, target: &mut Target) -> bool {
+        let mut did = false;
+        while let Some(event) = target.next_foreign() {
+            did = true;
+            if let ForeignEvent::Command(ForeignCommand { key, .. }) | ForeignEvent::Ended(key) = event {
+                target.foreign_done(key, Err(Status::INVALID_OPCODE.with_do_not_retry()), 0);
+            }
+        }
+        did
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -8,6 +8,7 @@ mod chains;
 mod earlier_builds;
 mod fairness;
 mod foreign;
+mod foreign_ends;
 mod foreign_loans;
 mod foreign_model;
 mod host;

@@ -18,11 +18,11 @@ use ob_nvme::target::{
 };
 use ob_wire_nvme::command::{Fuse, IoOpcode};
 use ob_wire_nvme::io::{
-    Abort, BlockCommand, PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
+    BlockCommand, PersistChange, ReservationAcquire, ReservationAcquireAction, ReservationRegister,
     ReservationRegisterAction, ReservationType,
 };
 use ob_wire_nvme::pdu::{Digests, Pdu};
-use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, QueueId, Status, SubmissionEntry};
+use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use support::{BLOCK, BLOCKS, Client, Rig, Wish, namespace, pattern};
 
 /// A command of a service that brings data.
@@ -92,7 +92,7 @@ pub(crate) fn vendor(
     SubmissionEntry::new(opcode, command, NamespaceId(nsid)).with_data(data)
 }
 
-fn submit_chain(rig: &mut Rig, client: Client, first: u64) -> CommandId {
+pub(crate) fn submit_chain(rig: &mut Rig, client: Client, first: u64) -> CommandId {
     let mut entry = vendor(rig, client, CHAIN, 1, DataPointer::Transport { len: 8 });
     entry.dword10 = (first as u32).into();
     entry.dword11 = ((first >> 32) as u32).into();
@@ -101,7 +101,7 @@ fn submit_chain(rig: &mut Rig, client: Client, first: u64) -> CommandId {
 }
 
 /// Lets target and service do what they can.
-fn run(rig: &mut Rig, chains: &mut Chains) {
+pub(crate) fn run(rig: &mut Rig, chains: &mut Chains) {
     loop {
         rig.run();
         if !chains.turn(&mut rig.target) {
@@ -143,7 +143,7 @@ fn chain_answer(rig: &mut Rig, client: Client) -> (CommandId, u64, u64) {
     (transfer.command, u64::from_le_bytes(message.data.try_into().unwrap()), response.result())
 }
 
-fn put_list(rig: &mut Rig, offsets: &[u64], value: u64) {
+pub(crate) fn put_list(rig: &mut Rig, offsets: &[u64], value: u64) {
     for (index, offset) in offsets.iter().enumerate() {
         let next = offsets.get(index + 1).copied().unwrap_or(0);
         rig.disk.bytes[*offset as usize..][..NODE].copy_from_slice(&node(next, value + index as u64));
@@ -539,55 +539,6 @@ fn who_is_cut_off_hears_nothing_and_leaves_nothing() {
     rig.release_disk();
     run(&mut rig, &mut chains);
     assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
-    assert!(!rig.target.can_go_on());
-}
-
-#[test]
-fn a_service_hears_that_a_host_gives_a_command_up() {
-    let mut rig = rig();
-    let (admin, io) = rig.queues(Digests::NONE, false);
-    put_list(&mut rig, &[0, 512], 1);
-    rig.disk.is_held = true;
-    let mut chains = Chains::new();
-    let chain = submit_chain(&mut rig, io, 0);
-    run(&mut rig, &mut chains);
-    let abort = |rig: &mut Rig, command: CommandId| {
-        let entry = Abort { queue: QueueId(1), command }.encode(rig.command_id(admin));
-        rig.submit(admin, &entry, &[]);
-        assert_eq!(rig.response(admin).result(), Abort::NOT_ABORTED, "its own answer follows");
-    };
-    // One that is nobody's is no event; and one that is aborted twice is one.
-    abort(&mut rig, CommandId(chain.0 ^ 0x55));
-    assert!(rig.target.next_foreign().is_none());
-    abort(&mut rig, chain);
-    abort(&mut rig, chain);
-    run(&mut rig, &mut chains);
-    let response = rig.response(io);
-    assert_eq!((response.command(), response.status()), (chain, Status::ABORT_REQUESTED));
-    assert!(chains.is_idle() && chains.refused == 1);
-    rig.release_disk();
-    run(&mut rig, &mut chains);
-    assert_eq!((rig.target.counts().in_flight, rig.target.memory_used()), (0, 0));
-}
-
-#[test]
-fn a_service_hears_of_the_end_of_controllers_that_it_knows_and_of_no_others() {
-    let mut rig = rig();
-    let (admin, io) = rig.queues(Digests::NONE, false);
-    let (other, _) = rig.admin_as(Digests::NONE, &Wish { host_id: [7; 16], ..Wish::default() });
-    put_list(&mut rig, &[0], 1);
-    let mut chains = Chains::new();
-    submit_chain(&mut rig, io, 0);
-    run(&mut rig, &mut chains);
-    assert_eq!(chains.answered, 1);
-    // An I/O queue can come back.
-    rig.hang_up(io);
-    run(&mut rig, &mut chains);
-    assert_eq!(chains.controllers_ended, 0);
-    rig.hang_up(other);
-    rig.hang_up(admin);
-    run(&mut rig, &mut chains);
-    assert_eq!(chains.controllers_ended, 1);
     assert!(!rig.target.can_go_on());
 }
 

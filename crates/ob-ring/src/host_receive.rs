@@ -55,7 +55,7 @@ impl HostReceiver {
                 if many.claim() != head {
                     continue;
                 }
-                return Err(ReceiveError::Pointers { claim: head, bound: tail });
+                return Err(self.fault(tail, ReceiveError::Pointers { claim: head, bound: tail }));
             }
             let word = u64::from_le(many.region.load(many.at(head), Ordering::Relaxed));
             // If the word was written after another thread claimed this message, that claim is seen below.
@@ -66,7 +66,7 @@ impl HostReceiver {
                 // Another thread may have claimed this message, and the card used the space again, since we read
                 // the head; then the word meant nothing.
                 Err(_) if many.claim() != head => continue,
-                Err(error) => return Err(ReceiveError::Corrupt(error)),
+                Err(error) => return Err(self.fault(tail, ReceiveError::Corrupt(error))),
             };
             if many.try_claim(head, u64::from(header.span())).is_err() {
                 continue;
@@ -75,7 +75,7 @@ impl HostReceiver {
                 many.settle(u64::from(span));
                 continue;
             }
-            return self.claimed(head, header).map(Some);
+            return self.claimed(head, tail, header).map(Some);
         }
     }
 
@@ -84,12 +84,19 @@ impl HostReceiver {
         self.many.claim() >= self.many.bound()
     }
 
-    fn claimed(&self, head: u64, header: Header) -> Result<Claimed<'_>, ReceiveError> {
+    /// Why something cannot be: memory that the card has taken back, whose bound was further on a moment ago, is no fault of it.
+    fn fault(&self, tail: u64, error: ReceiveError) -> ReceiveError {
+        acquire_fence();
+        if self.many.bound() < tail { ReceiveError::Closed } else { error }
+    }
+
+    fn claimed(&self, head: u64, tail: u64, header: Header) -> Result<Claimed<'_>, ReceiveError> {
         let start = self.many.at(head);
         let (span, inline_len, payload) = match header {
             Header::Payload { span, inline_len } => {
                 let word = u64::from_le(self.many.region.load(start + HEADER_LEN, Ordering::Relaxed));
-                let payload = PayloadWord::decode(word, span, inline_len).map_err(ReceiveError::Corrupt)?;
+                let payload = PayloadWord::decode(word, span, inline_len)
+                    .map_err(|error| self.fault(tail, ReceiveError::Corrupt(error)))?;
                 (span, inline_len, Some(payload))
             }
             Header::Inline { span, inline_len } => (span, inline_len, None),

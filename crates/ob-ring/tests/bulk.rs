@@ -229,6 +229,7 @@ fn one_payload_goes_to_two_places_at_once() {
     }
     rig.step();
     assert_eq!(rig.link.held.iter().filter(|done| done.token.0 & 3 == BULK).count(), 2, "both are under way");
+    rig.sender.push(b"both").unwrap();
     for done in rig.complete_all() {
         let Bulk::Write { from: Source::Shared(from), at } = done.bulk else { panic!("not as given") };
         assert_eq!((from.as_ptr(), done.result), (payload.as_ptr(), Ok(())));
@@ -280,6 +281,7 @@ fn a_place_is_written_again_only_when_the_write_before_is_over() {
     rig.sender.transfer(6, nothing).map_err(|refused| refused.reason).unwrap();
     rig.complete_all();
     rig.write(2, 1024, 2).unwrap();
+    rig.sender.push(b"it is there").unwrap();
     rig.complete_all();
     let mut bytes = [0; 512];
     rig.areas.copy_out(1024, &mut bytes).unwrap();
@@ -288,8 +290,11 @@ fn a_place_is_written_again_only_when_the_write_before_is_over() {
 
 #[test]
 fn a_host_stays_in_its_areas() {
-    let rig = Rig::new();
+    let mut rig = Rig::new();
     let mut bytes = [0; 64];
+    assert_eq!(rig.areas.copy_out(0, &mut bytes), Err(AreaError::Closed), "no message has named it");
+    rig.sender.push(b"all of it").unwrap();
+    rig.complete_all();
     for at in [65536 - 63, u64::MAX, 1 << 40] {
         assert_eq!(rig.areas.copy_out(at, &mut bytes), Err(AreaError::OutOfArea));
         assert_eq!(rig.areas.copy_in(at, &bytes), Err(AreaError::OutOfArea));

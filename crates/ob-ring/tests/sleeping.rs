@@ -207,6 +207,40 @@ fn what_is_copied_out_of_memory_that_was_taken_back_is_no_message() {
     assert_eq!(claimed.check(), Err(ReceiveError::Closed));
 }
 
+/// Of a first message whose memory is gone the pointers look as they did: the bound, which was further on, does not.
+#[test]
+fn memory_that_is_taken_back_while_somebody_receives_is_no_fault_of_the_card() {
+    for is_first in [true, false] {
+        for _ in 0..200 {
+            let group = Group::new(4096, 4096, TRANSFER_MAX);
+            let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
+            for _ in 0..if is_first { 1 } else { 2 } {
+                let reservation =
+                    card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
+                card.sender.commit(reservation, &[], 8);
+            }
+            card.run_until_armed();
+            if !is_first {
+                drop(receiver.receive().unwrap().unwrap());
+            }
+            let (region, data) = (group.region.clone(), group.response.at(0) as usize);
+            let taking = std::thread::spawn(move || {
+                for word in (0..DATA_START).chain(data..data + 256).step_by(8) {
+                    region.store(word, 0, Ordering::SeqCst);
+                }
+            });
+            loop {
+                match receiver.receive() {
+                    Ok(None) | Err(ReceiveError::Closed) => break,
+                    Ok(Some(claimed)) => drop(claimed),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            taking.join().unwrap();
+        }
+    }
+}
+
 /// One step of the search below.
 #[derive(Clone, Copy, Debug)]
 enum Action {

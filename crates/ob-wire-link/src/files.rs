@@ -51,7 +51,7 @@ layout!(ResponseBody, RESPONSE_LEN, { id: U64, status: U16, reserved: U16, lengt
 pub(crate) const LAYOUTS: [&[(&str, usize, usize)]; 6] = [
     RequestBody::FIELDS,
     ResponseBody::FIELDS,
-    info::ServerInfoBody::FIELDS,
+    info::CardInfoBody::FIELDS,
     info::NodeInfoBody::FIELDS,
     info::SpaceInfoBody::FIELDS,
     entry::EntryBody::FIELDS,

@@ -27,7 +27,6 @@ codes! {
     }
 }
 
-const MORE: u16 = 1 << 13;
 const DO_NOT_RETRY: u16 = 1 << 14;
 const CODE_MASK: u16 = 0x07FF;
 
@@ -92,34 +91,10 @@ impl Status {
         self.0 & DO_NOT_RETRY != 0
     }
 
-    /// M: the error log says more.
-    #[must_use]
-    pub const fn has_more(self) -> bool {
-        self.0 & MORE != 0
-    }
-
-    /// CRD: which of the three command retry delays of Identify applies, 0 for none.
-    #[must_use]
-    pub const fn retry_delay(self) -> u8 {
-        (self.0 >> 11) as u8 & 3
-    }
-
     /// With DNR set.
     #[must_use]
     pub const fn with_do_not_retry(self) -> Self {
         Self(self.0 | DO_NOT_RETRY)
-    }
-
-    /// With M set.
-    #[must_use]
-    pub const fn with_more(self) -> Self {
-        Self(self.0 | MORE)
-    }
-
-    /// With a command retry delay, of which the two lowest bits count.
-    #[must_use]
-    pub const fn with_retry_delay(self, delay: u8) -> Self {
-        Self((self.0 & !(3 << 11)) | ((delay as u16 & 3) << 11))
     }
 }
 

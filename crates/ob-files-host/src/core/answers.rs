@@ -92,7 +92,10 @@ impl GroupCore {
                 }
             };
             let settled = self.settle(lane, &claimed)?;
-            drop(current);
+            // The same of one that is kept for another thread.
+            let is_kept = !sink.has_room()
+                && matches!(&settled, Settled::Done(Finished { deliver: Deliver::Tag(_), .. }));
+            let current = Some(current).filter(|_| is_kept);
             match settled {
                 Settled::Done(finished) => {
                     self.hand_answer(finished, claimed, sink);
@@ -101,6 +104,7 @@ impl GroupCore {
                 Settled::Full(lane, id) => self.queue(lane, Note::GoOn(id)),
                 Settled::Nothing => {}
             }
+            drop(current);
         }
         pumped.more = true;
         Ok(())
@@ -169,6 +173,10 @@ impl GroupCore {
             }
             self.table.take_all(|operation| finished.push(operation.into_finished(Err(error.clone()))));
             self.pace().failed(life.opened.elapsed());
+            // A group that ends meanwhile says that nothing is left, when all of these are there to be taken.
+            for finished in finished.extract_if(.., |finished| matches!(finished.deliver, Deliver::Tag(_))) {
+                self.hand_over(finished);
+            }
         }
         for finished in finished {
             self.hand_over(finished);

@@ -10,6 +10,13 @@ impl CardLink {
         if listener.again_at.take_if(|again| *again <= now).is_some() {
             listener.readable = true;
         }
+        if listener.is_deaf && listener.again_at.is_none() {
+            self.reactor.unwatch(listener.watch);
+            match self.reactor.watch(&listener.socket, Interest::Readable) {
+                Ok(watch) => (listener.watch, listener.is_deaf) = (watch, false),
+                Err(_) => listener.again_at = Some(now + ACCEPT_AGAIN),
+            }
+        }
         for _ in 0..ACCEPTS_A_TURN {
             if !self.listeners[index].readable || !self.has_place(now) {
                 return;

@@ -146,8 +146,6 @@ pub(super) struct Flights {
     slots: Vec<Slot>,
     /// Slots without a command, the first of them first; one that was given back since may be in here still.
     free: BinaryHeap<Reverse<u32>>,
-    /// What a new slot begins with: no earlier generation than one that was given back would have gone on with.
-    generation: u32,
     /// How many there are.
     count: usize,
     /// How many there were, ever.
@@ -172,16 +170,17 @@ impl Flights {
         flight.number = self.inserted;
         self.inserted += 1;
         self.count += 1;
+        // Of one slot or another, this comes again after four thousand million commands.
+        let generation = self.inserted as u32;
         while let Some(Reverse(index)) = self.free.pop() {
             if let Some(slot) = self.slots.get_mut(index as usize).filter(|slot| slot.flight.is_none()) {
-                slot.flight = Some(flight);
-                return FlightKey { index, generation: slot.generation };
+                *slot = Slot { generation, flight: Some(flight) };
+                return FlightKey { index, generation };
             }
         }
         // Bounded: a connection has no more commands than its queue, connections are counted, those that are gone
         // leave what devices and services have taken, and every read for a service has a buffer.
         let index = self.slots.len() as u32;
-        let generation = self.generation.max(1);
         self.slots.push(Slot { generation, flight: Some(flight) });
         FlightKey { index, generation }
     }
@@ -202,12 +201,9 @@ impl Flights {
             return None;
         }
         let flight = slot.flight.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
         self.free.push(Reverse(key.index));
         self.count -= 1;
-        while let Some(slot) = self.slots.pop_if(|slot| slot.flight.is_none()) {
-            self.generation = self.generation.max(slot.generation);
-        }
+        while self.slots.pop_if(|slot| slot.flight.is_none()).is_some() {}
         if let Some(controller) = flight.controller
             && !matches!(flight.work, Work::Control(_))
         {
@@ -358,7 +354,8 @@ mod tests {
 
     #[test]
     fn slots_are_given_back_and_keys_never_come_again() {
-        let mut flights = Flights::default();
+        // Their numbers are about to need more bits than a key has.
+        let mut flights = Flights { inserted: u64::from(u32::MAX) - 300, ..Flights::default() };
         let mut known = BTreeSet::new();
         for round in 0..5 {
             let keys: Vec<FlightKey> = (0..100).map(|_| flights.insert(flight())).collect();

@@ -136,7 +136,7 @@ pub(super) struct Foreign {
     pub(super) io: Option<Io>,
     /// Bytes of the buffers that its service waits for.
     wanted: Option<[Option<u32>; LOANS_MAX]>,
-    /// The service was told that the host gives it up.
+    /// The host gives it up: the service was told, or is not to have it.
     is_aborted: bool,
 }
 
@@ -205,6 +205,8 @@ impl Target {
                     return Some(ForeignEvent::Read { key: ForeignKey(key), nsid, offset, result });
                 }
                 Event::Aborted(key) => return Some(ForeignEvent::Aborted(ForeignKey(key))),
+                // The same of one that was answered, though its connection was gone.
+                Event::Ended(key) if self.flights.get(key).is_none() => {}
                 Event::Ended(key) => return Some(ForeignEvent::Ended(ForeignKey(key))),
                 Event::ControllerEnded(controller) => {
                     return Some(ForeignEvent::ControllerEnded(controller));
@@ -218,7 +220,7 @@ impl Target {
     /// connection as every other of it: who waits stands in one line with the host's own commands there, which is served in its order.
     ///
     /// Whoever waits for a buffer must not keep others from theirs, so a service asks for all that a command needs in one
-    /// call, and does not wait with what the command brought in its capsule. A connection that holds nothing is lent so much
+    /// call, and does not wait with what the command brought: it takes that out, or drops it, before. A connection that holds nothing is lent so much
     /// whatever its share is, and what cannot be lent to such a one is refused.
     pub fn lend(&mut self, key: ForeignKey, lens: &[usize]) -> Result<(), LendError> {
         if !self.buffers.can_lend(lens) {
@@ -417,7 +419,11 @@ impl Target {
 
     fn take_foreign(&mut self, key: FlightKey) -> Option<ForeignCommand> {
         let flight = self.flights.get(key)?;
-        let Work::Foreign(Foreign { entry, io, .. }) = &flight.work else { return None };
+        let Work::Foreign(Foreign { entry, io, is_aborted, .. }) = &flight.work else { return None };
+        if *is_aborted {
+            self.finish(key, Err(Status::ABORT_REQUESTED));
+            return None;
+        }
         let (entry, io) = (*entry, *io);
         let queue = self.connection(flight.connection)?.queue?.identity;
         let namespace = match (io, entry.namespace().0) {
@@ -504,16 +510,16 @@ impl Target {
         self.touch(flight.connection);
     }
 
-    /// Tells a service that the host has sent Abort for one of its commands, once.
+    /// The host has sent Abort for a command of a service, which is told so once; one that it does not have yet it will not get.
     pub(super) fn abort_foreign(&mut self, controller: ControllerKey, abort: Abort) {
         let is_named =
             |identity: QueueIdentity| identity.controller == controller && identity.queue == abort.queue;
         for key in self.find_connections(is_named) {
             let Some(connection) = self.connection(key) else { continue };
             let Some(flight) = connection.flight_of(abort.command) else { continue };
-            if let Some(Flight { work: Work::Foreign(foreign), state: State::Service, .. }) =
-                self.flights.get_mut(flight)
+            if let Some(Flight { work: Work::Foreign(foreign), state, .. }) = self.flights.get_mut(flight)
                 && !std::mem::replace(&mut foreign.is_aborted, true)
+                && *state == State::Service
             {
                 self.foreign.events.push_back(Event::Aborted(flight));
             }

@@ -13,7 +13,7 @@ pub const NODE_INFO_LEN: usize = 40;
 /// Bytes of a [`SpaceInfo`].
 pub const SPACE_INFO_LEN: usize = 48;
 
-layout!(ServerInfoBody, CARD_INFO_LEN, {
+layout!(CardInfoBody, CARD_INFO_LEN, {
     version: U32, block_len: U32, transfer_max: U32, reserved: U32, segment_len: U64, epoch: U64, uuid: [u8; 16],
     file_len_max: U64,
 });
@@ -78,7 +78,7 @@ pub struct SpaceInfo {
 impl CardInfo {
     /// The bytes behind the response's header.
     pub fn encode(&self) -> [u8; CARD_INFO_LEN] {
-        let body = ServerInfoBody {
+        let body = CardInfoBody {
             version: self.version.into(),
             block_len: self.block_len.into(),
             transfer_max: self.transfer_max.into(),
@@ -93,7 +93,7 @@ impl CardInfo {
 
     /// Checks the bytes behind the response's header; none, if no card can be so.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let body = ServerInfoBody::ref_from_bytes(bytes).ok()?;
+        let body = CardInfoBody::ref_from_bytes(bytes).ok()?;
         let info = Self {
             version: body.version.get(),
             block_len: body.block_len.get(),

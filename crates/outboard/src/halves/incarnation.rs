@@ -1,10 +1,11 @@
 //! Counts the lives of a half, so that what an earlier life left behind is known for what it is.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use ob_core::Incarnation;
+
+use crate::durable;
 
 const FILE_NAME: &str = "incarnation";
 const NEW_FILE_NAME: &str = "incarnation.new";
@@ -53,7 +54,8 @@ pub fn next_incarnation(directory: &Path) -> Result<Incarnation, IncarnationErro
         Err(source) => return Err(IncarnationError::Io { path, source }),
     };
     let next = last.checked_add(1).ok_or_else(|| IncarnationError::Exhausted { path: path.clone() })?;
-    replace(&mut RealDisk, directory, next).map_err(|source| IncarnationError::Io { path, source })?;
+    let replaced = durable::replace(&directory.join(NEW_FILE_NAME), &path, format!("{next}\n").as_bytes());
+    replaced.map_err(|source| IncarnationError::Io { path, source })?;
     Ok(Incarnation(next))
 }
 
@@ -71,91 +73,9 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<u64, IncarnationError> {
     })
 }
 
-/// What replacing the file takes, so that a test can see in which order it is done.
-trait Disk {
-    fn write(&mut self, path: &Path, text: &str) -> io::Result<()>;
-    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Returns when what a file holds, or which files a folder has, is durable.
-    fn sync(&mut self, path: &Path) -> io::Result<()>;
-}
-
-struct RealDisk;
-
-impl Disk for RealDisk {
-    fn write(&mut self, path: &Path, text: &str) -> io::Result<()> {
-        std::fs::write(path, text)
-    }
-
-    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
-    }
-
-    fn sync(&mut self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
-    }
-}
-
-/// Whoever reads after a crash finds the old number or the new one, never half of one; and the new one once this has returned.
-fn replace(disk: &mut impl Disk, directory: &Path, number: u64) -> io::Result<()> {
-    let (new, path) = (directory.join(NEW_FILE_NAME), directory.join(FILE_NAME));
-    disk.write(&new, &format!("{number}\n"))?;
-    disk.sync(&new)?;
-    disk.rename(&new, &path)?;
-    disk.sync(directory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Notes what is done, and fails at one of the steps.
-    #[derive(Default)]
-    struct Notes {
-        steps: Vec<String>,
-        fails_at: Option<usize>,
-    }
-
-    impl Notes {
-        fn note(&mut self, step: String) -> io::Result<()> {
-            if self.fails_at == Some(self.steps.len()) {
-                return Err(io::Error::other("no"));
-            }
-            self.steps.push(step);
-            Ok(())
-        }
-    }
-
-    impl Disk for Notes {
-        fn write(&mut self, path: &Path, text: &str) -> io::Result<()> {
-            self.note(format!("write {} {}", path.display(), text.trim_end()))
-        }
-
-        fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-            self.note(format!("rename {} {}", from.display(), to.display()))
-        }
-
-        fn sync(&mut self, path: &Path) -> io::Result<()> {
-            self.note(format!("sync {}", path.display()))
-        }
-    }
-
-    #[test]
-    fn the_number_is_durable_before_its_name_and_its_name_before_the_life_begins() {
-        let order = [
-            "write d/incarnation.new 7",
-            "sync d/incarnation.new",
-            "rename d/incarnation.new d/incarnation",
-            "sync d",
-        ];
-        let mut notes = Notes::default();
-        replace(&mut notes, Path::new("d"), 7).unwrap();
-        assert_eq!(notes.steps, order);
-        for step in 0..order.len() {
-            let mut notes = Notes { fails_at: Some(step), ..Notes::default() };
-            assert!(replace(&mut notes, Path::new("d"), 7).is_err());
-            assert_eq!(notes.steps, order[..step], "nothing follows what has failed");
-        }
-    }
 
     #[test]
     fn each_start_counts_one() {

@@ -2,8 +2,7 @@
 //!
 //! One small file, replaced as a whole: written beside itself, made durable, renamed. Its fields are in `docs/format/nvme.md`.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ob_nvme::target::control::ReservationState;
@@ -11,7 +10,7 @@ use ob_wire_nvme::text::Nqn;
 use serde::{Deserialize, Serialize};
 
 use super::NvmeError;
-use crate::random;
+use crate::{durable, random};
 
 /// The file's version. The second one did not know the length of blocks, and the first a single subsystem only, whose name it
 /// did not say.
@@ -327,7 +326,7 @@ impl Catalogue {
     fn save(&self) -> Result<(), NvmeError> {
         let saved = serde_json::to_vec_pretty(&self.contents)
             .map_err(io::Error::from)
-            .and_then(|text| replace(&self.path, &text));
+            .and_then(|text| durable::replace(&self.path.with_extension("json.new"), &self.path, &text));
         saved.map_err(|source| self.unwritten(source))
     }
 
@@ -352,19 +351,6 @@ fn parse(text: &[u8]) -> io::Result<Contents> {
                 format!("its version is {other}, and this outboard knows {VERSION_FIRST} to {VERSION}");
             Err(io::Error::new(io::ErrorKind::InvalidData, message))
         }
-    }
-}
-
-/// Replaces a file so that after any crash it is the old one or the new one.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("json.new");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@
 mod command;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +21,7 @@ pub(crate) use command::run;
 pub use command::{OffloadCommand, OffloadError};
 
 use crate::config::{CardConfig, Placement};
+use crate::durable;
 use crate::halves::make_directory;
 
 /// Whose programs they are: the only service of the card that asks programs.
@@ -187,9 +188,7 @@ impl CardPrograms {
         })?;
         let object = self.prepare(name, &bytes).inspect_err(|_| _ = fs::remove_file(&staged))?;
         self.put();
-        let kept =
-            fs::rename(&staged, self.path_of(name)).and_then(|()| File::open(&self.directory)?.sync_all());
-        kept.map_err(|error| {
+        durable::put(&staged, &self.path_of(name)).map_err(|error| {
             format!(
                 "the programs are loaded, but will not be when the card starts again: {error}\n\
                  hint: load them again when {} can be written",
@@ -204,9 +203,7 @@ impl CardPrograms {
     fn stage(&self, bytes: &[u8]) -> io::Result<PathBuf> {
         make_directory(&self.directory)?;
         let path = self.directory.join(STAGED);
-        let mut file = File::create(&path)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
+        durable::stage(&path, bytes)?;
         Ok(path)
     }
 

@@ -221,6 +221,12 @@ impl Target {
         if let Some(owner) = flight.owner {
             return self.read_over(owner, flight, result);
         }
+        if flight.state == State::Buffer
+            && let Some(connection) = self.connection_mut(flight.connection)
+        {
+            // Half a pair may have failed while it stood in line.
+            connection.waiting.retain(|waiting| *waiting != key);
+        }
         let command = flight.command;
         let status = result.err().unwrap_or(Status::SUCCESS);
         let len = flight.transfer_len as usize;
