@@ -69,8 +69,8 @@ fn nobody_sleeps_for_a_thread_that_could_not_be_started() {
     assert_eq!(core.drive_by(|_| panic!("there is one already")), Ok(()));
 }
 
-#[test]
-fn an_answer_that_a_thread_has_just_taken_counts_when_the_card_dies() {
+/// A card that keeps the answer to a read, whose tag is 5, to itself.
+fn held_read() -> (FakeCard, Session, crate::File) {
     let card = FakeCard::start();
     let session = card.session();
     let file = session.create("/f").wait().unwrap();
@@ -78,6 +78,12 @@ fn an_answer_that_a_thread_has_just_taken_counts_when_the_card_dies() {
     card.rule_for(files::Operation::Read, |_| Act::Hold);
     file.submit_read(vec![0; 8], 0, 5).unwrap();
     card.wait_held(1);
+    (card, session, file)
+}
+
+#[test]
+fn an_answer_that_a_thread_has_just_taken_counts_when_the_card_dies() {
+    let (card, session, _file) = held_read();
     let id = RequestId::from_wire(card.requests_of(files::Operation::Read)[0].id);
     let (group, core) = (session.own_group(), session.own_group().core());
     let life = core.current().unwrap();
@@ -124,13 +130,7 @@ fn a_request_ring_that_is_garbled_ends_its_lanes_and_others_are_opened() {
 /// The card takes its memory back while a thread has an answer in its hands.
 #[test]
 fn an_answer_whose_memory_is_gone_completes_nothing() {
-    let card = FakeCard::start();
-    let session = card.session();
-    let file = session.create("/f").wait().unwrap();
-    file.write_at(b"answered".to_vec(), 0).wait().0.unwrap();
-    card.rule_for(files::Operation::Read, |_| Act::Hold);
-    file.submit_read(vec![0; 8], 0, 5).unwrap();
-    card.wait_held(1);
+    let (card, session, file) = held_read();
     let core = Arc::clone(session.own_group().core());
     let life = core.current().unwrap();
     let lane = &life.lanes[0];

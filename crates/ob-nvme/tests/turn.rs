@@ -244,10 +244,8 @@ fn buffers_that_come_back_with_the_last_send_of_a_turn_are_used_in_another() {
     assert!(driver.net_mut().taken > READS * 256 * BLOCK, "all of them are answered");
 }
 
-/// A service has its turn with the devices: no round of a chain waits for another turn of the loop.
-#[test]
-fn a_chain_over_a_device_that_is_done_at_once_is_one_turn() {
-    const READS: usize = 6;
+/// A target that has a chain to hand out.
+fn rig_with_chain() -> Rig {
     let mut rig = Rig::with(TargetConfig { foreign: vec![chains::opcode()], ..TargetConfig::default() });
     let (_, io) = rig.queues(Digests::NONE, false);
     let mut entry = SubmissionEntry::new(chains::CHAIN, rig.command_id(io), NamespaceId(1))
@@ -256,6 +254,24 @@ fn a_chain_over_a_device_that_is_done_at_once_is_one_turn() {
     let bytes = rig.capsule(io, &entry, &[]);
     rig.state(io).outbox.extend(bytes);
     assert!(rig.deliver_some(io, usize::MAX) > 0);
+    rig
+}
+
+#[test]
+fn what_is_handed_out_where_no_service_is_keeps_nobody_awake() {
+    let Rig { target, now, .. } = rig_with_chain();
+    let mut driver = TargetDriver::new(Inbox::default(), Instantly::default(), target);
+    assert!(!driver.turn(now).has_more);
+    let counts = driver.target().counts();
+    assert_eq!((counts.in_service, counts.in_flight, counts.failed), (0, 0, 1));
+    assert_ne!(driver.next_due(), Some(Instant::default()));
+}
+
+/// A service has its turn with the devices: no round of a chain waits for another turn of the loop.
+#[test]
+fn a_chain_over_a_device_that_is_done_at_once_is_one_turn() {
+    const READS: usize = 6;
+    let rig = rig_with_chain();
     let mut store = Instantly::default();
     for index in 1..=READS {
         let next = if index < READS { (index + 1) * chains::NODE } else { 0 };

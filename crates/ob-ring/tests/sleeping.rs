@@ -177,14 +177,22 @@ fn a_link_of_depth_one_does_not_keep_the_card_awake() {
     assert_eq!(armed, Armed::Yes);
 }
 
+/// A group with so many responses in its ring, each with a payload of eight bytes.
+fn group_with_payloads(count: usize) -> (Group, HostReceiver) {
+    let group = Group::new(4096, 4096, TRANSFER_MAX);
+    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
+    for _ in 0..count {
+        let reservation = card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
+        card.sender.commit(reservation, &[], 8);
+    }
+    card.run_until_armed();
+    (group, receiver)
+}
+
 /// Asking for bytes that are not there gives none.
 #[test]
 fn a_payload_is_not_read_beyond_its_end() {
-    let group = Group::new(4096, 4096, TRANSFER_MAX);
-    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
-    let reservation = card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
-    card.sender.commit(reservation, &[], 8);
-    card.run_until_armed();
+    let (_group, receiver) = group_with_payloads(1);
     let claimed = receiver.receive().unwrap().unwrap();
     for offset in [8, 9, 1 << 20, usize::MAX] {
         assert_eq!(claimed.payload(offset, &mut [0; 4]), 0);
@@ -194,11 +202,7 @@ fn a_payload_is_not_read_beyond_its_end() {
 /// A card that takes its memory back begins with the pointers, and a thread may be copying then.
 #[test]
 fn what_is_copied_out_of_memory_that_was_taken_back_is_no_message() {
-    let group = Group::new(4096, 4096, TRANSFER_MAX);
-    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
-    let reservation = card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
-    card.sender.commit(reservation, &[], 8);
-    card.run_until_armed();
+    let (group, receiver) = group_with_payloads(1);
     let claimed = receiver.receive().unwrap().unwrap();
     assert_eq!(claimed.check(), Ok(()));
     for word in (0..DATA_START).step_by(8) {
@@ -212,14 +216,7 @@ fn what_is_copied_out_of_memory_that_was_taken_back_is_no_message() {
 fn memory_that_is_taken_back_while_somebody_receives_is_no_fault_of_the_card() {
     for is_first in [true, false] {
         for _ in 0..200 {
-            let group = Group::new(4096, 4096, TRANSFER_MAX);
-            let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
-            for _ in 0..if is_first { 1 } else { 2 } {
-                let reservation =
-                    card.sender.reserve(Shape { inline_len: 0, payload: Some((8, 8)) }).unwrap();
-                card.sender.commit(reservation, &[], 8);
-            }
-            card.run_until_armed();
+            let (group, receiver) = group_with_payloads(if is_first { 1 } else { 2 });
             if !is_first {
                 drop(receiver.receive().unwrap().unwrap());
             }
