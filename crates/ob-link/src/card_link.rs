@@ -234,6 +234,11 @@ impl Host {
         Some(since + patience).filter(|until| now < *until && self.core.group_count() > 0)
     }
 
+    /// Whether it is over, or will be when what it has said before is read.
+    fn is_ending(&self) -> bool {
+        self.over.is_some() || self.wire.as_ref().is_some_and(|wire| wire.connection.is_broken())
+    }
+
     /// Since when it is silent, where only what it says shows that it lives: since it was last heard, or asked.
     fn silent_since(&self) -> Option<Instant> {
         self.wire.as_ref().filter(|wire| wire.connection.is_stream())?;
@@ -315,6 +320,8 @@ impl CardLink {
         for host in &mut self.hosts {
             if host.process.as_ref().is_some_and(|(_, process, _)| process == watch) {
                 host.over = Some("its process died".to_owned());
+                // It may have said goodbye before.
+                host.wire.iter_mut().for_each(|wire| wire.readable = true);
                 return true;
             }
         }
@@ -351,7 +358,7 @@ impl CardLink {
         self.act(index);
         self.write_frames(index, now);
         // A host that ended by that is to be buried before anybody sleeps.
-        delivered || self.hosts[index].over.is_some()
+        delivered || self.hosts[index].is_ending()
     }
 
     /// Gets every ring ready for the card to sleep: `Yes` when each either is ready, or waits for a transfer whose
@@ -372,7 +379,7 @@ impl CardLink {
             self.act(index);
             self.write_frames(index, now);
             // As in `deliver`.
-            if self.hosts[index].over.is_some() {
+            if self.hosts[index].is_ending() {
                 all = Armed::NotYet;
             }
         }
@@ -490,17 +497,20 @@ impl CardLink {
                 }
             };
             match handled {
-                Ok(event) => self.events.extend(event),
+                Ok(event) => {
+                    let is_last = matches!(event, Some(CardEvent::Goodbye));
+                    self.events.extend(event);
+                    self.act(index);
+                    if is_last {
+                        break;
+                    }
+                }
                 Err(error) => {
                     let text = error.to_string();
                     host.core.say_goodbye(2, &text);
                     host.over = Some(text);
                     break;
                 }
-            }
-            self.act(index);
-            if self.hosts[index].over.is_some() {
-                break;
             }
         }
         worked
@@ -530,7 +540,7 @@ impl CardLink {
             host.core.disconnected();
             host.away_since = Some(self.reactor.now());
         } else {
-            host.over = Some(error.to_string());
+            host.over.get_or_insert_with(|| error.to_string());
         }
         self.drop_wire(wire);
     }
@@ -555,7 +565,10 @@ impl CardLink {
             _ => None,
         };
         match wire.connection.send(out, memory) {
-            Ok(all) => wire.writable = all,
+            Ok(all) => {
+                wire.writable = all;
+                wire.readable |= wire.connection.is_broken();
+            }
             Err(error) => self.lose_wire(index, &error),
         }
     }

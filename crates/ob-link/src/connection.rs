@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     filled: usize,
     /// The memory that came along with the packet.
     descriptor: Option<OwnedFd>,
+    /// What has broken it.
+    broken: Option<Errno>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,7 +78,16 @@ impl Connection {
     }
 
     fn new(socket: OwnedFd, kind: Kind) -> Self {
-        Self { socket, kind, sent: 0, input: Vec::new(), handled: 0, filled: 0, descriptor: None }
+        Self {
+            socket,
+            kind,
+            sent: 0,
+            input: Vec::new(),
+            handled: 0,
+            filled: 0,
+            descriptor: None,
+            broken: None,
+        }
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
@@ -87,12 +98,27 @@ impl Connection {
         self.kind == Kind::Stream
     }
 
+    /// Whether it has broken, which [`Connection::receive`] tells behind the last frame: nothing else may tell of it.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Receives the next frame. `descriptors` says whether memory may come along (on the host).
+    ///
+    /// A peer that says goodbye and closes breaks the connection for whoever has more to say to it, and where it has not read
+    /// everything the kernel tells of that first. So frames that arrived before come before the error.
     pub(crate) fn receive(&mut self, descriptors: bool) -> Result<Arrived, ConnectionError> {
-        match self.kind {
-            Kind::Packet if descriptors => self.receive_with_descriptor(),
-            Kind::Packet => self.receive_packet(),
-            Kind::Stream => self.receive_stream(),
+        loop {
+            let received = match self.kind {
+                Kind::Packet if descriptors => self.receive_with_descriptor(),
+                Kind::Packet => self.receive_packet(),
+                Kind::Stream => self.receive_stream(),
+            };
+            match (received, self.broken) {
+                (Err(ConnectionError::Broken(error)), None) => self.broken = Some(error),
+                (Ok(Arrived::Nothing), Some(error)) => return Err(error.into()),
+                (received, _) => return received,
+            }
         }
     }
 
@@ -171,14 +197,14 @@ impl Connection {
         }
     }
 
-    /// Sends frames from `out` for as long as the peer takes them; `true` when all are sent. `descriptor` gives the
-    /// memory to send along with a frame.
+    /// Sends frames from `out` for as long as the peer takes them; `true` when none is left: all are sent, or the connection
+    /// [is broken](Connection::is_broken). `descriptor` gives the memory to send along with a frame.
     pub(crate) fn send<'a>(
         &mut self,
         out: &mut Vec<u8>,
         descriptor: impl Fn(&Frame<'_>) -> Option<BorrowedFd<'a>>,
     ) -> Result<bool, ConnectionError> {
-        while self.sent < out.len() {
+        while self.sent < out.len() && !self.is_broken() {
             let waiting = &out[self.sent..];
             let result = match self.kind {
                 Kind::Stream => retry(|| rustix::net::send(&self.socket, waiting, SEND)),
@@ -196,7 +222,7 @@ impl Connection {
                     }
                     return Ok(false);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => self.broken = Some(error),
             }
         }
         out.clear();
@@ -360,5 +386,69 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<(OwnedFd, Option
         }
         Err(Errno::AGAIN) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    fn packets() -> (Connection, Connection) {
+        let kind = SocketType::SEQPACKET;
+        let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, kind, SOCKET, None).unwrap();
+        (Connection::packet(one), Connection::packet(other))
+    }
+
+    fn streams() -> (Connection, Connection) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        let stream = |socket: TcpStream| Connection::stream(socket.into(), Duration::from_secs(60)).unwrap();
+        (stream(one), stream(other))
+    }
+
+    fn say(connection: &mut Connection, frame: &Frame<'_>) {
+        let mut out = Vec::new();
+        frame.encode(&mut out);
+        assert!(connection.send(&mut out, |_| None).unwrap() && out.is_empty());
+    }
+
+    #[test]
+    fn what_a_peer_said_before_it_closed_comes_before_the_broken_connection() {
+        for pair in [packets, streams] {
+            for (unread, more) in [(false, true), (true, false), (true, true)] {
+                let (mut ours, mut theirs) = pair();
+                if unread {
+                    say(&mut ours, &Frame::Doorbell);
+                }
+                say(&mut theirs, &Frame::Doorbell);
+                say(&mut theirs, &Frame::Goodbye { code: 1, text: "" });
+                drop(theirs);
+                if more {
+                    // A stream notices with the second.
+                    say(&mut ours, &Frame::Doorbell);
+                    say(&mut ours, &Frame::Doorbell);
+                    assert!(ours.is_broken());
+                }
+                assert!(matches!(ours.receive(false), Ok(Arrived::Frame)));
+                assert!(matches!(ours.frame().unwrap().0, Frame::Doorbell));
+                assert!(matches!(ours.receive(false), Ok(Arrived::Frame)));
+                assert!(matches!(ours.frame().unwrap().0, Frame::Goodbye { .. }));
+                assert!(ours.receive(false).is_err());
+            }
+        }
+    }
+
+    /// As a peer does that shuts only its receiving half: nothing arrives from it that would say so.
+    #[test]
+    fn a_broken_connection_on_which_nothing_arrives_is_over() {
+        let (mut ours, theirs) = packets();
+        rustix::net::shutdown(theirs.socket(), rustix::net::Shutdown::Read).unwrap();
+        assert!(matches!(ours.receive(false), Ok(Arrived::Nothing)));
+        say(&mut ours, &Frame::Doorbell);
+        assert!(matches!(ours.receive(false), Err(ConnectionError::Broken(Errno::PIPE))));
     }
 }

@@ -554,7 +554,9 @@ impl AgentThread {
     }
 
     fn wait(&self, all_sent: bool, stuck: bool) -> Result<(), Errno> {
-        let Some(connection) = &self.connection else { return Ok(()) };
+        let Some(connection) = self.connection.as_ref().filter(|connection| !connection.is_broken()) else {
+            return Ok(());
+        };
         let interest = match (all_sent, stuck) {
             (true, _) => PollFlags::IN,
             (false, false) => PollFlags::IN | PollFlags::OUT,

@@ -7,10 +7,12 @@
 mod common;
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::process::{Child, orders, role, say, setting, signal_process};
@@ -38,6 +40,7 @@ fn child() {
         "forker" => forker(),
         "vandal" => vandal(),
         "flooder" => flooder(),
+        "leaver" => leaver(),
         "corrupter" => corrupter(),
         "card" => card(),
         other => panic!("no role {other}"),
@@ -539,4 +542,73 @@ fn hosts_outlive_a_card_that_is_killed_and_attach_to_the_next_one() {
     let free = (first..first + 10).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let free = free.clone().find(|address| TcpListener::bind(address).is_ok()).unwrap();
     live_through_deaths(&Endpoint::Tcp(free), &format!("tcp:{free}"));
+}
+
+/// A host that says goodbye behind other frames, and is gone.
+fn leaver() {
+    let told = orders();
+    let mut raw = match endpoint() {
+        Endpoint::Unix(path) => Raw::unix(&path),
+        Endpoint::Tcp(address) => Raw::tcp(address),
+    };
+    raw.attach();
+    say("attached");
+    told.recv().unwrap();
+    for frame in [Frame::Doorbell, Frame::Doorbell, Frame::Goodbye { code: 1, text: "" }] {
+        raw.send(&frame).unwrap();
+    }
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Also where the card finds out by its death, or by having more to say to it.
+#[test]
+fn a_host_that_says_goodbye_and_ends_has_left() {
+    let log = Log::default();
+    let for_subscriber = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || for_subscriber.clone()).finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("link.sock");
+    let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp("127.0.0.1:0".parse().unwrap())];
+    let reactor = Reactor::new(&Config::default()).unwrap();
+    let link = CardLink::new(&reactor.handle(), config(listen)).unwrap();
+    let (unix, tcp) = (format!("unix:{}", socket.display()), format!("tcp:{}", link.tcp_address().unwrap()));
+    let mut card = CardLoop::new(reactor, link, Echo::default(), Duration::ZERO);
+    let mut others = Vec::new();
+    for (endpoint, has_more_to_say) in [(&unix, false), (&unix, true), (&tcp, false), (&tcp, true)] {
+        let mut child = Child::start("leaver", &[("ENDPOINT", endpoint.clone())]);
+        while card.link.host_count() == 0 {
+            card.turn(None, &mut others);
+        }
+        child.expect("attached");
+        // The card does not look until it is gone.
+        child.tell("leave");
+        child.finish();
+        if has_more_to_say {
+            let attachment = card.link.hosts()[0].identity.attachment;
+            // TCP notices with the second.
+            card.link.send(attachment, b"more");
+            card.link.send(attachment, b"and more");
+        }
+        while card.link.host_count() > 0 {
+            card.turn(None, &mut others);
+        }
+        let logged = std::mem::take(&mut *log.0.lock().unwrap());
+        let logged = String::from_utf8(logged).unwrap();
+        assert!(logged.contains("host detached: it said goodbye"), "{endpoint}: {logged}");
+        assert!(!logged.contains("WARN"), "{endpoint}: {logged}");
+    }
 }
