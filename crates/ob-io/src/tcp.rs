@@ -648,9 +648,24 @@ fn net_error(errno: Errno) -> NetError {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpStream};
+    use std::os::fd::{BorrowedFd, RawFd};
 
     use super::*;
     use crate::reactor::{Config, Reactor, Wait};
+
+    /// The next connection that is accepted.
+    fn accepted(reactor: &mut Reactor, net: &mut TcpNet) -> ConnectionId {
+        let deadline = reactor.handle().now() + Duration::from_secs(60);
+        loop {
+            if let Some(NetEvent::Accepted { connection, .. }) = net.poll() {
+                return connection;
+            }
+            assert!(reactor.handle().now() < deadline, "nobody is accepted");
+            let mut events = Vec::new();
+            reactor.turn(Wait::Until(Some(deadline)), &mut events);
+            events.iter().for_each(|event| assert!(net.handle(event)));
+        }
+    }
 
     #[test]
     fn the_kernel_asks_an_accepted_peer_whether_it_is_there() {
@@ -658,14 +673,7 @@ mod tests {
         let mut net = TcpNet::new(&reactor.handle(), 1);
         let listener = net.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let _peer = TcpStream::connect(net.listener_address(listener).unwrap()).unwrap();
-        let accepted = loop {
-            if let Some(NetEvent::Accepted { connection, .. }) = net.poll() {
-                break connection;
-            }
-            let mut events = Vec::new();
-            reactor.turn(Wait::Until(None), &mut events);
-            events.iter().for_each(|event| assert!(net.handle(event)));
-        };
+        let accepted = accepted(&mut reactor, &mut net);
         let (_, connection) = net.find(accepted).unwrap();
         let socket = &connection.socket;
         assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
@@ -673,6 +681,29 @@ mod tests {
         let probes = sockopt::tcp_keepintvl(socket).unwrap() * sockopt::tcp_keepcnt(socket).unwrap();
         assert_eq!(idle + probes, SILENT_MAX);
         assert_eq!(sockopt::tcp_user_timeout(socket), Ok(SILENT_MAX.as_millis() as u32));
+    }
+
+    #[test]
+    fn a_listener_that_the_kernel_has_let_go_of_is_watched_again() {
+        let mut reactor = Reactor::new(&Config::default()).unwrap();
+        // What the reactor tells then. It cannot watch what nobody can have open either.
+        // SAFETY: nothing is done with the number but to ask the kernel, which knows no such descriptor.
+        let nothing = unsafe { BorrowedFd::borrow_raw(RawFd::MAX) };
+        reactor.handle().watch(nothing, Interest::Readable).unwrap();
+        let mut events = Vec::new();
+        reactor.turn(Wait::Until(None), &mut events);
+        let [Event::Ready { readiness, .. }] = events[..] else { panic!("{events:?}") };
+        assert!(readiness.is_lost());
+
+        let mut net = TcpNet::new(&reactor.handle(), 1);
+        let listener = net.listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        assert_eq!(net.poll(), None);
+        let watch = net.listeners[0].watch;
+        reactor.handle().unwatch(watch);
+        assert!(net.handle(&Event::Ready { watch, readiness }));
+        assert_eq!(net.poll(), None);
+        let _peer = TcpStream::connect(net.listener_address(listener).unwrap()).unwrap();
+        accepted(&mut reactor, &mut net);
     }
 
     #[test]

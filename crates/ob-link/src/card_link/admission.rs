@@ -37,7 +37,7 @@ pub(super) fn may_attach(caller: Caller, own_user: u32, config: &CardLinkConfig)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
     use std::time::Duration;
@@ -46,7 +46,10 @@ mod tests {
 
     use super::*;
 
-    fn config(allow_users: &[u32], allow_addresses: &[(&str, u32)]) -> CardLinkConfig {
+    pub(in crate::card_link) fn config(
+        allow_users: &[u32],
+        allow_addresses: &[(&str, u32)],
+    ) -> CardLinkConfig {
         let range = |(address, prefix_bits): &(&str, u32)| AddressRange {
             address: address.parse().unwrap(),
             prefix_bits: *prefix_bits,
