@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ob_core::Clock;
+use ob_core::{Clock, Incarnation};
 use ob_files_card::FilesService;
 use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
@@ -217,6 +217,12 @@ fn open_link(
     reactor: Reactor,
     services: CardServices,
 ) -> Result<Card, HalfError> {
+    let link = CardLink::new(&reactor.handle(), link_config(config, life.incarnation())?)
+        .map_err(|error| explain_listen(config, error))?;
+    Ok(CardLoop::new(reactor, link, Router::new(services), config.reactor.spin.0))
+}
+
+fn link_config(config: &CardConfig, incarnation: Incarnation) -> Result<CardLinkConfig, HalfError> {
     let listen = match config.link.kind {
         LinkKind::Shm | LinkKind::Model => Listen::Unix(config.link.socket.clone()),
         LinkKind::Tcp => Listen::Tcp(config.link.listen),
@@ -232,8 +238,8 @@ fn open_link(
             }
             LinkKind::Shm | LinkKind::Tcp => None,
         };
-    let link = CardLinkConfig {
-        incarnation: life.incarnation(),
+    Ok(CardLinkConfig {
+        incarnation,
         listen: vec![listen],
         costs,
         pollers: match config.reactor.spin.0.is_zero() {
@@ -247,9 +253,7 @@ fn open_link(
         hosts_max: HOSTS_MAX,
         allow_users: config.link.allow_users.clone(),
         allow_addresses: config.link.allow_addresses.iter().map(|network| network.0).collect(),
-    };
-    let link = CardLink::new(&reactor.handle(), link).map_err(|error| explain_listen(config, error))?;
-    Ok(CardLoop::new(reactor, link, Router::new(services), config.reactor.spin.0))
+    })
 }
 
 /// A port that is taken names the line to change; a socket that is taken has another card behind it.
@@ -304,5 +308,37 @@ fn serve(
             let endpoint = link_endpoint(config, &card.link);
             board.publish(|snapshot| describe(snapshot, card, parts, endpoint));
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, TimeSpan};
+
+    #[test]
+    fn the_link_is_told_of_the_threads_of_nvme_that_poll() {
+        let text = r#"
+            [nvme]
+            threads = 3
+            [[nvme.subsystem]]
+            nqn = "nqn.2026-01.example:one"
+            device = "memory"
+            thread = 2
+            [[nvme.subsystem]]
+            nqn = "nqn.2026-01.example:two"
+            device = "memory"
+            listen = "127.0.0.1:4501"
+            thread = 3
+        "#;
+        let pollers = |config: &CardConfig| link_config(config, Incarnation(1)).unwrap().pollers;
+        let mut config = Config::parse(Path::new("outboard.toml"), text).unwrap().card();
+        assert_eq!(pollers(&config), 3, "the card's own, and one for each subsystem");
+        assert_eq!(pollers(&Config::default().card()), 1);
+        config.reactor.spin = TimeSpan(Duration::ZERO);
+        assert_eq!(pollers(&config), 0);
     }
 }
