@@ -13,6 +13,8 @@ use super::{BenchFailure, Case, CpuMeter, CpuPerOperation, Latencies};
 
 /// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes that a connection receives at once: more than the longest answer.
+pub(in crate::bench) const INPUT_LEN: usize = 256 << 10;
 /// Questions that a connection has out at most when they come by themselves.
 const OUT_MAX: usize = 256;
 /// A round is as long as it takes to get so many answers, however short it was meant to be.
@@ -49,42 +51,103 @@ pub(in crate::bench) struct Measured {
     pub(in crate::bench) cpu: CpuPerOperation,
 }
 
-/// One connection without its socket: questions in, bytes out, bytes in, answers that are checked.
+/// One connection without its socket and buffers: questions in, bytes out, bytes in, answers that are checked.
 pub(in crate::bench) trait Dialogue {
     /// A question.
     type Ask;
     /// What is known of the server, for all of its connections.
     type Book;
 
-    /// Asks; the answer will have taken since then.
-    fn ask(&mut self, ask: Self::Ask, since: Instant, book: &mut Self::Book);
+    /// Asks, by bytes behind what is to be sent already; the answer will have taken since then.
+    fn ask(&mut self, ask: Self::Ask, since: Instant, output: &mut Vec<u8>, book: &mut Self::Book);
 
     /// Questions that have no answer yet.
     fn waiting(&self) -> usize;
 
-    /// What is to be sent.
-    fn output(&self) -> &[u8];
-
-    /// So many bytes of it were.
-    fn sent(&mut self, count: usize);
-
-    /// Where to receive.
-    fn receive_into(&mut self) -> &mut [u8];
-
-    /// So many bytes were received. Every answer is checked, and told with the time since which it was waited for.
-    fn received(
+    /// Takes the reply that the bytes begin with, and gives its length, if all of it is there. It is checked; an answer that it
+    /// completes is told with the time since which it was waited for.
+    fn take(
         &mut self,
-        count: usize,
+        bytes: &[u8],
         book: &mut Self::Book,
         answered: &mut dyn FnMut(Instant),
-    ) -> Result<(), BenchFailure>;
+    ) -> Result<Option<usize>, BenchFailure>;
 }
 
 /// Connections to one server.
 pub(in crate::bench) struct Talk<D: Dialogue> {
-    streams: Vec<TcpStream>,
-    dialogues: Vec<D>,
+    lines: Vec<Line<D>>,
     book: D::Book,
+}
+
+/// One of them.
+struct Line<D> {
+    stream: TcpStream,
+    dialogue: D,
+    /// What is to be sent …
+    output: Vec<u8>,
+    /// … but for so many bytes, which were.
+    sent: usize,
+    input: Input,
+}
+
+impl<D> Line<D> {
+    fn has_output(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    /// Sends what there is, as far as the network takes it.
+    fn send(&mut self) -> io::Result<()> {
+        while self.has_output() {
+            match (&self.stream).write(&self.output[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        Ok(())
+    }
+}
+
+/// What was received and not taken yet: the bytes from `start` to `end`.
+struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new(len: usize) -> Self {
+        Self { bytes: vec![0; len].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// Where to receive.
+    fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were received: has everything taken that is whole.
+    fn received(
+        &mut self,
+        count: usize,
+        mut take: impl FnMut(&[u8]) -> Result<Option<usize>, BenchFailure>,
+    ) -> Result<(), BenchFailure> {
+        self.end += count;
+        while let Some(len) = take(&self.bytes[self.start..self.end])? {
+            self.start += len;
+        }
+        if self.end - self.start == self.bytes.len() {
+            return Err("an answer is too long".into());
+        }
+        Ok(())
+    }
 }
 
 impl<D: Dialogue> Talk<D> {
@@ -97,15 +160,15 @@ impl<D: Dialogue> Talk<D> {
     ) -> Result<Self, BenchFailure> {
         // A question that is due is not to wait for the kernel to find others to wake for as well.
         set_current_timer_slack(NonZero::new(1))?;
-        let connect = |_| -> Result<TcpStream, BenchFailure> {
+        let connect = |_| -> Result<Line<D>, BenchFailure> {
             let stream = TcpStream::connect(address)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            Ok(stream)
+            let input = Input::new(INPUT_LEN);
+            Ok(Line { stream, dialogue: dialogue(), output: Vec::new(), sent: 0, input })
         };
-        let streams: Vec<_> = (0..connections).map(connect).collect::<Result<_, _>>()?;
-        let dialogues = streams.iter().map(|_| dialogue()).collect();
-        Ok(Self { streams, dialogues, book })
+        let lines = (0..connections).map(connect).collect::<Result<_, _>>()?;
+        Ok(Self { lines, book })
     }
 
     /// Asks everything, so many questions a connection at a time, and checks every answer.
@@ -208,8 +271,7 @@ impl<Ask, Asks: FnMut() -> Ask> Asker<Ask> for Round<Asks> {
 
 /// Questions and answers until there are no more.
 struct Run<'a, D: Dialogue> {
-    streams: &'a [TcpStream],
-    dialogues: &'a mut [D],
+    lines: &'a mut [Line<D>],
     book: &'a mut D::Book,
     pace: Pace,
     rng: Rng,
@@ -223,8 +285,7 @@ struct Run<'a, D: Dialogue> {
 impl<'a, D: Dialogue> Run<'a, D> {
     fn new(talk: &'a mut Talk<D>, pace: Pace, rng: Rng) -> Self {
         Self {
-            streams: &talk.streams,
-            dialogues: &mut talk.dialogues,
+            lines: &mut talk.lines,
             book: &mut talk.book,
             pace,
             rng,
@@ -236,7 +297,7 @@ impl<'a, D: Dialogue> Run<'a, D> {
 
     /// Until there is nothing more to ask, and everything was answered.
     fn go(&mut self, asker: &mut dyn Asker<D::Ask>) -> Result<(), BenchFailure> {
-        let mut ready = vec![true; self.streams.len()];
+        let mut ready = vec![true; self.lines.len()];
         let mut last = Instant::now();
         loop {
             for index in (0..ready.len()).filter(|index| ready[*index]) {
@@ -245,10 +306,10 @@ impl<'a, D: Dialogue> Run<'a, D> {
                 }
             }
             self.ask(asker);
-            for index in 0..ready.len() {
-                self.send(index)?;
+            for line in self.lines.iter_mut() {
+                line.send()?;
             }
-            let waiting: usize = self.dialogues.iter().map(D::waiting).sum();
+            let waiting: usize = self.lines.iter().map(|line| line.dialogue.waiting()).sum();
             if self.is_over && waiting == 0 {
                 return Ok(());
             }
@@ -264,10 +325,10 @@ impl<'a, D: Dialogue> Run<'a, D> {
         let now = Instant::now();
         match self.pace {
             Pace::Closed(depth) => {
-                for dialogue in self.dialogues.iter_mut() {
-                    while !self.is_over && dialogue.waiting() < depth {
+                for line in self.lines.iter_mut() {
+                    while !self.is_over && line.dialogue.waiting() < depth {
                         match asker.ask(now) {
-                            Some(ask) => dialogue.ask(ask, now, self.book),
+                            Some(ask) => line.dialogue.ask(ask, now, &mut line.output, self.book),
                             None => self.is_over = true,
                         }
                     }
@@ -275,15 +336,15 @@ impl<'a, D: Dialogue> Run<'a, D> {
             }
             Pace::Open(rate) => {
                 while !self.is_over && self.due <= now {
-                    let dialogue = &mut self.dialogues[self.next];
-                    if dialogue.waiting() >= OUT_MAX {
+                    let line = &mut self.lines[self.next];
+                    if line.dialogue.waiting() >= OUT_MAX {
                         break;
                     }
                     match asker.ask(now) {
-                        Some(ask) => dialogue.ask(ask, self.due, self.book),
+                        Some(ask) => line.dialogue.ask(ask, self.due, &mut line.output, self.book),
                         None => self.is_over = true,
                     }
-                    self.next = (self.next + 1) % self.dialogues.len();
+                    self.next = (self.next + 1) % self.lines.len();
                     // Times between independent arrivals have an exponential distribution.
                     let pause = -(1.0 - part(&mut self.rng)).ln() / rate;
                     self.due += Duration::from_secs_f64(pause);
@@ -294,13 +355,13 @@ impl<'a, D: Dialogue> Run<'a, D> {
 
     /// Takes what there is; whether there was anything.
     fn receive(&mut self, index: usize, asker: &mut dyn Asker<D::Ask>) -> Result<bool, BenchFailure> {
-        let mut stream = &self.streams[index];
-        let dialogue = &mut self.dialogues[index];
-        match stream.read(dialogue.receive_into()) {
+        let Line { stream, dialogue, input, .. } = &mut self.lines[index];
+        match stream.read(input.room()) {
             Ok(0) => Err("the server has closed a connection".into()),
             Ok(count) => {
                 let now = Instant::now();
-                dialogue.received(count, self.book, &mut |since| asker.answered(since, now))?;
+                let mut answered = |since| asker.answered(since, now);
+                input.received(count, |bytes| dialogue.take(bytes, self.book, &mut answered))?;
                 Ok(true)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
@@ -308,30 +369,16 @@ impl<'a, D: Dialogue> Run<'a, D> {
         }
     }
 
-    /// Sends what there is, as far as the network takes it.
-    fn send(&mut self, index: usize) -> Result<(), BenchFailure> {
-        let mut stream = &self.streams[index];
-        let dialogue = &mut self.dialogues[index];
-        while !dialogue.output().is_empty() {
-            match stream.write(dialogue.output()) {
-                Ok(count) => dialogue.sent(count),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
     /// Sleeps until there is something to receive, room to send, or a question is due.
     fn wait(&self, ready: &mut [bool]) -> Result<(), BenchFailure> {
-        let pairs = self.streams.iter().zip(self.dialogues.iter());
-        let mut watched: Vec<_> = pairs
-            .map(|(stream, dialogue)| {
-                let sends = !dialogue.output().is_empty();
-                PollFd::new(stream, if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN })
+        let lines = self.lines.iter();
+        let mut watched: Vec<_> = lines
+            .map(|line| {
+                let sends = if line.has_output() { PollFlags::OUT } else { PollFlags::empty() };
+                PollFd::new(&line.stream, PollFlags::IN | sends)
             })
             .collect();
-        let is_full = self.dialogues[self.next].waiting() >= OUT_MAX;
+        let is_full = self.lines[self.next].dialogue.waiting() >= OUT_MAX;
         let time = match self.pace {
             Pace::Open(_) if !self.is_over && !is_full => self.due.saturating_duration_since(Instant::now()),
             Pace::Open(_) | Pace::Closed(_) => PATIENCE,
@@ -393,6 +440,25 @@ mod tests {
         (0..count).for_each(|_| latencies.record(Duration::from_micros(latency_us)));
         let cpu = CpuPerOperation { host_cpu_us: Some(host_cpu_us), ..CpuPerOperation::default() };
         Measured { latencies, seconds, cpu }
+    }
+
+    #[test]
+    fn replies_are_taken_when_they_are_whole() {
+        let mut input = Input::new(8);
+        let mut taken = Vec::new();
+        for piece in [&b"ab"[..], b"c.de.f", b"g", b".", b"h"] {
+            input.room()[..piece.len()].copy_from_slice(piece);
+            let take = |bytes: &[u8]| {
+                let len = bytes.iter().position(|byte| *byte == b'.').map(|end| end + 1);
+                taken.extend(len.map(|len| bytes[..len].to_vec()));
+                Ok(len)
+            };
+            input.received(piece.len(), take).unwrap();
+        }
+        assert_eq!(taken, [&b"abc."[..], b"de.", b"fg."]);
+        // One byte is there still.
+        input.room().fill(b'h');
+        assert!(input.received(7, |_| Ok(None)).is_err(), "an answer that does not fit");
     }
 
     #[test]

@@ -5,10 +5,7 @@ use std::time::Instant;
 
 use super::ledger::{KEY_LEN, Ledger, Shape, append_value, key_text};
 use crate::bench::BenchFailure;
-use crate::bench::talk::Dialogue;
-
-/// Bytes that a connection receives at once: more than the longest answer.
-const INPUT_LEN: usize = 256 << 10;
+use crate::bench::talk::{Dialogue, INPUT_LEN};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,35 +47,29 @@ enum Reply<'a> {
 /// Questions and answers.
 pub(super) struct Conversation {
     shape: Shape,
-    output: Vec<u8>,
-    sent: usize,
-    input: Box<[u8]>,
-    start: usize,
-    end: usize,
     waiting: VecDeque<Question>,
 }
 
 impl Conversation {
     pub(super) fn new(shape: Shape) -> Self {
-        let input = vec![0; INPUT_LEN].into_boxed_slice();
-        Self { shape, output: Vec::new(), sent: 0, input, start: 0, end: 0, waiting: VecDeque::new() }
+        Self { shape, waiting: VecDeque::new() }
     }
 
-    fn set(&mut self, key: u32, version: u32) {
-        self.output.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
-        self.key(key);
+    fn append_set(&self, output: &mut Vec<u8>, key: u32, version: u32) {
+        output.extend_from_slice(b"*3\r\n$3\r\nSET\r\n");
+        append_key(output, key);
         let len = self.shape.value_len;
-        self.output.extend_from_slice(format!("${len}\r\n").as_bytes());
-        append_value(&mut self.output, len, key, version);
-        self.output.extend_from_slice(b"\r\n");
+        output.extend_from_slice(format!("${len}\r\n").as_bytes());
+        append_value(output, len, key, version);
+        output.extend_from_slice(b"\r\n");
     }
+}
 
-    fn key(&mut self, key: u32) {
-        const { assert!(KEY_LEN == 16) };
-        self.output.extend_from_slice(b"$16\r\n");
-        self.output.extend_from_slice(&key_text(key));
-        self.output.extend_from_slice(b"\r\n");
-    }
+fn append_key(output: &mut Vec<u8>, key: u32) {
+    const { assert!(KEY_LEN == 16) };
+    output.extend_from_slice(b"$16\r\n");
+    output.extend_from_slice(&key_text(key));
+    output.extend_from_slice(b"\r\n");
 }
 
 impl Dialogue for Conversation {
@@ -89,69 +80,42 @@ impl Dialogue for Conversation {
         self.waiting.len()
     }
 
-    fn ask(&mut self, ask: Ask, since: Instant, book: &mut Ledger) {
+    fn ask(&mut self, ask: Ask, since: Instant, output: &mut Vec<u8>, book: &mut Ledger) {
         let mut oldest = 0;
         match ask {
             Ask::Read(key) => {
                 oldest = book.read(key);
-                self.output.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
-                self.key(key);
+                output.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+                append_key(output, key);
             }
             Ask::HostRead(key) => {
                 oldest = book.read(key);
-                self.output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
-                self.key(key);
-                self.output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
+                output.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
+                append_key(output, key);
+                output.extend_from_slice(b"$1\r\n0\r\n$2\r\n-1\r\n");
             }
             Ask::Length(key) => {
-                self.output.extend_from_slice(b"*2\r\n$6\r\nSTRLEN\r\n");
-                self.key(key);
+                output.extend_from_slice(b"*2\r\n$6\r\nSTRLEN\r\n");
+                append_key(output, key);
             }
-            Ask::Write(key) => self.set(key, book.write(key)),
-            Ask::Create(key) => self.set(key, 0),
-            Ask::Ping => self.output.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
+            Ask::Write(key) => self.append_set(output, key, book.write(key)),
+            Ask::Create(key) => self.append_set(output, key, 0),
+            Ask::Ping => output.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
         }
         self.waiting.push_back(Question { ask, oldest, since });
     }
 
-    fn output(&self) -> &[u8] {
-        &self.output[self.sent..]
-    }
-
-    fn sent(&mut self, count: usize) {
-        self.sent += count;
-        if self.sent >= self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-        }
-    }
-
-    fn receive_into(&mut self) -> &mut [u8] {
-        if self.start > 0 {
-            self.input.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        &mut self.input[self.end..]
-    }
-
-    fn received(
+    fn take(
         &mut self,
-        count: usize,
+        bytes: &[u8],
         book: &mut Ledger,
         answered: &mut dyn FnMut(Instant),
-    ) -> Result<(), BenchFailure> {
-        self.end += count;
-        while let Some((reply, len)) = parse(&self.input[self.start..self.end])? {
-            let question = self.waiting.pop_front().ok_or("an answer to no question")?;
-            check(question, reply, self.shape, book)?;
-            answered(question.since);
-            self.start += len;
-        }
-        if self.end - self.start == self.input.len() {
-            return Err("an answer is too long".into());
-        }
-        Ok(())
+    ) -> Result<Option<usize>, BenchFailure> {
+        let Some((reply, len)) = parse(bytes)? else { return Ok(None) };
+        let question = self.waiting.pop_front().ok_or("an answer to no question")?;
+        check(question, reply, self.shape, book)?;
+        answered(question.since);
+        Ok(Some(len))
     }
 }
 
@@ -208,23 +172,30 @@ mod tests {
     struct Pair {
         conversation: Conversation,
         ledger: Ledger,
+        asked: Vec<u8>,
         answers: usize,
     }
 
     impl Pair {
         fn new() -> Self {
-            Self { conversation: Conversation::new(SHAPE), ledger: Ledger::new(SHAPE), answers: 0 }
+            let (conversation, ledger) = (Conversation::new(SHAPE), Ledger::new(SHAPE));
+            Self { conversation, ledger, asked: Vec::new(), answers: 0 }
         }
 
         fn ask(&mut self, ask: Ask) {
-            self.conversation.ask(ask, Instant::now(), &mut self.ledger);
+            self.conversation.ask(ask, Instant::now(), &mut self.asked, &mut self.ledger);
         }
 
         /// Gives it bytes, a few at a time.
         fn answer(&mut self, bytes: &[u8], step: usize) -> Result<(), BenchFailure> {
-            for piece in bytes.chunks(step) {
-                self.conversation.receive_into()[..piece.len()].copy_from_slice(piece);
-                self.conversation.received(piece.len(), &mut self.ledger, &mut |_| self.answers += 1)?;
+            let mut taken = 0;
+            for received in (0..bytes.len()).step_by(step).map(|from| bytes.len().min(from + step)) {
+                let answered = &mut |_| self.answers += 1;
+                while let Some(len) =
+                    self.conversation.take(&bytes[taken..received], &mut self.ledger, answered)?
+                {
+                    taken += len;
+                }
             }
             Ok(())
         }
@@ -243,14 +214,12 @@ mod tests {
         pair.ask(Ask::Read(42));
         pair.ask(Ask::Ping);
         let expected = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n*1\r\n$4\r\nPING\r\n";
-        assert_eq!(pair.conversation.output(), expected);
-        pair.conversation.sent(10);
-        assert_eq!(pair.conversation.output(), &expected[10..]);
-        pair.conversation.sent(expected.len() - 10);
+        assert_eq!(pair.asked, expected);
+        pair.asked.clear();
         pair.ask(Ask::Write(7));
         let mut expected = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000007\r\n".to_vec();
         expected.extend(bulk(7, 1));
-        assert_eq!(pair.conversation.output(), expected);
+        assert_eq!(pair.asked, expected);
     }
 
     #[test]

@@ -9,8 +9,6 @@ use crate::bench::BenchFailure;
 use crate::bench::load::{Direction, check, stamp};
 use crate::bench::talk::Dialogue;
 
-/// Bytes that a connection receives at once.
-const INPUT_LEN: usize = 256 << 10;
 /// The name of the file, whoever serves it.
 pub(super) const FILE: u32 = 1;
 
@@ -40,47 +38,10 @@ struct Open {
 /// Messages and replies of one connection.
 #[derive(Default)]
 pub(super) struct RemoteDialogue {
-    output: Vec<u8>,
-    sent: usize,
-    input: Vec<u8>,
-    start: usize,
-    end: usize,
     /// By their ids.
     requests: HashMap<u64, Waiting>,
     messages: HashMap<u64, Open>,
     next: u64,
-}
-
-impl RemoteDialogue {
-    pub(super) fn new() -> Self {
-        Self { input: vec![0; INPUT_LEN], ..Self::default() }
-    }
-
-    /// Takes a reply from the front of what was received; whether one was there.
-    fn take(&mut self, answered: &mut dyn FnMut(Instant)) -> Result<bool, BenchFailure> {
-        let bytes = &self.input[self.start..self.end];
-        let Some((head, rest)) = bytes.split_first_chunk::<REPLY_LEN>() else { return Ok(false) };
-        let (id, status, len) = reply_head(head);
-        let Some(data) = rest.get(..len) else { return Ok(false) };
-        let request = self.requests.remove(&id).ok_or("a reply to no request")?;
-        if status != 0 {
-            return Err(format!("a request at {} was answered with status {status}", request.offset).into());
-        }
-        match request.direction {
-            Direction::Read if len == request.len => check(data, request.offset)?,
-            Direction::Write if len == 0 => {}
-            Direction::Read | Direction::Write => return Err("a reply has another length".into()),
-        }
-        self.start += REPLY_LEN + len;
-        if let Some(open) = self.messages.get_mut(&request.message) {
-            open.left -= 1;
-            if open.left == 0 {
-                answered(open.since);
-                self.messages.remove(&request.message);
-            }
-        }
-        Ok(true)
-    }
 }
 
 /// The id, the status, and how many bytes follow.
@@ -94,11 +55,11 @@ impl Dialogue for RemoteDialogue {
     type Ask = Message;
     type Book = ();
 
-    fn ask(&mut self, ask: Message, since: Instant, (): &mut ()) {
+    fn ask(&mut self, ask: Message, since: Instant, output: &mut Vec<u8>, (): &mut ()) {
         let is_write = ask.direction == Direction::Write;
         let request_len = ob_offload::remote::REQUEST_LEN + if is_write { ask.len } else { 0 };
         let head = message_head(ask.offsets.len() as u32, (ask.offsets.len() * request_len) as u32);
-        self.output.extend_from_slice(&head);
+        output.extend_from_slice(&head);
         let message = self.next;
         self.messages.insert(message, Open { since, left: ask.offsets.len() });
         for offset in ask.offsets {
@@ -106,11 +67,11 @@ impl Dialogue for RemoteDialogue {
             self.next += 1;
             let length = ask.len as u32;
             let request = RemoteRequest { id, offset, file: FILE, length, is_write };
-            self.output.extend_from_slice(&request.encode());
+            output.extend_from_slice(&request.encode());
             if is_write {
-                let begin = self.output.len();
-                self.output.resize(begin + ask.len, 0);
-                stamp(&mut self.output[begin..], offset);
+                let begin = output.len();
+                output.resize(begin + ask.len, 0);
+                stamp(&mut output[begin..], offset);
             }
             let waiting = Waiting { message, offset, direction: ask.direction, len: ask.len };
             self.requests.insert(id, waiting);
@@ -121,37 +82,32 @@ impl Dialogue for RemoteDialogue {
         self.messages.len()
     }
 
-    fn output(&self) -> &[u8] {
-        &self.output[self.sent..]
-    }
-
-    fn sent(&mut self, count: usize) {
-        self.sent += count;
-        if self.sent >= self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-        }
-    }
-
-    fn receive_into(&mut self) -> &mut [u8] {
-        self.input.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-        &mut self.input[self.end..]
-    }
-
-    fn received(
+    fn take(
         &mut self,
-        count: usize,
+        bytes: &[u8],
         (): &mut (),
         answered: &mut dyn FnMut(Instant),
-    ) -> Result<(), BenchFailure> {
-        self.end += count;
-        while self.take(answered)? {}
-        if self.end - self.start == self.input.len() {
-            return Err("a reply is too long".into());
+    ) -> Result<Option<usize>, BenchFailure> {
+        let Some((head, rest)) = bytes.split_first_chunk::<REPLY_LEN>() else { return Ok(None) };
+        let (id, status, len) = reply_head(head);
+        let Some(data) = rest.get(..len) else { return Ok(None) };
+        let request = self.requests.remove(&id).ok_or("a reply to no request")?;
+        if status != 0 {
+            return Err(format!("a request at {} was answered with status {status}", request.offset).into());
         }
-        Ok(())
+        match request.direction {
+            Direction::Read if len == request.len => check(data, request.offset)?,
+            Direction::Write if len == 0 => {}
+            Direction::Read | Direction::Write => return Err("a reply has another length".into()),
+        }
+        if let Some(open) = self.messages.get_mut(&request.message) {
+            open.left -= 1;
+            if open.left == 0 {
+                answered(open.since);
+                self.messages.remove(&request.message);
+            }
+        }
+        Ok(Some(REPLY_LEN + len))
     }
 }
 
@@ -161,18 +117,19 @@ mod tests {
 
     use super::*;
 
-    fn asked(direction: Direction) -> RemoteDialogue {
-        let mut dialogue = RemoteDialogue::new();
-        dialogue.ask(Message { direction, len: 1024, offsets: vec![4096, 0] }, Instant::now(), &mut ());
-        dialogue
+    /// A dialogue that has asked for two places, and what it said.
+    fn asked(direction: Direction) -> (RemoteDialogue, Vec<u8>) {
+        let (mut dialogue, mut output) = (RemoteDialogue::default(), Vec::new());
+        let message = Message { direction, len: 1024, offsets: vec![4096, 0] };
+        dialogue.ask(message, Instant::now(), &mut output, &mut ());
+        (dialogue, output)
     }
 
-    fn receive(dialogue: &mut RemoteDialogue, bytes: &[u8]) -> Result<usize, BenchFailure> {
+    /// How many answers one reply completes.
+    fn receive(dialogue: &mut RemoteDialogue, reply: &[u8]) -> Result<usize, BenchFailure> {
         let mut answers = 0;
-        for piece in bytes.chunks(700) {
-            dialogue.receive_into()[..piece.len()].copy_from_slice(piece);
-            dialogue.received(piece.len(), &mut (), &mut |_| answers += 1)?;
-        }
+        assert_eq!(dialogue.take(&reply[..reply.len() - 1], &mut (), &mut |_| answers += 1)?, None);
+        assert_eq!(dialogue.take(reply, &mut (), &mut |_| answers += 1)?, Some(reply.len()));
         Ok(answers)
     }
 
@@ -184,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_message_is_answered_when_all_of_its_requests_are() {
-        let mut dialogue = asked(Direction::Read);
-        assert_eq!(dialogue.output().len(), MESSAGE_HEAD_LEN + 2 * REQUEST_LEN);
+        let (mut dialogue, output) = asked(Direction::Read);
+        assert_eq!(output.len(), MESSAGE_HEAD_LEN + 2 * REQUEST_LEN);
         assert_eq!(receive(&mut dialogue, &read(1, 0)).unwrap(), 0);
         assert_eq!(dialogue.waiting(), 1);
         assert_eq!(receive(&mut dialogue, &read(0, 4096)).unwrap(), 1);
@@ -194,8 +151,8 @@ mod tests {
 
     #[test]
     fn writes_bring_what_belongs_at_their_place() {
-        let dialogue = asked(Direction::Write);
-        let first = &dialogue.output()[MESSAGE_HEAD_LEN..];
+        let (_, output) = asked(Direction::Write);
+        let first = &output[MESSAGE_HEAD_LEN..];
         let (request, len) = RemoteRequest::decode(first).unwrap();
         assert_eq!((request.offset, request.length, len), (4096, 1024, REQUEST_LEN + 1024));
         check(&first[REQUEST_LEN..len], 4096).unwrap();
@@ -203,9 +160,9 @@ mod tests {
 
     #[test]
     fn wrong_replies_are_told() {
-        assert!(receive(&mut asked(Direction::Read), &read(1, 4096)).is_err(), "the bytes of another place");
-        assert!(receive(&mut asked(Direction::Read), &read(7, 0)).is_err(), "a reply to no request");
-        let refused = reply(0, Status::Wrong, 0);
-        assert!(receive(&mut asked(Direction::Write), &refused).is_err(), "a refusal");
+        let is_wrong = |direction, reply: &[u8]| receive(&mut asked(direction).0, reply).is_err();
+        assert!(is_wrong(Direction::Read, &read(1, 4096)), "the bytes of another place");
+        assert!(is_wrong(Direction::Read, &read(7, 0)), "a reply to no request");
+        assert!(is_wrong(Direction::Write, &reply(0, Status::Wrong, 0)), "a refusal");
     }
 }

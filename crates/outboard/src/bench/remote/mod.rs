@@ -149,7 +149,7 @@ impl Contender {
             }
             Some(_) | None => listening(&mut host)?,
         };
-        let talk = Talk::connect(listen, CONNECTIONS, RemoteDialogue::new, ())?;
+        let talk = Talk::connect(listen, CONNECTIONS, RemoteDialogue::default, ())?;
         Ok(Self { kind, talk, host, card })
     }
 
