@@ -18,6 +18,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::deadline::Until;
 use crate::nvme::admin::AdminMessage;
 use crate::programs::ProgramRequest;
 
@@ -27,7 +28,7 @@ const REQUEST_LEN_MAX: u64 = 64 << 10;
 const BODY_LEN_MAX: usize = ob_ebpf::elf::OBJECT_LEN_MAX;
 /// Requests that are answered at once: one that waits for a device keeps those from nobody who only look.
 const AT_ONCE_MAX: usize = 8;
-/// How long either side waits for the other.
+/// How long a request may take to be heard, and its answer to be told.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long nobody is let in after that has failed: it goes on failing until descriptors are given back.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -144,25 +145,23 @@ fn answer_one(stream: &UnixStream, answer: impl Fn(ControlRequest, Vec<u8>) -> C
 }
 
 fn serve(stream: &UnixStream, answer: impl Fn(ControlRequest, Vec<u8>) -> ControlAnswer) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let answer = match hear(stream)? {
+    let answer = match hear(Until::new(stream, PATIENCE))? {
         Ok((request, body)) => answer(request, body),
         Err(why) => {
             Err(format!("this is not a request: {why}\nhint: are card and command of the same version?"))
         }
     };
-    tell(stream, &answer)
+    tell(Until::new(stream, PATIENCE), &answer)
 }
 
-fn tell(mut stream: &UnixStream, answer: &ControlAnswer) -> io::Result<()> {
+fn tell(mut stream: impl Write, answer: &ControlAnswer) -> io::Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
     stream.write_all(text.as_bytes())
 }
 
 /// A request and what follows it, or what is wrong with it.
-fn hear(stream: &UnixStream) -> io::Result<Result<(ControlRequest, Vec<u8>), String>> {
+fn hear(stream: impl Read) -> io::Result<Result<(ControlRequest, Vec<u8>), String>> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     (&mut reader).take(REQUEST_LEN_MAX).read_line(&mut line)?;
@@ -190,13 +189,13 @@ pub(crate) fn ask<T: DeserializeOwned>(
 ) -> Result<T, ControlError> {
     let asked = || -> io::Result<String> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE * 2))?;
+        let mut stream = Until::new(&stream, PATIENCE * 2);
         let mut text = serde_json::to_string(request)?;
         text.push('\n');
         // A card that refuses does not hear all of it, and says why.
-        let _ = (&stream).write_all(text.as_bytes()).and_then(|()| (&stream).write_all(body));
+        let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.write_all(body));
         let mut line = String::new();
-        match BufReader::new(&stream).read_line(&mut line)? {
+        match BufReader::new(stream).read_line(&mut line)? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended before it had answered")),
             _ => Ok(line),
         }
@@ -284,6 +283,27 @@ mod tests {
         while let Err(error) = ask::<String>(&path, &load(0), &[]) {
             assert!(matches!(error, ControlError::Refused(_)), "{error:?}");
             assert!(std::time::Instant::now() < deadline, "who has gone still has its place");
+        }
+    }
+
+    /// Or eight of them would keep everybody out for as long as they like.
+    #[test]
+    fn who_says_a_byte_at_a_time_is_not_heard_for_ever() {
+        let request = serde_json::to_string(&load(1 << 16)).unwrap() + "\n";
+        // With the line, and with what follows it.
+        for at_once in ["", &request] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            (&theirs).write_all(at_once.as_bytes()).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    while (&theirs).write_all(b" ").is_ok() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                let heard = hear(Until::new(&ours, Duration::from_millis(50)));
+                assert_eq!(heard.unwrap_err().kind(), io::ErrorKind::TimedOut);
+                drop(ours);
+            });
         }
     }
 

@@ -22,6 +22,7 @@ pub mod bpf;
 pub mod cli;
 pub mod config;
 pub mod control;
+mod deadline;
 mod durable;
 pub mod files;
 pub mod halves;

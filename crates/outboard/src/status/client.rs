@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::Status;
+use crate::deadline::Until;
 
+/// How long it may take to connect, and as long again to be told.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
@@ -43,20 +45,18 @@ pub enum StatusError {
 /// Asks a card for its status.
 pub fn fetch(address: SocketAddr) -> Result<Status, StatusError> {
     let conversation = |source| StatusError::Conversation { address, source };
-    let mut stream = match TcpStream::connect_timeout(&address, TIMEOUT) {
+    let stream = match TcpStream::connect_timeout(&address, TIMEOUT) {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             return Err(StatusError::NobodyThere { address });
         }
         Err(error) => return Err(conversation(error)),
     };
-    let answer = converse(&mut stream, address).map_err(conversation)?;
+    let answer = converse(Until::new(&stream, TIMEOUT), address).map_err(conversation)?;
     parse(&answer).map_err(|reason| StatusError::NotOutboard { address, reason })
 }
 
-fn converse(stream: &mut TcpStream, address: SocketAddr) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+fn converse(mut stream: Until<'_, TcpStream>, address: SocketAddr) -> io::Result<Vec<u8>> {
     write!(stream, "GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
