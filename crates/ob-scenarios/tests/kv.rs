@@ -43,6 +43,7 @@ const HAPPENS: &[&str] = &[
     "stores overtaken",
     "stores lost",
     "numbers written",
+    "numbers written at once",
     "numbers lost",
     "resets",
     "clients paused",

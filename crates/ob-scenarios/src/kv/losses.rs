@@ -1,8 +1,9 @@
 //! Runs in which answers are not durable and everything happens: what is lost must be an end of what was written, and no more of
 //! it than is promised.
 //!
-//! One client writes numbers, one after the other, to keys in turn. After each misfortune it reads all keys. The greatest number
-//! that it finds tells where the log has ended: everything up to there has to be found, and what was lost must not come back.
+//! One client writes numbers, one after the other or some at once, to keys in turn. After each misfortune it reads all keys. The
+//! greatest number that it finds tells where the log has ended: everything up to there has to be found, and what was lost must not
+//! come back.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ struct Entry {
 #[derive(Default)]
 struct Ledger {
     entries: Vec<Entry>,
-    /// The last, by its place in the history, until its end is known.
-    asked: Option<usize>,
+    /// The last ones, by their places in the history, until their ends are known.
+    asked: Vec<usize>,
     written: u64,
     lost: u64,
 }
@@ -92,6 +93,9 @@ impl Run {
             for _ in 0..writes {
                 self.write(&mut ledger, false)?;
             }
+            if self.rng.one_in(3) {
+                self.hurry(&mut ledger)?;
+            }
             if self.rng.one_in(2) {
                 self.write(&mut ledger, true)?;
             }
@@ -148,12 +152,7 @@ impl Run {
             self.rest(pause)?;
         }
         self.wait_for_client()?;
-        ledger.written += 1;
-        let (number, key) = (ledger.written, self.rng.index(KEYS.len()));
-        let command = Command::Set(bytes(KEYS[key]), bytes(&number.to_string()), Expiry::Never);
-        ledger.asked = Some(self.history.len());
-        self.clients[0].ask(command, &mut self.history);
-        ledger.entries.push(Entry { number, key, known_at: None });
+        self.ask_to_write(ledger, 0);
         if is_left {
             for _ in 0..self.rng.below(60) {
                 self.turn()?;
@@ -163,16 +162,47 @@ impl Run {
         self.finish_write(ledger)
     }
 
-    /// Waits for the end of the last write, if it was left.
-    fn finish_write(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
-        let Some(place) = ledger.asked.take() else { return Ok(()) };
-        self.wait_until_idle()?;
-        match (&self.history[place].returned, ledger.entries.last_mut()) {
-            (Some(returned), Some(entry)) => entry.known_at = Some(returned.at),
-            _ if self.clients[0].not_done.contains(&place) => drop(ledger.entries.pop()),
-            _ => self.rest(OVER_AFTER)?,
+    /// Writes numbers whose groups are on their way together, when what was written before them is durable and cannot be lost instead.
+    fn hurry(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+        self.rest(UNFLUSHED)?;
+        self.wait_for_client()?;
+        let numbers = self.rng.range(2..6);
+        self.report.count("numbers written at once", numbers);
+        for _ in 0..numbers {
+            // Two do not fit into a group.
+            self.ask_to_write(ledger, 5000);
         }
-        Ok(())
+        self.finish_write(ledger)
+    }
+
+    /// Asks for the next number to be written, with so many bytes behind it.
+    fn ask_to_write(&mut self, ledger: &mut Ledger, padding: usize) {
+        ledger.written += 1;
+        let (number, key) = (ledger.written, self.rng.index(KEYS.len()));
+        let value = format!("{number}.{}", "x".repeat(padding));
+        let command = Command::Set(bytes(KEYS[key]), bytes(&value), Expiry::Never);
+        ledger.asked.push(self.history.len());
+        self.clients[0].ask(command, &mut self.history);
+        ledger.entries.push(Entry { number, key, known_at: None });
+    }
+
+    /// Waits for the end of the last writes, if they were left.
+    fn finish_write(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+        if ledger.asked.is_empty() {
+            return Ok(());
+        }
+        self.wait_until_idle()?;
+        let entries = ledger.entries.split_off(ledger.entries.len() - ledger.asked.len());
+        let mut is_unknown = false;
+        for (place, mut entry) in ledger.asked.drain(..).zip(entries) {
+            if self.clients[0].not_done.contains(&place) {
+                continue;
+            }
+            entry.known_at = self.history[place].returned.as_ref().map(|returned| returned.at);
+            is_unknown |= entry.known_at.is_none();
+            ledger.entries.push(entry);
+        }
+        if is_unknown { self.rest(OVER_AFTER) } else { Ok(()) }
     }
 
     /// Reads all keys.
@@ -191,7 +221,8 @@ impl Run {
                 Some(Reply::Nil) => found.push(None),
                 Some(Reply::Value(value)) => {
                     let text = String::from_utf8_lossy(value);
-                    let number = text.parse().map_err(|_| Failure::new(format!("{key} is {text}")))?;
+                    let number = text.split('.').next().unwrap_or_default();
+                    let number = number.parse().map_err(|_| Failure::new(format!("{key} is {text}")))?;
                     found.push(Some(number));
                 }
                 // There is no host yet.
