@@ -258,7 +258,10 @@ impl Drop for SessionKeeper {
         drop(state);
         // The keeper thread ends by itself. It may be attaching, and nobody is to wait for that.
         self.core.notice();
-        drop(link);
+        // It may have the link for a moment longer, and the process may end before that.
+        if let Some(link) = link {
+            link.leave();
+        }
     }
 }
 

@@ -34,6 +34,8 @@ const OUT_MAX: usize = 4 << 20;
 /// The first pause between two attempts to connect again, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// A goodbye that is not said by then is not waited for.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where the card is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -370,6 +372,13 @@ impl HostLink {
         self.shared.over.as_fd()
     }
 
+    /// Says goodbye to the card, also where others have this link too: the attachment is over then.
+    pub fn leave(&self) {
+        self.shared.lock().stopping = true;
+        self.shared.agent_bell.wake();
+        self.wait_over(LEAVE_WITHIN);
+    }
+
     /// Waits until the attachment is over, at most so long; why it is over.
     pub fn wait_over(&self, within: Duration) -> Option<Over> {
         let state = self.shared.lock();
@@ -380,8 +389,7 @@ impl HostLink {
 
 impl Drop for HostLink {
     fn drop(&mut self) {
-        self.shared.lock().stopping = true;
-        self.shared.agent_bell.wake();
+        self.leave();
         if let Some(agent) = self.agent.take() {
             let _ = agent.join();
         }

@@ -14,7 +14,7 @@ use crate::pair::Pair;
 
 use ob_core::{AttachmentId, Instant};
 use ob_io::{Config, Reactor, Wait};
-use ob_link::{CardLink, CardService, GroupKey, GroupSizes, LinkKind, Listen};
+use ob_link::{CardLink, CardService, GroupKey, GroupSizes, LinkKind, Listen, Over};
 use ob_ring::{Armed, Batch, CardSender, ReceiveError};
 use ob_wire_link::frame::{FRAME_MAX, Frame, Hello, Resume, VERSION, Welcome};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
@@ -462,5 +462,17 @@ fn a_newcomer_makes_the_card_ask_whether_the_others_live() {
         observe("it lives", || card.ask(|card| card.service.suspended.is_empty()).then_some(()));
         drop(old);
         observe("it is away", || (!card.ask(|card| card.service.suspended.is_empty())).then_some(()));
+    }
+}
+
+/// As where a thread that looks after a link has it for a moment longer than its owner.
+#[test]
+fn a_link_can_be_left_though_others_have_it() {
+    let card = WatchedCard::start(|_| {});
+    for endpoint in [card.unix(), card.tcp()] {
+        let link = attach(endpoint);
+        link.leave();
+        assert_eq!(link.over(), Some(Over::Ended("this host left".to_owned())));
+        card.wait_hosts(0);
     }
 }

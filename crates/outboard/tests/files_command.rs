@@ -75,6 +75,18 @@ fn stop(card: &mut Program) {
 }
 
 #[test]
+fn who_is_done_has_said_goodbye() {
+    let place = Place::new();
+    let mut card = start_card(&place);
+    for _ in 0..20 {
+        files_ok(&place, &["ls", "/"]);
+        let end = card.wait_for("host detached: ");
+        assert!(end.contains("it said goodbye"), "{end}");
+    }
+    stop(&mut card);
+}
+
+#[test]
 fn files_go_to_the_card_and_come_back() {
     let place = Place::new();
     let mut up = place.start(&["up"]);
