@@ -580,6 +580,9 @@ fn a_host_that_says_goodbye_and_ends_has_left() {
     let for_subscriber = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || for_subscriber.clone()).finish();
     let _logged = tracing::subscriber::set_default(subscriber);
+    // Where there is one subscriber alone, whichever thread passes a line first is asked whether anybody wants it, for all of them: that may be
+    // another test's, which has none.
+    let _another = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("link.sock");
     let listen = vec![Listen::Unix(socket.clone()), Listen::Tcp("127.0.0.1:0".parse().unwrap())];
