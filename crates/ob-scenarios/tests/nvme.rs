@@ -62,3 +62,10 @@ fn a_seed_does_the_same_twice() {
         panic!("{failed}");
     }
 }
+
+/// The only host that waits for something is turned away time and again, each time with another of its queues.
+#[test]
+fn bad_luck_is_no_standstill() {
+    let report = run_seeds(&mut NvmeScenario, 12_895..12_896, STEPS, |_| {}).unwrap();
+    assert_eq!(report.get("bad luck ended"), 1);
+}

@@ -33,7 +33,8 @@ use ob_nvme::target::control::{
     TransportAddress,
 };
 use ob_sim::{
-    Block, Discarding, Failure, Network, NodeId, Progress, Report, Rng, Scenario, SimDisk, SimNet, Trace,
+    Block, Discarding, Failure, Network, NodeId, PerMillion, Progress, Report, Rng, Scenario, SimDisk,
+    SimNet, Trace,
 };
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
@@ -106,6 +107,8 @@ struct Run {
     paused_until: Vec<Instant>,
     /// How far time goes on at once at most: there is more to be asked, until there is not.
     stride: Duration,
+    /// Nobody is turned away any more for no reason.
+    is_lucky: bool,
     /// Associations that were lost.
     losses: u64,
     /// Operations that the disk has kept for ever so far, and when it is made to let go of them.
@@ -156,6 +159,7 @@ impl Run {
             progress,
             paused_until: vec![Instant::default(); 1 + plan.hosts],
             stride: Duration::from_millis(5),
+            is_lucky: false,
             losses: 0,
             stuck: 0,
             unstick_at: None,
@@ -257,6 +261,7 @@ impl Run {
         if !self.is_waited_for() {
             self.progress.made();
         }
+        self.end_bad_luck();
         let Self { progress, ops, adrift, hosts, card, .. } = self;
         progress.check(|| describe(ops, adrift, hosts, card.is_some()))?;
         if self.card.is_none() && self.card_back_at <= now {
@@ -317,6 +322,17 @@ impl Run {
         // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
         self.trace.clock().advance_to(at.min(now + self.stride) + Duration::from_nanos(1));
         Ok(())
+    }
+
+    /// A host connects once for each of its queues, and begins anew when one of them is turned away. That nobody gets on must not be bad luck.
+    fn end_bad_luck(&mut self) {
+        if self.progress.still() > STILL_MAX / 2 && !self.is_lucky {
+            self.is_lucky = true;
+            self.report.count("bad luck ended", 1);
+            self.network.change_plan(|plan| {
+                (plan.refuse, plan.exhausted) = (PerMillion::NEVER, PerMillion::NEVER);
+            });
+        }
     }
 
     /// Whether a host is neither gone nor stopped.
