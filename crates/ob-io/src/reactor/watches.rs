@@ -51,6 +51,9 @@ impl Interest {
 pub struct Readiness(PollFlags);
 
 impl Readiness {
+    /// Of a watch that is over: what those who watch can be told without a reactor.
+    pub const LOST: Self = Self(PollFlags::NVAL);
+
     /// There may be something to read, or the end, or an error that reading would report.
     pub fn is_readable(self) -> bool {
         self.0.intersects(PollFlags::IN | PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
