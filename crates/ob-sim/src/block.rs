@@ -3,6 +3,8 @@
 
 use crate::Failure;
 
+const PAIR: usize = 16;
+
 /// A block of a device, as whoever writes and reads it knows it. Nobody begins a write while another, or a read, is under way.
 #[derive(Clone, Debug)]
 pub struct Block {
@@ -98,7 +100,8 @@ impl Block {
     /// When they cannot be there.
     pub fn found(&mut self, index: usize, bytes: &[u8], is_durable: bool) -> Result<(), Failure> {
         let stamp = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        if bytes != Self::content(stamp, index, 1, bytes.len()) {
+        let (pairs, rest) = bytes.as_chunks();
+        if !rest.is_empty() || pairs.iter().any(|found| *found != pair(stamp, index)) {
             return Err(Failure::new(format!("block {index} is torn")));
         }
         if !self.current.contains(&stamp) {
@@ -127,10 +130,16 @@ impl Block {
 
     /// What a stamp looks like on blocks; of the stamp 0, zeroes.
     pub fn content(stamp: u64, block: usize, blocks: usize, block_len: usize) -> Vec<u8> {
-        let words = |block: usize| {
-            let second = if stamp == 0 { 0 } else { block as u64 };
-            [stamp, second].map(u64::to_le_bytes).concat().repeat(block_len / 16)
-        };
-        (block..block + blocks).flat_map(words).collect()
+        let mut content = Vec::with_capacity(blocks * block_len);
+        for block in block..block + blocks {
+            content.extend_from_slice(&pair(stamp, block).repeat(block_len / PAIR));
+        }
+        content
     }
+}
+
+/// What blocks are made of: the stamp, and which block it is.
+fn pair(stamp: u64, block: usize) -> [u8; PAIR] {
+    let second = if stamp == 0 { 0 } else { block as u64 };
+    (u128::from(stamp) | u128::from(second) << 64).to_le_bytes()
 }

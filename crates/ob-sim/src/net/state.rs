@@ -27,6 +27,8 @@ pub(super) struct State {
     due: BTreeSet<(Instant, ConnectionId)>,
     /// Resets on their way to an end.
     resets: BTreeSet<(Instant, ConnectionId)>,
+    /// Nothing is due before this, or at all: every call asks, and most ask for nothing.
+    quiet_until: Option<Instant>,
     next_connection: u64,
     next_listener: u32,
 }
@@ -53,6 +55,7 @@ impl State {
             cuts: BTreeSet::new(),
             due: BTreeSet::new(),
             resets: BTreeSet::new(),
+            quiet_until: None,
             next_connection: 1,
             next_listener: 1,
         }
@@ -304,7 +307,12 @@ impl State {
         end.outgoing.push_back((at, segment));
         if end.outgoing.len() == 1 {
             self.due.insert((at, id));
+            self.expect_by(at);
         }
+    }
+
+    fn expect_by(&mut self, at: Instant) {
+        self.quiet_until = Some(self.quiet_until.map_or(at, |until| until.min(at)));
     }
 
     fn send_reset(&mut self, from: NodeId, to: ConnectionId) {
@@ -313,11 +321,15 @@ impl State {
         if !self.cuts.contains(&(from, end.node)) {
             let at = self.now() + self.rng.skewed(self.plan.latency.clone());
             self.resets.insert((at, to));
+            self.expect_by(at);
         }
     }
 
     pub(super) fn catch_up(&mut self) {
         let now = self.now();
+        if self.quiet_until.is_none_or(|until| now < until) {
+            return;
+        }
         while let Some(next) = self.next_due().filter(|next| *next <= now) {
             match self.resets.first().copied() {
                 Some((at, id)) if at == next => {
@@ -331,6 +343,7 @@ impl State {
                 }
             }
         }
+        self.quiet_until = self.next_due();
     }
 
     /// The first outgoing segment of an end arrives, or is held up.
