@@ -122,6 +122,16 @@ impl LogState {
         self.head_at
     }
 
+    /// Where on the device the next frame goes; nowhere if the circle is full.
+    pub(crate) fn next_frame_at(&self, geometry: &Geometry) -> Option<u64> {
+        match self.head_at {
+            Some(at) => Some(geometry.section_offset(self.head) + u64::from(at)),
+            None => Some(geometry.next_section(self.head))
+                .filter(|next| *next != self.tail)
+                .map(|next| geometry.section_offset(next)),
+        }
+    }
+
     /// A frame of `length` bytes stands at the head.
     pub(crate) fn passed(&mut self, geometry: &Geometry, length: usize, checksum: u32) {
         let at = self.head_at.unwrap_or(0);

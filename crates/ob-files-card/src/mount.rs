@@ -187,6 +187,11 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
     let epoch = superblock.epoch.max(state.epoch);
     state.next_node = state.next_node.max(first_id(&superblock, epoch));
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
+    // Half a frame of an earlier life may lie there. It would be whole again if this life's frame ended like it, and of that
+    // one a loss of power left only the end.
+    if let Some(offset) = state.next_frame_at(&superblock.geometry) {
+        drive::write_block(drive, offset, &[])?;
+    }
     // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
     let superblock = Superblock { sequence: superblock.sequence + 1, epoch: epoch + 1, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;

@@ -154,3 +154,34 @@ fn a_flush_of_another_writes_frame_is_none_of_this_writes_bytes() {
     with_another_before((0, BLOCK), (2 * SEGMENT, BLOCK));
     with_another_before((0, 2 * SEGMENT as usize), (2 * SEGMENT, SEGMENT as usize));
 }
+
+/// The beginning of a frame survives a loss of power without its end, so that the next life does not find it. That life writes another frame there, with the
+/// same end, and of that one a loss of power leaves only the end: the first one is not whole again.
+#[test]
+fn what_one_life_did_not_find_is_not_back_in_the_next() {
+    const LOG: u64 = 128 << 10;
+    // Two names that end alike make one frame of two blocks.
+    let create_two = |rig: &mut Rig, digits: [u8; 2]| {
+        for digit in digits {
+            let name = [&[digit][..], &[b'x'; 254]].concat();
+            rig.submit(Op::Metadata(support::create(ROOT, &name)));
+        }
+        rig.settle();
+        rig.device.image().bytes(LOG, 2 * BLOCK)
+    };
+    let mount = |image: &Image| Rig::mount(MemoryDevice::with(image.clone(), BLOCK as u32), &SMALL);
+    let device = MemoryDevice::new(DATA_START + 256 * SEGMENT, BLOCK as u32);
+    let mut rig = Rig::format(device, &small_format(SEGMENT), &SMALL);
+    let mut image = rig.device.image().clone();
+    let first = create_two(&mut rig, [b'1', b'2']);
+    image.write(LOG, &first[..BLOCK]);
+
+    let mut rig = mount(&image);
+    assert!(rig.walk().is_empty(), "half a frame is none");
+    let mut image = rig.device.image().clone();
+    let second = create_two(&mut rig, [b'3', b'4']);
+    assert_eq!(first[BLOCK..], second[BLOCK..], "both end alike");
+    image.write(LOG + BLOCK as u64, &second[BLOCK..]);
+
+    assert!(mount(&image).walk().is_empty(), "nothing of the first life takes effect in the third");
+}
