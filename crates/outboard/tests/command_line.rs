@@ -175,6 +175,7 @@ fn config_check_explains_and_config_show_can_be_checked() {
     let output = place.output(&["config", "check", "missing.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("cannot read the configuration missing.toml"));
+    assert!(text(&output.stderr).contains("hint: `outboard config show > FILE`"));
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn shown_section(section: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {}: {source}", path.display())]
+    #[error("cannot read the configuration {}: {source}\nhint: {hint}", path.display(), hint = unreadable_hint(source))]
     Unreadable {
         /// Which file.
         path: PathBuf,
@@ -314,6 +314,15 @@ pub enum ConfigError {
         /// The line to change.
         fix: String,
     },
+}
+
+fn unreadable_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "`outboard config show > FILE` writes one to begin with; `outboard up` needs none"
+        }
+        _ => "it has to be a text file that this user may read",
+    }
 }
 
 impl Default for Config {
