@@ -171,7 +171,7 @@ impl Model {
             file.recent.answered(op, now);
         }
         match fate {
-            Fate::Uncertain => file.segments.resize_uncertain(op),
+            Fate::Uncertain => file.segments.resize_uncertain(op, now),
             fate => file.segments.resize_answered(op, fate != Fate::Refused, now),
         }
         if answer.status.is_ok() {

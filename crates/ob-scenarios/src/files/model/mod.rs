@@ -509,7 +509,7 @@ impl Model {
                 file.in_flight -= 1;
                 file.size.answered(slot, Effect::Unknown, now);
                 file.bytes.answered(op, (size, NEVER), Fate::Uncertain, now);
-                file.segments.resize_uncertain(op);
+                file.segments.resize_uncertain(op, now);
             }
             What::Zero { key, op, range } => {
                 let Some(file) = self.files.get_mut(&key) else { return };

@@ -121,11 +121,13 @@ impl Segments {
         self.forget_resizes();
     }
 
-    /// It is not known whether a resize took place.
-    pub(crate) fn resize_uncertain(&mut self, op: OpNumber) {
-        if let Some(resize) = self.resizes.remove(&op) {
-            self.certain.retain(|segment| *segment < resize.first_gone);
-        }
+    /// It is not known whether a resize took place; if so, it was beside the writes that are still on their way.
+    pub(crate) fn resize_uncertain(&mut self, op: OpNumber, now: Tick) {
+        let Some(resize) = self.resizes.get_mut(&op) else { return };
+        resize.answered = now;
+        let first_gone = resize.first_gone;
+        self.certain.retain(|segment| *segment < first_gone);
+        self.forget_resizes();
     }
 
     /// Resizes matter only to writes that were on their way beside them.
@@ -196,5 +198,24 @@ impl Segments {
     pub(crate) fn resizing_since(&self) -> Option<Tick> {
         let pending = self.resizes.values().filter(|resize| resize.answered == NEVER);
         pending.map(|resize| resize.asked).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_resize_may_have_cut_is_not_certain_by_a_write_beside_it() {
+        let mut segments = Segments::default();
+        segments.write_asked(1, 0, 3, 1);
+        segments.resize_asked(2, 1, false, 2);
+        segments.resize_uncertain(2, 3);
+        segments.write_answered(1, true, true);
+        assert_eq!(segments.bounds(), (1, 4));
+        // One that comes behind both is.
+        segments.write_asked(3, 0, 2, 4);
+        segments.write_answered(3, true, true);
+        assert_eq!(segments.bounds(), (3, 4));
     }
 }
