@@ -42,6 +42,8 @@ use crate::config::HostConfig;
 const FRAMES_MAX: usize = 256;
 /// The directory of the log, in the host's own.
 const DIRECTORY: &str = "kv";
+/// How long a thread that starts sleeps at most before it looks whether its log is marked.
+const MARK_LOOK: Duration = Duration::from_millis(10);
 /// How long a thread that stops waits for its last writes.
 const WIND_DOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Parts of the log that there may be. All of them are open, so there may be fewer: see [`parts_max`].
@@ -164,7 +166,26 @@ impl Front {
         let address = listening.first().copied().unwrap_or(section.listen);
         let policy = IdlePolicy::new(config.reactor.spin.0, available_cores(), 1);
         let news = LogNews::default();
-        Ok(Self { reactor, driver, stream, log, news, policy, address, has_more: false })
+        let mut front = Self { reactor, driver, stream, log, news, policy, address, has_more: false };
+        front.mark_life()?;
+        Ok(front)
+    }
+
+    /// Marks the log as this life's, before anybody is served: half a group of an earlier life may lie where this one writes first.
+    fn mark_life(&mut self) -> Result<(), KvError> {
+        self.stream.borrow_mut().service_mut().mark_life();
+        let mut events = Vec::new();
+        loop {
+            self.turn(Wait::Until(Some(MonotonicClock.now() + MARK_LOOK)), &mut events);
+            let stream = self.stream.borrow();
+            let store = stream.service();
+            if store.is_life_marked() {
+                return Ok(());
+            }
+            if let Some(failure) = store.failure() {
+                return Err(KvError::Unmarked(failure));
+            }
+        }
     }
 
     fn run(mut self, asked: &Asked, tell: &Sender<Result<(SocketAddr, Waker), KvError>>) {
@@ -363,6 +384,21 @@ mod tests {
     fn is_asleep(thread: i32) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
         stat.rsplit(") ").next().is_some_and(|state| state.starts_with('S'))
+    }
+
+    /// Half a group of an earlier life may lie where the first group goes: that one is of a single block, and durable before there are answers.
+    #[test]
+    fn the_log_is_marked_before_anybody_is_served() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config { data: directory.path().to_owned(), ..Config::default() };
+        config.kv.listen = "127.0.0.1:0".parse().unwrap();
+        let config = config.host();
+        let front = Front::open(&config).unwrap();
+        assert!(front.stream.borrow().service().is_life_marked());
+        let parts = std::fs::read_dir(config.directory.join(DIRECTORY)).unwrap();
+        let marks = parts.filter_map(|part| std::fs::read(part.unwrap().path()).ok());
+        let marks: Vec<bool> = marks.map(|bytes| bytes.iter().take(64).any(|byte| *byte != 0)).collect();
+        assert!(marks.contains(&true), "nothing was written: {marks:?}");
     }
 
     #[test]

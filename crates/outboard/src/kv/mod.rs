@@ -19,7 +19,7 @@ use ob_core::{Clock, NetListenError, Now};
 use ob_format::kv::BLOCK_LEN;
 use ob_io::{MonotonicClock, OpenError};
 use ob_kv::store::{
-    Config as StoreConfig, LogCompletion, LogOp, Obstacle, Recovery, RecoveryError, Space, Store,
+    Config as StoreConfig, LogCompletion, LogFailure, LogOp, Obstacle, Recovery, RecoveryError, Space, Store,
 };
 use ob_table::ConfigError;
 
@@ -56,6 +56,11 @@ pub enum KvError {
     /// The log cannot be recovered.
     #[error("{0}; nothing was changed\nhint: {hint}", hint = what_to_do(.0))]
     Recovery(#[from] RecoveryError),
+    /// The log cannot be written to.
+    #[error(
+        "the log of the key-value store cannot be written to: {0}\nhint: make room where it lies, or look at the disk; nothing of it is lost"
+    )]
+    Unmarked(LogFailure),
     /// The system refused something that should always work.
     #[error("the key-value store: {0}")]
     System(#[from] io::Error),
