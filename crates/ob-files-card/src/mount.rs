@@ -187,16 +187,28 @@ pub fn mount(drive: &mut dyn Drive, options: &FilesOptions) -> Result<CardFiles,
     let epoch = superblock.epoch.max(state.epoch);
     state.next_node = state.next_node.max(first_id(&superblock, epoch));
     drive::perform(drive, ob_core::DeviceOp::Flush)?;
-    // Half a frame of an earlier life may lie there. It would be whole again if this life's frame ended like it, and of that
-    // one a loss of power left only the end.
-    if let Some(offset) = state.next_frame_at(&superblock.geometry) {
-        drive::write_block(drive, offset, &[])?;
-    }
+    let cleared = clear_next_place(drive, &superblock.geometry, &state);
     // Frames of a later epoch than the superblock's tell that there was a newer superblock, which is damaged now.
     let superblock = Superblock { sequence: superblock.sequence + 1, epoch: epoch + 1, ..superblock };
     drive::write_block(drive, slot_of(&superblock), &superblock.encode())?;
     let log = Log::new(superblock.geometry, superblock.format_tag(), superblock.epoch, state);
-    Ok(CardFiles::new(Mounted { superblock, tree, space, log }, options))
+    let mut files = CardFiles::new(Mounted { superblock, tree, space, log }, options);
+    if let Err(error) = cleared {
+        files.freeze("the place of the log's next frame", error);
+    }
+    Ok(files)
+}
+
+/// Half a frame of an earlier life may lie where the next frame goes. It would be whole again if this life's frame ended like it, and of that
+/// one a loss of power left only the end. Where that cannot be prevented nothing may be written, and what is there can be read.
+fn clear_next_place(drive: &mut dyn Drive, geometry: &Geometry, state: &LogState) -> Result<(), DeviceError> {
+    let Some(offset) = state.next_frame_at(geometry) else { return Ok(()) };
+    let block_len = drive.device().info().block_len as usize;
+    // A place that was never used may be one that a device has no room for.
+    if drive::read(drive, offset, block_len)?.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    drive::write_block(drive, offset, &[])
 }
 
 /// Where the ids of a mount begin. Frames that a loss of power took may have given ids that nobody knows of any more, so each

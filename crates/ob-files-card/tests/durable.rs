@@ -6,7 +6,7 @@ use crate::support;
 
 use std::collections::BTreeSet;
 
-use ob_core::{DeviceOp, NodeId, Token};
+use ob_core::{DeviceError, DeviceOp, NodeId, Token};
 use ob_files_card::{Completion, Op, Outcome};
 use ob_wire_link::files::ROOT;
 use support::journal::{Event, Journal, Medium};
@@ -184,4 +184,28 @@ fn what_one_life_did_not_find_is_not_back_in_the_next() {
     image.write(LOG + BLOCK as u64, &second[BLOCK..]);
 
     assert!(mount(&image).walk().is_empty(), "nothing of the first life takes effect in the third");
+}
+
+/// Where that place cannot be written, nothing is, and all that is there can be read; where nothing lies, nothing is written.
+#[test]
+fn a_log_that_cannot_be_cleared_is_read_only() {
+    let device = MemoryDevice::new(DATA_START + 256 * SEGMENT, BLOCK as u32);
+    let mut rig = Rig::format(device, &small_format(SEGMENT), &SMALL);
+    rig.create(ROOT, b"file").unwrap();
+    rig.flush().unwrap();
+    rig.settle();
+    let head = (128 << 10) + BLOCK as u64;
+    let mut image = rig.device.image().clone();
+    let mount = |image: &Image| {
+        let mut device = MemoryDevice::with(image.clone(), BLOCK as u32);
+        let is_head = move |op: &DeviceOp| matches!(op, DeviceOp::Write { offset, .. } if *offset == head);
+        device.fails = Some(Box::new(move |op| is_head(op).then_some(DeviceError::Io)));
+        Rig::mount(device, &SMALL)
+    };
+    assert!(!mount(&image).files.is_frozen(), "there is nothing to overwrite");
+    image.write(head, b"OBFR, and not all of it");
+    let mut rig = mount(&image);
+    assert!(rig.files.is_frozen());
+    assert_eq!(rig.walk().len(), 1);
+    assert!(rig.create(ROOT, b"another").is_err());
 }

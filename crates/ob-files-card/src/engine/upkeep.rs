@@ -225,7 +225,7 @@ impl CardFiles {
     }
 
     /// The device does not keep what it is given: nothing is changed any more. What is there can still be read.
-    fn freeze(&mut self, what: &str, error: DeviceError) {
+    pub(crate) fn freeze(&mut self, what: &str, error: DeviceError) {
         if self.frozen {
             return;
         }
