@@ -32,6 +32,9 @@ struct Candidate {
     uncertain: bool,
     /// The device was mounted since: of all such candidates exactly one is there, for good.
     fixed: bool,
+    /// How often the file may have ended in front of these bytes while it was on its way. Zeros go no further than that
+    /// end, so what lies in front of one and what lies behind it need not be there together.
+    ends: u32,
 }
 
 /// How a write ended.
@@ -74,6 +77,7 @@ impl Candidate {
             durable: true,
             uncertain: true,
             fixed: true,
+            ends: 0,
         }
     }
 
@@ -128,8 +132,17 @@ impl Bytes {
             durable: false,
             uncertain: false,
             fixed: false,
+            ends: 0,
         };
         self.cells_mut(range.0, range.1).for_each(|cell| cell.push(candidate));
+    }
+
+    /// The file may end here while what is on its way is done.
+    pub(crate) fn may_end(&mut self, size: u64) {
+        let is_out = |one: &Candidate| one.zeros && one.answered == NEVER;
+        if self.cells.values().flatten().any(is_out) {
+            self.cells_mut(size, NEVER).flatten().filter(|one| is_out(one)).for_each(|one| one.ends += 1);
+        }
     }
 
     /// It was answered.
@@ -414,5 +427,26 @@ mod tests {
         let mut found = written(2, 0, 512);
         found[100..].fill(0);
         assert!(read(&mut bytes, 0, &found, 40, 41));
+    }
+
+    /// A cut that power took back leaves what was there, and the zeros that ended where it had cut.
+    #[test]
+    fn zeros_end_where_the_file_does() {
+        let mut bytes = Bytes::new(0);
+        bytes.asked(1, (0, 512), false, 1);
+        bytes.answered(1, (0, 512), Fate::Done { durable: true }, 2);
+        bytes.asked(2, (300, NEVER), true, 3);
+        bytes.answered(2, (300, NEVER), Fate::Done { durable: false }, 4);
+        bytes.asked(3, (100, 4000), true, 5);
+        bytes.may_end(300);
+        bytes.answered(3, (100, 4000), Fate::Done { durable: false }, 6);
+        bytes.crashed(true, 10);
+        bytes.taken_back(2);
+        bytes.prune(NEVER);
+        let mut found = written(1, 0, 512);
+        found[100..200].fill(0);
+        assert!(!read(&mut bytes.clone(), 0, &found, 20, 21), "nothing ended there");
+        found[200..300].fill(0);
+        assert!(read(&mut bytes, 0, &found, 20, 21));
     }
 }

@@ -352,6 +352,7 @@ impl Model {
             if len > 0 {
                 slot = Some(file.size.asked(Change::Reach(end), now));
                 file.bytes.asked(op, (offset, end), false, now);
+                file.bytes.may_end(end);
                 file.recent.asked(op, Change::Reach(end), now);
                 file.segments.write_asked(op, offset / segment_len, (end - 1) / segment_len, now);
             }
@@ -369,6 +370,7 @@ impl Model {
             file.in_flight += 1;
             let idle = file.size.changing() > 0 || file.size.now().contains(&size);
             slot = file.size.asked(Change::Set(size), now);
+            file.bytes.may_end(size);
             file.bytes.asked(op, (size, NEVER), true, now);
             file.recent.asked(op, Change::Set(size), now);
             file.segments.resize_asked(op, size.div_ceil(self.shape.segment_len), idle, now);
@@ -387,6 +389,7 @@ impl Model {
             file.in_flight += 1;
             if range.0 < range.1 {
                 file.bytes.asked(op, range, true, now);
+                file.size.now().into_iter().for_each(|size| file.bytes.may_end(size));
             }
             // The segment that the file ends in may go with a range that ends within it.
             file.segments.zero_asked(op, range.0.div_ceil(segment_len)..range.1.div_ceil(segment_len));
