@@ -242,10 +242,49 @@ impl Life {
 /// Makes the directory if need be, and its name durable: after a crash an empty one in its place would begin to count from one again,
 /// and what was made durable in it would be gone.
 pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
+    make_directory_on(directory, |path| std::fs::File::open(path)?.sync_all())
+}
+
+fn make_directory_on(directory: &Path, mut sync: impl FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let made = directory.ancestors().take_while(is_missing).count();
     std::fs::create_dir_all(directory)?;
     let directory = std::fs::canonicalize(directory)?;
-    for ancestor in directory.ancestors().skip(1).take(2) {
-        std::fs::File::open(ancestor)?.sync_all()?;
+    // An earlier start may have died between making and syncing, so it is tried where nothing was made. That may be refused: of the
+    // folders above one's own one need not be allowed to do more than pass through, and not every file system syncs them.
+    for (level, folder) in directory.ancestors().skip(1).take(made.max(2)).enumerate() {
+        let synced = sync(folder);
+        if level < made {
+            synced?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_directories_that_were_made_are_durable() {
+        let place = tempfile::tempdir().unwrap();
+        let place = std::fs::canonicalize(place.path()).unwrap();
+        let deep = place.join("a/b/c");
+        let mut synced = Vec::new();
+        make_directory_on(&deep, |path| {
+            synced.push(path.to_owned());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(synced, [place.join("a/b"), place.join("a"), place.clone()]);
+        let refused = |_: &Path| Err(io::Error::other("no"));
+        assert!(make_directory_on(&place.join("d"), refused).is_err());
+        assert!(make_directory_on(&deep, refused).is_ok(), "nothing was made");
+    }
+
+    /// Of the folders above one may be allowed to do nothing but pass through, or they cannot be synced.
+    #[test]
+    fn directories_that_are_there_are_taken_as_they_are() {
+        make_directory(Path::new("/proc/self/fdinfo")).unwrap();
+    }
 }
