@@ -117,10 +117,12 @@ pub(super) struct NamespacePlace {
 pub(super) struct Catalogue {
     path: PathBuf,
     contents: Contents,
-    /// Whether the file does not have all of it yet.
+    /// Whether the file may have something else than this.
     is_behind: bool,
     /// The row whose place the newest one took: it comes back if that one is never served.
     replaced: Option<(NamespacePlace, Row)>,
+    /// Writes the file, by way of another one beside it.
+    replace: fn(&Path, &Path, &[u8]) -> io::Result<()>,
 }
 
 impl Catalogue {
@@ -138,7 +140,8 @@ impl Catalogue {
             }
             Err(error) => return Err(damaged(error)),
         };
-        Ok(Self { path: path.to_owned(), contents, is_behind: false, replaced: None })
+        let (path, is_behind, replaced) = (path.to_owned(), false, None);
+        Ok(Self { path, contents, is_behind, replaced, replace: durable::replace })
     }
 
     /// The number of the subsystem with this name; a new one gets its serial number. Where there is only one, now and
@@ -174,7 +177,7 @@ impl Catalogue {
 
     /// Writes down what changed while the card started.
     pub(super) fn catch_up(&mut self) -> Result<(), NvmeError> {
-        if std::mem::take(&mut self.is_behind) { self.save() } else { Ok(()) }
+        if self.is_behind { self.save() } else { Ok(()) }
     }
 
     /// What is known of the namespace that the configuration names, which lies on this. On something else it is another
@@ -286,11 +289,10 @@ impl Catalogue {
                 (row.reservations, is_changed) = (text, true);
             }
         }
-        if !is_changed {
+        if !is_changed && !self.is_behind {
             return Ok(());
         }
-        // What is on the disk still holds when this fails.
-        self.save().inspect_err(|_| self.contents = before)
+        self.save_or(before)
     }
 
     /// Changes what is known of a subsystem, on the disk or not at all.
@@ -299,7 +301,18 @@ impl Catalogue {
         if let Some(row) = self.contents.subsystems.get_mut(subsystem) {
             change(row);
         }
-        self.save().inspect_err(|_| self.contents = before)
+        self.save_or(before)
+    }
+
+    /// Writes the file; if that fails, what was known before holds again. The file may have its new name already by then, so
+    /// that is written too: now if it can be, else with whatever is written next.
+    fn save_or(&mut self, before: Contents) -> Result<(), NvmeError> {
+        let saved = self.save();
+        if saved.is_err() {
+            self.contents = before;
+            let _ = self.save();
+        }
+        saved
     }
 
     fn rows(&self, subsystem: usize) -> &[Row] {
@@ -323,10 +336,11 @@ impl Catalogue {
         })
     }
 
-    fn save(&self) -> Result<(), NvmeError> {
+    fn save(&mut self) -> Result<(), NvmeError> {
         let saved = serde_json::to_vec_pretty(&self.contents)
             .map_err(io::Error::from)
-            .and_then(|text| durable::replace(&self.path.with_extension("json.new"), &self.path, &text));
+            .and_then(|text| (self.replace)(&self.path.with_extension("json.new"), &self.path, &text));
+        self.is_behind = saved.is_err();
         saved.map_err(|source| self.unwritten(source))
     }
 
@@ -553,6 +567,42 @@ mod tests {
                 .unwrap_err();
             assert!(error.to_string().contains(told), "{error}");
         }
+    }
+
+    /// The file has its name, but not for sure: whoever asks is told so, and the file does not stay ahead of what is served.
+    #[test]
+    fn what_failed_behind_its_name_is_not_left_in_the_file() {
+        fn unsure(beside: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+            durable::replace(beside, path, bytes)?;
+            Err(io::Error::other("no sync"))
+        }
+        fn refused(_: &Path, _: &Path, _: &[u8]) -> io::Result<()> {
+            Err(io::Error::other("read-only"))
+        }
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("nvme.json");
+        let mut catalogue = load(&path);
+        let added = catalogue.add(ONE, None, Some("disk".to_owned()), None).unwrap();
+        let served = std::fs::read_to_string(&path).unwrap();
+        let state = ReservationState::default().encode();
+
+        catalogue.replace = unsure;
+        assert!(catalogue.remove(ONE).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), served, "it goes on being served");
+
+        catalogue.save_reservations([(ONE, added.uuid, Some(state))].into_iter()).unwrap_err();
+        let ahead = served.replace("\"lies_on\"", "\"reservations\": \"00\", \"lies_on\"");
+        std::fs::write(&path, &ahead).unwrap();
+        catalogue.replace = refused;
+        catalogue.save_reservations([(ONE, added.uuid, None)].into_iter()).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), ahead);
+        catalogue.replace = durable::replace;
+        catalogue.save_reservations([(ONE, added.uuid, None)].into_iter()).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            served,
+            "nothing changed, but the file was not sure"
+        );
     }
 
     #[test]

@@ -161,6 +161,8 @@ fn make() {
         let is_empty = std::fs::read(&path).is_ok_and(|bytes| bytes.is_empty());
         assert!(is_empty || !path.exists(), "{} is there, and stays as it is", path.display());
         let contents = Contents { version: VERSION, subsystems };
-        Catalogue { path, contents, is_behind: false, replaced: None }.save().unwrap();
+        Catalogue { path, contents, is_behind: false, replaced: None, replace: durable::replace }
+            .save()
+            .unwrap();
     }
 }
