@@ -50,13 +50,6 @@ impl<const BITS: u32> WordSet<BITS> {
         )
         .unwrap_or(joined)
     }
-
-    /// What was widened, cut back to what follows from it. If nothing is in both, which cannot be of what follows, it stays
-    /// as it is. Cutting back again and again may go on for long: once is what it is meant for.
-    #[must_use]
-    pub fn narrow(&self, newer: &Self) -> Self {
-        self.meet(newer).unwrap_or(*self)
-    }
 }
 
 fn widened_bits(word: Word, joined: KnownBits) -> KnownBits {

@@ -154,7 +154,7 @@ fn counted(from: u64, step: u64, end: u64, thresholds: &[u64]) -> (Number, usize
     for steps in 0..100 {
         let next = around(&head);
         if next.is_subset_of(&head) {
-            return (head.narrow(&next), steps);
+            return (head.meet(&next).unwrap(), steps);
         }
         head = head.widen(&next, thresholds);
     }

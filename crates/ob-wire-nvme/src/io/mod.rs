@@ -127,7 +127,7 @@ pub struct DatasetManagement {
     pub integral_read: bool,
 }
 
-/// A range of blocks. `start + blocks` does not wrap; a range may be empty.
+/// A range of blocks, which may be empty. Whether there are such blocks has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// First block.
@@ -156,18 +156,6 @@ impl DatasetManagement {
         self.ranges * size_of::<RangeLayout>()
     }
 
-    /// Reads the ranges out of the data, which may be longer (Linux always sends 4096 bytes) but not shorter.
-    pub fn parse_ranges(&self, data: &[u8]) -> Result<Vec<BlockRange>, Status> {
-        let (ranges, _) = <[RangeLayout]>::ref_from_prefix_with_elems(data, self.ranges)
-            .map_err(|_| Status::INVALID_SGL_LENGTH.with_do_not_retry())?;
-        let parse = |range: &RangeLayout| {
-            let (start, blocks) = (range.start.get(), range.blocks.get());
-            let end = start.checked_add(u64::from(blocks));
-            end.map(|_| BlockRange { start, blocks }).ok_or(Status::LBA_OUT_OF_RANGE.with_do_not_retry())
-        };
-        ranges.iter().map(parse).collect()
-    }
-
     /// The entry; its data are the ranges of [`BlockRange::encode`].
     #[must_use]
     pub fn encode(&self, command: CommandId, data: DataPointer) -> SubmissionEntry {
@@ -185,6 +173,14 @@ impl DatasetManagement {
 }
 
 impl BlockRange {
+    /// The range at this place of the data; none where the data end before it does.
+    #[must_use]
+    pub fn parse(data: &[u8], index: usize) -> Option<Self> {
+        let data = data.get(index.checked_mul(size_of::<RangeLayout>())?..)?;
+        let (range, _) = RangeLayout::ref_from_prefix(data).ok()?;
+        Some(Self { start: range.start.get(), blocks: range.blocks.get() })
+    }
+
     /// The range's bytes.
     #[must_use]
     pub fn encode(&self) -> RangeLayout {

@@ -61,13 +61,12 @@ fn dataset_management() {
     assert_eq!(DatasetManagement::parse(&entry), management);
     let ranges = [BlockRange { start: 0x0102, blocks: 3 }, BlockRange { start: u64::MAX, blocks: 0 }];
     let data = sparse(4096, &[(4, &[3]), (8, &[2, 1]), (24, &[0xFF; 8])]);
-    assert_eq!(management.parse_ranges(&data), Ok(ranges.to_vec()));
+    assert_eq!([0, 1].map(|index| BlockRange::parse(&data, index)), ranges.map(Some));
     let encoded: Vec<u8> = ranges.iter().flat_map(|range| range.encode().as_bytes().to_vec()).collect();
     assert_bytes(&encoded, &data[..management.data_len()]);
-    let short = management.parse_ranges(&data[..31]);
-    assert_eq!(short, Err(Status::INVALID_SGL_LENGTH.with_do_not_retry()));
-    let wraps = sparse(32, &[(4, &[1]), (8, &[0xFF; 8])]);
-    assert_eq!(management.parse_ranges(&wraps), Err(Status::LBA_OUT_OF_RANGE.with_do_not_retry()));
+    for (len, index) in [(31, 1), (15, 0), (0, 0), (4096, 256), (4096, usize::MAX)] {
+        assert_eq!(BlockRange::parse(&data[..len], index), None);
+    }
     let most = SubmissionEntry { dword10: 0xFFFF_FFFF.into(), ..entry };
     assert_eq!(DatasetManagement::parse(&most).ranges, RANGES_MAX);
 }
@@ -198,10 +197,8 @@ proptest! {
             prop_assert_eq!(command.end() - command.start, u64::from(command.blocks));
         }
         let management = DatasetManagement::parse(&entry);
-        if let Ok(ranges) = management.parse_ranges(&data) {
-            prop_assert_eq!(ranges.len(), management.ranges);
-            prop_assert!(ranges.iter().all(|range| range.start.checked_add(u64::from(range.blocks)).is_some()));
-        }
+        let ranges = (0..management.ranges).map_while(|index| BlockRange::parse(&data, index));
+        prop_assert_eq!(ranges.count(), management.ranges.min(data.len() / 16));
         for is_extended in [false, true] {
             if let Ok(status) = ReservationStatus::parse(&data, is_extended) {
                 let size = if is_extended { 64 } else { 24 };

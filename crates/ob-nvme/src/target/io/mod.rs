@@ -218,12 +218,3 @@ pub(super) fn extent(namespace: &Namespace, block: u64, blocks: u64) -> Result<(
     // A namespace's bytes fit into 63 bits, and the run lies within it.
     block.checked_mul(block_len).zip(blocks.checked_mul(block_len)).ok_or(out_of_range)
 }
-
-/// One range of Dataset Management: its first block and how many.
-fn dataset_range(data: &[u8], index: u64) -> Option<(u64, u64)> {
-    let at = usize::try_from(index).ok()?.checked_mul(RANGE_LEN)?;
-    let range = data.get(at..at + RANGE_LEN)?;
-    let blocks = u32::from_le_bytes(range.get(4..8)?.try_into().ok()?);
-    let block = u64::from_le_bytes(range.get(8..16)?.try_into().ok()?);
-    Some((block, u64::from(blocks)))
-}

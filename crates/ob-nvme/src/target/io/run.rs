@@ -1,6 +1,7 @@
 //! The life of an I/O command from its data to its answer.
 
 use ob_core::{DeviceCompletion, DeviceError, DeviceOp};
+use ob_wire_nvme::io::BlockRange;
 use ob_wire_nvme::{CommandId, Status};
 
 use super::super::Target;
@@ -9,7 +10,7 @@ use super::super::connection::{ConnectionKey, Data};
 use super::super::control::ControllerKey;
 use super::super::flight::{FlightKey, State, Work};
 use super::super::foreign::waits_for_range;
-use super::{Io, IoKind, Place, dataset_range, extent};
+use super::{Io, IoKind, Place, extent};
 use crate::plant::{self, Bug};
 
 /// What is to be done next for a command.
@@ -182,14 +183,16 @@ impl Target {
             return Some(Step::Submit(io.next_discard(at_once)));
         }
         // Ranges without blocks are legal and say nothing.
-        while io.done < io.ranges && dataset_range(data, io.done).is_some_and(|(_, blocks)| blocks == 0) {
+        let count = io.ranges;
+        let at = |index: u64| BlockRange::parse(data, index as usize).filter(|_| index < count);
+        while at(io.done).is_some_and(|range| range.blocks == 0) {
             io.done += 1;
         }
-        let range = if io.done < io.ranges { dataset_range(data, io.done) } else { None };
+        let range = at(io.done);
         let extent = match (range, namespace) {
             (None, _) => None,
             (Some(_), Err(status)) => Some(Err(status)),
-            (Some((block, blocks)), Ok(namespace)) => Some(extent(namespace, block, blocks)),
+            (Some(range), Ok(namespace)) => Some(extent(namespace, range.start, range.blocks.into())),
         };
         let op = match extent {
             Some(Err(status)) => return Some(Step::Finish(Err(status))),
