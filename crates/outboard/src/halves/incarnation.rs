@@ -35,13 +35,22 @@ pub enum IncarnationError {
         path: PathBuf,
     },
     /// The file cannot be read or replaced.
-    #[error("cannot count the incarnation in {}: {source}", path.display())]
+    #[error("cannot count the incarnation in {}: {source}{}", path.display(), hint(source))]
     Io {
         /// The file.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "\nhint: make room for one small file there; what the card or the store holds can be removed only once both run"
+        }
+        _ => "",
+    }
 }
 
 /// Reads the number, adds one, and returns only when the new number is on the disk. The caller holds the lock of the
@@ -92,6 +101,15 @@ mod tests {
         std::fs::write(directory.path().join(FILE_NAME), "41").unwrap();
         std::fs::write(directory.path().join(NEW_FILE_NAME), "4").unwrap();
         assert_eq!(next_incarnation(directory.path()).unwrap(), Incarnation(42));
+    }
+
+    #[test]
+    fn a_full_file_system_is_told_with_what_to_do() {
+        let told = |kind: io::ErrorKind| {
+            IncarnationError::Io { path: PathBuf::from("there"), source: io::Error::from(kind) }.to_string()
+        };
+        assert!(told(io::ErrorKind::StorageFull).contains("hint: make room"));
+        assert!(!told(io::ErrorKind::PermissionDenied).contains("hint"));
     }
 
     #[test]
