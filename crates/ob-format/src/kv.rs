@@ -445,7 +445,8 @@ pub struct GroupHeader {
     pub previous: u64,
     /// Up to where the log was durable before it was written.
     pub durable: u64,
-    used: usize,
+    /// Bytes of it that say something: up to the end of its last record.
+    pub used: usize,
     records: u32,
     /// The checksum of all records together, if there is one.
     contents: Option<u32>,

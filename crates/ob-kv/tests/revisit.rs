@@ -188,6 +188,27 @@ fn what_was_complete_behind_a_gap_is_written_again() {
     }
 }
 
+/// The card died while a group was written whose last block ends like the one that lay there: its records are whole, and behind them is what
+/// the older group had. It is the store's own all the same, and nothing that the store has beside it may be given up.
+#[test]
+fn what_is_behind_the_records_of_a_group_says_nothing() {
+    let (mut store, mut files, mut rng) = written(Durability::No, 1);
+    set(&mut store, 2, "key2");
+    store.tick(at(NOW + 250));
+    let Some(LogOp::Write { part, offset, bytes, .. }) = store.next_op() else {
+        panic!("a group is written")
+    };
+    let mut found = bytes.to_vec();
+    assert_eq!(found.last(), Some(&0), "there is something behind the records");
+    *found.last_mut().unwrap() = 0x78;
+    files.edit(|files| {
+        let file = files.get_mut(&part).unwrap();
+        file.resize(offset as usize, 0);
+        file.extend_from_slice(&found);
+    });
+    assert_eq!(revisit(&store, &mut files, &mut rng), Revisited::Same);
+}
+
 #[test]
 fn what_is_lost_with_the_cards_power_is_never_taken_for_damage() {
     let mut lost = 0;

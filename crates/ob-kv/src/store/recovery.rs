@@ -321,7 +321,7 @@ impl Recovery {
         let group = bytes.get(..header.length).ok_or(Bad::Short(header.length))?;
         let records = header.records(group).map_err(|_| Bad::Other)?;
         if let Some(known) = &mut self.known {
-            known.meets(address, header.origin, group);
+            known.meets(address, &header, group);
         } else {
             for (at, place) in records {
                 let record = place.of(group.get(at..).unwrap_or_default());

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use ob_format::kv::Origin;
+use ob_format::kv::{GroupHeader, Origin};
 
 use super::Store;
 use super::ops::{LogCompletion, LogOp};
@@ -64,8 +64,8 @@ impl Known {
     }
 
     /// A good group is on the device.
-    pub(crate) fn meets(&mut self, address: u64, origin: Origin, group: &[u8]) {
-        let end = address + group.len() as u64;
+    pub(crate) fn meets(&mut self, address: u64, header: &GroupHeader, group: &[u8]) {
+        let (origin, end) = (header.origin, address + group.len() as u64);
         let is_own = if Some(address) == self.durable_group {
             end == self.durable && origin.store == self.origin.store
         } else if address < self.complete {
@@ -73,7 +73,11 @@ impl Known {
             // before the first of the life is.
             origin == self.origin
         } else {
-            self.groups.iter().any(|(own, bytes)| *own == address && bytes.as_slice() == group)
+            // Of a group that was being written its last block may be missing, and what lay there before end like its records: it is
+            // as good as written, whatever is behind them.
+            let used = ..header.used;
+            let is_same = |bytes: &[u8]| bytes.len() == group.len() && bytes.get(used) == group.get(used);
+            self.groups.iter().any(|(own, bytes)| *own == address && is_same(bytes))
         };
         self.found.is_foreign |= !is_own;
         self.found.end = Some(end);
