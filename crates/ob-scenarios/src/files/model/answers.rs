@@ -136,6 +136,9 @@ impl Model {
                 }
             }
             file.bytes.answered(op, (offset, end), fate, now);
+            if fate == Fate::Uncertain {
+                file.bytes.left_up_to(op, sizes);
+            }
             if answer.status.is_ok() {
                 file.recent.answered(op, now);
             }

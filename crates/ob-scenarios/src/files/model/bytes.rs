@@ -32,8 +32,8 @@ struct Candidate {
     uncertain: bool,
     /// The device was mounted since: of all such candidates exactly one is there, for good.
     fixed: bool,
-    /// How often the file may have ended in front of these bytes while it was on its way. Zeros go no further than that
-    /// end, so what lies in front of one and what lies behind it need not be there together.
+    /// How often the file may have ended in front of these bytes while it was on its way. Zeros, and what is left of a write that failed,
+    /// go no further than that end, so what lies in front of one and what lies behind it need not be there together.
     ends: u32,
 }
 
@@ -142,6 +142,14 @@ impl Bytes {
         let is_out = |one: &Candidate| one.zeros && one.answered == NEVER;
         if self.cells.values().flatten().any(is_out) {
             self.cells_mut(size, NEVER).flatten().filter(|one| is_out(one)).for_each(|one| one.ends += 1);
+        }
+    }
+
+    /// A write that has failed may have left something, as far as the file goes: these are its possible ends.
+    pub(crate) fn left_up_to(&mut self, op: OpNumber, sizes: impl IntoIterator<Item = u64>) {
+        for size in sizes {
+            let cells = self.cells_mut(size, NEVER).flatten();
+            cells.filter(|one| one.op == op).for_each(|one| one.ends += 1);
         }
     }
 
@@ -448,5 +456,20 @@ mod tests {
         assert!(!read(&mut bytes.clone(), 0, &found, 20, 21), "nothing ended there");
         found[200..300].fill(0);
         assert!(read(&mut bytes, 0, &found, 20, 21));
+    }
+
+    /// Of a write that has failed, what lies behind the file's end is gone when the file grows.
+    #[test]
+    fn what_a_failed_write_has_left_ends_where_the_file_does() {
+        let mut bytes = Bytes::new(0);
+        bytes.asked(1, (0, 2000), false, 1);
+        bytes.answered(1, (0, 2000), Fate::Uncertain, 2);
+        bytes.left_up_to(1, [700]);
+        bytes.prune(NEVER);
+        let mut found = written(1, 512, 512);
+        found[188..].fill(0);
+        assert!(read(&mut bytes.clone(), 512, &found, 5, 6));
+        found[100..].fill(0);
+        assert!(!read(&mut bytes, 512, &found, 5, 6), "nothing ended there");
     }
 }

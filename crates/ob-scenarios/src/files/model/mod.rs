@@ -504,6 +504,7 @@ impl Model {
                 if let Some(slot) = slot {
                     file.size.answered(slot, Effect::Unknown, now);
                     file.bytes.answered(op, (offset, offset + u64::from(len)), Fate::Uncertain, now);
+                    file.bytes.left_up_to(op, file.size.since(asked.at));
                     file.segments.write_answered(op, false, true);
                 }
             }
