@@ -39,6 +39,8 @@ pub(super) struct Client {
     heard_at: Instant,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// What the network fills.
+    chunk: Box<[u8; 4096]>,
     /// What is on its way, by place in the history.
     waiting: VecDeque<usize>,
     values: u64,
@@ -68,6 +70,7 @@ impl Client {
             heard_at: Instant::default(),
             outgoing: Vec::new(),
             incoming: Vec::new(),
+            chunk: Box::new([0; 4096]),
             waiting: VecDeque::new(),
             values: 0,
             answered: 0,
@@ -195,11 +198,10 @@ impl Client {
             }
         }
         let Some(connection) = self.connection.filter(|_| self.is_connected) else { return Ok(()) };
-        let mut chunk = [0; 4096];
         loop {
-            match self.net.receive(connection, &mut chunk) {
+            match self.net.receive(connection, &mut self.chunk[..]) {
                 Ok(Received::Bytes(count)) => {
-                    self.incoming.extend_from_slice(&chunk[..count]);
+                    self.incoming.extend_from_slice(&self.chunk[..count]);
                     self.heard_at = now;
                 }
                 Ok(Received::Nothing) => break,
