@@ -1,6 +1,6 @@
 //! What clients saw while halves were killed, held against a store that does one thing at a time.
 //!
-//! `OUTBOARD_KV_DEATHS` sets how many there are, `OUTBOARD_KV_SEED` which.
+//! `OUTBOARD_KV_DEATHS` sets how many there are, `OUTBOARD_KV_SEED` which. Many are in several histories, one after the other.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,6 +30,10 @@ const MS: u64 = 1_000_000;
 /// How often more is recorded until the log has been compacted: a machine that is slow writes no less for it.
 const COMPACTION_WAITS_MAX: u32 = 40;
 
+/// Deaths of one history: what nobody was answered stays possible to its end, and to judge a history of a thousand deaths takes more memory than
+/// machines have.
+const DEATHS_OF_ONE: u64 = 50;
+
 /// Histories that are recorded until one can be judged.
 const HISTORIES_MAX: u64 = 3;
 
@@ -49,6 +53,12 @@ fn histories_are_linearizable_while_halves_are_killed_and_programs_come_and_go()
 fn judge_while_halves_are_killed(setup: Setup) {
     let seed = setting("OUTBOARD_KV_SEED", 1);
     let deaths = setting("OUTBOARD_KV_DEATHS", 8);
+    for first in (0..deaths).step_by(DEATHS_OF_ONE as usize) {
+        judge_one_history(setup, seed + first, DEATHS_OF_ONE.min(deaths - first));
+    }
+}
+
+fn judge_one_history(setup: Setup, seed: u64, deaths: u64) {
     // A history that is too hard to judge says nothing: then another one is recorded.
     let (history, verdict) = (0..HISTORIES_MAX)
         .map(|attempt| {
