@@ -44,7 +44,8 @@ pub enum IncarnationError {
     },
 }
 
-fn hint(source: &io::Error) -> &'static str {
+/// What to do where there is no room for the files that a start writes.
+pub(super) fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "\nhint: make room for one small file there; what the card or the store holds can be removed only once both run"

@@ -106,7 +106,7 @@ pub enum Announcement {
 #[derive(Debug, thiserror::Error)]
 pub enum HalfError {
     /// The data directory cannot be used.
-    #[error("cannot use the data directory {}: {source}", path.display())]
+    #[error("cannot use the data directory {}: {source}{}", path.display(), incarnation::hint(source))]
     Directory {
         /// Which directory.
         path: PathBuf,
@@ -280,6 +280,13 @@ mod tests {
         let refused = |_: &Path| Err(io::Error::other("no"));
         assert!(make_directory_on(&place.join("d"), refused).is_err());
         assert!(make_directory_on(&deep, refused).is_ok(), "nothing was made");
+    }
+
+    #[test]
+    fn a_full_file_system_is_told_with_what_to_do() {
+        let source = io::Error::from(io::ErrorKind::StorageFull);
+        let told = HalfError::Directory { path: PathBuf::from("there"), source }.to_string();
+        assert!(told.contains("hint: make room"), "{told}");
     }
 
     /// Of the folders above one may be allowed to do nothing but pass through, or they cannot be synced.
