@@ -211,7 +211,7 @@ codes! {
         ToController = 1,
         /// Controller to host.
         ToHost = 2,
-        /// Both ways; no command that is served here.
+        /// Both ways; of a vendor's commands alone.
         Both = 3,
     }
 }

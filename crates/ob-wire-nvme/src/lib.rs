@@ -3,7 +3,8 @@
 //! ```text
 //!   stream ──▶ pdu ──┬─▶ command ──┬─▶ fabrics ──▶ auth        (Connect, properties, who is who)
 //!   of bytes         │   64 bytes  ├─▶ identify, log, feature  (admin queue)
-//!                    │             └─▶ io                      (I/O queues, reservations)
+//!                    │             ├─▶ io                      (I/O queues, reservations)
+//!                    │             └─▶ pushdown                (I/O queues, storage functions: a vendor's commands)
 //!                    └─▶ completion, 16 bytes ──▶ status
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod identify;
 pub mod io;
 pub mod log;
 pub mod pdu;
+pub mod pushdown;
 pub mod status;
 pub mod text;
 

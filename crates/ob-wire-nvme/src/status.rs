@@ -213,6 +213,19 @@ statuses! {
         HOST_PATHING_ERROR = 3, 0x70, "host pathing error";
         ABORTED_BY_HOST = 3, 0x71, "command aborted by host";
     }
+    // Of storage functions, docs/wire/pushdown.md.
+    {
+        PUSHDOWN_PROGRAM = 7, 0xC0, "the program gave the request up";
+        PUSHDOWN_FAULT = 7, 0xC1, "the program was stopped";
+        PUSHDOWN_FUEL = 7, 0xC2, "the request has used its fuel";
+        PUSHDOWN_READS = 7, 0xC3, "the request has made all its reads";
+        PUSHDOWN_CHANGED = 7, 0xC4, "a file has changed";
+        PUSHDOWN_UNKNOWN = 7, 0xC5, "unknown program, file or plan";
+        PUSHDOWN_RANGE = 7, 0xC6, "a read that the request may not make";
+        PUSHDOWN_REFUSED = 7, 0xC7, "the object is refused";
+        PUSHDOWN_LIMIT = 7, 0xC8, "the limit of programs, files, plans or queries is reached";
+        PUSHDOWN_TIME = 7, 0xC9, "the request took too long";
+    }
 }
 
 impl Status {

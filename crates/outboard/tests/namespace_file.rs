@@ -202,7 +202,7 @@ fn full_files_are_told_to_the_host_and_lose_nothing() {
             }
         };
         assert!(
-            matches!(error, Error::Command(status) if status.code() == Status::CAPACITY_EXCEEDED.code()),
+            matches!(error, Error::Command { status, .. } if status.code() == Status::CAPACITY_EXCEEDED.code()),
             "{error}"
         );
         assert!(written * SEGMENT > 24 * MIB, "{written} segments");

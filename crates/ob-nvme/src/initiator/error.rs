@@ -10,8 +10,13 @@ use crate::auth::HostFailure;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The controller executed the command and said no.
-    #[error("the controller answered: {0}")]
-    Command(Status),
+    #[error("the controller answered: {status}")]
+    Command {
+        /// The status.
+        status: Status,
+        /// What the completion said besides: DW0 and DW1.
+        result: u64,
+    },
     /// The target does not let this host in, or not to this subsystem.
     #[error("the target refused the connection to {subsystem}: {status}{}", parameter(*.result))]
     Refused {
@@ -175,7 +180,7 @@ impl Error {
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self {
-            Self::Command(status) | Self::Refused { status, .. } => Some(*status),
+            Self::Command { status, .. } | Self::Refused { status, .. } => Some(*status),
             _ => None,
         }
     }

@@ -130,7 +130,7 @@ impl Initiator {
     /// What the controller says of a namespace, whether it can be used here or not, and its ids.
     pub async fn describe(&self, id: NamespaceId) -> Result<(Box<NamespaceLayout>, NamespaceIds), Error> {
         let data = self.identify(Cns::Namespace, id).await.map_err(|error| match error {
-            Error::Command(_) => Error::NoSuchNamespace(id),
+            Error::Command { .. } => Error::NoSuchNamespace(id),
             other => other,
         })?;
         let layout = NamespaceLayout::read_from_bytes(&data).ok();
@@ -139,7 +139,7 @@ impl Initiator {
         // Old controllers do not have this list.
         let ids = match self.identify(Cns::NamespaceIds, id).await {
             Ok(data) => NamespaceIds::parse(&data).unwrap_or_default(),
-            Err(Error::Command(_)) => NamespaceIds::default(),
+            Err(Error::Command { .. }) => NamespaceIds::default(),
             Err(error) => return Err(error),
         };
         Ok((Box::new(layout), ids))
@@ -178,9 +178,16 @@ impl Initiator {
 
     async fn raw(&self, queue: Queue, command: RawCommand) -> Result<Answer, Error> {
         let RawCommand { entry, data, is_idempotent } = command;
-        let limit = self.facts().ok_or(Error::Closed)?.transfer_max as usize;
+        let facts = self.facts().ok_or(Error::Closed)?;
+        let limit = facts.transfer_max as usize;
         if data.len() > limit {
             return Err(Error::TooLong { len: data.len(), limit });
+        }
+        let limit = facts.capsule_data_max as usize;
+        if let Data::Both(sent, _) = &data
+            && sent.len() > limit
+        {
+            return Err(Error::TooLong { len: sent.len(), limit });
         }
         self.command(Request { queue, entry, data, is_idempotent, may_be_short: true, expects: None }).await
     }

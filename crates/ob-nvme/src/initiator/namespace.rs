@@ -160,7 +160,7 @@ impl Namespace {
     pub async fn compare(&self, start: u64, data: impl Into<Payload>) -> Result<bool, Error> {
         match self.send_blocks(IoOpcode::Compare, start, &data.into(), false).await {
             Ok(()) => Ok(true),
-            Err(Error::Command(status)) if status.is(Status::COMPARE_FAILURE) => Ok(false),
+            Err(Error::Command { status, .. }) if status.is(Status::COMPARE_FAILURE) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -55,6 +55,12 @@ impl Loan {
         self.slice
     }
 
+    /// Takes the memory out for somebody who knows nothing of loans, such as a device of the service's own. It stays counted:
+    /// [`Ticket::loan`] puts both together again.
+    pub fn check_out(self) -> (Slice, Ticket) {
+        (self.slice, Ticket(self.lease))
+    }
+
     /// Keeps the first `len` bytes, if there are more.
     pub fn truncate(&mut self, len: usize) {
         self.slice.truncate(len);
@@ -73,6 +79,22 @@ impl Loan {
             Ok(slice) => Ok(Loan { slice, lease: lease.or(other) }),
             Err((slice, next)) => Err((Loan { slice, lease }, Loan { slice: next, lease: other })),
         }
+    }
+}
+
+/// What is left of a loan whose memory is elsewhere. Dropped, the memory is no more counted.
+pub struct Ticket(Option<Lease>);
+
+impl Ticket {
+    /// The loan, with the memory that was taken out of it.
+    pub fn loan(self, slice: Slice) -> Loan {
+        Loan { slice, lease: self.0 }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Ticket")
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use ob_wire_nvme::command::DataDirection;
-
 /// Bytes of the largest transfer of one command, as Identify's MDTS says it: 32 pages of 4 KiB.
 pub const TRANSFER_LEN_MAX: usize = 128 << 10;
 
@@ -15,13 +13,11 @@ pub struct ForeignOpcode {
 }
 
 impl ForeignOpcode {
-    /// A vendor's opcode (80h to FFh). Its two lowest bits say which way data goes, and how much it may be is said here. `None`
-    /// for other opcodes, for data both ways, and for more than [`TRANSFER_LEN_MAX`].
+    /// A vendor's opcode (80h to FFh). Its two lowest bits say which way data goes, and how much it may be is said here; both
+    /// ways, what the host sends comes in the capsule. `None` for other opcodes, and for more than [`TRANSFER_LEN_MAX`].
     #[must_use]
     pub const fn new(opcode: u8, data_len_max: u32) -> Option<Self> {
-        let is_served = opcode >= 0x80
-            && !matches!(DataDirection::of(opcode), DataDirection::Both)
-            && data_len_max as usize <= TRANSFER_LEN_MAX;
+        let is_served = opcode >= 0x80 && data_len_max as usize <= TRANSFER_LEN_MAX;
         if is_served { Some(Self { opcode, data_len_max }) } else { None }
     }
 

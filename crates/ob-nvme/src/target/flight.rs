@@ -25,6 +25,10 @@ impl FlightKey {
         Token(u64::from(self.generation) << 32 | u64::from(self.index))
     }
 
+    pub(super) fn slot(self) -> usize {
+        self.index as usize
+    }
+
     pub(super) fn from_token(token: Token) -> Self {
         Self { index: token.0 as u32, generation: (token.0 >> 32) as u32 }
     }

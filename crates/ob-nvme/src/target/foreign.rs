@@ -40,6 +40,13 @@ use crate::plant::{self, Bug};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ForeignKey(FlightKey);
 
+impl ForeignKey {
+    /// A number that no other command has at the same time, below the most that were ever under way at once: a place in a list.
+    pub fn slot(self) -> usize {
+        self.0.slot()
+    }
+}
+
 /// A command for a service.
 #[derive(Debug)]
 pub struct ForeignCommand {
@@ -337,7 +344,12 @@ impl Target {
         if pointer.len() > opcode.data_len_max() {
             return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
-        self.arrange_foreign(now, arrival, pointer, Flight { transfer_len: pointer.len(), ..flight })
+        // Both ways, the pointer is that of what the host sends, and how much it takes is for the service to know.
+        let transfer_len = match arrival.entry.direction() {
+            DataDirection::Both => opcode.data_len_max(),
+            _ => pointer.len(),
+        };
+        self.arrange_foreign(now, arrival, pointer, Flight { transfer_len, ..flight })
     }
 
     /// Begins a command of the NVM command set in a namespace of a service.
@@ -364,13 +376,13 @@ impl Target {
     ) -> Result<(), Status> {
         match (arrival.entry.direction(), pointer) {
             (DataDirection::ToController, DataPointer::Transport { .. }) => self.enter_waiting(now, flight),
-            (DataDirection::ToController, DataPointer::InCapsule { offset, .. }) => {
-                let loan = cut(arrival.data, offset, flight.transfer_len as usize)?;
+            (DataDirection::ToController | DataDirection::Both, DataPointer::InCapsule { offset, len }) => {
+                let loan = cut(arrival.data, offset, len as usize)?;
                 (flight.data, flight.lease) = (Some(loan.slice), loan.lease);
                 let flight = self.enter(flight);
                 self.data_ready(now, flight);
             }
-            (_, DataPointer::InCapsule { .. }) => {
+            (_, DataPointer::InCapsule { .. }) | (DataDirection::Both, DataPointer::Transport { .. }) => {
                 return Err(Status::INVALID_SGL_TYPE.with_do_not_retry());
             }
             _ => {
@@ -439,7 +451,7 @@ impl Target {
             },
         };
         let flight = self.flights.get_mut(key)?;
-        let is_answered = entry.direction() == DataDirection::ToHost;
+        let is_answered = matches!(entry.direction(), DataDirection::ToHost | DataDirection::Both);
         flight.state = State::Service;
         self.foreign.controllers.insert(queue.controller);
         let lease = flight.lease.take();
@@ -476,7 +488,9 @@ impl Target {
         let Work::Foreign(Foreign { entry, io, wanted, .. }) = &flight.work else { return };
         let command = flight.command;
         let result = result.and_then(|answer| match entry.direction() {
-            DataDirection::ToHost => fit(answer, flight.transfer_len as usize, io.is_some()),
+            DataDirection::ToHost | DataDirection::Both => {
+                fit(answer, flight.transfer_len as usize, io.is_some())
+            }
             _ => Ok(None),
         });
         match (&result, io, flight.controller) {

@@ -38,7 +38,7 @@ use ob_core::{ConnectionAction, ConnectionId, DeviceOp, Instant, Token};
 use ob_memory::ArenaSpan;
 use ob_wire_nvme::Status;
 
-pub use buffers::{LOANS_MAX, Loan, Loans};
+pub use buffers::{LOANS_MAX, Loan, Loans, Ticket};
 pub use config::{ForeignOpcode, TRANSFER_LEN_MAX, TargetConfig};
 pub use connection::ConnectionKey;
 pub use counts::TargetCounts;

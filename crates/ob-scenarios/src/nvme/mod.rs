@@ -385,7 +385,7 @@ impl Run {
     }
 
     fn apply(&mut self, op: Op, outcome: &Result<Vec<u8>, Error>) -> Result<(), Failure> {
-        let is_known = matches!(outcome, Ok(_) | Err(Error::Command(_)));
+        let is_known = matches!(outcome, Ok(_) | Err(Error::Command { .. }));
         if is_known {
             self.progress.made();
         }

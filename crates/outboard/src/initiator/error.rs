@@ -248,10 +248,10 @@ fn authentication_hint(failure: HostFailure) -> &'static str {
 
 fn failure_hint(error: &Error) -> Option<&'static str> {
     match error {
-        Error::Command(status) if status.is(Status::RESERVATION_CONFLICT) => {
+        Error::Command { status, .. } if status.is(Status::RESERVATION_CONFLICT) => {
             Some("another host has reserved the namespace")
         }
-        Error::Command(status) if status.is(Status::NAMESPACE_WRITE_PROTECTED) => {
+        Error::Command { status, .. } if status.is(Status::NAMESPACE_WRITE_PROTECTED) => {
             Some("the namespace is read-only")
         }
         Error::NotConnected(Cause::Protocol(ProtocolError::Digests)) => {

@@ -378,7 +378,7 @@ async fn controller(initiator: &Initiator) -> Result<ControllerIdentity, Error> 
     let queues = match value(initiator, request.encode(CommandId(0))).await {
         Ok(granted) => QueueCounts::parse(granted as u32).ok(),
         // Discovery controllers have none.
-        Err(Error::Command(_)) => None,
+        Err(Error::Command { .. }) => None,
         Err(error) => return Err(error),
     };
     let queues = queues.map(|counts| counts.submission.min(counts.completion));

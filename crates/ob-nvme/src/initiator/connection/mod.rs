@@ -61,6 +61,8 @@ pub enum Data {
     ToController(Payload),
     /// So many bytes are expected.
     ToHost(u32),
+    /// These go along in the capsule, where they have to fit, and so many bytes are expected.
+    Both(Payload, u32),
 }
 
 impl Data {
@@ -71,6 +73,7 @@ impl Data {
             Self::None => 0,
             Self::ToController(payload) => payload.len(),
             Self::ToHost(len) => *len as usize,
+            Self::Both(payload, len) => payload.len().max(*len as usize),
         }
     }
 
@@ -245,6 +248,11 @@ impl<K> Connection<K> {
                     entry = entry.with_data(DataPointer::Transport { len });
                     active.outgoing = payload;
                 }
+            }
+            Data::Both(payload, expected) => {
+                let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+                entry = entry.with_data(DataPointer::InCapsule { offset: 0, len });
+                (capsule, active.incoming) = (payload, vec![0; expected as usize]);
             }
             Data::None | Data::ToHost(_) | Data::ToController(_) => {}
         }

@@ -33,7 +33,7 @@ impl Session {
             let association = self.associations;
             Ok(Answer { association, result: completion.result, data: completion.data })
         } else {
-            Err(Error::Command(status))
+            Err(Error::Command { status, result: completion.result })
         };
         self.outcomes.push_back((id, outcome));
     }

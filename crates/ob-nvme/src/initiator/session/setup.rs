@@ -178,7 +178,7 @@ impl Session {
                     status: if is_admin { completion.status } else { completion.status.without_flags() },
                     result: completion.result as u32,
                 },
-                _ => Error::Command(completion.status),
+                _ => Error::Command { status: completion.status, result: completion.result },
             }));
         }
         let next = match step {

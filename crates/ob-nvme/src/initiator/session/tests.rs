@@ -566,7 +566,7 @@ fn statuses_that_pass_are_waited_for_and_others_are_told_at_once() {
                 assert_eq!(stage.outcomes(), []);
                 stage.advance(RetryPolicy::default().delay);
             }
-            assert_eq!(stage.outcomes(), [(1, Err(Error::Command(answer)))]);
+            assert_eq!(stage.outcomes(), [(1, Err(Error::Command { status: answer, result: 0 }))]);
             assert_eq!(stage.log.iter().filter(|entry| entry.opcode == flush).count(), expected);
         }
     }

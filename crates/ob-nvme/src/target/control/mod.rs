@@ -454,6 +454,21 @@ impl Control {
         self.controller(controller).is_some_and(|controller| controller.features.write_cache)
     }
 
+    /// The host that a controller is of, as it called itself or has proved; nothing of one that is gone.
+    #[must_use]
+    pub fn host(&self, controller: ControllerKey) -> Option<&Nqn> {
+        self.controller(controller).map(|controller| &controller.host)
+    }
+
+    /// The subsystem that a controller is of; nothing of one that is gone, or of the discovery service.
+    #[must_use]
+    pub fn subsystem_of(&self, controller: ControllerKey) -> Option<SubsystemKey> {
+        match self.controller(controller)?.role {
+            Role::Io(subsystem) => Some(subsystem),
+            Role::Discovery => None,
+        }
+    }
+
     /// The host of a queue, if it has authenticated itself there.
     pub(super) fn proved_host(&self, queue: QueueIdentity) -> Option<&Nqn> {
         let controller = self.controller(queue.controller)?;
