@@ -20,5 +20,5 @@ mod workshop;
 pub use library::Library;
 pub use limits::Limits;
 pub use meter::Meter;
-pub use object::{Entry, LoadRefusal, Object};
+pub use object::{Entry, LoadRefusal, Object, Tally};
 pub use workshop::{Workshop, WorkshopError};

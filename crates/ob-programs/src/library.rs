@@ -78,7 +78,9 @@ impl Library {
                 return Err(LoadRefusal::Taken { hook: entry.hook.name, by: other.name.clone() });
             }
         }
-        found.objects.insert(name.to_owned(), Arc::clone(&object));
+        if let Some(replaced) = found.objects.insert(name.to_owned(), Arc::clone(&object)) {
+            replaced.retire();
+        }
         Ok(object)
     }
 
@@ -87,10 +89,26 @@ impl Library {
         let mut tenants = self.lock();
         let found = tenants.get_mut(tenant)?;
         let object = found.objects.remove(name);
+        if let Some(object) = &object {
+            object.retire();
+        }
         if found.objects.is_empty() {
             tenants.remove(tenant);
         }
         object
+    }
+
+    /// Takes out all that a tenant has.
+    pub fn remove_tenant(&self, tenant: &str) {
+        if let Some(found) = self.lock().remove(tenant) {
+            found.objects.values().for_each(|object| object.retire());
+        }
+    }
+
+    /// Who has objects.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
     }
 
     /// A tenant's object of this name.

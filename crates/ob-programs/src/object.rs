@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ob_ebpf::compiler::{self, CompileError, Compiled};
@@ -182,6 +183,33 @@ pub struct Entry {
     pub accesses: usize,
     /// How many of them are checked when it runs.
     pub checks: usize,
+    /// What became of its calls, for who counts them here.
+    pub tally: Arc<Tally>,
+}
+
+/// What became of a program's calls. Several threads of a card may call it.
+#[derive(Debug, Default)]
+pub struct Tally {
+    calls: AtomicU64,
+    faults: AtomicU64,
+    fuel: AtomicU64,
+}
+
+impl Tally {
+    /// Notes a call that has cost so much.
+    pub fn called(&self, fuel: u32, is_fault: bool) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.fuel.fetch_add(fuel.into(), Ordering::Relaxed);
+        if is_fault {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls, those that were stopped, and fuel of all.
+    #[must_use]
+    pub fn read(&self) -> [u64; 3] {
+        [&self.calls, &self.faults, &self.fuel].map(|count| count.load(Ordering::Relaxed))
+    }
 }
 
 /// An object whose programs are ready to run.
@@ -195,9 +223,20 @@ pub struct Object {
     pub len: usize,
     /// How long it took to verify and compile.
     pub took: Duration,
+    is_retired: AtomicBool,
 }
 
 impl Object {
+    /// Whether it was taken out or replaced: calls that are under way end as they would have, and no others begin.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
+    }
+
     /// The program that a hook calls; none where it [calls by name](World::is_called_by_name).
     #[must_use]
     pub fn entry(&self, hook: &World) -> Option<&Entry> {
@@ -231,7 +270,13 @@ impl Object {
         // Bytes of others go through a large machinery here: should it panic, that is this object's end and not the card's.
         let made = catch_unwind(AssertUnwindSafe(|| make(bytes, hooks, limits.call_fuel, has_room)));
         let entries = made.unwrap_or_else(|_| Err(LoadRefusal::Failed("it has panicked".to_owned())))?;
-        Ok(Self { name: name.to_owned(), entries, len: bytes.len(), took: begun.elapsed() })
+        Ok(Self {
+            name: name.to_owned(),
+            entries,
+            len: bytes.len(),
+            took: begun.elapsed(),
+            is_retired: AtomicBool::new(false),
+        })
     }
 }
 
@@ -292,6 +337,7 @@ fn make(
                 instructions: program.instructions().len(),
                 accesses: accepted.accesses,
                 checks: accepted.checks.len(),
+                tally: Arc::default(),
             })
         })
         .collect()

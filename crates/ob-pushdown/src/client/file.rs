@@ -1,0 +1,112 @@
+//! Files that requests read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ob_wire_nvme::NamespaceId;
+use ob_wire_nvme::pushdown::Function;
+
+/// What the target is still to be told.
+pub(super) type Abandoned = Arc<Mutex<Vec<Function>>>;
+
+/// Where a file of the client's file system lies, and how long that is so.
+///
+/// A request is sent with the map that is current before it, and its answer is believed if the same one is current after it (BPF-oF,
+/// algorithms 1 and 2). So from before a byte of the file, or a block of it, becomes another's, no map may be current whose version
+/// was given out earlier.
+pub trait MapSource: Send + Sync {
+    /// The map as it is now; nothing while the file may change.
+    fn current(&self) -> Option<Arc<FileMap>>;
+
+    /// The version of what [`MapSource::current`] would give, without giving it.
+    fn version(&self) -> Option<u64> {
+        self.current().map(|map| map.version)
+    }
+}
+
+/// Where a file lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileMap {
+    /// Of which namespace.
+    pub namespace: NamespaceId,
+    /// Higher than that of every earlier map of the file, and never 0.
+    pub version: u64,
+    /// What the client knows the file by.
+    pub inode: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// What lies together, in the file's order.
+    pub extents: Vec<MapExtent>,
+}
+
+/// Bytes of a file that lie together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapExtent {
+    /// Where in the file.
+    pub at: u64,
+    /// Where in the namespace.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// A file, for requests. Cheap to clone.
+#[derive(Clone)]
+pub struct File {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    kind: Kind,
+    /// What the target knows it by.
+    opened: Mutex<Option<Opened>>,
+    /// What nobody has any more.
+    abandoned: Abandoned,
+}
+
+pub(super) enum Kind {
+    Named(String),
+    Mapped(Arc<dyn MapSource>),
+}
+
+/// A file's number at the target, and the version of its map there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opened {
+    pub(super) number: u64,
+    pub(super) version: u64,
+}
+
+impl File {
+    pub(super) fn new(kind: Kind, abandoned: &Abandoned) -> Self {
+        let (opened, abandoned) = (Mutex::new(None), Arc::clone(abandoned));
+        Self { inner: Arc::new(Inner { kind, opened, abandoned }) }
+    }
+
+    pub(super) fn kind(&self) -> &Kind {
+        &self.inner.kind
+    }
+
+    pub(super) fn opened(&self) -> MutexGuard<'_, Option<Opened>> {
+        lock(&self.inner.opened)
+    }
+
+    /// The version of the map that is current; of a file by name, 0.
+    pub(super) fn version(&self) -> Option<u64> {
+        match &self.inner.kind {
+            Kind::Named(_) => Some(0),
+            Kind::Mapped(source) => source.version(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(opened) = lock(&self.opened).take() {
+            lock(&self.abandoned).push(Function::Close(opened.number));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is half changed under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

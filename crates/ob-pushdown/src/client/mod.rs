@@ -1,0 +1,23 @@
+//! What a client links: sessions, programs, files, requests.
+//!
+//! ```text
+//!   Session ─┬─ program(name, object) ─▶ Program ─┐
+//!            ├─ named(path) ───────────▶ File ────┤
+//!            └─ mapped(source) ────────▶ File ────┴─▶ Query ── ask ──▶ Answer, or a Detour: the ordinary path takes over
+//!                  │
+//!                  ▼ Transport: our initiator, or a stock kernel's
+//! ```
+//!
+//! Numbers at the target end with a connection. Programs and files know what they are made of and get new ones when they have to, so nothing
+//! of this is seen by who asks.
+
+mod error;
+mod file;
+mod initiator;
+mod session;
+mod transport;
+
+pub use error::{Detour, PushError};
+pub use file::{File, FileMap, MapExtent, MapSource};
+pub use session::{Answer, Listed, Program, Query, Read, Session, SessionCounts};
+pub use transport::{Command, CommandAnswer, CommandData, Transport, TransportError};

@@ -1,0 +1,674 @@
+//! A session: programs, files and requests over one transport.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ob_wire_nvme::pushdown::{
+    Description, Extent, FILES_MAX, FileRef, Function, ListEntry, LoadHeader, MapHeader, Piece, RequestBody,
+    RequestHeader, Run, SCRATCH_LEN, VERSION, name_bytes, name_of,
+};
+use ob_wire_nvme::{NamespaceId, Status};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::error::{Detour, PushError};
+use super::file::{Abandoned, File, Kind, MapSource, Opened, lock};
+use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
+use crate::plant::{Bug, is_planted};
+
+/// How often numbers that the target does not know any more are asked for anew.
+const LOSSES_MAX: usize = 4;
+/// Bytes of a refusal that are asked for.
+const REFUSAL_LEN_MAX: u32 = 64 << 10;
+
+/// Storage functions of one target.
+pub struct Session<T> {
+    transport: T,
+    namespace: NamespaceId,
+    /// What the target can; nothing if it has no functions.
+    description: Option<Description>,
+    tokens: AtomicU64,
+    abandoned: Abandoned,
+    tallies: Tallies,
+}
+
+#[derive(Default)]
+struct Tallies {
+    pushed: AtomicU64,
+    detours: AtomicU64,
+    changed: AtomicU64,
+    discarded: AtomicU64,
+    commands: AtomicU64,
+    renewed: AtomicU64,
+}
+
+/// What a session has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// Requests that the card has answered.
+    pub pushed: u64,
+    /// Requests that were left to the ordinary path.
+    pub detours: u64,
+    /// Those of them that were so because a file had changed, before or while it was read.
+    pub changed: u64,
+    /// Those of these that the card had answered, and that were not believed.
+    pub discarded: u64,
+    /// Commands.
+    pub commands: u64,
+    /// Numbers that the target did not know any more.
+    pub renewed: u64,
+}
+
+/// A program of a session. Cheap to clone.
+#[derive(Clone)]
+pub struct Program {
+    inner: Arc<ProgramInner>,
+}
+
+struct ProgramInner {
+    /// `object` or `object/function`.
+    name: String,
+    /// What it is loaded from, if it is not there.
+    object: Option<Vec<u8>>,
+    number: Mutex<Option<u64>>,
+}
+
+/// The first read of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// Which of the request's files.
+    pub file: u16,
+    /// From where on.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u32,
+}
+
+/// What a card answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The scratch, as far as it was wanted.
+    pub scratch: Vec<u8>,
+    /// How many reads it took.
+    pub reads: u32,
+}
+
+/// A program that is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The object.
+    pub object: String,
+    /// The function.
+    pub function: String,
+    /// Instructions.
+    pub instructions: u32,
+    /// Accesses that are checked when it runs.
+    pub checks: u32,
+    /// Calls.
+    pub calls: u64,
+    /// Those that were stopped.
+    pub faults: u64,
+    /// Fuel of all of them.
+    pub fuel: u64,
+}
+
+impl<T: Transport> Session<T> {
+    /// A session over a transport, whose requests name this namespace. A target without functions has sessions too: its requests are all
+    /// left to the ordinary path.
+    ///
+    /// # Errors
+    ///
+    /// When the target is not reached.
+    pub async fn begin(transport: T, namespace: NamespaceId) -> Result<Self, PushError> {
+        let mut session = Self {
+            transport,
+            namespace,
+            description: None,
+            tokens: AtomicU64::new(0),
+            abandoned: Arc::default(),
+            tallies: Tallies::default(),
+        };
+        let len = size_of::<Description>() as u32;
+        match session.execute(Function::Describe, CommandData::Receive(len)).await {
+            Ok(answer) => {
+                let description = Description::read_from_bytes(&answer.data).ok();
+                session.description = description.filter(|found| found.version.get() == VERSION);
+            }
+            Err(TransportError::Status { .. }) => {}
+            Err(error) => return Err(PushError::Transport(error)),
+        }
+        Ok(session)
+    }
+
+    /// What the target says of itself; nothing if it has no functions.
+    #[must_use]
+    pub fn description(&self) -> Option<&Description> {
+        self.description.as_ref()
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counts(&self) -> SessionCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SessionCounts {
+            pushed: read(&self.tallies.pushed),
+            detours: read(&self.tallies.detours),
+            changed: read(&self.tallies.changed),
+            discarded: read(&self.tallies.discarded),
+            commands: read(&self.tallies.commands),
+            renewed: read(&self.tallies.renewed),
+        }
+    }
+
+    /// A program by the name of its object, or `object/function`, which is loaded from these bytes whenever the target does not have it.
+    #[must_use]
+    pub fn program(&self, name: &str, object: Option<Vec<u8>>) -> Program {
+        Program { inner: Arc::new(ProgramInner { name: name.to_owned(), object, number: Mutex::new(None) }) }
+    }
+
+    /// A file of the card's, by name.
+    #[must_use]
+    pub fn named(&self, path: &str) -> File {
+        File::new(Kind::Named(path.to_owned()), &self.abandoned)
+    }
+
+    /// A file of the client's file system.
+    #[must_use]
+    pub fn mapped(&self, source: Arc<dyn MapSource>) -> File {
+        File::new(Kind::Mapped(source), &self.abandoned)
+    }
+
+    /// Loads an object now, whether the target has one of its name or not.
+    ///
+    /// # Errors
+    ///
+    /// When it is refused, or the target has no functions.
+    pub async fn load(&self, name: &str, object: &[u8]) -> Result<(), PushError> {
+        self.upload(name, object).await.map(|_| ())
+    }
+
+    /// Takes an object out.
+    ///
+    /// # Errors
+    ///
+    /// When there is none of this name.
+    pub async fn unload(&self, name: &str) -> Result<(), PushError> {
+        let found = self.ask_for(Function::Find, name.as_bytes().to_vec()).await?;
+        self.execute(Function::Unload(found), CommandData::None).await.map_err(PushError::of)?;
+        Ok(())
+    }
+
+    /// The programs that this host has at the target.
+    ///
+    /// # Errors
+    ///
+    /// When the target has no functions, or is not reached.
+    pub async fn list(&self) -> Result<Vec<Listed>, PushError> {
+        let mut found = Vec::new();
+        loop {
+            let len = (size_of::<ListEntry>() * 64) as u32;
+            let function = Function::List(found.len() as u32);
+            let answer = self.execute(function, CommandData::Receive(len)).await.map_err(PushError::of)?;
+            let (entries, _) = <[ListEntry]>::ref_from_prefix_with_elems(
+                &answer.data,
+                answer.data.len() / size_of::<ListEntry>(),
+            )
+            .map_err(|_| PushError::Invalid("the target's list is cut off"))?;
+            found.extend(entries.iter().map(|entry| Listed {
+                object: name_of(&entry.object).unwrap_or_default().to_owned(),
+                function: name_of(&entry.function).unwrap_or_default().to_owned(),
+                instructions: entry.instructions.get(),
+                checks: entry.checks.get(),
+                calls: entry.calls.get(),
+                faults: entry.faults.get(),
+                fuel: entry.fuel.get(),
+            }));
+            if entries.is_empty() || found.len() as u64 >= answer.result {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// A request of this program over these files.
+    ///
+    /// # Errors
+    ///
+    /// When there is no file, or there are too many.
+    pub fn query(&self, program: &Program, files: &[File]) -> Result<Query, PushError> {
+        if files.is_empty() || files.len() > FILES_MAX {
+            return Err(PushError::Invalid("a request has 1 to 64 files"));
+        }
+        Ok(Query {
+            program: program.clone(),
+            files: files.to_vec(),
+            header: RequestHeader::default(),
+            plan: Mutex::new(None),
+            abandoned: Arc::clone(&self.abandoned),
+        })
+    }
+
+    /// Asks: reads as `first` says, with this at the begin of the scratch, of which so many bytes are wanted back.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError::Detour`] when the ordinary path is to answer; it is counted.
+    pub async fn ask(
+        &self,
+        query: &Query,
+        first: Read,
+        input: &[u8],
+        wanted: u32,
+    ) -> Result<Answer, PushError> {
+        let answer = self.ask_again(query, first, input, wanted).await;
+        match &answer {
+            Ok(_) => self.tallies.pushed.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                if error.detour() == Some(Detour::Changed) {
+                    self.tallies.changed.fetch_add(1, Ordering::Relaxed);
+                }
+                self.tallies.detours.fetch_add(u64::from(error.detour().is_some()), Ordering::Relaxed)
+            }
+        };
+        answer
+    }
+
+    async fn ask_again(
+        &self,
+        query: &Query,
+        first: Read,
+        input: &[u8],
+        wanted: u32,
+    ) -> Result<Answer, PushError> {
+        if self.description.is_none() {
+            return Err(Detour::Unsupported.into());
+        }
+        if usize::from(first.file) >= query.files.len() || input.len() > SCRATCH_LEN {
+            return Err(PushError::Invalid("its first read or its input is beyond what there is"));
+        }
+        let wanted = wanted.min(SCRATCH_LEN as u32);
+        let mut last = PushError::from(Detour::Unknown);
+        for _ in 0..LOSSES_MAX {
+            let (program, files) = match self.establish(query).await {
+                Ok(both) => both,
+                Err(error) if error.detour() == Some(Detour::Unknown) => {
+                    self.tallies.renewed.fetch_add(1, Ordering::Relaxed);
+                    query.forget_all();
+                    last = error;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match self.send(query, program, &files, first, input, wanted).await {
+                Ok(answer) => return self.believe(query, &files, answer),
+                Err(error) if error.detour() == Some(Detour::Unknown) => {
+                    self.tallies.renewed.fetch_add(1, Ordering::Relaxed);
+                    query.forget(program, &files);
+                    last = error;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Takes an answer, if every file is still what it was when it was asked for.
+    fn believe(&self, query: &Query, files: &[Opened], answer: CommandAnswer) -> Result<Answer, PushError> {
+        let is_same = |(file, opened): (&File, &Opened)| file.version() == Some(opened.version);
+        let is_current = query.files.iter().zip(files).all(is_same);
+        if !is_current && !is_planted(Bug::AfterCheckSkipped) {
+            // What it says is wiped with it.
+            self.tallies.discarded.fetch_add(1, Ordering::Relaxed);
+            return Err(Detour::Changed.into());
+        }
+        Ok(Answer { scratch: answer.data, reads: answer.result as u32 })
+    }
+
+    /// Sends a request in the shortest way that there is.
+    async fn send(
+        &self,
+        query: &Query,
+        program: u64,
+        files: &[Opened],
+        first: Read,
+        input: &[u8],
+        wanted: u32,
+    ) -> Result<CommandAnswer, PushError> {
+        if let Some(planned) = self.plan_for(query, program, files, first, input).await? {
+            let offset = (planned.first.offset != first.offset).then_some(first.offset);
+            if let Some(run) = Run::new(planned.number, offset, input) {
+                let data = CommandData::Receive(wanted);
+                return self.execute(Function::Run(run), data).await.map_err(PushError::of);
+            }
+        }
+        let refs: Vec<FileRef> = files.iter().map(file_ref).collect();
+        let header = RequestHeader {
+            program: program.into(),
+            first: first.file.into(),
+            first_offset: first.offset.into(),
+            first_len: first.len.into(),
+            ..query.header
+        };
+        let body = RequestBody::encode(&header, &refs, input);
+        if self.transport.exchange_max().is_some_and(|max| body.len() <= max) {
+            let data = CommandData::Exchange(body, wanted);
+            return self.execute(Function::Request(wanted), data).await.map_err(PushError::of);
+        }
+        let token = self.token();
+        // Both at once: neither waits for the other on the way.
+        let sent = self.execute(Function::Query(token), CommandData::Send(body));
+        let asked = self.execute(Function::Answer(token), CommandData::Receive(wanted));
+        let (sent, asked) = join(sent, asked).await;
+        sent.map_err(PushError::of)?;
+        asked.map_err(PushError::of)
+    }
+
+    /// A plan that the target has, or gets now, for a request that is short enough to be run by one; nothing if it is not.
+    async fn plan_for(
+        &self,
+        query: &Query,
+        program: u64,
+        files: &[Opened],
+        first: Read,
+        input: &[u8],
+    ) -> Result<Option<Planned>, PushError> {
+        let known = lock(&query.plan).clone();
+        if let Some(planned) = &known
+            && planned.program == program
+            && planned.files == files
+            && (planned.first.file, planned.first.len) == (first.file, first.len)
+        {
+            let offset = (planned.first.offset != first.offset).then_some(first.offset);
+            return Ok(Run::new(planned.number, offset, input).is_some().then(|| planned.clone()));
+        }
+        if Run::new(0, Some(0), input).is_none() {
+            return Ok(None);
+        }
+        if let Some(old) = known {
+            // What it was made of is gone, or it is for another kind of read. One that is not there any more is as good.
+            let _ = self.execute(Function::Forget(old.number), CommandData::None).await;
+        }
+        let refs: Vec<FileRef> = files.iter().map(file_ref).collect();
+        let header = RequestHeader {
+            program: program.into(),
+            first: first.file.into(),
+            first_offset: first.offset.into(),
+            first_len: first.len.into(),
+            ..query.header
+        };
+        let prepared = self.ask_for(Function::Prepare, RequestBody::encode(&header, &refs, &[])).await;
+        let number = match prepared {
+            Ok(number) => number,
+            // There are other ways.
+            Err(error) if error.detour() == Some(Detour::Limit) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let planned = Planned { number, program, files: files.to_vec(), first };
+        *lock(&query.plan) = Some(planned.clone());
+        Ok(Some(planned))
+    }
+
+    /// The numbers of a request's program and files, asked for where they are not known.
+    async fn establish(&self, query: &Query) -> Result<(u64, Vec<Opened>), PushError> {
+        self.close_abandoned().await;
+        let known = *lock(&query.program.inner.number);
+        let program = match known {
+            Some(number) => number,
+            None => self.find_or_load(&query.program).await?,
+        };
+        let mut files = Vec::with_capacity(query.files.len());
+        for file in &query.files {
+            files.push(self.open(file).await?);
+        }
+        Ok((program, files))
+    }
+
+    async fn find_or_load(&self, program: &Program) -> Result<u64, PushError> {
+        let ProgramInner { name, object, number } = &*program.inner;
+        let find = || self.ask_for(Function::Find, name.as_bytes().to_vec());
+        let found = match (find().await, object) {
+            (Err(error), Some(bytes)) if error.detour() == Some(Detour::Unknown) => {
+                let object = name.split('/').next().unwrap_or_default();
+                self.upload(object, bytes).await?;
+                find().await?
+            }
+            (found, _) => found?,
+        };
+        *lock(number) = Some(found);
+        Ok(found)
+    }
+
+    async fn open(&self, file: &File) -> Result<Opened, PushError> {
+        let known = *file.opened();
+        let opened = match file.kind() {
+            Kind::Named(path) => {
+                if let Some(opened) = known {
+                    return Ok(opened);
+                }
+                let number = self.ask_for(Function::Open, path.as_bytes().to_vec()).await;
+                let number = number.map_err(|error| match error.detour() {
+                    Some(Detour::Unknown) => PushError::NoSuchFile(path.clone()),
+                    _ => error,
+                })?;
+                Opened { number, version: 0 }
+            }
+            Kind::Mapped(source) => {
+                if let Some(opened) = known
+                    && source.version() == Some(opened.version)
+                {
+                    return Ok(opened);
+                }
+                self.map(source.as_ref(), known).await?
+            }
+        };
+        let before = file.opened().replace(opened);
+        // Two requests may have opened it at once.
+        if let Some(before) = before.filter(|before| before.number != opened.number && known.is_none()) {
+            lock(&self.abandoned).push(Function::Close(before.number));
+        }
+        Ok(opened)
+    }
+
+    async fn map(&self, source: &dyn MapSource, known: Option<Opened>) -> Result<Opened, PushError> {
+        let map = source.current().ok_or(Detour::Changed)?;
+        let header = MapHeader {
+            file: known.map_or(0, |opened| opened.number).into(),
+            version: map.version.into(),
+            inode: map.inode.into(),
+            len: map.len.into(),
+            extents: u32::try_from(map.extents.len()).unwrap_or(u32::MAX).into(),
+            ..MapHeader::default()
+        };
+        let extents = map.extents.iter().map(|extent| Extent {
+            at: extent.at.into(),
+            offset: extent.offset.into(),
+            len: extent.len.into(),
+        });
+        let extents: Vec<Extent> = extents.collect();
+        let bytes = [header.as_bytes(), extents.as_bytes()].concat();
+        let (number, _) = self.send_pieces(Function::Map, map.namespace, &bytes).await?;
+        Ok(Opened { number, version: map.version })
+    }
+
+    async fn upload(&self, name: &str, object: &[u8]) -> Result<u64, PushError> {
+        let header = LoadHeader { name: name_bytes(name) };
+        let bytes = [header.as_bytes(), object].concat();
+        match self.send_pieces(Function::Load, self.namespace, &bytes).await {
+            Ok((number, _)) => Ok(number),
+            Err(PushError::Detour(Detour::Device(status))) if status.is(Status::PUSHDOWN_REFUSED) => {
+                Err(PushError::Refused("it is refused, and the target does not say why".to_owned()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends something in pieces, and gives the number that it has then, and the token under which it came.
+    async fn send_pieces(
+        &self,
+        function: fn(Piece) -> Function,
+        namespace: NamespaceId,
+        bytes: &[u8],
+    ) -> Result<(u64, u32), PushError> {
+        let token = self.token() as u32;
+        let whole = u32::try_from(bytes.len()).map_err(|_| PushError::Invalid("it is too long"))?;
+        let (mut at, mut number) = (0, 0);
+        for piece in bytes.chunks(self.transport.transfer_max().max(512)) {
+            let function = function(Piece { token, offset: at, whole });
+            let data = CommandData::Send(piece.to_vec());
+            match self.execute_in(namespace, function, data).await {
+                Ok(answer) => number = answer.result,
+                Err(TransportError::Status { status, .. }) if status.is(Status::PUSHDOWN_REFUSED) => {
+                    return Err(self.refusal(token).await);
+                }
+                Err(error) => return Err(PushError::of(error)),
+            }
+            at += piece.len() as u32;
+        }
+        Ok((number, token))
+    }
+
+    async fn refusal(&self, token: u32) -> PushError {
+        let len = REFUSAL_LEN_MAX.min(self.transport.transfer_max() as u32);
+        match self.execute(Function::Refusal(token), CommandData::Receive(len)).await {
+            Ok(answer) => PushError::Refused(String::from_utf8_lossy(&answer.data).into_owned()),
+            Err(error) => PushError::of(error),
+        }
+    }
+
+    /// Closes what nobody has any more.
+    async fn close_abandoned(&self) {
+        let abandoned = std::mem::take(&mut *lock(&self.abandoned));
+        for function in abandoned {
+            // What is not there any more need not be closed.
+            let _ = self.execute(function, CommandData::None).await;
+        }
+    }
+
+    /// A token that no other request of this controller has: it may be shared with others, above one kernel.
+    fn token(&self) -> u64 {
+        let count = self.tokens.fetch_add(1, Ordering::Relaxed);
+        // The address of this session tells it from others of the process, the number of the process from those of others.
+        let own = u64::from(std::process::id()) << 32 ^ std::ptr::from_ref(self).addr() as u64;
+        own.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(count)
+    }
+
+    async fn ask_for(&self, function: Function, data: Vec<u8>) -> Result<u64, PushError> {
+        let answer = self.execute(function, CommandData::Send(data)).await.map_err(PushError::of)?;
+        Ok(answer.result)
+    }
+
+    fn execute(
+        &self,
+        function: Function,
+        data: CommandData,
+    ) -> impl Future<Output = Result<CommandAnswer, TransportError>> + Send {
+        self.execute_in(self.namespace, function, data)
+    }
+
+    fn execute_in(
+        &self,
+        namespace: NamespaceId,
+        function: Function,
+        data: CommandData,
+    ) -> impl Future<Output = Result<CommandAnswer, TransportError>> + Send {
+        self.tallies.commands.fetch_add(1, Ordering::Relaxed);
+        self.transport.execute(Command { function, namespace, data })
+    }
+}
+
+/// What is asked again and again, with other keys: a program, and the files that it may read.
+pub struct Query {
+    program: Program,
+    files: Vec<File>,
+    header: RequestHeader,
+    /// What the target has prepared for it.
+    plan: Mutex<Option<Planned>>,
+    abandoned: Abandoned,
+}
+
+impl Drop for Query {
+    fn drop(&mut self) {
+        if let Some(planned) = lock(&self.plan).take() {
+            lock(&self.abandoned).push(Function::Forget(planned.number));
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Planned {
+    number: u64,
+    program: u64,
+    files: Vec<Opened>,
+    first: Read,
+}
+
+impl Query {
+    /// With reads of up to so many bytes.
+    #[must_use]
+    pub fn with_read_len_max(mut self, len: u32) -> Self {
+        self.header.read_len_max = len.into();
+        self
+    }
+
+    /// With so many reads at most.
+    #[must_use]
+    pub fn with_reads_max(mut self, reads: u16) -> Self {
+        self.header.reads_max = reads.into();
+        self
+    }
+
+    /// The target does not know some of the numbers any more.
+    fn forget_all(&self) {
+        *lock(&self.program.inner.number) = None;
+        self.files.iter().for_each(|file| *file.opened() = None);
+        *lock(&self.plan) = None;
+    }
+
+    /// The target does not know these numbers any more. Others may have got new ones meanwhile.
+    fn forget(&self, program: u64, files: &[Opened]) {
+        let mut number = lock(&self.program.inner.number);
+        if *number == Some(program) {
+            *number = None;
+        }
+        for (file, opened) in self.files.iter().zip(files) {
+            let mut current = file.opened();
+            if *current == Some(*opened) {
+                *current = None;
+            }
+        }
+        *lock(&self.plan) = None;
+    }
+}
+
+fn file_ref(opened: &Opened) -> FileRef {
+    FileRef { file: opened.number.into(), version: opened.version.into() }
+}
+
+/// Waits for two futures, side by side.
+async fn join<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    let (mut one, mut other) = (None, None);
+    std::future::poll_fn(move |context| {
+        if one.is_none()
+            && let std::task::Poll::Ready(value) = first.as_mut().poll(context)
+        {
+            one = Some(value);
+        }
+        if other.is_none()
+            && let std::task::Poll::Ready(value) = second.as_mut().poll(context)
+        {
+            other = Some(value);
+        }
+        match (one.take(), other.take()) {
+            (Some(first), Some(second)) => std::task::Poll::Ready((first, second)),
+            (first, second) => {
+                (one, other) = (first, second);
+                std::task::Poll::Pending
+            }
+        }
+    })
+    .await
+}

@@ -1,0 +1,23 @@
+//! Bugs that can be put in on purpose, so that it is seen that the tests find them (`cargo xtask planted`).
+
+ob_plant::plants! {
+    /// A bug that can be planted.
+    pub(crate) enum Bug {
+        /// A chain goes on over a card's file that has changed.
+        VersionsIgnored = "chain-versions-ignored",
+        /// A file that was read earlier in a chain is not looked at again at its end.
+        LastLookSkipped = "chain-last-look-skipped",
+        /// A map that was replaced or closed is read by all the same.
+        WithdrawnMapRead = "withdrawn-map-read",
+        /// Any version of a map will do.
+        MapVersionUnchecked = "map-version-unchecked",
+        /// What others had in the scratch is left there.
+        ScratchNotCleared = "scratch-not-cleared",
+        /// Numbers are looked up in everybody's files.
+        FilesOfAnybody = "files-of-anybody",
+        /// A client believes what came back though the file changed meanwhile.
+        AfterCheckSkipped = "after-check-skipped",
+        /// A client maps files that it holds no lease on.
+        LeaseSkipped = "lease-skipped",
+    }
+}

@@ -1,0 +1,143 @@
+//! What a controller has here. It ends with it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ob_nvme::target::Target;
+use ob_nvme::target::control::ControllerKey;
+use ob_programs::{Entry, Object};
+use ob_wire_nvme::Status;
+
+use super::Functions;
+use super::files::OpenFile;
+use super::pairs::Pairs;
+use super::turns::TurnKey;
+use super::uploads::Uploads;
+
+/// Refusals that are kept until they are asked for.
+const REFUSALS_MAX: usize = 4;
+
+/// A controller.
+pub(super) struct Client {
+    /// Its host, by NQN.
+    pub(super) tenant: String,
+    pub(super) turn: TurnKey,
+    /// The last number that was given out; the upper half is the client's own.
+    last: u64,
+    pub(super) programs: BTreeMap<u64, Program>,
+    pub(super) files: BTreeMap<u64, Rc<OpenFile>>,
+    pub(super) plans: BTreeMap<u64, Rc<Plan>>,
+    pub(super) pairs: Pairs,
+    pub(super) uploads: Uploads,
+    refusals: VecDeque<(u32, String)>,
+}
+
+/// A program that a client has found.
+#[derive(Clone)]
+pub(super) struct Program {
+    pub(super) object: Arc<Object>,
+    /// Which of the object's.
+    pub(super) index: usize,
+}
+
+impl Program {
+    pub(super) fn entry(&self) -> Option<&Entry> {
+        self.object.entries.get(self.index)
+    }
+}
+
+/// A request that was prepared.
+pub(super) struct Plan {
+    pub(super) program: Program,
+    pub(super) files: Vec<Rc<OpenFile>>,
+    pub(super) first: FirstRead,
+    pub(super) read_len_max: u32,
+    pub(super) reads_max: u16,
+    pub(super) scratch: Vec<u8>,
+}
+
+/// The first read of a chain, or the next one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FirstRead {
+    pub(super) file: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+impl Client {
+    /// A number that nothing of this client has had.
+    pub(super) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Extents of all its files.
+    pub(super) fn extents(&self) -> usize {
+        self.files.values().map(|file| file.extents()).sum()
+    }
+
+    /// The number of a program: the one that it has already, if it has one.
+    pub(super) fn program_number(&mut self, object: &Arc<Object>, index: usize) -> u64 {
+        // What was taken out since is no good to anybody.
+        self.programs.retain(|_, program| !program.object.is_retired());
+        let is_same = |program: &Program| program.index == index && Arc::ptr_eq(&program.object, object);
+        let known = self.programs.iter().find(|(_, program)| is_same(program)).map(|(number, _)| *number);
+        known.unwrap_or_else(|| {
+            let number = self.number();
+            self.programs.insert(number, Program { object: Arc::clone(object), index });
+            number
+        })
+    }
+
+    /// A program that may be called.
+    pub(super) fn program(&self, number: u64) -> Option<&Program> {
+        self.programs.get(&number).filter(|program| !program.object.is_retired())
+    }
+
+    /// Keeps why an upload was refused.
+    pub(super) fn refuse(&mut self, token: u32, why: String) {
+        self.refusals.retain(|(of, _)| *of != token);
+        if self.refusals.len() >= REFUSALS_MAX {
+            self.refusals.pop_front();
+        }
+        self.refusals.push_back((token, why));
+    }
+
+    /// Tells why, once.
+    pub(super) fn refusal(&mut self, token: u32) -> Option<String> {
+        let at = self.refusals.iter().position(|(of, _)| *of == token)?;
+        self.refusals.remove(at).map(|(_, why)| why)
+    }
+}
+
+impl Functions {
+    /// The client that a controller is, from its first command on.
+    pub(super) fn client(
+        &mut self,
+        target: &Target,
+        controller: ControllerKey,
+    ) -> Result<&mut Client, Status> {
+        if !self.clients.contains_key(&controller) {
+            let host = target.control().host(controller).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+            let tenant = host.as_str().to_owned();
+            self.programs.came(&tenant);
+            let turn = self.turns.came(&tenant, self.limits.programs.share);
+            let mut upper = [0; 4];
+            (self.random)(&mut upper);
+            let client = Client {
+                tenant,
+                turn,
+                last: u64::from(u32::from_le_bytes(upper)) << 32,
+                programs: BTreeMap::new(),
+                files: BTreeMap::new(),
+                plans: BTreeMap::new(),
+                pairs: Pairs::default(),
+                uploads: Uploads::default(),
+                refusals: VecDeque::new(),
+            };
+            self.clients.insert(controller, client);
+        }
+        self.clients.get_mut(&controller).ok_or(Status::INTERNAL_ERROR)
+    }
+}
