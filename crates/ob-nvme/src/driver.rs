@@ -97,6 +97,20 @@ impl ForeignService for () {
     }
 }
 
+/// A service that may not be there.
+impl<F: ForeignService> ForeignService for Option<F> {
+    fn turn(&mut self, now: Instant, target: &mut Target) -> bool {
+        match self {
+            Some(service) => service.turn(now, target),
+            None => ().turn(now, target),
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.as_ref().and_then(F::next_due)
+    }
+}
+
 /// What one turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -163,6 +177,11 @@ impl<N: Net, S: Store, F: ForeignService> TargetDriver<N, S, F> {
     }
 
     /// The service behind the target.
+    pub fn service(&self) -> &F {
+        &self.service
+    }
+
+    /// The same, to be changed.
     pub fn service_mut(&mut self) -> &mut F {
         &mut self.service
     }

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod btree;
 pub mod client;
 pub mod target;
 

@@ -1,1 +1,3 @@
+//! Tests of storage functions.
+
 #![forbid(unsafe_code)]

@@ -20,6 +20,7 @@ use crate::halves::HalfError;
 use crate::initiator::{self, InitiatorError, NvmeCommand};
 use crate::nvme::{self, NamespaceCommand};
 use crate::programs::{self, OffloadCommand, OffloadError};
+use crate::pushdown::{self, PushdownCommand, PushdownError};
 use crate::sim::{self, SCENARIOS, SimError, SimOptions};
 use crate::status::{Health, StatusError, fetch, show};
 use crate::supervise::{self, UpError};
@@ -164,6 +165,19 @@ over restarts of the card. What it leaves or fails at, the service answers itsel
 docs/programs.md tells how to write one."
     )]
     Offload(OffloadCommand),
+    /// Send storage functions (eBPF) to a target over NVMe/TCP, and run them over its files
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard files put tree.bpfkv /pushdown/tree.bpfkv
+  outboard pushdown load examples/programs/bpfkv_get.o
+  outboard pushdown run bpfkv_get --file tree.bpfkv --length 512 --u64 4711 --answer 88
+  outboard pushdown ls
+
+One request is a whole chain of reads, which the program leads on the card: docs/pushdown.md."
+    )]
+    Pushdown(PushdownCommand),
     /// Measure, each time against a baseline in the same run
     #[command(after_help = "\
 Examples:
@@ -329,6 +343,9 @@ pub enum CommandError {
     /// A command about a target.
     #[error(transparent)]
     Initiator(InitiatorError),
+    /// A command about storage functions.
+    #[error(transparent)]
+    Pushdown(#[from] PushdownError),
     /// A command about a program.
     #[error(transparent)]
     Bpf(BpfError),
@@ -395,6 +412,7 @@ impl CommandError {
             Self::Up(error) => error.is_configuration(),
             Self::Files(error) => error.is_configuration(),
             Self::Initiator(error) => error.is_configuration(),
+            Self::Pushdown(error) => error.is_configuration(),
             Self::Bench(error) => matches!(error, BenchError::Unknown { .. }),
             Self::Sim(error) => matches!(error, SimError::Unknown { .. } | SimError::NoSeed),
             Self::Told { exit_code } => return *exit_code,
@@ -416,6 +434,7 @@ impl CommandError {
             return true;
         }
         let (Self::Output(error)
+        | Self::Pushdown(PushdownError::Output(error))
         | Self::Bench(BenchError::Output(error))
         | Self::Sim(SimError::Output(error))) = self
         else {
@@ -439,6 +458,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bpf(command) => Ok(bpf::run(&command)?),
         Command::Offload(command) => programs::run(&command),
+        Command::Pushdown(command) => Ok(pushdown::run(&command)?),
         Command::Bench(options) => Ok(bench::run(BENCHES, &options)?),
         Command::Sim(options) => Ok(sim::run(SCENARIOS, &options)?),
         Command::BenchRingProducers(options) => run_producers(&options).map_err(CommandError::BenchHalf),

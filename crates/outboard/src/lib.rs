@@ -33,6 +33,7 @@ pub mod logging;
 pub mod nvme;
 pub mod probe;
 pub mod programs;
+pub mod pushdown;
 mod random;
 pub mod router;
 pub mod signals;

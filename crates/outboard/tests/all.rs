@@ -13,6 +13,7 @@ mod namespace;
 mod namespace_file;
 mod nvme_command;
 mod process;
+mod pushdown;
 mod subsystems;
 mod support;
 mod up;

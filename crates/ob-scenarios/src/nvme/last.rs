@@ -83,7 +83,9 @@ impl Run {
         let until = self.now() + time;
         let mut ask_at = self.now();
         while self.now() < until {
-            if self.absent.is_none() && ask_at <= self.now() {
+            // Over a long way much that is asked at once takes longer than a command may, and the association is lost by that.
+            let is_crowded = self.plan.is_far() && !self.ops.is_empty();
+            if self.absent.is_none() && ask_at <= self.now() && !is_crowded {
                 self.issue();
                 ask_at = self.now() + self.rng.duration(ASKED_EVERY);
             }

@@ -60,6 +60,9 @@ pub(super) enum Fault {
     Pause,
 }
 
+/// A way that takes longer is a long one.
+const FAR: Duration = Duration::from_millis(10);
+
 const FAULTS: [Fault; 7] = [
     Fault::Reset,
     Fault::Cut,
@@ -82,7 +85,7 @@ impl Plan {
         let blocks = pick(rng, &[64, 64, 16, 200]);
         let net = NetPlan::draw(rng);
         // An association takes a dozen ways there and back: where they are long, faults must leave it the time.
-        let is_far = net.latency.end > Duration::from_millis(10);
+        let is_far = net.latency.end > FAR;
         let fault_one_in = if is_far { 6000 } else { pick(rng, &[400, 400, 150, 2000]) };
         let common = Self {
             hosts: pick(rng, &[3, 3, 2, 4]),
@@ -122,6 +125,11 @@ impl Plan {
             faults: FAULTS.map(|fault| u64::from(matches!(fault, Fault::HostDies | Fault::Reset))),
             ..self
         }
+    }
+
+    /// Whether hosts and card are far from each other.
+    pub(super) fn is_far(&self) -> bool {
+        self.net.latency.end > FAR
     }
 
     /// What the next request is.

@@ -15,13 +15,16 @@ use super::{ByteSize, FilesDevice, files};
 /// The device where nothing else is said, in the data directory.
 pub(super) const DEVICE_DEFAULT: &str = "card/nvme.img";
 /// The keys of `[nvme]` that describe a single subsystem.
-pub(super) const ONE_SUBSYSTEM: &[&str] = &["nqn", "device", "size", "hosts", "key", "controller_key"];
+pub(super) const ONE_SUBSYSTEM: &[&str] =
+    &["nqn", "device", "size", "hosts", "key", "controller_key", "folder"];
 /// The section of one of several subsystems; a dot and its number follow where they are told apart.
 pub(super) const SECTION: &str = "nvme.subsystem";
 /// A file of this size takes as much of the disk as was written to it.
 const SIZE_DEFAULT: ByteSize = ByteSize(16 << 30);
 /// The subsystem's name where nothing else is said.
 const NQN_DEFAULT: &str = "nqn.2026-11.io.outboard:card";
+/// The folder whose files storage functions may name, where there is one subsystem and nothing else is said.
+const FOLDER_DEFAULT: &str = "/pushdown";
 
 /// Why keys of a subsystem cannot be as they are.
 pub(crate) const KEY_WITHOUT_HOSTS: &str = "`key` belongs to hosts, and none is listed";
@@ -45,6 +48,8 @@ pub struct NvmeConfig {
     pub single: SubsystemConfig,
     /// Reactor threads that serve subsystems, the card's own among them.
     pub threads: usize,
+    /// Whether hosts may bring storage functions.
+    pub functions: bool,
     /// Subsystems, if they have sections of their own.
     #[serde(rename = "subsystem", skip_serializing_if = "Vec::is_empty")]
     pub subsystems: Vec<SubsystemConfig>,
@@ -75,6 +80,8 @@ pub struct SubsystemConfig {
     /// What the card proves that it knows, to hosts that ask.
     #[serde(skip_serializing)]
     pub controller_key: Option<Secret>,
+    /// The folder of the card's files whose files its hosts may name in storage functions; none of them, if it is empty.
+    pub folder: String,
     /// The section that it is described in, as [`super::ConfigSource::line_to_change`] knows it.
     #[serde(skip)]
     pub section: String,
@@ -93,6 +100,7 @@ impl SubsystemConfig {
             hosts: Vec::new(),
             key: None,
             controller_key: None,
+            folder: String::new(),
             section: format!("{SECTION}.{number}"),
         }
     }
@@ -191,10 +199,12 @@ impl Default for NvmeConfig {
             single: SubsystemConfig {
                 nqn: nqn_default(),
                 device: NamespaceDevice::Device(FilesDevice::Path(PathBuf::from(DEVICE_DEFAULT))),
+                folder: FOLDER_DEFAULT.to_owned(),
                 section: "nvme".to_owned(),
                 ..SubsystemConfig::numbered(1)
             },
             threads: 1,
+            functions: true,
             subsystems: Vec::new(),
         }
     }

@@ -55,11 +55,16 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "hosts",
             "key",
             "controller_key",
+            "folder",
             "threads",
+            "functions",
             "subsystem",
         ],
     ),
-    (nvme::SECTION, &["nqn", "listen", "thread", "device", "size", "hosts", "key", "controller_key"]),
+    (
+        nvme::SECTION,
+        &["nqn", "listen", "thread", "device", "size", "hosts", "key", "controller_key", "folder"],
+    ),
     (
         "kv",
         &[
@@ -200,6 +205,7 @@ impl Reader<'_> {
             "listen" => self.set("nvme", key, value, &mut nvme.listen, address),
             "discovery" => self.set("nvme", key, value, &mut nvme.discovery, address),
             "threads" => self.set("nvme", key, value, &mut nvme.threads, |value| count(value, THREADS_MAX)),
+            "functions" => self.set("nvme", key, value, &mut nvme.functions, truth),
             "subsystem" => self.subsystems(&mut nvme.subsystems, value),
             name if nvme::ONE_SUBSYSTEM.contains(&name) => self.subsystem(&mut nvme.single, key, value),
             _ => self.unknown("nvme", key),
@@ -255,6 +261,9 @@ impl Reader<'_> {
             "hosts" => self.set(&section, key, value, &mut subsystem.hosts, |value| list(value, nqn)),
             "key" => self.set(&section, key, value, &mut subsystem.key, secret),
             "controller_key" => self.set(&section, key, value, &mut subsystem.controller_key, secret),
+            "folder" => self.set(&section, key, value, &mut subsystem.folder, |value| {
+                text(value, "/pushdown").map(str::to_owned)
+            }),
             _ => self.unknown(nvme::SECTION, key),
         }
     }

@@ -16,6 +16,7 @@ use ob_files_card::FilesService;
 use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, Wait};
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_offload::ProgramSlot;
+use ob_programs::Workshop;
 use ob_wire_link::files::FILES_SERVICE;
 use ob_wire_link::stream::KV_SERVICE;
 
@@ -98,8 +99,8 @@ pub fn run_card(
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let mut card = open_link(config, &life, reactor, services)?;
-    let (nvme, namespaces) =
-        start_nvme(config, &mut card).map_err(|error| HalfError::Nvme(Box::new(error)))?;
+    let (nvme, namespaces) = start_nvme(config, &mut card, &programs.workshop())
+        .map_err(|error| HalfError::Nvme(Box::new(error)))?;
     let mut parts = Parts { nvme, kv };
     let _control = start_control(config, namespaces, Arc::clone(&programs))?;
     programs.restore();
@@ -128,10 +129,14 @@ pub fn run_card(
 
 /// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of
 /// them could take a file away before its namespace holds it.
-fn start_nvme(config: &CardConfig, card: &mut Card) -> Result<(NvmeService, Directory), NvmeError> {
+fn start_nvme(
+    config: &CardConfig,
+    card: &mut Card,
+    workshop: &Workshop,
+) -> Result<(NvmeService, Directory), NvmeError> {
     let (handle, files) = (card.reactor.handle(), card.service.services().files.local());
     let mut events = Vec::new();
-    NvmeService::start(config, &handle, files, &mut || {
+    NvmeService::start(config, &handle, workshop, files, &mut || {
         let wait = if card.service.next_due().is_some() { Wait::Poll } else { Wait::Until(None) };
         card.reactor.turn(wait, &mut events);
         for event in events.drain(..) {

@@ -181,6 +181,11 @@ impl Target {
     }
 }
 
+/// Connects to what was typed, for other commands about targets. Losses are mended.
+pub(crate) async fn connect(options: &SubsystemOptions, queues: u16) -> Result<Initiator, InitiatorError> {
+    Target::named(options)?.connect(queues, Losses::Mended).await
+}
+
 /// How long an address of a name that has several may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 

@@ -13,6 +13,7 @@ mod identity;
 mod local;
 mod transfer;
 
-pub use command::NvmeCommand;
 pub(crate) use command::run;
+pub use command::{NvmeCommand, SubsystemOptions};
+pub(crate) use connect::connect;
 pub use error::InitiatorError;

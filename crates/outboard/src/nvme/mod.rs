@@ -25,16 +25,20 @@ use std::path::PathBuf;
 
 use ob_core::{Instant, NetListenError};
 use ob_files_card::LocalFiles;
-use ob_io::{Event, Handle, ReactorError};
+use ob_io::{Event, Handle, ReactorError, TcpNet};
+use ob_nvme::driver::TargetDriver;
 use ob_nvme::target::TargetCounts;
 use ob_nvme::target::control::{AdminError, PortKey};
+
+use ob_programs::Workshop;
+use ob_pushdown::target::{FunctionCounts, Functions, Shelf};
 
 use crate::config::CardConfig;
 use crate::halves::{CardPart, ServiceEndpoint};
 use crate::status::NvmeFacts;
 use admin::{AdminAnswer, AdminMessage, AdminOutbox, AdminRequest};
 use catalogue::{Catalogue, NamespacePlace};
-pub(crate) use catalogue::{hex, uuid_text};
+pub(crate) use catalogue::{hex, unhex, uuid_text};
 pub use command::NamespaceCommand;
 pub(crate) use command::run;
 use devices::Devices;
@@ -43,6 +47,9 @@ use recorder::Recorder;
 use serving::AnnouncedSubsystem;
 use shard::{Planned, Shard, Tools};
 use threads::ShardThread;
+
+/// What a thread serves with.
+type Driver = TargetDriver<TcpNet, Devices, Option<Functions>>;
 
 /// The namespace that the configuration names.
 const CONFIGURED: u32 = 1;
@@ -146,6 +153,7 @@ impl NvmeService {
     pub(crate) fn start(
         config: &CardConfig,
         handle: &Handle,
+        workshop: &Workshop,
         files: LocalFiles,
         wait: &mut dyn FnMut(),
     ) -> Result<(Self, Directory), NvmeError> {
@@ -156,7 +164,10 @@ impl NvmeService {
         let (waker, for_admin) = (handle.waker(), handle.waker());
         let recorder = Recorder::new(jobs.clone(), move || waker.wake());
         let (outbox, inbox) = admin::mailbox(move || for_admin.wake());
-        let tools = Tools { config, handle, recorder, inbox, threads, files: Some((files, wait)) };
+        let shelf = Shelf::default();
+        let programs = || config.nvme.functions.then(|| (shelf.clone(), workshop.clone()));
+        let (programs_here, files) = (programs(), Some((files, wait as &mut dyn FnMut())));
+        let tools = Tools { config, handle, recorder, inbox, threads, programs: programs_here, files };
         let mut first = Shard::start(tools, planned.next().unwrap_or_default())?;
         let discovery = first.listen_for_discovery()?;
         let mut all = vec![(outbox, first.subsystems())];
@@ -164,7 +175,7 @@ impl NvmeService {
         for (number, planned) in (2..).zip(planned) {
             // One that failed to start ends those before it: nobody tells them to serve.
             let (thread, outbox, subsystems) =
-                ShardThread::start(number, threads, config, jobs.clone(), planned, handle)?;
+                ShardThread::start(number, threads, config, (jobs.clone(), programs()), planned, handle)?;
             others.push(thread);
             all.push((outbox, subsystems));
         }
@@ -186,9 +197,13 @@ impl NvmeService {
         let mut all = vec![self.first.facts()];
         all.extend(self.others.iter().map(ShardThread::facts));
         let mut counts = TargetCounts::default();
+        let mut functions: Option<FunctionCounts> = None;
         let (mut threads, mut failing, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         for one in all {
             counts += one.counts;
+            if let Some(of_one) = one.functions {
+                *functions.get_or_insert_default() += of_one;
+            }
             threads.push((one.counts.connections, one.connections_max));
             failing.extend(one.failing);
             left_out.extend(one.left_out);
@@ -202,6 +217,7 @@ impl NvmeService {
             failing,
             left_out,
             counts,
+            functions,
         }
     }
 

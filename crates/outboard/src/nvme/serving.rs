@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ob_core::DeviceInfo;
 use ob_files_card::LocalFiles;
-use ob_io::{Handle, TcpNet};
-use ob_nvme::driver::{Store, TargetDriver};
+use ob_io::Handle;
+use ob_nvme::driver::Store;
 use ob_nvme::target::control::{
     AdminError, BackendId, Control, HostPolicy, HostSecrets, HostSpec, NamespaceSpec, PortKey, PortSpec,
     SubsystemKey, SubsystemSpec, TransportAddress,
@@ -14,9 +14,9 @@ use ob_nvme::target::control::{
 use ob_wire_nvme::text::Nqn;
 
 use super::catalogue::{Entry, NamespacePlace};
-use super::devices::{Devices, Wanted};
+use super::devices::Wanted;
 use super::recorder::Recorder;
-use super::{DISCOVERY_PORT, NamespaceDeviceError, NvmeError, SUBSYSTEM_PORT};
+use super::{DISCOVERY_PORT, Driver, NamespaceDeviceError, NvmeError, SUBSYSTEM_PORT};
 use crate::config::{
     ByteSize, CardConfig, FilesDevice, KEY_WITHOUT_HOSTS, NamespaceDevice, SubsystemConfig, TWO_THREADS,
 };
@@ -228,7 +228,7 @@ pub(super) struct Serving<'a> {
     pub(super) wait: Option<&'a mut dyn FnMut()>,
     /// Whether the card starts, and may wait for its earlier life to let go of devices.
     pub(super) is_starting: bool,
-    pub(super) driver: &'a mut TargetDriver<TcpNet, Devices>,
+    pub(super) driver: &'a mut Driver,
     pub(super) recorder: &'a Recorder,
 }
 
@@ -376,7 +376,7 @@ impl Serving<'_> {
 /// Listens for each subsystem, once on each port.
 pub(super) fn listen(
     config: &CardConfig,
-    driver: &mut TargetDriver<TcpNet, Devices>,
+    driver: &mut Driver,
     subsystems: &mut [ServedSubsystem],
 ) -> Result<(), NvmeError> {
     let mut open: Vec<(PortKey, SocketAddr)> = Vec::new();
@@ -400,14 +400,14 @@ pub(super) fn listen(
 /// Listens for discovery alone.
 pub(super) fn listen_for_discovery(
     config: &CardConfig,
-    driver: &mut TargetDriver<TcpNet, Devices>,
+    driver: &mut Driver,
 ) -> Result<SocketAddr, NvmeError> {
     let fix = config.source.line_to_change("nvme", "discovery", "\"127.0.0.1:8010\"");
     listen_on(driver, config.nvme.discovery, DISCOVERY_PORT, "NVMe discovery", fix)
 }
 
 fn listen_on(
-    driver: &mut TargetDriver<TcpNet, Devices>,
+    driver: &mut Driver,
     wanted: SocketAddr,
     port: PortKey,
     purpose: &'static str,

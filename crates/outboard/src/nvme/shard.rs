@@ -6,6 +6,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use ob_core::Instant;
 use ob_files_card::LocalFiles;
@@ -13,6 +14,8 @@ use ob_io::{Event, Handle, TcpNet};
 use ob_nvme::driver::TargetDriver;
 use ob_nvme::target::control::{AdminError, Control, ControlConfig, PortKey};
 use ob_nvme::target::{ReservationsChanged, Target, TargetConfig, TargetCounts};
+use ob_programs::Workshop;
+use ob_pushdown::target::{FunctionCounts, FunctionLimits, Functions, Loader, NamedFiles, Shelf, opcodes};
 
 use super::admin::{AdminCall, AdminInbox, AdminRequest, NamespaceFacts};
 use super::catalogue::{self, Configured, Entry};
@@ -20,7 +23,7 @@ use super::devices::Devices;
 use super::recorder::{Recorder, Save};
 use super::serving::{AnnouncedSubsystem, ServedSubsystem, Serving, listen, listen_for_discovery};
 use super::volumes::Work;
-use super::{CONFIGURED, NvmeError, hints};
+use super::{CONFIGURED, Driver, NvmeError, hints};
 use crate::config::{ByteSize, CardConfig, NamespaceDevice, SubsystemConfig};
 use crate::random;
 
@@ -45,6 +48,8 @@ pub(super) struct Planned {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShardFacts {
     pub(super) counts: TargetCounts,
+    /// Of storage functions, if there are any.
+    pub(super) functions: Option<FunctionCounts>,
     /// Connections that it can have.
     pub(super) connections_max: u64,
     /// Namespaces whose device keeps nothing that is written to it any more.
@@ -61,13 +66,15 @@ pub(super) struct Tools<'a> {
     pub(super) inbox: AdminInbox,
     /// How many threads share the memory.
     pub(super) threads: usize,
+    /// Programs of hosts, and who verifies and compiles them; none if nobody may bring any.
+    pub(super) programs: Option<(Shelf, Workshop)>,
     /// The card's files, on the thread that they are on, and what lets them go on while namespaces are opened.
     pub(super) files: Option<(LocalFiles, &'a mut dyn FnMut())>,
 }
 
 /// The state of one thread.
 pub(super) struct Shard {
-    pub(super) driver: TargetDriver<TcpNet, Devices>,
+    pub(super) driver: Driver,
     recorder: Recorder,
     inbox: AdminInbox,
     /// What an administrator asked for and is under way.
@@ -84,7 +91,7 @@ pub(super) struct Shard {
 impl Shard {
     /// Opens the devices, and listens.
     pub(super) fn start(tools: Tools<'_>, planned: Vec<Planned>) -> Result<Self, NvmeError> {
-        let Tools { config, handle, recorder, inbox, threads, files } = tools;
+        let Tools { config, handle, recorder, inbox, threads, programs, files } = tools;
         let (files, mut wait) = files.unzip();
         let mut control = Control::new(ControlConfig::default()).with_random(challenge);
         let mut subsystems = Vec::new();
@@ -94,7 +101,11 @@ impl Shard {
             subsystems.push(ServedSubsystem::add(config, &mut control, subsystem, port, number, &serial)?);
             known.push((configured, added));
         }
-        let limits = limits(threads);
+        let mut limits = limits(threads);
+        let functions = programs.map(|programs| {
+            limits.foreign = opcodes();
+            functions(config, handle, programs, files.as_ref(), &subsystems)
+        });
         let connections_max = limits.connections_max as u64;
         let net = TcpNet::new(handle, limits.connections_max as u32 + CONNECTIONS_AT_THE_DOOR);
         let target = Target::new(limits, control);
@@ -103,7 +114,7 @@ impl Shard {
                 tracing::debug!("buffers are not registered: {error}");
             }
         }
-        let mut driver = TargetDriver::new(net, Devices::default(), target);
+        let mut driver = TargetDriver::with_service(net, Devices::default(), target, functions);
         let wait = wait.as_mut().map(|wait| &mut **wait as &mut dyn FnMut());
         let mut serving = Serving {
             config,
@@ -174,6 +185,7 @@ impl Shard {
         }
         ShardFacts {
             counts: self.driver.target().counts(),
+            functions: self.driver.service().as_ref().map(Functions::counts),
             connections_max: self.connections_max,
             failing,
             left_out,
@@ -400,6 +412,26 @@ impl Shard {
     }
 }
 
+/// Storage functions of a thread. Files by name are for subsystems that the card's own thread serves.
+fn functions(
+    config: &CardConfig,
+    handle: &Handle,
+    (shelf, workshop): (Shelf, Workshop),
+    files: Option<&LocalFiles>,
+    subsystems: &[ServedSubsystem],
+) -> Functions {
+    let limits = FunctionLimits { programs: config.programs.limits(), ..FunctionLimits::default() };
+    let waker = handle.waker();
+    let loader = Loader::Workshop(workshop, Arc::new(move || waker.wake()));
+    let folder = |served: &ServedSubsystem| {
+        let folder = &served.config.folder;
+        (!folder.is_empty()).then(|| (served.key, folder.clone().into_bytes()))
+    };
+    let folders = subsystems.iter().filter_map(folder).collect();
+    let named = files.map(|files| NamedFiles { files: files.another(), folders });
+    Functions::new(limits, shelf, loader, named, challenge)
+}
+
 /// A thread's part of what all of them may use together.
 fn limits(threads: usize) -> TargetConfig {
     let whole = TargetConfig::default();
@@ -450,7 +482,8 @@ mod tests {
         let waker = handle.waker();
         let recorder = Recorder::new(recorder::start(catalogue).unwrap(), move || waker.wake());
         let (outbox, inbox) = admin::mailbox(|| {});
-        let tools = Tools { config: &config, handle, recorder, inbox, threads: 1, files: None };
+        let tools =
+            Tools { config: &config, handle, recorder, inbox, threads: 1, programs: None, files: None };
         (Shard::start(tools, planned).unwrap(), outbox)
     }
 

@@ -20,6 +20,9 @@ use ob_io::{
     available_cores,
 };
 
+use ob_programs::Workshop;
+use ob_pushdown::target::Shelf;
+
 use super::NvmeError;
 use super::admin::{self, AdminOutbox};
 use super::recorder::{Recorder, RecorderJobs};
@@ -64,7 +67,7 @@ impl ShardThread {
         number: usize,
         threads: usize,
         config: &CardConfig,
-        jobs: RecorderJobs,
+        (jobs, programs): (RecorderJobs, Option<(Shelf, Workshop)>),
         planned: Vec<Planned>,
         main: &Handle,
     ) -> Result<(Self, AdminOutbox, Vec<AnnouncedSubsystem>), NvmeError> {
@@ -75,7 +78,7 @@ impl ShardThread {
         let farewell = Farewell(main.waker());
         let body = move || {
             let _farewell = farewell;
-            match open(threads, &config, jobs, planned) {
+            match open(threads, &config, (jobs, programs), planned) {
                 Err(error) => _ = started.send(Err(error)),
                 Ok((reactor, shard, ready)) => {
                     if started.send(Ok(ready)).is_ok() {
@@ -131,7 +134,7 @@ impl Drop for Farewell {
 fn open(
     threads: usize,
     config: &CardConfig,
-    jobs: RecorderJobs,
+    (jobs, programs): (RecorderJobs, Option<(Shelf, Workshop)>),
     planned: Vec<Planned>,
 ) -> Result<(Reactor, Shard, Started), NvmeError> {
     let reactor =
@@ -140,8 +143,10 @@ fn open(
     let (waker, for_recorder, for_admin) = (handle.waker(), handle.waker(), handle.waker());
     let recorder = Recorder::new(jobs, move || for_recorder.wake());
     let (outbox, inbox) = admin::mailbox(move || for_admin.wake());
-    let shard =
-        Shard::start(Tools { config, handle: &handle, recorder, inbox, threads, files: None }, planned)?;
+    let shard = Shard::start(
+        Tools { config, handle: &handle, recorder, inbox, threads, programs, files: None },
+        planned,
+    )?;
     let subsystems = shard.subsystems();
     Ok((reactor, shard, Started { waker, outbox, subsystems }))
 }

@@ -145,6 +145,11 @@ impl CardPrograms {
         })
     }
 
+    /// Who verifies and compiles, for others who have programs too.
+    pub(crate) fn workshop(&self) -> Workshop {
+        self.workshop.clone()
+    }
+
     /// Where the service finds them.
     pub(crate) fn slot(&self) -> Arc<ProgramSlot> {
         Arc::clone(&self.slot)

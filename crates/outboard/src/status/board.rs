@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ob_core::{DmaCounts, Incarnation};
 use ob_files_card::FilesCounts;
 use ob_nvme::target::TargetCounts;
+use ob_pushdown::target::FunctionCounts;
 use ob_wire_link::files::{CardInfo, SpaceInfo};
 use tokio::sync::watch;
 
@@ -131,6 +132,8 @@ pub struct NvmeFacts {
     pub left_out: Vec<String>,
     /// What was done, and what is under way.
     pub counts: TargetCounts,
+    /// The same of storage functions, if hosts may bring any.
+    pub functions: Option<FunctionCounts>,
 }
 
 /// Whether a snapshot can be trusted to be of now.

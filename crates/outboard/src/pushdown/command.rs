@@ -1,0 +1,352 @@
+//! What can be typed after `outboard pushdown`.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use ob_nvme::initiator::{Initiator, block_on};
+use ob_pushdown::client::{Answer, Detour, Listed, PushError, Read, Session};
+use ob_wire_nvme::NamespaceId;
+use ob_wire_nvme::pushdown::SCRATCH_LEN;
+use ob_wire_nvme::text::Nqn;
+use serde_json::json;
+
+use crate::config::ByteSize;
+use crate::initiator::{InitiatorError, SubsystemOptions, connect};
+use crate::terminal::{say, table};
+
+/// Where nvme-cli keeps this machine's name.
+const HOST_NAME_FILE: &str = "/etc/nvme/hostnqn";
+
+/// The commands about storage functions.
+#[derive(Debug, Subcommand)]
+pub enum PushdownCommand {
+    /// Load an object into a target; one of the same name is replaced
+    #[command(after_help = "\
+Examples:
+  clang -target bpf -O2 -g -c -I crates/ob-ebpf/include examples/programs/bpfkv_get.c -o bpfkv_get.o
+  outboard pushdown load bpfkv_get.o
+
+The target verifies and compiles it, and says what is wrong if it is refused.")]
+    Load(LoadOptions),
+    /// List the programs that this host has at a target
+    Ls(ListOptions),
+    /// Take an object out
+    Rm(RemoveOptions),
+    /// Run a program once, and show its scratch
+    #[command(after_help = "\
+Examples:
+  outboard files put tree.bpfkv /pushdown/tree.bpfkv
+  outboard pushdown run bpfkv_get --file tree.bpfkv --length 512 --u64 4711 --answer 88
+
+The program is called with what was read at --offset of the first --file, and leads on from there;
+its scratch begins with what --input, --hex or --u64 say.")]
+    Run(RunOptions),
+}
+
+/// Which target, and who asks.
+#[derive(Clone, Debug, Args)]
+pub struct TargetOptions {
+    /// Show everything as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The namespace that requests name
+    #[arg(long, default_value_t = 1)]
+    pub nsid: u32,
+    /// Which subsystem.
+    #[command(flatten)]
+    pub subsystem: SubsystemOptions,
+}
+
+/// `outboard pushdown load`.
+#[derive(Clone, Debug, Args)]
+pub struct LoadOptions {
+    /// An object that clang has made for eBPF
+    pub file: PathBuf,
+    /// What it is called there [default: the file's name, without what follows its last dot]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where.
+    #[command(flatten)]
+    pub target: TargetOptions,
+}
+
+/// `outboard pushdown ls`.
+#[derive(Clone, Debug, Args)]
+pub struct ListOptions {
+    /// Where.
+    #[command(flatten)]
+    pub target: TargetOptions,
+}
+
+/// `outboard pushdown rm`.
+#[derive(Clone, Debug, Args)]
+pub struct RemoveOptions {
+    /// What `ls` calls it
+    pub name: String,
+    /// Where.
+    #[command(flatten)]
+    pub target: TargetOptions,
+}
+
+/// `outboard pushdown run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunOptions {
+    /// The object, or OBJECT/FUNCTION
+    pub program: String,
+    /// A file of the card's, below the folder that its subsystem allows; may be given up to 64 times
+    #[arg(long, required = true)]
+    pub file: Vec<String>,
+    /// Which of the files is read first, counted from 0
+    #[arg(long, default_value_t = 0)]
+    pub first: u16,
+    /// Where the first read begins
+    #[arg(long, default_value_t = 0)]
+    pub offset: u64,
+    /// Bytes of the first read, such as 512 or 4KiB
+    #[arg(long, value_parser = length)]
+    pub length: u32,
+    /// A local file that the scratch begins with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hex", "u64"])]
+    pub input: Option<PathBuf>,
+    /// Bytes that the scratch begins with, in hexadecimal
+    #[arg(long, conflicts_with = "u64")]
+    pub hex: Option<String>,
+    /// Numbers of eight bytes that the scratch begins with; may be given more than once
+    #[arg(long = "u64", value_name = "NUMBER")]
+    pub u64: Vec<u64>,
+    /// Bytes of the scratch that are shown
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub answer: u32,
+    /// A local file that they go to; `-` is standard output, as they are
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Where.
+    #[command(flatten)]
+    pub target: TargetOptions,
+}
+
+/// Why it did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum PushdownError {
+    /// The target cannot be used.
+    #[error(transparent)]
+    Initiator(#[from] InitiatorError),
+    /// The target has said no.
+    #[error("{error}{}", hint_of(.error))]
+    Push {
+        /// Why.
+        error: Box<PushError>,
+    },
+    /// Something of this machine.
+    #[error("cannot use {}: {source}", path.display())]
+    Local {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What was typed cannot be.
+    #[error("{problem}\nhint: {hint}")]
+    Request {
+        /// What.
+        problem: String,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Nobody reads what is shown.
+    #[error(transparent)]
+    Output(#[from] io::Error),
+}
+
+impl PushdownError {
+    /// Whether what was typed is at fault.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Initiator(error) => error.is_configuration(),
+            Self::Request { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<PushError> for PushdownError {
+    fn from(error: PushError) -> Self {
+        Self::Push { error: Box::new(error) }
+    }
+}
+
+fn hint_of(error: &PushError) -> &'static str {
+    match error {
+        PushError::Detour(Detour::Unsupported) => {
+            "\nhint: it may be another's, or a card with `functions = false` in its [nvme]"
+        }
+        PushError::Detour(Detour::Unknown) => {
+            "\nhint: `outboard pushdown ls` lists what this host has loaded there"
+        }
+        PushError::Detour(Detour::Range) => {
+            "\nhint: a read is within a file that was named, and of as many bytes as the program asks for"
+        }
+        PushError::NoSuchFile(_) => {
+            "\nhint: names are below the folder that `folder` of the card's [nvme] says; `outboard files ls /pushdown` lists them"
+        }
+        _ => "",
+    }
+}
+
+/// Bytes, with a unit or without.
+fn length(text: &str) -> Result<u32, String> {
+    let bytes = match text.trim().parse::<u64>() {
+        Ok(bytes) => bytes,
+        Err(_) => ByteSize::parse(text).map_err(|error| error.to_string())?.0,
+    };
+    u32::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| "a read has 1B to 128KiB".to_owned())
+}
+
+/// Does what was typed.
+pub(crate) fn run(command: &PushdownCommand) -> Result<(), PushdownError> {
+    match command {
+        PushdownCommand::Load(options) => load(options),
+        PushdownCommand::Ls(options) => block_on(async {
+            let session = begin(&options.target).await?;
+            list(&session, &options.target).await
+        }),
+        PushdownCommand::Rm(options) => block_on(async {
+            let session = begin(&options.target).await?;
+            session.unload(&options.name).await?;
+            list(&session, &options.target).await
+        }),
+        PushdownCommand::Run(options) => run_once(options),
+    }
+}
+
+/// This machine, by the name that its kernel uses too if it has one: programs are a host's.
+fn host_name() -> Option<Nqn> {
+    let written = std::fs::read_to_string(HOST_NAME_FILE).ok().and_then(|text| Nqn::new(text.trim()).ok());
+    written.or_else(|| {
+        let name = rustix::system::uname();
+        let node = name.nodename().to_string_lossy().to_lowercase();
+        Nqn::new(&format!("nqn.2026-11.io.outboard:host.{node}")).ok()
+    })
+}
+
+async fn begin(options: &TargetOptions) -> Result<Session<Initiator>, PushdownError> {
+    let mut subsystem = options.subsystem.clone();
+    subsystem.host.hostnqn = subsystem.host.hostnqn.or_else(host_name);
+    let initiator = connect(&subsystem, 1).await?;
+    let session = Session::begin(initiator, NamespaceId(options.nsid)).await?;
+    if session.description().is_none() {
+        return Err(PushError::Detour(Detour::Unsupported).into());
+    }
+    Ok(session)
+}
+
+fn read_local(path: &Path) -> Result<Vec<u8>, PushdownError> {
+    std::fs::read(path).map_err(|source| PushdownError::Local { path: path.to_owned(), source })
+}
+
+fn load(options: &LoadOptions) -> Result<(), PushdownError> {
+    let object = read_local(&options.file)?;
+    let stem = options.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let name = options.name.clone().or(stem).unwrap_or_default();
+    block_on(async {
+        let session = begin(&options.target).await?;
+        session.load(&name, &object).await?;
+        list(&session, &options.target).await
+    })
+}
+
+async fn list(session: &Session<Initiator>, options: &TargetOptions) -> Result<(), PushdownError> {
+    let programs = session.list().await?;
+    if options.json {
+        let told: Vec<_> = programs.iter().map(told).collect();
+        say(&format!("{:#}", json!(told)))?;
+        return Ok(());
+    }
+    if programs.is_empty() {
+        say("This host has no programs there. `outboard pushdown load FILE` loads some.")?;
+        return Ok(());
+    }
+    let heads = ["PROGRAM", "INSTRUCTIONS", "CHECKS", "CALLS", "FAULTS", "FUEL A CALL"];
+    let rows = programs.iter().map(|program| {
+        let average = program.fuel.checked_div(program.calls).unwrap_or_default();
+        vec![
+            format!("{}/{}", program.object, program.function),
+            program.instructions.to_string(),
+            program.checks.to_string(),
+            program.calls.to_string(),
+            program.faults.to_string(),
+            average.to_string(),
+        ]
+    });
+    say(table(&heads, &rows.collect::<Vec<_>>()).trim_end())?;
+    Ok(())
+}
+
+fn told(program: &Listed) -> serde_json::Value {
+    json!({
+        "object": program.object, "function": program.function, "instructions": program.instructions,
+        "checks": program.checks, "calls": program.calls, "faults": program.faults, "fuel": program.fuel,
+    })
+}
+
+fn input(options: &RunOptions) -> Result<Vec<u8>, PushdownError> {
+    let bytes = match (&options.input, &options.hex) {
+        (Some(path), _) => read_local(path)?,
+        (None, Some(digits)) => crate::nvme::unhex(digits).ok_or_else(|| PushdownError::Request {
+            problem: format!("`{digits}` are no bytes in hexadecimal"),
+            hint: "two digits a byte, such as 0a1b",
+        })?,
+        (None, None) => options.u64.iter().flat_map(|number| number.to_le_bytes()).collect(),
+    };
+    if bytes.len() > SCRATCH_LEN {
+        return Err(PushdownError::Request {
+            problem: format!("{} bytes are more than a scratch has", bytes.len()),
+            hint: "it has 4096",
+        });
+    }
+    Ok(bytes)
+}
+
+fn run_once(options: &RunOptions) -> Result<(), PushdownError> {
+    let input = input(options)?;
+    let answer = block_on(async {
+        let session = begin(&options.target).await?;
+        let files: Vec<_> = options.file.iter().map(|name| session.named(name)).collect();
+        let query = session.query(&session.program(&options.program, None), &files)?;
+        let query = query.with_read_len_max(options.length.max(READ_LEN_MIN));
+        let first = Read { file: options.first, offset: options.offset, len: options.length };
+        Ok::<_, PushdownError>(session.ask(&query, first, &input, options.answer).await?)
+    })?;
+    show(options, &answer)
+}
+
+/// Bytes of reads that any program may make.
+const READ_LEN_MIN: u32 = 16 << 10;
+
+fn show(options: &RunOptions, answer: &Answer) -> Result<(), PushdownError> {
+    let Answer { scratch, reads } = answer;
+    if let Some(path) = &options.out {
+        if path.as_os_str() == "-" {
+            return Ok(io::stdout().write_all(scratch)?);
+        }
+        std::fs::write(path, scratch)
+            .map_err(|source| PushdownError::Local { path: path.clone(), source })?;
+    }
+    let hex = crate::nvme::hex(scratch);
+    if options.target.json {
+        say(&format!("{:#}", json!({ "reads": reads, "scratch": hex })))?;
+        return Ok(());
+    }
+    say(&format!("{reads} {}, {} bytes", if *reads == 1 { "read" } else { "reads" }, scratch.len()))?;
+    if options.out.is_none() {
+        for (line, bytes) in scratch.chunks(16).enumerate() {
+            let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            let letter = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+            let letters: String = bytes.iter().map(letter).collect();
+            say(&format!("{:04x}  {:<47}  {letters}", line * 16, digits.join(" ")))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Storage functions, by a real card: with our initiator, over files by name and over a namespace by maps.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test stops at the first thing that is not as it should be.
+
+use crate::support;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use ob_nvme::initiator::{Initiator, Options, block_on};
+use ob_pushdown::btree::{BulkLoad, NODE_LEN, Shape, VALUE_LEN};
+use ob_pushdown::client::{Detour, FileMap, MapExtent, MapSource, PushError, Read, Session};
+use ob_wire_nvme::NamespaceId;
+use support::{Place, Program, number_after};
+
+const NQN: &str = "nqn.2026-11.io.outboard:card";
+const GET: &[u8] = include_bytes!("../../../examples/programs/bpfkv_get.o");
+/// Bytes of the scratch of `bpfkv_get`: key, whether it is there, where, and the value.
+const ANSWER: u32 = 24 + VALUE_LEN as u32;
+const KEYS: u64 = 5000;
+const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
+
+struct Card {
+    place: Place,
+    _program: Program,
+    address: String,
+}
+
+impl Card {
+    fn start(place: Place) -> Self {
+        let mut program = place.start(&["card"]);
+        let line = program.wait_for("The card is ready");
+        let address = format!("127.0.0.1:{}", number_after(&line, "nvme on 127.0.0.1:"));
+        Self { place, _program: program, address }
+    }
+
+    /// A command about the card's files.
+    fn files(&self, arguments: &[&str]) {
+        let place = ["--config", "outboard.toml", "--data", "data"];
+        self.run(&[&["files"], arguments, &place].concat());
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.place.output(arguments);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {told}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn pushdown(&self, arguments: &[&str]) -> String {
+        self.run(&[&["pushdown"], arguments, &["--address", &self.address]].concat())
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.place.output(&[&["pushdown"], arguments, &["--address", &self.address]].concat());
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn connect(&self, host: u8) -> Initiator {
+        let options = Options::new(self.address.parse().unwrap(), NQN, [host; 16]).unwrap();
+        block_on(Initiator::connect(options)).unwrap()
+    }
+}
+
+fn key(number: u64) -> u64 {
+    7 + 3 * number
+}
+
+fn value(number: u64, tag: u8) -> [u8; VALUE_LEN] {
+    let mut value = [tag; VALUE_LEN];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// A tree of five levels.
+fn tree(tag: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let shape = Shape::new(KEYS, 6).unwrap();
+    assert_eq!(shape.levels(), 5);
+    BulkLoad::new(shape, key, |number| value(number, tag)).write(&mut bytes).unwrap();
+    bytes
+}
+
+/// What the tree has for a key, by the card.
+async fn get<T: ob_pushdown::client::Transport>(
+    session: &Session<T>,
+    query: &ob_pushdown::client::Query,
+    key: u64,
+) -> Result<Option<[u8; VALUE_LEN]>, PushError> {
+    let first = Read { file: 0, offset: 0, len: NODE_LEN as u32 };
+    let answer = session.ask(query, first, &key.to_le_bytes(), ANSWER).await?;
+    assert_eq!(answer.scratch.len(), ANSWER as usize);
+    assert_eq!(answer.scratch[..8], key.to_le_bytes());
+    let is_found = answer.scratch[8] != 0;
+    assert_eq!(answer.reads, if is_found { 6 } else { answer.reads });
+    Ok(is_found.then(|| answer.scratch[24..].try_into().unwrap()))
+}
+
+fn put(card: &Card, bytes: &[u8], name: &str) {
+    let local: PathBuf = card.place.path().join("tree.local");
+    std::fs::write(&local, bytes).unwrap();
+    card.files(&["put", local.to_str().unwrap(), &format!("/pushdown/{name}")]);
+}
+
+#[test]
+fn a_tree_of_the_cards_files_is_looked_up_by_name() {
+    let card = Card::start(Place::with_config(CONFIG));
+    card.files(&["mkdir", "/pushdown"]);
+    put(&card, &tree(1), "tree");
+    let initiator = card.connect(1);
+    block_on(async {
+        let session = Session::begin(initiator, NamespaceId(1)).await.unwrap();
+        let program = session.program("bpfkv_get", Some(GET.to_vec()));
+        let query = session.query(&program, &[session.named("tree")]).unwrap();
+        for number in (0..KEYS).step_by(97) {
+            let found = get(&session, &query, key(number)).await.unwrap();
+            assert_eq!(found, Some(value(number, 1)));
+            assert_eq!(get(&session, &query, key(number) + 1).await.unwrap(), None);
+        }
+        let counts = session.counts();
+        assert_eq!((counts.detours, counts.renewed), (0, 0));
+        // A handful to begin with, then one command for each chain.
+        assert!(counts.commands <= counts.pushed + 8, "{counts:?}");
+        let missing = session.query(&program, &[session.named("nothing")]).unwrap();
+        let refused = get(&session, &missing, 1).await;
+        assert_eq!(refused, Err(PushError::NoSuchFile("nothing".to_owned())));
+        let outside = session.query(&program, &[session.named("../kv")]).unwrap();
+        assert!(get(&session, &outside, 1).await.is_err());
+        // Another tree takes its name: the file that is open is gone, and the one of that name is found by who opens it.
+        put(&card, &tree(2), "tree");
+        let error = get(&session, &query, key(1)).await;
+        assert_eq!(error, Err(PushError::Detour(Detour::Changed)));
+        let query = session.query(&program, &[session.named("tree")]).unwrap();
+        assert_eq!(get(&session, &query, key(1)).await.unwrap(), Some(value(1, 2)));
+    });
+}
+
+/// A file in a namespace, in pieces that lie apart and in another order.
+struct Scattered {
+    map: Mutex<Option<Arc<FileMap>>>,
+}
+
+impl MapSource for Scattered {
+    fn current(&self) -> Option<Arc<FileMap>> {
+        self.map.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_tree_in_a_namespace_is_looked_up_by_its_map() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let bytes = tree(3);
+        // Pieces of four blocks, so that nodes of the tree are all over, and reads of values cross from one to the next.
+        let piece = 4 * namespace.block_len() as usize;
+        let count = bytes.len().div_ceil(piece) as u64;
+        let mut extents = Vec::new();
+        for (number, part) in (0..).zip(bytes.chunks(piece)) {
+            let place = (number * 7919 % count) * 2 + 1;
+            let mut part = part.to_vec();
+            part.resize(piece, 0);
+            namespace.write(place * 4, part).await.unwrap();
+            let (at, offset) = (number * piece as u64, place * piece as u64);
+            extents.push(MapExtent { at, offset, len: piece as u64 });
+        }
+        let map = |version| FileMap {
+            namespace: NamespaceId(1),
+            version,
+            inode: 12,
+            len: bytes.len() as u64,
+            extents: extents.clone(),
+        };
+        let source = Arc::new(Scattered { map: Mutex::new(Some(Arc::new(map(1)))) });
+        let session = Session::begin(initiator.clone(), NamespaceId(1)).await.unwrap();
+        let program = session.program("bpfkv_get/bpfkv_get", Some(GET.to_vec()));
+        let query = session.query(&program, &[session.mapped(source.clone())]).unwrap();
+        for number in (0..KEYS).step_by(83) {
+            assert_eq!(get(&session, &query, key(number)).await.unwrap(), Some(value(number, 3)));
+        }
+        // Another version is sent before the next request; without one, nothing is.
+        *source.map.lock().unwrap() = Some(Arc::new(map(2)));
+        assert_eq!(get(&session, &query, key(9)).await.unwrap(), Some(value(9, 3)));
+        *source.map.lock().unwrap() = None;
+        assert_eq!(get(&session, &query, key(9)).await, Err(PushError::Detour(Detour::Changed)));
+        *source.map.lock().unwrap() = Some(Arc::new(map(3)));
+        assert_eq!(get(&session, &query, key(10)).await.unwrap(), Some(value(10, 3)));
+        assert_eq!((session.counts().changed, session.counts().discarded), (1, 0));
+        // Another host has neither the program nor the files, whatever numbers it says.
+        let other = Session::begin(card.connect(2), NamespaceId(1)).await.unwrap();
+        assert_eq!(other.list().await.unwrap(), []);
+        assert_eq!(session.list().await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn programs_are_loaded_listed_run_and_taken_out_from_a_shell() {
+    let card = Card::start(Place::with_config(CONFIG));
+    card.files(&["mkdir", "/pushdown"]);
+    put(&card, &tree(5), "tree");
+    assert!(card.pushdown(&["ls"]).contains("no programs there"));
+    let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/programs/bpfkv_get.o");
+    assert!(card.pushdown(&["load", object]).contains("bpfkv_get/bpfkv_get"));
+    let run = ["run", "bpfkv_get", "--file", "tree", "--length", "512", "--u64", "10", "--answer", "88"];
+    let told = card.pushdown(&run);
+    assert!(told.starts_with("6 reads, 88 bytes\n0000  0a 00 00 00 00 00 00 00 01"), "{told}");
+    let json: serde_json::Value =
+        serde_json::from_str(&card.pushdown(&[&run[..], &["--json"]].concat())).unwrap();
+    assert_eq!(json["reads"], 6);
+    assert_eq!(json["scratch"].as_str().unwrap().len(), 176);
+    let listed: serde_json::Value = serde_json::from_str(&card.pushdown(&["ls", "--json"])).unwrap();
+    assert_eq!(listed[0]["calls"], 12);
+    let told = card.refused(&["run", "bpfkv_get", "--file", "no-such", "--length", "512"]);
+    assert!(
+        told.contains("no file `no-such`") && told.contains("hint: names are below the folder"),
+        "{told}"
+    );
+    let text = card.place.path().join("text.o");
+    std::fs::write(&text, "no object").unwrap();
+    let told = card.refused(&["load", text.to_str().unwrap()]);
+    assert!(told.contains("the card refuses the object"), "{told}");
+    assert!(card.pushdown(&["rm", "bpfkv_get"]).contains("no programs there"));
+    let told = card.refused(&run);
+    assert!(
+        told.contains("does not keep the program") && told.contains("hint: `outboard pushdown ls`"),
+        "{told}"
+    );
+}
