@@ -70,7 +70,7 @@ fn by_default_only_namespaces_are_mapped() {
     match refused {
         Err(ExtentsError::Device { .. } | ExtentsError::FileSystem { .. }) => {}
         Ok(map) if map.device.name.starts_with("nvme") => {
-            ob_plant::not_tested("temporary files are on a namespace")
+            ob_plant::not_tested("temporary files are on a namespace");
         }
         other => panic!("{other:?}"),
     }

@@ -149,7 +149,8 @@ mod tests {
     fn what_is_no_namespace_is_refused_by_name() {
         let root = tempfile::tempdir().unwrap();
         let system = System { sys: root.path().to_owned(), ..System::default() };
-        let kinds: [(&str, &[(&str, &str)], &str, bool); 8] = [
+        type Files = &'static [(&'static str, &'static str)];
+        let kinds: [(&str, Files, &str, bool); 8] = [
             ("dm-0", &[("dm/uuid", "LVM-abc")], "LVM", false),
             ("dm-1", &[("dm/uuid", "CRYPT-LUKS2-abc")], "dm-crypt", false),
             ("dm-2", &[("dm/name", "x")], "a mapped device (dm)", false),

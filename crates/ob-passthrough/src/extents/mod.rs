@@ -38,6 +38,8 @@ pub struct Extents {
     pub generation: Option<u32>,
     /// The file's length. The last extent may be longer: it ends with a block of the file system.
     pub len: u64,
+    /// Bytes of a block of the file system.
+    pub block_len: u64,
     /// The whole device that offsets are on, a namespace unless something else was allowed.
     pub device: BlockDevice,
     /// Whether extents can move although nobody has the file open for writing: xfs lets the owner deduplicate a file that he
@@ -231,10 +233,12 @@ impl Extents {
             rustix::fs::fsync(file).map_err(ExtentsError::os("fsync"))?;
         }
         let after = stat(file)?;
+        let blocks = rustix::fs::fstatfs(file).map_err(ExtentsError::os("fstatfs"))?;
         let mut extents = Self {
             inode_id: after.stx_ino,
             generation: fiemap::generation(file),
             len: after.stx_size,
+            block_len: u64::try_from(blocks.f_bsize).unwrap_or(0).max(SECTOR_LEN),
             device,
             can_be_remapped: file_system == mounts::FileSystem::Xfs,
             list: Vec::new(),
@@ -289,7 +293,7 @@ impl Extents {
         extents_max: usize,
     ) -> Result<Vec<Extent>, ExtentsError> {
         let mut batch = fiemap::Batch::new();
-        let mut joined = Joined::new(&self.device, self.len, extents_max);
+        let mut joined = Joined::new(&self.device, (self.len, self.block_len), extents_max);
         let mut start = 0;
         while start < self.len {
             let found = batch.read(file, start, self.len - start, sync).map_err(|errno| match errno {
@@ -340,14 +344,17 @@ struct Joined<'map> {
     list: Vec<Extent>,
     device: &'map BlockDevice,
     file_len: u64,
+    /// Where the file's last block ends. What is reserved behind it comes and goes without anybody writing.
+    limit: u64,
     extents_max: usize,
     /// Where the last one ends in the file.
     end: u64,
 }
 
 impl<'map> Joined<'map> {
-    fn new(device: &'map BlockDevice, file_len: u64, extents_max: usize) -> Self {
-        Self { list: Vec::new(), device, file_len, extents_max, end: 0 }
+    fn new(device: &'map BlockDevice, (file_len, block_len): (u64, u64), extents_max: usize) -> Self {
+        let limit = file_len.checked_next_multiple_of(block_len).unwrap_or(u64::MAX);
+        Self { list: Vec::new(), device, file_len, limit, extents_max, end: 0 }
     }
 
     fn push(&mut self, found: &fiemap::FiemapExtent) -> Result<(), ExtentsError> {
@@ -369,19 +376,20 @@ impl<'map> Joined<'map> {
                 return Err(reason.into());
             }
         }
+        let len = found.len.min(self.limit - found.logical);
         let moved = if is_planted(Bug::PartitionForgotten) { 0 } else { self.device.partition_start };
         let device_offset = found.physical.checked_add(moved);
-        let device_end = device_offset.and_then(|offset| offset.checked_add(found.len));
+        let device_end = device_offset.and_then(|offset| offset.checked_add(len));
         let (Some(device_offset), Some(device_end)) = (device_offset, device_end) else {
             return Err(ExtentsError::Impossible("an extent wraps on the device"));
         };
         if device_end > self.device.len {
             return Err(ExtentsError::Impossible("an extent is past the device's end"));
         }
-        if device_offset % SECTOR_LEN != 0 || found.len % SECTOR_LEN != 0 || found.logical % SECTOR_LEN != 0 {
+        if [device_offset, found.logical, len].iter().any(|number| !number.is_multiple_of(SECTOR_LEN)) {
             return Err(Unsuitable::NotAligned.into());
         }
-        let extent = Extent { file_offset: found.logical, device_offset, len: found.len };
+        let extent = Extent { file_offset: found.logical, device_offset, len };
         if let Some(last) = self.list.last_mut()
             && is_continued_by(last, &extent)
         {

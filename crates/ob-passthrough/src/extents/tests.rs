@@ -19,7 +19,7 @@ fn found(logical: u64, physical: u64, len: u64, flags: u32) -> FiemapExtent {
 
 fn join(file_len: u64, extents: &[FiemapExtent]) -> Result<Vec<Extent>, ExtentsError> {
     let device = device(1 << 20);
-    let mut joined = Joined::new(&device, file_len, 3);
+    let mut joined = Joined::new(&device, (file_len, 4096), 3);
     extents.iter().try_for_each(|extent| joined.push(extent))?;
     Ok(joined.list)
 }
@@ -35,6 +35,13 @@ fn the_partition_is_added_and_neighbours_are_joined() {
     assert_eq!(join(12_288, &list).unwrap(), expected);
     let apart = [found(0, 4096, 4096, 0), found(8192, 8192, 4096, 0)];
     assert_eq!(join(12_288, &apart).unwrap().len(), 2, "there is a hole between");
+}
+
+#[test]
+fn the_last_extent_ends_with_the_last_block() {
+    let long = [found(0, 4096, 1 << 20, 0)];
+    assert_eq!(join(4097, &long).unwrap(), [extent(0, (1 << 20) + 4096, 8192)]);
+    assert_eq!(join(4096, &long).unwrap(), [extent(0, (1 << 20) + 4096, 4096)]);
 }
 
 #[test]
@@ -95,14 +102,14 @@ proptest! {
     ) {
         let len = blocks.len() as u64 * 512 - cut;
         let device = BlockDevice { partition_start: 0, ..device(0) };
-        let mut joined = Joined::new(&device, len, usize::MAX);
+        let mut joined = Joined::new(&device, (len, 512), usize::MAX);
         for (index, block) in blocks.iter().enumerate() {
             if let Some(place) = block {
                 joined.push(&found(index as u64 * 512, place * 512, 512, 0)).unwrap();
             }
         }
         let extents = Extents {
-            inode_id: 1, generation: None, len, device: device.clone(), can_be_remapped: false, list: joined.list,
+            inode_id: 1, generation: None, len, block_len: 512, device: device.clone(), can_be_remapped: false, list: joined.list,
         };
         let mut offset = 0;
         while offset < len {

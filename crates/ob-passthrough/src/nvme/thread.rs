@@ -242,7 +242,7 @@ mod tests {
                             match pending.wait() {
                                 Ok(completion) => assert_eq!(completion.data, vec![0; len]),
                                 Err(error) => {
-                                    assert!(matches!(error, PassthroughError::Unsupported(_)), "{error}")
+                                    assert!(matches!(error, PassthroughError::Unsupported(_)), "{error}");
                                 }
                             }
                         }
