@@ -20,7 +20,7 @@ pub mod extents;
 pub mod lease;
 pub mod nvme;
 
-mod plants;
+mod plant;
 mod system;
 
 pub use system::System;

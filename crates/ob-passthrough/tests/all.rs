@@ -3,7 +3,6 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod leases;
 mod mounted;
 mod mounts;
 mod plain_files;

@@ -1,5 +1,8 @@
 //! Leases against writers. A writer is a thread of this process: the kernel makes no difference.
 
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used)]
+
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

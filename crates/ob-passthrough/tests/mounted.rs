@@ -232,7 +232,9 @@ fn deduplication_moves_a_leased_file_and_is_noticed() {
     let map = mounted.extents(&one).unwrap();
     assert!(map.can_be_remapped);
     let keeper = LeaseKeeper::start().unwrap();
-    let lease = keeper.lease(File::open(&one).unwrap().into()).unwrap();
+    // Busy for as long as a process that is being started has what was open for writing.
+    let leased = || keeper.lease(File::open(&one).unwrap().into()).ok();
+    let lease = std::iter::repeat_with(leased).flatten().next().unwrap();
     assert!(map.is_current(lease.file()).unwrap());
     // A source of our own, and the leased file as the destination, opened for reading.
     let said = Command::new("xfs_io")

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use ob_passthrough::System;
 use ob_passthrough::extents::{AllowedDevices, Extents, ExtentsError, ExtentsOptions, Located};
@@ -116,7 +117,19 @@ pub(crate) fn extents(path: &Path) -> Result<Extents, ExtentsError> {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = run("umount", &[self.point.to_str().unwrap_or_default()]);
+        let point = self.point.to_str().unwrap_or_default();
+        // A process that another test is about to start has this one's files open until it is what was started.
+        let is_unmounted = (0..200).any(|_| {
+            let outcome = run("umount", &[point]);
+            let is_busy = matches!(&outcome, Err(reason) if reason.contains("busy"));
+            if is_busy {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            !is_busy
+        });
+        if !is_unmounted {
+            let _ = run("umount", &["--lazy", point]);
+        }
         let _ = run("delpart", &[&self.loop_device, "1"]);
         let _ = run("losetup", &["--detach", &self.loop_device]);
     }

@@ -19,7 +19,10 @@ pub const HOMES: &[(&str, &str)] = &[
     ("ob-ebpf", "runs compiled programs, and gives them memory by address"),
     ("outboard-program", "is given memory by address on the card, and calls the card's helpers"),
     ("ob-io", "hands buffers to the kernel (io_uring) for as long as an operation is in flight"),
-    ("ob-passthrough", "gives the kernel commands that carry addresses, and asks it for leases, which only libc has"),
+    (
+        "ob-passthrough",
+        "gives the kernel commands that carry addresses, and asks it for leases, which only libc has",
+    ),
     ("ob-link", "receives regions by file descriptor and maps them"),
     ("liboutboard", "is called from C, with pointers to memory that the caller owns"),
 ];

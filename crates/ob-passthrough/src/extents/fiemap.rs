@@ -138,6 +138,9 @@ unsafe impl Ioctl for ReadFiemap<'_> {
         std::ptr::from_mut(self.0).cast()
     }
 
+    /// # Safety
+    ///
+    /// As the trait asks; nothing is read through the pointer.
     unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
         Ok(())
     }

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 pub use device::{AllowedDevices, BlockDevice};
 
 use crate::System;
-use crate::plants::{Bug, is_planted};
+use crate::plant::{Bug, is_planted};
 
 /// As many extents as a map may have, if nothing else is said.
 pub const EXTENTS_MAX_DEFAULT: usize = 65_536;

@@ -11,8 +11,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::{Lease, LeaseError, LeaseOptions, LeasedRequest, OnBreak, kernel};
-use crate::plants::{Bug, is_planted};
+use crate::plant::{Bug, is_planted};
 use crate::system::{read_number, read_text};
+
+/// No writer waits longer, whatever is said.
+const GRACE_MAX: Duration = Duration::from_secs(3600);
 
 /// Keeps leases, with one thread. Leases outlive it: the thread ends with the last of them.
 #[derive(Debug)]
@@ -88,11 +91,10 @@ impl LeaseKeeper {
         });
         spawned.map_err(|error| os("clone")(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN)))?;
         let thread = from_thread.recv().unwrap_or(Err(Errno::SRCH)).map_err(os("signalfd"))?;
-        // None: the kernel waits for ever. It must not be what ends a grace.
-        let break_time =
-            read_number(Path::new("/proc/sys/fs/lease-break-time")).ok().filter(|seconds| *seconds > 0);
-        let grace_max =
-            break_time.map_or(Duration::MAX, |seconds| Duration::from_millis(seconds.saturating_mul(500)));
+        // The kernel must not be what ends a grace. Zero: it waits for ever, and then there is a bound all the same.
+        let break_time = read_number(Path::new("/proc/sys/fs/lease-break-time")).ok();
+        let half = break_time.filter(|seconds| *seconds > 0).map(|seconds| seconds.saturating_mul(500));
+        let grace_max = half.map_or(GRACE_MAX, Duration::from_millis).min(GRACE_MAX);
         let registry = Mutex::default();
         let shared = Arc::new(Shared { registry, bell, thread, next_version: AtomicU64::new(2), grace_max });
         let _ = to_thread.send(Arc::clone(&shared));

@@ -76,6 +76,9 @@ unsafe impl Ioctl for Io64<'_> {
         std::ptr::from_mut(self.0).cast()
     }
 
+    /// # Safety
+    ///
+    /// As the trait asks; nothing is read through the pointer.
     unsafe fn output_from_ptr(returned: IoctlOutput, _: *mut c_void) -> Result<i32, Errno> {
         Ok(returned)
     }
@@ -96,6 +99,9 @@ unsafe impl Ioctl for Id {
         std::ptr::null_mut()
     }
 
+    /// # Safety
+    ///
+    /// As the trait asks; nothing is read through the pointer.
     unsafe fn output_from_ptr(returned: IoctlOutput, _: *mut c_void) -> Result<u32, Errno> {
         u32::try_from(returned).map_err(|_| Errno::RANGE)
     }
