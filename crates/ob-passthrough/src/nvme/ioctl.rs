@@ -26,8 +26,7 @@ pub struct IoctlPassthrough {
 impl IoctlPassthrough {
     /// Opens a device, for reading: commands need rights (CAP_SYS_ADMIN), not a mode.
     pub fn open(path: &Path) -> Result<Self, PassthroughError> {
-        let device =
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+        let device = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         Ok(Self { device: device.map_err(PassthroughError::of_errno)? })
     }
 

@@ -65,8 +65,8 @@ impl std::fmt::Debug for Ring {
 impl Ring {
     /// Opens a generic device with a queue for `depth` commands.
     pub fn open(path: &Path, depth: u32) -> Result<Self, PassthroughError> {
-        let device =
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+        // Not O_NONBLOCK: then io_uring would fail a command that has to wait for a tag, where it now waits in the kernel.
+        let device = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         Self::of(device.map_err(PassthroughError::of_errno)?, depth)
     }
 
