@@ -228,6 +228,25 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["room-unasked", "end-unsaid"],
     },
+    // These two want root and loop devices.
+    Harness {
+        package: "ob-passthrough",
+        test: "mounted",
+        build: Build::Plain,
+        plants: &["partition-forgotten", "joined-apart"],
+    },
+    Harness {
+        package: "ob-passthrough",
+        test: "plain_files",
+        build: Build::Plain,
+        plants: &["unwritten-taken", "not-synced"],
+    },
+    Harness {
+        package: "ob-passthrough",
+        test: "leases",
+        build: Build::Plain,
+        plants: &["released-before-version", "no-grace"],
+    },
     Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
     Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
     Harness {

@@ -26,6 +26,7 @@ pub const BLOCKS: &[Block] = &[
             "outboard-program",
             "ob-programs",
             "ob-io",
+            "ob-passthrough",
             "ob-link",
             SIMULATOR,
         ],

@@ -19,6 +19,10 @@ pub const HOMES: &[(&str, &str)] = &[
     ("ob-ebpf", "runs compiled programs, and gives them memory by address"),
     ("outboard-program", "is given memory by address on the card, and calls the card's helpers"),
     ("ob-io", "hands buffers to the kernel (io_uring) for as long as an operation is in flight"),
+    (
+        "ob-passthrough",
+        "gives the kernel commands that carry addresses, and asks it for leases, which only libc has",
+    ),
     ("ob-link", "receives regions by file descriptor and maps them"),
     ("liboutboard", "is called from C, with pointers to memory that the caller owns"),
 ];
@@ -28,6 +32,7 @@ const UNCHECKED: &[(&str, &str)] = &[
     ("ob-ebpf", "Miri can neither map nor call native code; compiled code is compared with the interpreter"),
     ("outboard-program", "it runs where programs do, and is tested by them"),
     ("ob-io", "Miri does not know io_uring; its tests drop everything with operations in flight"),
+    ("ob-passthrough", "Miri knows neither io_uring nor ioctls; its tests drop rings with buffers in flight"),
     ("ob-link", "Miri knows no memory files and no futex; raw memory is behind the types of ob-memory"),
     ("liboutboard", "it is called from C; a C program calls every function"),
 ];
