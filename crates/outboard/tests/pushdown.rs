@@ -170,7 +170,7 @@ fn a_tree_in_a_namespace_is_looked_up_by_its_map() {
         let map = |version| FileMap {
             namespace: NamespaceId(1),
             version,
-            inode: 12,
+            identity: 12,
             len: bytes.len() as u64,
             extents: extents.clone(),
         };

@@ -1,6 +1,6 @@
 //! The hooks of the card: what programs find there, and what they say in return.
 //!
-//! A storage function ([`STORAGE`], which no service calls yet) answers requests that a client has sent with it:
+//! A storage function ([`STORAGE`], which `ob-pushdown` calls) answers requests that a client has sent for it:
 //!
 //! ```text
 //!   request: scratch, files, first read ─▶ read ─▶ program ──┬─ result ≠ 0: the request fails

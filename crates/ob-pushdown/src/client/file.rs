@@ -31,7 +31,7 @@ pub struct FileMap {
     /// Higher than that of every earlier map of the file, and never 0.
     pub version: u64,
     /// What the client knows the file by.
-    pub inode: u64,
+    pub identity: u64,
     /// Bytes of the file.
     pub len: u64,
     /// What lies together, in the file's order.

@@ -1,5 +1,6 @@
 //! A session: programs, files and requests over one transport.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -123,7 +124,8 @@ impl<T: Transport> Session<T> {
             transport,
             namespace,
             description: None,
-            tokens: AtomicU64::new(0),
+            // Drawn anew for each: others of the process and of the machine may be the same host to the target.
+            tokens: AtomicU64::new(RandomState::new().build_hasher().finish()),
             abandoned: Arc::default(),
             tallies: Tallies::default(),
         };
@@ -233,7 +235,7 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    /// A request of this program over these files.
+    /// Requests that a program answers over these files.
     ///
     /// # Errors
     ///
@@ -477,7 +479,7 @@ impl<T: Transport> Session<T> {
         let header = MapHeader {
             file: known.map_or(0, |opened| opened.number).into(),
             version: map.version.into(),
-            inode: map.inode.into(),
+            identity: map.identity.into(),
             len: map.len.into(),
             extents: u32::try_from(map.extents.len()).unwrap_or(u32::MAX).into(),
             ..MapHeader::default()
@@ -549,10 +551,7 @@ impl<T: Transport> Session<T> {
 
     /// A token that no other request of this controller has: it may be shared with others, above one kernel.
     fn token(&self) -> u64 {
-        let count = self.tokens.fetch_add(1, Ordering::Relaxed);
-        // The address of this session tells it from others of the process, the number of the process from those of others.
-        let own = u64::from(std::process::id()) << 32 ^ std::ptr::from_ref(self).addr() as u64;
-        own.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(count)
+        self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
     async fn ask_for(&self, function: Function, data: Vec<u8>) -> Result<u64, PushError> {

@@ -62,7 +62,7 @@ layout! {
         /// The map's version, never 0.
         8 => version: U64,
         /// The client's name for the file.
-        16 => inode: U64,
+        16 => identity: U64,
         /// Bytes of the file.
         24 => len: U64,
         /// Extents.

@@ -151,7 +151,10 @@ proptest! {
 fn layouts_are_the_documents() {
     let document = include_str!("../../../../docs/wire/pushdown.md");
     let tables: &[(&str, &[(&str, usize, usize)])] = &[
-        ("map", &[("file", 0, 8), ("version", 8, 8), ("inode", 16, 8), ("len", 24, 8), ("extents", 32, 4)]),
+        (
+            "map",
+            &[("file", 0, 8), ("version", 8, 8), ("identity", 16, 8), ("len", 24, 8), ("extents", 32, 4)],
+        ),
         ("extent", &[("at", 0, 8), ("offset", 8, 8), ("len", 16, 8)]),
         (
             "request",
