@@ -170,9 +170,9 @@ docs/programs.md tells how to write one."
         subcommand,
         after_help = "\
 Examples:
-  outboard files put tree.bpfkv /pushdown/tree.bpfkv
-  outboard pushdown load examples/programs/bpfkv_get.o
-  outboard pushdown run bpfkv_get --file tree.bpfkv --length 512 --u64 4711 --answer 88
+  outboard files put README.md /pushdown/README.md
+  outboard pushdown load examples/programs/count_lines.o
+  outboard pushdown run count_lines --file README.md --length 4096 --u64 1000000 --answer 40
   outboard pushdown ls
 
 One request is a whole chain of reads, which the program leads on the card: docs/pushdown.md."

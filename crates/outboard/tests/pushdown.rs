@@ -229,3 +229,31 @@ fn programs_are_loaded_listed_run_and_taken_out_from_a_shell() {
         "{told}"
     );
 }
+
+/// A program that asks for one read after the other, to the end of the file and no further.
+#[test]
+fn a_whole_file_is_read_through_by_one_request() {
+    const COUNT: &[u8] = include_bytes!("../../../examples/programs/count_lines.o");
+    let card = Card::start(Place::with_config(CONFIG));
+    card.files(&["mkdir", "/pushdown"]);
+    let text: String = (0..20_000).map(|number| format!("{number}\n")).collect();
+    put(&card, text.as_bytes(), "text");
+    block_on(async {
+        let session = Session::begin(card.connect(1), NamespaceId(1)).await.unwrap();
+        let program = session.program("count_lines", Some(COUNT.to_vec()));
+        let query = session.query(&program, &[session.named("text")]).unwrap().with_reads_max(100);
+        for len in [1000, 2048, 4096] {
+            let first = Read { file: 0, offset: 0, len };
+            let answer = session.ask(&query, first, &1_000_000_u64.to_le_bytes(), 40).await;
+            let reads = text.len().div_ceil(len as usize) as u32 + 1;
+            if reads > 100 {
+                assert_eq!(answer, Err(PushError::Detour(Detour::Reads)));
+                continue;
+            }
+            let answer = answer.unwrap();
+            let word = |at: usize| u64::from_le_bytes(answer.scratch[8 * at..8 * at + 8].try_into().unwrap());
+            assert_eq!((word(1), word(2), word(4)), (20_000, 5, text.len() as u64));
+            assert_eq!(answer.reads, reads);
+        }
+    });
+}

@@ -134,7 +134,8 @@ impl Functions {
                 let block = block_of(target, request, map).ok_or((Status::PUSHDOWN_CHANGED, file as u32))?;
                 let end = end.min(map.len);
                 if offset >= end {
-                    return Err(range);
+                    request.view = 0..0;
+                    return Ok(Step::Call);
                 }
                 let whole = offset / block * block..end.next_multiple_of(block);
                 let lead = (offset - whole.start) as usize;
@@ -257,10 +258,7 @@ impl Functions {
                 return Err(changed);
             }
         }
-        request.view.end = request.view.end.min(len as usize);
-        if request.view.start >= request.view.end {
-            return Err((Status::PUSHDOWN_RANGE, file));
-        }
+        request.view.end = request.view.end.min(len as usize).max(request.view.start);
         request.buffer = Some(buffer);
         Ok(Step::Call)
     }
