@@ -14,6 +14,7 @@
 
 pub mod btree;
 pub mod client;
+pub mod kernel;
 pub mod target;
 
 mod plant;

@@ -220,7 +220,9 @@ impl<T: Transport> Session<T> {
                 answer.data.len() / size_of::<ListEntry>(),
             )
             .map_err(|_| PushError::Invalid("the target's list is cut off"))?;
-            found.extend(entries.iter().map(|entry| Listed {
+            // A transport may give more bytes than came.
+            let left = (answer.result as usize).saturating_sub(found.len());
+            found.extend(entries.iter().take(left).map(|entry| Listed {
                 object: name_of(&entry.object).unwrap_or_default().to_owned(),
                 function: name_of(&entry.function).unwrap_or_default().to_owned(),
                 instructions: entry.instructions.get(),
@@ -363,6 +365,10 @@ impl<T: Transport> Session<T> {
         // Both at once: neither waits for the other on the way.
         let sent = self.execute(Function::Query(token), CommandData::Send(body));
         let asked = self.execute(Function::Answer(token), CommandData::Receive(wanted));
+        if !self.transport.can_wait_twice() {
+            sent.await.map_err(PushError::of)?;
+            return asked.await.map_err(PushError::of);
+        }
         let (sent, asked) = join(sent, asked).await;
         sent.map_err(PushError::of)?;
         asked.map_err(PushError::of)
@@ -535,7 +541,10 @@ impl<T: Transport> Session<T> {
     async fn refusal(&self, token: u32) -> PushError {
         let len = REFUSAL_LEN_MAX.min(self.transport.transfer_max() as u32);
         match self.execute(Function::Refusal(token), CommandData::Receive(len)).await {
-            Ok(answer) => PushError::Refused(String::from_utf8_lossy(&answer.data).into_owned()),
+            Ok(mut answer) => {
+                answer.data.truncate(usize::try_from(answer.result).unwrap_or(usize::MAX));
+                PushError::Refused(String::from_utf8_lossy(&answer.data).into_owned())
+            }
             Err(error) => PushError::of(error),
         }
     }

@@ -63,6 +63,11 @@ pub trait Transport: Send + Sync {
 
     /// Bytes that a command that goes both ways may send; none where there are no such commands.
     fn exchange_max(&self) -> Option<usize>;
+
+    /// Whether two commands can wait for their answers at once. Where they cannot, the first of a pair is sent before the other.
+    fn can_wait_twice(&self) -> bool {
+        true
+    }
 }
 
 impl<T: Transport> Transport for &T {
@@ -79,5 +84,9 @@ impl<T: Transport> Transport for &T {
 
     fn exchange_max(&self) -> Option<usize> {
         (**self).exchange_max()
+    }
+
+    fn can_wait_twice(&self) -> bool {
+        (**self).can_wait_twice()
     }
 }

@@ -1,0 +1,231 @@
+//! A file of a mounted namespace: its map while nobody writes it, and the ordinary path always.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ob_passthrough::System;
+use ob_passthrough::extents::{Extents, ExtentsError, ExtentsOptions};
+use ob_passthrough::lease::{Lease, LeaseError, LeaseKeeper};
+use ob_wire_nvme::NamespaceId;
+
+use crate::client::{FileMap, MapExtent, MapSource};
+use crate::plant::{Bug, is_planted};
+
+/// How long after a try that has failed it is tried again to map a file: somebody writes it, and will for a while.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// A file that requests may read where it lies, as long as nobody writes it.
+pub struct MountedFile {
+    file: File,
+    system: System,
+    keeper: Arc<LeaseKeeper>,
+    namespace: NamespaceId,
+    /// What the kernel calls it.
+    device: String,
+    state: Mutex<State>,
+}
+
+struct State {
+    mapped: Option<Mapped>,
+    /// The last version that a map had.
+    version: u64,
+    /// Not before then it is tried again.
+    retry_at: Option<Instant>,
+    refusal: Option<NotMapped>,
+    counts: FileCounts,
+}
+
+struct Mapped {
+    lease: Option<Lease>,
+    extents: Extents,
+    map: Arc<FileMap>,
+}
+
+/// What became of a file's maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    /// Maps that were made.
+    pub maps: u64,
+    /// Those that ended because somebody wanted to write, or blocks were moved.
+    pub ended: u64,
+    /// Attempts to make one that failed.
+    pub refused: u64,
+}
+
+/// Why a file cannot be opened for requests.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be read at all.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// Which.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Nobody watches leases.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// Why a file has no map now.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMapped {
+    /// There is no lease on it.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// It does not lie where it could be read.
+    #[error(transparent)]
+    Extents(#[from] ExtentsError),
+    /// It cannot be opened once more.
+    #[error("cannot open the file once more: {0}")]
+    Again(io::Error),
+    /// It lies elsewhere.
+    #[error("the file lies on {found}, and the session is of {expected}")]
+    Elsewhere {
+        /// There.
+        found: String,
+        /// It should be there.
+        expected: String,
+    },
+}
+
+impl MountedFile {
+    /// Opens a file of the file system on a namespace, which the kernel calls so. It is mapped when it is first asked for.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn open(
+        path: &Path,
+        (namespace, device): (NamespaceId, &str),
+        system: &System,
+        keeper: &Arc<LeaseKeeper>,
+    ) -> Result<Self, OpenError> {
+        let file = File::open(path)
+            .map_err(|source| OpenError::Open { path: path.display().to_string(), source })?;
+        let state =
+            State { mapped: None, version: 0, retry_at: None, refusal: None, counts: FileCounts::default() };
+        Ok(Self {
+            file,
+            system: system.clone(),
+            keeper: Arc::clone(keeper),
+            namespace,
+            device: device.to_owned(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// The ordinary path: what the kernel reads. Fewer bytes at the file's end.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut filled = 0;
+        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.file.read_at(rest, offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    /// What became of its maps.
+    #[must_use]
+    pub fn counts(&self) -> FileCounts {
+        self.lock().counts
+    }
+
+    /// Why it has no map, if it was tried to make one and has failed since the last that it had.
+    pub fn why_not_mapped(&self) -> Option<String> {
+        self.lock().refusal.as_ref().map(ToString::to_string)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a map. The lease comes first: what is found under it stays so until it is broken.
+    fn make(&self, version: u64) -> Result<Mapped, NotMapped> {
+        // Opened anew, whatever its name is by now: a lease belongs to one opening, and an earlier one may still be given back.
+        let again = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        let held = OwnedFd::from(File::open(again).map_err(NotMapped::Again)?);
+        let lease = if is_planted(Bug::LeaseSkipped) { None } else { Some(self.keeper.lease(held)?) };
+        let extents = Extents::of(self.file.as_fd(), &self.system, &ExtentsOptions::default())?;
+        if extents.device.name != self.device {
+            let (found, expected) = (extents.device.name, self.device.clone());
+            return Err(NotMapped::Elsewhere { found, expected });
+        }
+        let pieces = extents.list.iter().map(|extent| MapExtent {
+            at: extent.file_offset,
+            offset: extent.device_offset,
+            len: extent.len,
+        });
+        let map = FileMap {
+            namespace: self.namespace,
+            version,
+            identity: extents.inode_id,
+            len: extents.len,
+            extents: pieces.collect(),
+        };
+        Ok(Mapped { lease, extents, map: Arc::new(map) })
+    }
+
+    /// Whether a map is still true.
+    fn is_true(&self, mapped: &Mapped) -> bool {
+        let is_held = mapped.lease.as_ref().is_none_or(Lease::is_held);
+        // On some file systems blocks can be moved under a lease.
+        is_held
+            && (!mapped.extents.can_be_remapped
+                || mapped.extents.is_current(self.file.as_fd()).unwrap_or(false))
+    }
+}
+
+impl MapSource for MountedFile {
+    fn current(&self) -> Option<Arc<FileMap>> {
+        let mut state = self.lock();
+        if let Some(mapped) = &state.mapped {
+            if self.is_true(mapped) {
+                return Some(Arc::clone(&mapped.map));
+            }
+            state.counts.ended += 1;
+            state.mapped = None;
+        }
+        let now = Instant::now();
+        if state.retry_at.is_some_and(|at| at > now) {
+            return None;
+        }
+        let version = state.version + 1;
+        match self.make(version) {
+            Ok(mapped) => {
+                let map = Arc::clone(&mapped.map);
+                state.counts.maps += 1;
+                (state.mapped, state.version) = (Some(mapped), version);
+                (state.retry_at, state.refusal) = (None, None);
+                Some(map)
+            }
+            Err(refusal) => {
+                state.counts.refused += 1;
+                (state.retry_at, state.refusal) = (Some(now + RETRY_AFTER), Some(refusal));
+                None
+            }
+        }
+    }
+
+    /// Without making one: what is asked for after an answer must be the map that it was asked by.
+    fn version(&self) -> Option<u64> {
+        let state = self.lock();
+        state.mapped.as_ref().filter(|mapped| self.is_true(mapped)).map(|mapped| mapped.map.version)
+    }
+}

@@ -1,0 +1,16 @@
+//! A stock Linux kernel as the client: its initiator carries the commands, and files lie in a file system on its namespace.
+//!
+//! ```text
+//!   MountedFile ── lease, extents ──▶ FileMap, while nobody writes the file ──▶ Session
+//!        └─ read_at: the ordinary path                                              │
+//!   KernelTransport ◀── commands ───────────────────────────────────────────────────┘
+//!        └─ io_uring or ioctl on the namespace ──▶ nvme-tcp ──▶ card
+//! ```
+//!
+//! `docs/leases.md` says why a map is true while its lease is held.
+
+mod file;
+mod transport;
+
+pub use file::{FileCounts, MountedFile, NotMapped, OpenError};
+pub use transport::{KernelTransport, KernelTransportError};
