@@ -1,6 +1,7 @@
 //! The `outboard` program that other programs are to use.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -19,6 +20,26 @@ pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
     let arguments = ["test", "--workspace", "--test", "outboard-tests", "--no-run"];
     command::run(&mut command::cargo(repository, &arguments))?;
     Ok(repository.target_folder("debug/outboard"))
+}
+
+/// A program that checks storage functions from within a guest, and the libraries that it needs there, each with where it goes.
+///
+/// # Errors
+/// When it does not build.
+pub fn for_guests(repository: &Repository) -> Result<Vec<(String, PathBuf)>> {
+    command::run(&mut command::cargo(repository, &["build", "--workspace", "--example", "agree"]))?;
+    let program = repository.target_folder("debug/examples/agree");
+    let listed = command::capture(Command::new("ldd").arg(&program))?;
+    let mut files = Vec::new();
+    for line in String::from_utf8_lossy(&listed.stdout).lines() {
+        // `name => path (address)`, or `path (address)` of the loader.
+        let path = line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+        if let Some((path, name)) = path.as_ref().and_then(|path| Some((path, path.file_name()?))) {
+            files.push((format!("lib/{}", name.to_string_lossy()), path.canonicalize()?));
+        }
+    }
+    files.push(("agree".to_owned(), program));
+    Ok(files)
 }
 
 /// The program as it is released, which takes minutes to build.

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -63,7 +63,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine with this environment for its scripts. `forward` is a port of this machine that leads to the
+    /// Starts a machine with this environment for its scripts, and these files of ours beside them. `forward` is a port of this machine that leads to the
     /// guest's port 4420.
     ///
     /// # Errors
@@ -72,10 +72,11 @@ impl Machine {
         image: &Image,
         folder: &Path,
         environment: &[(&str, String)],
+        programs: &[(String, PathBuf)],
         forward: Option<u16>,
     ) -> Result<Self> {
         let job = folder.join("job.cpio");
-        fs::write(&job, job_archive(environment)?)?;
+        fs::write(&job, job_archive(environment, programs)?)?;
         let mut network = "user,id=net".to_owned();
         if let Some(port) = forward {
             network += &format!(",hostfwd=tcp:127.0.0.1:{port}-:4420");
@@ -171,9 +172,13 @@ fn forward_lines(
 }
 
 /// The scripts and what they must know, as the content of a disk that the guest unpacks.
-fn job_archive(environment: &[(&str, String)]) -> Result<Vec<u8>> {
+fn job_archive(environment: &[(&str, String)], programs: &[(String, PathBuf)]) -> Result<Vec<u8>> {
     let mut archive = Archive::new(Vec::new());
     archive.folder("scenarios")?;
+    archive.folder("lib")?;
+    for (path, from) in programs {
+        archive.copy(path, from)?;
+    }
     for (path, text) in GUEST_FILES {
         archive.file(path, 0o444, text.as_bytes())?;
     }
@@ -196,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_job_is_whole_sectors_and_survives_quotes() {
-        let bytes = job_archive(&[("NAME", "it's".to_owned())]).unwrap();
+        let bytes = job_archive(&[("NAME", "it's".to_owned())], &[]).unwrap();
         assert_eq!(bytes.len() % SECTOR_LEN, 0);
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains(r"export NAME='it'\''s'"));

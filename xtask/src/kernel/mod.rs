@@ -226,6 +226,8 @@ struct Run {
     folder: PathBuf,
     port: u16,
     peer: Peer,
+    /// What scenarios run of ours, and where in the guest's job it goes.
+    programs: Vec<(String, PathBuf)>,
     machine: Option<Machine>,
 }
 
@@ -240,7 +242,8 @@ impl Run {
             let forward = free_port()?;
             let relay = Relay::start(forward)?;
             let port = relay.port();
-            return Ok(Self { image, folder, port, peer: Peer::Guest { relay, forward }, machine: None });
+            let (peer, programs) = (Peer::Guest { relay, forward }, Vec::new());
+            return Ok(Self { image, folder, port, peer, programs, machine: None });
         }
         let port = arguments.port.map_or_else(free_port, Ok)?;
         let own = match arguments.target {
@@ -256,7 +259,8 @@ impl Run {
         let data = folder.join("target");
         let words = words(&own, &data, port);
         let peer = Peer::Process(Target::new(commands, &data, port, words));
-        Ok(Self { image, folder, port, peer, machine: None })
+        let programs = program::for_guests(repository)?;
+        Ok(Self { image, folder, port, peer, programs, machine: None })
     }
 
     /// One machine serves for all scenarios, until one of them leaves it unusable.
@@ -313,7 +317,7 @@ impl Run {
             ("SELF_TEST", is_self_test.to_owned()),
         ];
         let start = Instant::now();
-        let mut machine = Machine::boot(&self.image, &self.folder, &environment, forward)?;
+        let mut machine = Machine::boot(&self.image, &self.folder, &environment, &self.programs, forward)?;
         loop {
             match machine.next(start + BOOT_PATIENCE) {
                 Some(Event::Console(line)) => println!("guest| {line}"),
