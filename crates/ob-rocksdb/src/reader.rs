@@ -126,8 +126,11 @@ impl<F: Files> Reader<'_, F> {
         Ok(content)
     }
 
-    /// All that a table knows of a key, reading what is needed.
-    pub(crate) async fn find(
+    /// All that a table knows of a key, reading what is needed: what a step of a plan has to find out.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn find(
         self,
         file: &TableFile<F::File>,
         user: &[u8],

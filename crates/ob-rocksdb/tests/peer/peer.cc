@@ -65,7 +65,7 @@ std::string key_of(uint64_t index) {
   static const size_t lengths[] = {0, 1, 4, 11, 30, 70, 125, 200, 260, 1100};
   char text[16];
   snprintf(text, sizeof text, "k%05llu", static_cast<unsigned long long>(index));
-  return std::string(text) + std::string(lengths[index % 10], static_cast<char>('a' + index % 26));
+  return std::string(text) + std::string(lengths[index % number("lengths", 10)], static_cast<char>('a' + index % 26));
 }
 
 std::string some_key() { return key_of(below(number("keys", 600))); }
@@ -137,7 +137,7 @@ ColumnFamilyOptions family_options(const std::string& name) {
   options.level0_file_num_compaction_trigger = 4;
   options.disable_auto_compactions = number("auto", 1) == 0;
   if (argument("index", "") == "hash" || number("whole_key", 1) == 0) {
-    options.prefix_extractor.reset(NewFixedPrefixTransform(4));
+    options.prefix_extractor.reset(NewCappedPrefixTransform(4));
   }
   options.table_factory.reset(NewBlockBasedTableFactory(table_options()));
   ConfigOptions config;
@@ -184,11 +184,15 @@ void open() {
   }
 }
 
-void close() {
+void release_all() {
   for (auto& [sequence, snapshot] : snapshots) {
     database->ReleaseSnapshot(snapshot);
   }
   snapshots.clear();
+}
+
+void close() {
+  release_all();
   for (auto& [name, handle] : families) {
     check(database->DestroyColumnFamilyHandle(handle), "destroy handle");
   }
@@ -249,6 +253,10 @@ void write(uint64_t count, bool has_log) {
 }
 
 void flush() {
+  // With recycled logs this RocksDB (7.8.3) dies when it flushes.
+  if (number("flushes", 1) == 0) {
+    return;
+  }
   std::vector<ColumnFamilyHandle*> all;
   for (auto& [name, handle] : families) {
     if (number("atomic", 0) != 0 || below(3) != 0) {
@@ -261,12 +269,18 @@ void flush() {
 }
 
 void flush_all() {
+  if (number("flushes", 1) == 0) {
+    return;
+  }
   for (auto& [name, handle] : families) {
     check(database->Flush(FlushOptions(), handle), "flush");
   }
 }
 
 void compact() {
+  if (number("flushes", 1) == 0) {
+    return;
+  }
   for (auto& [name, handle] : families) {
     std::string first = some_key(), last = some_key();
     Slice begin(first), end(last);
@@ -277,6 +291,9 @@ void compact() {
 }
 
 void ingest() {
+  if (number("flushes", 1) == 0) {
+    return;
+  }
   std::string name = below(2) == 0 ? "default" : "text";
   Options options(DBOptions(), family_options(name));
   SstFileWriter writer(EnvOptions(), options, families[name]);
@@ -449,7 +466,7 @@ void run(const std::string& line) {
   if (verb == "write") {
     write(count, true);
   } else if (verb == "write_without_log") {
-    write(count, false);
+    write(count, number("flushes", 1) == 0);
     flush_all();
   } else if (verb == "put") {
     std::string key, value;
@@ -474,6 +491,8 @@ void run(const std::string& line) {
       database->ReleaseSnapshot(found->second);
       snapshots.erase(found);
     }
+  } else if (verb == "release_all") {
+    release_all();
   } else if (verb == "add") {
     ColumnFamilyHandle* handle = nullptr;
     check(database->CreateColumnFamily(family_options(name), name, &handle), "add");
