@@ -52,12 +52,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Gives the follower back, even if following was given up half-way.
 struct Following<'a, F: Files> {
     database: &'a Database<F>,
-    follower: Option<Follower<F::File>>,
+    follower: Follower<F::File>,
 }
 
 impl<F: Files> Drop for Following<'_, F> {
     fn drop(&mut self) {
-        *lock(&self.database.follower) = self.follower.take();
+        *lock(&self.database.follower) = Some(std::mem::take(&mut self.follower));
     }
 }
 
@@ -86,20 +86,16 @@ impl<F: Files> Database<F> {
     /// # Errors
     /// When it cannot be read. What was shown before is shown further.
     pub async fn catch_up(&self) -> Result<Arc<View<F::File>>, Error> {
-        let Some(before) = lock(&self.follower).take() else { return Ok(self.view()) };
-        let mut following = Following { database: self, follower: Some(before) };
+        let Some(follower) = lock(&self.follower).take() else { return Ok(self.view()) };
+        let mut following = Following { database: self, follower };
         let mut attempts = 0;
         loop {
-            let mut next = following.follower.clone().unwrap_or_default();
             attempts += 1;
-            match next.follow(&self.files, self.options.logs_len_max).await {
+            match following.follower.follow(&self.files, self.options.logs_len_max).await {
                 Ok(view) => {
                     let view = Arc::new(view);
                     *lock(&self.view) = view.clone();
-                    if let Some(before) = &following.follower {
-                        next.forget_since(before, &self.cache);
-                    }
-                    following.follower = Some(next);
+                    following.follower.forget_tables(&self.cache);
                     return Ok(view);
                 }
                 Err(Obstacle::Vanished(_)) if attempts < self.options.attempts_max => {}

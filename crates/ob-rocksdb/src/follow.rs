@@ -4,7 +4,7 @@
 //! more. So a reader goes the other way: it reads the manifest, lists and opens what the manifest needs, and looks at the manifest
 //! again; if that has not changed, nothing that was needed was removed before it was opened.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::cache::BlockCache;
@@ -83,8 +83,8 @@ impl<H: Clone + Send + Sync> Tail<H> {
     }
 }
 
-/// What a follower knows. An attempt to follow works on a copy, so one that fails changes nothing.
-#[derive(Clone, Debug)]
+/// What a follower knows. Wherever following is given up, the next attempt goes on from there.
+#[derive(Debug)]
 pub(crate) struct Follower<H> {
     manifest: Option<Tail<H>>,
     state: State,
@@ -92,6 +92,8 @@ pub(crate) struct Follower<H> {
     memory: BTreeMap<u32, Memory>,
     last_sequence: Sequence,
     tables: HashMap<u64, Arc<TableFile<H>>>,
+    // The tables that were shown last.
+    shown: BTreeSet<u64>,
     options: (u64, BTreeMap<String, String>),
 }
 
@@ -130,6 +132,7 @@ impl<H> Default for Follower<H> {
             memory: BTreeMap::new(),
             last_sequence: Sequence(0),
             tables: HashMap::new(),
+            shown: BTreeSet::new(),
             options: (0, BTreeMap::new()),
         }
     }
@@ -258,15 +261,17 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
     async fn read_logs<F: Files<File = H>>(&mut self, files: &F, len_max: usize) -> Result<(), Obstacle> {
         let needed: BTreeMap<u32, u64> =
             self.state.families.iter().map(|(id, family)| (*id, family.log_number)).collect();
-        self.memory.retain(|id, _| needed.contains_key(id));
+        // Kept apart until all logs were read: where each was read up to and what it had belong together.
+        let (mut memory, mut logs) = (self.memory.clone(), self.logs.clone());
+        memory.retain(|id, _| needed.contains_key(id));
         for (id, first) in &needed {
-            self.memory.entry(*id).or_default().forget_before(*first);
+            memory.entry(*id).or_default().forget_before(*first);
         }
-        let mut len = self.memory.values().map(Memory::bytes).sum::<usize>();
-        let newest = self.logs.last_key_value().map(|(log, _)| *log);
+        let mut len = memory.values().map(Memory::bytes).sum::<usize>();
+        let newest = logs.last_key_value().map(|(log, _)| *log);
         let max_family = self.state.max_family;
         let mut last_sequence = self.last_sequence.max(self.state.last_sequence);
-        for (log, tail) in &mut self.logs {
+        for (log, tail) in &mut logs {
             let mut builders: BTreeMap<u32, ChunkBuilder> = BTreeMap::new();
             let mut is_early = false;
             let mut take = |record: &[u8]| {
@@ -294,10 +299,10 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
                 return Err(tail.error(tail.position.offset, damage).into());
             }
             for (id, builder) in builders {
-                self.memory.entry(id).or_default().add(*log, builder);
+                memory.entry(id).or_default().add(*log, builder);
             }
         }
-        self.last_sequence = last_sequence;
+        (self.memory, self.logs, self.last_sequence) = (memory, logs, last_sequence);
         Ok(())
     }
 
@@ -342,11 +347,13 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         levels
     }
 
-    /// Lets the cache forget tables that `before` had and this has not.
-    pub(crate) fn forget_since(&self, before: &Self, cache: &BlockCache) {
-        for number in before.tables.keys().filter(|number| !self.tables.contains_key(number)) {
+    /// Lets the cache forget tables that were shown before and are not any more.
+    pub(crate) fn forget_tables(&mut self, cache: &BlockCache) {
+        let now: BTreeSet<u64> = self.tables.keys().copied().collect();
+        for number in self.shown.difference(&now) {
             cache.forget(*number);
         }
+        self.shown = now;
     }
 }
 

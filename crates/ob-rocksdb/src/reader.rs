@@ -169,7 +169,7 @@ impl<F: Files> Reader<'_, F> {
         has_dictionary: bool,
     ) -> Result<Vec<u8>, Error> {
         let raw = self.raw(file, handle).await?;
-        open_block(&raw, handle, footer, has_dictionary)
+        open_block(raw, handle, footer, has_dictionary)
             .map_err(|error| Error::at(&file.name, handle.offset, error))
     }
 

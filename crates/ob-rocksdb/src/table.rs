@@ -55,7 +55,7 @@ pub fn extent(handle: Handle, table_len: u64) -> Result<usize, Damage> {
 /// # Errors
 /// When it is damaged, or compressed in a way that is not read.
 pub fn open_block(
-    raw: &[u8],
+    mut raw: Vec<u8>,
     handle: Handle,
     footer: &Footer,
     has_dictionary: bool,
@@ -72,6 +72,11 @@ pub fn open_block(
     let compression = Compression::from_number(*number)?;
     if has_dictionary && compression != Compression::None {
         return Err(Unsupported::CompressionDictionary.into());
+    }
+    if compression == Compression::None {
+        let len = content.len();
+        raw.truncate(len);
+        return Ok(raw);
     }
     compression.decompress(content, footer.format_version)
 }

@@ -5,6 +5,7 @@
 mod support;
 
 use ob_rocksdb::{CacheOptions, Options};
+use support::golden::{GOLDEN, expected, golden, read_all, write_golden};
 use support::{Peer, block_on, compare, open};
 
 /// Lets RocksDB make a database in rounds, and compares after each, while RocksDB has it open; then after it was closed.
@@ -79,4 +80,17 @@ agree! {
     large_blocks: 18, "block=100000 hash_data=1 compression=zstd buffer=400000";
     few_keys: 19, "keys=40 ranges=4 filter=bloom";
     indexes_are_not_compressed: 20, "index_compression=0 compression=snappy index=two_level filter=partitioned";
+}
+
+#[test]
+fn golden_databases_are_read() {
+    if std::env::var("OB_ROCKSDB_GOLDEN").is_ok_and(|value| value == "write") {
+        write_golden();
+    }
+    for (name, _) in GOLDEN {
+        let (files, answers) = golden(name);
+        let expected: Vec<String> = answers.iter().map(|line| expected(line)).collect();
+        assert!(expected.len() > 60, "{name}");
+        assert_eq!(read_all(files, &answers).unwrap(), expected, "{name}");
+    }
 }

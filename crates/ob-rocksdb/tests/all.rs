@@ -4,6 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod damage;
-mod golden;
 mod live;
 mod support;
+mod vanish;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ob_rocksdb::log::{Position, scan};
 
-use crate::golden::{expected, golden, read_all};
+use crate::support::golden::{expected, golden, read_all};
 use crate::support::memory::MemoryFiles;
 
 /// Where the last frame of a log begins: if its length is damaged, the log ends before it as far as anybody can tell, RocksDB too.
@@ -35,7 +35,8 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
         for file in checked_files(&files) {
             let content = files.files[&file].clone();
             let tail = if is_log(&file) { last_frame(&file, &content) } else { usize::MAX };
-            for at in 0..content.len() {
+            // Every part of every file is hit, if not every byte: each costs a database.
+            for at in (0..content.len()).step_by(if name == "bloom" { 2 } else { 5 }) {
                 let bit = (at * 5 + at / 8) % 8;
                 let damaged = files.with(&file, |content| content[at] ^= 1 << bit);
                 match read_all(damaged, &answers) {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each program of tests uses a part")]
 
+pub(crate) mod golden;
 pub(crate) mod memory;
 
 use std::future::Future;

@@ -1,16 +1,16 @@
 //! Databases that RocksDB 7.8.3 wrote, kept here so that the reader is tested where RocksDB is not installed.
 //!
 //! Each folder below `tests/golden` is a database, without what is not read, and `answers`: questions and what RocksDB answered. They are
-//! made anew by `OB_ROCKSDB_GOLDEN=write cargo test -p ob-rocksdb golden::`, where RocksDB is.
+//! made anew by `OB_ROCKSDB_GOLDEN=write cargo test -p ob-rocksdb golden`, where RocksDB is.
 
 use std::path::{Path, PathBuf};
 
 use ob_rocksdb::{Database, Error, Options};
 
-use crate::support::memory::MemoryFiles;
-use crate::support::{Peer, answered, block_on};
+use super::memory::MemoryFiles;
+use super::{Peer, answered, block_on};
 
-const GOLDEN: [(&str, &str); 3] = [
+pub(crate) const GOLDEN: [(&str, &str); 3] = [
     ("bloom", "keys=25 lengths=4 ranges=8 filter=bloom compression=snappy block=300 checksum=crc32c"),
     (
         "partitioned",
@@ -48,20 +48,7 @@ pub(crate) fn read_all(files: MemoryFiles, answers: &[String]) -> Result<Vec<Str
     answers.iter().map(|line| answered(&database, line)).collect()
 }
 
-#[test]
-fn golden_databases_are_read() {
-    if std::env::var("OB_ROCKSDB_GOLDEN").is_ok_and(|value| value == "write") {
-        write_golden();
-    }
-    for (name, _) in GOLDEN {
-        let (files, answers) = golden(name);
-        let expected: Vec<String> = answers.iter().map(|line| expected(line)).collect();
-        assert!(expected.len() > 60, "{name}");
-        assert_eq!(read_all(files, &answers).unwrap(), expected, "{name}");
-    }
-}
-
-fn write_golden() {
+pub(crate) fn write_golden() {
     for (index, (name, options)) in GOLDEN.iter().enumerate() {
         let mut peer = Peer::start(index as u64, options).unwrap();
         for command in ["write 60", "flush_all", "write 40", "flush_all", "compact", "snapshot", "write 40"] {
