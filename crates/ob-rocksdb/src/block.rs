@@ -296,11 +296,14 @@ impl BlockCursor {
     }
 }
 
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
 /// All entries of a block of plain keys and values.
 ///
 /// # Errors
 /// When it is damaged.
-pub fn entries(bytes: Vec<u8>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ParseError> {
+pub fn entries(bytes: Vec<u8>) -> Result<Vec<Pair>, ParseError> {
     let mut cursor = BlockCursor::new(Block::parse(Arc::new(bytes))?, Keys::Bytes, Values::Plain);
     let mut entries = Vec::new();
     let mut is_there = cursor.first()?;

@@ -4,6 +4,7 @@
 //! more. So a reader goes the other way: it reads the manifest, lists and opens what the manifest needs, and looks at the manifest
 //! again; if that has not changed, nothing that was needed was removed before it was opened.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -194,13 +195,12 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
             let Some(log) = name.strip_suffix(".log").and_then(number).filter(|log| *log >= first) else {
                 continue;
             };
-            if !self.logs.contains_key(&log) {
+            if let Entry::Vacant(vacant) = self.logs.entry(log) {
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "frames have the lower half of the number"
                 )]
-                let tail = Tail::new(name.clone(), files.open(name).await?, log as u32);
-                self.logs.insert(log, tail);
+                vacant.insert(Tail::new(name.clone(), files.open(name).await?, log as u32));
             }
         }
         for (log, synced) in self.state.logs.range(first..) {

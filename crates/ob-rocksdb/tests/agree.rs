@@ -84,7 +84,7 @@ agree! {
 
 #[test]
 fn golden_databases_are_read() {
-    if std::env::var("OB_ROCKSDB_GOLDEN").is_ok_and(|value| value == "write") {
+    if std::env::var_os("OB_BLESS").is_some() {
         write_golden();
     }
     for (name, _) in GOLDEN {

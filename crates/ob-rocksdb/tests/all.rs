@@ -7,3 +7,4 @@ mod damage;
 mod live;
 mod support;
 mod vanish;
+mod version_6;
