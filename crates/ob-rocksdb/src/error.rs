@@ -1,4 +1,4 @@
-//! What can go wrong, in two layers: what the bytes say ([`ParseError`]), and where they were ([`Error`]).
+//! What can go wrong, in two layers: what the bytes say ([`ParseError`]), and where they were ([`enum@Error`]).
 
 use thiserror::Error;
 

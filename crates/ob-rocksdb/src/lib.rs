@@ -13,7 +13,7 @@
 //!
 //! All parsing is pure functions over bytes ([`log::scan`], [`manifest::parse`], [`write_batch::parse`], [`footer::parse`],
 //! [`block::Block`], [`filter::may_have`], [`table::open_block`], …); files are reached through [`Files`] alone. What is read, and what
-//! is refused, is in [docs/rocksdb.md](../../../docs/rocksdb.md).
+//! is refused, is in `docs/rocksdb.md`.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,7 @@
 
 mod damage;
 mod live;
+mod plans;
 mod support;
 mod vanish;
 mod version_6;
