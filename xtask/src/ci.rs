@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: everything CI does, in order, stopping at the first failure.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::{self, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -105,11 +106,19 @@ fn clippy(repository: &Repository) -> Result<Outcome> {
 const COMPILER: &[&str] = &["clang-19", "llvm-strip-19"];
 const COMPILER_PACKAGES: &[&str] = &["clang-19", "llvm-19"];
 
-/// All tests are run, whether the compiler can be had or not: the few that want it say NOT TESTED by themselves.
+/// RocksDB itself, with which its reader is compared (`crates/ob-rocksdb/tests/agree.rs`).
+const ROCKSDB_HEADER: &str = "/usr/include/rocksdb/db.h";
+const ROCKSDB_PACKAGES: &[&str] = &["g++", "librocksdb-dev"];
+
+/// All tests are run, whether compiler and RocksDB can be had or not: the few that want them say NOT TESTED by themselves.
 fn test(repository: &Repository) -> Result<Outcome> {
     let has_compiler = || COMPILER.iter().all(|name| command::is_installed(name));
     if let Err(missing) = apt::install(repository, COMPILER_PACKAGES, has_compiler) {
         println!("\n!!!!!!!! NOT TESTED: whether objects of programs are stale: {missing} !!!!!!!!\n");
+    }
+    let has_rocksdb = || command::is_installed("g++") && Path::new(ROCKSDB_HEADER).exists();
+    if let Err(missing) = apt::install(repository, ROCKSDB_PACKAGES, has_rocksdb) {
+        println!("\n!!!!!!!! NOT TESTED: whether RocksDB answers as its reader does: {missing} !!!!!!!!\n");
     }
     readme::run_test_command(repository)
 }

@@ -143,6 +143,19 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["not-revisited", "gap-left", "life-unmarked", "recovered-not-flushed", "durable-early"],
     },
+    Harness {
+        package: "ob-rocksdb",
+        test: "agree",
+        build: Build::Plain,
+        plants: &[
+            "range-tombstones-ignored",
+            "first-table-ends",
+            "snapshot-ignored",
+            "logs-ignored",
+            "merge-base-forgotten",
+            "filter-hash-of-today",
+        ],
+    },
     Harness { package: "ob-files-card", test: "durable", build: Build::Plain, plants: &["flush-assumed"] },
     Harness {
         package: "ob-files-card",

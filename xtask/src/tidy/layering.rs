@@ -43,6 +43,7 @@ pub const BLOCKS: &[Block] = &[
             "ob-kv",
             "ob-pages",
             "ob-pushdown",
+            "ob-rocksdb",
             "ob-split",
             "ob-volume",
             "ob-object",

@@ -1,0 +1,363 @@
+//! Follows a directory that somebody writes: manifest, logs, tables.
+//!
+//! The writer appends to its logs, then writes tables, then says so in the manifest, and only then removes what it does not need any
+//! more. So a reader goes the other way: it reads the manifest, lists and opens what the manifest needs, and looks at the manifest
+//! again; if that has not changed, nothing that was needed was removed before it was opened.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::cache::BlockCache;
+use crate::error::{Damage, Error, ParseError};
+use crate::files::{Files, ReadError};
+use crate::keys::Sequence;
+use crate::log::{self, End, Position, Scan};
+use crate::manifest;
+use crate::memory::{ChunkBuilder, Memory};
+use crate::options_file;
+use crate::properties::check_comparator;
+use crate::reader::TableFile;
+use crate::state::{FamilyState, State};
+use crate::version::{Version, View};
+use crate::write_batch;
+
+// What is read of a log at once; as much as a record takes, if it takes more.
+const WINDOW_LEN: usize = 1 << 20;
+// Manifests count their records by no number.
+const MANIFEST_NUMBER: u32 = 0;
+
+/// A log that is being read.
+#[derive(Clone, Debug)]
+struct Tail<H> {
+    name: String,
+    file: H,
+    number: u32,
+    position: Position,
+}
+
+impl<H: Clone + Send + Sync> Tail<H> {
+    const fn new(name: String, file: H, number: u32) -> Self {
+        Self { name, file, number, position: Position { offset: 0, is_recycled: false } }
+    }
+
+    fn error(&self, offset: u64, error: impl Into<ParseError>) -> Error {
+        Error::at(&self.name, offset, error.into())
+    }
+
+    /// Reads what has been appended, and hands on its records. Says how the log ends.
+    async fn read<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        take: &mut (dyn FnMut(&[u8]) -> Result<(), ParseError> + Send),
+    ) -> Result<End, Error> {
+        let len = files.len(&self.file).await?;
+        let mut window = WINDOW_LEN;
+        loop {
+            let left = len.saturating_sub(self.position.offset);
+            if left == 0 {
+                return Ok(End::Clean);
+            }
+            let size = usize::try_from(left).map_or(window, |left| left.min(window));
+            let is_whole = size as u64 == left;
+            let bytes = files.read(&self.file, self.position.offset, size).await?;
+            let start = self.position;
+            let scan = log::scan(&bytes, start, self.number);
+            let Scan { records, position, end } =
+                scan.map_err(|error| self.error(error.offset, error.error))?;
+            for (offset, record) in &records {
+                take(record).map_err(|error| self.error(*offset, error))?;
+            }
+            self.position = position;
+            let read = usize::try_from(position.offset - start.offset).unwrap_or(bytes.len());
+            match (end, is_whole) {
+                (End::Torn, true) if log::has_whole_frame(&bytes[read..], position, self.number) => {
+                    return Err(self
+                        .error(position.offset, Damage::Malformed("a frame is damaged, and others follow")));
+                }
+                (end, true) => return Ok(end),
+                // No record ends within the window.
+                (_, false) if read == 0 => window = window.saturating_mul(2),
+                (_, false) => window = WINDOW_LEN,
+            }
+        }
+    }
+}
+
+/// What a follower knows. Wherever following is given up, the next attempt goes on from there.
+#[derive(Debug)]
+pub(crate) struct Follower<H> {
+    manifest: Option<Tail<H>>,
+    state: State,
+    logs: BTreeMap<u64, Tail<H>>,
+    memory: BTreeMap<u32, Memory>,
+    last_sequence: Sequence,
+    tables: HashMap<u64, Arc<TableFile<H>>>,
+    // The tables that were shown last.
+    shown: BTreeSet<u64>,
+    options: (u64, BTreeMap<String, String>),
+}
+
+/// Why an attempt came to nothing.
+pub(crate) enum Obstacle {
+    /// Something was gone, or not there yet: try again.
+    Vanished(String),
+    /// It will not get better.
+    Failed(Error),
+}
+
+impl From<Error> for Obstacle {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Read(error) => error.into(),
+            other => Self::Failed(other),
+        }
+    }
+}
+
+impl From<ReadError> for Obstacle {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::NotFound(file) => Self::Vanished(file),
+            other => Self::Failed(other.into()),
+        }
+    }
+}
+
+impl<H> Default for Follower<H> {
+    fn default() -> Self {
+        Self {
+            manifest: None,
+            state: State::default(),
+            logs: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            last_sequence: Sequence(0),
+            tables: HashMap::new(),
+            shown: BTreeSet::new(),
+            options: (0, BTreeMap::new()),
+        }
+    }
+}
+
+impl<H: Clone + Send + Sync + 'static> Follower<H> {
+    /// Goes to where the directory is now. `logs_len_max` bounds what logs may take in memory.
+    pub(crate) async fn follow<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        logs_len_max: usize,
+    ) -> Result<View<H>, Obstacle> {
+        self.read_manifest(files).await?;
+        let listed = files.list().await?;
+        self.open_logs(files, &listed).await?;
+        self.read_options(files, &listed).await?;
+        self.open_tables(files).await?;
+        if self.read_manifest(files).await? {
+            return Err(Obstacle::Vanished("what the manifest had before".to_owned()));
+        }
+        self.read_logs(files, logs_len_max).await?;
+        Ok(self.view())
+    }
+
+    /// Reads new records of the manifest, or all of a new one; says whether there were any.
+    async fn read_manifest<F: Files<File = H>>(&mut self, files: &F) -> Result<bool, Obstacle> {
+        let current = files.open("CURRENT").await?;
+        let len = files.len(&current).await?;
+        let name = files.read(&current, 0, usize::try_from(len.min(4096)).unwrap_or(0)).await?;
+        let name = std::str::from_utf8(&name).ok().and_then(|text| text.strip_suffix('\n'));
+        let name = name.filter(|name| name.strip_prefix("MANIFEST-").and_then(number).is_some());
+        let wrong = || Error::at("CURRENT", 0, Damage::Malformed("it does not name a manifest").into());
+        let name = name.ok_or_else(|| Obstacle::Failed(wrong()))?;
+        let mut changed = false;
+        let mut tail = match self.manifest.take().filter(|tail| tail.name == name) {
+            Some(tail) => tail,
+            None => {
+                changed = true;
+                self.state = State::default();
+                Tail::new(name.to_owned(), files.open(name).await?, MANIFEST_NUMBER)
+            }
+        };
+        let state = &mut self.state;
+        let before = tail.position;
+        tail.read(files, &mut |record| Ok(state.take(manifest::parse(record)?)?)).await?;
+        changed |= tail.position != before;
+        self.manifest = Some(tail);
+        Ok(changed)
+    }
+
+    async fn open_logs<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        listed: &[(String, u64)],
+    ) -> Result<(), Obstacle> {
+        let first = self.state.first_log();
+        self.logs.retain(|number, _| *number >= first);
+        for (name, _) in listed {
+            let Some(log) = name.strip_suffix(".log").and_then(number).filter(|log| *log >= first) else {
+                continue;
+            };
+            if let Entry::Vacant(vacant) = self.logs.entry(log) {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "frames have the lower half of the number"
+                )]
+                vacant.insert(Tail::new(name.clone(), files.open(name).await?, log as u32));
+            }
+        }
+        for (log, synced) in self.state.logs.range(first..) {
+            let tail = match self.logs.get(log) {
+                Some(tail) => tail,
+                // One to which nothing was written may be gone.
+                None if *synced == 0 => continue,
+                None => return Err(Obstacle::Vanished(format!("{log:06}.log"))),
+            };
+            if files.len(&tail.file).await? < *synced {
+                let damage = Damage::Malformed("a log is shorter than what the manifest says was synced");
+                return Err(tail.error(*synced, damage).into());
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_options<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        listed: &[(String, u64)],
+    ) -> Result<(), Obstacle> {
+        let numbers =
+            listed.iter().filter_map(|(name, _)| Some((number(name.strip_prefix("OPTIONS-")?)?, name)));
+        let Some((newest, name)) = numbers.max().filter(|(newest, _)| *newest > self.options.0) else {
+            return Ok(());
+        };
+        let file = files.open(name).await?;
+        let len = files.len(&file).await?;
+        // A line or two for each option of each column family.
+        let len = usize::try_from(len).ok().filter(|len| *len <= 64 << 20);
+        let too_large = || Error::at(name, 0, Damage::Malformed("an OPTIONS file is too large").into());
+        let text = files.read(&file, 0, len.ok_or_else(too_large)?).await?;
+        self.options = (newest, options_file::merge_operators(&String::from_utf8_lossy(&text)));
+        Ok(())
+    }
+
+    async fn open_tables<F: Files<File = H>>(&mut self, files: &F) -> Result<(), Obstacle> {
+        let mut tables = HashMap::new();
+        for family in self.state.families.values() {
+            for (number, (_, facts)) in &family.tables {
+                let known = self.tables.get(number).filter(|known| known.facts == **facts);
+                let table = match known {
+                    Some(table) => table.clone(),
+                    None => {
+                        let name = format!("{number:06}.sst");
+                        let file = files.open(&name).await?;
+                        Arc::new(TableFile::new((**facts).clone(), name, file)?)
+                    }
+                };
+                tables.insert(*number, table);
+            }
+        }
+        self.tables = tables;
+        Ok(())
+    }
+
+    async fn read_logs<F: Files<File = H>>(&mut self, files: &F, len_max: usize) -> Result<(), Obstacle> {
+        let needed: BTreeMap<u32, u64> =
+            self.state.families.iter().map(|(id, family)| (*id, family.log_number)).collect();
+        // Kept apart until all logs were read: where each was read up to and what it had belong together.
+        let (mut memory, mut logs) = (self.memory.clone(), self.logs.clone());
+        memory.retain(|id, _| needed.contains_key(id));
+        for (id, first) in &needed {
+            memory.entry(*id).or_default().forget_before(*first);
+        }
+        let mut len = memory.values().map(Memory::bytes).sum::<usize>();
+        let newest = logs.last_key_value().map(|(log, _)| *log);
+        let max_family = self.state.max_family;
+        let mut last_sequence = self.last_sequence.max(self.state.last_sequence);
+        for (log, tail) in &mut logs {
+            let mut builders: BTreeMap<u32, ChunkBuilder> = BTreeMap::new();
+            let mut is_early = false;
+            let mut take = |record: &[u8]| {
+                for write in write_batch::parse(record)? {
+                    last_sequence = last_sequence.max(write.sequence);
+                    is_early |= write.family > max_family;
+                    if needed.get(&write.family).is_some_and(|first| log >= first) {
+                        let builder = builders.entry(write.family).or_default();
+                        let before = builder.bytes();
+                        builder.push(&write);
+                        len += builder.bytes() - before;
+                    }
+                }
+                let what = "what write-ahead logs have";
+                let too_large = Damage::TooLarge { what, len: len as u64, len_max: len_max as u64 };
+                if len <= len_max { Ok(()) } else { Err(too_large.into()) }
+            };
+            let end = tail.read(files, &mut take).await?;
+            if is_early {
+                // The manifest has the column family by now: it is written before the first entry is.
+                return Err(Obstacle::Vanished("a column family that is new".to_owned()));
+            }
+            if end == End::Torn && Some(*log) != newest && !tail.position.is_recycled {
+                let damage = Damage::Malformed("a log ends within a record, and others follow");
+                return Err(tail.error(tail.position.offset, damage).into());
+            }
+            for (id, builder) in builders {
+                memory.entry(id).or_default().add(*log, builder);
+            }
+        }
+        (self.memory, self.logs, self.last_sequence) = (memory, logs, last_sequence);
+        Ok(())
+    }
+
+    fn view(&self) -> View<H> {
+        let mut families = BTreeMap::new();
+        for (id, family) in &self.state.families {
+            let comparator = family.comparator.as_deref().map_or(Ok(()), check_comparator);
+            let version = comparator.map(|()| {
+                let operator = self.options.1.get(&family.name).cloned();
+                let memory = self.memory.get(id).cloned().unwrap_or_default();
+                Arc::new(Version::new(family.name.clone(), *id, operator, memory, self.levels(family)))
+            });
+            families.insert(family.name.clone(), version);
+        }
+        View { families, last_sequence: self.last_sequence }
+    }
+
+    fn levels(&self, family: &FamilyState) -> Vec<Vec<Arc<TableFile<H>>>> {
+        let mut levels: Vec<Vec<Arc<TableFile<H>>>> = Vec::new();
+        for (number, (level, _)) in &family.tables {
+            let level = *level as usize;
+            if levels.len() <= level {
+                levels.resize_with(level + 1, Vec::new);
+            }
+            levels[level].extend(self.tables.get(number).cloned());
+        }
+        for (level, files) in levels.iter_mut().enumerate() {
+            if level > 0 {
+                files
+                    .sort_by(|left, right| crate::keys::compare(&left.facts.smallest, &right.facts.smallest));
+                continue;
+            }
+            // Since 7.9 tables of level 0 are in the order of their epochs, before in that of their entries.
+            let has_epochs = files.iter().all(|file| file.facts.epoch > 0);
+            files.sort_by_key(|file| {
+                let facts = &file.facts;
+                let epoch = if has_epochs { facts.epoch } else { 0 };
+                (epoch, facts.largest_sequence, facts.smallest_sequence, facts.number)
+            });
+            files.reverse();
+        }
+        levels
+    }
+
+    /// Lets the cache forget tables that were shown before and are not any more.
+    pub(crate) fn forget_tables(&mut self, cache: &BlockCache) {
+        let now: BTreeSet<u64> = self.tables.keys().copied().collect();
+        for number in self.shown.difference(&now) {
+            cache.forget(*number);
+        }
+        self.shown = now;
+    }
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().ok())?
+}
