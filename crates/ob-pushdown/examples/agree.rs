@@ -215,6 +215,42 @@ fn device_of(path: &Path) -> Result<String, Box<dyn Error>> {
     Ok(Extents::of(file.as_fd(), &System::default(), &ExtentsOptions::default())?.device.name)
 }
 
+/// Everybody at work, until the time is over or something is wrong; what that is.
+fn work(
+    setting: &Setting,
+    (session, other): (&Session<KernelTransport>, &Session<KernelTransport>),
+    device: &str,
+    (seconds, seed): (u64, u64),
+) -> Option<String> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| write(setting, seed).map_err(|error| error.to_string()));
+        let readers: Vec<_> = (1..3)
+            .map(|reader| scope.spawn(move || read(setting, session, device, seed ^ reader << 40)))
+            .collect();
+        let meddler = scope.spawn(|| meddle(setting, other));
+        while Instant::now() < until
+            && readers.iter().all(|reader| !reader.is_finished())
+            && !writer.is_finished()
+        {
+            thread::sleep(Duration::from_millis(100));
+        }
+        setting.stop.store(true, Ordering::Relaxed);
+        let mut failure = meddler.join().unwrap().err();
+        match writer.join().unwrap() {
+            Ok(changes) => println!("{changes} changes"),
+            Err(error) => failure = Some(format!("the writer: {error}")),
+        }
+        for reader in readers {
+            match reader.join().unwrap() {
+                Ok(asked) => println!("{asked} requests"),
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure
+    })
+}
+
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, folder, seconds, seed, way @ ..] = &arguments[..] else {
@@ -250,36 +286,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     if session.description().is_none() {
         return Err("the target has no storage functions".into());
     }
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let failure = thread::scope(|scope| {
-        let writer = scope.spawn(|| write(&setting, seed).map_err(|error| error.to_string()));
-        let readers: Vec<_> = (1..3)
-            .map(|reader| {
-                let (setting, session, device) = (&setting, &session, device.as_str());
-                scope.spawn(move || read(setting, session, device, seed ^ reader << 40))
-            })
-            .collect();
-        let meddler = scope.spawn(|| meddle(&setting, &other));
-        while Instant::now() < until
-            && readers.iter().all(|reader| !reader.is_finished())
-            && !writer.is_finished()
-        {
-            thread::sleep(Duration::from_millis(100));
-        }
-        setting.stop.store(true, Ordering::Relaxed);
-        let mut failure = meddler.join().unwrap().err();
-        match writer.join().unwrap() {
-            Ok(changes) => println!("{changes} changes"),
-            Err(error) => failure = Some(format!("the writer: {error}")),
-        }
-        for reader in readers {
-            match reader.join().unwrap() {
-                Ok(asked) => println!("{asked} requests"),
-                Err(error) => failure = Some(error),
-            }
-        }
-        failure
-    });
+    let failure = work(&setting, (&session, &other), &device, (seconds, seed));
     println!("{:?}", session.counts());
     std::io::stdout().flush()?;
     if let Some(failure) = failure {

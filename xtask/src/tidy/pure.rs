@@ -35,6 +35,7 @@ const DRIVERS: &[(&str, &str)] = &[
         "crates/ob-nvme/src/initiator/executor.rs",
         "it is how programs without an executor wait for the initiator",
     ),
+    ("crates/ob-pushdown/src/kernel/", "it is the driver of clients above a stock kernel"),
     ("crates/ob-rocksdb/src/local.rs", "it is the driver that reads a local directory"),
 ];
 
