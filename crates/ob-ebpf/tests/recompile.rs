@@ -27,8 +27,9 @@ const OBJECTS: [(&str, &str); 11] = [
     ("leaks", "v3"),
 ];
 /// Programs that people are shown, in `examples/programs`.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("bpfkv_get", "v3"),
+    ("bpfkv_scan", "v3"),
     ("btree_search", "v3"),
     ("count_lines", "v3"),
     ("kv_get", "v3"),

@@ -227,6 +227,12 @@ pub struct Object {
 }
 
 impl Object {
+    /// An object of programs that are ready.
+    #[must_use]
+    pub fn new(name: &str, entries: Vec<Entry>, len: usize, took: Duration) -> Self {
+        Self { name: name.to_owned(), entries, len, took, is_retired: AtomicBool::new(false) }
+    }
+
     /// Whether it was taken out or replaced: calls that are under way end as they would have, and no others begin.
     #[must_use]
     pub fn is_retired(&self) -> bool {
@@ -270,13 +276,7 @@ impl Object {
         // Bytes of others go through a large machinery here: should it panic, that is this object's end and not the card's.
         let made = catch_unwind(AssertUnwindSafe(|| make(bytes, hooks, limits.call_fuel, has_room)));
         let entries = made.unwrap_or_else(|_| Err(LoadRefusal::Failed("it has panicked".to_owned())))?;
-        Ok(Self {
-            name: name.to_owned(),
-            entries,
-            len: bytes.len(),
-            took: begun.elapsed(),
-            is_retired: AtomicBool::new(false),
-        })
+        Ok(Self::new(name, entries, bytes.len(), begun.elapsed()))
     }
 }
 

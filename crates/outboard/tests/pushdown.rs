@@ -8,8 +8,10 @@ use crate::support;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use ob_nvme::initiator::{Initiator, Options, block_on};
-use ob_pushdown::btree::{BulkLoad, NODE_LEN, Shape, VALUE_LEN};
+use ob_nvme::initiator::{Initiator, Namespace, Options, block_on};
+use ob_pushdown::btree::{
+    Aggregate, BTree, BTreeOptions, BulkLoad, Filter, NODE_LEN, NamespacePages, Path, Shape, VALUE_LEN,
+};
 use ob_pushdown::client::{Detour, FileMap, MapExtent, MapSource, PushError, Read, Session};
 use ob_wire_nvme::NamespaceId;
 use support::{Place, Program, number_after};
@@ -148,6 +150,22 @@ impl MapSource for Scattered {
     }
 }
 
+/// Writes a file in pieces of four blocks, so that nodes of a tree are all over, and reads of values cross from one to the next.
+async fn scatter(namespace: &Namespace, bytes: &[u8]) -> Vec<MapExtent> {
+    let piece = 4 * namespace.block_len() as usize;
+    let count = bytes.len().div_ceil(piece) as u64;
+    let mut extents = Vec::new();
+    for (number, part) in (0..).zip(bytes.chunks(piece)) {
+        let place = (number * 7919 % count) * 2 + 1;
+        let mut part = part.to_vec();
+        part.resize(piece, 0);
+        namespace.write(place * 4, part).await.unwrap();
+        let (at, offset) = (number * piece as u64, place * piece as u64);
+        extents.push(MapExtent { at, offset, len: piece as u64 });
+    }
+    extents
+}
+
 #[test]
 fn a_tree_in_a_namespace_is_looked_up_by_its_map() {
     let card = Card::start(Place::with_config(CONFIG));
@@ -155,18 +173,7 @@ fn a_tree_in_a_namespace_is_looked_up_by_its_map() {
     block_on(async {
         let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
         let bytes = tree(3);
-        // Pieces of four blocks, so that nodes of the tree are all over, and reads of values cross from one to the next.
-        let piece = 4 * namespace.block_len() as usize;
-        let count = bytes.len().div_ceil(piece) as u64;
-        let mut extents = Vec::new();
-        for (number, part) in (0..).zip(bytes.chunks(piece)) {
-            let place = (number * 7919 % count) * 2 + 1;
-            let mut part = part.to_vec();
-            part.resize(piece, 0);
-            namespace.write(place * 4, part).await.unwrap();
-            let (at, offset) = (number * piece as u64, place * piece as u64);
-            extents.push(MapExtent { at, offset, len: piece as u64 });
-        }
+        let extents = scatter(&namespace, &bytes).await;
         let map = |version| FileMap {
             namespace: NamespaceId(1),
             version,
@@ -255,5 +262,71 @@ fn a_whole_file_is_read_through_by_one_request() {
             assert_eq!((word(1), word(2), word(4)), (20_000, 5, text.len() as u64));
             assert_eq!(answer.reads, reads);
         }
+    });
+}
+
+/// The same questions by requests, with levels kept here or not, and by ordinary reads alone.
+#[test]
+fn a_tree_answers_the_same_whoever_is_asked() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let bytes = tree(4);
+        let extents = scatter(&namespace, &bytes).await;
+        let map =
+            FileMap { namespace: NamespaceId(1), version: 1, identity: 1, len: bytes.len() as u64, extents };
+        let source = Arc::new(Scattered { map: Mutex::new(Some(Arc::new(map))) });
+        let session = Session::begin(initiator.clone(), NamespaceId(1)).await.unwrap();
+        let open = |options: BTreeOptions| {
+            let pages = NamespacePages::new(namespace.clone(), source.clone());
+            BTree::open(&session, session.mapped(source.clone()), pages, options)
+        };
+        let pushed = open(BTreeOptions::default()).await.unwrap();
+        let cached = open(BTreeOptions { cached_levels: 3, ..BTreeOptions::default() }).await.unwrap();
+        let whole = open(BTreeOptions { cached_levels: 9, ..BTreeOptions::default() }).await.unwrap();
+        let ordinary = open(BTreeOptions { only_ordinary: true, ..BTreeOptions::default() }).await.unwrap();
+        assert_eq!((pushed.cached_nodes(), cached.cached_nodes()), (0, 1 + 4 + 24));
+        for asked in [0, 6, 7, 8, 9, 10, 3000, key(KEYS - 1), key(KEYS), u64::MAX] {
+            let (expected, path) = ordinary.get(asked).await.unwrap();
+            assert_eq!(path, Path::Ordinary);
+            assert_eq!(
+                expected.is_some(),
+                asked >= 7 && (asked - 7) % 3 == 0 && asked < key(KEYS),
+                "{asked}"
+            );
+            assert_eq!(pushed.get(asked).await.unwrap(), (expected, Path::Pushed));
+            for tree in [&cached, &whole] {
+                assert_eq!(tree.get(asked).await.unwrap().0, expected);
+            }
+        }
+        let keys: Vec<u64> = (0..100).map(|number| key(number * 47)).collect();
+        assert_eq!(pushed.multi_get(&keys).await.unwrap(), ordinary.multi_get(&keys).await.unwrap());
+        for (from, to, limit) in [
+            (0, 100, 1000),
+            (50, 49, 9),
+            (7, 7, 1),
+            (1000, 1500, 46),
+            (1000, 1500, 47),
+            (0, u64::MAX, 300),
+            (14_900, u64::MAX, 500),
+        ] {
+            let expected = ordinary.range(from, to, limit).await.unwrap();
+            for tree in [&pushed, &cached, &whole] {
+                assert_eq!(tree.range(from, to, limit).await.unwrap(), expected, "{from} to {to}, {limit}");
+            }
+        }
+        assert_eq!(ordinary.range(0, u64::MAX, usize::MAX).await.unwrap().len() as u64, KEYS);
+        for (from, to) in [(0, u64::MAX), (8, 8), (100, 2000), (u64::MAX, 0)] {
+            let filter = Filter { field: 0, low: 50, high: 400 };
+            let expected = ordinary.aggregate(from, to, filter).await.unwrap();
+            assert_eq!(pushed.aggregate(from, to, filter).await.unwrap(), expected);
+            assert_eq!(cached.aggregate(from, to, filter).await.unwrap(), expected);
+        }
+        let filter = Filter { field: 0, low: 0, high: u64::MAX };
+        let all = pushed.aggregate(0, u64::MAX, filter).await.unwrap();
+        let sum = KEYS * (KEYS - 1) / 2;
+        assert_eq!(all, Aggregate { count: KEYS, sum, least: Some(0), greatest: Some(KEYS - 1) });
+        assert_eq!(pushed.counts().ordinary + pushed.counts().reads, 0, "the card has answered all of it");
     });
 }

@@ -83,11 +83,11 @@ pub(crate) fn entry(hook: &'static World, source: &str) -> Entry {
     let accepted = verifier::verify(&program, hook, verifier::Options::default()).unwrap();
     let code = compile(&accepted.verified, compiler::Options::default()).unwrap();
     let (accesses, checks) = (accepted.accesses, accepted.checks.len());
-    Entry { name: hook.name.to_owned(), hook, code, instructions: 1, accesses, checks }
+    Entry { name: hook.name.to_owned(), hook, code, instructions: 1, accesses, checks, tally: Arc::default() }
 }
 
 pub(crate) fn object(entries: Vec<Entry>) -> Arc<Object> {
-    Arc::new(Object { name: "test".to_owned(), entries, len: 0, took: Duration::ZERO })
+    Arc::new(Object::new("test", entries, 0, Duration::ZERO))
 }
 
 impl Rig {

@@ -10,6 +10,10 @@
 
 mod load;
 mod node;
+mod ordinary;
+mod store;
 
 pub use load::{BulkLoad, LoadError, Shape};
 pub use node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, POINTER_MARK, VALUE_LEN};
+pub use ordinary::{NamespacePages, Pages};
+pub use store::{Aggregate, BTree, BTreeError, BTreeOptions, Filter, Path, StoreCounts};

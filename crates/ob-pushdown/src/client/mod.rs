@@ -14,10 +14,12 @@
 mod error;
 mod file;
 mod initiator;
+mod join;
 mod session;
 mod transport;
 
 pub use error::{Detour, PushError};
 pub use file::{File, FileMap, MapExtent, MapSource};
+pub(crate) use join::join_all;
 pub use session::{Answer, Listed, Program, Query, Read, Session, SessionCounts};
 pub use transport::{Command, CommandAnswer, CommandData, Transport, TransportError};

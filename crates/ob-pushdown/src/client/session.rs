@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::{Detour, PushError};
 use super::file::{Abandoned, File, Kind, MapSource, Opened, lock};
+use super::join::join;
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
 use crate::plant::{Bug, is_planted};
 
@@ -653,30 +654,4 @@ impl Query {
 
 fn file_ref(opened: &Opened) -> FileRef {
     FileRef { file: opened.number.into(), version: opened.version.into() }
-}
-
-/// Waits for two futures, side by side.
-async fn join<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
-    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
-    let (mut one, mut other) = (None, None);
-    std::future::poll_fn(move |context| {
-        if one.is_none()
-            && let std::task::Poll::Ready(value) = first.as_mut().poll(context)
-        {
-            one = Some(value);
-        }
-        if other.is_none()
-            && let std::task::Poll::Ready(value) = second.as_mut().poll(context)
-        {
-            other = Some(value);
-        }
-        match (one.take(), other.take()) {
-            (Some(first), Some(second)) => std::task::Poll::Ready((first, second)),
-            (first, second) => {
-                (one, other) = (first, second);
-                std::task::Poll::Pending
-            }
-        }
-    })
-    .await
 }

@@ -90,7 +90,7 @@ fn header() -> RequestHeader {
 
 #[test]
 fn a_request_is_as_long_as_it_says() {
-    let file = FileRef { file: 2.into(), version: 3.into(), ..FileRef::default() };
+    let file = FileRef { file: 2.into(), version: 3.into() };
     let bytes = RequestBody::encode(&header(), &[file; 3], b"scratch");
     let body = RequestBody::parse(&bytes).unwrap();
     assert_eq!((body.files, body.scratch), (&[file; 3][..], &b"scratch"[..]));
@@ -146,11 +146,14 @@ proptest! {
     }
 }
 
+/// A field: its name, offset and length.
+type Row = (&'static str, usize, usize);
+
 /// What the document says of layouts is what they are.
 #[test]
 fn layouts_are_the_documents() {
     let document = include_str!("../../../../docs/wire/pushdown.md");
-    let tables: &[(&str, &[(&str, usize, usize)])] = &[
+    let tables: &[(&str, &[Row])] = &[
         (
             "map",
             &[("file", 0, 8), ("version", 8, 8), ("identity", 16, 8), ("len", 24, 8), ("extents", 32, 4)],

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use super::checks::{checks, health};
 use super::{
-    FilesStatus, HalfState, HalfStatus, KvStatus, LinkStatus, NvmeHoldUps, NvmeStatus, RequestCount, Status,
+    FilesStatus, FunctionStatus, HalfState, HalfStatus, KvStatus, LinkStatus, NvmeHoldUps, NvmeStatus,
+    RequestCount, Status,
 };
 use crate::accounting;
 use crate::config::LinkKind;
@@ -294,7 +295,7 @@ fn describe_kv(facts: &KvFacts) -> KvStatus {
 }
 
 fn describe_nvme(facts: &NvmeFacts) -> NvmeStatus {
-    let NvmeFacts { address, discovery, namespaces, connections_max, counts, .. } = facts;
+    let NvmeFacts { address, discovery, namespaces, connections_max, counts, functions, .. } = facts;
     NvmeStatus {
         address: address.to_string(),
         discovery: discovery.to_string(),
@@ -338,6 +339,24 @@ fn describe_nvme(facts: &NvmeFacts) -> NvmeStatus {
         buffer_bytes: counts.buffer_memory,
         buffer_used_bytes: counts.buffer_memory_used,
         buffers_exhausted: counts.buffers_exhausted,
+        functions: functions.as_ref().map(describe_functions),
+    }
+}
+
+fn describe_functions(counts: &FunctionCounts) -> FunctionStatus {
+    FunctionStatus {
+        programs: counts.programs,
+        files: counts.files,
+        plans: counts.plans,
+        running: counts.running,
+        requests: counts.requests,
+        answered: counts.answered,
+        changed: counts.changed,
+        given_up: counts.given_up,
+        failed: counts.failed,
+        reads: counts.reads,
+        read_bytes: counts.read_bytes,
+        over_share: counts.over_share,
     }
 }
 
@@ -406,6 +425,7 @@ pub(super) mod tests {
             failing: Vec::new(),
             left_out: Vec::new(),
             counts: TargetCounts::default(),
+            functions: Some(FunctionCounts { requests: 7, ..FunctionCounts::default() }),
         }
     }
 

@@ -258,6 +258,38 @@ pub struct NvmeStatus {
     pub buffer_used_bytes: u64,
     /// How often a buffer was wanted and none was left.
     pub buffers_exhausted: u64,
+    /// Storage functions, if hosts may bring any.
+    #[serde(default)]
+    pub functions: Option<FunctionStatus>,
+}
+
+/// Storage functions of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionStatus {
+    /// Programs that hosts have loaded.
+    pub programs: u64,
+    /// Files that they have open.
+    pub files: u64,
+    /// Requests that they have prepared.
+    pub plans: u64,
+    /// Requests under way.
+    pub running: u64,
+    /// Requests so far.
+    pub requests: u64,
+    /// Those that were answered.
+    pub answered: u64,
+    /// Those that ended because a file had changed.
+    pub changed: u64,
+    /// Those that their program gave up, or that it was stopped in.
+    pub given_up: u64,
+    /// Commands of all kinds that failed.
+    pub failed: u64,
+    /// Reads for programs.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Calls that had to wait because their host had used its share of a core.
+    pub over_share: u64,
 }
 
 /// The card's half of the key-value store: who uses it, what its table holds, and what became of those that it could not serve.

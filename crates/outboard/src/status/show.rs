@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{FilesStatus, HalfState, HalfStatus, Health, KvStatus, NvmeStatus, Severity, Status};
+use super::{
+    FilesStatus, FunctionStatus, HalfState, HalfStatus, Health, KvStatus, NvmeStatus, Severity, Status,
+};
 use crate::terminal::{BAD, FAINT, GOOD, HEADING, WARNING, bytes, counted, duration, styled, table};
 
 /// The whole status as text, several lines without a last line's end.
@@ -158,6 +160,24 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
         bytes(nvme.buffer_used_bytes),
         bytes(nvme.buffer_bytes),
         nvme.buffers_exhausted
+    ) + &nvme.functions.as_ref().map(function_lines).unwrap_or_default()
+}
+
+fn function_lines(functions: &FunctionStatus) -> String {
+    format!(
+        "\n  functions  {}, {} open, {} prepared; {} under way\n  \
+         requests   {} ({} answered, {} over a file that changed, {} given up), {} reads ({}); {} calls waited",
+        counted(functions.programs, "program", "programs"),
+        counted(functions.files, "file", "files"),
+        counted(functions.plans, "plan", "plans"),
+        functions.running,
+        functions.requests,
+        functions.answered,
+        functions.changed,
+        functions.given_up,
+        functions.reads,
+        bytes(functions.read_bytes),
+        functions.over_share
     )
 }
 

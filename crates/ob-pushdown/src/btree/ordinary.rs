@@ -1,0 +1,65 @@
+//! The ordinary path: pages of the file, read one by one.
+
+use std::sync::Arc;
+
+use ob_nvme::initiator::Namespace;
+
+use crate::client::MapSource;
+use crate::kernel::MountedFile;
+
+/// Reads a file without storage functions.
+pub trait Pages: Send + Sync {
+    /// Bytes of the file; fewer where it ends. A text says what went wrong.
+    fn read(&self, offset: u64, len: usize) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
+}
+
+/// By the file system of this machine.
+impl Pages for MountedFile {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        self.read_at(offset, len).map_err(|error| error.to_string())
+    }
+}
+
+impl<P: Pages> Pages for Arc<P> {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        (**self).read(offset, len).await
+    }
+}
+
+/// By ordinary reads of a namespace, as its map says.
+pub struct NamespacePages {
+    namespace: Namespace,
+    source: Arc<dyn MapSource>,
+}
+
+impl NamespacePages {
+    /// A file that lies in a namespace.
+    #[must_use]
+    pub fn new(namespace: Namespace, source: Arc<dyn MapSource>) -> Self {
+        Self { namespace, source }
+    }
+}
+
+impl Pages for NamespacePages {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        let map = self.source.current().ok_or("the file changes")?;
+        let block = u64::from(self.namespace.block_len());
+        let end = offset.checked_add(len as u64).ok_or("no file is so long")?.min(map.len);
+        let mut bytes = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let behind = map.extents.partition_point(|extent| extent.at <= at);
+            let extent = behind.checked_sub(1).and_then(|index| map.extents.get(index));
+            let extent =
+                extent.filter(|extent| at - extent.at < extent.len).ok_or("the file has a hole there")?;
+            let stop = end.min(extent.at + extent.len);
+            let place = extent.offset + (at - extent.at);
+            let (first, last) = (place / block, (place + (stop - at)).div_ceil(block));
+            let read = self.namespace.read(first, last - first).await.map_err(|error| error.to_string())?;
+            let lead = (place - first * block) as usize;
+            bytes.extend_from_slice(read.get(lead..lead + (stop - at) as usize).unwrap_or_default());
+            at = stop;
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,449 @@
+//! A tree to ask: by requests where the card answers them, by ordinary reads where it does not.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
+use super::ordinary::Pages;
+use crate::client::{File, PushError, Query, Read, Session, Transport};
+
+const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
+const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
+
+/// Bytes of the scratch of `bpfkv_get`: the key, whether it is there, where, and the value.
+const GET_LEN: usize = 24 + VALUE_LEN;
+/// Words of the scratch of `bpfkv_scan` before its leaf.
+const SCAN_WORDS: usize = 16;
+/// Where its entries begin, how long they are, and how many there can be.
+const FOUND_AT: usize = 8 * SCAN_WORDS + NODE_LEN;
+const FOUND_LEN: usize = 8 + VALUE_LEN;
+const FOUND_MAX: u64 = 46;
+/// Levels that a tree can have: each has at least twice as many nodes as the one above.
+const LEVELS_MAX: usize = 64;
+/// Reads of an aggregate over one request.
+const AGGREGATE_READS: u16 = 1024;
+
+/// How a tree is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BTreeOptions {
+    /// So many levels from the root on are kept here.
+    pub cached_levels: usize,
+    /// The card is not asked at all: what it is measured against.
+    pub only_ordinary: bool,
+}
+
+/// Who answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// The card.
+    Pushed,
+    /// Ordinary reads.
+    Ordinary,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BTreeError {
+    /// The file is no tree.
+    #[error(transparent)]
+    Bad(#[from] BadNode),
+    /// It ends where it should not.
+    #[error("the file ends within a node or a value")]
+    Short,
+    /// The ordinary path does not answer either.
+    #[error("{0}")]
+    Read(String),
+    /// The card cannot be asked.
+    #[error(transparent)]
+    Push(PushError),
+}
+
+/// What a tree was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// What the card has answered.
+    pub pushed: u64,
+    /// What ordinary reads have.
+    pub ordinary: u64,
+    /// Ordinary reads.
+    pub reads: u64,
+}
+
+/// Which numbers count for an [`Aggregate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// Where in a value the number of eight bytes is, up to 56.
+    pub field: usize,
+    /// The least that counts.
+    pub low: u64,
+    /// The greatest that counts.
+    pub high: u64,
+}
+
+/// What came of the numbers of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aggregate {
+    /// How many there are.
+    pub count: u64,
+    /// Their sum, modulo 2⁶⁴.
+    pub sum: u64,
+    /// The least, if there is one.
+    pub least: Option<u64>,
+    /// The greatest, if there is one.
+    pub greatest: Option<u64>,
+}
+
+impl Aggregate {
+    /// Takes some more numbers: how many, their sum, the least and the greatest of them.
+    fn join(&mut self, count: u64, sum: u64, least: u64, greatest: u64) {
+        self.count += count;
+        self.sum = self.sum.wrapping_add(sum);
+        self.least = Some(self.least.map_or(least, |known| known.min(least)));
+        self.greatest = Some(self.greatest.map_or(greatest, |known| known.max(greatest)));
+    }
+
+    /// Takes what a request says.
+    fn add(&mut self, scratch: &[u8]) -> Result<(), BTreeError> {
+        let count = word(scratch, 6)?;
+        if count > 0 {
+            self.join(count, word(scratch, 7)?, word(scratch, 8)?, word(scratch, 9)?);
+        }
+        Ok(())
+    }
+}
+
+/// A tree.
+pub struct BTree<'session, T, P> {
+    session: &'session Session<T>,
+    pages: P,
+    options: BTreeOptions,
+    /// Nodes of the upper levels, by where they are.
+    cached: BTreeMap<u64, Node>,
+    get: Query,
+    range: Query,
+    aggregate: Query,
+    pushed: AtomicU64,
+    ordinary: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
+    /// A tree in a file that the card reads as `file`, and that is read here by `pages`.
+    ///
+    /// # Errors
+    ///
+    /// When its upper levels are to be kept here and cannot be read.
+    pub async fn open(
+        session: &'session Session<T>,
+        file: File,
+        pages: P,
+        options: BTreeOptions,
+    ) -> Result<Self, BTreeError> {
+        let files = [file];
+        let query = |name: &str, object: &[u8]| {
+            session.query(&session.program(name, Some(object.to_vec())), &files).map_err(BTreeError::Push)
+        };
+        let mut tree = Self {
+            get: query("bpfkv_get", GET)?.with_read_len_max(NODE_LEN as u32),
+            range: query("bpfkv_scan/range", SCAN)?.with_read_len_max((ENTRIES_MAX * VALUE_LEN) as u32),
+            aggregate: query("bpfkv_scan/aggregate", SCAN)?
+                .with_read_len_max((ENTRIES_MAX * VALUE_LEN) as u32)
+                .with_reads_max(AGGREGATE_READS),
+            session,
+            pages,
+            options,
+            cached: BTreeMap::new(),
+            pushed: AtomicU64::new(0),
+            ordinary: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+        };
+        tree.fill_cache().await?;
+        Ok(tree)
+    }
+
+    /// What it was asked.
+    #[must_use]
+    pub fn counts(&self) -> StoreCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StoreCounts { pushed: read(&self.pushed), ordinary: read(&self.ordinary), reads: read(&self.reads) }
+    }
+
+    /// Nodes that are kept here.
+    #[must_use]
+    pub fn cached_nodes(&self) -> usize {
+        self.cached.len()
+    }
+
+    async fn fill_cache(&mut self) -> Result<(), BTreeError> {
+        let mut level = vec![0];
+        for _ in 0..self.options.cached_levels.min(LEVELS_MAX) {
+            let mut below = Vec::new();
+            for place in level {
+                let node = self.read_node(place).await?;
+                if !node.is_leaf() {
+                    for entry in 0..node.len() {
+                        below.push(node.pointer(entry)?);
+                    }
+                }
+                self.cached.insert(place, node);
+            }
+            level = below;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, BTreeError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.pages.read(offset, len).await.map_err(BTreeError::Read)?;
+        if bytes.len() == len { Ok(bytes) } else { Err(BTreeError::Short) }
+    }
+
+    async fn read_node(&self, place: u64) -> Result<Node, BTreeError> {
+        Ok(*Node::parse(&self.read(place, NODE_LEN).await?)?)
+    }
+
+    /// Follows a key through the levels that are kept here: where to go on.
+    fn follow_cached(&self, key: u64) -> Result<Followed, BTreeError> {
+        let mut place = 0;
+        for _ in 0..LEVELS_MAX {
+            let Some(node) = self.cached.get(&place) else { return Ok(Followed::Child(place)) };
+            match node.follow(key)? {
+                Followed::Child(next) => place = next,
+                other => return Ok(other),
+            }
+        }
+        Err(BadNode::Circle.into())
+    }
+
+    /// The value of a key, and who found it.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known whether there is one.
+    pub async fn get(&self, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
+        let place = match self.follow_cached(key)? {
+            Followed::Child(place) => place,
+            Followed::Absent => return Ok((None, self.count(Path::Ordinary))),
+            Followed::Value(place) => {
+                let value = self.value_at(place).await?;
+                return Ok((Some(value), self.count(Path::Ordinary)));
+            }
+        };
+        if !self.options.only_ordinary {
+            let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
+            match self.session.ask(&self.get, first, &key.to_le_bytes(), GET_LEN as u32).await {
+                Ok(answer) => return Ok((found(&answer.scratch)?, self.count(Path::Pushed))),
+                Err(error) if error.detour().is_some() => {}
+                Err(error) => return Err(BTreeError::Push(error)),
+            }
+        }
+        let value = self.get_ordinary(key, place).await?;
+        Ok((value, self.count(Path::Ordinary)))
+    }
+
+    fn count(&self, path: Path) -> Path {
+        match path {
+            Path::Pushed => self.pushed.fetch_add(1, Ordering::Relaxed),
+            Path::Ordinary => self.ordinary.fetch_add(1, Ordering::Relaxed),
+        };
+        path
+    }
+
+    async fn get_ordinary(&self, key: u64, from: u64) -> Result<Option<[u8; VALUE_LEN]>, BTreeError> {
+        let mut place = from;
+        for _ in 0..LEVELS_MAX {
+            match self.read_node(place).await?.follow(key)? {
+                Followed::Child(next) => place = next,
+                Followed::Absent => return Ok(None),
+                Followed::Value(value) => return self.value_at(value).await.map(Some),
+            }
+        }
+        Err(BadNode::Circle.into())
+    }
+
+    async fn value_at(&self, place: u64) -> Result<[u8; VALUE_LEN], BTreeError> {
+        self.read(place, VALUE_LEN).await?.try_into().map_err(|_| BTreeError::Short)
+    }
+
+    /// The values of several keys, which are asked for all at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`BTree::get`].
+    pub async fn multi_get(&self, keys: &[u64]) -> Result<Vec<Option<[u8; VALUE_LEN]>>, BTreeError> {
+        let asked: Vec<_> = keys.iter().map(|key| self.get(*key)).collect();
+        let answers = crate::client::join_all(asked).await;
+        answers.into_iter().map(|answer| answer.map(|(value, _)| value)).collect()
+    }
+
+    /// The first so many keys of a range, both ends included, with their values.
+    ///
+    /// # Errors
+    ///
+    /// As [`BTree::get`].
+    pub async fn range(
+        &self,
+        from: u64,
+        to: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, [u8; VALUE_LEN])>, BTreeError> {
+        let (mut all, mut from) = (Vec::new(), from);
+        while all.len() < limit && from <= to {
+            let left = ((limit - all.len()) as u64).min(FOUND_MAX);
+            let asked = match self.options.only_ordinary {
+                true => None,
+                false => self.range_pushed(from, to, left).await?,
+            };
+            let Some((found, resume)) = asked else {
+                self.range_ordinary(from, to, limit, &mut all).await?;
+                self.count(Path::Ordinary);
+                return Ok(all);
+            };
+            self.count(Path::Pushed);
+            all.extend(found);
+            let Some(resume) = resume else { break };
+            from = resume;
+        }
+        Ok(all)
+    }
+
+    /// What one request brings, and where the next one begins; nothing if the ordinary path is to.
+    async fn range_pushed(&self, from: u64, to: u64, limit: u64) -> Result<Option<Found>, BTreeError> {
+        let input = [from, to, limit].map(u64::to_le_bytes).concat();
+        let wanted = FOUND_AT + FOUND_LEN * limit as usize;
+        let Some(scratch) = self.scan(&self.range, from, &input, wanted).await? else { return Ok(None) };
+        let count = word(&scratch, 6)?.min(limit) as usize;
+        let mut found = Vec::with_capacity(count);
+        for entry in scratch.get(FOUND_AT..).unwrap_or_default().chunks_exact(FOUND_LEN).take(count) {
+            let (key, value) = entry.split_at(8);
+            let value = value.try_into().map_err(|_| BTreeError::Short)?;
+            found.push((word(key, 0)?, value));
+        }
+        let resume = (word(&scratch, 10)? != 0).then(|| word(&scratch, 11)).transpose()?;
+        Ok(Some((found, resume)))
+    }
+
+    async fn scan(
+        &self,
+        query: &Query,
+        from: u64,
+        input: &[u8],
+        wanted: usize,
+    ) -> Result<Option<Vec<u8>>, BTreeError> {
+        let place = match self.follow_cached(from)? {
+            Followed::Child(place) => place,
+            // The leaf is here, or there is none below the first key: from the root on it is found again.
+            Followed::Absent | Followed::Value(_) => 0,
+        };
+        let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
+        match self.session.ask(query, first, input, wanted as u32).await {
+            Ok(answer) => Ok(Some(answer.scratch)),
+            Err(error) if error.detour().is_some() => Ok(None),
+            Err(error) => Err(BTreeError::Push(error)),
+        }
+    }
+
+    /// The leaf where a range begins.
+    async fn leaf_of(&self, key: u64) -> Result<Node, BTreeError> {
+        let mut place = 0;
+        for _ in 0..LEVELS_MAX {
+            let node = match self.cached.get(&place) {
+                Some(node) => *node,
+                None => self.read_node(place).await?,
+            };
+            if node.is_leaf() {
+                return Ok(node);
+            }
+            place = node.pointer(node.find(key).unwrap_or(0))?;
+        }
+        Err(BadNode::Circle.into())
+    }
+
+    async fn range_ordinary(
+        &self,
+        from: u64,
+        to: u64,
+        limit: usize,
+        into: &mut Vec<(u64, [u8; VALUE_LEN])>,
+    ) -> Result<(), BTreeError> {
+        let mut leaf = self.leaf_of(from).await?;
+        let mut before = None;
+        loop {
+            for entry in 0..leaf.len() {
+                let key = leaf.keys.get(entry).map_or(0, |key| key.get());
+                if key < from {
+                    continue;
+                }
+                if key > to || into.len() >= limit {
+                    return Ok(());
+                }
+                // Links that lead back would never end.
+                if before.is_some_and(|before| before >= key) {
+                    return Err(BadNode::Circle.into());
+                }
+                before = Some(key);
+                let value = self.value_at(leaf.pointer(entry)?).await?;
+                into.push((key, value));
+            }
+            if leaf.next.get() == 0 {
+                return Ok(());
+            }
+            leaf = self.read_node(leaf.next.get()).await?;
+        }
+    }
+
+    /// What comes of the numbers of a range, both ends included.
+    ///
+    /// # Errors
+    ///
+    /// As [`BTree::get`].
+    pub async fn aggregate(&self, from: u64, to: u64, filter: Filter) -> Result<Aggregate, BTreeError> {
+        let field = filter.field.min(VALUE_LEN - 8);
+        let mut found = Aggregate::default();
+        let mut from = Some(from);
+        while let Some(first) = from.filter(|_| !self.options.only_ordinary) {
+            let reads = u64::from(AGGREGATE_READS);
+            let input =
+                [first, to, reads, field as u64, filter.low, filter.high].map(u64::to_le_bytes).concat();
+            let Some(scratch) = self.scan(&self.aggregate, first, &input, 8 * SCAN_WORDS).await? else {
+                break;
+            };
+            self.count(Path::Pushed);
+            found.add(&scratch)?;
+            // Each request gets further than the one before.
+            from = (word(&scratch, 10)? != 0)
+                .then(|| word(&scratch, 11))
+                .transpose()?
+                .filter(|next| *next > first);
+        }
+        let Some(from) = from else { return Ok(found) };
+        let mut values = Vec::new();
+        self.range_ordinary(from, to, usize::MAX, &mut values).await?;
+        self.count(Path::Ordinary);
+        for (_, value) in values {
+            let number = word(value.get(field..).unwrap_or_default(), 0)?;
+            if (filter.low..=filter.high).contains(&number) {
+                found.join(1, number, number, number);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Keys and values, and the key from which on there is more.
+type Found = (Vec<(u64, [u8; VALUE_LEN])>, Option<u64>);
+
+/// A number of eight bytes, by its place.
+fn word(bytes: &[u8], at: usize) -> Result<u64, BTreeError> {
+    let bytes = bytes.get(8 * at..).and_then(|rest| rest.first_chunk::<8>());
+    bytes.map(|bytes| u64::from_le_bytes(*bytes)).ok_or(BTreeError::Short)
+}
+
+/// What `bpfkv_get` says.
+fn found(scratch: &[u8]) -> Result<Option<[u8; VALUE_LEN]>, BTreeError> {
+    if word(scratch, 1)? == 0 {
+        return Ok(None);
+    }
+    let value = scratch.get(24..GET_LEN).and_then(|value| value.try_into().ok());
+    value.map(Some).ok_or(BTreeError::Short)
+}
