@@ -217,3 +217,28 @@ fn peers_with_other_results_are_not_measured() {
         assert!(!output.status.success() && said.contains(expected), "{answer}: {said}");
     }
 }
+
+#[test]
+fn storage_functions_are_measured_against_reads() {
+    let place = Place::new();
+    let output = place.output(&["bench", "pushdown", "--quick", "--json", "pushdown.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("pushdown.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in [
+        "btree_get_vs_reads.loopback",
+        "btree_get_vs_reads.delay",
+        "btree_get_vs_reads.disk",
+        "btree_cached_vs_reads.loopback",
+        "range_vs_reads.loopback",
+        "total_cpu_vs_reads.btree_get",
+    ] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    let case = |name: &str| cases.iter().find(|case| case["case"] == name).unwrap();
+    assert_eq!(case("btree_get.pushed.loopback")["round_trips"], 1.0);
+    assert_eq!(case("btree_get.reads.loopback")["round_trips"], 5.0);
+    assert_eq!(case("btree_get.here")["round_trips"], 0.0);
+}

@@ -85,6 +85,12 @@ impl Node {
         self.len() == 0
     }
 
+    /// The key of an entry; 0 behind the last.
+    #[must_use]
+    pub fn key(&self, at: usize) -> u64 {
+        self.keys.get(at).map_or(0, |key| key.get())
+    }
+
     /// The last entry whose key is not above this one.
     #[must_use]
     pub fn find(&self, key: u64) -> Option<usize> {

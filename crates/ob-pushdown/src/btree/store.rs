@@ -369,21 +369,32 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         let mut leaf = self.leaf_of(from).await?;
         let mut before = None;
         loop {
-            for entry in 0..leaf.len() {
-                let key = leaf.keys.get(entry).map_or(0, |key| key.get());
-                if key < from {
-                    continue;
-                }
-                if key > to || into.len() >= limit {
+            let first = (0..leaf.len()).find(|entry| leaf.key(*entry) >= from).unwrap_or(leaf.len());
+            let mut entry = first;
+            while entry < leaf.len() {
+                let left = limit - into.len();
+                if leaf.key(entry) > to || left == 0 {
                     return Ok(());
                 }
                 // Links that lead back would never end.
-                if before.is_some_and(|before| before >= key) {
+                if before.is_some_and(|before| before >= leaf.key(entry)) {
                     return Err(BadNode::Circle.into());
                 }
-                before = Some(key);
-                let value = self.value_at(leaf.pointer(entry)?).await?;
-                into.push((key, value));
+                // Values that lie side by side are read at once.
+                let place = leaf.pointer(entry)?;
+                let follows = |run: &usize| {
+                    let next = entry + run;
+                    next < leaf.len()
+                        && leaf.key(next) <= to
+                        && leaf.pointer(next) == Ok(place + (*run * VALUE_LEN) as u64)
+                };
+                let run = 1 + (1..left.min(ENTRIES_MAX)).take_while(follows).count();
+                let bytes = self.read(place, run * VALUE_LEN).await?;
+                for (at, value) in (entry..).zip(bytes.chunks_exact(VALUE_LEN)) {
+                    into.push((leaf.key(at), value.try_into().map_err(|_| BTreeError::Short)?));
+                }
+                before = Some(leaf.key(entry + run - 1));
+                entry += run;
             }
             if leaf.next.get() == 0 {
                 return Ok(());

@@ -21,6 +21,7 @@ pub mod nvme;
 pub mod paths;
 mod plot;
 mod process;
+pub mod pushdown;
 pub mod remote;
 mod report;
 pub mod ring;
@@ -52,6 +53,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvBench,
     &director::DirectorBench,
     &remote::RemoteBench,
+    &pushdown::PushdownBench,
 ];
 
 /// One benchmark.

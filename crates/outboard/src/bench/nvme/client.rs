@@ -42,19 +42,19 @@ const HOST: u16 = 1;
 
 /// How a client connects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) connections: usize,
-    pub(super) digests: bool,
+pub(in crate::bench) struct Shape {
+    pub(in crate::bench) connections: usize,
+    pub(in crate::bench) digests: bool,
 }
 
 /// One queue. Keys are numbers of slots.
-pub(super) struct Queue {
+pub(in crate::bench) struct Queue {
     stream: TcpStream,
     connection: Connection<usize>,
 }
 
 /// A host with a controller, its queues, and one namespace.
-pub(super) struct Client {
+pub(in crate::bench) struct Client {
     admin: Queue,
     queues: Vec<Queue>,
     block_len: u64,
@@ -138,8 +138,17 @@ impl Queue {
         self.connection.submit(now(), submission).map_err(|_| "a queue has no room".into())
     }
 
-    /// One command, waited for.
-    pub(super) fn call(
+    /// One command that has to succeed, waited for.
+    pub(in crate::bench) fn call(
+        &mut self,
+        entry: SubmissionEntry,
+        data: Data,
+    ) -> Result<Completion<usize>, BenchFailure> {
+        succeeded(self.ask(entry, data)?)
+    }
+
+    /// The same, however it ends.
+    pub(in crate::bench) fn ask(
         &mut self,
         entry: SubmissionEntry,
         data: Data,
@@ -150,7 +159,7 @@ impl Queue {
             self.send()?;
             self.receive()?;
             if let Some(completion) = self.connection.next_completion() {
-                return succeeded(completion);
+                return Ok(completion);
             }
             if Instant::now() > deadline {
                 return Err("a command was not answered".into());
@@ -228,13 +237,17 @@ impl Queue {
 }
 
 /// Hosts that are connected, and ask for nothing.
-pub(super) struct Crowd {
+pub(in crate::bench) struct Crowd {
     _queues: Vec<Queue>,
 }
 
 impl Crowd {
     /// So many hosts with so many I/O queues each.
-    pub(super) fn connect(address: SocketAddr, hosts: u16, queues: u16) -> Result<Self, BenchFailure> {
+    pub(in crate::bench) fn connect(
+        address: SocketAddr,
+        hosts: u16,
+        queues: u16,
+    ) -> Result<Self, BenchFailure> {
         let mut all = Vec::new();
         for host in HOST + 1..=HOST + hosts {
             let mut admin = Queue::open(address, 1, IDLE_RECEIVE_LEN, false)?;
@@ -262,7 +275,7 @@ fn succeeded(completion: Completion<usize>) -> Result<Completion<usize>, BenchFa
 impl Client {
     /// Connects, with room for `depth` commands in each queue if the target has it. `image` is what the namespace holds,
     /// or will after [`Client::fill`].
-    pub(super) fn connect(
+    pub(in crate::bench) fn connect(
         address: SocketAddr,
         shape: Shape,
         depth: usize,
@@ -292,21 +305,21 @@ impl Client {
     }
 
     /// From now on no data goes with commands.
-    pub(super) fn expect_to_be_asked(&mut self) {
+    pub(in crate::bench) fn expect_to_be_asked(&mut self) {
         self.queues.iter_mut().for_each(|queue| queue.connection.set_capsule_data_max(0));
     }
 
-    pub(super) fn first_queue(&mut self) -> Result<&mut Queue, BenchFailure> {
+    pub(in crate::bench) fn first_queue(&mut self) -> Result<&mut Queue, BenchFailure> {
         self.queues.first_mut().ok_or_else(|| "there is no queue".into())
     }
 
     /// Bytes of a block of the namespace.
-    pub(super) fn block_len(&self) -> u64 {
+    pub(in crate::bench) fn block_len(&self) -> u64 {
         self.block_len
     }
 
     /// Writes the whole image.
-    pub(super) fn fill(&mut self) -> Result<(), BenchFailure> {
+    pub(in crate::bench) fn fill(&mut self) -> Result<(), BenchFailure> {
         let mut offset = 0;
         let mut out = 0;
         let deadline = Instant::now() + PATIENCE;
@@ -334,7 +347,7 @@ impl Client {
     }
 
     /// Runs a load for so long, and checks everything that was read. `target` is the target's process.
-    pub(super) fn run(
+    pub(in crate::bench) fn run(
         &mut self,
         load: Load,
         round: u64,
@@ -388,19 +401,24 @@ impl Client {
     }
 
     /// A flush, waited for.
-    pub(super) fn flush(&mut self) -> Result<(), BenchFailure> {
+    pub(in crate::bench) fn flush(&mut self) -> Result<(), BenchFailure> {
         let queue = self.first_queue()?;
         let entry = SubmissionEntry::new(IoOpcode::Flush.code(), COMMAND, NAMESPACE);
         queue.call(entry, Data::None).map(|_| ())
     }
 
     /// Something is asked on the admin queue, so that nobody takes the client for dead.
-    pub(super) fn ping(&mut self) -> Result<(), BenchFailure> {
+    pub(in crate::bench) fn ping(&mut self) -> Result<(), BenchFailure> {
         self.admin.property(Property::Status, None).map(|_| ())
     }
 }
 
-pub(super) fn block_command(opcode: IoOpcode, offset: u64, len: usize, block_len: u64) -> SubmissionEntry {
+pub(in crate::bench) fn block_command(
+    opcode: IoOpcode,
+    offset: u64,
+    len: usize,
+    block_len: u64,
+) -> SubmissionEntry {
     let blocks = (len as u64 / block_len) as u32;
     let command = BlockCommand::new(NAMESPACE, offset / block_len, blocks);
     command.encode(opcode, COMMAND, DataPointer::Transport { len: len as u32 })

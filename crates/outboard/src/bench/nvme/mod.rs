@@ -11,9 +11,9 @@
 //! started, filled, put to every load and ended, round after round, because SPDK's keeps its core busy as long as it
 //! runs. The median round counts.
 
-mod client;
+pub(in crate::bench) mod client;
 pub(in crate::bench) mod path;
-mod target;
+pub(in crate::bench) mod target;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use crate::bench::BenchFailure;
 use crate::bench::process::{ServerProcess, free_address};
 
 /// The subsystem, whoever serves it.
-pub(super) const SUBSYSTEM: &str = "nqn.2026-11.io.outboard:bench";
+pub(in crate::bench) const SUBSYSTEM: &str = "nqn.2026-11.io.outboard:bench";
 /// SPDK's directory, with its programs in `build/bin`.
 const SPDK_VARIABLE: &str = "SPDK_DIR";
 /// Bytes of a block of SPDK's memory device, as ours has.
@@ -16,13 +16,13 @@ const BLOCK: u64 = 512;
 
 /// Who serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(in crate::bench) enum Who {
     Card,
     Spdk,
 }
 
 impl Who {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Self::Card => "card",
             Self::Spdk => "spdk",
@@ -31,14 +31,14 @@ impl Who {
 }
 
 /// SPDK's target, if the environment names its directory.
-pub(super) fn spdk_program() -> Option<PathBuf> {
+pub(in crate::bench) fn spdk_program() -> Option<PathBuf> {
     let directory = std::env::var_os(SPDK_VARIABLE)?;
     Some(Path::new(&directory).join("build/bin/nvmf_tgt"))
 }
 
 /// What is served.
 #[derive(Clone, Debug)]
-pub(super) enum Backend {
+pub(in crate::bench) enum Backend {
     Memory(u64),
     /// A file that is made, of so many bytes.
     File(PathBuf, u64),
@@ -47,7 +47,7 @@ pub(super) enum Backend {
 }
 
 /// A target's process. Ended when dropped, and its directory removed.
-pub(super) struct TargetProcess {
+pub(in crate::bench) struct TargetProcess {
     server: Option<ServerProcess>,
     pid: u32,
     address: SocketAddr,
@@ -56,7 +56,7 @@ pub(super) struct TargetProcess {
 
 impl TargetProcess {
     /// Starts a target on a core, and waits until it can be reached. `place` is a directory of its own.
-    pub(super) fn start(
+    pub(in crate::bench) fn start(
         who: Who,
         backend: &Backend,
         place: &Path,
@@ -73,11 +73,11 @@ impl TargetProcess {
         Ok(Self { pid: server.pid(), server: Some(server), address, place: place.to_owned() })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::bench) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(in crate::bench) fn pid(&self) -> u32 {
         self.pid
     }
 }
