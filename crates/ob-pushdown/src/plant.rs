@@ -17,7 +17,5 @@ ob_plant::plants! {
         FilesOfAnybody = "files-of-anybody",
         /// A client believes what came back though the file changed meanwhile.
         AfterCheckSkipped = "after-check-skipped",
-        /// A client maps files that it holds no lease on.
-        LeaseSkipped = "lease-skipped",
     }
 }
