@@ -186,6 +186,20 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["orphans-forgotten", "orphans-kept", "fua-ignored", "flush-at-once"],
     },
     Harness {
+        package: "ob-scenarios",
+        test: "pushdown",
+        build: Build::Plain,
+        plants: &[
+            "chain-versions-ignored",
+            "chain-last-look-skipped",
+            "withdrawn-map-read",
+            "map-version-unchecked",
+            "scratch-not-cleared",
+            "files-of-anybody",
+            "after-check-skipped",
+        ],
+    },
+    Harness {
         package: "ob-director",
         test: "order",
         build: Build::Plain,

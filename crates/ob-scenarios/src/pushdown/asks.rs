@@ -212,10 +212,11 @@ impl Shared {
         let sort = rng.below(3);
         let count = 1 + rng.index(3);
         let mut kinds: Vec<Kind> = Vec::new();
-        for _ in 0..count {
+        let first = rng.index(names);
+        for number in 0..count {
             let is_named = sort == 0 || (sort == 2 && rng.one_in(2));
             let kind = if is_named {
-                Kind::Named(rng.index(names))
+                Kind::Named((first + number) % names)
             } else {
                 Kind::Mapped(Arc::clone(rng.choose(&client.files)?))
             };

@@ -23,6 +23,8 @@ pub(super) struct Named {
     pool: Pool,
     ticks: Ticks,
     slots: Vec<Slot>,
+    /// Files that are written one after another: a newer one of a later file is never there together with an older one of an earlier.
+    procession: VecDeque<usize>,
     lives: BTreeMap<u64, Life>,
     /// Which slot waits for which token.
     out: BTreeMap<u64, usize>,
@@ -82,7 +84,8 @@ impl Named {
         let mut slots: Vec<Slot> = slots.collect();
         slots[0].steps.push_front(Step::MakeFolder);
         let pool = Pool::new((NODE * NODES) as usize, names + 1);
-        Self { local, pool, ticks, slots, lives: BTreeMap::new(), out: BTreeMap::new(), tokens: 0 }
+        let (procession, lives, out) = (VecDeque::new(), BTreeMap::new(), BTreeMap::new());
+        Self { local, pool, ticks, slots, procession, lives, out, tokens: 0 }
     }
 
     pub(super) fn names(&self) -> usize {
@@ -102,9 +105,13 @@ impl Named {
     /// Begins to change a file, if it is not being changed.
     pub(super) fn change(&mut self, rng: &mut Rng, report: &mut Report) {
         let number = rng.index(self.slots.len());
+        if self.procession.is_empty() && rng.one_in(4) {
+            self.procession.extend((0..self.slots.len()).map(|after| (number + after) % self.slots.len()));
+            return;
+        }
         let Some(len) = self.content(number).map(|content| content.len) else { return };
         let slot = &mut self.slots[number];
-        if slot.current.is_some() || !slot.steps.is_empty() {
+        if slot.current.is_some() || !slot.steps.is_empty() || !self.procession.is_empty() {
             return;
         }
         let whole = |is_beside| Step::Write { from: 0, to: NODES, stamp: 0, is_beside };
@@ -150,6 +157,7 @@ impl Named {
             moved = true;
             self.over(completion)?;
         }
+        self.proceed();
         for number in 0..self.slots.len() {
             // The folder is there before anything else.
             let is_first = self.slots[0].steps.front() == Some(&Step::MakeFolder)
@@ -159,6 +167,17 @@ impl Named {
             }
         }
         Ok(moved)
+    }
+
+    /// Writes the next file of the procession, when the one before is written.
+    fn proceed(&mut self) {
+        let Some(number) = self.procession.front().copied() else { return };
+        if !self.is_quiet() || self.content(number).is_none() {
+            return;
+        }
+        self.procession.pop_front();
+        let whole = Step::Write { from: 0, to: NODES, stamp: 0, is_beside: false };
+        self.slots[number].steps.push_back(whole);
     }
 
     fn begin(&mut self, number: usize) -> bool {

@@ -97,7 +97,7 @@ fn next_of(owner: u64, stamp: u64, node: u64) -> Option<(bool, u64)> {
     }
     let drawn = mix(owner ^ mix(stamp.wrapping_mul(31) ^ node));
     let next = node + 1 + drawn % 2;
-    (next < NODES).then_some((drawn >> 8 & 3 == 0, next))
+    (next < NODES).then_some((drawn >> 8 & 7 == 0, next))
 }
 
 fn next_word(owner: u64, stamp: u64, node: u64) -> u64 {

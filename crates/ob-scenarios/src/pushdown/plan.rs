@@ -94,7 +94,7 @@ impl Plan {
         let capacity = u64::next_multiple_of(log_end, segment_len) + 256 * 4096;
         Self {
             hosts,
-            names: pick(rng, &[4, 2, 1]),
+            names: pick(rng, &[3, 4, 2, 1]),
             files: pick(rng, &[3, 1]),
             region,
             net,
