@@ -159,8 +159,7 @@ impl Functions {
             Progress::Whole(bytes) => bytes,
         };
         let (header, _) = LoadHeader::read_from_prefix(&bytes).map_err(|_| INVALID)?;
-        // With a slash it could not be told from the function of another.
-        let name = name_of(&header.name).filter(|name| !name.contains('/')).ok_or(INVALID)?.to_owned();
+        let name = name_of(&header.name).ok_or(INVALID)?.to_owned();
         bytes.drain(..size_of::<LoadHeader>());
         let (tenant, token) = (client.tenant.clone(), piece.token);
         self.programs.load(Load { key, controller, tenant, token, name, bytes });
