@@ -200,6 +200,20 @@ pub const HARNESSES: &[Harness] = &[
         ],
     },
     Harness {
+        package: "ob-pushdown",
+        test: "named",
+        build: Build::Plain,
+        plants: &["chain-versions-ignored", "chain-last-look-skipped"],
+    },
+    Harness {
+        package: "ob-pushdown",
+        test: "ends",
+        build: Build::Plain,
+        plants: &["withdrawn-map-read", "files-of-anybody"],
+    },
+    Harness { package: "ob-pushdown", test: "maps", build: Build::Plain, plants: &["map-version-unchecked"] },
+    Harness { package: "ob-pushdown", test: "reads", build: Build::Plain, plants: &["scratch-not-cleared"] },
+    Harness {
         package: "ob-director",
         test: "order",
         build: Build::Plain,

@@ -15,6 +15,9 @@ const UNKNOWN: Status = Status::PUSHDOWN_UNKNOWN.with_do_not_retry();
 const CHANGED: Status = Status::PUSHDOWN_CHANGED.with_do_not_retry();
 const RANGE: Status = Status::PUSHDOWN_RANGE.with_do_not_retry();
 
+/// Its version, its length and its extents.
+type WrongMap = (u64, u64, &'static [(u64, u64, u64)]);
+
 #[test]
 fn maps_that_cannot_be_are_refused_and_the_one_before_stays() {
     let mut lab = Lab::new();
@@ -22,8 +25,8 @@ fn maps_that_cannot_be_are_refused_and_the_one_before_stays() {
     lab.rig.disk.bytes[..1024].copy_from_slice(&pattern(1, 1024));
     let program = lab.load(io, "obey", OBEY).unwrap();
     let file = lab.map(io, (0, 5), 1024, &[(0, 0, 1024)]).unwrap();
-    let huge = u64::MAX - 511;
-    let wrong: &[(u64, u64, &[(u64, u64, u64)])] = &[
+    const HUGE: u64 = u64::MAX - 511;
+    let wrong: &[WrongMap] = &[
         (0, 1024, &[(0, 0, 1024)]),                       // no version
         (5, 1024, &[(0, 0, 1024)]),                       // the same one
         (4, 1024, &[(0, 0, 1024)]),                       // an older one
@@ -37,10 +40,10 @@ fn maps_that_cannot_be_are_refused_and_the_one_before_stays() {
         (6, 1024, &[(1024, 0, 512)]),                     // begins at the end
         (6, 1024, &[(0, BYTES, 512)]),                    // behind the namespace
         (6, 4096, &[(0, BYTES - 512, 1024)]),             // passes its end
-        (6, u64::MAX, &[(0, huge, 512)]),                 // wraps there
-        (6, u64::MAX, &[(0, 512, huge)]),                 // is longer than everything
-        (6, u64::MAX, &[(huge, 512, 1024)]),              // wraps here
-        (6, u64::MAX, &[(0, 0, 512), (512, huge, 1024)]), // wraps to what is the file's
+        (6, u64::MAX, &[(0, HUGE, 512)]),                 // wraps there
+        (6, u64::MAX, &[(0, 512, HUGE)]),                 // is longer than everything
+        (6, u64::MAX, &[(HUGE, 512, 1024)]),              // wraps here
+        (6, u64::MAX, &[(0, 0, 512), (512, HUGE, 1024)]), // wraps to what is the file's
     ];
     for (version, len, extents) in wrong {
         assert_eq!(lab.map(io, (file, *version), *len, extents), Err(INVALID), "{version} {len} {extents:?}");

@@ -21,7 +21,7 @@ use ob_wire_nvme::pushdown::{
     Extent, FileRef, Function, LoadHeader, MapHeader, Piece, RequestBody, RequestHeader, SCRATCH_LEN,
     name_bytes,
 };
-use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, Status};
+use ob_wire_nvme::{CommandId, ControllerId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use support::{Client, Rig, Wish};
 use zerocopy::IntoBytes;
 
@@ -114,7 +114,13 @@ impl Lab {
     }
 
     pub fn with(config: TargetConfig, limits: FunctionLimits) -> Self {
-        let rig = Rig::with(TargetConfig { foreign: opcodes(), ..config });
+        Self::with_shelf(config, limits, Shelf::default())
+    }
+
+    /// With programs that are loaded already.
+    pub fn with_shelf(mut config: TargetConfig, limits: FunctionLimits, shelf: Shelf) -> Self {
+        config.foreign = opcodes();
+        let rig = Rig::with(config);
         let mut disk = MemoryDisk::new(4 << 20);
         let format = FormatOptions {
             segment_len: Some(4096),
@@ -134,7 +140,7 @@ impl Lab {
             drawn = drawn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             bytes.iter_mut().zip(drawn.to_le_bytes()).for_each(|(to, from)| *to = from);
         };
-        let functions = Functions::new(limits, Shelf::default(), Loader::Inline, Some(named), random);
+        let functions = Functions::new(limits, shelf, Loader::Inline, Some(named), random);
         let (local, pool) = (files.local(), Pool::new(64 << 10, 4));
         let (answers, data) = (BTreeMap::new(), BTreeMap::new());
         Self { rig, functions, files, local, answers, data, pool, tokens: 0 }
@@ -221,6 +227,21 @@ impl Lab {
             let wanted = self.rig.solicitation(io);
             self.rig.send_wanted(io, &wanted, data, data.len());
         }
+        command
+    }
+
+    /// Sends a command as it is, with data in its capsule or with so much wanted.
+    pub fn send_entry(&mut self, io: Client, entry: SubmissionEntry, data: &[u8], wanted: u32) -> CommandId {
+        let pointer = match entry.opcode & 3 {
+            0 => DataPointer::None,
+            2 => DataPointer::Transport { len: wanted },
+            _ => DataPointer::InCapsule { offset: 0, len: data.len() as u32 },
+        };
+        let command = self.rig.command_id(io);
+        let entry = SubmissionEntry { command_id: command.0.into(), ..entry }.with_data(pointer);
+        let brings = matches!(pointer, DataPointer::InCapsule { .. });
+        let bytes = self.rig.capsule(io, &entry, if brings { data } else { &[] });
+        self.rig.send(io, &bytes);
         command
     }
 

@@ -558,12 +558,13 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
         {
             other = Some(value);
         }
-        if one.is_some() && other.is_some() {
-            if let (Some(one), Some(other)) = (one.take(), other.take()) {
-                return std::task::Poll::Ready((one, other));
+        match (one.take(), other.take()) {
+            (Some(one), Some(other)) => std::task::Poll::Ready((one, other)),
+            (first, second) => {
+                (one, other) = (first, second);
+                std::task::Poll::Pending
             }
         }
-        std::task::Poll::Pending
     })
     .await
 }

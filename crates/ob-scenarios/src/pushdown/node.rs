@@ -101,7 +101,7 @@ fn next_of(owner: u64, stamp: u64, node: u64) -> Option<(bool, u64)> {
 }
 
 fn next_word(owner: u64, stamp: u64, node: u64) -> u64 {
-    next_of(owner, stamp, node).map_or(0, |(hops, next)| next * NODE | if hops { HOP } else { 0 })
+    next_of(owner, stamp, node).map_or(0, |(hops, next)| (next * NODE) | if hops { HOP } else { 0 })
 }
 
 /// Every bit of the result depends on every bit of the number (SplitMix64).
