@@ -367,7 +367,6 @@ pub fn map_bytes((file, version): (u64, u64), len: u64, extents: &[(u64, u64, u6
     let header = MapHeader {
         file: file.into(),
         version: version.into(),
-        inode: 7.into(),
         len: len.into(),
         extents: (extents.len() as u32).into(),
         ..MapHeader::default()

@@ -340,23 +340,32 @@ impl Shared {
         if withdrawn.is_err() {
             return Ok(());
         }
-        // The version before, or a file that is closed, has no answers; nor has another host's.
-        for who in [number, other] {
-            let port = &self.hosts[who].port;
-            let Ok(program) = find(port).await else { continue };
-            let version = if who == number { 1 } else { 2 };
-            let refs = [FileRef { file: file.into(), version: version.into() }];
-            if who == number || number != other {
-                let found = ask_raw(port, program, &refs, &question, way, rng.word()).await;
-                if let Ok(answer) = found {
-                    let what = format!("host {who} is answered of host {number}'s file {file}: {answer:?}");
-                    return Err(Failure::new(what));
-                }
-                self.count("requests rightly refused");
-            }
-        }
+        self.try_in_vain((number, other), file, way, &mut rng).await?;
         let _ = execute(port, Function::Close(file), CommandData::None).await;
         client.space.borrow_mut().give(blocks);
+        Ok(())
+    }
+
+    /// The version before, or a file that is closed, has no answers; nor has another host's.
+    async fn try_in_vain(
+        &self,
+        (number, other): (usize, usize),
+        file: u64,
+        way: u64,
+        rng: &mut Rng,
+    ) -> Result<(), Failure> {
+        let question = Question { files: 1, first_file: 0, first_node: 0, read_len: NODE as u32 };
+        let (own, theirs) = ((number, 1_u64), (other, 2));
+        for (who, version) in [own].into_iter().chain((number != other).then_some(theirs)) {
+            let port = &self.hosts[who].port;
+            let Ok(program) = find(port).await else { continue };
+            let refs = [FileRef { file: file.into(), version: version.into() }];
+            if let Ok(answer) = ask_raw(port, program, &refs, &question, way, rng.word()).await {
+                let what = format!("host {who} is answered of host {number}'s file {file}: {answer:?}");
+                return Err(Failure::new(what));
+            }
+            self.count("requests rightly refused");
+        }
         Ok(())
     }
 

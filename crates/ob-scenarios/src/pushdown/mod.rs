@@ -104,11 +104,12 @@ struct Run {
     hosts: Vec<Host>,
     shared: Rc<Shared>,
     tasks: Vec<(usize, Task)>,
-    /// Which host waits for which answer.
     lives: u64,
     heal_at: Option<Instant>,
     paused_until: Vec<Instant>,
     begun: u64,
+    /// Who has moved in the last turn.
+    moved: Vec<&'static str>,
     /// Nobody comes back any more.
     is_over: bool,
     progress: Progress,
@@ -152,6 +153,7 @@ impl Run {
             heal_at: None,
             paused_until: vec![Instant::default(); 1 + plan.hosts],
             begun: 0,
+            moved: Vec::new(),
             is_over: false,
             progress,
             plan,
@@ -286,20 +288,21 @@ impl Run {
         if self.tasks.is_empty() {
             self.progress.made();
         }
-        let Self { progress, tasks, hosts, shared, .. } = self;
-        progress.check(|| describe(tasks, hosts, shared))?;
-        let mut has_more = self.turn_tasks()?;
-        has_more |= self.shared.named.borrow_mut().turn()?;
+        let Self { progress, tasks, hosts, shared, moved, .. } = self;
+        progress.check(|| describe(tasks, hosts, shared, moved))?;
+        let mut moved =
+            [("tasks", self.turn_tasks()?), ("writers", self.shared.named.borrow_mut().turn()?)].to_vec();
         for number in 0..self.hosts.len() {
-            has_more |= self.turn_host(number)?;
+            moved.push(("a host", self.turn_host(number)?));
         }
         if !self.is_paused(CARD) {
-            has_more |= self.files.poll(now);
-            has_more |= self.card.turn(now).has_more;
-            has_more |= self.files.poll(now);
-            has_more |= self.network.has_events(CARD);
+            moved.push(("the files", self.files.poll(now)));
+            moved.push(("the target", self.card.turn(now).has_more));
+            moved.push(("the files", self.files.poll(now)));
+            moved.push(("the card's network", self.network.has_events(CARD)));
         }
-        if has_more {
+        self.moved = moved.into_iter().filter(|(_, moved)| *moved).map(|(who, _)| who).collect();
+        if !self.moved.is_empty() {
             return Ok(());
         }
         let card_due = [self.card.next_due(), self.files.device().next_due()];
@@ -309,8 +312,11 @@ impl Run {
         let hosts_due = hosts_due.filter_map(|(_, host)| host.next_due()).min().filter(|_| !self.is_over);
         let goes_on = self.paused_until.iter().copied().filter(|at| *at > now).min();
         let due = [self.network.next_due(), card_due, hosts_due, self.heal_at, goes_on];
-        let at = due.into_iter().flatten().min().unwrap_or(now + Duration::from_millis(1)).max(now);
-        self.trace.clock().advance_to(at.min(now + Duration::from_millis(5)) + Duration::from_nanos(1));
+        // What is overdue nobody takes, because it is for somebody who is stopped: it says nothing about the others.
+        let is_overdue = due.iter().flatten().any(|at| *at <= now);
+        let stride = if is_overdue { Duration::from_micros(50) } else { Duration::from_millis(5) };
+        let at = due.into_iter().flatten().filter(|at| *at > now).min().unwrap_or(now + stride);
+        self.trace.clock().advance_to(at.min(now + stride) + Duration::from_nanos(1));
         Ok(())
     }
 
@@ -416,14 +422,17 @@ impl Run {
     }
 }
 
-fn describe(tasks: &[(usize, Task)], hosts: &[Host], shared: &Shared) -> String {
+fn describe(tasks: &[(usize, Task)], hosts: &[Host], shared: &Shared, moved: &[&str]) -> String {
     let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
     for (number, _) in tasks {
         *waiting.entry(*number).or_default() += 1;
     }
     let ready: Vec<bool> = hosts.iter().map(Host::is_ready).collect();
     let commands: Vec<usize> = shared.hosts.iter().map(|host| host.port.waiting()).collect();
-    format!("tasks {waiting:?}, hosts are ready {ready:?}, and wait for {commands:?} commands")
+    format!(
+        "tasks {waiting:?}, hosts are ready {ready:?}, and wait for {commands:?} commands; \
+         those have moved: {moved:?}"
+    )
 }
 
 fn mount(plan: &Plan, disk: &mut SimDisk, trace: &Trace) -> Result<ob_files_card::CardFiles, Failure> {
