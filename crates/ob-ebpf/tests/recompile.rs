@@ -40,6 +40,10 @@ const PROGRAMS: [(&str, &str); 7] = [
 /// Programs with a bug, which the scenario of the store has to find.
 const WRONG: [(&str, &str); 1] = [("kv_get_unchecked", "v3")];
 
+/// What the scenario of storage functions runs, and their tests.
+const FOLLOW: [(&str, &str); 1] = [("follow", "v3")];
+const OBEY: [(&str, &str); 1] = [("obey", "v3")];
+
 /// A compiler and what strips its debug information, which BTF is not part of.
 struct Tools {
     clang: String,
@@ -93,6 +97,12 @@ fn programs_are_what_the_sources_say() {
 #[test]
 fn wrong_programs_are_what_the_sources_say() {
     compare(&here().join("../ob-scenarios/tests/programs"), &WRONG);
+}
+
+#[test]
+fn programs_of_storage_functions_are_what_the_sources_say() {
+    compare(&here().join("../ob-scenarios/programs"), &FOLLOW);
+    compare(&here().join("../ob-pushdown/tests/programs"), &OBEY);
 }
 
 fn compare(sources: &Path, objects: &[(&str, &str)]) {

@@ -17,7 +17,7 @@ ob_plant::plants! {
         FilesOfAnybody = "files-of-anybody",
         /// A client believes what came back though the file changed meanwhile.
         AfterCheckSkipped = "after-check-skipped",
-        /// A client maps files that it holds no lease on.
+        /// A client maps files that it holds no lease on. (`cargo xtask kernel pushdown` plants it in a guest.)
         LeaseSkipped = "lease-skipped",
     }
 }

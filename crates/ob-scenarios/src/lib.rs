@@ -14,3 +14,4 @@
 pub mod files;
 pub mod kv;
 pub mod nvme;
+pub mod pushdown;

@@ -487,7 +487,7 @@ impl Rig {
             host_id: wish.host_id,
             controller: wish.controller,
             subsystem: Nqn::new(wish.subsystem).unwrap(),
-            host: Nqn::new(HOST).unwrap(),
+            host: Nqn::new(wish.host).unwrap(),
         }
         .encode();
         self.capsule(client, &entry, data.as_bytes())
@@ -639,6 +639,7 @@ pub struct Wish {
     pub host_id: [u8; 16],
     pub controller: ControllerId,
     pub subsystem: &'static str,
+    pub host: &'static str,
 }
 
 impl Default for Wish {
@@ -650,6 +651,7 @@ impl Default for Wish {
             host_id: [9; 16],
             controller: ControllerId::DYNAMIC,
             subsystem: NQN,
+            host: HOST,
         }
     }
 }

@@ -470,10 +470,23 @@ impl<T: Transport> Session<T> {
                 {
                     return Ok(opened);
                 }
-                self.map(source.as_ref(), known).await?
+                match self.map(source.as_ref(), known).await {
+                    Ok(opened) => opened,
+                    Err(error) => {
+                        // Another request may have been faster with the same map.
+                        let now = file.opened().filter(|now| Some(*now) != known);
+                        return now.filter(|now| source.version() == Some(now.version)).ok_or(error);
+                    }
+                }
             }
         };
-        let before = file.opened().replace(opened);
+        let mut current = file.opened();
+        // The same, with a map that is newer than this one.
+        if current.is_some_and(|newer| newer.number == opened.number && newer.version > opened.version) {
+            return Ok(opened);
+        }
+        let before = current.replace(opened);
+        drop(current);
         // Two requests may have opened it at once.
         if let Some(before) = before.filter(|before| before.number != opened.number && known.is_none()) {
             lock(&self.abandoned).push(Function::Close(before.number));

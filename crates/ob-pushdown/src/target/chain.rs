@@ -127,37 +127,44 @@ impl Functions {
         if used.file.is_withdrawn() && !is_planted(Bug::WithdrawnMapRead) {
             return Err((Status::PUSHDOWN_CHANGED, file as u32));
         }
-        request.reads += 1;
-        self.counts.reads += 1;
         match &used.file.place {
             Place::Map(map) => {
                 let block = block_of(target, request, map).ok_or((Status::PUSHDOWN_CHANGED, file as u32))?;
                 let end = end.min(map.len);
                 if offset >= end {
                     request.view = 0..0;
+                    self.count_read(request);
                     return Ok(Step::Call);
                 }
-                let whole = offset / block * block..end.next_multiple_of(block);
+                let whole = offset / block * block..end.checked_next_multiple_of(block).ok_or(range)?;
                 let lead = (offset - whole.start) as usize;
                 request.view = lead..lead + (end - offset) as usize;
                 let fits = |buffer: &Loan| (whole.end - whole.start) as usize <= buffer.len();
                 let rest = request.buffer.take().filter(fits).ok_or(range)?;
                 request.reading = Some(Reading { left: whole, done: None, rest: Some(rest) });
-                self.read_part(target, request)
+                let step = self.read_part(target, request)?;
+                self.count_read(request);
+                Ok(step)
             }
             Place::Node(node) => {
                 let node = *node;
                 let names = self.names.as_mut().ok_or((Status::PUSHDOWN_UNKNOWN, 0))?;
                 let block = u64::from(names.block_len());
-                let (from, to) = (offset / block * block, end.next_multiple_of(block));
+                let (from, to) = (offset / block * block, end.checked_next_multiple_of(block).ok_or(range)?);
                 let lead = (offset - from) as usize;
                 request.view = lead..lead + len as usize;
                 let fits = |buffer: &Loan| (to - from) as usize <= buffer.len();
                 let buffer = request.buffer.take().filter(fits).ok_or(range)?;
                 names.read(request.key, node, from, (to - from) as u32, buffer);
+                self.count_read(request);
                 Ok(Step::Reading)
             }
         }
+    }
+
+    fn count_read(&mut self, request: &mut Request) {
+        request.reads += 1;
+        self.counts.reads += 1;
     }
 
     /// Begins to read what lies together of a map's range.
@@ -247,6 +254,8 @@ impl Functions {
         let used = request.files.get_mut(file as usize).ok_or((Status::INTERNAL_ERROR, file))?;
         let changed = (Status::PUSHDOWN_CHANGED, file);
         let (len, version) = result.map_err(|error| match error {
+            // Who has read nothing of it has to open what has its name now.
+            FileError::NotFound if used.pinned.is_none() => (Status::PUSHDOWN_UNKNOWN, file),
             FileError::NotFound => changed,
             FileError::Io => (Status::UNRECOVERED_READ_ERROR, file),
             _ => (Status::INTERNAL_ERROR, file),
@@ -272,7 +281,7 @@ impl Functions {
         };
         let next = request.files.iter().enumerate().find(is_due);
         let Some((at, used)) = next.filter(|_| !is_planted(Bug::LastLookSkipped)) else {
-            return Ok(Step::Done);
+            return all_stand(request);
         };
         let Place::Node(node) = used.file.place else { return Ok(Step::Done) };
         let internal = (Status::INTERNAL_ERROR, at as u32);
@@ -342,6 +351,14 @@ impl Functions {
             }
             Err(CallError::Fault(fault)) => Err((Status::PUSHDOWN_FAULT, fault.at as u32)),
         }
+    }
+}
+
+/// A request is done, unless one of the files that it names was closed or mapped anew, whether it was read or not.
+fn all_stand(request: &Request) -> Result<Step, End> {
+    match request.files.iter().position(|used| used.file.is_withdrawn()) {
+        Some(at) if !is_planted(Bug::WithdrawnMapRead) => Err((Status::PUSHDOWN_CHANGED, at as u32)),
+        _ => Ok(Step::Done),
     }
 }
 

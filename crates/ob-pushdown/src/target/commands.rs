@@ -440,7 +440,8 @@ impl Functions {
     ) -> Result<Outcome, Status> {
         let plan = Rc::clone(self.client_mut(controller)?.plans.get(&run.plan).ok_or(UNKNOWN)?);
         let first = FirstRead { offset: run.offset.unwrap_or(plan.first.offset), ..plan.first };
-        self.begin(target, (key, controller, answer_len), &plan, first, run.input())
+        let bounds = (plan.read_len_max, plan.reads_max);
+        self.begin(target, (key, controller, answer_len), &plan, (first, bounds), run.input())
     }
 
     /// Begins a request that brings everything along, or a plan's number.
@@ -458,7 +459,8 @@ impl Functions {
             let plan = Rc::clone(self.client_mut(controller)?.plans.get(&planned).ok_or(UNKNOWN)?);
             let given = first_of(body.header);
             let first = if given.len == 0 { plan.first } else { given };
-            return self.begin(target, (key, controller, answer_len), &plan, first, body.scratch);
+            let bounds = self.bounds(body.header, (plan.read_len_max, plan.reads_max))?;
+            return self.begin(target, (key, controller, answer_len), &plan, (first, bounds), body.scratch);
         }
         let (read_len_max, reads_max) = self.bounds(body.header, (READ_LEN_DEFAULT, READS_DEFAULT))?;
         let client = self.client_mut(controller)?;
@@ -496,7 +498,7 @@ impl Functions {
         target: &mut Target,
         who: (ForeignKey, ControllerKey, u32),
         plan: &Plan,
-        first: FirstRead,
+        (first, (read_len_max, reads_max)): (FirstRead, (u32, u16)),
         input: &[u8],
     ) -> Result<Outcome, Status> {
         if plan.program.object.is_retired() {
@@ -506,7 +508,7 @@ impl Functions {
             return Err(UNKNOWN);
         }
         let program = plan.program.clone();
-        let mut request = self.new_request(who, program, plan.read_len_max, plan.reads_max)?;
+        let mut request = self.new_request(who, program, read_len_max, reads_max)?;
         request.next = first;
         request.files.extend(plan.files.iter().map(|file| FileUse { file: Rc::clone(file), pinned: None }));
         request.input.extend_from_slice(&plan.scratch);

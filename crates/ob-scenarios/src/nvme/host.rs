@@ -12,7 +12,7 @@ use ob_sim::{Rng, SimNet};
 /// Slices that one send takes at most.
 const SEND_SLICES: usize = 16;
 
-pub(super) struct Host {
+pub(crate) struct Host {
     net: SimNet,
     address: SocketAddr,
     session: Session,
@@ -20,35 +20,35 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(net: SimNet, options: Options, mut rng: Rng, now: Instant) -> Self {
+    pub(crate) fn new(net: SimNet, options: Options, mut rng: Rng, now: Instant) -> Self {
         let address = options.address;
         let session = Session::new(options, Box::new(move |bytes: &mut [u8]| rng.fill(bytes)), now);
         Self { net, address, session, links: Vec::new() }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.session.is_ready()
     }
 
     /// Why this host will never get anything again.
-    pub(super) fn over(&self) -> Option<&Error> {
+    pub(crate) fn over(&self) -> Option<&Error> {
         self.session.over()
     }
 
-    pub(super) fn submit(&mut self, now: Instant, id: u64, request: Request) {
+    pub(crate) fn submit(&mut self, now: Instant, id: u64, request: Request) {
         self.session.submit(now, RequestId(id), request);
     }
 
-    pub(super) fn next_outcome(&mut self) -> Option<(u64, Result<Answer, Error>)> {
+    pub(crate) fn next_outcome(&mut self) -> Option<(u64, Result<Answer, Error>)> {
         self.session.next_outcome().map(|(id, outcome)| (id.0, outcome))
     }
 
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.session.next_due()
     }
 
     /// Does what there is to do; how many associations it has lost.
-    pub(super) fn turn(&mut self, now: Instant) -> u64 {
+    pub(crate) fn turn(&mut self, now: Instant) -> u64 {
         while let Some(event) = self.net.poll() {
             self.handle(now, event);
         }

@@ -15,7 +15,7 @@
 //! And somebody gets on all the time: in the end also those who are left when one host never comes back (`last`).
 
 mod fate;
-mod host;
+pub(crate) mod host;
 mod last;
 mod plan;
 

@@ -53,6 +53,12 @@ pub const SCENARIOS: &[Simulated] = &[
         steps: 150,
         make: || Box::new(ob_scenarios::kv::KvScenario),
     },
+    Simulated {
+        name: "pushdown",
+        about: "hosts have chains of reads run on the card while files move and connections are lost, beside a model",
+        steps: 1_000,
+        make: || Box::new(ob_scenarios::pushdown::PushdownScenario),
+    },
 ];
 
 /// A scenario of the simulator, as people ask for it.

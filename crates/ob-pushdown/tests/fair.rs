@@ -1,0 +1,104 @@
+//! Tenants beside each other: nobody waits for all that another has, and nobody has more of a core than its share.
+
+use std::time::Duration;
+
+use ob_nvme::driver::ForeignService;
+use ob_pushdown::target::FunctionLimits;
+use ob_wire_nvme::pushdown::{Function, RequestHeader};
+
+use crate::lab::support::HOST;
+use crate::lab::{AGAIN, DONE, Lab, OBEY, READ, header, script, word};
+
+const OTHER: &str = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
+/// Requests of the one who has many, and reads of each.
+const MANY: usize = 100;
+const READS: u16 = 64;
+
+#[test]
+fn one_request_does_not_wait_for_all_of_another_tenant() {
+    let mut lab = Lab::with(
+        Default::default(),
+        FunctionLimits {
+            programs: ob_programs::Limits { share: 100_000, ..Default::default() },
+            ..FunctionLimits::default()
+        },
+    );
+    let (greedy, modest) = (lab.host(HOST, 9).io, lab.host(OTHER, 8).io);
+    let programs = [greedy, modest].map(|io| lab.load(io, "obey", OBEY).unwrap());
+    let files = [greedy, modest].map(|io| lab.map(io, (0, 1), 512, &[(0, 0, 512)]).unwrap());
+    lab.rig.disk.is_held = true;
+    let many = RequestHeader {
+        reads_max: READS.into(),
+        read_len_max: 512.into(),
+        ..header(programs[0], (0, 0, 512))
+    };
+    for _ in 0..MANY {
+        lab.begin_request(greedy, &many, &[(files[0], 1)], &script(&[[AGAIN, 0, 0, 0]]));
+    }
+    lab.run();
+    let orders = script(&[[READ, 0, 0, 512], [READ, 0, 0, 512], [DONE, 0, 0, 0]]);
+    let one = lab.begin_request(modest, &header(programs[1], (0, 0, 512)), &[(files[1], 1)], &orders);
+    lab.run();
+    assert_eq!(lab.functions.counts().running, MANY as u64 + 1);
+    lab.rig.disk.is_held = false;
+    lab.rig.settle();
+    // Whose read is over first is called first; then each tenant in turn.
+    let mut answered_after = None;
+    for _ in 0..100_000 {
+        lab.rig.settle();
+        let did = lab.functions.turn(lab.rig.now, &mut lab.rig.target);
+        lab.rig.settle();
+        if !lab.rig.state(modest).inbox.is_empty() {
+            answered_after = Some(lab.functions.counts().reads);
+            break;
+        }
+        assert!(did, "nothing goes on");
+    }
+    let reads = answered_after.expect("it is answered");
+    let all = MANY as u64 * u64::from(READS);
+    assert!(reads < MANY as u64 + 3 * 64, "answered after {reads} reads, of {all}");
+    assert!(lab.answer(modest, one).unwrap().is_ok());
+    lab.check_rest();
+}
+
+#[test]
+fn a_tenant_has_its_share_of_a_core() {
+    let share = 10;
+    let mut lab = Lab::with(
+        Default::default(),
+        FunctionLimits {
+            programs: ob_programs::Limits { share, ..Default::default() },
+            ..FunctionLimits::default()
+        },
+    );
+    let (io, other) = (lab.host(HOST, 9).io, lab.host(OTHER, 8).io);
+    let [program, others] = [io, other].map(|io| lab.load(io, "obey", OBEY).unwrap());
+    let [file, theirs] = [io, other].map(|io| lab.map(io, (0, 1), 16 << 10, &[(0, 0, 16 << 10)]).unwrap());
+    let endless = RequestHeader { reads_max: 1024.into(), ..header(program, (0, 0, 16 << 10)) };
+    for _ in 0..20 {
+        lab.begin_request(io, &endless, &[(file, 1)], &script(&[[AGAIN, 0, 0, 0]]));
+    }
+    lab.run();
+    let begin = lab.rig.now;
+    let mut waited = 0;
+    while lab.rig.now < begin + Duration::from_millis(500) {
+        let due = lab.functions.next_due().expect("it goes on by itself");
+        let step = due.since(lab.rig.now).max(Duration::from_micros(10));
+        lab.rig.advance(step);
+        lab.run();
+        // Another tenant is served meanwhile.
+        if waited % 50 == 0 {
+            let answer = lab.request(other, &header(others, (0, 0, 8)), &[(theirs, 1)], &[]);
+            assert!(answer.is_ok());
+        }
+        waited += 1;
+    }
+    let listed = lab.call(other, Function::List(0), &[], 192).unwrap().1;
+    let few = word(&listed, 19);
+    let listed = lab.call(io, Function::List(0), &[], 192).unwrap().1;
+    let spent = word(&listed, 19);
+    // A thousandth of a core is a million of fuel a second; what may be saved up, and one call that is begun with the last of it.
+    let allowed = 500 * 1000 * u64::from(share) + 20 * 1000 * u64::from(share) + 200_000;
+    assert!(spent > allowed / 2 && spent <= allowed, "{spent} of {allowed}; the other {few}");
+    assert!(lab.functions.counts().over_share > 0);
+}
