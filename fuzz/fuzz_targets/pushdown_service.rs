@@ -327,7 +327,9 @@ impl World {
         let function = match script.number() % 6 {
             0 => Function::Close(self.files.get(usize::from(script.number())).map_or(1, |file| file.0)),
             1 => Function::Forget(self.number(script, &self.plans)),
-            2 => Function::Unload(self.number(script, &self.programs)),
+            // Seldom, for the next input has to compile what is taken out.
+            2 if script.number() == 0 => Function::Unload(self.number(script, &self.programs)),
+            2 => Function::Unload(script.long()),
             3 => Function::List(script.word()),
             4 => Function::Refusal(u32::from(script.number() % 4)),
             _ => Function::Describe,
