@@ -26,7 +26,7 @@ use super::{NAMESPACE, Ticks};
 pub(super) const FOLLOW: &[u8] = include_bytes!("../../programs/follow.o");
 pub(super) const NAME: &str = "follow";
 /// Queries that a host keeps.
-const QUERIES_MAX: usize = 6;
+pub(super) const QUERIES_MAX: usize = 6;
 /// Commands that are tried to be given up at once.
 const ABORTS: usize = 24;
 
