@@ -296,7 +296,7 @@ impl<T: Transport> Session<T> {
         }
         let wanted = wanted.min(SCRATCH_LEN as u32);
         let mut last = PushError::from(Detour::Unknown);
-        for _ in 0..LOSSES_MAX {
+        for attempt in 0..LOSSES_MAX {
             let (program, files) = match self.establish(query).await {
                 Ok(both) => both,
                 Err(error) if error.detour() == Some(Detour::Unknown) => {
@@ -311,7 +311,8 @@ impl<T: Transport> Session<T> {
                 Ok(answer) => return self.believe(query, &files, answer),
                 Err(error) if error.detour() == Some(Detour::Unknown) => {
                     self.tallies.renewed.fetch_add(1, Ordering::Relaxed);
-                    query.forget(program, &files);
+                    // Most often it is the program: others may use the files.
+                    query.forget(program, if attempt == 0 { &[] } else { &files });
                     last = error;
                 }
                 Err(error) => return Err(error),
@@ -416,8 +417,14 @@ impl<T: Transport> Session<T> {
             Err(error) => return Err(error),
         };
         let planned = Planned { number, program, files: files.to_vec(), first };
-        *lock(&query.plan) = Some(planned.clone());
-        Ok(Some(planned))
+        let mut current = lock(&query.plan);
+        // Another request may have been faster. One of both is enough.
+        let unused = match &*current {
+            Some(same) if same.is_like(&planned) => Some(number),
+            _ => current.replace(planned).map(|before| before.number),
+        };
+        query.abandon(unused.map(Function::Forget));
+        Ok(current.clone())
     }
 
     /// The numbers of a request's program and files, asked for where they are not known.
@@ -627,6 +634,13 @@ struct Planned {
     first: Read,
 }
 
+impl Planned {
+    /// Whether both do the same.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.program, &self.files, self.first) == (other.program, &other.files, other.first)
+    }
+}
+
 impl Query {
     /// With reads of up to so many bytes.
     #[must_use]
@@ -642,26 +656,38 @@ impl Query {
         self
     }
 
-    /// The target does not know some of the numbers any more.
+    /// The target does not know some of the numbers any more. The others are given back.
     fn forget_all(&self) {
         *lock(&self.program.inner.number) = None;
-        self.files.iter().for_each(|file| *file.opened() = None);
-        *lock(&self.plan) = None;
+        for file in &self.files {
+            let opened = file.opened().take();
+            self.abandon(opened.map(|opened| Function::Close(opened.number)));
+        }
+        self.forget_plan();
     }
 
-    /// The target does not know these numbers any more. Others may have got new ones meanwhile.
+    /// The target does not know the program, or one of these files, any more. Others may have got new numbers meanwhile.
     fn forget(&self, program: u64, files: &[Opened]) {
         let mut number = lock(&self.program.inner.number);
         if *number == Some(program) {
             *number = None;
         }
+        drop(number);
         for (file, opened) in self.files.iter().zip(files) {
-            let mut current = file.opened();
-            if *current == Some(*opened) {
-                *current = None;
-            }
+            let forgotten = file.opened().take_if(|current| current == opened);
+            self.abandon(forgotten.map(|opened| Function::Close(opened.number)));
         }
-        *lock(&self.plan) = None;
+        self.forget_plan();
+    }
+
+    fn forget_plan(&self) {
+        let planned = lock(&self.plan).take();
+        self.abandon(planned.map(|planned| Function::Forget(planned.number)));
+    }
+
+    /// Has the target told, some time, that something is not needed.
+    fn abandon(&self, function: Option<Function>) {
+        lock(&self.abandoned).extend(function);
     }
 }
 

@@ -26,7 +26,7 @@ use super::{NAMESPACE, Ticks};
 pub(super) const FOLLOW: &[u8] = include_bytes!("../../programs/follow.o");
 pub(super) const NAME: &str = "follow";
 /// Queries that a host keeps.
-const QUERIES_MAX: usize = 6;
+pub(super) const QUERIES_MAX: usize = 6;
 /// Commands that are tried to be given up at once.
 const ABORTS: usize = 24;
 
@@ -209,14 +209,20 @@ impl Shared {
             return rng.choose(&queries).cloned();
         }
         let names = self.named.borrow().names();
-        let sort = rng.below(3);
-        let count = 1 + rng.index(3);
-        let mut kinds: Vec<Kind> = Vec::new();
         let first = rng.index(names);
+        let sort = rng.below(4);
+        // Between two files of the card one of the client's own: time in which they change one after another, and neither is read.
+        let count = if sort == 3 { 3 } else { 1 + rng.index(3) };
+        let mut kinds: Vec<Kind> = Vec::new();
         for number in 0..count {
-            let is_named = sort == 0 || (sort == 2 && rng.one_in(2));
+            let is_named = match sort {
+                0 => true,
+                1 => false,
+                2 => rng.one_in(2),
+                _ => number != 1,
+            };
             let kind = if is_named {
-                Kind::Named((first + number) % names)
+                Kind::Named((first + number.div_ceil(2)) % names)
             } else {
                 Kind::Mapped(Arc::clone(rng.choose(&client.files)?))
             };

@@ -46,7 +46,7 @@ use ob_wire_nvme::text::Nqn;
 
 use crate::files::SimDrive;
 use crate::nvme::host::Host;
-use asks::{Client, Shared};
+use asks::{Client, QUERIES_MAX, Shared};
 use mapped::Space;
 use named::{FOLDER, Named};
 use node::NODE;
@@ -393,6 +393,7 @@ impl Run {
             self.settle(|_| true)?;
         }
         self.settle(|run| run.card.target().memory_used() == 0 && run.card.service().counts().running == 0)?;
+        self.check_kept()?;
         for number in 0..self.hosts.len() {
             self.network.kill(NodeId(1 + number), Death::Process);
         }
@@ -405,6 +406,17 @@ impl Run {
         let left = [counts.running, counts.files, counts.plans, target.memory_used() as u64];
         if left != [0; 4] || target.control().controllers() != 0 {
             return Err(Failure::new(format!("all hosts are gone, and there is left: {counts:?}")));
+        }
+        Ok(())
+    }
+
+    /// Sessions have no more at the card than they still use, and what they are about to give back.
+    fn check_kept(&self) -> Result<(), Failure> {
+        let counts = self.card.service().counts();
+        let hosts = self.hosts.len() as u64;
+        let queries = QUERIES_MAX as u64 + (self.plan.names + self.plan.files) as u64;
+        if counts.files > hosts * 3 * (queries + 2) || counts.plans > hosts * (queries + 2) {
+            return Err(Failure::new(format!("sessions leave behind what they do not use: {counts:?}")));
         }
         Ok(())
     }
