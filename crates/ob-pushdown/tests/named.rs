@@ -92,7 +92,11 @@ fn a_file_is_read_up_to_its_end_and_while_it_is_there() {
         let expected = &content[offset as usize..(offset as usize + len as usize).min(9_000)];
         assert_eq!(seen(&answer.1), (expected.len() as u64, sum(expected)), "{offset} {len}");
     }
-    for (offset, len) in [(9_000, 1), (9_500, 100), (u64::MAX - 10, 5), (u64::MAX - 5000, 4096), (0, 0)] {
+    for (offset, len) in [(9_000, 1), (9_500, 100), (1 << 40, 4096), (u64::MAX - 5000, 4096)] {
+        let answer = lab.request(io, &header(program, (0, offset, len)), &[(file, 0)], &copy).unwrap();
+        assert_eq!(seen(&answer.1), (0, 0), "{offset} {len}: nothing is behind the end");
+    }
+    for (offset, len) in [(u64::MAX - 10, 5), (0, 0)] {
         let answer = lab.request(io, &header(program, (0, offset, len)), &[(file, 0)], &copy);
         assert_eq!(end(answer).0, RANGE, "{offset} {len}");
     }
