@@ -132,7 +132,7 @@ fn status_fields() {
     let status = Status::INVALID_FIELD.with_do_not_retry();
     assert_eq!(status.to_string(), "invalid field in command (0/02h), do not retry");
     assert!(status.is(Status::INVALID_FIELD) && status != Status::INVALID_FIELD && !status.is_success());
-    assert_eq!(Status::new(7, 0xC0).to_string(), "unknown status (7/c0h)");
+    assert_eq!(Status::new(7, 0xB0).to_string(), "unknown status (7/b0h)");
 }
 
 #[test]

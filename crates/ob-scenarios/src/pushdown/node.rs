@@ -185,7 +185,10 @@ mod tests {
         for entry in &entries {
             assert!(contents[entry.file].agrees(entry, 1024));
             assert!(!contents[1 - entry.file].agrees(entry, 1024));
-            assert!(!Content { len: entry.offset + 512, ..contents[entry.file].clone() }.agrees(entry, 1024));
+            assert!(
+                !Content { len: entry.offset + entry.len - 8, ..contents[entry.file].clone() }
+                    .agrees(entry, 1024)
+            );
             let mut torn = contents[entry.file].clone();
             torn.stamps[entry.offset as usize / NODE as usize + usize::from(entry.len > NODE)] += 1;
             assert!(!torn.agrees(entry, 1024));
