@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A request holds two buffers of the target's from its first read to its answer, and nothing else that is counted. Programs run in
-//! [`Turns`]: each tenant one call, then the next tenant's, while there is some of its share left.
+//! `Turns`: each tenant one call, then the next tenant's, while there is some of its share left.
 
 mod chain;
 mod clients;
