@@ -110,7 +110,11 @@ const COMPILER_PACKAGES: &[&str] = &["clang-19", "llvm-19"];
 const ROCKSDB_HEADER: &str = "/usr/include/rocksdb/db.h";
 const ROCKSDB_PACKAGES: &[&str] = &["g++", "librocksdb-dev"];
 
-/// All tests are run, whether compiler and RocksDB can be had or not: the few that want them say NOT TESTED by themselves.
+/// What makes file systems, on which extents are looked for (`crates/ob-passthrough/tests/mounted.rs`).
+const FILE_SYSTEMS: &[&str] = &["mkfs.ext4", "mkfs.xfs"];
+const FILE_SYSTEM_PACKAGES: &[&str] = &["e2fsprogs", "xfsprogs"];
+
+/// All tests are run, whether compiler, RocksDB and file systems can be had or not: the few that want them say NOT TESTED by themselves.
 fn test(repository: &Repository) -> Result<Outcome> {
     let has_compiler = || COMPILER.iter().all(|name| command::is_installed(name));
     if let Err(missing) = apt::install(repository, COMPILER_PACKAGES, has_compiler) {
@@ -119,6 +123,12 @@ fn test(repository: &Repository) -> Result<Outcome> {
     let has_rocksdb = || command::is_installed("g++") && Path::new(ROCKSDB_HEADER).exists();
     if let Err(missing) = apt::install(repository, ROCKSDB_PACKAGES, has_rocksdb) {
         println!("\n!!!!!!!! NOT TESTED: whether RocksDB answers as its reader does: {missing} !!!!!!!!\n");
+    }
+    let has_file_systems = || FILE_SYSTEMS.iter().all(|name| command::is_installed(name));
+    if let Err(missing) = apt::install(repository, FILE_SYSTEM_PACKAGES, has_file_systems) {
+        println!(
+            "\n!!!!!!!! NOT TESTED: whether extents are where file systems put them: {missing} !!!!!!!!\n"
+        );
     }
     readme::run_test_command(repository)
 }
