@@ -5,17 +5,22 @@ use ob_wire_nvme::CommandId;
 
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
 
+impl From<CommandData> for Data {
+    fn from(data: CommandData) -> Self {
+        match data {
+            CommandData::None => Self::None,
+            CommandData::Send(bytes) => Self::ToController(bytes.into()),
+            CommandData::Receive(len) => Self::ToHost(len),
+            CommandData::Exchange(bytes, len) => Self::Both(bytes.into(), len),
+        }
+    }
+}
+
 impl Transport for Initiator {
     async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
         let Command { function, namespace, data } = command;
         let entry = function.encode(CommandId(0), namespace);
-        let data = match data {
-            CommandData::None => Data::None,
-            CommandData::Send(bytes) => Data::ToController(bytes.into()),
-            CommandData::Receive(len) => Data::ToHost(len),
-            CommandData::Exchange(bytes, len) => Data::Both(bytes.into(), len),
-        };
-        match self.io(RawCommand { entry, data, is_idempotent: true }).await {
+        match self.io(RawCommand { entry, data: data.into(), is_idempotent: true }).await {
             Ok(answer) => Ok(CommandAnswer { result: answer.result, data: answer.data }),
             Err(Error::Command { status, result }) => Err(TransportError::Status { status, result }),
             Err(error) => Err(TransportError::Broken(error.to_string())),

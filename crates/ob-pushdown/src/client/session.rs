@@ -350,15 +350,7 @@ impl<T: Transport> Session<T> {
                 return self.execute(Function::Run(run), data).await.map_err(PushError::of);
             }
         }
-        let refs: Vec<FileRef> = files.iter().map(file_ref).collect();
-        let header = RequestHeader {
-            program: program.into(),
-            first: first.file.into(),
-            first_offset: first.offset.into(),
-            first_len: first.len.into(),
-            ..query.header
-        };
-        let body = RequestBody::encode(&header, &refs, input);
+        let body = query.body(program, files, first, input);
         if self.transport.exchange_max().is_some_and(|max| body.len() <= max) {
             let data = CommandData::Exchange(body, wanted);
             return self.execute(Function::Request(wanted), data).await.map_err(PushError::of);
@@ -401,15 +393,7 @@ impl<T: Transport> Session<T> {
             // What it was made of is gone, or it is for another kind of read. One that is not there any more is as good.
             let _ = self.execute(Function::Forget(old.number), CommandData::None).await;
         }
-        let refs: Vec<FileRef> = files.iter().map(file_ref).collect();
-        let header = RequestHeader {
-            program: program.into(),
-            first: first.file.into(),
-            first_offset: first.offset.into(),
-            first_len: first.len.into(),
-            ..query.header
-        };
-        let prepared = self.ask_for(Function::Prepare, RequestBody::encode(&header, &refs, &[])).await;
+        let prepared = self.ask_for(Function::Prepare, query.body(program, files, first, &[])).await;
         let number = match prepared {
             Ok(number) => number,
             // There are other ways.
@@ -642,6 +626,19 @@ impl Planned {
 }
 
 impl Query {
+    /// The request's bytes.
+    fn body(&self, program: u64, files: &[Opened], first: Read, input: &[u8]) -> Vec<u8> {
+        let refs: Vec<FileRef> = files.iter().map(file_ref).collect();
+        let header = RequestHeader {
+            program: program.into(),
+            first: first.file.into(),
+            first_offset: first.offset.into(),
+            first_len: first.len.into(),
+            ..self.header
+        };
+        RequestBody::encode(&header, &refs, input)
+    }
+
     /// With reads of up to so many bytes.
     #[must_use]
     pub fn with_read_len_max(mut self, len: u32) -> Self {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use ob_nvme::initiator::{Answer, Data, Error, Queue, Request};
-use ob_pushdown::client::{Command, CommandAnswer, CommandData, Transport, TransportError};
+use ob_nvme::initiator::{Answer, Error, Queue, Request};
+use ob_pushdown::client::{Command, CommandAnswer, Transport, TransportError};
 use ob_wire_nvme::{CommandId, Status};
 
 /// A host's port. Cheap to clone.
@@ -94,14 +94,14 @@ impl Transport for Port {
     async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
         let Command { function, namespace, data } = command;
         let entry = function.encode(CommandId(0), namespace);
-        let data = match data {
-            CommandData::None => Data::None,
-            CommandData::Send(bytes) => Data::ToController(bytes.into()),
-            CommandData::Receive(len) => Data::ToHost(len),
-            CommandData::Exchange(bytes, len) => Data::Both(bytes.into(), len),
+        let request = Request {
+            queue: Queue::Io,
+            entry,
+            data: data.into(),
+            is_idempotent: true,
+            may_be_short: true,
+            expects: None,
         };
-        let request =
-            Request { queue: Queue::Io, entry, data, is_idempotent: true, may_be_short: true, expects: None };
         self.request(request).await
     }
 

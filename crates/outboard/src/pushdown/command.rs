@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use ob_ebpf::hooks::STORAGE_DATA_LEN_MAX;
 use ob_nvme::initiator::{Initiator, block_on};
 use ob_pushdown::client::{Answer, Detour, Listed, PushError, Read, Session};
 use ob_wire_nvme::NamespaceId;
@@ -201,7 +202,8 @@ fn length(text: &str) -> Result<u32, String> {
         Ok(bytes) => bytes,
         Err(_) => ByteSize::parse(text).map_err(|error| error.to_string())?.0,
     };
-    u32::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(|| "a read has 1B to 128KiB".to_owned())
+    let is_read = |bytes: &u32| (1..=STORAGE_DATA_LEN_MAX).contains(bytes);
+    u32::try_from(bytes).ok().filter(is_read).ok_or_else(|| "a read has 1B to 128KiB".to_owned())
 }
 
 /// Does what was typed.

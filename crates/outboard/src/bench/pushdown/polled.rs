@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ob_nvme::initiator::Data;
 use ob_pushdown::btree::Pages;
-use ob_pushdown::client::{Command, CommandAnswer, CommandData, Transport, TransportError};
+use ob_pushdown::client::{Command, CommandAnswer, Transport, TransportError};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 
@@ -74,13 +74,7 @@ impl Polled {
 impl Transport for Polled {
     async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
         let Command { function, namespace, data } = command;
-        let data = match data {
-            CommandData::None => Data::None,
-            CommandData::Send(bytes) => Data::ToController(bytes.into()),
-            CommandData::Receive(len) => Data::ToHost(len),
-            CommandData::Exchange(bytes, len) => Data::Both(bytes.into(), len),
-        };
-        self.ask(function.encode(CommandId(0), namespace), data)
+        self.ask(function.encode(CommandId(0), namespace), data.into())
     }
 
     fn transfer_max(&self) -> usize {
