@@ -6,7 +6,6 @@ use ob_ebpf::hooks::STORAGE;
 use ob_nvme::target::{Answer, ForeignKey, Loan, Loans, ReadRefused, Target};
 use ob_wire_link::files::FileError;
 use ob_wire_nvme::Status;
-use ob_wire_nvme::pushdown::SCRATCH_LEN;
 
 use super::clients::FirstRead;
 use super::files::{Map, Place};
@@ -370,5 +369,3 @@ fn block_of(target: &Target, request: &Request, map: &Map) -> Option<u64> {
     let namespace = target.control().namespace(request.controller, map.nsid).ok()?;
     (namespace.key == map.namespace).then_some(namespace.block_len.into())
 }
-
-const _: () = assert!(SCRATCH_LEN >= 8);

@@ -165,11 +165,7 @@ impl Functions {
             ForeignEvent::Command(command) => self.command(target, command),
             ForeignEvent::Lent { key, loans } => self.lent(target, key, loans),
             ForeignEvent::Read { key, result, .. } => self.read_over(target, key, result),
-            ForeignEvent::Aborted(key) => {
-                self.forget(key);
-                target.foreign_done(key, Err(Status::ABORT_REQUESTED), 0);
-            }
-            ForeignEvent::Ended(key) => {
+            ForeignEvent::Aborted(key) | ForeignEvent::Ended(key) => {
                 self.forget(key);
                 target.foreign_done(key, Err(Status::ABORT_REQUESTED), 0);
             }
