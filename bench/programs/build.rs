@@ -9,7 +9,8 @@ fn main() {
         format!("{examples}/bpfkv_get.c"),
         format!("{examples}/rocksdb_block.c"),
     ];
-    for source in sources.iter().map(String::as_str).chain(["include/outboard_program.h"]) {
+    let headers = ["include/outboard_program.h".to_owned(), format!("{examples}/rocksdb_format.h")];
+    for source in sources.iter().chain(&headers) {
         println!("cargo::rerun-if-changed={source}");
     }
     let outcome = cc::Build::new()

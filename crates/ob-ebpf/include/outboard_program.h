@@ -309,4 +309,7 @@ static u64 (*const ob_varint)(const void *first, u64 first_len, void *second, u6
 /* tells the card's log two numbers; not every time, if it is often */
 static u64 (*const ob_log)(u64 number0, u64 number1) = (void *)6;
 
+/* the XXH3 of bytes: 64 bits, without a seed */
+static u64 (*const ob_xxh3)(const void *first, u64 first_len) = (void *)7;
+
 #endif

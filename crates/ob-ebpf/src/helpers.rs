@@ -14,6 +14,8 @@
 
 use std::cmp::Ordering;
 
+use twox_hash::XxHash3_64;
+
 use crate::world::{Argument, Helper};
 
 /// Bytes of the longest varint: nine of seven bits, and one more bit.
@@ -52,6 +54,12 @@ pub fn copy_len(to: usize, from: usize) -> usize {
 #[must_use]
 pub fn crc32c(earlier: u64, bytes: &[u8]) -> u64 {
     crc32c::crc32c_append(earlier as u32, bytes).into()
+}
+
+/// `ob_xxh3`.
+#[must_use]
+pub fn xxh3(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
 }
 
 /// `ob_compare`: -1, 0 or 1, as a register holds it.
@@ -143,6 +151,9 @@ mod tests {
         assert_eq!(crc32c(crc32c(0, b"1234"), b"56789"), 0xe306_9283);
         assert_eq!(crc32c(1 << 32, b"123456789"), 0xe306_9283, "upper bits do not count");
         assert_eq!(crc32c(77, b""), 77);
+        // As the reference implementation has them.
+        assert_eq!(xxh3(b""), 0x2d06_8005_38d3_94c2);
+        assert_eq!(xxh3(b"a"), 0xe6c6_32b6_1e96_4e1f);
     }
 
     #[test]

@@ -122,6 +122,8 @@ pub enum Helper {
     Varint,
     /// Tells two numbers to the card's log, now and then.
     Log,
+    /// The XXH3 of bytes, of 64 bits and without a seed.
+    Xxh3,
 }
 
 /// The longest range of bytes that a helper takes.
@@ -146,8 +148,8 @@ pub struct Signature {
 
 impl Helper {
     /// All of them; a helper's number is its place, counted from 1.
-    pub const ALL: [Self; 6] =
-        [Self::TableLookup, Self::Copy, Self::Crc32c, Self::Compare, Self::Varint, Self::Log];
+    pub const ALL: [Self; 7] =
+        [Self::TableLookup, Self::Copy, Self::Crc32c, Self::Compare, Self::Varint, Self::Log, Self::Xxh3];
 
     /// The helper of a number.
     #[must_use]
@@ -208,6 +210,13 @@ impl Helper {
                 returns: Returns::Number { min: 0, max: 0 },
                 fuel: 100,
                 purpose: "tells the card's log two numbers; not every time, if it is often",
+            },
+            Self::Xxh3 => Signature {
+                name: "ob_xxh3",
+                arguments: &[Read, BYTES],
+                returns: Returns::Number { min: i64::MIN, max: i64::MAX },
+                fuel: 20,
+                purpose: "the XXH3 of bytes: 64 bits, without a seed",
             },
         }
     }

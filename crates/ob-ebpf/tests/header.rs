@@ -117,7 +117,7 @@ fn helper(header: &mut String, helper: Helper) {
     });
     let arguments = arguments.collect::<Vec<_>>().join(", ");
     let returns = match signature.returns {
-        Returns::Number { min, .. } if min < 0 => "s64 ",
+        Returns::Number { min, max } if min < 0 && max < i64::MAX => "s64 ",
         Returns::Number { .. } => "u64 ",
         Returns::TableValueOrNull => "const void *",
     };

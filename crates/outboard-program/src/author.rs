@@ -18,6 +18,10 @@ pub(super) fn crc32c(earlier: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!earlier, with_byte)
 }
 
+pub(super) fn xxh3(bytes: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(bytes)
+}
+
 pub(super) fn compare(left: &[u8], right: &[u8]) -> Ordering {
     left.cmp(right)
 }

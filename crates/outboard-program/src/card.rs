@@ -2,7 +2,7 @@
 
 use core::cmp::Ordering;
 
-use raw::{ob_compare, ob_copy, ob_crc32c, ob_log, ob_varint};
+use raw::{ob_compare, ob_copy, ob_crc32c, ob_log, ob_varint, ob_xxh3};
 
 #[path = "raw.rs"]
 mod raw;
@@ -17,6 +17,12 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) -> usize {
 pub(super) fn crc32c(earlier: u32, bytes: &[u8]) -> u32 {
     // SAFETY: it is a range of bytes.
     unsafe { ob_crc32c(earlier.into(), bytes.as_ptr(), bytes.len() as u64) as u32 }
+}
+
+#[inline(always)]
+pub(super) fn xxh3(bytes: &[u8]) -> u64 {
+    // SAFETY: it is a range of bytes.
+    unsafe { ob_xxh3(bytes.as_ptr(), bytes.len() as u64) }
 }
 
 #[inline(always)]

@@ -27,6 +27,13 @@ pub fn crc32c(earlier: u32, bytes: &[u8]) -> u32 {
     implementation::crc32c(earlier, bytes)
 }
 
+/// The XXH3 of bytes: 64 bits, without a seed.
+#[inline(always)]
+#[must_use]
+pub fn xxh3(bytes: &[u8]) -> u64 {
+    implementation::xxh3(bytes)
+}
+
 /// How two ranges follow each other, byte by byte, the shorter first.
 #[inline(always)]
 #[must_use]

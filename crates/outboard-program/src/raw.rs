@@ -12,4 +12,6 @@ unsafe extern "C" {
     pub(super) fn ob_varint(first: *const u8, first_len: u64, second: *mut u8, second_len: u64) -> u64;
     /// Tells the card's log two numbers; not every time, if it is often.
     pub(super) fn ob_log(number0: u64, number1: u64) -> u64;
+    /// The XXH3 of bytes: 64 bits, without a seed.
+    pub(super) fn ob_xxh3(first: *const u8, first_len: u64) -> u64;
 }

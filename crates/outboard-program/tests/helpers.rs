@@ -16,6 +16,7 @@ proptest! {
     #[test]
     fn helpers_are_the_cards(left in bytes(), right in bytes(), earlier in any::<u32>()) {
         prop_assert_eq!(u64::from(helpers::crc32c(earlier, &left)), card::crc32c(earlier.into(), &left));
+        prop_assert_eq!(helpers::xxh3(&left), card::xxh3(&left));
         prop_assert_eq!(helpers::compare(&left, &right) as i64 as u64, card::compare(&left, &right));
         prop_assert_eq!(helpers::compare(&left, &left) as i64 as u64, card::compare(&left, &left));
         let mut value = [0; 8];

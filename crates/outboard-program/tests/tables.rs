@@ -208,7 +208,7 @@ fn helper(text: &mut String, helper: Helper) {
     });
     let arguments = arguments.collect::<Vec<_>>().join(", ");
     let returns = match signature.returns {
-        Returns::Number { min, .. } if min < 0 => "i64",
+        Returns::Number { min, max } if min < 0 && max < i64::MAX => "i64",
         Returns::Number { .. } => "u64",
         Returns::TableValueOrNull => "*const u8",
     };

@@ -102,6 +102,7 @@ pub(super) fn address_of(helper: Helper) -> usize {
         Helper::Crc32c => (crc32c as unsafe extern "C" fn(_, _, _, _) -> _) as usize,
         Helper::Compare => (compare as unsafe extern "C" fn(_, _, _, _, _) -> _) as usize,
         Helper::Varint => (varint as unsafe extern "C" fn(_, _, _, _, _) -> _) as usize,
+        Helper::Xxh3 => (xxh3 as unsafe extern "C" fn(_, _, _) -> _) as usize,
         Helper::Log => (log as unsafe extern "C" fn(_, _, _) -> _) as usize,
     }
 }
@@ -190,6 +191,16 @@ unsafe fn move_ends<Word>(from: *const u8, to: *mut u8, len: usize) {
 unsafe extern "C" fn crc32c(_machine: *mut Machine<'_>, earlier: u64, bytes: *const u8, len: usize) -> u64 {
     // SAFETY: a range of so many bytes of the program's memory, which nobody writes meanwhile.
     helpers::crc32c(earlier, unsafe { std::slice::from_raw_parts(bytes, len) })
+}
+
+/// `ob_xxh3`.
+///
+/// # Safety
+///
+/// There are `len` bytes, proven or checked, and nobody writes them meanwhile.
+unsafe extern "C" fn xxh3(_machine: *mut Machine<'_>, bytes: *const u8, len: usize) -> u64 {
+    // SAFETY: a range of so many bytes of the program's memory, which nobody writes meanwhile.
+    helpers::xxh3(unsafe { std::slice::from_raw_parts(bytes, len) })
 }
 
 /// `ob_compare`.

@@ -43,6 +43,7 @@ pub(super) fn call(
         (Helper::TableLookup, [Some(key), _]) => return look_up(memory, key),
         (Helper::Copy, [Some(to), Some(from)]) => copy(memory, to, from)?,
         (Helper::Crc32c, [Some(bytes), _]) => helpers::crc32c(first, read(memory, bytes)?),
+        (Helper::Xxh3, [Some(bytes), _]) => helpers::xxh3(read(memory, bytes)?),
         (Helper::Compare, [Some(left), Some(right)]) => {
             helpers::compare(read(memory, left)?, read(memory, right)?)
         }

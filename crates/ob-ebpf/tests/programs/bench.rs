@@ -40,6 +40,16 @@ fn usual_call(name: &str) -> (Request, Vec<u8>) {
             let line = |at: usize| if at % 80 == 79 { b'\n' } else { b'x' };
             (Request::of(&[4096]), (0..4096).map(line).collect())
         }
+        "rocksdb_get" => {
+            let block = usual_block();
+            let key = b"user00000030";
+            let mut request = Request::of(&[8]);
+            // One step, which is a data block without a checksum.
+            request.scratch[8..12].copy_from_slice(&[key.len() as u8, 0, 1, 0]);
+            request.scratch[16..20].copy_from_slice(&(block.len() as u32 - 5).to_le_bytes());
+            request.scratch[64..64 + key.len()].copy_from_slice(key);
+            (request, block)
+        }
         _ => {
             let query = Query { stage: DATA, index_format: 0, sequence: 8, key: b"user00000030".to_vec() };
             (query.request(), usual_block())
