@@ -15,6 +15,7 @@
 pub mod btree;
 pub mod client;
 pub mod kernel;
+pub mod rocksdb;
 pub mod target;
 
 mod plant;

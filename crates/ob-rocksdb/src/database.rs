@@ -146,19 +146,30 @@ impl<F: Files> Database<F> {
         loop {
             let version = self.view().family(family)?;
             let plan = version.plan_get(&self.cache, key, snapshot.unwrap_or(Sequence::MAX))?;
-            attempts += 1;
             match plan.execute_ordinary(self.reader()).await {
                 Ok(found) => return version.value(key, found, operator),
-                // Files that do not outlive their removal: what replaced the table has the same key, but maybe not its past.
-                Err(Error::Read(ReadError::NotFound(file))) => {
-                    if snapshot.is_some() || attempts >= self.options.attempts_max {
-                        return Err(Error::Vanished { file, attempts });
-                    }
-                    self.catch_up().await?;
-                }
-                Err(error) => return Err(error),
+                Err(error) => self.follow_after(error, snapshot.is_some(), &mut attempts).await?,
             }
         }
+    }
+
+    /// After a lookup that has failed because a table was gone: goes to where the directory is now, so that it can be tried again. Files may
+    /// not outlive their removal; what has replaced the table has the same keys, but maybe not their past, which an older snapshot sees.
+    ///
+    /// # Errors
+    /// What it has failed with, if to try again would not help; or when it was tried too often.
+    pub async fn follow_after(
+        &self,
+        error: Error,
+        is_of_snapshot: bool,
+        attempts: &mut u32,
+    ) -> Result<(), Error> {
+        let Error::Read(ReadError::NotFound(file)) = error else { return Err(error) };
+        *attempts += 1;
+        if is_of_snapshot || *attempts >= self.options.attempts_max {
+            return Err(Error::Vanished { file, attempts: *attempts });
+        }
+        self.catch_up().await.map(|_| ())
     }
 
     /// An iterator over a column family as it is shown now.

@@ -38,6 +38,8 @@ pub struct Properties {
     pub family: Option<u32>,
     /// How many tombstones of ranges it has.
     pub range_deletions: u64,
+    /// Whether its blocks were to be compressed; those that would not have become shorter are not.
+    pub is_compressed: bool,
     /// What the table says of sequence numbers, if it was written outside of a database.
     pub external: Option<External>,
 }
@@ -137,6 +139,9 @@ fn read(all: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Properties, ParseError> {
         comparator,
         family: u32::try_from(number("rocksdb.column.family.id")?).ok(),
         range_deletions: number("rocksdb.num.range-deletions")?,
+        is_compressed: all
+            .get(&b"rocksdb.compression"[..])
+            .is_some_and(|name| !name.is_empty() && name != b"NoCompression"),
         external,
     })
 }

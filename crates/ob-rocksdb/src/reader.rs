@@ -67,8 +67,11 @@ impl<F> Clone for Reader<'_, F> {
 impl<F> Copy for Reader<'_, F> {}
 
 impl<F: Files> Reader<'_, F> {
-    /// A table, read if nobody has used it yet.
-    pub(crate) async fn table(self, file: &TableFile<F::File>) -> Result<Arc<Table>, Error> {
+    /// What a table says of itself, read if nobody has used it yet.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn table(self, file: &TableFile<F::File>) -> Result<Arc<Table>, Error> {
         if let Some(table) = file.table.get() {
             return Ok(table.clone());
         }
