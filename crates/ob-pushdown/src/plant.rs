@@ -19,5 +19,9 @@ ob_plant::plants! {
         AfterCheckSkipped = "after-check-skipped",
         /// A client maps files that it holds no lease on. (`cargo xtask kernel pushdown` plants it in a guest.)
         LeaseSkipped = "lease-skipped",
+        /// What a table's tombstones span is found all the same.
+        TombstonesForgotten = "pushed-tombstones-forgotten",
+        /// A lookup at a snapshot sees what was written later.
+        SnapshotForgotten = "pushed-snapshot-forgotten",
     }
 }

@@ -11,3 +11,4 @@ mod maps;
 mod named;
 mod pairs;
 mod reads;
+mod rocksdb;

@@ -14,6 +14,7 @@ mod namespace_file;
 mod nvme_command;
 mod process;
 mod pushdown;
+mod rocksdb;
 mod subsystems;
 mod support;
 mod up;

@@ -23,14 +23,14 @@ const ANSWER: u32 = 24 + VALUE_LEN as u32;
 const KEYS: u64 = 5000;
 const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
 
-struct Card {
-    place: Place,
+pub(crate) struct Card {
+    pub(crate) place: Place,
     _program: Program,
     address: String,
 }
 
 impl Card {
-    fn start(place: Place) -> Self {
+    pub(crate) fn start(place: Place) -> Self {
         let mut program = place.start(&["card"]);
         let line = program.wait_for("The card is ready");
         let address = format!("127.0.0.1:{}", number_after(&line, "nvme on 127.0.0.1:"));
@@ -60,7 +60,7 @@ impl Card {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    fn connect(&self, host: u8) -> Initiator {
+    pub(crate) fn connect(&self, host: u8) -> Initiator {
         let options = Options::new(self.address.parse().unwrap(), NQN, [host; 16]).unwrap();
         block_on(Initiator::connect(options)).unwrap()
     }

@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::PushedFile;
 use crate::client::{File, Read};
+use crate::plant::{Bug, is_planted};
 
 /// Bytes of the longest key.
 const KEY_MAX: usize = 192;
@@ -127,12 +128,14 @@ impl Question {
             }
             let number = u8::try_from(files.len()).ok().filter(|number| usize::from(*number) < FILES_MAX);
             places.push(place(step, table, number.ok_or(NotPushed::Tables)?)?);
-            known.push((step.covering.unwrap_or_default(), table.global_sequence));
+            let covering = step.covering.filter(|_| !is_planted(Bug::TombstonesForgotten));
+            known.push((covering.unwrap_or_default(), table.global_sequence));
             files.push(step.file.file.pushed().ok_or(NotPushed::File)?.clone());
         }
         let begin = places.first().ok_or(NotPushed::Tables)?;
+        let snapshot = if is_planted(Bug::SnapshotForgotten) { Sequence::MAX } else { plan.snapshot() };
         let head = Head {
-            sequence: plan.snapshot().0.into(),
+            sequence: snapshot.0.into(),
             // Shorter than what a u16 has room for, all of them.
             key_len: (plan.key().len() as u16).into(),
             steps: (places.len() as u16).into(),

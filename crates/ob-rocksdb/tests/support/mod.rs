@@ -56,9 +56,9 @@ pub(crate) fn program() -> Option<&'static Path> {
             Ok(output) if output.status.success() => {}
             _ => return None,
         }
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peer/peer.cc");
+        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../ob-rocksdb/tests/peer/peer.cc"));
         let program = directory.path().join("peer");
-        let output = compile(&source, &program).unwrap();
+        let output = compile(source, &program).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Some((directory, program))
     });
@@ -154,7 +154,26 @@ fn snapshot(word: &str) -> Option<Sequence> {
     (word != "now").then(|| Sequence(word.parse().unwrap()))
 }
 
-fn said(value: Option<Vec<u8>>) -> String {
+/// A key that was asked for.
+pub(crate) struct Lookup {
+    pub(crate) family: String,
+    pub(crate) snapshot: Option<Sequence>,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Lookup {
+    fn new(words: &[&str]) -> Self {
+        Self { family: family(words[0]), snapshot: snapshot(words[1]), key: bytes(words[2]) }
+    }
+
+    /// What a line of the peer's asks for and says of it, if it is of one key.
+    pub(crate) fn parse(line: &str) -> Option<(Self, String)> {
+        let words: Vec<&str> = line.strip_prefix("get ")?.split(' ').collect();
+        Some((Self::new(&words), words[3..].join(" ")))
+    }
+}
+
+pub(crate) fn said(value: Option<Vec<u8>>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| format!("value {}", hex(&value)))
 }
 
@@ -179,8 +198,8 @@ pub(crate) fn answered<F: Files>(database: &Database<F>, line: &str) -> Result<S
     let words: Vec<&str> = line.split(' ').collect();
     match words[0] {
         "get" => {
-            let (family, key) = (family(words[1]), bytes(words[3]));
-            Ok(said(block_on(database.get(&family, &key, snapshot(words[2]), None))?))
+            let Lookup { family, snapshot, key } = Lookup::new(&words[1..]);
+            Ok(said(block_on(database.get(&family, &key, snapshot, None))?))
         }
         "scan" => block_on(scanned(database, &words)),
         other => panic!("the peer said {other:?}"),
@@ -225,7 +244,7 @@ async fn scanned<F: Files>(database: &Database<F>, words: &[&str]) -> Result<Str
 
 /// The same answer comes from somebody who does the steps of a plan elsewhere, and from the cache alone once it has everything.
 fn compare_plans(database: &Local, words: &[&str]) {
-    let (family, snapshot, key) = (family(words[0]), snapshot(words[1]), bytes(words[2]));
+    let Lookup { family, snapshot, key } = Lookup::new(words);
     let expected = words[3..].join(" ");
     let about = || format!("{family} at {snapshot:?}: {}", String::from_utf8_lossy(&key));
     let version = database.view().family(&family).unwrap();

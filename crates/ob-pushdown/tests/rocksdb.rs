@@ -1,0 +1,171 @@
+//! A database that RocksDB has written, as files of the card: what requests find is what RocksDB has answered, and every table is read.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use ob_nvme::initiator::block_on;
+use ob_pushdown::client::{Command, CommandAnswer, CommandData, File, Session, Transport, TransportError};
+use ob_pushdown::rocksdb::{LookupCounts, Lookups, PushedFile};
+use ob_rocksdb::{CacheOptions, Database, Files, Options, ReadError};
+use ob_wire_nvme::NamespaceId;
+use peer::golden::golden;
+use peer::memory::MemoryFiles;
+use peer::{Lookup, said};
+
+use super::lab::{FOLDER, Lab};
+
+#[path = "../../ob-rocksdb/tests/support/mod.rs"]
+mod peer;
+
+type Asked = (Command, Sender<Result<CommandAnswer, TransportError>>);
+
+/// A lab on a thread of its own, which does what it is sent.
+struct Remote {
+    commands: Mutex<Option<Sender<Asked>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Remote {
+    fn start(files: MemoryFiles) -> Self {
+        let (commands, asked) = mpsc::channel();
+        let thread = std::thread::spawn(move || serve(&files, &asked));
+        Self { commands: Mutex::new(Some(commands)), thread: Some(thread) }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        drop(self.commands.lock().unwrap().take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn serve(files: &MemoryFiles, asked: &Receiver<Asked>) {
+    let mut lab = Lab::new();
+    lab.folder(FOLDER);
+    for (name, content) in files.files.iter().filter(|(name, _)| name.ends_with(".sst")) {
+        lab.file(&format!("{FOLDER}/{name}"), content);
+    }
+    let host = lab.host("nqn.2026-11.io.outboard:reader", 1);
+    while let Ok((command, answer)) = asked.recv() {
+        let (data, wanted) = match command.data {
+            CommandData::None => (Vec::new(), 0),
+            CommandData::Send(bytes) => (bytes, 0),
+            CommandData::Receive(wanted) => (Vec::new(), wanted),
+            CommandData::Exchange(bytes, wanted) => (bytes, wanted),
+        };
+        let said = lab.call(host.io, command.function, &data, wanted);
+        let said = said
+            .map(|(result, data)| CommandAnswer { result, data })
+            .map_err(|(status, result)| TransportError::Status { status, result });
+        answer.send(said).unwrap();
+    }
+    lab.check_rest();
+}
+
+impl Transport for Remote {
+    async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
+        let (sender, answer) = mpsc::channel();
+        self.commands.lock().unwrap().as_ref().unwrap().send((command, sender)).unwrap();
+        answer.recv().unwrap()
+    }
+
+    fn transfer_max(&self) -> usize {
+        128 << 10
+    }
+
+    fn exchange_max(&self) -> Option<usize> {
+        Some(4096)
+    }
+
+    fn can_wait_twice(&self) -> bool {
+        false
+    }
+}
+
+/// The directory here, whose files the card has by the same names.
+struct Named<'a> {
+    here: MemoryFiles,
+    session: &'a Session<Remote>,
+}
+
+#[derive(Clone)]
+struct NamedFile {
+    here: <MemoryFiles as Files>::File,
+    there: File,
+}
+
+impl PushedFile for NamedFile {
+    fn pushed(&self) -> Option<&File> {
+        Some(&self.there)
+    }
+}
+
+impl Files for Named<'_> {
+    type File = NamedFile;
+
+    async fn list(&self) -> Result<Vec<(String, u64)>, ReadError> {
+        self.here.list().await
+    }
+
+    async fn open(&self, name: &str) -> Result<NamedFile, ReadError> {
+        Ok(NamedFile { here: self.here.open(name).await?, there: self.session.named(name) })
+    }
+
+    async fn len(&self, file: &NamedFile) -> Result<u64, ReadError> {
+        self.here.len(&file.here).await
+    }
+
+    async fn read(&self, file: &NamedFile, offset: u64, len: usize) -> Result<Vec<u8>, ReadError> {
+        self.here.read(&file.here, offset, len).await
+    }
+}
+
+/// Asks what RocksDB was asked, with these files on the card.
+fn ask(here: &MemoryFiles, card: MemoryFiles, answers: &[String], cache: CacheOptions) -> LookupCounts {
+    block_on(async {
+        let session = Session::begin(Remote::start(card), NamespaceId(1)).await.unwrap();
+        let files = Named { here: here.clone(), session: &session };
+        let options = Options { cache, sample_one_in: 0, ..Options::default() };
+        let database = Database::open(files, options).await.unwrap();
+        let lookups = Lookups::new(&session);
+        for line in answers {
+            let Some((Lookup { family, snapshot, key }, expected)) = Lookup::parse(line) else { continue };
+            let (value, path) = lookups.get(&database, &family, &key, snapshot, None).await.unwrap();
+            assert_eq!(said(value), expected, "{path:?}: {line}");
+        }
+        lookups.counts()
+    })
+}
+
+const NO_CACHE: CacheOptions = CacheOptions { len_max: 0, pin_indexes: false };
+
+#[test]
+fn requests_find_what_rocksdb_has_answered() {
+    let (files, answers) = golden("plain");
+    for pin_indexes in [false, true] {
+        let cache = CacheOptions { pin_indexes, ..NO_CACHE };
+        let counts = ask(&files, files.clone(), &answers, cache);
+        assert!(counts.pushed > 150, "{counts:?}");
+        assert!(counts.not_pushed < 30, "tables that were taken in later: {counts:?}");
+    }
+}
+
+#[test]
+fn a_damaged_block_is_not_believed() {
+    let (files, answers) = golden("plain");
+    let whole = ask(&files, files.clone(), &answers, NO_CACHE);
+    // Every byte of every data block is another one on the card: what it reads does not match its checksum.
+    let mut damaged = files.clone();
+    let tables: Vec<String> = files.files.keys().filter(|name| name.ends_with(".sst")).cloned().collect();
+    for table in &tables {
+        damaged = damaged.with(table, |bytes| {
+            let len = bytes.len();
+            // What stands at the end says what the table is; blocks of data are before it.
+            bytes[..len / 3].iter_mut().for_each(|byte| *byte ^= 0x10);
+        });
+    }
+    let counts = ask(&files, damaged, &answers, NO_CACHE);
+    assert!(counts.pushed < whole.pushed / 2, "{counts:?}, and {whole:?}");
+}
