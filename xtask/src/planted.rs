@@ -225,6 +225,12 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["withdrawn-map-read", "files-of-anybody"],
     },
     Harness { package: "ob-pushdown", test: "maps", build: Build::Plain, plants: &["map-version-unchecked"] },
+    Harness {
+        package: "ob-pushdown",
+        test: "many_files",
+        build: Build::Plain,
+        plants: &["files-of-anybody"],
+    },
     Harness { package: "ob-pushdown", test: "reads", build: Build::Plain, plants: &["scratch-not-cleared"] },
     Harness {
         package: "ob-director",
