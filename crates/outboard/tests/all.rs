@@ -17,3 +17,4 @@ mod pushdown;
 mod subsystems;
 mod support;
 mod up;
+mod your_own_program;
