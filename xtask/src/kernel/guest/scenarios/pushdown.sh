@@ -60,8 +60,16 @@ refuses_what_lies_elsewhere() {
     not outboard pushdown ls --device /dev/nvme9n9 && says 'this machine has no device /dev/nvme9n9' || return 1
     not outboard pushdown ls --device /dev/vda && says '/dev/vda is no NVMe namespace'
 }
+refuses_who_is_not_root() {
+    grep -q ^nobody: /etc/passwd || echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >>/etc/passwd
+    list="/job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/outboard pushdown ls --device $DEVICE"
+    not su -s /bin/sh -c "$list" nobody >/tmp/said 2>&1 || why "nobody has sent commands" || return 1
+    says "cannot use /dev/ng" && says "root's to send (CAP_SYS_ADMIN)"
+}
 takes_out() {
-    pushdown rm count_lines && says 'no programs there' || return 1
+    # Others may have left theirs.
+    pushdown rm count_lines || why "$(head -n 1 /tmp/said)" || return 1
+    not grep -q count_lines /tmp/said || why "it is still listed" || return 1
     not count --mounted /mnt/words && says 'does not keep the program' && rm /mnt/words /mnt/few
 }
 make_ext4() { mkfs.ext4 -q -F "$DEVICE"; }
@@ -78,6 +86,7 @@ for kind in ext4 xfs; do
         check $kind-command-loads-and-runs loads_and_runs
         check $kind-command-refuses-what-is-written refuses_what_is_written
         check $kind-command-refuses-what-lies-elsewhere refuses_what_lies_elsewhere
+        check $kind-command-refuses-who-is-not-root refuses_who_is_not_root
         check $kind-command-takes-out takes_out
     else
         skip $kind-command "outboard is not built: it is not the target"
