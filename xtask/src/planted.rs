@@ -225,6 +225,7 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["withdrawn-map-read", "files-of-anybody"],
     },
     Harness { package: "ob-pushdown", test: "maps", build: Build::Plain, plants: &["map-version-unchecked"] },
+    Harness { package: "ob-pushdown", test: "fair", build: Build::Plain, plants: &["share-forgotten"] },
     Harness {
         package: "ob-pushdown",
         test: "many_files",
