@@ -231,6 +231,13 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["pushed-tombstones-forgotten", "pushed-snapshot-forgotten"],
     },
+    Harness { package: "ob-pushdown", test: "fair", build: Build::Plain, plants: &["share-forgotten"] },
+    Harness {
+        package: "ob-pushdown",
+        test: "many_files",
+        build: Build::Plain,
+        plants: &["files-of-anybody"],
+    },
     Harness { package: "ob-pushdown", test: "reads", build: Build::Plain, plants: &["scratch-not-cleared"] },
     Harness {
         package: "ob-director",

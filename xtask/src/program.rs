@@ -1,6 +1,7 @@
 //! The `outboard` program that other programs are to use.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -22,24 +23,31 @@ pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
     Ok(repository.target_folder("debug/outboard"))
 }
 
-/// A program that checks storage functions from within a guest, and the libraries that it needs there, each with where it goes.
+/// What scenarios about storage functions run within a guest, each with where it goes: a program that checks them, `outboard` itself if it is
+/// built, an object for it to load, and the libraries that both need there.
 ///
 /// # Errors
 /// When it does not build.
-pub fn for_guests(repository: &Repository) -> Result<Vec<(String, PathBuf)>> {
+pub fn for_guests(repository: &Repository, outboard: &Path) -> Result<Vec<(String, PathBuf)>> {
     command::run(&mut command::cargo(repository, &["build", "--workspace", "--example", "agree"]))?;
-    let program = repository.target_folder("debug/examples/agree");
-    let listed = command::capture(Command::new("ldd").arg(&program))?;
-    let mut files = Vec::new();
-    for line in String::from_utf8_lossy(&listed.stdout).lines() {
-        // `name => path (address)`, or `path (address)` of the loader.
-        let path = line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-        if let Some((path, name)) = path.as_ref().and_then(|path| Some((path, path.file_name()?))) {
-            files.push((format!("lib/{}", name.to_string_lossy()), path.canonicalize()?));
+    let mut programs = vec![("agree".to_owned(), repository.target_folder("debug/examples/agree"))];
+    if outboard.is_file() {
+        programs.push(("outboard".to_owned(), outboard.to_owned()));
+    }
+    let mut files = BTreeMap::new();
+    for (_, program) in &programs {
+        let listed = command::capture(Command::new("ldd").arg(program))?;
+        for line in String::from_utf8_lossy(&listed.stdout).lines() {
+            // `name => path (address)`, or `path (address)` of the loader.
+            let path = line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+            if let Some((path, name)) = path.as_ref().and_then(|path| Some((path, path.file_name()?))) {
+                files.insert(format!("lib/{}", name.to_string_lossy()), path.canonicalize()?);
+            }
         }
     }
-    files.push(("agree".to_owned(), program));
-    Ok(files)
+    files.extend(programs);
+    files.insert("count_lines.o".to_owned(), repository.root().join("examples/programs/count_lines.o"));
+    Ok(files.into_iter().collect())
 }
 
 /// The program as it is released, which takes minutes to build.

@@ -70,6 +70,15 @@ impl Meter {
         self.left.get() < -burst
     }
 
+    /// Whether it lets no less through than a new one would: what was spent has come back. A meter may be forgotten then, and not before, or
+    /// whoever comes back would have it all at once.
+    #[must_use]
+    pub fn is_rested(&self, now: Instant) -> bool {
+        let Some(filled_at) = self.filled_at.get() else { return self.left.get() >= 0 };
+        let come = |time: Duration| (u128::from(self.rate) * time.as_nanos() / 1_000_000_000) as i128;
+        i128::from(self.left.get()) + come(now.since(filled_at)) >= come(BURST)
+    }
+
     /// Takes what a call has cost.
     pub fn spend(&self, fuel: u32) {
         self.left.set(self.left.get().saturating_sub(i64::from(fuel)));
@@ -156,6 +165,29 @@ mod tests {
             }
         }
         assert!((10..=11).contains(&admitted), "{admitted}");
+    }
+
+    #[test]
+    fn who_begins_anew_when_rested_gets_no_more_than_who_stays() {
+        for (share, fuel) in [(1, 10_000), (10, 300), (500, 50_000), (500, 7), (0, 1)] {
+            let (mut meter, mut spent, mut begun) = (Meter::new(share), 0, 0);
+            let microseconds = 400_000;
+            for microsecond in 0..microseconds {
+                let now = Instant::from_nanoseconds(microsecond * 1000);
+                // As seldom as it takes to be rested now and then, and as much as there is then.
+                if meter.is_rested(now) {
+                    (meter, begun) = (Meter::new(share), begun + 1);
+                    while meter.admits(|| now) {
+                        meter.spend(fuel);
+                        spent += u64::from(fuel);
+                    }
+                }
+            }
+            let allowed = u64::from(share) * (microseconds + 10_000) + u64::from(fuel) * begun.min(1);
+            assert!(spent <= allowed, "{share}: {spent} of {allowed}");
+            assert!(share == 0 || begun > 20, "{share}: {begun}");
+        }
+        assert!(Meter::new(500).is_rested(Instant::from_nanoseconds(0)), "one that is new is");
     }
 
     #[test]

@@ -15,6 +15,8 @@ ob_plant::plants! {
         ScratchNotCleared = "scratch-not-cleared",
         /// Numbers are looked up in everybody's files.
         FilesOfAnybody = "files-of-anybody",
+        /// What a host has spent of its share is forgotten when its last controller is gone.
+        ShareForgotten = "share-forgotten",
         /// A client believes what came back though the file changed meanwhile.
         AfterCheckSkipped = "after-check-skipped",
         /// A client maps files that it holds no lease on. (`cargo xtask kernel pushdown` plants it in a guest.)

@@ -7,6 +7,7 @@ mod ends;
 mod fair;
 mod lab;
 mod limits;
+mod many_files;
 mod maps;
 mod named;
 mod pairs;

@@ -6,8 +6,8 @@ use ob_nvme::driver::ForeignService;
 use ob_pushdown::target::FunctionLimits;
 use ob_wire_nvme::pushdown::{Function, RequestHeader};
 
-use crate::lab::support::HOST;
-use crate::lab::{AGAIN, DONE, Lab, OBEY, READ, header, script, word};
+use crate::lab::support::{Client, HOST};
+use crate::lab::{AGAIN, DONE, Host, Lab, OBEY, READ, header, script, word};
 
 const OTHER: &str = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
 /// Requests of the one who has many, and reads of each.
@@ -101,4 +101,55 @@ fn a_tenant_has_its_share_of_a_core() {
     let allowed = 500 * 1000 * u64::from(share) + 20 * 1000 * u64::from(share) + 200_000;
     assert!(spent > allowed / 2 && spent <= allowed, "{spent} of {allowed}; the other {few}");
     assert!(lab.functions.counts().over_share > 0);
+}
+
+/// Fuel of all the programs that a host has.
+fn fuel(lab: &mut Lab, io: Client) -> u64 {
+    word(&lab.call(io, Function::List(0), &[], 192).unwrap().1, 19)
+}
+
+/// A host that comes anew all the time, whether it leaves its program behind or takes it along.
+#[test]
+fn a_tenant_that_connects_anew_has_no_more() {
+    for takes_out in [false, true] {
+        let (share, rounds) = (10, 100);
+        let programs = ob_programs::Limits { share, ..Default::default() };
+        let limits = FunctionLimits { programs, ..FunctionLimits::default() };
+        let mut lab = Lab::with(Default::default(), limits);
+        let mut spent = 0;
+        for round in 0..rounds {
+            let Host { io, admin, .. } = lab.host(HOST, 9);
+            let program = match lab.number(io, Function::Find, b"obey") {
+                Ok(program) => program,
+                Err(_) => lab.load(io, "obey", OBEY).unwrap(),
+            };
+            let before = fuel(&mut lab, io);
+            let file = lab.map(io, (0, 1), 16 << 10, &[(0, 0, 16 << 10)]).unwrap();
+            let endless = RequestHeader { reads_max: 1024.into(), ..header(program, (0, 0, 16 << 10)) };
+            for _ in 0..20 {
+                lab.begin_request(io, &endless, &[(file, 1)], &script(&[[AGAIN, 0, 0, 0]]));
+            }
+            lab.run();
+            spent += fuel(&mut lab, io) - before;
+            if takes_out {
+                assert_eq!(lab.number(io, Function::Unload(program), &[]), Ok(0));
+            }
+            lab.rig.hang_up(io);
+            lab.rig.hang_up(admin);
+            lab.run();
+            assert_eq!((lab.functions.counts().running, lab.functions.counts().files), (0, 0));
+            // Somebody else may come in between, who has all of his own.
+            let other = lab.host(OTHER, 8);
+            let theirs = lab.load(other.io, "obey", OBEY).unwrap();
+            let mapped = lab.map(other.io, (0, 1), 512, &[(0, 0, 512)]).unwrap();
+            let answer = lab.request(other.io, &header(theirs, (0, 0, 8)), &[(mapped, 1)], &[]);
+            assert!(answer.is_ok(), "round {round}");
+            lab.rig.hang_up(other.io);
+            lab.rig.hang_up(other.admin);
+            lab.rig.advance(Duration::from_millis(1));
+        }
+        let allowed = (rounds + 20) * 1000 * u64::from(share) + 200_000;
+        assert!(spent > allowed / 2 && spent <= allowed, "{spent} of {allowed}, takes out: {takes_out}");
+        lab.check_rest();
+    }
 }

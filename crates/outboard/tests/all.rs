@@ -18,3 +18,4 @@ mod rocksdb;
 mod subsystems;
 mod support;
 mod up;
+mod your_own_program;

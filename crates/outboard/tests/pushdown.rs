@@ -222,6 +222,11 @@ fn programs_are_loaded_listed_run_and_taken_out_from_a_shell() {
         told.contains("no file `no-such`") && told.contains("hint: names are below the folder"),
         "{told}"
     );
+    let told = card.refused(&[&run[..], &["--reads", "5"]].concat());
+    assert!(
+        told.contains("all the reads that it may") && told.contains("hint: --reads allows more"),
+        "{told}"
+    );
     let text = card.place.path().join("text.o");
     std::fs::write(&text, "no object").unwrap();
     let told = card.refused(&["load", text.to_str().unwrap()]);
@@ -232,6 +237,38 @@ fn programs_are_loaded_listed_run_and_taken_out_from_a_shell() {
         told.contains("does not keep the program") && told.contains("hint: `outboard pushdown ls`"),
         "{told}"
     );
+}
+
+/// What can be said without a kernel that has connected something; `cargo xtask kernel pushdown` has one.
+#[test]
+fn a_device_of_the_kernels_is_asked_for_in_words_that_help() {
+    let place = Place::with_config(CONFIG);
+    let refused = |arguments: &[&str]| {
+        let output = place.output(&[&["pushdown"], arguments].concat());
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (device, problem, hint) in [
+        ("/dev/no-such-device", "this machine has no device /dev/no-such-device", "`nvme connect` makes one"),
+        ("nvme4711n4711", "this machine has no device nvme4711n4711", "`ls /dev/nvme*n*` shows"),
+        (
+            "/dev/null",
+            "/dev/null is no NVMe namespace",
+            "such as /dev/nvme0n1, also for files of its partitions",
+        ),
+        ("nvme0n1p1", "nvme0n1p1 is no NVMe namespace", "a whole namespace is meant"),
+    ] {
+        let told = refused(&["ls", "--device", device]);
+        assert!(told.contains(problem) && told.contains(hint), "{told}");
+    }
+    for other in ["--address=127.0.0.1:1", "--nsid=2", "--hostnqn=nqn.2026-01.example:x", "--timeout=1s"] {
+        let told = refused(&["ls", "--device", "/dev/null", other]);
+        assert!(told.contains("cannot be used with"), "{told}");
+    }
+    let told = refused(&["run", "count_lines", "--mounted", "/mnt/file", "--length", "512"]);
+    assert!(told.contains("--device"), "{told}");
+    let told = refused(&["run", "count_lines", "--length", "512"]);
+    assert!(told.contains("--file") && told.contains("required"), "{told}");
 }
 
 /// A program that asks for one read after the other, to the end of the file and no further.

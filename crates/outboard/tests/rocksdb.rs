@@ -155,7 +155,7 @@ fn requests_find_what_rocksdb_finds() {
         "lengths=7 index=first_key index_restart=4 checksum=crc32c",
         "lengths=7 format=4 checksum=none auto=0 ranges=6",
         "lengths=7 keys=40 ranges=4 filter=bloom index_restart=16",
-        "format=2 checksum=crc32c restart=1",
+        "lengths=7 format=2 checksum=crc32c restart=1",
     ];
     for (seed, options) in (1..).zip(kinds) {
         let Some(counts) = asked(&card, seed, options) else { return };

@@ -259,7 +259,7 @@ impl Run {
         let data = folder.join("target");
         let words = words(&own, &data, port);
         let peer = Peer::Process(Target::new(commands, &data, port, words));
-        let programs = program::for_guests(repository)?;
+        let programs = program::for_guests(repository, &own)?;
         Ok(Self { image, folder, port, peer, programs, machine: None })
     }
 

@@ -18,8 +18,15 @@ use std::path::Path;
 use rig::Rig;
 
 /// Objects of one program, which is a storage function.
-const PROGRAMS: [&str; 6] =
-    ["bpfkv_get", "btree_search", "btree_search_rust", "count_lines", "rocksdb_block", "rocksdb_get"];
+const PROGRAMS: [&str; 7] = [
+    "bpfkv_get",
+    "btree_search",
+    "btree_search_rust",
+    "count_lines",
+    "readings",
+    "rocksdb_block",
+    "rocksdb_get",
+];
 /// Those of several, for the hooks of offload. What they compute is tested where the functions are that they stand in for.
 const OFFLOADS: [&str; 1] = ["kv_get"];
 
@@ -54,7 +61,7 @@ fn verdicts_are_as_they_were() {
 
 #[test]
 fn programs_need_few_checks() {
-    let percents = [0, 0, 0, 0, 30, 30];
+    let percents = [0, 0, 0, 0, 0, 30, 30];
     for (name, percent_max) in PROGRAMS.into_iter().zip(percents) {
         let rig = Rig::new(name);
         let (checks, accesses) = (rig.accepted.verified.checks(), rig.accepted.accesses);

@@ -36,7 +36,7 @@ struct State {
     version: u64,
     /// Not before then it is tried again.
     retry_at: Option<Instant>,
-    refusal: Option<NotMapped>,
+    refusal: Option<Arc<NotMapped>>,
     counts: FileCounts,
 }
 
@@ -148,8 +148,8 @@ impl MountedFile {
     }
 
     /// Why it has no map, if it was tried to make one and has failed since the last that it had.
-    pub fn why_not_mapped(&self) -> Option<String> {
-        self.lock().refusal.as_ref().map(ToString::to_string)
+    pub fn refusal(&self) -> Option<Arc<NotMapped>> {
+        self.lock().refusal.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -217,7 +217,7 @@ impl MapSource for MountedFile {
             }
             Err(refusal) => {
                 state.counts.refused += 1;
-                (state.retry_at, state.refusal) = (Some(now + RETRY_AFTER), Some(refusal));
+                (state.retry_at, state.refusal) = (Some(now + RETRY_AFTER), Some(Arc::new(refusal)));
                 None
             }
         }

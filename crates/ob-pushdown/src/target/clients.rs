@@ -122,7 +122,7 @@ impl Functions {
             let host = target.control().host(controller).ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
             let tenant = host.as_str().to_owned();
             self.programs.came(&tenant);
-            let turn = self.turns.came(&tenant, self.limits.programs.share);
+            let turn = self.turns.came(&tenant, self.limits.programs.share, self.now);
             let mut upper = [0; 4];
             (self.random)(&mut upper);
             let client = Client {

@@ -6,6 +6,8 @@ use ob_core::Instant;
 use ob_nvme::target::ForeignKey;
 use ob_programs::Meter;
 
+use crate::plant::{Bug, is_planted};
+
 /// A tenant's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TurnKey(usize);
@@ -25,23 +27,28 @@ struct Place {
     meter: Meter,
     /// Requests whose read is over.
     ready: VecDeque<ForeignKey>,
-    /// Controllers that have this place; without any it is free.
+    /// Controllers that have this place.
     users: usize,
     is_listed: bool,
 }
 
+impl Place {
+    /// Whether another tenant may have it. What was spent stays with who has spent it until it has come back: a host that
+    /// connects anew, or takes its programs out in between, has no more of a core than one that stays.
+    fn is_free(&self, now: Instant) -> bool {
+        self.users == 0 && !self.is_listed && self.meter.is_rested(now)
+    }
+}
+
 impl Turns {
     /// The place of a tenant, of which a controller has come.
-    pub(super) fn came(&mut self, tenant: &str, share: u32) -> TurnKey {
-        let known = self.places.iter().position(|place| place.users > 0 && place.tenant == tenant);
-        let free = || self.places.iter().position(|place| place.users == 0 && !place.is_listed);
-        if let Some(at) = known {
-            if let Some(place) = self.places.get_mut(at) {
-                place.users += 1;
-            }
+    pub(super) fn came(&mut self, tenant: &str, share: u32, now: Instant) -> TurnKey {
+        let is_kept = |place: &Place| place.users > 0 || !is_planted(Bug::ShareForgotten);
+        let known = self.places.iter().position(|place| place.tenant == tenant && is_kept(place));
+        if let Some((at, place)) = known.and_then(|at| Some((at, self.places.get_mut(at)?))) {
+            place.users += 1;
             return TurnKey(at);
         }
-        let at = free();
         let place = Place {
             tenant: tenant.to_owned(),
             meter: Meter::new(share),
@@ -49,11 +56,12 @@ impl Turns {
             users: 1,
             is_listed: false,
         };
-        match at.and_then(|at| self.places.get_mut(at)) {
+        let free = self.places.iter().position(|place| place.is_free(now));
+        match free.and_then(|at| self.places.get_mut(at)) {
             Some(old) => *old = place,
             None => self.places.push(place),
         }
-        TurnKey(at.unwrap_or(self.places.len() - 1))
+        TurnKey(free.unwrap_or(self.places.len() - 1))
     }
 
     /// A controller of the tenant is gone.

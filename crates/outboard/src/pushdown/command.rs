@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use ob_ebpf::hooks::STORAGE_DATA_LEN_MAX;
-use ob_nvme::initiator::{Initiator, block_on};
-use ob_pushdown::client::{Answer, Detour, Listed, PushError, Read, Session};
-use ob_wire_nvme::NamespaceId;
+use ob_nvme::initiator::block_on;
+use ob_pushdown::client::{Answer, Listed, Read, Session};
 use ob_wire_nvme::pushdown::SCRATCH_LEN;
-use ob_wire_nvme::text::Nqn;
 use serde_json::json;
 
+use super::carrier::{Carrier, begin};
+use super::error::PushdownError;
+use super::mounted::Mounted;
 use crate::config::ByteSize;
-use crate::initiator::{InitiatorError, SubsystemOptions, connect};
+use crate::initiator::SubsystemOptions;
 use crate::terminal::{say, table};
 
-/// Where nvme-cli keeps this machine's name.
-const HOST_NAME_FILE: &str = "/etc/nvme/hostnqn";
+/// Reads that a request may make, at most.
+const READS_MAX: i64 = 1024;
 
 /// The commands about storage functions.
 #[derive(Debug, Subcommand)]
@@ -27,12 +28,25 @@ pub enum PushdownCommand {
 Examples:
   clang -target bpf -O2 -g -c -I crates/ob-ebpf/include examples/programs/bpfkv_get.c -o bpfkv_get.o
   outboard pushdown load bpfkv_get.o
+  sudo outboard pushdown load bpfkv_get.o --device /dev/nvme0n1     over the kernel's own connection
 
-The target verifies and compiles it, and says what is wrong if it is refused.")]
+The target verifies and compiles it, and says what is wrong if it is refused. Programs are a host's, by its
+NQN: over the kernel's connection they are those of the name that it was connected with.")]
     Load(LoadOptions),
     /// List the programs that this host has at a target
+    #[command(after_help = "\
+Examples:
+  outboard pushdown ls
+  outboard pushdown ls --json | jq '.[].fuel'
+  sudo outboard pushdown ls --device /dev/nvme0n1")]
     Ls(ListOptions),
     /// Take an object out
+    #[command(after_help = "\
+Examples:
+  outboard pushdown rm bpfkv_get
+  sudo outboard pushdown rm bpfkv_get --device /dev/nvme0n1
+
+Requests that run end as they would have.")]
     Rm(RemoveOptions),
     /// Run a program once, and show its scratch
     #[command(after_help = "\
@@ -40,8 +54,19 @@ Examples:
   outboard files put tree.bpfkv /pushdown/tree.bpfkv
   outboard pushdown run bpfkv_get --file tree.bpfkv --length 512 --u64 4711 --answer 88
 
-The program is called with what was read at --offset of the first --file, and leads on from there;
-its scratch begins with what --input, --hex or --u64 say.")]
+The program is called with what was read at --offset of the first file, and leads on from there;
+its scratch begins with what --input, --hex or --u64 say.
+
+Files of a file system that this machine has mounted from the card, with the kernel's own initiator:
+  sudo nvme connect -t tcp -a 192.0.2.7 -s 4420 -n nqn.2026-11.io.outboard:card
+  sudo mount /dev/nvme0n1 /mnt
+  sudo outboard pushdown load count_lines.o --device /dev/nvme0n1
+  sudo outboard pushdown run count_lines --device /dev/nvme0n1 --mounted /mnt/words --length 4KiB \\
+      --u64 250000 --answer 40
+
+The card reads the blocks that such a file has, past the file system, while a lease says that nobody writes
+it. Whoever opens it for writing wins: there is no answer then. Programs that link ob_pushdown read the file
+in the ordinary way instead; `run` has no other way, and says so.")]
     Run(RunOptions),
 }
 
@@ -54,10 +79,29 @@ pub struct TargetOptions {
     /// The namespace that requests name
     #[arg(long, default_value_t = 1)]
     pub nsid: u32,
+    /// A namespace that this machine's kernel has connected, such as /dev/nvme0n1: commands go over that connection
+    ///
+    /// Only root may send them. Everything about the connection is the kernel's: address, names, secrets, digests.
+    #[arg(long, conflicts_with_all = OF_A_CONNECTION)]
+    pub device: Option<PathBuf>,
     /// Which subsystem.
     #[command(flatten)]
     pub subsystem: SubsystemOptions,
 }
+
+/// What a connection of our own is told.
+const OF_A_CONNECTION: [&str; 10] = [
+    "nsid",
+    "address",
+    "nqn",
+    "hostnqn",
+    "hostid",
+    "dhchap_secret",
+    "dhchap_ctrl_secret",
+    "header_digest",
+    "data_digest",
+    "timeout",
+];
 
 /// `outboard pushdown load`.
 #[derive(Clone, Debug, Args)]
@@ -95,9 +139,14 @@ pub struct RemoveOptions {
 pub struct RunOptions {
     /// The object, or OBJECT/FUNCTION
     pub program: String,
-    /// A file of the card's, below the folder that its subsystem allows; may be given up to 64 times
-    #[arg(long, required = true)]
+    /// A file of the card's, below the folder that its subsystem allows; may be given more than once
+    #[arg(long, value_name = "NAME", required_unless_present = "mounted")]
     pub file: Vec<String>,
+    /// A file of an ext4 or xfs that is mounted from --device; may be given more than once
+    ///
+    /// A program knows files by their numbers: those of --file come first, then these. All together are 64 at most.
+    #[arg(long, value_name = "PATH", requires = "device")]
+    pub mounted: Vec<PathBuf>,
     /// Which of the files is read first, counted from 0
     #[arg(long, default_value_t = 0)]
     pub first: u16,
@@ -107,6 +156,9 @@ pub struct RunOptions {
     /// Bytes of the first read, such as 512 or 4KiB
     #[arg(long, value_parser = length)]
     pub length: u32,
+    /// Reads that the program may make, the first one too, up to 1024 [default: 64]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=READS_MAX))]
+    pub reads: Option<u16>,
     /// A local file that the scratch begins with
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hex", "u64"])]
     pub input: Option<PathBuf>,
@@ -125,75 +177,6 @@ pub struct RunOptions {
     /// Where.
     #[command(flatten)]
     pub target: TargetOptions,
-}
-
-/// Why it did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub enum PushdownError {
-    /// The target cannot be used.
-    #[error(transparent)]
-    Initiator(#[from] InitiatorError),
-    /// The target has said no.
-    #[error("{error}{}", hint_of(.error))]
-    Push {
-        /// Why.
-        error: Box<PushError>,
-    },
-    /// Something of this machine.
-    #[error("cannot use {}: {source}", path.display())]
-    Local {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// What was typed cannot be.
-    #[error("{problem}\nhint: {hint}")]
-    Request {
-        /// What.
-        problem: String,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// Nobody reads what is shown.
-    #[error(transparent)]
-    Output(#[from] io::Error),
-}
-
-impl PushdownError {
-    /// Whether what was typed is at fault.
-    #[must_use]
-    pub fn is_configuration(&self) -> bool {
-        match self {
-            Self::Initiator(error) => error.is_configuration(),
-            Self::Request { .. } => true,
-            _ => false,
-        }
-    }
-}
-
-impl From<PushError> for PushdownError {
-    fn from(error: PushError) -> Self {
-        Self::Push { error: Box::new(error) }
-    }
-}
-
-fn hint_of(error: &PushError) -> &'static str {
-    match error {
-        PushError::Detour(Detour::Unsupported) => {
-            "\nhint: it may be another's, or a card with `functions = false` in its [nvme]"
-        }
-        PushError::Detour(Detour::Unknown) => {
-            "\nhint: `outboard pushdown ls` lists what this host has loaded there"
-        }
-        PushError::Detour(Detour::Range) => {
-            "\nhint: a read is within a file that was named, and of as many bytes as the program asks for"
-        }
-        PushError::NoSuchFile(_) => {
-            "\nhint: names are below the folder that `folder` of the card's [nvme] says; `outboard files ls /pushdown` lists them"
-        }
-        _ => "",
-    }
 }
 
 /// Bytes, with a unit or without.
@@ -223,27 +206,6 @@ pub(crate) fn run(command: &PushdownCommand) -> Result<(), PushdownError> {
     }
 }
 
-/// This machine, by the name that its kernel uses too if it has one: programs are a host's.
-fn host_name() -> Option<Nqn> {
-    let written = std::fs::read_to_string(HOST_NAME_FILE).ok().and_then(|text| Nqn::new(text.trim()).ok());
-    written.or_else(|| {
-        let name = rustix::system::uname();
-        let node = name.nodename().to_string_lossy().to_lowercase();
-        Nqn::new(&format!("nqn.2026-11.io.outboard:host.{node}")).ok()
-    })
-}
-
-async fn begin(options: &TargetOptions) -> Result<Session<Initiator>, PushdownError> {
-    let mut subsystem = options.subsystem.clone();
-    subsystem.host.hostnqn = subsystem.host.hostnqn.or_else(host_name);
-    let initiator = connect(&subsystem, 1).await?;
-    let session = Session::begin(initiator, NamespaceId(options.nsid)).await?;
-    if session.description().is_none() {
-        return Err(PushError::Detour(Detour::Unsupported).into());
-    }
-    Ok(session)
-}
-
 fn read_local(path: &Path) -> Result<Vec<u8>, PushdownError> {
     std::fs::read(path).map_err(|source| PushdownError::Local { path: path.to_owned(), source })
 }
@@ -259,7 +221,7 @@ fn load(options: &LoadOptions) -> Result<(), PushdownError> {
     })
 }
 
-async fn list(session: &Session<Initiator>, options: &TargetOptions) -> Result<(), PushdownError> {
+async fn list(session: &Session<Carrier>, options: &TargetOptions) -> Result<(), PushdownError> {
     let programs = session.list().await?;
     if options.json {
         let told: Vec<_> = programs.iter().map(told).collect();
@@ -298,14 +260,14 @@ fn input(options: &RunOptions) -> Result<Vec<u8>, PushdownError> {
         (Some(path), _) => read_local(path)?,
         (None, Some(digits)) => crate::nvme::unhex(digits).ok_or_else(|| PushdownError::Request {
             problem: format!("`{digits}` are no bytes in hexadecimal"),
-            hint: "two digits a byte, such as 0a1b",
+            hint: "two digits a byte, such as 0a1b".into(),
         })?,
         (None, None) => options.u64.iter().flat_map(|number| number.to_le_bytes()).collect(),
     };
     if bytes.len() > SCRATCH_LEN {
         return Err(PushdownError::Request {
             problem: format!("{} bytes are more than a scratch has", bytes.len()),
-            hint: "it has 4096",
+            hint: "it has 4096".into(),
         });
     }
     Ok(bytes)
@@ -315,11 +277,15 @@ fn run_once(options: &RunOptions) -> Result<(), PushdownError> {
     let input = input(options)?;
     let answer = block_on(async {
         let session = begin(&options.target).await?;
-        let files: Vec<_> = options.file.iter().map(|name| session.named(name)).collect();
+        let mounted = Mounted::open(&options.mounted, session.transport())?;
+        let named = options.file.iter().map(|name| session.named(name));
+        let files: Vec<_> = named.chain(mounted.sources().map(|source| session.mapped(source))).collect();
         let query = session.query(&session.program(&options.program, None), &files)?;
         let query = query.with_read_len_max(options.length.max(READ_LEN_MIN));
+        let query = query.with_reads_max(options.reads.unwrap_or_default());
         let first = Read { file: options.first, offset: options.offset, len: options.length };
-        Ok::<_, PushdownError>(session.ask(&query, first, &input, options.answer).await?)
+        let answer = session.ask(&query, first, &input, options.answer).await;
+        answer.map_err(|error| mounted.explain(error))
     })?;
     show(options, &answer)
 }

@@ -19,6 +19,59 @@ disagrees() {
     [ $status != 0 ] || why "nobody noticed $bug" || return 1
     grep -q "$saying" /tmp/agree || why "$bug: $(tail -n 1 /tmp/agree)"
 }
+
+# The command that people type, over this kernel's connection. What it says is in /tmp/said, the scratch of a run in /tmp/scratch.
+outboard() { /job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/outboard "$@" >/tmp/said 2>&1; }
+pushdown() { verb=$1; shift; outboard pushdown "$verb" "$@" --device "$DEVICE"; }
+count() { pushdown run count_lines --length 2KiB --reads 200 --u64 250000 --answer 40 --out /tmp/scratch "$@"; }
+says() { grep -q "$1" /tmp/said || why "it should say \`$1\`: $(head -n 1 /tmp/said)"; }
+# counts FILE OPTION...: the program counts as many lines as there are in this file.
+counts() {
+    file=$1
+    shift
+    count "$@" || why "$(head -n 1 /tmp/said)" || return 1
+    counted=$(od -A n -t u8 -j 8 -N 8 /tmp/scratch | tr -d ' ')
+    lines=$(wc -l <"$file")
+    [ "$counted" = "$lines" ] || why "$counted lines, and wc says $lines"
+}
+loads_and_runs() {
+    seq -w 1 30000 >/mnt/words
+    seq 1 500 >/mnt/few
+    pushdown load /job/count_lines.o && says count_lines/count_lines || return 1
+    counts /mnt/words --mounted /mnt/words || return 1
+    counts /mnt/few --mounted /mnt/words --mounted /mnt/few --first 1 || return 1
+    echo one more >>/mnt/words
+    counts /mnt/words --mounted /mnt/words
+}
+# Whoever writes wins, and then nothing is answered: there is no other way here.
+refuses_what_is_written() {
+    exec 9>>/mnt/words
+    count --mounted /mnt/words
+    status=$?
+    exec 9>&-
+    [ $status != 0 ] || why "a file that is open for writing was asked for" || return 1
+    says 'somebody has the file open for writing' && says 'whoever writes wins' || return 1
+    counts /mnt/words --mounted /mnt/words
+}
+refuses_what_lies_elsewhere() {
+    seq 1 9 >/tmp/words
+    not count --mounted /tmp/words || why "a file of another file system was asked for" || return 1
+    says 'files on tmpfs cannot be read past it' || return 1
+    not outboard pushdown ls --device /dev/nvme9n9 && says 'this machine has no device /dev/nvme9n9' || return 1
+    not outboard pushdown ls --device /dev/vda && says '/dev/vda is no NVMe namespace'
+}
+refuses_who_is_not_root() {
+    grep -q ^nobody: /etc/passwd || echo 'nobody:x:65534:65534:nobody:/:/bin/sh' >>/etc/passwd
+    list="/job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/outboard pushdown ls --device $DEVICE"
+    not su -s /bin/sh -c "$list" nobody >/tmp/said 2>&1 || why "nobody has sent commands" || return 1
+    says "cannot use /dev/ng" && says "root's to send (CAP_SYS_ADMIN)"
+}
+takes_out() {
+    # Others may have left theirs.
+    pushdown rm count_lines || why "$(head -n 1 /tmp/said)" || return 1
+    not grep -q count_lines /tmp/said || why "it is still listed" || return 1
+    not count --mounted /mnt/words && says 'does not keep the program' && rm /mnt/words /mnt/few
+}
 make_ext4() { mkfs.ext4 -q -F "$DEVICE"; }
 make_xfs() { mkfs.xfs -q -f "$DEVICE"; }
 check_ext4() { e2fsck -f -n "$DEVICE"; }
@@ -29,6 +82,15 @@ for kind in ext4 xfs; do
     modprobe -q $kind
     check $kind-mkfs make_$kind
     check $kind-mount mount -t $kind "$DEVICE" /mnt
+    if [ -f /job/outboard ]; then
+        check $kind-command-loads-and-runs loads_and_runs
+        check $kind-command-refuses-what-is-written refuses_what_is_written
+        check $kind-command-refuses-what-lies-elsewhere refuses_what_lies_elsewhere
+        check $kind-command-refuses-who-is-not-root refuses_who_is_not_root
+        check $kind-command-takes-out takes_out
+    else
+        skip $kind-command "outboard is not built: it is not the target"
+    fi
     check $kind-agrees-by-io-uring agrees 15 1
     check $kind-agrees-by-ioctl agrees 8 2 ioctl
     check $kind-lease-skipped disagrees lease-skipped 'strange\|two versions\|was written before' 60 3
