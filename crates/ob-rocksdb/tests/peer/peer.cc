@@ -1,4 +1,5 @@
-// RocksDB itself, as the tests' peer: makes a database by options and a seed, and says what RocksDB answers.
+// RocksDB itself, as the tests' peer: makes a database by options and a seed, and says what RocksDB answers. For `outboard bench pushdown`, which has it from
+// `cargo xtask peers`, it is the writer.
 //
 // Usage: peer DIRECTORY SEED [NAME=VALUE ...]; then commands on standard input, one a line, each answered by lines and a last one, ".".
 
@@ -11,6 +12,7 @@
 #include <rocksdb/table.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -131,9 +133,9 @@ ColumnFamilyOptions family_options(const std::string& name) {
     options.compression_opts.zstd_max_train_bytes = 65536;
   }
   options.write_buffer_size = number("buffer", 64 << 10);
-  options.target_file_size_base = 24 << 10;
-  options.max_bytes_for_level_base = 96 << 10;
-  options.max_bytes_for_level_multiplier = 3;
+  options.target_file_size_base = number("file", 24 << 10);
+  options.max_bytes_for_level_base = number("level", 96 << 10);
+  options.max_bytes_for_level_multiplier = static_cast<double>(number("multiplier", 3));
   options.level0_file_num_compaction_trigger = 4;
   options.disable_auto_compactions = number("auto", 1) == 0;
   if (argument("index", "") == "hash" || number("whole_key", 1) == 0) {
@@ -168,7 +170,10 @@ void open() {
   if (number("wal_compression", 0) != 0) {
     options.wal_compression = kZSTD;
   }
-  std::set<std::string> names = {"default", "sum", "text", "last", "churn"};
+  std::set<std::string> names = {"default"};
+  if (number("alone", 0) == 0) {
+    names.insert({"sum", "text", "last", "churn"});
+  }
   std::vector<std::string> listed;
   if (DB::ListColumnFamilies(options, directory, &listed).ok()) {
     names.insert(listed.begin(), listed.end());
@@ -287,6 +292,52 @@ void compact() {
     bool is_whole = below(3) == 0;
     CompactRangeOptions options;
     check(database->CompactRange(options, handle, is_whole ? nullptr : &begin, is_whole ? nullptr : &end), "compact");
+  }
+}
+
+// Takes so many lines with a key and a value as one write.
+void batch(uint64_t count) {
+  WriteBatch batch;
+  for (std::string line; count > 0 && std::getline(std::cin, line); --count) {
+    size_t at = line.find(' ');
+    check(batch.Put(families["default"], line.substr(0, at), line.substr(at + 1)), "put");
+  }
+  check(database->Write(WriteOptions(), &batch), "write");
+}
+
+// Has all that is in memory and at level 0 at another level, beside what is there.
+void settle(uint64_t level) {
+  auto* family = families["default"];
+  check(database->Flush(FlushOptions(), family), "flush");
+  ColumnFamilyMetaData metadata;
+  database->GetColumnFamilyMetaData(family, &metadata);
+  std::vector<std::string> names;
+  for (const auto& file : metadata.levels[0].files) {
+    names.push_back(file.name);
+  }
+  if (level == 0 || names.empty()) {
+    return;
+  }
+  CompactionOptions options;
+  options.compression = compression();
+  options.output_file_size_limit = number("file", 24 << 10);
+  check(database->CompactFiles(options, family, names, static_cast<int>(level)), "settle");
+}
+
+// Until RocksDB has nothing left to do by itself.
+void rest() {
+  static const std::string* busy[] = {&DB::Properties::kMemTableFlushPending, &DB::Properties::kNumRunningFlushes,
+                                      &DB::Properties::kCompactionPending, &DB::Properties::kNumRunningCompactions};
+  for (uint64_t sum = 1; sum != 0;) {
+    sum = 0;
+    for (const auto* property : busy) {
+      uint64_t value = 0;
+      database->GetIntProperty(families["default"], *property, &value);
+      sum += value;
+    }
+    if (sum != 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 
@@ -458,7 +509,7 @@ void run(const std::string& line) {
   std::string verb, name;
   uint64_t count = 0;
   words >> verb;
-  if (verb == "write" || verb == "write_without_log" || verb == "ask") {
+  if (verb == "write" || verb == "write_without_log" || verb == "ask" || verb == "batch" || verb == "settle") {
     words >> count;
   } else {
     words >> name;
@@ -472,6 +523,12 @@ void run(const std::string& line) {
     std::string key, value;
     words >> key >> value;
     check(database->Put(WriteOptions(), families[name], key, value), "put");
+  } else if (verb == "batch") {
+    batch(count);
+  } else if (verb == "settle") {
+    settle(count);
+  } else if (verb == "rest") {
+    rest();
   } else if (verb == "flush") {
     flush();
   } else if (verb == "flush_all") {
@@ -541,6 +598,7 @@ int main(int count, char** values) {
     return 2;
   }
   directory = values[1];
+  std::ios::sync_with_stdio(false);
   generator.seed(std::stoull(values[2]));
   for (int index = 3; index < count; ++index) {
     std::string pair = values[index];

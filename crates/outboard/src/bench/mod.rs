@@ -75,8 +75,16 @@ pub struct Setting<'run> {
     pub quick: bool,
     /// To say how far it is: set the length, then count up. Invisible without a terminal.
     pub progress: &'run ProgressBar,
-    /// The program that runs what `bench bpf` is measured against.
+    /// The folder with programs of other hands, which `cargo xtask peers` builds.
     pub peers: Option<&'run Path>,
+}
+
+impl Setting<'_> {
+    /// One of these programs, whether it is there or not; nothing if no folder was given.
+    #[must_use]
+    pub fn peer(&self, name: &str) -> Option<PathBuf> {
+        self.peers.map(|folder| folder.join(name))
+    }
 }
 
 /// What a benchmark ends with when it cannot measure.
@@ -97,8 +105,8 @@ pub struct BenchOptions {
     /// Measure for seconds only, to see that it works; the figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// For `bpf`: the program that `cargo xtask peers` builds, to measure against what is no part of outboard
-    #[arg(long, value_name = "PROGRAM")]
+    /// For `bpf` and `pushdown`: the folder of what `cargo xtask peers` builds, which is no part of outboard
+    #[arg(long, value_name = "FOLDER")]
     pub peers: Option<PathBuf>,
 }
 

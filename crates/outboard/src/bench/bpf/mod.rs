@@ -39,8 +39,10 @@ struct Plan {
 const FULL: Plan = Plan { rounds: 41, time: Duration::from_millis(2), longest: 201 };
 const QUICK: Plan = Plan { rounds: 3, time: Duration::from_micros(200), longest: 3 };
 
+/// What `cargo xtask peers` calls the program.
+const PROGRAM: &str = "program-peers";
 /// What is said where peers are missing.
-const HOW_TO_BUILD_PEERS: &str = "native_c, rbpf, wasmtime and wasmtime_fuel are not measured: build them with `cargo xtask peers`, and give its program with --peers";
+const HOW_TO_BUILD_PEERS: &str = "native_c, rbpf, wasmtime and wasmtime_fuel are not measured: build them with `cargo xtask peers`, and give its folder with --peers";
 
 impl Bench for BpfBench {
     fn name(&self) -> &'static str {
@@ -63,7 +65,7 @@ impl Bench for BpfBench {
 }
 
 fn measure_all(workloads: &[Workload], plan: &Plan, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
-    let mut peers = setting.peers.map(Peers::start).transpose()?;
+    let mut peers = setting.peer(PROGRAM).map(|program| Peers::start(&program)).transpose()?;
     if peers.is_none() {
         setting.progress.suspend(|| eprintln!("note: {HOW_TO_BUILD_PEERS}"));
     }

@@ -16,6 +16,8 @@ pub(in crate::bench) enum Distribution {
     Uniform,
     /// The n-th most popular key as often as 1/n, nearly.
     Zipfian,
+    /// The n-th last key as often as 1/n, nearly.
+    Latest,
 }
 
 impl Distribution {
@@ -23,6 +25,7 @@ impl Distribution {
         match self {
             Self::Uniform => "uniform",
             Self::Zipfian => "zipfian",
+            Self::Latest => "latest",
         }
     }
 }
@@ -31,23 +34,41 @@ impl Distribution {
 pub(in crate::bench) struct Keys {
     rng: Rng,
     count: u32,
+    distribution: Distribution,
+    /// Over the keys that there were at first.
     zipf: Option<Zipf>,
 }
 
 impl Keys {
     pub(in crate::bench) fn new(distribution: Distribution, count: u32, rng: Rng) -> Self {
-        let zipf = (distribution == Distribution::Zipfian).then(|| Zipf::new(count));
-        Self { rng, count, zipf }
+        let zipf = (distribution != Distribution::Uniform).then(|| Zipf::new(count));
+        Self { rng, count, distribution, zipf }
+    }
+
+    /// So many keys there are from now on, and no fewer than before. Zipfian draws go on over those of the beginning.
+    pub(in crate::bench) fn grow(&mut self, count: u32) {
+        self.count = self.count.max(count);
     }
 
     pub(in crate::bench) fn next(&mut self) -> u32 {
         let count = u64::from(self.count);
         let key = match &self.zipf {
             None => self.rng.below(count),
-            Some(zipf) => (zipf.rank(part(&mut self.rng)) * SCATTER) % count,
+            Some(zipf) => {
+                let rank = zipf.rank(part(&mut self.rng));
+                match self.distribution {
+                    Distribution::Latest => count - 1 - rank,
+                    _ => (rank * SCATTER) % zipf.count as u64,
+                }
+            }
         };
         // Less than the count, which has 32 bits.
         key as u32
+    }
+
+    /// A number below a limit, for other choices.
+    pub(in crate::bench) fn below(&mut self, limit: u64) -> u64 {
+        self.rng.below(limit)
     }
 
     /// A number from 0 to 99, for other choices.
@@ -123,6 +144,23 @@ mod tests {
         let top = drawn[..10].iter().sum::<usize>() as f64 / DRAWS as f64;
         assert!((0.33..0.47).contains(&top), "{top}");
         assert_ne!(frequencies(Distribution::Zipfian)[0], 0, "scattering leaves the first where it is");
+    }
+
+    #[test]
+    fn the_latest_keys_are_the_most_popular_as_keys_come() {
+        let mut keys = Keys::new(Distribution::Latest, COUNT, Rng::new(5));
+        keys.grow(COUNT + 10);
+        let mut drawn = vec![0; COUNT as usize + 10];
+        for _ in 0..DRAWS {
+            drawn[keys.next() as usize] += 1;
+        }
+        assert!(
+            drawn[1009] > drawn[1008] && drawn[1008] > drawn[1000] && drawn[1000] > drawn[500],
+            "{drawn:?}"
+        );
+        let mut keys = Keys::new(Distribution::Zipfian, COUNT, Rng::new(5));
+        keys.grow(2 * COUNT);
+        assert!((0..DRAWS).all(|_| keys.next() < COUNT), "those of the beginning stay where they are");
     }
 
     #[test]

@@ -167,6 +167,29 @@ impl Queue {
         }
     }
 
+    /// Several commands that are on their way at once, however they end; in their order.
+    pub(in crate::bench) fn ask_all(
+        &mut self,
+        commands: Vec<(SubmissionEntry, Data)>,
+    ) -> Result<Vec<Completion<usize>>, BenchFailure> {
+        let count = commands.len();
+        for (slot, (entry, data)) in commands.into_iter().enumerate() {
+            self.submit(slot, entry, data)?;
+        }
+        let mut completions = Vec::with_capacity(count);
+        let deadline = Instant::now() + PATIENCE;
+        while completions.len() < count {
+            self.send()?;
+            self.receive()?;
+            completions.extend(std::iter::from_fn(|| self.connection.next_completion()));
+            if Instant::now() > deadline {
+                return Err("a command was not answered".into());
+            }
+        }
+        completions.sort_by_key(|completion| completion.key);
+        Ok(completions)
+    }
+
     fn property(&mut self, property: Property, value: Option<u64>) -> Result<u64, BenchFailure> {
         let entry = PropertyAccess { property, value }.encode(COMMAND);
         Ok(self.call(entry, Data::None)?.result)

@@ -4,16 +4,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ob_nvme::initiator::Data;
+use ob_nvme::initiator::{Completion, Data, Payload};
 use ob_pushdown::btree::Pages;
 use ob_pushdown::client::{Command, CommandAnswer, Transport, TransportError};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::{CommandId, NamespaceId, SubmissionEntry};
 
-use crate::bench::nvme::client::{Client, block_command};
+use super::DEPTH;
+use crate::bench::BenchFailure;
+use crate::bench::nvme::client::{Client, Queue, block_command};
 
 /// The namespace that is read.
 pub(super) const NAMESPACE: NamespaceId = NamespaceId(1);
+
+/// Bytes of a command that writes.
+const WRITE_LEN: usize = 64 << 10;
 
 /// A connection.
 pub(super) struct Polled {
@@ -43,17 +48,32 @@ impl Polled {
     }
 
     fn ask(&self, entry: SubmissionEntry, data: Data) -> Result<CommandAnswer, TransportError> {
-        let broken = |error: crate::bench::BenchFailure| TransportError::Broken(error.to_string());
-        let sent = match &data {
-            Data::ToController(payload) | Data::Both(payload, _) => payload.len(),
-            _ => 0,
-        };
-        let completion = {
-            let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-            client.first_queue().and_then(|queue| queue.ask(entry, data)).map_err(broken)?
-        };
+        let sent = sent(&data);
+        let completion = self.with_queue(|queue| queue.ask(entry, data))?;
+        self.account(sent + completion.data.len());
+        answer(completion)
+    }
+
+    /// Commands that are on their way at once: one way there and back.
+    fn ask_all(&self, commands: Vec<(SubmissionEntry, Data)>) -> Result<Vec<Vec<u8>>, TransportError> {
+        let sent: usize = commands.iter().map(|(_, data)| sent(data)).sum();
+        let completions = self.with_queue(|queue| queue.ask_all(commands))?;
+        self.account(sent + completions.iter().map(|completion| completion.data.len()).sum::<usize>());
+        completions.into_iter().map(|completion| answer(completion).map(|answer| answer.data)).collect()
+    }
+
+    fn with_queue<T>(
+        &self,
+        ask: impl FnOnce(&mut Queue) -> Result<T, BenchFailure>,
+    ) -> Result<T, TransportError> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        client.first_queue().and_then(ask).map_err(|error| TransportError::Broken(error.to_string()))
+    }
+
+    /// Counts a way there and back, and makes it as long as it is to be.
+    fn account(&self, bytes: usize) {
         self.tally.round_trips.fetch_add(1, Ordering::Relaxed);
-        self.tally.bytes.fetch_add((sent + completion.data.len()) as u64, Ordering::Relaxed);
+        self.tally.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if !self.delay.is_zero() {
             // The client has nothing else to do, and a timer would be later than this.
             let until = Instant::now() + self.delay;
@@ -61,11 +81,58 @@ impl Polled {
                 std::hint::spin_loop();
             }
         }
-        if completion.status.is_success() {
-            Ok(CommandAnswer { result: completion.result, data: completion.data })
-        } else {
-            Err(TransportError::Status { status: completion.status, result: completion.result })
+    }
+
+    /// Reads what lies at these places of the namespace, each an offset and a length, in as many blocks as they touch.
+    pub(super) fn read(&self, places: &[(u64, usize)]) -> Result<Vec<u8>, TransportError> {
+        let block = self.block_len;
+        let whole = |(offset, len): (u64, usize)| {
+            let first = offset / block * block;
+            (first, ((offset + len as u64).next_multiple_of(block) - first) as usize)
+        };
+        let commands = places.iter().map(|place| {
+            let (first, len) = whole(*place);
+            (block_command(IoOpcode::Read, first, len, block), Data::ToHost(len as u32))
+        });
+        let mut bytes = Vec::new();
+        for (data, place) in self.ask_all(commands.collect())?.into_iter().zip(places) {
+            let lead = (place.0 - whole(*place).0) as usize;
+            let wanted = data.get(lead..lead + place.1);
+            bytes.extend_from_slice(
+                wanted.ok_or_else(|| TransportError::Broken("a read was cut off".to_owned()))?,
+            );
         }
+        Ok(bytes)
+    }
+
+    /// Writes to a place of the namespace that begins with a block, as whole blocks.
+    pub(super) fn write(&self, offset: u64, bytes: &Payload) -> Result<(), TransportError> {
+        let starts: Vec<usize> = (0..bytes.len()).step_by(WRITE_LEN).collect();
+        for starts in starts.chunks(DEPTH) {
+            let commands = starts.iter().map(|start| {
+                let part = bytes.part(*start..start + WRITE_LEN);
+                let at = offset + *start as u64;
+                (block_command(IoOpcode::Write, at, part.len(), self.block_len), Data::ToController(part))
+            });
+            self.ask_all(commands.collect())?;
+        }
+        Ok(())
+    }
+}
+
+fn sent(data: &Data) -> usize {
+    match data {
+        Data::ToController(payload) | Data::Both(payload, _) => payload.len(),
+        _ => 0,
+    }
+}
+
+fn answer(completion: Completion<usize>) -> Result<CommandAnswer, TransportError> {
+    let Completion { status, result, data, .. } = completion;
+    if status.is_success() {
+        Ok(CommandAnswer { result, data })
+    } else {
+        Err(TransportError::Status { status, result })
     }
 }
 
@@ -93,12 +160,6 @@ pub(super) struct PolledPages<'run>(pub(super) &'run Polled);
 
 impl Pages for PolledPages<'_> {
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
-        let block = self.0.block_len;
-        let (first, end) = (offset / block * block, (offset + len as u64).next_multiple_of(block));
-        let entry = block_command(IoOpcode::Read, first, (end - first) as usize, block);
-        let answer =
-            self.0.ask(entry, Data::ToHost((end - first) as u32)).map_err(|error| error.to_string())?;
-        let lead = (offset - first) as usize;
-        answer.data.get(lead..lead + len).map(<[u8]>::to_vec).ok_or_else(|| "a read was cut off".to_owned())
+        self.0.read(&[(offset, len)]).map_err(|error| error.to_string())
     }
 }
