@@ -14,7 +14,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{apt, arm, command, fuzz, kernel, loom, miri, planted, readme, redis, sim, spdk, tidy};
+use crate::{apt, arm, command, fuzz, kernel, loom, miri, peers, planted, readme, redis, sim, spdk, tidy};
 
 /// Everything that CI does, in order.
 ///
@@ -106,10 +106,6 @@ fn clippy(repository: &Repository) -> Result<Outcome> {
 const COMPILER: &[&str] = &["clang-19", "llvm-strip-19"];
 const COMPILER_PACKAGES: &[&str] = &["clang-19", "llvm-19"];
 
-/// RocksDB itself, with which its reader is compared (`crates/ob-rocksdb/tests/agree.rs`).
-const ROCKSDB_HEADER: &str = "/usr/include/rocksdb/db.h";
-const ROCKSDB_PACKAGES: &[&str] = &["g++", "librocksdb-dev"];
-
 /// What makes file systems, on which extents are looked for (`crates/ob-passthrough/tests/mounted.rs`).
 const FILE_SYSTEMS: &[&str] = &["mkfs.ext4", "mkfs.xfs"];
 const FILE_SYSTEM_PACKAGES: &[&str] = &["e2fsprogs", "xfsprogs"];
@@ -120,8 +116,7 @@ fn test(repository: &Repository) -> Result<Outcome> {
     if let Err(missing) = apt::install(repository, COMPILER_PACKAGES, has_compiler) {
         println!("\n!!!!!!!! NOT TESTED: whether objects of programs are stale: {missing} !!!!!!!!\n");
     }
-    let has_rocksdb = || command::is_installed("g++") && Path::new(ROCKSDB_HEADER).exists();
-    if let Err(missing) = apt::install(repository, ROCKSDB_PACKAGES, has_rocksdb) {
+    if let Err(missing) = peers::install_rocksdb(repository) {
         println!("\n!!!!!!!! NOT TESTED: whether RocksDB answers as its reader does: {missing} !!!!!!!!\n");
     }
     let has_file_systems = || FILE_SYSTEMS.iter().all(|name| command::is_installed(name));

@@ -1,21 +1,28 @@
-//! `cargo xtask peers`: what programs on the card are measured against, which is no part of the product.
+//! `cargo xtask peers`: programs of other hands that benchmarks want, which are no part of the product.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::command;
 use crate::outcome::Outcome;
 use crate::repository::Repository;
+use crate::{apt, command};
 
 const MANIFEST: &str = "bench/programs/Cargo.toml";
-const PROGRAM: &str = "program-peers";
+/// What programs on the card are measured against.
+pub const PROGRAMS: &str = "program-peers";
+/// RocksDB itself, which writes what `bench pushdown` reads.
+pub const ROCKSDB: &str = "rocksdb-peer";
+const ROCKSDB_SOURCE: &str = "crates/ob-rocksdb/tests/peer/peer.cc";
+const ROCKSDB_HEADER: &str = "/usr/include/rocksdb/db.h";
+const ROCKSDB_PACKAGES: &[&str] = &["g++", "librocksdb-dev"];
 
-/// Build what `outboard bench bpf --peers` measures against: native C, rbpf, wasmtime.
+/// Build what `outboard bench --peers` takes: native C, rbpf and wasmtime for `bpf`, RocksDB for `pushdown`.
 ///
-/// They are a package of their own, with their own lock file, so that nothing of it is built or tested with outboard. The first build takes
-/// some minutes. Without a C compiler, native C is left out. Says in the end which program to give to `--peers`.
+/// The former are a package of their own, with their own lock file, so that nothing of it is built or tested with outboard. The first build takes
+/// some minutes. Without a C compiler, native C is left out. RocksDB is that of the system (Debian: g++, librocksdb-dev), installed if that can be;
+/// if not, it is left out, which is said. Says in the end which folder to give to `--peers`.
 #[derive(Args)]
 pub struct Arguments {
     /// Test them as well, and that what is checked in of theirs is what compilers make of the sources.
@@ -38,11 +45,28 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
             &["test", "--release", "--locked", "--manifest-path", MANIFEST],
         ))?;
     }
-    println!(
-        "cargo run --release -- bench bpf --peers {}",
-        target_directory(repository)?.join("release").join(PROGRAM).display()
-    );
+    let folder = target_directory(repository)?.join("release");
+    if let Err(missing) = build_rocksdb(repository, &folder) {
+        println!("peers: RocksDB is LEFT OUT: {missing:#}");
+    }
+    println!("cargo run --release -- bench bpf --peers {}", folder.display());
+    println!("cargo run --release -- bench pushdown --peers {}", folder.display());
     Ok(Outcome::Done)
+}
+
+/// Installs RocksDB unless it is there.
+///
+/// # Errors
+/// When it is not there afterwards; the text says what to install.
+pub fn install_rocksdb(repository: &Repository) -> Result<()> {
+    let is_there = || command::is_installed("g++") && Path::new(ROCKSDB_HEADER).exists();
+    apt::install(repository, ROCKSDB_PACKAGES, is_there)
+}
+
+fn build_rocksdb(repository: &Repository, folder: &Path) -> Result<()> {
+    install_rocksdb(repository)?;
+    let mut compile = command::program(repository, "g++", &["-std=c++17", "-O2", "-Wall", ROCKSDB_SOURCE]);
+    command::run(compile.arg("-lrocksdb").arg("-o").arg(folder.join(ROCKSDB)))
 }
 
 /// Where cargo puts what it builds of the package.

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::path::Path;
+
 use crate::support;
 
 use support::Place;
@@ -183,14 +185,14 @@ fn programs_are_measured_and_what_is_not_is_said() {
     }
 }
 
-/// A program that answers like peers do; what it is asked does not matter.
+/// A folder with a program that answers like peers do; what it is asked does not matter.
 fn peers_that_say(place: &Place, answer: &str) -> String {
     use std::os::unix::fs::PermissionsExt;
-    let path = place.path().join("peers");
+    let path = place.path().join("program-peers");
     let script = format!("#!/bin/sh\nwhile read -r what rest; do\n{answer}\ndone\n");
     std::fs::write(&path, script).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().to_owned()
+    place.path().to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -222,7 +224,9 @@ fn peers_with_other_results_are_not_measured() {
 fn storage_functions_are_measured_against_reads() {
     let place = Place::new();
     let output = place.output(&["bench", "pushdown", "--quick", "--json", "pushdown.json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("lookups in RocksDB and YCSB are not measured"), "{said}");
     let report = std::fs::read_to_string(place.path().join("pushdown.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     for ratio in [
@@ -241,4 +245,65 @@ fn storage_functions_are_measured_against_reads() {
     assert_eq!(case("btree_get.pushed.loopback")["round_trips"], 1.0);
     assert_eq!(case("btree_get.reads.loopback")["round_trips"], 5.0);
     assert_eq!(case("btree_get.here")["round_trips"], 0.0);
+}
+
+/// A folder with RocksDB's writer, as `cargo xtask peers` makes it; nothing, said loudly, where RocksDB is not installed.
+fn rocksdb_peer(place: &Place) -> Option<String> {
+    let compile = |source: &Path, program: &str| {
+        let mut command = std::process::Command::new("g++");
+        command.args(["-std=c++17", "-O1", "-Wall", "-o"]).arg(place.path().join(program)).arg(source);
+        command.arg("-lrocksdb").output()
+    };
+    let probe = place.path().join("probe.cc");
+    std::fs::write(&probe, "#include <rocksdb/db.h>\nint main() {}\n").unwrap();
+    if !compile(&probe, "probe").is_ok_and(|output| output.status.success()) {
+        ob_plant::not_tested("there is no g++ or no RocksDB (Debian: g++, librocksdb-dev)");
+        return None;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ob-rocksdb/tests/peer/peer.cc");
+    let output = compile(&source, "rocksdb-peer").unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(place.path().to_str().unwrap().to_owned())
+}
+
+#[test]
+fn lookups_in_rocksdb_are_measured_against_reads() {
+    let place = Place::new();
+    let Some(peers) = rocksdb_peer(&place) else { return };
+    let output =
+        place.output(&["bench", "pushdown", "--quick", "--peers", &peers, "--json", "pushdown.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("pushdown.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in [
+        "rocksdb_get_vs_reads.loopback",
+        "rocksdb_get_vs_reads.delay",
+        "rocksdb_get_vs_reads.disk",
+        "rocksdb_get_uncached_vs_reads.loopback",
+        "rocksdb_get_cached_vs_reads.delay",
+        "total_cpu_vs_reads.rocksdb_get",
+        "ycsb_a.zipfian_vs_reads.loopback",
+        "ycsb_d.latest_vs_reads.delay",
+        "ycsb_e.zipfian_vs_reads.loopback",
+        "ycsb_f.zipfian_vs_reads.delay",
+    ] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value.is_finite() && value > 0.0), "{ratio}: {value:?}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    let figure = |name: &str, of: &str| {
+        cases.iter().find(|case| case["case"] == name).and_then(|case| case[of].as_f64()).unwrap()
+    };
+    let reads = figure("rocksdb_get.reads.loopback", "round_trips");
+    assert!((3.0..=4.0).contains(&reads), "a block of each level: {reads}");
+    assert!(figure("rocksdb_get_uncached.reads.loopback", "round_trips") > 1.8 * reads, "and its index");
+    assert!(figure("rocksdb_get_cached.reads.loopback", "round_trips") < reads);
+    assert_eq!(figure("rocksdb_get.here", "round_trips"), 0.0);
+    let pushed = figure("rocksdb_get.pushed.loopback", "round_trips");
+    assert!(
+        (0.9..1.5).contains(&pushed),
+        "one request, and one lookup in a hundred goes the ordinary way: {pushed}"
+    );
+    assert!(figure("rocksdb_get.pushed.loopback", "pushed") > 0.9);
+    assert_eq!(figure("ycsb_a.zipfian.pushed.loopback", "discarded"), 0.0);
 }

@@ -168,7 +168,7 @@ fn repeating(part: &Part) -> String {
     let bench = &part.bench;
     let (before, peers) = match bench.as_str() {
         "nvme" => ("SPDK_DIR=FOLDER ", ""),
-        "bpf" => ("", " --peers PROGRAM"),
+        "bpf" | "pushdown" => ("", " --peers FOLDER"),
         _ => ("", ""),
     };
     format!("{before}cargo run --release -- bench {bench}{peers} --json {bench}.json")

@@ -74,6 +74,8 @@ pub enum Peer {
     Spdk,
     /// What `cargo xtask peers` builds.
     Peers,
+    /// RocksDB, which it builds where it is installed.
+    Rocksdb,
 }
 
 /// A number, and on which side of it a figure has to be.
@@ -215,7 +217,8 @@ impl fmt::Display for Peer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Spdk => "SPDK (`--spdk`)",
-            Self::Peers => "the program of `cargo xtask peers` (`--peers`)",
+            Self::Peers => "the programs of `cargo xtask peers` (`--peers`)",
+            Self::Rocksdb => "RocksDB, by `cargo xtask peers` (`--peers`)",
         })
     }
 }

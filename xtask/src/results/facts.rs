@@ -36,7 +36,7 @@ pub struct Facts {
     pub runs: u32,
     /// SPDK's folder.
     pub spdk: Option<PathBuf>,
-    /// The program that runs what programs are measured against.
+    /// The folder of what is measured against, and of RocksDB.
     pub peers: Option<PathBuf>,
     /// Seconds that each benchmark has taken, run by run, by the report's name.
     pub seconds: BTreeMap<String, f64>,

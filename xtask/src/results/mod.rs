@@ -28,7 +28,7 @@ use self::facts::{Facts, Machine};
 use self::report::{Circumstances, Report, find};
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{command, program};
+use crate::{command, peers, program};
 
 /// The document, when everything was measured.
 const DOCUMENT: &str = "docs/results.md";
@@ -41,6 +41,8 @@ const DIRECTORY_VARIABLE: &str = "OUTBOARD_BENCH_DIR";
 /// What leaves cases out.
 const ONLY_VARIABLE: &str = "OUTBOARD_BENCH_ONLY";
 const SPDK_VARIABLE: &str = "SPDK_DIR";
+/// Benchmarks that take the folder of peers.
+const WITH_PEERS: [&str; 2] = ["bpf", "pushdown"];
 /// What `nvme` starts of SPDK.
 const SPDK_TARGET: &str = "build/bin/nvmf_tgt";
 /// From here on, work that is waiting or done on the machine is worth a warning.
@@ -59,8 +61,8 @@ const LOAD_MAX: f64 = 0.5;
 /// which measures only what is missing there, if the program's sources, the machine and the options are the same. A benchmark
 /// that fails does not stop the others. Peers have to be named, or their figures are `not measured`:
 ///
-///   cargo xtask peers                                        # prints the program for --peers
-///   cargo xtask results --spdk FOLDER --peers PROGRAM
+///   cargo xtask peers                                        # prints the folder for --peers
+///   cargo xtask results --spdk FOLDER --peers FOLDER
 ///
 /// To see whether all of this works, in some two minutes beside the build: cargo xtask results --quick.
 #[derive(Args)]
@@ -89,8 +91,8 @@ pub struct Arguments {
     /// SPDK's folder, built, for `nvme` to be measured against.
     #[arg(long, value_name = "FOLDER", env = SPDK_VARIABLE)]
     spdk: Option<PathBuf>,
-    /// The program that `cargo xtask peers` builds, for `bpf` to be measured against.
-    #[arg(long, value_name = "PROGRAM")]
+    /// The folder of what `cargo xtask peers` builds, for `bpf` to be measured against, and RocksDB for `pushdown`.
+    #[arg(long, value_name = "FOLDER")]
     peers: Option<PathBuf>,
     /// Measure this binary instead of building one. The document is then written beside the reports.
     #[arg(long, value_name = "PROGRAM")]
@@ -253,7 +255,7 @@ fn facts_of_now(repository: &Repository, arguments: &Arguments, runs: u32) -> Re
         quick: arguments.quick,
         runs,
         spdk: there(arguments.spdk.as_deref(), Some(SPDK_TARGET))?,
-        peers: there(arguments.peers.as_deref(), None)?,
+        peers: there(arguments.peers.as_deref(), Some(peers::PROGRAMS))?,
         seconds: std::collections::BTreeMap::new(),
     })
 }
@@ -298,7 +300,7 @@ fn bench(repository: &Repository, outboard: &Path, job: &Job<'_>, facts: &Facts)
     if facts.quick {
         command.arg("--quick");
     }
-    if let Some(peers) = facts.peers.as_ref().filter(|_| job.part.bench == "bpf") {
+    if let Some(peers) = facts.peers.as_ref().filter(|_| WITH_PEERS.contains(&job.part.bench.as_str())) {
         command.arg("--peers").arg(peers);
     }
     match &facts.spdk {
@@ -317,7 +319,13 @@ fn keep(job: &Job<'_>, facts: &Facts) -> Result<()> {
 }
 
 fn circumstances(facts: &Facts) -> Circumstances {
-    Circumstances { is_quick: facts.quick, has_spdk: facts.spdk.is_some(), has_peers: facts.peers.is_some() }
+    let has_rocksdb = facts.peers.as_ref().is_some_and(|folder| folder.join(peers::ROCKSDB).is_file());
+    Circumstances {
+        is_quick: facts.quick,
+        has_spdk: facts.spdk.is_some(),
+        has_peers: facts.peers.is_some(),
+        has_rocksdb,
+    }
 }
 
 /// Every part of the table, whether it was measured or not.

@@ -68,6 +68,8 @@ pub struct Circumstances {
     pub has_spdk: bool,
     /// Whether the peers of programs were there.
     pub has_peers: bool,
+    /// Whether RocksDB was among them.
+    pub has_rocksdb: bool,
 }
 
 impl Circumstances {
@@ -75,6 +77,7 @@ impl Circumstances {
         match peer {
             Peer::Spdk => self.has_spdk,
             Peer::Peers => self.has_peers,
+            Peer::Rocksdb => self.has_rocksdb,
         }
     }
 }
@@ -144,7 +147,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::results) const FULL: Circumstances =
-        Circumstances { is_quick: false, has_spdk: false, has_peers: true };
+        Circumstances { is_quick: false, has_spdk: false, has_peers: true, has_rocksdb: false };
 
     /// A report of `ring` in which a ratio `r` and the median of the case `a b` have these values.
     pub(in crate::results) fn report(ratio: &str, p50_us: &str) -> Report {
@@ -215,6 +218,7 @@ pub(super) mod tests {
         let needing = |peer| figure(Key::Ratio("r".to_owned()), Some(peer));
         let finding = find(&needing(Peer::Spdk), &reports, FULL).unwrap();
         assert_eq!(finding, Finding::NotMeasured("needs SPDK (`--spdk`)".to_owned()));
+        assert!(matches!(find(&needing(Peer::Rocksdb), &reports, FULL).unwrap(), Finding::NotMeasured(_)));
         assert!(matches!(find(&needing(Peer::Peers), &reports, FULL).unwrap(), Finding::Measured(_)));
         // Who was there, and was not measured, is missed.
         let absent = figure(Key::Ratio("other".to_owned()), Some(Peer::Peers));

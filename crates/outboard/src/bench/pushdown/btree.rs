@@ -121,7 +121,7 @@ pub(super) fn measure(arrangement: &Arrangement<'_>) -> Result<Vec<Case>, BenchF
             cases.extend(field.measure(&Link::begin(&polled, target.pid())?, suffix)?);
         }
     }
-    let target = arrangement.start(&Backend::File(arrangement.place.join("disk"), field.len))?;
+    let target = arrangement.start(&Backend::File(arrangement.place.join("tree-disk"), field.len))?;
     let polled = connect(&target, Duration::ZERO, &image, true)?;
     cases.extend(field.measure(&Link::begin(&polled, target.pid())?, ".disk.loopback")?);
     Ok(cases)

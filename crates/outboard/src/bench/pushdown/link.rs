@@ -8,6 +8,9 @@ use ob_pushdown::client::Session;
 use super::polled::{NAMESPACE, Polled};
 use crate::bench::{BenchFailure, Case, CpuMeter, Latencies};
 
+/// Questions of a round, however short it is to be: figures of fewer are none, not even in a test.
+const COUNT_MIN: u64 = 20;
+
 /// What all contenders over one connection share.
 pub(super) struct Link<'run> {
     pub(super) polled: &'run Polled,
@@ -37,7 +40,7 @@ impl<'run> Link<'run> {
         let ((trips, bytes), counts) = (self.polled.spent(), self.session.counts());
         let meter = CpuMeter::start(Some(self.card), writer)?;
         let begun = Instant::now();
-        while begun.elapsed() < time {
+        while begun.elapsed() < time || latencies.count() < COUNT_MIN {
             let asked = Instant::now();
             ask()?;
             latencies.record(asked.elapsed());

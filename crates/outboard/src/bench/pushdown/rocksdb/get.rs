@@ -10,7 +10,7 @@ use super::reader::{Cached, Reader, Way};
 use super::records::Records;
 use super::shelf::Shelf;
 use super::writer::Writer;
-use super::{directory, namespace_len, options, tables_len};
+use super::{namespace_len, options, tables_len};
 use crate::bench::kv::keys::{Distribution, Keys};
 use crate::bench::nvme::target::Backend;
 use crate::bench::pushdown::link::{Link, median};
@@ -42,7 +42,7 @@ pub(super) fn measure(arrangement: &Arrangement<'_>, program: &Path) -> Result<V
     let plan = if arrangement.setting.quick { &QUICK } else { &FULL };
     arrangement.setting.progress.inc_length(plan.rounds * (3 * 2 * 2 + 1 + 2));
     arrangement.setting.progress.set_message("rocksdb_get: RocksDB writes");
-    let path = directory(arrangement, "get");
+    let path = arrangement.place.join("get");
     let records = write(plan, program, &path)?;
     let len = tables_len(&path)?;
     let field = Field { plan, arrangement, records: &records, path: &path, len };
@@ -54,7 +54,7 @@ pub(super) fn measure(arrangement: &Arrangement<'_>, program: &Path) -> Result<V
             cases.extend(field.measure(&Link::begin(&polled, target.pid())?, connection)?);
         }
     }
-    let disk = Backend::File(arrangement.place.join("disk"), namespace_len(len));
+    let disk = Backend::File(arrangement.place.join("get-disk"), namespace_len(len));
     let target = arrangement.start(&disk)?;
     let polled = connect(&target, Duration::ZERO, &Payload::default(), false)?;
     cases.extend(field.measure(&Link::begin(&polled, target.pid())?, ".disk.loopback")?);

@@ -17,7 +17,7 @@ mod shelf;
 mod writer;
 mod ycsb;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Arrangement;
 use crate::bench::{BenchFailure, Case};
@@ -45,11 +45,6 @@ fn options(table_len: u64, more: &[&str]) -> Vec<String> {
     let mut options: Vec<String> = shared.iter().chain(more).map(|&option| option.to_owned()).collect();
     options.push(format!("file={table_len}"));
     options
-}
-
-/// A folder for a database.
-fn directory(arrangement: &Arrangement<'_>, name: &str) -> PathBuf {
-    arrangement.place.join(name)
 }
 
 /// Bytes of all tables.

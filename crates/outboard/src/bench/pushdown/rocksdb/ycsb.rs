@@ -10,7 +10,7 @@ use super::reader::{Cached, Reader, Way};
 use super::records::Records;
 use super::shelf::Shelf;
 use super::writer::Writer;
-use super::{directory, namespace_len, options, tables_len};
+use super::{namespace_len, options, tables_len};
 use crate::bench::kv::keys::{Distribution, Keys};
 use crate::bench::nvme::target::Backend;
 use crate::bench::pushdown::link::{Link, median};
@@ -116,7 +116,7 @@ pub(super) fn measure(arrangement: &Arrangement<'_>, program: &Path) -> Result<V
     let plan = if arrangement.setting.quick { &QUICK } else { &FULL };
     arrangement.setting.progress.inc_length(plan.rounds * WORKLOADS.len() as u64 * (3 + 2));
     arrangement.setting.progress.set_message("ycsb: RocksDB writes");
-    let path = directory(arrangement, "ycsb");
+    let path = arrangement.place.join("ycsb");
     let sizes = [format!("buffer={}", plan.buffer_len), format!("level={}", plan.level_len)];
     let options = options(plan.table_len, &sizes.each_ref().map(String::as_str));
     let mut store = Store {
