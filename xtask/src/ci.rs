@@ -1,7 +1,6 @@
 //! `cargo xtask ci`: everything CI does, in order, stopping at the first failure.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::{self, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;

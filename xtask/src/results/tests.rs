@@ -136,10 +136,13 @@ fn a_benchmark_is_given_what_it_takes() {
     let repository = Repository::here().unwrap();
     let table = Table::own().unwrap();
     let facts = Facts { quick: true, spdk: Some(PathBuf::from("/spdk")), ..facts::tests::sample() };
-    let jobs = jobs(&chosen(&table, &["bpf".to_owned(), "nvme".to_owned()]).unwrap(), 1, Path::new("/r"));
+    let only = ["bpf", "nvme", "pushdown"].map(str::to_owned);
+    let jobs = jobs(&chosen(&table, &only).unwrap(), 1, Path::new("/r"));
     let shown = |job| command::shown(&bench(&repository, Path::new("outboard"), job, &facts));
     assert!(shown(&jobs[0]).contains("SPDK_DIR=/spdk outboard bench nvme --json /r/nvme.1.part --quick"));
     assert!(shown(&jobs[1]).ends_with("bench bpf --json /r/bpf.1.part --quick --peers /somewhere/peers"));
+    assert!(shown(&jobs[2]).ends_with("/r/pushdown.1.part --quick --peers /somewhere/peers"));
+    assert!(!shown(&jobs[0]).contains("--peers"));
     let without = Facts { spdk: None, ..facts.clone() };
     assert!(
         !command::shown(&bench(&repository, Path::new("outboard"), &jobs[0], &without)).contains("SPDK_DIR")
