@@ -132,6 +132,7 @@ impl<'run> Reader<'run> {
         let all = (pushed + ordinary + memory).max(1.0);
         case.extra.insert("pushed".to_owned(), pushed / all);
         case.extra.insert("from_memory".to_owned(), memory / all);
+        case.extra.insert("not_pushed".to_owned(), (now.not_pushed - before.not_pushed) as f64 / all);
         case.extra.insert("sampled".to_owned(), (now.sampled - before.sampled) as f64 / all);
     }
 
