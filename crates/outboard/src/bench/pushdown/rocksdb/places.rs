@@ -20,8 +20,7 @@ impl Places {
         Self { free: (len > 0).then_some((0, len)).into_iter().collect() }
     }
 
-    /// Takes places for so many bytes, each an offset and a length, the last one with what is left of its grain; nothing if there is
-    /// no room. They come from both ends in turn, so that no two of a table lie together.
+    /// Takes places for so many bytes, each an offset and a length of whole grains; nothing if there is no room. They come from both ends in turn, so that no two of a table lie together.
     pub(super) fn take(&mut self, len: u64) -> Option<Vec<(u64, u64)>> {
         let mut left = len.next_multiple_of(GRAIN);
         let mut taken = Vec::new();

@@ -77,8 +77,7 @@ impl Drop for ShelvedTable {
         // Whoever kept the file for requests is refused from now on.
         self.map.is_gone.store(true, Ordering::Release);
         let extents = self.map.map.extents.iter();
-        let places: Vec<(u64, u64)> =
-            extents.map(|extent| (extent.offset, extent.len.next_multiple_of(GRAIN))).collect();
+        let places: Vec<(u64, u64)> = extents.map(|extent| (extent.offset, extent.len)).collect();
         lock(&self.places).give_back(&places);
     }
 }
@@ -144,7 +143,8 @@ impl<'run> Shelf<'run> {
         let places = places.ok_or_else(|| refused("the namespace has no room for it".to_owned()))?;
         let (mut extents, mut at) = (Vec::with_capacity(places.len()), 0);
         for (offset, piece) in places {
-            extents.push(MapExtent { at, offset, len: piece.min(len - at) });
+            // Whole blocks: what lies behind the end of the file in the last one nobody sees.
+            extents.push(MapExtent { at, offset, len: piece });
             at += piece;
         }
         let identity = self.identities.fetch_add(1, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl<'run> Shelf<'run> {
             Arc::new(ShelvedTable { name: name.to_owned(), map, file, places: Arc::clone(&self.places) });
         for extent in &table.map.map.extents {
             let from = extent.at as usize;
-            let part = bytes.part(from..from + extent.len.next_multiple_of(GRAIN) as usize);
+            let part = bytes.part(from..from + extent.len as usize);
             self.link.polled.write(extent.offset, &part).map_err(|error| refused(error.to_string()))?;
         }
         let mut tables = lock(&self.tables);
