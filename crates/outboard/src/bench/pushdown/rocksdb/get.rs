@@ -136,7 +136,7 @@ impl Field<'_> {
         let mut keys = self.keys(u64::MAX);
         let ordinary = if matches!(cached, Cached::Data(_)) { self.records.count() / 20 } else { 0 };
         (0..ordinary).try_for_each(|_| reader.get_ordinary(keys.next()).map(drop))?;
-        (0..self.records.count() / 40).try_for_each(|_| reader.get(keys.next()).map(drop))
+        (0..self.records.count() / 100).try_for_each(|_| reader.get(keys.next()).map(drop))
     }
 
     fn round(&self, link: &Link<'_>, contender: &Contender<'_>, round: u64) -> Result<Case, BenchFailure> {

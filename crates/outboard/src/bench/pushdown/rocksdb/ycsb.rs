@@ -200,7 +200,7 @@ fn warm(workload: &Workload, store: &Store, reader: &Reader<'_>) -> Result<(), B
     let count = store.records.count();
     let mut keys = Keys::new(workload.distribution, count, Rng::new(u64::MAX));
     (0..count / 20).try_for_each(|_| reader.get_ordinary(keys.next()).map(drop))?;
-    (0..count / 40).try_for_each(|_| reader.get(keys.next()).map(drop))
+    (0..count / 100).try_for_each(|_| reader.get(keys.next()).map(drop))
 }
 
 /// What a client does in a turn.
