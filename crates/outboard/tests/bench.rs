@@ -3,8 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::path::Path;
-
+use crate::rocksdb::peer::program;
 use crate::support;
 
 use support::Place;
@@ -247,29 +246,12 @@ fn storage_functions_are_measured_against_reads() {
     assert_eq!(case("btree_get.here")["round_trips"], 0.0);
 }
 
-/// A folder with RocksDB's writer, as `cargo xtask peers` makes it; nothing, said loudly, where RocksDB is not installed.
-fn rocksdb_peer(place: &Place) -> Option<String> {
-    let compile = |source: &Path, program: &str| {
-        let mut command = std::process::Command::new("g++");
-        command.args(["-std=c++17", "-O1", "-Wall", "-o"]).arg(place.path().join(program)).arg(source);
-        command.arg("-lrocksdb").output()
-    };
-    let probe = place.path().join("probe.cc");
-    std::fs::write(&probe, "#include <rocksdb/db.h>\nint main() {}\n").unwrap();
-    if !compile(&probe, "probe").is_ok_and(|output| output.status.success()) {
-        ob_plant::not_tested("there is no g++ or no RocksDB (Debian: g++, librocksdb-dev)");
-        return None;
-    }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ob-rocksdb/tests/peer/peer.cc");
-    let output = compile(&source, "rocksdb-peer").unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(place.path().to_str().unwrap().to_owned())
-}
-
 #[test]
 fn lookups_in_rocksdb_are_measured_against_reads() {
     let place = Place::new();
-    let Some(peers) = rocksdb_peer(&place) else { return };
+    let Some(peer) = program() else { return };
+    std::fs::copy(peer, place.path().join("rocksdb-peer")).unwrap();
+    let peers = place.path().to_str().unwrap().to_owned();
     let output =
         place.output(&["bench", "pushdown", "--quick", "--peers", &peers, "--json", "pushdown.json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

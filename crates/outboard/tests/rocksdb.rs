@@ -15,7 +15,7 @@ use crate::pushdown::Card;
 use crate::support::Place;
 
 #[path = "../../ob-rocksdb/tests/support/mod.rs"]
-mod peer;
+pub(crate) mod peer;
 
 const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"512MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
 /// Bytes of a table that lie together in the namespace: less than a block of the table has.
