@@ -23,7 +23,7 @@ pub(crate) const GOLDEN: [(&str, &str); 4] = [
     ),
 ];
 
-fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../ob-rocksdb/tests/golden")).join(name)
 }
 

@@ -2,23 +2,26 @@
 
 #![allow(dead_code, reason = "each program of tests uses a part")]
 
+mod conversation;
 pub(crate) mod golden;
 pub(crate) mod memory;
 
 use std::future::Future;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
+use conversation::{Conversation, bytes, family, hex, snapshot};
 use ob_rocksdb::{
     BlockCache, CacheOptions, Database, Error, Files, Finding, Found, GetPlan, LocalDirectory, LocalFile,
     Options, Reader, Scan, Sequence, Step,
 };
 use tempfile::TempDir;
+
+pub(crate) use conversation::{Lookup, said};
 
 struct Unpark(Thread);
 
@@ -71,29 +74,17 @@ pub(crate) fn program() -> Option<&'static Path> {
 /// A database that RocksDB has open.
 pub(crate) struct Peer {
     directory: TempDir,
-    child: Child,
-    commands: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    conversation: Conversation,
 }
 
 impl Peer {
     pub(crate) fn start(seed: u64, options: &str) -> Option<Self> {
         let program = program()?;
         let directory = tempfile::tempdir().unwrap();
-        let mut child = Command::new(program)
-            .arg(directory.path().join("db"))
-            .arg(seed.to_string())
-            .args(options.split_whitespace())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let commands = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut peer = Self { directory, child, commands, answers };
-        // Whatever it answers, it has opened the database before.
-        peer.tell("churned");
-        Some(peer)
+        let mut command = Command::new(program);
+        command.arg(directory.path().join("db")).arg(seed.to_string()).args(options.split_whitespace());
+        let conversation = Conversation::begin(&mut command).unwrap();
+        Some(Self { directory, conversation })
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -101,31 +92,14 @@ impl Peer {
     }
 
     pub(crate) fn tell(&mut self, command: &str) -> Vec<String> {
-        writeln!(self.commands.as_mut().unwrap(), "{command}").unwrap();
-        let mut answer = Vec::new();
-        loop {
-            let mut line = String::new();
-            assert!(self.answers.read_line(&mut line).unwrap() > 0, "the peer died at {command:?}");
-            match line.trim_end() {
-                "." => return answer,
-                line => answer.push(line.to_owned()),
-            }
-        }
+        self.conversation.tell(command)
     }
 
     /// Ends the process as a crash does: nothing is closed.
-    pub(crate) fn kill(mut self) -> TempDir {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        drop(self.commands.take());
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(crate) fn kill(self) -> TempDir {
+        let Self { directory, conversation } = self;
+        drop(conversation);
+        directory
     }
 }
 
@@ -133,48 +107,6 @@ pub(crate) type Local = Database<LocalDirectory>;
 
 pub(crate) fn open(path: &Path, options: Options) -> Local {
     block_on(Database::open(LocalDirectory::new(path), options)).unwrap()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    if hex == "-" {
-        return Vec::new();
-    }
-    (0..hex.len() / 2).map(|index| u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).unwrap()).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    if bytes.is_empty() { "-".to_owned() } else { bytes.iter().map(|byte| format!("{byte:02X}")).collect() }
-}
-
-fn family(hex: &str) -> String {
-    String::from_utf8(bytes(hex)).unwrap()
-}
-
-fn snapshot(word: &str) -> Option<Sequence> {
-    (word != "now").then(|| Sequence(word.parse().unwrap()))
-}
-
-/// A key that was asked for.
-pub(crate) struct Lookup {
-    pub(crate) family: String,
-    pub(crate) snapshot: Option<Sequence>,
-    pub(crate) key: Vec<u8>,
-}
-
-impl Lookup {
-    fn new(words: &[&str]) -> Self {
-        Self { family: family(words[0]), snapshot: snapshot(words[1]), key: bytes(words[2]) }
-    }
-
-    /// What a line of the peer's asks for and says of it, if it is of one key.
-    pub(crate) fn parse(line: &str) -> Option<(Self, String)> {
-        let words: Vec<&str> = line.strip_prefix("get ")?.split(' ').collect();
-        Some((Self::new(&words), words[3..].join(" ")))
-    }
-}
-
-pub(crate) fn said(value: Option<Vec<u8>>) -> String {
-    value.map_or_else(|| "none".to_owned(), |value| format!("value {}", hex(&value)))
 }
 
 /// Asks the reader what the peer was asked, and compares. Says how many questions it were.
