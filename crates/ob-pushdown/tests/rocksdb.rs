@@ -1,15 +1,18 @@
 //! A database that RocksDB has written, as files of the card: what requests find is what RocksDB has answered, and every table is read.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ob_nvme::initiator::block_on;
+use ob_passthrough::System;
+use ob_passthrough::lease::LeaseKeeper;
 use ob_pushdown::client::{Command, CommandAnswer, CommandData, File, Session, Transport, TransportError};
+use ob_pushdown::kernel::MountedDirectory;
 use ob_pushdown::rocksdb::{LookupCounts, Lookups, PushedFile};
-use ob_rocksdb::{CacheOptions, Database, Files, Options, ReadError};
+use ob_rocksdb::{CacheOptions, Database, Files, LocalDirectory, Options, ReadError};
 use ob_wire_nvme::NamespaceId;
-use peer::golden::golden;
+use peer::golden::{folder, golden};
 use peer::memory::MemoryFiles;
 use peer::{Lookup, said};
 
@@ -168,4 +171,56 @@ fn a_damaged_block_is_not_believed() {
     }
     let counts = ask(&files, damaged, &answers, NO_CACHE);
     assert!(counts.pushed < whole.pushed / 2, "{counts:?}, and {whole:?}");
+}
+
+/// Here no namespace is mounted, so nothing can be mapped; `cargo xtask kernel pushdown` has one.
+#[test]
+fn tables_of_a_directory_that_cannot_be_mapped_are_read_all_the_same() {
+    let (card, answers) = golden("plain");
+    let (path, keeper) = (folder("plain"), Arc::new(LeaseKeeper::start().unwrap()));
+    block_on(async {
+        let session = Session::begin(Remote::start(card), NamespaceId(1)).await.unwrap();
+        let files =
+            || MountedDirectory::new(&path, &session, (NamespaceId(1), "none"), &System::default(), &keeper);
+        let options = Options { cache: NO_CACHE, sample_one_in: 0, ..Options::default() };
+        let database = Database::open(files(), options).await.unwrap();
+        let lookups = Lookups::new(&session);
+        for line in &answers {
+            let Some((Lookup { family, snapshot, key }, expected)) = Lookup::parse(line) else { continue };
+            let (value, path) = lookups.get(&database, &family, &key, snapshot, None).await.unwrap();
+            assert_eq!(said(value), expected, "{path:?}: {line}");
+        }
+        let counts = lookups.counts();
+        assert!(counts.pushed == 0 && counts.ordinary > counts.not_pushed + 100, "{counts:?}");
+        agrees_with_local(&files(), &LocalDirectory::new(&path)).await;
+    });
+}
+
+/// All that can be asked of a directory's files, of both.
+async fn agrees_with_local<F: Files>(mounted: &F, local: &LocalDirectory)
+where
+    F::File: PushedFile,
+{
+    let mut names = mounted.list().await.unwrap();
+    let mut expected = local.list().await.unwrap();
+    names.sort();
+    expected.sort();
+    assert_eq!(names, expected);
+    let mut tables = 0;
+    for (name, len) in names {
+        let (file, other) = (mounted.open(&name).await.unwrap(), local.open(&name).await.unwrap());
+        assert_eq!(file.pushed().is_some(), name.ends_with(".sst"), "{name}");
+        tables += usize::from(file.pushed().is_some());
+        assert_eq!(mounted.len(&file).await, Ok(len));
+        let past_end = [(len, 1), (0, len as usize + 1), (u64::MAX, 2), (0, 1 << 40)];
+        for (offset, len) in past_end.into_iter().chain([(0, len as usize), (len / 2, (len / 3) as usize)]) {
+            let (read, expected) =
+                (mounted.read(&file, offset, len).await, local.read(&other, offset, len).await);
+            assert_eq!(read.is_ok(), expected.is_ok(), "{name} {offset} {len}: {read:?}, {expected:?}");
+            assert_eq!(read.ok(), expected.ok(), "{name} {offset} {len}");
+        }
+    }
+    assert!(tables > 1);
+    let missing = mounted.open("999999.sst").await.err();
+    assert_eq!(missing, Some(ReadError::NotFound("999999.sst".to_owned())));
 }

@@ -141,6 +141,15 @@ impl MountedFile {
         Ok(bytes)
     }
 
+    /// How long it is now.
+    ///
+    /// # Errors
+    ///
+    /// When the file system does not say.
+    pub fn file_len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
     /// What became of its maps.
     #[must_use]
     pub fn counts(&self) -> FileCounts {

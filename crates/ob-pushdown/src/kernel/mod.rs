@@ -3,14 +3,17 @@
 //! ```text
 //!   MountedFile ── lease, extents ──▶ FileMap, while nobody writes the file ──▶ Session
 //!        └─ read_at: the ordinary path                                              │
+//!   MountedDirectory: RocksDB's files, whose tables are such                         │
 //!   KernelTransport ◀── commands ───────────────────────────────────────────────────┘
 //!        └─ io_uring or ioctl on the namespace ──▶ nvme-tcp ──▶ card
 //! ```
 //!
 //! `docs/leases.md` says why a map is true while its lease is held.
 
+mod directory;
 mod file;
 mod transport;
 
+pub use directory::{DirectoryFile, MountedDirectory};
 pub use file::{FileCounts, MountedFile, NotMapped, OpenError};
 pub use transport::{KernelTransport, KernelTransportError};
