@@ -63,7 +63,11 @@ pub fn install_rocksdb(repository: &Repository) -> Result<()> {
     apt::install(repository, ROCKSDB_PACKAGES, is_there)
 }
 
-fn build_rocksdb(repository: &Repository, folder: &Path) -> Result<()> {
+/// Compiles who talks to RocksDB, into this folder.
+///
+/// # Errors
+/// When there is no RocksDB and none can be installed.
+pub fn build_rocksdb(repository: &Repository, folder: &Path) -> Result<()> {
     install_rocksdb(repository)?;
     let mut compile = command::program(repository, "g++", &["-std=c++17", "-O2", "-Wall", ROCKSDB_SOURCE]);
     command::run(compile.arg("-lrocksdb").arg("-o").arg(folder.join(ROCKSDB)))

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command;
 use crate::repository::Repository;
+use crate::{command, peers};
 
 /// The program as the tests have it.
 ///
@@ -24,7 +24,7 @@ pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
 }
 
 /// What scenarios about storage functions run within a guest, each with where it goes: a program that checks them, `outboard` itself if it is
-/// built, an object for it to load, and the libraries that both need there.
+/// built, an object for it to load, RocksDB if it can be had, and the libraries that they need there.
 ///
 /// # Errors
 /// When it does not build.
@@ -33,6 +33,15 @@ pub fn for_guests(repository: &Repository, outboard: &Path) -> Result<Vec<(Strin
     let mut programs = vec![("agree".to_owned(), repository.target_folder("debug/examples/agree"))];
     if outboard.is_file() {
         programs.push(("outboard".to_owned(), outboard.to_owned()));
+    }
+    let folder = repository.target_folder("kernel");
+    match peers::build_rocksdb(repository, &folder) {
+        Ok(()) => programs.push((peers::ROCKSDB.to_owned(), folder.join(peers::ROCKSDB))),
+        Err(missing) => {
+            println!(
+                "\n!!!!!!!! NOT TESTED: lookups in RocksDB's databases from a guest: {missing:#} !!!!!!!!\n"
+            );
+        }
     }
     let mut files = BTreeMap::new();
     for (_, program) in &programs {

@@ -1,24 +1,31 @@
 # Storage functions over files of a mounted namespace, by way of this kernel.
 agree() { /job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/agree "$@" >/tmp/agree 2>&1; }
+# agrees KIND SECONDS SEED OPTION...
 agrees() {
-    agree /mnt "$@"
+    what=$1
+    shift
+    agree "$what" /mnt "$@"
     status=$?
     cat /tmp/agree
     [ $status = 0 ] || why "$(tail -n 1 /tmp/agree)"
 }
-# disagrees WITH SAYING OPTION...: with this bug planted it must be seen that answers are wrong.
+# disagrees WITH SAYING KIND SECONDS SEED OPTION...: with this bug planted it must be seen that answers are wrong.
 disagrees() {
     bug=$1
     saying=$2
-    shift 2
+    what=$3
+    shift 3
     export OB_PLANT=$bug
-    agree /mnt "$@"
+    agree "$what" /mnt "$@"
     status=$?
     unset OB_PLANT
     cat /tmp/agree
     [ $status != 0 ] || why "nobody noticed $bug" || return 1
     grep -q "$saying" /tmp/agree || why "$bug: $(tail -n 1 /tmp/agree)"
 }
+
+# RocksDB itself, for who compares.
+PEER="/job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/rocksdb-peer"
 
 # The command that people type, over this kernel's connection. What it says is in /tmp/said, the scratch of a run in /tmp/scratch.
 outboard() { /job/lib/ld-linux-x86-64.so.2 --library-path /job/lib /job/outboard "$@" >/tmp/said 2>&1; }
@@ -91,10 +98,20 @@ for kind in ext4 xfs; do
     else
         skip $kind-command "outboard is not built: it is not the target"
     fi
-    check $kind-agrees-by-io-uring agrees 15 1
-    check $kind-agrees-by-ioctl agrees 8 2 ioctl
-    check $kind-lease-skipped disagrees lease-skipped 'strange\|two versions\|was written before' 60 3
-    check $kind-after-check-skipped disagrees after-check-skipped 'strange\|two versions\|was written before' 120 4
+    check $kind-agrees-by-io-uring agrees stamps 10 1
+    check $kind-agrees-by-ioctl agrees stamps 6 2 ioctl
+    check $kind-lease-skipped disagrees lease-skipped 'strange\|two versions\|was written before' stamps 60 3
+    check $kind-after-check-skipped disagrees after-check-skipped 'strange\|two versions\|was written before' stamps 120 4
+    check $kind-tree agrees tree 10 5
+    check $kind-tree-by-ioctl agrees tree 6 6 ioctl
+    check $kind-tree-lease-skipped disagrees lease-skipped 'of none of the versions' tree 60 7
+    check $kind-tree-after-check-skipped disagrees after-check-skipped 'of none of the versions' tree 120 8
+    if [ -f /job/rocksdb-peer ]; then
+        check $kind-database agrees database 14 9 $PEER
+        check $kind-database-tombstones-forgotten disagrees pushed-tombstones-forgotten 'by ordinary reads' database 60 10 $PEER
+    else
+        skip $kind-database "there is no g++ or no RocksDB where this was started (Debian: g++, librocksdb-dev)"
+    fi
     check $kind-unmount umount /mnt
     check $kind-fsck check_$kind
 done

@@ -1,23 +1,10 @@
-//! Whether requests over files of a mounted namespace agree with what the kernel reads, while the files are rewritten, cut off, replaced,
-//! removed and made anew, and programs come and go: `cargo xtask kernel pushdown` runs this in a guest.
-//!
-//! ```text
-//!   agree FOLDER SECONDS SEED [ioctl]
-//! ```
-//!
-//! Every block of a file says whose it is and which version it is of. What is believed of an answer must be one version of one life of one file,
+//! Files whose every block says whose it is and which version it is of. What is believed of an answer must be one version of one life of one file,
 //! and not older than what was written, and closed, before the request began.
-
-#![forbid(unsafe_code)]
-// A check that cannot go on should say where.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -25,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use ob_nvme::initiator::block_on;
 use ob_passthrough::System;
-use ob_passthrough::extents::{Extents, ExtentsOptions};
 use ob_passthrough::lease::LeaseKeeper;
 use ob_pushdown::client::{Read, Session};
 use ob_pushdown::kernel::{KernelTransport, MountedFile};
-use std::os::fd::AsFd;
 
-const STAMPS: &[u8] = include_bytes!("../../../examples/programs/stamps.o");
+use super::{Card, Draw, Plan, unload_now_and_then};
+
+const STAMPS: &[u8] = include_bytes!("../../../../examples/programs/stamps.o");
 const BLOCK: usize = 4096;
 const FILES: usize = 4;
 /// Blocks of the longest file.
@@ -56,16 +43,6 @@ struct Setting {
     detours: AtomicU64,
 }
 
-/// Numbers that look as if they were drawn.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound.max(1)
-    }
-}
-
 impl Setting {
     fn path(&self, number: usize) -> PathBuf {
         self.folder.join(format!("file{number}"))
@@ -84,9 +61,12 @@ fn block(owner: u64, life: u64, version: u64, index: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes all blocks of a version, and has them on the device.
+/// Writes all blocks of a version, and has them on the device: first the last one, soon, so that chains that are underway meet it.
 fn fill(file: &File, owner: usize, life: u64, version: u64, blocks: u64) -> std::io::Result<()> {
-    for index in 0..blocks {
+    let last = blocks - 1;
+    file.write_all_at(&block(owner as u64, life, version, last), last * BLOCK as u64)?;
+    file.sync_data()?;
+    for index in 0..last {
         file.write_all_at(&block(owner as u64, life, version, index), index * BLOCK as u64)?;
     }
     file.sync_all()
@@ -200,35 +180,19 @@ fn judge(scratch: &[u8], number: usize, life: u64, version: u64) -> Result<(), S
     Ok(())
 }
 
-/// Loads and takes out what others use.
-fn meddle(setting: &Setting, session: &Session<KernelTransport>) -> Result<(), String> {
-    while !setting.is_over() {
-        thread::sleep(Duration::from_millis(400));
-        // It may be another that was faster.
-        let _ = block_on(session.unload("stamps"));
-    }
-    Ok(())
-}
-
-fn device_of(path: &Path) -> Result<String, Box<dyn Error>> {
-    let file = File::open(path)?;
-    Ok(Extents::of(file.as_fd(), &System::default(), &ExtentsOptions::default())?.device.name)
-}
-
 /// Everybody at work, until the time is over or something is wrong; what that is.
-fn work(
-    setting: &Setting,
-    (session, other): (&Session<KernelTransport>, &Session<KernelTransport>),
-    device: &str,
-    (seconds, seed): (u64, u64),
-) -> Option<String> {
-    let until = Instant::now() + Duration::from_secs(seconds);
+fn work(setting: &Setting, card: &Card, plan: &Plan) -> Option<String> {
+    let (seed, until) = (plan.seed, Instant::now() + plan.time);
     thread::scope(|scope| {
         let writer = scope.spawn(|| write(setting, seed).map_err(|error| error.to_string()));
         let readers: Vec<_> = (1..3)
-            .map(|reader| scope.spawn(move || read(setting, session, device, seed ^ reader << 40)))
+            .map(|reader| {
+                scope.spawn(move || read(setting, &card.session, &card.device, seed ^ reader << 40))
+            })
             .collect();
-        let meddler = scope.spawn(|| meddle(setting, other));
+        scope.spawn(|| {
+            unload_now_and_then(&card.other, (&["stamps"], Duration::from_millis(400)), &setting.stop);
+        });
         while Instant::now() < until
             && readers.iter().all(|reader| !reader.is_finished())
             && !writer.is_finished()
@@ -236,7 +200,7 @@ fn work(
             thread::sleep(Duration::from_millis(100));
         }
         setting.stop.store(true, Ordering::Relaxed);
-        let mut failure = meddler.join().unwrap().err();
+        let mut failure = None;
         match writer.join().unwrap() {
             Ok(changes) => println!("{changes} changes"),
             Err(error) => failure = Some(format!("the writer: {error}")),
@@ -251,15 +215,11 @@ fn work(
     })
 }
 
-fn run() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, folder, seconds, seed, way @ ..] = &arguments[..] else {
-        return Err("agree FOLDER SECONDS SEED [ioctl]".into());
-    };
-    let (seconds, seed): (u64, u64) = (seconds.parse()?, seed.parse()?);
+/// Everything, and what is wrong.
+pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     let known = (0..FILES).map(|_| Known { written: Mutex::new((1, 1)) }).collect();
     let setting = Setting {
-        folder: PathBuf::from(folder),
+        folder: plan.folder.clone(),
         known,
         stop: AtomicBool::new(false),
         believed: AtomicU64::new(0),
@@ -268,27 +228,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     for number in 0..FILES {
         fill(&File::create(setting.path(number))?, number, 1, 1, BLOCKS_MAX / 2)?;
     }
-    let (system, device) = (System::default(), device_of(&setting.path(0))?);
-    let is_ioctl = way.iter().any(|word| word == "ioctl");
-    let open = || match is_ioctl {
-        true => KernelTransport::by_ioctl(&system, &device),
-        false => KernelTransport::open(&system, &device),
-    };
-    let transport = open()?;
-    let namespace = transport.namespace();
-    println!(
-        "{device}, namespace {}, by {}",
-        namespace.0,
-        if transport.is_ring() { "io_uring" } else { "ioctl" }
-    );
-    let session = block_on(Session::begin(transport, namespace))?;
-    let other = block_on(Session::begin(open()?, namespace))?;
-    if session.description().is_none() {
-        return Err("the target has no storage functions".into());
+    let card = Card::of(&setting.path(0), plan)?;
+    let failure = work(&setting, &card, plan);
+    println!("{:?}", card.session.counts());
+    for number in 0..FILES {
+        // It may have been removed last.
+        let _ = fs::remove_file(setting.path(number));
     }
-    let failure = work(&setting, (&session, &other), &device, (seconds, seed));
-    println!("{:?}", session.counts());
-    std::io::stdout().flush()?;
     if let Some(failure) = failure {
         return Err(failure.into());
     }
@@ -296,14 +242,4 @@ fn run() -> Result<(), Box<dyn Error>> {
         return Err("hardly anything was answered by the card, or nothing changed meanwhile".into());
     }
     Ok(())
-}
-
-fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("agree: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
