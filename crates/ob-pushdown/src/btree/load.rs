@@ -69,7 +69,8 @@ impl Shape {
     /// Bytes of the file.
     #[must_use]
     pub fn file_len(&self) -> u64 {
-        self.values_at() + self.keys * VALUE_LEN as u64
+        // Values are read by sectors, and the last one of a file is whole, too.
+        self.values_at() + (self.keys * VALUE_LEN as u64).next_multiple_of(NODE_LEN as u64)
     }
 
     /// Where the values begin.
@@ -114,6 +115,9 @@ impl<K: Fn(u64) -> u64, V: FnMut(u64) -> [u8; VALUE_LEN]> BulkLoad<K, V> {
         for number in 0..self.shape.keys {
             output.write_all(&(self.value)(number))?;
         }
+        let values_len = self.shape.keys * VALUE_LEN as u64;
+        let rest = (self.shape.file_len() - self.shape.values_at() - values_len) as usize;
+        output.write_all([0; NODE_LEN].get(..rest).unwrap_or_default())?;
         output.flush()?;
         Ok(())
     }

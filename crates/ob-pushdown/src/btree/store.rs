@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
@@ -26,7 +27,8 @@ const AGGREGATE_READS: u16 = 1024;
 /// How a tree is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BTreeOptions {
-    /// So many levels from the root on are kept here.
+    /// So many levels from the root on are kept here, as long as the file has the version that they were read from. Files by name do not say
+    /// which version they have: of those nothing is kept.
     pub cached_levels: usize,
     /// The card is not asked at all: what it is measured against.
     pub only_ordinary: bool,
@@ -112,19 +114,41 @@ impl Aggregate {
     }
 }
 
+/// Nodes of the upper levels, by where they are, and the version of the file that has them there.
+#[derive(Default)]
+struct Cache {
+    version: Option<u64>,
+    nodes: BTreeMap<u64, Node>,
+}
+
 /// A tree.
 pub struct BTree<'session, T, P> {
     session: &'session Session<T>,
     pages: P,
     options: BTreeOptions,
-    /// Nodes of the upper levels, by where they are.
-    cached: BTreeMap<u64, Node>,
+    file: File,
+    cached: Mutex<Arc<Cache>>,
     get: Query,
     range: Query,
     aggregate: Query,
     pushed: AtomicU64,
     ordinary: AtomicU64,
     reads: AtomicU64,
+}
+
+impl Cache {
+    /// Follows a key through the levels that are kept here: where to go on.
+    fn follow(&self, key: u64) -> Result<Followed, BTreeError> {
+        let mut place = 0;
+        for _ in 0..LEVELS_MAX {
+            let Some(node) = self.nodes.get(&place) else { return Ok(Followed::Child(place)) };
+            match node.follow(key)? {
+                Followed::Child(next) => place = next,
+                other => return Ok(other),
+            }
+        }
+        Err(BadNode::Circle.into())
+    }
 }
 
 impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
@@ -139,11 +163,12 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         pages: P,
         options: BTreeOptions,
     ) -> Result<Self, BTreeError> {
-        let files = [file];
+        let files = [file.clone()];
         let query = |name: &str, object: &[u8]| {
             session.query(&session.program(name, Some(object.to_vec())), &files).map_err(BTreeError::Push)
         };
-        let mut tree = Self {
+        let tree = Self {
+            file,
             get: query("bpfkv_get", GET)?.with_read_len_max(NODE_LEN as u32),
             range: query("bpfkv_scan/range", SCAN)?.with_read_len_max((ENTRIES_MAX * VALUE_LEN) as u32),
             aggregate: query("bpfkv_scan/aggregate", SCAN)?
@@ -152,12 +177,12 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             session,
             pages,
             options,
-            cached: BTreeMap::new(),
+            cached: Mutex::default(),
             pushed: AtomicU64::new(0),
             ordinary: AtomicU64::new(0),
             reads: AtomicU64::new(0),
         };
-        tree.fill_cache().await?;
+        tree.cache().await?;
         Ok(tree)
     }
 
@@ -171,11 +196,42 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     /// Nodes that are kept here.
     #[must_use]
     pub fn cached_nodes(&self) -> usize {
-        self.cached.len()
+        self.known_cache().nodes.len()
     }
 
-    async fn fill_cache(&mut self) -> Result<(), BTreeError> {
-        let mut level = vec![0];
+    fn known_cache(&self) -> Arc<Cache> {
+        // It is replaced as a whole.
+        Arc::clone(&self.cached.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The upper levels of the file as it is now; nothing while it changes.
+    async fn cache(&self) -> Result<Arc<Cache>, BTreeError> {
+        if self.options.cached_levels == 0 || !self.file.has_versions() {
+            return Ok(Arc::default());
+        }
+        let (known, version) = (self.known_cache(), self.file.version());
+        if known.version == version && version.is_some() {
+            return Ok(known);
+        }
+        // A file that was not mapped yet says which version it has once it is.
+        let Some(version) = version.or_else(|| self.file.map_now()) else { return Ok(Arc::default()) };
+        let read = self.upper_levels().await;
+        if self.file.version() != Some(version) {
+            // Of a file that changes meanwhile nothing is known, errors included.
+            return Ok(Arc::default());
+        }
+        let cache = Arc::new(Cache { version: Some(version), nodes: read? });
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&cache);
+        Ok(cache)
+    }
+
+    /// Whether an answer that began with these nodes is of the file that they are of.
+    fn is_current(&self, cache: &Cache) -> bool {
+        cache.version.is_none() || self.file.version() == cache.version
+    }
+
+    async fn upper_levels(&self) -> Result<BTreeMap<u64, Node>, BTreeError> {
+        let (mut level, mut nodes) = (vec![0], BTreeMap::new());
         for _ in 0..self.options.cached_levels.min(LEVELS_MAX) {
             let mut below = Vec::new();
             for place in level {
@@ -185,11 +241,11 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
                         below.push(node.pointer(entry)?);
                     }
                 }
-                self.cached.insert(place, node);
+                nodes.insert(place, node);
             }
             level = below;
         }
-        Ok(())
+        Ok(nodes)
     }
 
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, BTreeError> {
@@ -202,43 +258,39 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         Ok(*Node::parse(&self.read(place, NODE_LEN).await?)?)
     }
 
-    /// Follows a key through the levels that are kept here: where to go on.
-    fn follow_cached(&self, key: u64) -> Result<Followed, BTreeError> {
-        let mut place = 0;
-        for _ in 0..LEVELS_MAX {
-            let Some(node) = self.cached.get(&place) else { return Ok(Followed::Child(place)) };
-            match node.follow(key)? {
-                Followed::Child(next) => place = next,
-                other => return Ok(other),
-            }
-        }
-        Err(BadNode::Circle.into())
-    }
-
     /// The value of a key, and who found it.
     ///
     /// # Errors
     ///
     /// When it is not known whether there is one.
     pub async fn get(&self, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
-        let place = match self.follow_cached(key)? {
+        let cache = self.cache().await?;
+        let (value, path) = self.get_from(&cache, key).await?;
+        if self.is_current(&cache) {
+            return Ok((value, self.count(path)));
+        }
+        // The file has changed since its upper levels were read: what was followed may lead anywhere in it.
+        let value = self.get_ordinary(key, 0).await?;
+        Ok((value, self.count(Path::Ordinary)))
+    }
+
+    async fn get_from(&self, cache: &Cache, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
+        let place = match cache.follow(key)? {
             Followed::Child(place) => place,
-            Followed::Absent => return Ok((None, self.count(Path::Ordinary))),
-            Followed::Value(place) => {
-                let value = self.value_at(place).await?;
-                return Ok((Some(value), self.count(Path::Ordinary)));
-            }
+            Followed::Absent => return Ok((None, Path::Ordinary)),
+            Followed::Value(place) => return Ok((Some(self.value_at(place).await?), Path::Ordinary)),
         };
         if !self.options.only_ordinary {
             let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
             match self.session.ask(&self.get, first, &key.to_le_bytes(), GET_LEN as u32).await {
-                Ok(answer) => return Ok((found(&answer.scratch)?, self.count(Path::Pushed))),
-                Err(error) if error.detour().is_some() => {}
+                Ok(answer) => return Ok((found(&answer.scratch)?, Path::Pushed)),
+                Err(error) if error.has_ordinary_path() => {}
                 Err(error) => return Err(BTreeError::Push(error)),
             }
         }
-        let value = self.get_ordinary(key, place).await?;
-        Ok((value, self.count(Path::Ordinary)))
+        // Whatever has kept the card from answering, a change maybe.
+        let place = if self.is_current(cache) { place } else { 0 };
+        Ok((self.get_ordinary(key, place).await?, Path::Ordinary))
     }
 
     fn count(&self, path: Path) -> Path {
@@ -319,7 +371,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             let value = value.try_into().map_err(|_| BTreeError::Short)?;
             found.push((word(key, 0)?, value));
         }
-        let resume = (word(&scratch, 10)? != 0).then(|| word(&scratch, 11)).transpose()?;
+        let resume = resume(&scratch, from)?;
         Ok(Some((found, resume)))
     }
 
@@ -330,24 +382,26 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         input: &[u8],
         wanted: usize,
     ) -> Result<Option<Vec<u8>>, BTreeError> {
-        let place = match self.follow_cached(from)? {
+        let cache = self.cache().await?;
+        let place = match cache.follow(from)? {
             Followed::Child(place) => place,
             // The leaf is here, or there is none below the first key: from the root on it is found again.
             Followed::Absent | Followed::Value(_) => 0,
         };
         let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
         match self.session.ask(query, first, input, wanted as u32).await {
-            Ok(answer) => Ok(Some(answer.scratch)),
-            Err(error) if error.detour().is_some() => Ok(None),
+            Ok(answer) => Ok(Some(answer.scratch).filter(|_| self.is_current(&cache))),
+            Err(error) if error.has_ordinary_path() => Ok(None),
             Err(error) => Err(BTreeError::Push(error)),
         }
     }
 
     /// The leaf where a range begins.
     async fn leaf_of(&self, key: u64) -> Result<Node, BTreeError> {
+        let cache = self.cache().await?;
         let mut place = 0;
         for _ in 0..LEVELS_MAX {
-            let node = match self.cached.get(&place) {
+            let node = match cache.nodes.get(&place) {
                 Some(node) => *node,
                 None => self.read_node(place).await?,
             };
@@ -369,16 +423,17 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         let mut leaf = self.leaf_of(from).await?;
         let mut before = None;
         loop {
+            // Links that lead back would never end.
+            if before.is_some_and(|before| before >= leaf.key(0)) {
+                return Err(BadNode::Circle.into());
+            }
+            before = Some(leaf.key(leaf.len() - 1));
             let first = (0..leaf.len()).find(|entry| leaf.key(*entry) >= from).unwrap_or(leaf.len());
             let mut entry = first;
             while entry < leaf.len() {
                 let left = limit - into.len();
                 if leaf.key(entry) > to || left == 0 {
                     return Ok(());
-                }
-                // Links that lead back would never end.
-                if before.is_some_and(|before| before >= leaf.key(entry)) {
-                    return Err(BadNode::Circle.into());
                 }
                 // Values that lie side by side are read at once.
                 let place = leaf.pointer(entry)?;
@@ -393,7 +448,6 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
                 for (at, value) in (entry..).zip(bytes.chunks_exact(VALUE_LEN)) {
                     into.push((leaf.key(at), value.try_into().map_err(|_| BTreeError::Short)?));
                 }
-                before = Some(leaf.key(entry + run - 1));
                 entry += run;
             }
             if leaf.next.get() == 0 {
@@ -421,11 +475,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             };
             self.count(Path::Pushed);
             found.add(&scratch)?;
-            // Each request gets further than the one before.
-            from = (word(&scratch, 10)? != 0)
-                .then(|| word(&scratch, 11))
-                .transpose()?
-                .filter(|next| *next > first);
+            from = resume(&scratch, first)?;
         }
         let Some(from) = from else { return Ok(found) };
         let mut values = Vec::new();
@@ -448,6 +498,15 @@ type Found = (Vec<(u64, [u8; VALUE_LEN])>, Option<u64>);
 fn word(bytes: &[u8], at: usize) -> Result<u64, BTreeError> {
     let bytes = bytes.get(8 * at..).and_then(|rest| rest.first_chunk::<8>());
     bytes.map(|bytes| u64::from_le_bytes(*bytes)).ok_or(BTreeError::Short)
+}
+
+/// Where a scan goes on. Each request gets further than the one before: links that lead back would never end.
+fn resume(scratch: &[u8], from: u64) -> Result<Option<u64>, BTreeError> {
+    if word(scratch, 10)? == 0 {
+        return Ok(None);
+    }
+    let next = word(scratch, 11)?;
+    if next > from { Ok(Some(next)) } else { Err(BadNode::Circle.into()) }
 }
 
 /// What `bpfkv_get` says.

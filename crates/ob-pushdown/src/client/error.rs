@@ -83,7 +83,13 @@ impl PushError {
         Self::Detour(detour.unwrap_or(Detour::Device(status)))
     }
 
-    /// Why the ordinary path takes over, if it does.
+    /// Whether the ordinary path may answer: but for requests that cannot be, it always may.
+    #[must_use]
+    pub fn has_ordinary_path(&self) -> bool {
+        !matches!(self, Self::Invalid(_))
+    }
+
+    /// What the card has ended the request with, if it has.
     #[must_use]
     pub fn detour(&self) -> Option<Detour> {
         match self {

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ob_wire_nvme::NamespaceId;
 use ob_wire_nvme::pushdown::Function;
 
+use super::gate::Gate;
+
 /// What the target is still to be told.
 pub(super) type Abandoned = Arc<Mutex<Vec<Function>>>;
 
@@ -59,6 +61,8 @@ struct Inner {
     kind: Kind,
     /// What the target knows it by.
     opened: Mutex<Option<Opened>>,
+    /// One opens it, and the others wait.
+    opening: Gate,
     /// What nobody has any more.
     abandoned: Abandoned,
 }
@@ -77,8 +81,8 @@ pub(super) struct Opened {
 
 impl File {
     pub(super) fn new(kind: Kind, abandoned: &Abandoned) -> Self {
-        let (opened, abandoned) = (Mutex::new(None), Arc::clone(abandoned));
-        Self { inner: Arc::new(Inner { kind, opened, abandoned }) }
+        let (opened, opening, abandoned) = (Mutex::new(None), Gate::default(), Arc::clone(abandoned));
+        Self { inner: Arc::new(Inner { kind, opened, opening, abandoned }) }
     }
 
     pub(super) fn kind(&self) -> &Kind {
@@ -89,8 +93,31 @@ impl File {
         lock(&self.inner.opened)
     }
 
+    pub(super) fn opening(&self) -> &Gate {
+        &self.inner.opening
+    }
+
+    /// What the target knows it by, if its map there is the current one.
+    pub(super) fn current(&self) -> Option<Opened> {
+        let opened = (*self.opened())?;
+        (self.version() == Some(opened.version)).then_some(opened)
+    }
+
+    /// The version of its map, which is made if there is none.
+    pub(crate) fn map_now(&self) -> Option<u64> {
+        match &self.inner.kind {
+            Kind::Named(_) => None,
+            Kind::Mapped(source) => source.current().map(|map| map.version),
+        }
+    }
+
+    /// Whether it has versions, by which what was read of it earlier can be told from what it has now.
+    pub(crate) fn has_versions(&self) -> bool {
+        matches!(self.inner.kind, Kind::Mapped(_))
+    }
+
     /// The version of the map that is current; of a file by name, 0.
-    pub(super) fn version(&self) -> Option<u64> {
+    pub(crate) fn version(&self) -> Option<u64> {
         match &self.inner.kind {
             Kind::Named(_) => Some(0),
             Kind::Mapped(source) => source.version(),

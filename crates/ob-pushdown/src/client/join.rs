@@ -4,23 +4,26 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Waits for two futures, side by side.
-pub(crate) async fn join<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+/// Waits for two futures, side by side, until both are done or one has failed: then the other is not waited for.
+pub(crate) async fn join_while_well<A, B, E>(
+    first: impl Future<Output = Result<A, E>>,
+    second: impl Future<Output = Result<B, E>>,
+) -> Result<(A, B), E> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut one, mut other) = (None, None);
     poll_fn(move |context| {
         if one.is_none()
             && let Poll::Ready(value) = first.as_mut().poll(context)
         {
-            one = Some(value);
+            one = Some(value?);
         }
         if other.is_none()
             && let Poll::Ready(value) = second.as_mut().poll(context)
         {
-            other = Some(value);
+            other = Some(value?);
         }
         match (one.take(), other.take()) {
-            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (Some(first), Some(second)) => Poll::Ready(Ok((first, second))),
             (first, second) => {
                 (one, other) = (first, second);
                 Poll::Pending

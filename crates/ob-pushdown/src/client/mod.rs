@@ -13,6 +13,7 @@
 
 mod error;
 mod file;
+mod gate;
 mod initiator;
 mod join;
 mod session;

@@ -13,12 +13,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::{Detour, PushError};
 use super::file::{Abandoned, File, Kind, MapSource, Opened, lock};
-use super::join::join;
+use super::gate::Gate;
+use super::join::join_while_well;
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
 use crate::plant::{Bug, is_planted};
 
 /// How often numbers that the target does not know any more are asked for anew.
 const LOSSES_MAX: usize = 4;
+/// Requests that are not sent after their program was refused, until it is tried once more.
+const REFUSED_SKIPS: u32 = 256;
 /// Bytes of a refusal that are asked for.
 const REFUSAL_LEN_MAX: u32 = 64 << 10;
 
@@ -72,6 +75,10 @@ struct ProgramInner {
     /// What it is loaded from, if it is not there.
     object: Option<Vec<u8>>,
     number: Mutex<Option<u64>>,
+    /// One loads it, and the others wait.
+    loading: Gate,
+    /// What it was refused with, and how many requests are still spared the way.
+    refused: Mutex<Option<(String, u32)>>,
 }
 
 /// The first read of a chain.
@@ -170,7 +177,9 @@ impl<T: Transport> Session<T> {
     /// A program by the name of its object, or `object/function`, which is loaded from these bytes whenever the target does not have it.
     #[must_use]
     pub fn program(&self, name: &str, object: Option<Vec<u8>>) -> Program {
-        Program { inner: Arc::new(ProgramInner { name: name.to_owned(), object, number: Mutex::new(None) }) }
+        let (number, loading, refused) = Default::default();
+        let inner = ProgramInner { name: name.to_owned(), object, number, loading, refused };
+        Program { inner: Arc::new(inner) }
     }
 
     /// A file of the card's, by name.
@@ -275,7 +284,7 @@ impl<T: Transport> Session<T> {
                 if error.detour() == Some(Detour::Changed) {
                     self.tallies.changed.fetch_add(1, Ordering::Relaxed);
                 }
-                self.tallies.detours.fetch_add(u64::from(error.detour().is_some()), Ordering::Relaxed)
+                self.tallies.detours.fetch_add(u64::from(error.has_ordinary_path()), Ordering::Relaxed)
             }
         };
         answer
@@ -363,9 +372,8 @@ impl<T: Transport> Session<T> {
             sent.await.map_err(PushError::of)?;
             return asked.await.map_err(PushError::of);
         }
-        let (sent, asked) = join(sent, asked).await;
-        sent.map_err(PushError::of)?;
-        asked.map_err(PushError::of)
+        // Where one of both is refused, nobody answers the other for a while.
+        join_while_well(sent, asked).await.map(|(_, answer)| answer).map_err(PushError::of)
     }
 
     /// A plan that the target has, or gets now, for a request that is short enough to be run by one; nothing if it is not.
@@ -427,12 +435,24 @@ impl<T: Transport> Session<T> {
     }
 
     async fn find_or_load(&self, program: &Program) -> Result<u64, PushError> {
-        let ProgramInner { name, object, number } = &*program.inner;
+        let ProgramInner { name, object, number, loading, refused } = &*program.inner;
+        let _passage = loading.enter().await;
+        let known = *lock(number);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        if let Some(why) = spared(&mut lock(refused)) {
+            return Err(PushError::Refused(why));
+        }
         let find = || self.ask_for(Function::Find, name.as_bytes().to_vec());
         let found = match (find().await, object) {
             (Err(error), Some(bytes)) if error.detour() == Some(Detour::Unknown) => {
                 let object = name.split('/').next().unwrap_or_default();
-                self.upload(object, bytes).await?;
+                self.upload(object, bytes).await.inspect_err(|error| {
+                    if let PushError::Refused(why) = error {
+                        *lock(refused) = Some((why.clone(), REFUSED_SKIPS));
+                    }
+                })?;
                 find().await?
             }
             (found, _) => found?,
@@ -442,12 +462,17 @@ impl<T: Transport> Session<T> {
     }
 
     async fn open(&self, file: &File) -> Result<Opened, PushError> {
+        if let Some(opened) = file.current() {
+            return Ok(opened);
+        }
+        let _passage = file.opening().enter().await;
+        // Another request may have opened it meanwhile.
+        if let Some(opened) = file.current() {
+            return Ok(opened);
+        }
         let known = *file.opened();
         let opened = match file.kind() {
             Kind::Named(path) => {
-                if let Some(opened) = known {
-                    return Ok(opened);
-                }
                 let number = self.ask_for(Function::Open, path.as_bytes().to_vec()).await;
                 let number = number.map_err(|error| match error.detour() {
                     Some(Detour::Unknown) => PushError::NoSuchFile(path.clone()),
@@ -455,33 +480,9 @@ impl<T: Transport> Session<T> {
                 })?;
                 Opened { number, version: 0 }
             }
-            Kind::Mapped(source) => {
-                if let Some(opened) = known
-                    && source.version() == Some(opened.version)
-                {
-                    return Ok(opened);
-                }
-                match self.map(source.as_ref(), known).await {
-                    Ok(opened) => opened,
-                    Err(error) => {
-                        // Another request may have been faster with the same map.
-                        let now = file.opened().filter(|now| Some(*now) != known);
-                        return now.filter(|now| source.version() == Some(now.version)).ok_or(error);
-                    }
-                }
-            }
+            Kind::Mapped(source) => self.map(source.as_ref(), known).await?,
         };
-        let mut current = file.opened();
-        // The same, with a map that is newer than this one.
-        if current.is_some_and(|newer| newer.number == opened.number && newer.version > opened.version) {
-            return Ok(opened);
-        }
-        let before = current.replace(opened);
-        drop(current);
-        // Two requests may have opened it at once.
-        if let Some(before) = before.filter(|before| before.number != opened.number && known.is_none()) {
-            lock(&self.abandoned).push(Function::Close(before.number));
-        }
+        *file.opened() = Some(opened);
         Ok(opened)
     }
 
@@ -686,6 +687,13 @@ impl Query {
     fn abandon(&self, function: Option<Function>) {
         lock(&self.abandoned).extend(function);
     }
+}
+
+/// Why a program was refused, if it is not to be tried again yet.
+fn spared(refused: &mut Option<(String, u32)>) -> Option<String> {
+    let (why, left) = refused.as_mut()?;
+    *left = left.checked_sub(1)?;
+    Some(why.clone())
 }
 
 fn file_ref(opened: &Opened) -> FileRef {

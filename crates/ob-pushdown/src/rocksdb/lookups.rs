@@ -194,7 +194,7 @@ impl<'session, T: Transport> Lookups<'session, T> {
                     // A block was longer than any before. The next request has room for it.
                     self.read_len.store(READ_LEN_MAX, Ordering::Relaxed);
                 }
-                return if error.detour().is_some() { Ok(Err(plan)) } else { Err(error.into()) };
+                return if error.has_ordinary_path() { Ok(Err(plan)) } else { Err(error.into()) };
             }
         };
         match question.findings(&answer.scratch).map_err(Error::Outcome)? {
