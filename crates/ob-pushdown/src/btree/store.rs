@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
-use crate::client::{File, PushError, Query, Read, Session, Transport};
+use crate::client::{Answer, Detour, File, PushError, Query, Read, Session, Transport};
 
 const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
 const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
@@ -67,6 +68,8 @@ pub struct StoreCounts {
     pub ordinary: u64,
     /// Ordinary reads.
     pub reads: u64,
+    /// Reads that the card has made for its answers.
+    pub card_reads: u64,
 }
 
 /// Which numbers count for an [`Aggregate`].
@@ -125,6 +128,9 @@ pub struct BTree<'session, T, P> {
     pushed: AtomicU64,
     ordinary: AtomicU64,
     reads: AtomicU64,
+    card_reads: AtomicU64,
+    /// Why the card did not answer, the last time that it did not.
+    detour: Mutex<Option<Detour>>,
 }
 
 impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
@@ -156,6 +162,8 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             pushed: AtomicU64::new(0),
             ordinary: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            card_reads: AtomicU64::new(0),
+            detour: Mutex::new(None),
         };
         tree.fill_cache().await?;
         Ok(tree)
@@ -165,7 +173,18 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     #[must_use]
     pub fn counts(&self) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StoreCounts { pushed: read(&self.pushed), ordinary: read(&self.ordinary), reads: read(&self.reads) }
+        StoreCounts {
+            pushed: read(&self.pushed),
+            ordinary: read(&self.ordinary),
+            reads: read(&self.reads),
+            card_reads: read(&self.card_reads),
+        }
+    }
+
+    /// Why the card did not answer, the last time that it was asked and did not.
+    #[must_use]
+    pub fn last_detour(&self) -> Option<Detour> {
+        *self.detour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nodes that are kept here.
@@ -231,14 +250,33 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         };
         if !self.options.only_ordinary {
             let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-            match self.session.ask(&self.get, first, &key.to_le_bytes(), GET_LEN as u32).await {
-                Ok(answer) => return Ok((found(&answer.scratch)?, self.count(Path::Pushed))),
-                Err(error) if error.detour().is_some() => {}
-                Err(error) => return Err(BTreeError::Push(error)),
+            if let Some(scratch) = self.ask(&self.get, first, &key.to_le_bytes(), GET_LEN).await? {
+                return Ok((found(&scratch)?, self.count(Path::Pushed)));
             }
         }
         let value = self.get_ordinary(key, place).await?;
         Ok((value, self.count(Path::Ordinary)))
+    }
+
+    /// What the card says; nothing if the ordinary path is to.
+    async fn ask(
+        &self,
+        query: &Query,
+        first: Read,
+        input: &[u8],
+        wanted: usize,
+    ) -> Result<Option<Vec<u8>>, BTreeError> {
+        match self.session.ask(query, first, input, wanted as u32).await {
+            Ok(Answer { scratch, reads }) => {
+                self.card_reads.fetch_add(u64::from(reads), Ordering::Relaxed);
+                Ok(Some(scratch))
+            }
+            Err(PushError::Detour(detour)) => {
+                *self.detour.lock().unwrap_or_else(PoisonError::into_inner) = Some(detour);
+                Ok(None)
+            }
+            Err(error) => Err(BTreeError::Push(error)),
+        }
     }
 
     fn count(&self, path: Path) -> Path {
@@ -336,11 +374,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             Followed::Absent | Followed::Value(_) => 0,
         };
         let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-        match self.session.ask(query, first, input, wanted as u32).await {
-            Ok(answer) => Ok(Some(answer.scratch)),
-            Err(error) if error.detour().is_some() => Ok(None),
-            Err(error) => Err(BTreeError::Push(error)),
-        }
+        self.ask(query, first, input, wanted).await
     }
 
     /// The leaf where a range begins.

@@ -52,7 +52,7 @@ impl Mounted {
     }
 }
 
-fn unmapped(path: &Path, file: &MountedFile) -> PushdownError {
+pub(super) fn unmapped(path: &Path, file: &MountedFile) -> PushdownError {
     let why = file.refusal().map_or(Unmapped::Meanwhile, Unmapped::Refused);
     PushdownError::Mounted { path: path.to_owned(), why }
 }
