@@ -21,12 +21,12 @@ const GET: &[u8] = include_bytes!("../../../examples/programs/bpfkv_get.o");
 /// Bytes of the scratch of `bpfkv_get`: key, whether it is there, where, and the value.
 const ANSWER: u32 = 24 + VALUE_LEN as u32;
 const KEYS: u64 = 5000;
-const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
+pub(crate) const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
 
 pub(crate) struct Card {
     pub(crate) place: Place,
     _program: Program,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Card {
@@ -38,23 +38,23 @@ impl Card {
     }
 
     /// A command about the card's files.
-    fn files(&self, arguments: &[&str]) {
+    pub(crate) fn files(&self, arguments: &[&str]) {
         let place = ["--config", "outboard.toml", "--data", "data"];
         self.run(&[&["files"], arguments, &place].concat());
     }
 
-    fn run(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let output = self.place.output(arguments);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{arguments:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn pushdown(&self, arguments: &[&str]) -> String {
+    pub(crate) fn pushdown(&self, arguments: &[&str]) -> String {
         self.run(&[&["pushdown"], arguments, &["--address", &self.address]].concat())
     }
 
-    fn refused(&self, arguments: &[&str]) -> String {
+    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         let output = self.place.output(&[&["pushdown"], arguments, &["--address", &self.address]].concat());
         assert!(!output.status.success(), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()

@@ -62,12 +62,9 @@ count. The sum is modulo 2^64. The values stay where they are: the card answers 
 pub struct MakeOptions {
     /// The local file that it becomes
     pub file: PathBuf,
-    /// A local file with the lines; `-` is standard input
-    #[arg(required_unless_present = "sample")]
-    pub input: Option<PathBuf>,
-    /// So many keys to try things with, from 1 on, instead of lines
-    #[arg(long, value_name = "KEYS", conflicts_with = "input")]
-    pub sample: Option<u64>,
+    /// Of what.
+    #[command(flatten)]
+    pub source: TreeSource,
     /// How values are written in the lines
     #[arg(long, value_enum, default_value_t = Values::Text)]
     pub values: Values,
@@ -80,6 +77,17 @@ pub struct MakeOptions {
     /// Show what was made as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What a tree is made of.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct TreeSource {
+    /// A local file with the lines; `-` is standard input
+    pub input: Option<PathBuf>,
+    /// So many keys to try things with, from 1 on, instead of lines
+    #[arg(long, value_name = "KEYS")]
+    pub sample: Option<u64>,
 }
 
 /// Which file a tree is in.

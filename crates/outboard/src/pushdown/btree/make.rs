@@ -27,7 +27,7 @@ pub(super) fn make(options: &MakeOptions) -> Result<(), PushdownError> {
             hint: "--force replaces it".into(),
         });
     }
-    let shape = match (options.sample, &options.input) {
+    let shape = match (options.source.sample, &options.source.input) {
         (Some(keys), _) => {
             let shape = shape(keys, options)?;
             write(options, shape.clone(), |number| number + 1, |number| options.values.sample(number + 1))?;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use ob_rocksdb::{Database, Error, Files, Options, Sequence};
+use ob_rocksdb::{Database, Error, Files, Options, ReadError, Sequence};
 
 use super::counted::Counted;
 use super::{get, list, scan};
@@ -144,10 +144,17 @@ impl FamilyOptions {
     }
 }
 
+/// The file that every database has, at every instant.
+const CURRENT: &str = "CURRENT";
+
 /// Opens a database for one command.
 pub(super) async fn open<F: Files>(path: &Path, files: F) -> Result<Database<Counted<F>>, PushdownError> {
     // A directory that is not there is told as such, and not as a file that it would have.
     path.read_dir().map_err(|source| PushdownError::Local { path: path.to_owned(), source })?;
+    // The reader would take it for a directory that changes, and look again and again.
+    if !path.join(CURRENT).exists() {
+        return Err(failed(path, Error::Read(ReadError::NotFound(CURRENT.to_owned()))));
+    }
     // A command ends before the cache would have learnt anything from a sample.
     let options = Options { sample_one_in: 0, ..Options::default() };
     Database::open(Counted::new(files), options).await.map_err(|error| failed(path, error))
