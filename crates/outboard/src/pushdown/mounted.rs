@@ -52,7 +52,7 @@ impl Mounted {
     }
 }
 
-pub(super) fn unmapped(path: &Path, file: &MountedFile) -> PushdownError {
+fn unmapped(path: &Path, file: &MountedFile) -> PushdownError {
     let why = file.refusal().map_or(Unmapped::Meanwhile, Unmapped::Refused);
     PushdownError::Mounted { path: path.to_owned(), why }
 }

@@ -16,7 +16,6 @@ use serde_json::json;
 use super::command::{TreeFile, TreeOptions};
 use crate::pushdown::carrier::{Carrier, begin, begin_alone, begin_device};
 use crate::pushdown::error::{BTreeProblem, PushdownError};
-use crate::pushdown::mounted::unmapped;
 use crate::terminal::{counted, warn};
 
 /// The ordinary path to a tree.
@@ -126,10 +125,9 @@ impl Opened<'_> {
 
     /// Why the card did not answer, if it could have been asked.
     fn why(&self) -> String {
-        if let (Some(path), Some(file)) = (&self.options.file.mounted, &self.mounted)
-            && file.refusal().is_some()
-        {
-            return format!("; {}", unmapped(path, file));
+        let refusal = self.mounted.as_ref().and_then(|file| file.refusal());
+        if let (Some(path), Some(refusal)) = (&self.options.file.mounted, refusal) {
+            return format!("; the card cannot read {}: {refusal}", path.display());
         }
         self.tree
             .last_detour()

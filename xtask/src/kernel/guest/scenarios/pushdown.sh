@@ -92,13 +92,13 @@ asks_a_tree() {
     says '^4711 4711 11$' && says '^by ordinary reads: 1 answer, 5 reads; the card cannot read /mnt/tree: somebody has' && rm /mnt/tree
 }
 reads_a_database() {
-    printf '%s\n' 'write 700' flush_all 'write 300' flush_all 'ask 40' close | $PEER /mnt/shell 11 lengths=7 filter=bloom >/tmp/answers || return 1
+    printf '%s\n' 'write 700' flush_all 'write 300' flush_all 'ask 200' close | $PEER /mnt/shell 11 lengths=7 filter=bloom >/tmp/answers || return 1
     outboard pushdown rocksdb ls /mnt/shell && says '^  default ' || return 1
     asked=0
     by_card=0
     # get FAMILY SNAPSHOT KEY value VALUE, in hexadecimal; an empty value is `-`.
-    while read -r get family snapshot key kind value; do
-        [ "$get $family $snapshot $kind" = 'get 64656661756C74 now value' ] && [ "$value" != - ] || continue
+    while read -r get family snapshot key found value; do
+        [ "$get $family $snapshot $found" = 'get 64656661756C74 now value' ] && [ "$value" != - ] || continue
         pushdown rocksdb get /mnt/shell "$key" --hex --verbose || why "$(head -n 1 /tmp/said)" || return 1
         says "^$(echo "$value" | tr A-F a-f)\$" || return 1
         asked=$((asked + 1))
