@@ -43,7 +43,7 @@ pub(super) fn get(options: &GetOptions) -> Result<(), PushdownError> {
         let all: Vec<_> = keys.iter().copied().zip(found).collect();
         if tree.target.json {
             let entries = all.iter().map(|(key, value)| entry(*key, value.as_ref(), *values));
-            show_entries(opened, entries.collect())?;
+            show_entries(opened, &entries.collect::<Vec<_>>())?;
         } else {
             for (key, value) in &all {
                 match value {
@@ -57,7 +57,7 @@ pub(super) fn get(options: &GetOptions) -> Result<(), PushdownError> {
     })
 }
 
-fn show_entries(opened: &Opened<'_>, entries: Vec<Value>) -> Result<(), PushdownError> {
+fn show_entries(opened: &Opened<'_>, entries: &[Value]) -> Result<(), PushdownError> {
     say(&format!("{:#}", json!({ "entries": entries, "answered": opened.answered() })))?;
     Ok(())
 }
@@ -83,7 +83,7 @@ pub(super) fn range(options: &RangeOptions) -> Result<(), PushdownError> {
         }
         output.flush()?;
         drop(output);
-        if tree.target.json { show_entries(opened, told) } else { Ok(()) }
+        if tree.target.json { show_entries(opened, &told) } else { Ok(()) }
     })
 }
 
