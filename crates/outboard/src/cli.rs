@@ -174,6 +174,8 @@ Examples:
   outboard pushdown load examples/programs/count_lines.o
   outboard pushdown run count_lines --file README.md --length 4096 --u64 1000000 --answer 40
   outboard pushdown ls
+  outboard pushdown btree --help    trees to look keys up in
+  outboard pushdown rocksdb --help  databases of RocksDB's
 
 One request is a whole chain of reads, which the program leads on the card: docs/pushdown.md."
     )]
@@ -345,7 +347,7 @@ pub enum CommandError {
     Initiator(InitiatorError),
     /// A command about storage functions.
     #[error(transparent)]
-    Pushdown(#[from] PushdownError),
+    Pushdown(PushdownError),
     /// A command about a program.
     #[error(transparent)]
     Bpf(BpfError),
@@ -378,6 +380,16 @@ impl From<FilesError> for CommandError {
             FilesError::Told => Self::Told { exit_code: EXIT_FAILURE },
             FilesError::Output(error) => Self::Output(error),
             error => Self::Files(error),
+        }
+    }
+}
+
+impl From<PushdownError> for CommandError {
+    fn from(error: PushdownError) -> Self {
+        match error {
+            PushdownError::Told => Self::Told { exit_code: EXIT_FAILURE },
+            PushdownError::Output(error) => Self::Output(error),
+            error => Self::Pushdown(error),
         }
     }
 }
@@ -434,7 +446,6 @@ impl CommandError {
             return true;
         }
         let (Self::Output(error)
-        | Self::Pushdown(PushdownError::Output(error))
         | Self::Bench(BenchError::Output(error))
         | Self::Sim(SimError::Output(error))) = self
         else {

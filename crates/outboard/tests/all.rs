@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bench;
+mod btree_command;
 mod command_line;
 mod files_command;
 mod files_model;
@@ -15,6 +16,7 @@ mod nvme_command;
 mod process;
 mod pushdown;
 mod rocksdb;
+mod rocksdb_command;
 mod subsystems;
 mod support;
 mod up;

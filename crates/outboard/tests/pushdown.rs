@@ -21,12 +21,12 @@ const GET: &[u8] = include_bytes!("../../../examples/programs/bpfkv_get.o");
 /// Bytes of the scratch of `bpfkv_get`: key, whether it is there, where, and the value.
 const ANSWER: u32 = 24 + VALUE_LEN as u32;
 const KEYS: u64 = 5000;
-const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
+pub(crate) const CONFIG: &str = "[nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n";
 
 pub(crate) struct Card {
     pub(crate) place: Place,
     _program: Program,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Card {
@@ -38,23 +38,23 @@ impl Card {
     }
 
     /// A command about the card's files.
-    fn files(&self, arguments: &[&str]) {
+    pub(crate) fn files(&self, arguments: &[&str]) {
         let place = ["--config", "outboard.toml", "--data", "data"];
         self.run(&[&["files"], arguments, &place].concat());
     }
 
-    fn run(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let output = self.place.output(arguments);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{arguments:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn pushdown(&self, arguments: &[&str]) -> String {
+    pub(crate) fn pushdown(&self, arguments: &[&str]) -> String {
         self.run(&[&["pushdown"], arguments, &["--address", &self.address]].concat())
     }
 
-    fn refused(&self, arguments: &[&str]) -> String {
+    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         let output = self.place.output(&[&["pushdown"], arguments, &["--address", &self.address]].concat());
         assert!(!output.status.success(), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
@@ -362,5 +362,69 @@ fn a_tree_answers_the_same_whoever_is_asked() {
         let sum = KEYS * (KEYS - 1) / 2;
         assert_eq!(all, Aggregate { count: KEYS, sum, least: Some(0), greatest: Some(KEYS - 1) });
         assert_eq!(pushed.counts().ordinary + pushed.counts().reads, 0, "the card has answered all of it");
+    });
+}
+
+/// A tree of so many keys, in a namespace.
+async fn placed(namespace: &Namespace, keys: u64, tag: u8, version: u64) -> Arc<FileMap> {
+    let mut bytes = Vec::new();
+    let load = BulkLoad::new(Shape::new(keys, 6).unwrap(), key, |number| value(number, tag));
+    load.write(&mut bytes).unwrap();
+    let extents = scatter(namespace, &bytes).await;
+    let (len, namespace) = (bytes.len() as u64, NamespaceId(1));
+    Arc::new(FileMap { namespace, version, identity: 1, len, extents })
+}
+
+#[test]
+fn a_cold_card_answers_many_at_once_and_trees_of_any_size() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let session = Session::begin(initiator.clone(), NamespaceId(1)).await.unwrap();
+        for keys in (1..=9).chain([60]) {
+            let map = placed(&namespace, keys, 7, 1).await;
+            let source = Arc::new(Scattered { map: Mutex::new(Some(map)) });
+            let pages = NamespacePages::new(namespace.clone(), source.clone());
+            let file = session.mapped(source.clone());
+            let tree = BTree::open(&session, file, pages, BTreeOptions::default()).await.unwrap();
+            let asked: Vec<u64> = (0..60).map(key).collect();
+            let expected: Vec<_> = (0..60).map(|number| (number < keys).then(|| value(number, 7))).collect();
+            assert_eq!(tree.multi_get(&asked).await.unwrap(), expected, "{keys} keys");
+            assert_eq!(tree.counts().pushed, 60, "{keys} keys: {:?}", tree.last_obstacle());
+        }
+        // The program was loaded once.
+        let loaded = session.list().await.unwrap();
+        assert_eq!(loaded.len(), 1, "{loaded:?}");
+        assert_eq!(loaded[0].faults, 0);
+    });
+}
+
+#[test]
+fn levels_that_are_kept_are_those_of_the_file_as_it_is() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let session = Session::begin(initiator.clone(), NamespaceId(1)).await.unwrap();
+        let source = Arc::new(Scattered { map: Mutex::new(Some(placed(&namespace, KEYS, 1, 1).await)) });
+        let pages = NamespacePages::new(namespace.clone(), source.clone());
+        let options = BTreeOptions { cached_levels: 3, ..BTreeOptions::default() };
+        let tree = BTree::open(&session, session.mapped(source.clone()), pages, options).await.unwrap();
+        assert!(tree.cached_nodes() > 0);
+        assert_eq!(tree.get(key(4000)).await.unwrap(), (Some(value(4000, 1)), Path::Pushed));
+        // Fewer keys: the nodes below the first levels lie elsewhere.
+        for (version, keys) in [(2, 40), (3, 700), (4, 3)] {
+            *source.map.lock().unwrap() = None;
+            let map = placed(&namespace, keys, version as u8, version).await;
+            *source.map.lock().unwrap() = Some(map);
+            for number in 0..keys + 10 {
+                let expected = (number < keys).then(|| value(number, version as u8));
+                assert_eq!(tree.get(key(number)).await.unwrap().0, expected, "{keys} keys, {number}");
+            }
+            let all = tree.range(0, u64::MAX, usize::MAX).await.unwrap();
+            assert_eq!(all.len() as u64, keys);
+        }
+        assert!(tree.counts().pushed > 700, "{:?}", tree.counts());
     });
 }

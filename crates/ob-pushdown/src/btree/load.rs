@@ -54,6 +54,12 @@ impl Shape {
         Ok(Self { keys, fanout, levels })
     }
 
+    /// How many keys it has.
+    #[must_use]
+    pub const fn keys(&self) -> u64 {
+        self.keys
+    }
+
     /// How many levels of nodes it has.
     #[must_use]
     pub fn levels(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
-use crate::client::{File, PushError, Query, Read, Session, Transport};
+use crate::client::{Answer, File, PushError, Query, Read, Session, Transport};
 
 const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
 const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
@@ -69,6 +69,8 @@ pub struct StoreCounts {
     pub ordinary: u64,
     /// Ordinary reads.
     pub reads: u64,
+    /// Reads that the card has made for its answers.
+    pub card_reads: u64,
 }
 
 /// Which numbers count for an [`Aggregate`].
@@ -134,6 +136,9 @@ pub struct BTree<'session, T, P> {
     pushed: AtomicU64,
     ordinary: AtomicU64,
     reads: AtomicU64,
+    card_reads: AtomicU64,
+    /// Why the card did not answer, the last time that it did not.
+    obstacle: Mutex<Option<PushError>>,
 }
 
 impl Cache {
@@ -181,6 +186,8 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             pushed: AtomicU64::new(0),
             ordinary: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            card_reads: AtomicU64::new(0),
+            obstacle: Mutex::new(None),
         };
         tree.cache().await?;
         Ok(tree)
@@ -190,7 +197,18 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     #[must_use]
     pub fn counts(&self) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StoreCounts { pushed: read(&self.pushed), ordinary: read(&self.ordinary), reads: read(&self.reads) }
+        StoreCounts {
+            pushed: read(&self.pushed),
+            ordinary: read(&self.ordinary),
+            reads: read(&self.reads),
+            card_reads: read(&self.card_reads),
+        }
+    }
+
+    /// Why the card did not answer, the last time that it was asked and did not.
+    #[must_use]
+    pub fn last_obstacle(&self) -> Option<PushError> {
+        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Nodes that are kept here.
@@ -282,15 +300,34 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         };
         if !self.options.only_ordinary {
             let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-            match self.session.ask(&self.get, first, &key.to_le_bytes(), GET_LEN as u32).await {
-                Ok(answer) => return Ok((found(&answer.scratch)?, Path::Pushed)),
-                Err(error) if error.has_ordinary_path() => {}
-                Err(error) => return Err(BTreeError::Push(error)),
+            if let Some(scratch) = self.ask(&self.get, first, &key.to_le_bytes(), GET_LEN).await? {
+                return Ok((found(&scratch)?, Path::Pushed));
             }
         }
         // Whatever has kept the card from answering, a change maybe.
         let place = if self.is_current(cache) { place } else { 0 };
         Ok((self.get_ordinary(key, place).await?, Path::Ordinary))
+    }
+
+    /// What the card says; nothing if the ordinary path is to.
+    async fn ask(
+        &self,
+        query: &Query,
+        first: Read,
+        input: &[u8],
+        wanted: usize,
+    ) -> Result<Option<Vec<u8>>, BTreeError> {
+        match self.session.ask(query, first, input, wanted as u32).await {
+            Ok(Answer { scratch, reads }) => {
+                self.card_reads.fetch_add(u64::from(reads), Ordering::Relaxed);
+                Ok(Some(scratch))
+            }
+            Err(obstacle) if obstacle.has_ordinary_path() => {
+                *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(obstacle);
+                Ok(None)
+            }
+            Err(error) => Err(BTreeError::Push(error)),
+        }
     }
 
     fn count(&self, path: Path) -> Path {
@@ -389,11 +426,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             Followed::Absent | Followed::Value(_) => 0,
         };
         let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-        match self.session.ask(query, first, input, wanted as u32).await {
-            Ok(answer) => Ok(Some(answer.scratch).filter(|_| self.is_current(&cache))),
-            Err(error) if error.has_ordinary_path() => Ok(None),
-            Err(error) => Err(BTreeError::Push(error)),
-        }
+        Ok(self.ask(query, first, input, wanted).await?.filter(|_| self.is_current(&cache)))
     }
 
     /// The leaf where a range begins.

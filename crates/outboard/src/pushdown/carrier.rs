@@ -7,8 +7,8 @@ use ob_passthrough::System;
 use ob_passthrough::nvme::FindError;
 use ob_pushdown::client::{Command, CommandAnswer, Detour, PushError, Session, Transport, TransportError};
 use ob_pushdown::kernel::{KernelTransport, KernelTransportError};
-use ob_wire_nvme::NamespaceId;
 use ob_wire_nvme::text::Nqn;
+use ob_wire_nvme::{NamespaceId, Status};
 
 use super::command::TargetOptions;
 use super::error::PushdownError;
@@ -17,12 +17,14 @@ use crate::initiator::connect;
 /// Where nvme-cli keeps this machine's name.
 const HOST_NAME_FILE: &str = "/etc/nvme/hostnqn";
 
-/// One of both.
+/// One of these.
 pub(super) enum Carrier {
     /// Ours.
     Initiator(Initiator),
     /// The kernel's, to the namespace that it calls so.
     Kernel { transport: Box<KernelTransport>, device: String },
+    /// No card is asked: a target without storage functions, so that all is left to the ordinary path.
+    Nobody,
 }
 
 impl Transport for Carrier {
@@ -30,6 +32,7 @@ impl Transport for Carrier {
         match self {
             Self::Initiator(initiator) => Transport::execute(initiator, command).await,
             Self::Kernel { transport, .. } => transport.execute(command).await,
+            Self::Nobody => Err(TransportError::Status { status: Status::INVALID_OPCODE, result: 0 }),
         }
     }
 
@@ -37,6 +40,7 @@ impl Transport for Carrier {
         match self {
             Self::Initiator(initiator) => initiator.transfer_max(),
             Self::Kernel { transport, .. } => transport.transfer_max(),
+            Self::Nobody => 0,
         }
     }
 
@@ -44,6 +48,7 @@ impl Transport for Carrier {
         match self {
             Self::Initiator(initiator) => initiator.exchange_max(),
             Self::Kernel { transport, .. } => transport.exchange_max(),
+            Self::Nobody => None,
         }
     }
 
@@ -51,29 +56,38 @@ impl Transport for Carrier {
         match self {
             Self::Initiator(initiator) => initiator.can_wait_twice(),
             Self::Kernel { transport, .. } => transport.can_wait_twice(),
+            Self::Nobody => true,
         }
     }
 }
 
-/// A session with the target that was meant.
+/// A session with the target that was meant, which has storage functions.
 pub(super) async fn begin(options: &TargetOptions) -> Result<Session<Carrier>, PushdownError> {
-    let (carrier, namespace) = match &options.device {
-        Some(path) => {
-            let (transport, device) = open_device(path)?;
-            let namespace = transport.namespace();
-            (Carrier::Kernel { transport: Box::new(transport), device }, namespace)
-        }
+    let session = match &options.device {
+        Some(path) => begin_device(path).await?,
         None => {
             let mut subsystem = options.subsystem.clone();
             subsystem.host.hostnqn = subsystem.host.hostnqn.or_else(host_name);
-            (Carrier::Initiator(connect(&subsystem, 1).await?), NamespaceId(options.nsid))
+            let carrier = Carrier::Initiator(connect(&subsystem, 1).await?);
+            Session::begin(carrier, NamespaceId(options.nsid)).await?
         }
     };
-    let session = Session::begin(carrier, namespace).await?;
     if session.description().is_none() {
         return Err(PushError::Detour(Detour::Unsupported).into());
     }
     Ok(session)
+}
+
+/// A session over a connection of the kernel's. Without storage functions at its other end all is left to the ordinary path.
+pub(super) async fn begin_device(path: &Path) -> Result<Session<Carrier>, PushdownError> {
+    let (transport, device) = open_device(path)?;
+    let namespace = transport.namespace();
+    Ok(Session::begin(Carrier::Kernel { transport: Box::new(transport), device }, namespace).await?)
+}
+
+/// A session with nobody.
+pub(super) async fn begin_alone() -> Result<Session<Carrier>, PushdownError> {
+    Ok(Session::begin(Carrier::Nobody, NamespaceId(1)).await?)
 }
 
 /// This machine, by the name that its kernel uses too if it has one: programs are a host's.

@@ -10,9 +10,11 @@ use ob_pushdown::client::{Answer, Listed, Read, Session};
 use ob_wire_nvme::pushdown::SCRATCH_LEN;
 use serde_json::json;
 
+use super::btree::{self, BtreeCommand};
 use super::carrier::{Carrier, begin};
 use super::error::PushdownError;
 use super::mounted::Mounted;
+use super::rocksdb::{self, RocksdbCommand};
 use crate::config::ByteSize;
 use crate::initiator::SubsystemOptions;
 use crate::terminal::{say, table};
@@ -68,6 +70,29 @@ The card reads the blocks that such a file has, past the file system, while a le
 it. Whoever opens it for writing wins: there is no answer then. Programs that link ob_pushdown read the file
 in the ordinary way instead; `run` has no other way, and says so.")]
     Run(RunOptions),
+    /// Make trees in BPF-KV's format, and ask them where they lie
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard pushdown btree make tree.bpfkv --sample 100000
+  outboard files mkdir /pushdown
+  outboard files put tree.bpfkv /pushdown/tree.bpfkv
+  outboard pushdown btree get 4711 --file tree.bpfkv --verbose"
+    )]
+    Btree(BtreeCommand),
+    /// Read directories of RocksDB's, also while it writes them, and have their tables looked up where they lie
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard pushdown rocksdb ls /srv/db
+  outboard pushdown rocksdb get /srv/db some-key
+  sudo outboard pushdown rocksdb get /mnt/db some-key --device /dev/nvme0n1 --verbose
+
+Nothing is written. docs/rocksdb.md has what is read, and what is refused."
+    )]
+    Rocksdb(RocksdbCommand),
 }
 
 /// Which target, and who asks.
@@ -90,7 +115,7 @@ pub struct TargetOptions {
 }
 
 /// What a connection of our own is told.
-const OF_A_CONNECTION: [&str; 10] = [
+pub(super) const OF_A_CONNECTION: [&str; 10] = [
     "nsid",
     "address",
     "nqn",
@@ -203,6 +228,8 @@ pub(crate) fn run(command: &PushdownCommand) -> Result<(), PushdownError> {
             list(&session, &options.target).await
         }),
         PushdownCommand::Run(options) => run_once(options),
+        PushdownCommand::Btree(command) => btree::run(command),
+        PushdownCommand::Rocksdb(command) => rocksdb::run(command),
     }
 }
 

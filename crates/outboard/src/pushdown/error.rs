@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use ob_passthrough::extents::ExtentsError;
 use ob_passthrough::lease::LeaseError;
+use ob_pushdown::btree::{BTreeError, LoadError};
 use ob_pushdown::client::{Detour, PushError};
 use ob_pushdown::kernel::{KernelTransportError, NotMapped, OpenError};
+use ob_rocksdb::{Error as DatabaseError, ReadError};
 
 use crate::initiator::InitiatorError;
 
@@ -58,9 +60,90 @@ pub enum PushdownError {
         /// What to do.
         hint: Cow<'static, str>,
     },
+    /// There is no tree, or it does not answer.
+    #[error("{}{}", .0, hint_of_tree(.0))]
+    Tree(Box<BTreeProblem>),
+    /// A tree in a file of the card's, which nobody else can read.
+    #[error(
+        "the card does not answer, and nobody else can read its file `{name}`{}",
+        detour.map(|detour| format!(": {detour}{}", hint_of_card_alone(detour))).unwrap_or_default()
+    )]
+    CardAlone {
+        /// Which.
+        name: String,
+        /// Why it does not.
+        detour: Option<Detour>,
+    },
+    /// A database of RocksDB's cannot be read.
+    #[error("cannot read {}: {error}{}", path.display(), hint_of_database(error))]
+    Database {
+        /// Its directory.
+        path: PathBuf,
+        /// Why not.
+        error: Box<DatabaseError>,
+    },
+    /// What is missing has been told already.
+    #[error("not everything was found")]
+    Told,
     /// Nobody reads what is shown.
     #[error(transparent)]
     Output(#[from] io::Error),
+}
+
+/// What is the matter with a tree.
+#[derive(Debug, thiserror::Error)]
+pub enum BTreeProblem {
+    /// It is not made.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// It does not answer.
+    #[error(transparent)]
+    Ask(#[from] BTreeError),
+}
+
+fn hint_of_tree(problem: &BTreeProblem) -> &'static str {
+    match problem {
+        BTreeProblem::Ask(BTreeError::Bad(_) | BTreeError::Short) => {
+            "\nhint: a file that `outboard pushdown btree make` has made is meant"
+        }
+        _ => "",
+    }
+}
+
+fn hint_of_card_alone(detour: Detour) -> &'static str {
+    match detour {
+        Detour::Program(_) | Detour::Fault(_) | Detour::Range | Detour::Reads => {
+            "\nhint: a file that `outboard pushdown btree make` has made is meant; `outboard files get` brings a copy, which --local reads"
+        }
+        Detour::Changed => "\nhint: somebody writes it; ask again when it is done",
+        _ => "\nhint: ask again later; or `outboard files get` brings a copy, which --local reads",
+    }
+}
+
+fn hint_of_database(error: &DatabaseError) -> &'static str {
+    match error {
+        DatabaseError::Read(ReadError::NotFound(file)) | DatabaseError::Vanished { file, .. }
+            if file == "CURRENT" =>
+        {
+            "\nhint: the directory that RocksDB was told to open is meant; it has a file CURRENT"
+        }
+        DatabaseError::NoColumnFamily(_) => {
+            "\nhint: `outboard pushdown rocksdb ls DIR` lists those that there are"
+        }
+        DatabaseError::Unsupported { .. } => {
+            "\nhint: docs/rocksdb.md lists what is read; RocksDB's own `ldb` reads the rest"
+        }
+        DatabaseError::MergeOperator { .. } => {
+            "\nhint: a program that links ob_rocksdb can bring the operator along"
+        }
+        DatabaseError::Vanished { .. } => {
+            "\nhint: a snapshot that RocksDB does not hold any more may be gone; else try again"
+        }
+        DatabaseError::Damaged { .. } => {
+            "\nhint: `ldb repair` of RocksDB may save the rest; take a copy first"
+        }
+        _ => "",
+    }
 }
 
 /// Why a file of a mounted file system has no map.
@@ -117,6 +200,15 @@ impl PushdownError {
             Self::Initiator(error) => error.is_configuration(),
             Self::Request { .. } => true,
             _ => false,
+        }
+    }
+}
+
+impl From<BTreeProblem> for PushdownError {
+    fn from(problem: BTreeProblem) -> Self {
+        match problem {
+            BTreeProblem::Ask(BTreeError::Push(error)) => error.into(),
+            problem => Self::Tree(Box::new(problem)),
         }
     }
 }

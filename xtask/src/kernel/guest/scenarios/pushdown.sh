@@ -79,6 +79,34 @@ takes_out() {
     not grep -q count_lines /tmp/said || why "it is still listed" || return 1
     not count --mounted /mnt/words && says 'does not keep the program' && rm /mnt/words /mnt/few
 }
+# A tree and a database of RocksDB's, looked up by the card while nobody writes them, and by ordinary reads else.
+asks_a_tree() {
+    outboard pushdown btree make /mnt/tree --sample 50000 --values numbers --force || why "$(head -n 1 /tmp/said)" || return 1
+    pushdown btree get 1 49999 --mounted /mnt/tree --values numbers --verbose || why "$(head -n 1 /tmp/said)" || return 1
+    says '^49999 49999 99$' && says '^by the card: 2 answers, 10 reads there$' || return 1
+    pushdown btree aggregate 1001 2000 --mounted /mnt/tree --verbose && says '^1000 numbers, sum 1500500, ' && says '^by the card: ' || return 1
+    pushdown btree range 7 9 --mounted /mnt/tree --ordinary --verbose && says '^by ordinary reads: 1 answer, ' || return 1
+    exec 9>>/mnt/tree
+    pushdown btree get 4711 --mounted /mnt/tree --values numbers --verbose
+    exec 9>&-
+    says '^4711 4711 11$' && says '^by ordinary reads: 1 answer, 5 reads; the card cannot read /mnt/tree: somebody has' && rm /mnt/tree
+}
+reads_a_database() {
+    printf '%s\n' 'write 700' flush_all 'write 300' flush_all 'ask 200' close | $PEER /mnt/shell 11 lengths=7 filter=bloom >/tmp/answers || return 1
+    outboard pushdown rocksdb ls /mnt/shell && says '^  default ' || return 1
+    asked=0
+    by_card=0
+    # get FAMILY SNAPSHOT KEY value VALUE, in hexadecimal; an empty value is `-`.
+    while read -r get family snapshot key found value; do
+        [ "$get $family $snapshot $found" = 'get 64656661756C74 now value' ] && [ "$value" != - ] || continue
+        pushdown rocksdb get /mnt/shell "$key" --hex --verbose || why "$(head -n 1 /tmp/said)" || return 1
+        says "^$(echo "$value" | tr A-F a-f)\$" || return 1
+        asked=$((asked + 1))
+        ! grep -q '^by the card: 1 key' /tmp/said || by_card=$((by_card + 1))
+    done </tmp/answers
+    [ $asked -gt 3 ] && [ $by_card -gt 0 ] || why "of $asked keys the card has answered $by_card" || return 1
+    rm -r /mnt/shell
+}
 make_ext4() { mkfs.ext4 -q -F "$DEVICE"; }
 make_xfs() { mkfs.xfs -q -f "$DEVICE"; }
 check_ext4() { e2fsck -f -n "$DEVICE"; }
@@ -95,6 +123,12 @@ for kind in ext4 xfs; do
         check $kind-command-refuses-what-lies-elsewhere refuses_what_lies_elsewhere
         check $kind-command-refuses-who-is-not-root refuses_who_is_not_root
         check $kind-command-takes-out takes_out
+        check $kind-command-asks-a-tree asks_a_tree
+        if [ -f /job/rocksdb-peer ]; then
+            check $kind-command-reads-a-database reads_a_database
+        else
+            skip $kind-command-reads-a-database "there is no g++ or no RocksDB where this was started (Debian: g++, librocksdb-dev)"
+        fi
     else
         skip $kind-command "outboard is not built: it is not the target"
     fi

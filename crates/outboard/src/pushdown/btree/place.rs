@@ -1,0 +1,152 @@
+//! Where a tree is, and how it is read there without the card.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ob_passthrough::System;
+use ob_passthrough::lease::LeaseKeeper;
+use ob_pushdown::btree::{BTree, BTreeError, BTreeOptions, Pages, StoreCounts};
+use ob_pushdown::client::{PushError, Session};
+use ob_pushdown::kernel::MountedFile;
+use serde_json::json;
+
+use super::command::{TreeFile, TreeOptions};
+use crate::pushdown::carrier::{Carrier, begin, begin_alone, begin_device};
+use crate::pushdown::error::{BTreeProblem, PushdownError};
+use crate::terminal::{counted, warn};
+
+/// The ordinary path to a tree.
+pub(super) enum TreePages {
+    /// There is none: the file is the card's.
+    CardAlone,
+    /// The file system that this machine has mounted.
+    Mounted(Arc<MountedFile>),
+    /// A file of this machine.
+    Local(File),
+}
+
+impl Pages for TreePages {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        let read = match self {
+            Self::CardAlone => return Err("the file is the card's alone to read".to_owned()),
+            Self::Mounted(file) => file.read_at(offset, len),
+            Self::Local(file) => read_at(file, offset, len),
+        };
+        read.map_err(|error| error.to_string())
+    }
+}
+
+/// Bytes of a file; fewer where it ends.
+fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    match file.read_exact_at(&mut bytes, offset) {
+        Ok(()) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A tree that is open for a command.
+pub(super) struct Opened<'session> {
+    pub(super) tree: BTree<'session, Carrier, TreePages>,
+    options: &'session TreeOptions,
+    mounted: Option<Arc<MountedFile>>,
+}
+
+/// The session that its options mean.
+pub(super) async fn begin_for(options: &TreeOptions) -> Result<Session<Carrier>, PushdownError> {
+    match (&options.file, &options.target.device) {
+        (TreeFile { local: Some(_), .. }, _) => begin_alone().await,
+        (TreeFile { mounted: Some(_), .. }, Some(device)) => begin_device(device).await,
+        _ => begin(&options.target).await,
+    }
+}
+
+/// Opens the tree that its options mean.
+pub(super) async fn open<'session>(
+    session: &'session Session<Carrier>,
+    options: &'session TreeOptions,
+) -> Result<Opened<'session>, PushdownError> {
+    let local = |path: &Path| {
+        File::open(path).map_err(|source| PushdownError::Local { path: path.to_owned(), source })
+    };
+    let (file, pages, mounted) = match (&options.file, session.transport()) {
+        (TreeFile { mounted: Some(path), .. }, Carrier::Kernel { transport, device }) => {
+            let keeper = Arc::new(LeaseKeeper::start().map_err(PushdownError::Leases)?);
+            let place = (transport.namespace(), device.as_str());
+            let file = MountedFile::open(path, place, &System::default(), &keeper)
+                .map_err(|error| PushdownError::Open(Box::new(error)))?;
+            let file = Arc::new(file);
+            (session.mapped(file.clone()), TreePages::Mounted(file.clone()), Some(file))
+        }
+        (TreeFile { local: Some(path), .. }, _) => {
+            // Nobody is asked for this name.
+            (session.named(""), TreePages::Local(local(path)?), None)
+        }
+        (TreeFile { file, .. }, _) => {
+            (session.named(file.as_deref().unwrap_or_default()), TreePages::CardAlone, None)
+        }
+    };
+    let asked = BTreeOptions { only_ordinary: options.ordinary, ..BTreeOptions::default() };
+    let tree = BTree::open(session, file, pages, asked).await.map_err(BTreeProblem::from)?;
+    Ok(Opened { tree, options, mounted })
+}
+
+impl Opened<'_> {
+    /// What it means that it does not answer.
+    pub(super) fn explain(&self, error: BTreeError) -> PushdownError {
+        match (&self.options.file, error) {
+            (TreeFile { file: Some(name), .. }, BTreeError::Read(_)) => {
+                let detour = match self.tree.last_obstacle() {
+                    Some(PushError::Detour(detour)) => Some(detour),
+                    Some(other) => return BTreeProblem::from(BTreeError::Push(other)).into(),
+                    None => None,
+                };
+                PushdownError::CardAlone { name: name.clone(), detour }
+            }
+            (_, error) => BTreeProblem::from(error).into(),
+        }
+    }
+
+    /// Says who answered, if that is wanted.
+    pub(super) fn tell(&self) {
+        if !self.options.verbose {
+            return;
+        }
+        let StoreCounts { pushed, ordinary, reads, card_reads } = self.tree.counts();
+        if pushed > 0 {
+            let (answers, reads) =
+                (counted(pushed, "answer", "answers"), counted(card_reads, "read", "reads"));
+            warn(&format!("by the card: {answers}, {reads} there"));
+        }
+        if ordinary > 0 {
+            let (answers, reads) = (counted(ordinary, "answer", "answers"), counted(reads, "read", "reads"));
+            warn(&format!("by ordinary reads: {answers}, {reads}{}", self.why()));
+        }
+    }
+
+    /// Why the card did not answer, if it could have been asked.
+    fn why(&self) -> String {
+        let refusal = self.mounted.as_ref().and_then(|file| file.refusal());
+        if let (Some(path), Some(refusal)) = (&self.options.file.mounted, refusal) {
+            return format!("; the card cannot read {}: {refusal}", path.display());
+        }
+        self.tree
+            .last_obstacle()
+            .filter(|_| self.options.file.local.is_none())
+            .map(|obstacle| match obstacle {
+                PushError::Detour(detour) => format!("; not by the card: {detour}"),
+                other => format!("; not by the card: {other}"),
+            })
+            .unwrap_or_default()
+    }
+
+    /// Who answered, for programs.
+    pub(super) fn answered(&self) -> serde_json::Value {
+        let StoreCounts { pushed, ordinary, reads, card_reads } = self.tree.counts();
+        json!({ "card": pushed, "card_reads": card_reads, "ordinary": ordinary, "ordinary_reads": reads })
+    }
+}
