@@ -23,6 +23,29 @@ pub trait MapSource: Send + Sync {
     fn version(&self) -> Option<u64> {
         self.current().map(|map| map.version)
     }
+
+    /// What a request keeps for as long as it reads by a map of this version; nothing if that is not current. Whoever is about to change
+    /// the file waits until it is given back, if the source can have him wait, so that no program sees what is another's by then.
+    fn hold(&self, version: u64) -> Option<Hold> {
+        (self.version() == Some(version)).then(Hold::default)
+    }
+}
+
+/// What a request has while it reads by a map.
+#[derive(Default)]
+pub struct Hold(Option<Box<dyn Send>>);
+
+impl Hold {
+    /// Something that is dropped when the request has ended.
+    pub fn new(held: impl Send + 'static) -> Self {
+        Self(Some(Box::new(held)))
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Hold").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Where a file lies.
@@ -91,6 +114,14 @@ impl File {
 
     pub(super) fn opened(&self) -> MutexGuard<'_, Option<Opened>> {
         lock(&self.inner.opened)
+    }
+
+    /// What a request keeps while it reads what was opened; nothing if it has changed since.
+    pub(super) fn hold(&self, opened: &Opened) -> Option<Hold> {
+        match &self.inner.kind {
+            Kind::Named(_) => Some(Hold::default()),
+            Kind::Mapped(source) => source.hold(opened.version),
+        }
     }
 
     pub(super) fn opening(&self) -> &Gate {

@@ -12,7 +12,7 @@ use ob_wire_nvme::{NamespaceId, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::{Detour, PushError};
-use super::file::{Abandoned, File, Kind, MapSource, Opened, lock};
+use super::file::{Abandoned, File, Hold, Kind, MapSource, Opened, lock};
 use super::gate::Gate;
 use super::join::join_while_well;
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
@@ -315,6 +315,11 @@ impl<T: Transport> Session<T> {
                     continue;
                 }
                 Err(error) => return Err(error),
+            };
+            // Until the answer is believed or not.
+            let holds = query.files.iter().zip(&files).map(|(file, opened)| file.hold(opened));
+            let Some(_holds) = holds.collect::<Option<Vec<Hold>>>() else {
+                return Err(Detour::Changed.into());
             };
             match self.send(query, program, &files, first, input, wanted).await {
                 Ok(answer) => return self.believe(query, &files, answer),

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use ob_passthrough::System;
 use ob_passthrough::extents::{Extents, ExtentsError, ExtentsOptions};
-use ob_passthrough::lease::{Lease, LeaseError, LeaseKeeper};
+use ob_passthrough::lease::{GRACE_DEFAULT, Lease, LeaseError, LeaseKeeper, LeaseOptions};
 use ob_wire_nvme::NamespaceId;
 
-use crate::client::{FileMap, MapExtent, MapSource};
+use crate::client::{FileMap, Hold, MapExtent, MapSource};
 use crate::plant::{Bug, is_planted};
 
 /// How long after a try that has failed it is tried again to map a file: somebody writes it, and will for a while.
@@ -27,6 +27,8 @@ pub struct MountedFile {
     namespace: NamespaceId,
     /// What the kernel calls it.
     device: String,
+    /// How long a writer waits for requests.
+    grace: Duration,
     state: Mutex<State>,
 }
 
@@ -117,8 +119,16 @@ impl MountedFile {
             keeper: Arc::clone(keeper),
             namespace,
             device: device.to_owned(),
+            grace: GRACE_DEFAULT,
             state: Mutex::new(state),
         })
+    }
+
+    /// With another time that requests under way may hold up who wants to write the file: what they say is not believed either way.
+    #[must_use]
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
     }
 
     /// The ordinary path: what the kernel reads. Fewer bytes at the file's end.
@@ -170,7 +180,7 @@ impl MountedFile {
         // Opened anew, whatever its name is by now: a lease belongs to one opening, and an earlier one may still be given back.
         let again = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
         let held = OwnedFd::from(File::open(again).map_err(NotMapped::Again)?);
-        let lease = if is_planted(Bug::LeaseSkipped) { None } else { Some(self.keeper.lease(held)?) };
+        let lease = if is_planted(Bug::LeaseSkipped) { None } else { Some(self.lease(held)?) };
         let extents = Extents::of(self.file.as_fd(), &self.system, &ExtentsOptions::default())?;
         if extents.device.name != self.device {
             let (found, expected) = (extents.device.name, self.device.clone());
@@ -189,6 +199,10 @@ impl MountedFile {
             extents: pieces.collect(),
         };
         Ok(Mapped { lease, extents, map: Arc::new(map) })
+    }
+
+    fn lease(&self, held: OwnedFd) -> Result<Lease, LeaseError> {
+        self.keeper.lease_with(held, LeaseOptions { grace: self.grace, on_break: None })
     }
 
     /// Whether a map is still true.
@@ -229,6 +243,16 @@ impl MapSource for MountedFile {
                 (state.retry_at, state.refusal) = (Some(now + RETRY_AFTER), Some(Arc::new(refusal)));
                 None
             }
+        }
+    }
+
+    /// A writer is told to wait: the lease is given up when the last request under it has ended.
+    fn hold(&self, version: u64) -> Option<Hold> {
+        let state = self.lock();
+        let mapped = state.mapped.as_ref().filter(|mapped| mapped.map.version == version)?;
+        match &mapped.lease {
+            Some(lease) => lease.begin().map(Hold::new),
+            None => Some(Hold::default()),
         }
     }
 
