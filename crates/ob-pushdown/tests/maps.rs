@@ -182,6 +182,32 @@ fn a_file_has_the_version_that_it_was_given_last() {
 }
 
 #[test]
+fn extents_of_maps_that_ended_are_not_kept_for_plans() {
+    let limits = FunctionLimits { extents_max: 8, ..FunctionLimits::default() };
+    let mut lab = Lab::with(Default::default(), limits);
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let extents: Vec<_> = (0..8).map(|at| (at * 512, at * 1024, 512)).collect();
+    let done = script(&[[DONE, 0, 0, 0]]);
+    let first = header(program, (0, 0, 512));
+    for _ in 0..20 {
+        let file = lab.map(io, (0, 1), 4096, &extents).unwrap();
+        for version in [1, 2] {
+            let body = crate::lab::body(&first, &[(file, version)], &done);
+            lab.number(io, Function::Prepare, &body).unwrap();
+            assert_eq!(lab.map(io, (file, version + 1), 4096, &extents), Ok(file));
+            assert_eq!(lab.functions.counts().extents, 8, "of the map that is there, and of no other");
+        }
+        let body = crate::lab::body(&first, &[(file, 3)], &done);
+        lab.number(io, Function::Prepare, &body).unwrap();
+        assert_eq!(lab.number(io, Function::Close(file), &[]), Ok(0));
+        assert_eq!(lab.functions.counts().extents, 0, "plans keep none");
+    }
+    assert_eq!((lab.functions.counts().files, lab.functions.counts().plans), (0, 60));
+    lab.check_rest();
+}
+
+#[test]
 fn pieces_and_limits_of_maps() {
     let limits = FunctionLimits { open_max: 3, extents_max: 8, ..FunctionLimits::default() };
     let mut lab = Lab::with(Default::default(), limits);

@@ -226,14 +226,15 @@ impl Functions {
             return Err(LIMIT);
         }
         let freed = earlier.as_ref().map_or(0, |file| file.extents());
-        if client.extents() - freed + extents.len() > extents_max {
+        if client.extents.get() - freed + extents.len() > extents_max {
             return Err(LIMIT);
         }
         if let Some(earlier) = earlier {
             earlier.withdraw();
         }
         let number = if number == 0 { client.number() } else { number };
-        client.files.insert(number, Rc::new(OpenFile::new(Place::Map(map))));
+        let file = OpenFile::new(Place::Map(map), &client.extents);
+        client.files.insert(number, Rc::new(file));
         Ok(Outcome::Done(number))
     }
 
@@ -276,7 +277,8 @@ impl Functions {
         match result {
             Ok(node) => {
                 let number = client.number();
-                client.files.insert(number, Rc::new(OpenFile::new(Place::Node(node))));
+                let file = OpenFile::new(Place::Node(node), &client.extents);
+                client.files.insert(number, Rc::new(file));
                 target.foreign_done(key, Ok(Answer::Nothing), number);
             }
             Err(status) => {

@@ -25,6 +25,8 @@ pub struct FunctionCounts {
     pub running: u64,
     /// Files that clients have open.
     pub files: u64,
+    /// Extents that are kept for them.
+    pub extents: u64,
     /// Plans that they have prepared.
     pub plans: u64,
     /// Programs that are loaded, of all tenants and threads.
@@ -44,6 +46,7 @@ impl std::ops::AddAssign for FunctionCounts {
         self.over_share += other.over_share;
         self.running += other.running;
         self.files += other.files;
+        self.extents += other.extents;
         self.plans += other.plans;
         // Threads share them.
         self.programs = self.programs.max(other.programs);

@@ -154,6 +154,7 @@ impl Functions {
         FunctionCounts {
             running: self.requests.len() as u64,
             files: clients().map(|client| client.files.len() as u64).sum(),
+            extents: clients().map(|client| client.extents.get() as u64).sum(),
             plans: clients().map(|client| client.plans.len() as u64).sum(),
             programs: self.programs.count() as u64,
             ..self.counts
