@@ -14,6 +14,9 @@ use crate::properties;
 use crate::table::{self, Probe, Table, TableError, extent, open_block, parse_metaindex, probe};
 use crate::tombstones::Bounds;
 
+/// A table is shorter than the manifest says.
+pub(crate) const TABLE_CUT: Damage = Damage::Truncated("a table");
+
 /// A table of a version: what the manifest says of it, and what was read of it.
 #[derive(Debug)]
 pub struct TableFile<H> {
@@ -222,9 +225,7 @@ impl<F: Files> Reader<'_, F> {
         match self.files.read(&file.file, offset, len).await {
             Ok(bytes) if bytes.len() == len => Ok(bytes),
             // The manifest knows how long the table is.
-            Ok(_) | Err(ReadError::PastEnd { .. }) => {
-                Err(Error::at(&file.name, offset, Damage::Truncated("a table").into()))
-            }
+            Ok(_) | Err(ReadError::PastEnd { .. }) => Err(Error::at(&file.name, offset, TABLE_CUT.into())),
             Err(error) => Err(error.into()),
         }
     }

@@ -1,9 +1,10 @@
 //! Files that vanish while a directory is followed, as they do when the writer compacts.
 
-use std::sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use ob_rocksdb::{CacheOptions, Database, Error, Files, Options, ReadError, Sequence};
+use ob_rocksdb::{CacheOptions, Damage, Database, Error, Files, Options, ReadError, Sequence};
 
 use crate::support::golden::{expected, golden};
 use crate::support::memory::MemoryFiles;
@@ -11,15 +12,19 @@ use crate::support::{answered, block_on};
 
 /// Files that are others from one moment to the next.
 #[derive(Default)]
-struct Replaced(Mutex<MemoryFiles>);
+struct Replaced {
+    files: Mutex<MemoryFiles>,
+    /// Those that have no byte left, whoever has them open.
+    cut: Mutex<BTreeSet<String>>,
+}
 
 impl Replaced {
     fn now(&self) -> MemoryFiles {
-        self.0.lock().unwrap().clone()
+        self.files.lock().unwrap().clone()
     }
 
     fn replace(&self, files: &MemoryFiles) {
-        *self.0.lock().unwrap() = files.clone();
+        *self.files.lock().unwrap() = files.clone();
     }
 }
 
@@ -39,6 +44,9 @@ impl Files for Replaced {
     }
 
     async fn read(&self, file: &Self::File, offset: u64, len: usize) -> Result<Vec<u8>, ReadError> {
+        if self.cut.lock().unwrap().contains(&file.0) {
+            return Err(ReadError::PastEnd { file: file.0.clone(), end: offset + len as u64 });
+        }
         self.now().read(file, offset, len).await
     }
 }
@@ -146,6 +154,65 @@ impl Files for Vanishing {
     async fn read(&self, file: &Self::File, offset: u64, len: usize) -> Result<Vec<u8>, ReadError> {
         self.files.read(file, offset, len).await
     }
+}
+
+/// RocksDB's file manager cuts a table piece by piece before it removes it.
+#[test]
+fn a_table_that_is_cut_is_gone_or_damaged() {
+    let (before, _) = golden("plain");
+    let (after, answers) = golden("partitioned");
+    let files = Replaced::default();
+    files.replace(&before);
+    let database = block_on(Database::open(files, Options::default())).unwrap();
+    let old = database.view();
+    let gone = before.files.keys().filter(|name| name.ends_with(".sst") && !after.files.contains_key(*name));
+    *database.reader().files.cut.lock().unwrap() = gone.cloned().collect();
+    let mut keys = Vec::new();
+    for version in old.names().map(|name| old.family(name).unwrap()) {
+        for table in version.levels().iter().flatten() {
+            let key = table.facts.smallest.split_last_chunk::<8>().unwrap().0;
+            keys.push((version.name().to_owned(), key.to_vec()));
+        }
+    }
+    let get = |snapshot| {
+        let all = keys.iter().map(|(family, key)| block_on(database.get(family, key, snapshot, None)));
+        all.collect::<Result<Vec<_>, _>>()
+    };
+    let cut = Damage::Truncated("a table");
+    for snapshot in [None, Some(old.last_sequence())] {
+        let failed = get(snapshot).unwrap_err();
+        assert!(
+            matches!(&failed, Error::Damaged { damage, .. } if *damage == cut),
+            "it is needed: {failed:?}"
+        );
+    }
+    database.reader().files.replace(&after);
+    let failed = get(Some(old.last_sequence())).unwrap_err();
+    assert!(matches!(failed, Error::Vanished { .. }), "what the snapshot saw may be gone: {failed:?}");
+    *database.reader().files.cut.lock().unwrap() = BTreeSet::new();
+    check_all(&database, &answers, "it has been followed");
+}
+
+/// The same, of lookups that need no past.
+#[test]
+fn a_lookup_goes_on_where_a_cut_table_is_not_needed() {
+    let (before, _) = golden("plain");
+    let (after, answers) = golden("partitioned");
+    let files = Replaced::default();
+    files.replace(&before);
+    let database = block_on(Database::open(files, Options::default())).unwrap();
+    let gone = before.files.keys().filter(|name| name.ends_with(".sst") && !after.files.contains_key(*name));
+    *database.reader().files.cut.lock().unwrap() = gone.cloned().collect();
+    database.reader().files.replace(&after);
+    let old = database.view();
+    for version in old.names().map(|name| old.family(name).unwrap()) {
+        for table in version.levels().iter().flatten() {
+            let key = table.facts.smallest.split_last_chunk::<8>().unwrap().0;
+            block_on(database.get(version.name(), key, None, None)).unwrap();
+        }
+    }
+    assert!(!Arc::ptr_eq(&old, &database.view()), "a lookup had to follow");
+    check_all(&database, &answers, "after it");
 }
 
 #[test]
