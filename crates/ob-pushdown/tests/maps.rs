@@ -1,5 +1,7 @@
 //! Maps that cannot be, and reads of those that can.
 
+use std::time::Duration;
+
 use ob_pushdown::target::FunctionLimits;
 use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{Function, MapHeader, Piece, RequestHeader};
@@ -232,7 +234,8 @@ fn pieces_and_limits_of_maps() {
     assert_eq!(lab.number(io, piece(1000, 49), back), Err(INVALID));
     assert_eq!(lab.number(io, piece(1000, 50), back), Err(INVALID), "that has ended it");
     assert_eq!(lab.number(io, piece(1000, 0), front), Ok(0));
-    assert!(lab.number(io, piece(1000, 50), back).unwrap() != 0);
+    let other = lab.number(io, piece(1000, 50), back).unwrap();
+    assert!(other != 0);
     // Too many at once, one that is too long, and one that says nothing.
     for token in 0..4 {
         assert_eq!(lab.number(io, piece(2000 + token, 0), front), Ok(0));
@@ -240,6 +243,19 @@ fn pieces_and_limits_of_maps() {
     assert_eq!(lab.number(io, piece(2004, 0), front), Err(limit));
     let long = Function::Map(Piece { token: 2000, offset: 0, whole: u32::MAX });
     assert_eq!(lab.number(io, long, front), Err(INVALID));
+    assert_eq!(lab.number(io, piece(2000, 0), front), Ok(0));
+    // Those of which nothing comes make room.
+    lab.rig.now = lab.rig.now + Duration::from_secs(6);
+    assert_eq!(lab.number(io, piece(2004, 0), front), Err(limit));
+    assert_eq!(lab.number(io, piece(2001, 0), front), Ok(0), "it is begun anew");
+    lab.rig.now = lab.rig.now + Duration::from_secs(4);
+    for token in 2004..2007 {
+        assert_eq!(lab.number(io, piece(token, 0), front), Ok(0));
+    }
+    assert_eq!(lab.number(io, piece(2007, 0), front), Err(limit), "one of those before has time left");
+    assert_eq!(lab.number(io, piece(2002, 50), back), Err(INVALID), "it is over");
+    lab.number(io, Function::Close(other), &[]).unwrap();
+    assert!(lab.number(io, piece(2001, 50), back).unwrap() != 0);
 }
 
 proptest! {

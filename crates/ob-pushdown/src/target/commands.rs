@@ -22,7 +22,7 @@ use super::files::{Map, OpenFile, Place};
 use super::pairs::Arrived;
 use super::programs::{Load, Loaded};
 use super::requests::{FileUse, Request};
-use super::uploads::{Kind, Progress};
+use super::uploads::{Bounds, Kind, Progress};
 use super::{Functions, buffer_len};
 use crate::plant::{Bug, is_planted};
 
@@ -150,20 +150,38 @@ impl Functions {
         piece: Piece,
         data: &[u8],
     ) -> Result<Outcome, Status> {
-        let uploads_max = self.limits.uploads_max;
-        let client = self.client_mut(controller)?;
-        let mut bytes = match client.uploads.take(Kind::Object, piece, data, OBJECT_LEN_MAX, uploads_max) {
-            Progress::More => return Ok(Outcome::Done(0)),
-            Progress::Misplaced => return Err(INVALID),
-            Progress::TooMany => return Err(LIMIT),
-            Progress::Whole(bytes) => bytes,
+        let Some(mut bytes) = self.uploaded(controller, (Kind::Object, OBJECT_LEN_MAX), piece, data)? else {
+            return Ok(Outcome::Done(0));
         };
         let (header, _) = LoadHeader::read_from_prefix(&bytes).map_err(|_| INVALID)?;
         let name = name_of(&header.name).ok_or(INVALID)?.to_owned();
         bytes.drain(..size_of::<LoadHeader>());
-        let (tenant, token) = (client.tenant.clone(), piece.token);
+        let (tenant, token) = (self.client_mut(controller)?.tenant.clone(), piece.token);
         self.programs.load(Load { key, controller, tenant, token, name, bytes });
         Ok(Outcome::Later)
+    }
+
+    /// Takes a piece; the whole, if it was the last one.
+    fn uploaded(
+        &mut self,
+        controller: ControllerKey,
+        (kind, len_max): (Kind, usize),
+        piece: Piece,
+        data: &[u8],
+    ) -> Result<Option<Vec<u8>>, Status> {
+        let (now, until) = (self.now, self.now + self.limits.request_time);
+        let bounds = Bounds { len_max, uploads_max: self.limits.uploads_max, until };
+        let uploads = &mut self.client_mut(controller)?.uploads;
+        uploads.expire(now);
+        match uploads.take(kind, piece, data, bounds) {
+            Progress::More => {
+                self.arm();
+                Ok(None)
+            }
+            Progress::Misplaced => Err(INVALID),
+            Progress::TooMany => Err(LIMIT),
+            Progress::Whole(bytes) => Ok(Some(bytes)),
+        }
     }
 
     /// Answers those whose objects are loaded, or refused; whether there were any.
@@ -198,15 +216,11 @@ impl Functions {
         data: &[u8],
     ) -> Result<Outcome, Status> {
         let controller = command.queue.controller;
-        let (uploads_max, open_max) = (self.limits.uploads_max, self.limits.open_max);
-        let extents_max = self.limits.extents_max;
-        let client = self.client_mut(controller)?;
-        let bytes = match client.uploads.take(Kind::Map, piece, data, MAP_LEN_MAX, uploads_max) {
-            Progress::More => return Ok(Outcome::Done(0)),
-            Progress::Misplaced => return Err(INVALID),
-            Progress::TooMany => return Err(LIMIT),
-            Progress::Whole(bytes) => bytes,
+        let (open_max, extents_max) = (self.limits.open_max, self.limits.extents_max);
+        let Some(bytes) = self.uploaded(controller, (Kind::Map, MAP_LEN_MAX), piece, data)? else {
+            return Ok(Outcome::Done(0));
         };
+        let client = self.client_mut(controller)?;
         let (header, rest) = MapHeader::ref_from_prefix(&bytes).map_err(|_| INVALID)?;
         let extents = <[Extent]>::ref_from_bytes(rest).map_err(|_| INVALID)?;
         let nsid = command.entry.namespace().0;
