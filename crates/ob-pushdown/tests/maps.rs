@@ -175,6 +175,10 @@ fn a_file_has_the_version_that_it_was_given_last() {
         assert_eq!(prepared, Err(CHANGED), "{version}");
     }
     assert!(lab.request(io, &first, &[(file, 9)], &done).is_ok());
+    let files = [(file, 9), (file, 9), (file, 1)];
+    assert_eq!(end(lab.request(io, &first, &files, &done)), (CHANGED, 0, 2), "which of them");
+    let body = crate::lab::body(&first, &files, &done);
+    assert_eq!(end(lab.call(io, Function::Prepare, &body, 0)), (CHANGED, 0, 2));
     let run = ob_wire_nvme::pushdown::Run::new(plan, None, &[]).unwrap();
     assert_eq!(end(lab.call(io, Function::Run(run), &[], 4096)), (UNKNOWN, 0, 0), "its map has ended");
     assert_eq!(lab.number(io, Function::Close(file), &[]), Ok(0));
