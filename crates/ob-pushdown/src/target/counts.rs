@@ -19,7 +19,7 @@ pub struct FunctionCounts {
     pub reads: u64,
     /// Bytes of them.
     pub read_bytes: u64,
-    /// Calls that waited because their tenant had used its share of a core.
+    /// How often a tenant had to wait because it had used its share of a core.
     pub over_share: u64,
     /// Requests under way.
     pub running: u64,
