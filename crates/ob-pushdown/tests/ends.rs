@@ -58,7 +58,9 @@ fn closing_or_mapping_a_file_ends_the_chains_that_name_it() {
                 }
                 let (file, _) = files[which];
                 if is_closed {
+                    let extents = lab.functions.counts().extents;
                     assert_eq!(lab.number(host.io, Function::Close(file), &[]), Ok(0));
+                    assert!(lab.functions.counts().extents < extents, "the chain keeps none of them");
                 } else {
                     assert_eq!(lab.map(host.io, (file, 2), 4096, &[(0, 8192, 4096)]), Ok(file));
                 }

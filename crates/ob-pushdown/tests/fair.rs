@@ -79,6 +79,10 @@ fn a_tenant_has_its_share_of_a_core() {
         lab.begin_request(io, &endless, &[(file, 1)], &script(&[[AGAIN, 0, 0, 0]]));
     }
     lab.run();
+    for _ in 0..10 {
+        lab.run();
+        assert_eq!(lab.functions.counts().over_share, 1, "it is one wait, however often it is asked");
+    }
     let begin = lab.rig.now;
     let mut waited = 0;
     while lab.rig.now < begin + Duration::from_millis(500) {
@@ -100,7 +104,8 @@ fn a_tenant_has_its_share_of_a_core() {
     // A thousandth of a core is a million of fuel a second; what may be saved up, and one call that is begun with the last of it.
     let allowed = 500 * 1000 * u64::from(share) + 20 * 1000 * u64::from(share) + 200_000;
     assert!(spent > allowed / 2 && spent <= allowed, "{spent} of {allowed}; the other {few}");
-    assert!(lab.functions.counts().over_share > 0);
+    let waits = lab.functions.counts().over_share;
+    assert!(waits > 1 && waits <= waited + 1, "{waits} in {waited} steps");
 }
 
 /// Fuel of all the programs that a host has.

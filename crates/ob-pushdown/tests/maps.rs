@@ -1,5 +1,7 @@
 //! Maps that cannot be, and reads of those that can.
 
+use std::time::Duration;
+
 use ob_pushdown::target::FunctionLimits;
 use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{Function, MapHeader, Piece, RequestHeader};
@@ -173,12 +175,42 @@ fn a_file_has_the_version_that_it_was_given_last() {
         assert_eq!(prepared, Err(CHANGED), "{version}");
     }
     assert!(lab.request(io, &first, &[(file, 9)], &done).is_ok());
+    let files = [(file, 9), (file, 9), (file, 1)];
+    assert_eq!(end(lab.request(io, &first, &files, &done)), (CHANGED, 0, 2), "which of them");
+    let body = crate::lab::body(&first, &files, &done);
+    assert_eq!(end(lab.call(io, Function::Prepare, &body, 0)), (CHANGED, 0, 2));
     let run = ob_wire_nvme::pushdown::Run::new(plan, None, &[]).unwrap();
     assert_eq!(end(lab.call(io, Function::Run(run), &[], 4096)), (UNKNOWN, 0, 0), "its map has ended");
     assert_eq!(lab.number(io, Function::Close(file), &[]), Ok(0));
     assert_eq!(end(lab.request(io, &first, &[(file, 9)], &done)).0, UNKNOWN);
     assert_eq!(lab.number(io, Function::Close(file), &[]), Err(UNKNOWN));
     assert_eq!(lab.functions.counts().files, 0);
+}
+
+#[test]
+fn extents_of_maps_that_ended_are_not_kept_for_plans() {
+    let limits = FunctionLimits { extents_max: 8, ..FunctionLimits::default() };
+    let mut lab = Lab::with(Default::default(), limits);
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let extents: Vec<_> = (0..8).map(|at| (at * 512, at * 1024, 512)).collect();
+    let done = script(&[[DONE, 0, 0, 0]]);
+    let first = header(program, (0, 0, 512));
+    for _ in 0..20 {
+        let file = lab.map(io, (0, 1), 4096, &extents).unwrap();
+        for version in [1, 2] {
+            let body = crate::lab::body(&first, &[(file, version)], &done);
+            lab.number(io, Function::Prepare, &body).unwrap();
+            assert_eq!(lab.map(io, (file, version + 1), 4096, &extents), Ok(file));
+            assert_eq!(lab.functions.counts().extents, 8, "of the map that is there, and of no other");
+        }
+        let body = crate::lab::body(&first, &[(file, 3)], &done);
+        lab.number(io, Function::Prepare, &body).unwrap();
+        assert_eq!(lab.number(io, Function::Close(file), &[]), Ok(0));
+        assert_eq!(lab.functions.counts().extents, 0, "plans keep none");
+    }
+    assert_eq!((lab.functions.counts().files, lab.functions.counts().plans), (0, 60));
+    lab.check_rest();
 }
 
 #[test]
@@ -206,7 +238,8 @@ fn pieces_and_limits_of_maps() {
     assert_eq!(lab.number(io, piece(1000, 49), back), Err(INVALID));
     assert_eq!(lab.number(io, piece(1000, 50), back), Err(INVALID), "that has ended it");
     assert_eq!(lab.number(io, piece(1000, 0), front), Ok(0));
-    assert!(lab.number(io, piece(1000, 50), back).unwrap() != 0);
+    let other = lab.number(io, piece(1000, 50), back).unwrap();
+    assert!(other != 0);
     // Too many at once, one that is too long, and one that says nothing.
     for token in 0..4 {
         assert_eq!(lab.number(io, piece(2000 + token, 0), front), Ok(0));
@@ -214,6 +247,19 @@ fn pieces_and_limits_of_maps() {
     assert_eq!(lab.number(io, piece(2004, 0), front), Err(limit));
     let long = Function::Map(Piece { token: 2000, offset: 0, whole: u32::MAX });
     assert_eq!(lab.number(io, long, front), Err(INVALID));
+    assert_eq!(lab.number(io, piece(2000, 0), front), Ok(0));
+    // Those of which nothing comes make room.
+    lab.rig.now = lab.rig.now + Duration::from_secs(6);
+    assert_eq!(lab.number(io, piece(2004, 0), front), Err(limit));
+    assert_eq!(lab.number(io, piece(2001, 0), front), Ok(0), "it is begun anew");
+    lab.rig.now = lab.rig.now + Duration::from_secs(4);
+    for token in 2004..2007 {
+        assert_eq!(lab.number(io, piece(token, 0), front), Ok(0));
+    }
+    assert_eq!(lab.number(io, piece(2007, 0), front), Err(limit), "one of those before has time left");
+    assert_eq!(lab.number(io, piece(2002, 50), back), Err(INVALID), "it is over");
+    lab.number(io, Function::Close(other), &[]).unwrap();
+    assert!(lab.number(io, piece(2001, 50), back).unwrap() != 0);
 }
 
 proptest! {

@@ -65,7 +65,7 @@ impl CacheStats {
     }
 }
 
-// By table first, so that a table's blocks stand together.
+// By table first, so that a table's blocks stand together. A table is known by a number that no other table in this process has.
 type Key = (u64, u64);
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct Inner {
     stats: CacheStats,
 }
 
-/// Blocks as they are after decompression, by table and offset.
+/// Blocks as they are after decompression, by table and offset. Tables go by a number of this process, not by that of their file.
 #[derive(Debug, Default)]
 pub struct BlockCache {
     options: CacheOptions,

@@ -10,7 +10,7 @@ use crate::follow::{Follower, Obstacle};
 use crate::iterator::{Scan, VersionIterator};
 use crate::keys::Sequence;
 use crate::merge::MergeOperator;
-use crate::reader::Reader;
+use crate::reader::{Reader, TABLE_CUT};
 use crate::version::View;
 
 /// How a database is read.
@@ -86,7 +86,12 @@ impl<F: Files> Database<F> {
     /// # Errors
     /// When it cannot be read. What was shown before is shown further.
     pub async fn catch_up(&self) -> Result<Arc<View<F::File>>, Error> {
-        let Some(follower) = lock(&self.follower).take() else { return Ok(self.view()) };
+        Ok(self.try_catch_up().await?.unwrap_or_else(|| self.view()))
+    }
+
+    /// The same; nothing if somebody else is at it.
+    async fn try_catch_up(&self) -> Result<Option<Arc<View<F::File>>>, Error> {
+        let Some(follower) = lock(&self.follower).take() else { return Ok(None) };
         let mut following = Following { database: self, follower };
         let mut attempts = 0;
         loop {
@@ -96,7 +101,7 @@ impl<F: Files> Database<F> {
                     let view = Arc::new(view);
                     *lock(&self.view) = view.clone();
                     following.follower.forget_tables(&self.cache);
-                    return Ok(view);
+                    return Ok(Some(view));
                 }
                 Err(Obstacle::Vanished(_)) if attempts < self.options.attempts_max => {}
                 Err(Obstacle::Vanished(file)) => return Err(Error::Vanished { file, attempts }),
@@ -156,6 +161,9 @@ impl<F: Files> Database<F> {
     /// After a lookup that has failed because a table was gone: goes to where the directory is now, so that it can be tried again. Files may
     /// not outlive their removal; what has replaced the table has the same keys, but maybe not their past, which an older snapshot sees.
     ///
+    /// RocksDB may cut a table before it removes it. So one that is too short is as good as gone, if the directory as it is now does not need
+    /// it; if it does, it is damaged.
+    ///
     /// # Errors
     /// What it has failed with, if to try again would not help; or when it was tried too often.
     pub async fn follow_after(
@@ -164,12 +172,28 @@ impl<F: Files> Database<F> {
         is_of_snapshot: bool,
         attempts: &mut u32,
     ) -> Result<(), Error> {
-        let Error::Read(ReadError::NotFound(file)) = error else { return Err(error) };
+        let (file, is_cut) = match &error {
+            Error::Read(ReadError::NotFound(file)) => (file.clone(), false),
+            Error::Damaged { file, damage, .. } if *damage == TABLE_CUT => (file.clone(), true),
+            _ => return Err(error),
+        };
         *attempts += 1;
-        if is_of_snapshot || *attempts >= self.options.attempts_max {
+        let is_last = is_of_snapshot || *attempts >= self.options.attempts_max;
+        if is_cut {
+            match self.try_catch_up().await? {
+                Some(view) if view.has_table(&file) => return Err(error),
+                // Who is at it will tell whether the table is needed.
+                None if is_last && self.view().has_table(&file) => return Err(error),
+                _ => {}
+            }
+        }
+        if is_last {
             return Err(Error::Vanished { file, attempts: *attempts });
         }
-        self.catch_up().await.map(|_| ())
+        if !is_cut {
+            self.catch_up().await?;
+        }
+        Ok(())
     }
 
     /// An iterator over a column family as it is shown now.

@@ -5,7 +5,7 @@
 //! again; if that has not changed, nothing that was needed was removed before it was opened.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::cache::BlockCache;
@@ -84,17 +84,66 @@ impl<H: Clone + Send + Sync> Tail<H> {
     }
 }
 
+/// The manifest that is being read, and by what it is known again: a database that is made anew may have one of the same name.
+#[derive(Debug)]
+struct Manifest<H> {
+    tail: Tail<H>,
+    number: u64,
+    // What IDENTITY has, which no two databases share, if there is such a file.
+    identity: Option<Vec<u8>>,
+    // The first bytes of the manifest.
+    beginning: Vec<u8>,
+}
+
+// So many bytes of a manifest are compared. The first tables and their keys are among them, if there are any.
+const BEGINNING_LEN: u64 = 4096;
+// IDENTITY is a number in hexadecimal digits.
+const IDENTITY_LEN_MAX: u64 = 256;
+
+/// The first bytes of a file.
+async fn first_bytes<F: Files>(files: &F, file: &F::File, len_max: u64) -> Result<Vec<u8>, ReadError> {
+    let len = files.len(file).await?.min(len_max);
+    files.read(file, 0, usize::try_from(len).unwrap_or(0)).await
+}
+
+async fn read_identity<F: Files>(files: &F) -> Result<Option<Vec<u8>>, ReadError> {
+    match files.open("IDENTITY").await {
+        Ok(file) => first_bytes(files, &file, IDENTITY_LEN_MAX).await.map(Some),
+        Err(ReadError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl<H: Clone + Send + Sync> Manifest<H> {
+    async fn open<F: Files<File = H>>(files: &F, name: &str, number: u64) -> Result<Self, ReadError> {
+        // RocksDB writes IDENTITY before the first manifest. Read before and after the manifest, it is that of the manifest's database.
+        let identity = read_identity(files).await?;
+        let file = files.open(name).await?;
+        let beginning = first_bytes(files, &file, BEGINNING_LEN).await?;
+        Ok(Self { tail: Tail::new(name.to_owned(), file, MANIFEST_NUMBER), number, identity, beginning })
+    }
+
+    /// Whether the file that has the name now is the one that was opened, as far as it was read.
+    async fn is_same_file<F: Files<File = H>>(&self, files: &F) -> Result<bool, ReadError> {
+        let file = files.open(&self.tail.name).await?;
+        if files.len(&file).await? < self.tail.position.offset.max(self.beginning.len() as u64) {
+            return Ok(false);
+        }
+        Ok(files.read(&file, 0, self.beginning.len()).await? == self.beginning)
+    }
+}
+
 /// What a follower knows. Wherever following is given up, the next attempt goes on from there.
 #[derive(Debug)]
 pub(crate) struct Follower<H> {
-    manifest: Option<Tail<H>>,
+    manifest: Option<Manifest<H>>,
     state: State,
     logs: BTreeMap<u64, Tail<H>>,
     memory: BTreeMap<u32, Memory>,
     last_sequence: Sequence,
     tables: HashMap<u64, Arc<TableFile<H>>>,
-    // The tables that were shown last.
-    shown: BTreeSet<u64>,
+    // The tables that were shown last, by their ids.
+    shown: HashMap<u64, Arc<TableFile<H>>>,
     options: (u64, BTreeMap<String, String>),
 }
 
@@ -133,7 +182,7 @@ impl<H> Default for Follower<H> {
             memory: BTreeMap::new(),
             last_sequence: Sequence(0),
             tables: HashMap::new(),
-            shown: BTreeSet::new(),
+            shown: HashMap::new(),
             options: (0, BTreeMap::new()),
         }
     }
@@ -160,28 +209,36 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
 
     /// Reads new records of the manifest, or all of a new one; says whether there were any.
     async fn read_manifest<F: Files<File = H>>(&mut self, files: &F) -> Result<bool, Obstacle> {
-        let current = files.open("CURRENT").await?;
-        let len = files.len(&current).await?;
-        let name = files.read(&current, 0, usize::try_from(len.min(4096)).unwrap_or(0)).await?;
-        let name = std::str::from_utf8(&name).ok().and_then(|text| text.strip_suffix('\n'));
-        let name = name.filter(|name| name.strip_prefix("MANIFEST-").and_then(number).is_some());
-        let wrong = || Error::at("CURRENT", 0, Damage::Malformed("it does not name a manifest").into());
-        let name = name.ok_or_else(|| Obstacle::Failed(wrong()))?;
-        let mut changed = false;
-        let mut tail = match self.manifest.take().filter(|tail| tail.name == name) {
-            Some(tail) => tail,
-            None => {
-                changed = true;
-                self.state = State::default();
-                Tail::new(name.to_owned(), files.open(name).await?, MANIFEST_NUMBER)
-            }
+        let (name, number) = read_current(files).await?;
+        let is_known = match &self.manifest {
+            Some(manifest) if manifest.tail.name == name => manifest.is_same_file(files).await?,
+            _ => false,
         };
+        if !is_known {
+            let opened = Manifest::open(files, &name, number).await?;
+            // Manifests of one database are counted upwards. Nobody knows whose logs and tables these are if the last was given up half-way.
+            let is_next = |last: &Manifest<H>| last.number < number && last.identity == opened.identity;
+            if !self.manifest.as_ref().is_some_and(is_next) {
+                self.start_over();
+            }
+            (self.state, self.manifest) = (State::default(), Some(opened));
+        }
+        let Some(mut manifest) = self.manifest.take() else { return Ok(false) };
         let state = &mut self.state;
-        let before = tail.position;
-        tail.read(files, &mut |record| Ok(state.take(manifest::parse(record)?)?)).await?;
-        changed |= tail.position != before;
-        self.manifest = Some(tail);
+        let before = manifest.tail.position;
+        manifest.tail.read(files, &mut |record| Ok(state.take(manifest::parse(record)?)?)).await?;
+        let changed = !is_known || manifest.tail.position != before;
+        if read_identity(files).await? != manifest.identity {
+            self.start_over();
+            return Err(Obstacle::Vanished("the database that was here".to_owned()));
+        }
+        self.manifest = Some(manifest);
         Ok(changed)
+    }
+
+    /// Forgets what was read: it was another database's.
+    fn start_over(&mut self) {
+        *self = Self { shown: std::mem::take(&mut self.shown), ..Self::default() };
     }
 
     async fn open_logs<F: Files<File = H>>(
@@ -349,12 +406,20 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
 
     /// Lets the cache forget tables that were shown before and are not any more.
     pub(crate) fn forget_tables(&mut self, cache: &BlockCache) {
-        let now: BTreeSet<u64> = self.tables.keys().copied().collect();
-        for number in self.shown.difference(&now) {
-            cache.forget(*number);
-        }
+        let now: HashMap<u64, _> = self.tables.values().map(|table| (table.id(), table.clone())).collect();
+        self.shown.iter().filter(|(id, _)| !now.contains_key(id)).for_each(|(_, table)| table.forget(cache));
         self.shown = now;
     }
+}
+
+/// Which manifest is the current one: its name and number.
+async fn read_current<F: Files>(files: &F) -> Result<(String, u64), Obstacle> {
+    let current = files.open("CURRENT").await?;
+    let name = first_bytes(files, &current, 4096).await?;
+    let name = std::str::from_utf8(&name).ok().and_then(|text| text.strip_suffix('\n'));
+    let named = name.and_then(|name| Some((name.to_owned(), number(name.strip_prefix("MANIFEST-")?)?)));
+    let wrong = || Error::at("CURRENT", 0, Damage::Malformed("it does not name a manifest").into());
+    named.ok_or_else(|| Obstacle::Failed(wrong()))
 }
 
 fn number(digits: &str) -> Option<u64> {

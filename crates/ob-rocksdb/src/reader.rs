@@ -1,5 +1,6 @@
 //! Reads tables and their blocks, through the cache.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::cache::{BlockCache, Class};
@@ -13,6 +14,9 @@ use crate::properties;
 use crate::table::{self, Probe, Table, TableError, extent, open_block, parse_metaindex, probe};
 use crate::tombstones::Bounds;
 
+/// A table is shorter than the manifest says.
+pub(crate) const TABLE_CUT: Damage = Damage::Truncated("a table");
+
 /// A table of a version: what the manifest says of it, and what was read of it.
 #[derive(Debug)]
 pub struct TableFile<H> {
@@ -25,7 +29,13 @@ pub struct TableFile<H> {
     /// The open file.
     pub file: H,
     table: OnceLock<Arc<Table>>,
+    // What the cache knows its blocks by. Not its number: a database that is made anew begins to count again.
+    id: u64,
+    // Nothing of it is cached any more.
+    is_forgotten: AtomicBool,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 impl<H> TableFile<H> {
     /// A table of which nothing has been read.
@@ -35,13 +45,42 @@ impl<H> TableFile<H> {
     pub fn new(facts: TableFacts, name: String, file: H) -> Result<Self, Error> {
         let bounds =
             Bounds::new(&facts.smallest, &facts.largest).map_err(|error| Error::at(&name, 0, error))?;
-        Ok(Self { facts, bounds, name, file, table: OnceLock::new() })
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            facts,
+            bounds,
+            name,
+            file,
+            table: OnceLock::new(),
+            id,
+            is_forgotten: AtomicBool::new(false),
+        })
     }
 
     /// What was read of it, if it has been used.
     #[must_use]
     pub fn table(&self) -> Option<&Arc<Table>> {
         self.table.get()
+    }
+
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Has a cache forget its blocks, for good: views that still have the table read it past the cache.
+    pub(crate) fn forget(&self, cache: &BlockCache) {
+        self.is_forgotten.store(true, Ordering::Release);
+        cache.forget(self.id);
+    }
+
+    fn keep(&self, cache: &BlockCache, offset: u64, class: Class, block: &Arc<Vec<u8>>) {
+        if !self.is_forgotten.load(Ordering::Acquire) {
+            cache.insert(self.id, offset, class, block);
+        }
+        // Whoever forgets it marks it first, and then takes the cache's lock: either this is seen here, or the block is seen there.
+        if self.is_forgotten.load(Ordering::Acquire) {
+            cache.forget(self.id);
+        }
     }
 
     pub(crate) fn error(&self, error: TableError) -> Error {
@@ -109,7 +148,7 @@ impl<F: Files> Reader<'_, F> {
         handle: Handle,
         class: Class,
     ) -> Result<Arc<Vec<u8>>, Error> {
-        if let Some(content) = self.cache.get(file.facts.number, handle.offset, class) {
+        if let Some(content) = self.cache.get(file.id, handle.offset, class) {
             return Ok(content);
         }
         self.fetch(file, table, handle, class).await
@@ -125,7 +164,7 @@ impl<F: Files> Reader<'_, F> {
     ) -> Result<Arc<Vec<u8>>, Error> {
         let has_dictionary = table.has_dictionary && class == Class::Data;
         let content = Arc::new(self.content(file, &table.footer, handle, has_dictionary).await?);
-        self.cache.insert(file.facts.number, handle.offset, class, &content);
+        file.keep(self.cache, handle.offset, class, &content);
         Ok(content)
     }
 
@@ -148,7 +187,7 @@ impl<F: Files> Reader<'_, F> {
                     if let Some((_, content)) = held.iter().find(|(held, _)| *held == handle) {
                         return Some(content.clone());
                     }
-                    let content = self.cache.get(file.facts.number, handle.offset, class)?;
+                    let content = self.cache.get(file.id, handle.offset, class)?;
                     held.push((handle, content.clone()));
                     Some(content)
                 };
@@ -186,9 +225,7 @@ impl<F: Files> Reader<'_, F> {
         match self.files.read(&file.file, offset, len).await {
             Ok(bytes) if bytes.len() == len => Ok(bytes),
             // The manifest knows how long the table is.
-            Ok(_) | Err(ReadError::PastEnd { .. }) => {
-                Err(Error::at(&file.name, offset, Damage::Truncated("a table").into()))
-            }
+            Ok(_) | Err(ReadError::PastEnd { .. }) => Err(Error::at(&file.name, offset, TABLE_CUT.into())),
             Err(error) => Err(error.into()),
         }
     }
@@ -202,7 +239,7 @@ pub(crate) fn look<H>(
     snapshot: Sequence,
 ) -> Result<Option<(Probe, Sequence)>, Error> {
     let Some(table) = file.table() else { return Ok(None) };
-    let mut at_hand = |handle: Handle, class: Class| cache.get(file.facts.number, handle.offset, class);
+    let mut at_hand = |handle: Handle, class: Class| cache.get(file.id, handle.offset, class);
     let probe =
         table::probe(table, &mut at_hand, user, snapshot, false).map_err(|error| file.error(error))?;
     Ok(Some((probe, table.tombstones.covering(user, snapshot))))

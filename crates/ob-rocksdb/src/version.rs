@@ -140,6 +140,11 @@ pub struct View<H> {
 }
 
 impl<H> View<H> {
+    pub(crate) fn has_table(&self, name: &str) -> bool {
+        let versions = self.families.values().flatten();
+        versions.flat_map(|version| version.levels.iter().flatten()).any(|table| table.name == name)
+    }
+
     /// The column families' names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.families.keys().map(String::as_str)

@@ -282,8 +282,9 @@ impl Functions {
         let Some((at, used)) = next.filter(|_| !is_planted(Bug::LastLookSkipped)) else {
             return all_stand(request);
         };
-        let Place::Node(node) = used.file.place else { return Ok(Step::Done) };
         let internal = (Status::INTERNAL_ERROR, at as u32);
+        // Only the card's own files have a version to be pinned to.
+        let Place::Node(node) = used.file.place else { return Err(internal) };
         if used.file.is_withdrawn() {
             return Err((Status::PUSHDOWN_CHANGED, at as u32));
         }

@@ -1,5 +1,6 @@
 //! What a controller has here. It ends with it.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(super) struct Client {
     last: u64,
     pub(super) programs: BTreeMap<u64, Program>,
     pub(super) files: BTreeMap<u64, Rc<OpenFile>>,
+    /// Extents that are kept for it, of files that are open or that plans and requests still have.
+    pub(super) extents: Rc<Cell<usize>>,
     pub(super) plans: BTreeMap<u64, Rc<Plan>>,
     pub(super) pairs: Pairs,
     pub(super) uploads: Uploads,
@@ -70,11 +73,6 @@ impl Client {
     pub(super) fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
-    }
-
-    /// Extents of all its files.
-    pub(super) fn extents(&self) -> usize {
-        self.files.values().map(|file| file.extents()).sum()
     }
 
     /// The number of a program: the one that it has already, if it has one.
@@ -131,6 +129,7 @@ impl Functions {
                 last: u64::from(u32::from_le_bytes(upper)) << 32,
                 programs: BTreeMap::new(),
                 files: BTreeMap::new(),
+                extents: Rc::default(),
                 plans: BTreeMap::new(),
                 pairs: Pairs::default(),
                 uploads: Uploads::default(),

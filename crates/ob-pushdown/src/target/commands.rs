@@ -22,7 +22,7 @@ use super::files::{Map, OpenFile, Place};
 use super::pairs::Arrived;
 use super::programs::{Load, Loaded};
 use super::requests::{FileUse, Request};
-use super::uploads::{Kind, Progress};
+use super::uploads::{Bounds, Kind, Progress};
 use super::{Functions, buffer_len};
 use crate::plant::{Bug, is_planted};
 
@@ -36,6 +36,26 @@ const BLOCK_LEN_MAX: u32 = 4096;
 const INVALID: Status = Status::INVALID_FIELD.with_do_not_retry();
 const UNKNOWN: Status = Status::PUSHDOWN_UNKNOWN.with_do_not_retry();
 const LIMIT: Status = Status::PUSHDOWN_LIMIT.with_do_not_retry();
+
+/// Why a command is not done: the status, and its detail.
+#[derive(Clone, Copy)]
+struct Denial {
+    status: Status,
+    detail: u32,
+}
+
+impl From<Status> for Denial {
+    fn from(status: Status) -> Self {
+        Self { status, detail: 0 }
+    }
+}
+
+impl Denial {
+    /// The number that goes with the status, of a request that has read nothing.
+    fn value(self) -> u64 {
+        u64::from(self.detail) << 32
+    }
+}
 
 /// What becomes of a command.
 enum Outcome {
@@ -64,6 +84,7 @@ impl Functions {
     pub(super) fn command(&mut self, target: &mut Target, mut command: ForeignCommand) {
         let data = command.data.take();
         let outcome = Function::parse(&command.entry)
+            .map_err(Denial::from)
             .and_then(|function| self.obey(target, &command, function, data.as_deref().unwrap_or_default()));
         // Who waits for buffers must not hold one.
         drop(data);
@@ -78,9 +99,9 @@ impl Functions {
                 self.replies.push(Reply { key, bytes, value });
             }
             Ok(Outcome::Later) => {}
-            Err(status) => {
+            Err(denial) => {
                 self.counts.failed += 1;
-                target.foreign_done(key, Err(status), 0);
+                target.foreign_done(key, Err(denial.status), denial.value());
             }
         }
     }
@@ -100,25 +121,25 @@ impl Functions {
         command: &ForeignCommand,
         function: Function,
         data: &[u8],
-    ) -> Result<Outcome, Status> {
+    ) -> Result<Outcome, Denial> {
         let controller = command.queue.controller;
         let (key, len) = (command.key, command.answer_len_max);
         self.client(target, controller)?;
         match function {
-            Function::Load(piece) => self.load(key, controller, piece, data),
-            Function::Map(piece) => self.map(target, command, piece, data),
-            Function::Open => self.open(target, key, controller, data),
-            Function::Find => self.find(controller, data),
+            Function::Load(piece) => Ok(self.load(key, controller, piece, data)?),
+            Function::Map(piece) => Ok(self.map(target, command, piece, data)?),
+            Function::Open => Ok(self.open(target, key, controller, data)?),
+            Function::Find => Ok(self.find(controller, data)?),
             Function::Prepare => self.prepare(controller, data),
-            Function::Query(token) => self.query(target, controller, token, data),
+            Function::Query(token) => Ok(self.query(target, controller, token, data)?),
             Function::Describe => Ok(Outcome::Reply(self.describe(target, controller), 0)),
-            Function::List(first) => self.list(controller, first, len),
+            Function::List(first) => Ok(self.list(controller, first, len)?),
             Function::Refusal(token) => {
                 let why = self.client_mut(controller)?.refusal(token).ok_or(UNKNOWN)?;
                 let value = why.len() as u64;
                 Ok(Outcome::Reply(why.into_bytes(), value))
             }
-            Function::Run(run) => self.run(target, key, controller, &run, len),
+            Function::Run(run) => Ok(self.run(target, key, controller, &run, len)?),
             Function::Answer(token) => self.answer(target, key, controller, token, len),
             Function::Unload(program) => {
                 let client = self.clients.get(&controller).ok_or(UNKNOWN)?;
@@ -150,20 +171,38 @@ impl Functions {
         piece: Piece,
         data: &[u8],
     ) -> Result<Outcome, Status> {
-        let uploads_max = self.limits.uploads_max;
-        let client = self.client_mut(controller)?;
-        let mut bytes = match client.uploads.take(Kind::Object, piece, data, OBJECT_LEN_MAX, uploads_max) {
-            Progress::More => return Ok(Outcome::Done(0)),
-            Progress::Misplaced => return Err(INVALID),
-            Progress::TooMany => return Err(LIMIT),
-            Progress::Whole(bytes) => bytes,
+        let Some(mut bytes) = self.uploaded(controller, (Kind::Object, OBJECT_LEN_MAX), piece, data)? else {
+            return Ok(Outcome::Done(0));
         };
         let (header, _) = LoadHeader::read_from_prefix(&bytes).map_err(|_| INVALID)?;
         let name = name_of(&header.name).ok_or(INVALID)?.to_owned();
         bytes.drain(..size_of::<LoadHeader>());
-        let (tenant, token) = (client.tenant.clone(), piece.token);
+        let (tenant, token) = (self.client_mut(controller)?.tenant.clone(), piece.token);
         self.programs.load(Load { key, controller, tenant, token, name, bytes });
         Ok(Outcome::Later)
+    }
+
+    /// Takes a piece; the whole, if it was the last one.
+    fn uploaded(
+        &mut self,
+        controller: ControllerKey,
+        (kind, len_max): (Kind, usize),
+        piece: Piece,
+        data: &[u8],
+    ) -> Result<Option<Vec<u8>>, Status> {
+        let (now, until) = (self.now, self.now + self.limits.request_time);
+        let bounds = Bounds { len_max, uploads_max: self.limits.uploads_max, until };
+        let uploads = &mut self.client_mut(controller)?.uploads;
+        uploads.expire(now);
+        match uploads.take(kind, piece, data, bounds) {
+            Progress::More => {
+                self.arm();
+                Ok(None)
+            }
+            Progress::Misplaced => Err(INVALID),
+            Progress::TooMany => Err(LIMIT),
+            Progress::Whole(bytes) => Ok(Some(bytes)),
+        }
     }
 
     /// Answers those whose objects are loaded, or refused; whether there were any.
@@ -198,15 +237,11 @@ impl Functions {
         data: &[u8],
     ) -> Result<Outcome, Status> {
         let controller = command.queue.controller;
-        let (uploads_max, open_max) = (self.limits.uploads_max, self.limits.open_max);
-        let extents_max = self.limits.extents_max;
-        let client = self.client_mut(controller)?;
-        let bytes = match client.uploads.take(Kind::Map, piece, data, MAP_LEN_MAX, uploads_max) {
-            Progress::More => return Ok(Outcome::Done(0)),
-            Progress::Misplaced => return Err(INVALID),
-            Progress::TooMany => return Err(LIMIT),
-            Progress::Whole(bytes) => bytes,
+        let (open_max, extents_max) = (self.limits.open_max, self.limits.extents_max);
+        let Some(bytes) = self.uploaded(controller, (Kind::Map, MAP_LEN_MAX), piece, data)? else {
+            return Ok(Outcome::Done(0));
         };
+        let client = self.client_mut(controller)?;
         let (header, rest) = MapHeader::ref_from_prefix(&bytes).map_err(|_| INVALID)?;
         let extents = <[Extent]>::ref_from_bytes(rest).map_err(|_| INVALID)?;
         let nsid = command.entry.namespace().0;
@@ -226,14 +261,15 @@ impl Functions {
             return Err(LIMIT);
         }
         let freed = earlier.as_ref().map_or(0, |file| file.extents());
-        if client.extents() - freed + extents.len() > extents_max {
+        if client.extents.get() - freed + extents.len() > extents_max {
             return Err(LIMIT);
         }
         if let Some(earlier) = earlier {
             earlier.withdraw();
         }
         let number = if number == 0 { client.number() } else { number };
-        client.files.insert(number, Rc::new(OpenFile::new(Place::Map(map))));
+        let file = OpenFile::new(Place::Map(map), &client.extents);
+        client.files.insert(number, Rc::new(file));
         Ok(Outcome::Done(number))
     }
 
@@ -276,7 +312,8 @@ impl Functions {
         match result {
             Ok(node) => {
                 let number = client.number();
-                client.files.insert(number, Rc::new(OpenFile::new(Place::Node(node))));
+                let file = OpenFile::new(Place::Node(node), &client.extents);
+                client.files.insert(number, Rc::new(file));
                 target.foreign_done(key, Ok(Answer::Nothing), number);
             }
             Err(status) => {
@@ -348,19 +385,20 @@ impl Functions {
         description.as_bytes().to_vec()
     }
 
-    fn prepare(&mut self, controller: ControllerKey, data: &[u8]) -> Result<Outcome, Status> {
+    fn prepare(&mut self, controller: ControllerKey, data: &[u8]) -> Result<Outcome, Denial> {
         let body = RequestBody::parse(data).map_err(|_| INVALID)?;
         if body.header.plan.get() != 0 {
-            return Err(INVALID);
+            return Err(INVALID.into());
         }
         let plans_max = self.limits.plans_max;
         let (read_len_max, reads_max) = self.bounds(body.header, (READ_LEN_DEFAULT, READS_DEFAULT))?;
         let client = self.client_mut(controller)?;
         if client.plans.len() >= plans_max {
-            return Err(LIMIT);
+            return Err(LIMIT.into());
         }
         let program = client.program(body.header.program.get()).ok_or(UNKNOWN)?.clone();
-        let files = body.files.iter().map(|file| find_file(client, file)).collect::<Result<_, _>>()?;
+        let named = body.files.iter().enumerate();
+        let files = named.map(|(at, file)| find_file(client, at, file)).collect::<Result<_, _>>()?;
         let (first, scratch) = (first_of(body.header), body.scratch.to_vec());
         let number = client.number();
         client
@@ -397,9 +435,9 @@ impl Functions {
             Arrived::Full => return Err(LIMIT),
             // What is wrong with the request, who asks for its answer is told.
             Arrived::Asked(asked) => {
-                if let Err(status) = self.execute(target, asked.key, controller, data, asked.len) {
+                if let Err(denial) = self.execute(target, asked.key, controller, data, asked.len) {
                     self.counts.failed += 1;
-                    target.foreign_done(asked.key, Err(status), 0);
+                    target.foreign_done(asked.key, Err(denial.status), denial.value());
                 }
             }
         }
@@ -413,7 +451,7 @@ impl Functions {
         controller: ControllerKey,
         token: u64,
         len: u32,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<Outcome, Denial> {
         let (until, max) = (self.now + self.limits.request_time, self.limits.queries_max);
         match self.client_mut(controller)?.pairs.answer((token, key, len), until, max) {
             Ok(Some(body)) => {
@@ -425,8 +463,8 @@ impl Functions {
                 self.arm();
                 Ok(Outcome::Later)
             }
-            Err(Arrived::Full) => Err(LIMIT),
-            Err(_) => Err(INVALID),
+            Err(Arrived::Full) => Err(LIMIT.into()),
+            Err(_) => Err(INVALID.into()),
         }
     }
 
@@ -452,7 +490,7 @@ impl Functions {
         controller: ControllerKey,
         data: &[u8],
         answer_len: u32,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<Outcome, Denial> {
         let body = RequestBody::parse(data).map_err(|_| INVALID)?;
         let planned = body.header.plan.get();
         if planned != 0 {
@@ -460,7 +498,8 @@ impl Functions {
             let given = first_of(body.header);
             let first = if given.len == 0 { plan.first } else { given };
             let bounds = self.bounds(body.header, (plan.read_len_max, plan.reads_max))?;
-            return self.begin(target, (key, controller, answer_len), &plan, (first, bounds), body.scratch);
+            let who = (key, controller, answer_len);
+            return Ok(self.begin(target, who, &plan, (first, bounds), body.scratch)?);
         }
         let (read_len_max, reads_max) = self.bounds(body.header, (READ_LEN_DEFAULT, READS_DEFAULT))?;
         let client = self.client_mut(controller)?;
@@ -469,25 +508,30 @@ impl Functions {
             self.new_request((key, controller, answer_len), program, read_len_max, reads_max)?;
         request.next = first_of(body.header);
         request.input.extend_from_slice(body.scratch);
-        for file in body.files {
-            let found = self.find_file(controller, file);
-            match found {
+        for (at, file) in body.files.iter().enumerate() {
+            match self.find_file(controller, at, file) {
                 Ok(file) => request.files.push(FileUse { file, pinned: None }),
-                Err(status) => {
+                Err(denial) => {
                     self.requests.recycle(request);
-                    return Err(status);
+                    return Err(denial);
                 }
             }
         }
-        self.wait(target, request)
+        Ok(self.wait(target, request)?)
     }
 
-    fn find_file(&self, controller: ControllerKey, file: &FileRef) -> Result<Rc<OpenFile>, Status> {
+    fn find_file(
+        &self,
+        controller: ControllerKey,
+        at: usize,
+        file: &FileRef,
+    ) -> Result<Rc<OpenFile>, Denial> {
         let own = self.clients.get(&controller).ok_or(UNKNOWN)?;
-        let found = find_file(own, file);
+        let found = find_file(own, at, file);
         if is_planted(Bug::FilesOfAnybody) && found.is_err() {
             let mut clients = self.clients.values();
-            return clients.find_map(|client| find_file(client, file).ok()).ok_or(UNKNOWN);
+            let theirs = clients.find_map(|client| find_file(client, at, file).ok());
+            return theirs.ok_or(UNKNOWN.into());
         }
         found
     }
@@ -581,11 +625,11 @@ fn first_of(header: &RequestHeader) -> FirstRead {
     }
 }
 
-/// A file that a request names.
-fn find_file(client: &Client, named: &FileRef) -> Result<Rc<OpenFile>, Status> {
+/// A file that a request names, and at which place it does.
+fn find_file(client: &Client, at: usize, named: &FileRef) -> Result<Rc<OpenFile>, Denial> {
     let file = client.files.get(&named.file.get()).ok_or(UNKNOWN)?;
     if file.version() != named.version.get() && !is_planted(Bug::MapVersionUnchecked) {
-        return Err(Status::PUSHDOWN_CHANGED.with_do_not_retry());
+        return Err(Denial { status: Status::PUSHDOWN_CHANGED.with_do_not_retry(), detail: at as u32 });
     }
     Ok(Rc::clone(file))
 }

@@ -19,12 +19,14 @@ pub struct FunctionCounts {
     pub reads: u64,
     /// Bytes of them.
     pub read_bytes: u64,
-    /// Calls that waited because their tenant had used its share of a core.
+    /// How often a tenant had to wait because it had used its share of a core.
     pub over_share: u64,
     /// Requests under way.
     pub running: u64,
     /// Files that clients have open.
     pub files: u64,
+    /// Extents that are kept for them.
+    pub extents: u64,
     /// Plans that they have prepared.
     pub plans: u64,
     /// Programs that are loaded, of all tenants and threads.
@@ -44,6 +46,7 @@ impl std::ops::AddAssign for FunctionCounts {
         self.over_share += other.over_share;
         self.running += other.running;
         self.files += other.files;
+        self.extents += other.extents;
         self.plans += other.plans;
         // Threads share them.
         self.programs = self.programs.max(other.programs);

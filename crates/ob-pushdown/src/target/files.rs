@@ -1,17 +1,22 @@
 //! Files that requests may read: those of a client's file system, by a map of its own, and those of the card's, by name.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 
 use ob_core::NodeId;
 use ob_nvme::target::control::{Namespace, NamespaceKey};
 use ob_wire_nvme::pushdown::{Extent, MapHeader};
+
+use crate::plant::{Bug, is_planted};
 
 /// A file that a client has open.
 pub(super) struct OpenFile {
     pub(super) place: Place,
     /// Closed, or mapped anew: requests that have it end.
     is_withdrawn: Cell<bool>,
+    /// Where its extents are counted, for as long as there are any.
+    held: Rc<Cell<usize>>,
 }
 
 /// Where a file lies.
@@ -27,7 +32,8 @@ pub(super) struct Map {
     pub(super) namespace: NamespaceKey,
     pub(super) version: u64,
     pub(super) len: u64,
-    extents: Vec<Piece>,
+    /// None once the file is withdrawn: plans and requests that name it keep nothing of its map.
+    extents: RefCell<Vec<Piece>>,
 }
 
 #[derive(Clone, Copy)]
@@ -42,12 +48,26 @@ struct Piece {
 pub(super) struct BadMap;
 
 impl OpenFile {
-    pub(super) fn new(place: Place) -> Self {
-        Self { place, is_withdrawn: Cell::new(false) }
+    /// A file whose extents are counted among those that are held.
+    pub(super) fn new(place: Place, held: &Rc<Cell<usize>>) -> Self {
+        let file = Self { place, is_withdrawn: Cell::new(false), held: Rc::clone(held) };
+        held.set(held.get() + file.extents());
+        file
     }
 
+    /// Ends the file. Whoever still has it reads nothing of it, so its extents need not stay.
     pub(super) fn withdraw(&self) {
         self.is_withdrawn.set(true);
+        if !is_planted(Bug::WithdrawnMapRead) {
+            self.free();
+        }
+    }
+
+    fn free(&self) {
+        if let Place::Map(map) = &self.place {
+            let extents = map.extents.take();
+            self.held.set(self.held.get() - extents.len());
+        }
     }
 
     pub(super) fn is_withdrawn(&self) -> bool {
@@ -65,9 +85,15 @@ impl OpenFile {
     /// How many extents the card keeps for it.
     pub(super) fn extents(&self) -> usize {
         match &self.place {
-            Place::Map(map) => map.extents.len(),
+            Place::Map(map) => map.extents.borrow().len(),
             Place::Node(_) => 0,
         }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.free();
     }
 }
 
@@ -101,13 +127,14 @@ impl Map {
             return Err(BadMap);
         }
         let (nsid, namespace) = (namespace.nsid, namespace.key);
-        Ok(Self { nsid, namespace, version, len, extents: pieces })
+        Ok(Self { nsid, namespace, version, len, extents: RefCell::new(pieces) })
     }
 
     /// Where the first bytes of a range of the file lie that lie together: where in the namespace, and how many. Nothing in a hole.
     pub(super) fn find(&self, range: &Range<u64>) -> Option<(u64, u64)> {
-        let behind = self.extents.partition_point(|piece| piece.at <= range.start);
-        let piece = self.extents.get(behind.checked_sub(1)?)?;
+        let extents = self.extents.borrow();
+        let behind = extents.partition_point(|piece| piece.at <= range.start);
+        let piece = extents.get(behind.checked_sub(1)?)?;
         let within = range.start - piece.at;
         if within >= piece.len {
             return None;

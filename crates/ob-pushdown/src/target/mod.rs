@@ -69,7 +69,7 @@ pub struct FunctionLimits {
     pub uploads_max: usize,
     /// Reads of a request.
     pub reads_max: u16,
-    /// How long a request may take, and how long a query waits to be asked for. Linux gives a controller up after 30 s.
+    /// How long a request may take, a query waits to be asked for, and an upload for its next piece. Linux gives a controller up after 30 s.
     pub request_time: Duration,
 }
 
@@ -154,6 +154,7 @@ impl Functions {
         FunctionCounts {
             running: self.requests.len() as u64,
             files: clients().map(|client| client.files.len() as u64).sum(),
+            extents: clients().map(|client| client.extents.get() as u64).sum(),
             plans: clients().map(|client| client.plans.len() as u64).sum(),
             programs: self.programs.count() as u64,
             ..self.counts
@@ -199,21 +200,23 @@ impl Functions {
 
     /// Ends what takes too long.
     fn sweep(&mut self, target: &mut Target, now: Instant) {
-        self.sweep_at = (!self.is_idle()).then(|| now + SWEEP_EVERY);
         for key in self.requests.late(now) {
             self.fail(target, key, Status::PUSHDOWN_TIME, 0);
         }
         for client in self.clients.values_mut() {
+            client.uploads.expire(now);
             for key in client.pairs.late(now) {
                 self.counts.failed += 1;
                 target.foreign_done(key, Err(Status::PUSHDOWN_TIME.with_do_not_retry()), 0);
             }
         }
+        self.sweep_at = (!self.is_idle()).then(|| now + SWEEP_EVERY);
     }
 
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool {
-        self.requests.len() == 0 && self.clients.values().all(|client| client.pairs.is_empty())
+        let has_none = |client: &Client| client.pairs.is_empty() && client.uploads.is_empty();
+        self.requests.len() == 0 && self.clients.values().all(has_none)
     }
 
     /// Has it looked at, some time, who takes too long.

@@ -30,6 +30,8 @@ struct Place {
     /// Controllers that have this place.
     users: usize,
     is_listed: bool,
+    /// It has used its share, and has not run since.
+    is_waiting: bool,
 }
 
 impl Place {
@@ -55,6 +57,7 @@ impl Turns {
             ready: VecDeque::new(),
             users: 1,
             is_listed: false,
+            is_waiting: false,
         };
         let free = self.places.iter().position(|place| place.is_free(now));
         match free.and_then(|at| self.places.get_mut(at)) {
@@ -81,7 +84,7 @@ impl Turns {
         }
     }
 
-    /// Whose turn it is. Tenants who have to wait are counted.
+    /// Whose turn it is. Tenants who have to wait are counted, once for each time that they do.
     pub(super) fn next(&mut self, now: Instant, over_share: &mut u64) -> Option<(TurnKey, ForeignKey)> {
         while let Some(key) = self.order.pop_front() {
             let Some(place) = self.places.get_mut(key.0) else { continue };
@@ -90,10 +93,14 @@ impl Turns {
                 continue;
             }
             if !place.meter.admits(|| now) {
-                *over_share += 1;
+                // It is asked again in every turn, and has waited once.
+                if !std::mem::replace(&mut place.is_waiting, true) {
+                    *over_share += 1;
+                }
                 self.resting.push(key);
                 continue;
             }
+            place.is_waiting = false;
             let request = place.ready.pop_front()?;
             if place.ready.is_empty() {
                 place.is_listed = false;

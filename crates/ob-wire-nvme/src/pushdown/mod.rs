@@ -422,6 +422,15 @@ pub fn name_of(bytes: &[u8; 64]) -> Option<&str> {
     std::str::from_utf8(name).ok()
 }
 
+impl LoadHeader {
+    /// The header of an object of this name; `None` if it does not fit: cut off, it would be another object's.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let header = Self { name: name_bytes(name) };
+        (name_of(&header.name) == Some(name)).then_some(header)
+    }
+}
+
 /// A name in its place, cut off where it does not fit.
 #[must_use]
 pub fn name_bytes(name: &str) -> [u8; 64] {

@@ -82,6 +82,11 @@ fn names_end_with_zeros() {
     // 21 characters of three bytes fit, and a part of one would be none.
     assert_eq!(name_of(&name_bytes(&"€".repeat(22))), Some("€".repeat(21).as_str()));
     assert_eq!(name_of(&[0xFF; 64]), None);
+    // An object's is not cut.
+    assert_eq!(LoadHeader::new(&"a".repeat(64)).map(|header| header.name), Some([b'a'; 64]));
+    for wrong in ["a".repeat(65), "€".repeat(22), String::new(), "a\0b".to_owned(), "a\0".to_owned()] {
+        assert!(LoadHeader::new(&wrong).is_none(), "{wrong:?}");
+    }
 }
 
 fn header() -> RequestHeader {

@@ -288,7 +288,7 @@ pub struct FunctionStatus {
     pub reads: u64,
     /// Bytes of them.
     pub read_bytes: u64,
-    /// Calls that had to wait because their host had used its share of a core.
+    /// How often a host had to wait because it had used its share of a core.
     pub over_share: u64,
 }
 

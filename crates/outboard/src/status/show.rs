@@ -166,7 +166,7 @@ fn nvme_lines(nvme: &NvmeStatus) -> String {
 fn function_lines(functions: &FunctionStatus) -> String {
     format!(
         "\n  functions  {}, {} open, {} prepared; {} under way\n  \
-         requests   {} ({} answered, {} over a file that changed, {} given up), {} reads ({}); {} calls waited",
+         requests   {} ({} answered, {} over a file that changed, {} given up), {} reads ({}); waited {} times for a share",
         counted(functions.programs, "program", "programs"),
         counted(functions.files, "file", "files"),
         counted(functions.plans, "plan", "plans"),
