@@ -140,11 +140,6 @@ pub struct View<H> {
 }
 
 impl<H> View<H> {
-    pub(crate) fn has_table(&self, name: &str) -> bool {
-        let versions = self.families.values().flatten();
-        versions.flat_map(|version| version.levels.iter().flatten()).any(|table| table.name == name)
-    }
-
     /// The column families' names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.families.keys().map(String::as_str)
@@ -168,5 +163,10 @@ impl<H> View<H> {
     #[must_use]
     pub const fn last_sequence(&self) -> Sequence {
         self.last_sequence
+    }
+
+    pub(crate) fn has_table(&self, name: &str) -> bool {
+        let versions = self.families.values().flatten();
+        versions.flat_map(|version| version.levels.iter().flatten()).any(|table| table.name == name)
     }
 }
