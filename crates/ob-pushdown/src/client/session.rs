@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use ob_wire_nvme::pushdown::{
     Description, Extent, FILES_MAX, FileRef, Function, ListEntry, LoadHeader, MapHeader, Piece, RequestBody,
-    RequestHeader, Run, SCRATCH_LEN, VERSION, name_bytes, name_of,
+    RequestHeader, Run, SCRATCH_LEN, VERSION, name_of,
 };
 use ob_wire_nvme::{NamespaceId, Status};
 use zerocopy::{FromBytes, IntoBytes};
@@ -520,7 +520,8 @@ impl<T: Transport> Session<T> {
     }
 
     async fn upload(&self, name: &str, object: &[u8]) -> Result<u64, PushError> {
-        let header = LoadHeader { name: name_bytes(name) };
+        let no_name = PushError::Invalid("an object's name has 1 to 64 bytes");
+        let header = LoadHeader::new(name).ok_or(no_name)?;
         let bytes = [header.as_bytes(), object].concat();
         match self.send_pieces(Function::Load, self.namespace, &bytes).await {
             Ok((number, _)) => Ok(number),
