@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
-use crate::client::{Answer, File, PushError, Query, Read, Session, Transport};
+use crate::client::{Answer, File, PushError, Query, Read, Session, Transport, lock};
 
 const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
 const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
@@ -208,7 +208,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     /// Why the card did not answer, the last time that it was asked and did not.
     #[must_use]
     pub fn last_obstacle(&self) -> Option<PushError> {
-        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.obstacle).clone()
     }
 
     /// Nodes that are kept here.
@@ -218,8 +218,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     }
 
     fn known_cache(&self) -> Arc<Cache> {
-        // It is replaced as a whole.
-        Arc::clone(&self.cached.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.cached))
     }
 
     /// The upper levels of the file as it is now; nothing while it changes.
@@ -239,7 +238,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             return Ok(Arc::default());
         }
         let cache = Arc::new(Cache { version: Some(version), nodes: read? });
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&cache);
+        *lock(&self.cached) = Arc::clone(&cache);
         Ok(cache)
     }
 
@@ -323,7 +322,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
                 Ok(Some(scratch))
             }
             Err(obstacle) if obstacle.has_ordinary_path() => {
-                *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(obstacle);
+                *lock(&self.obstacle) = Some(obstacle);
                 Ok(None)
             }
             Err(error) => Err(BTreeError::Push(error)),

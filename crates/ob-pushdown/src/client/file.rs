@@ -164,7 +164,7 @@ impl Drop for Inner {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing is half changed under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -20,6 +20,7 @@ mod session;
 mod transport;
 
 pub use error::{Detour, PushError};
+pub(crate) use file::lock;
 pub use file::{File, FileMap, Hold, MapExtent, MapSource};
 pub(crate) use join::join_all;
 pub use session::{Answer, Listed, Program, Query, Read, Session, SessionCounts};
