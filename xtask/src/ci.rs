@@ -84,10 +84,10 @@ fn format(repository: &Repository) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Packages that are no part of the workspace, with lock files of their own, which nobody would notice to be out of date.
 /// What all steps together should take on two cores, so that people run them.
 const MINUTES_WANTED: f64 = 30.0;
 
+/// Packages that are no part of the workspace, with lock files of their own, which nobody would notice to be out of date.
 const PACKAGES_APART: &[&str] = &["fuzz/Cargo.toml", "bench/programs/Cargo.toml"];
 
 fn clippy(repository: &Repository) -> Result<Outcome> {

@@ -17,25 +17,34 @@
 mod address_range;
 mod device;
 mod dma;
+#[cfg(any(test, feature = "testing"))]
+pub mod document;
 mod id_map;
 mod ids;
+mod layout;
 mod names;
 mod net;
 mod node_kind;
 mod plant;
 mod streams;
 mod time;
+mod volume_ids;
 
 pub use address_range::{AddressRange, address_bits};
 pub use device::{Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp};
 pub use dma::{Bell, Dma, DmaAddress, DmaCompletion, DmaCounts, DmaError, DmaOp, Doorbell, WORDS_MAX};
 pub use id_map::{IdHasher, IdMap};
 pub use ids::{AttachmentId, ConnectionId, GroupId, Incarnation, ListenerId, NodeId, RegionId, Token};
+pub use layout::checksum_of;
 pub use names::{NAME_LEN_MAX, NameError, check_name};
 pub use net::{Net, NetError, NetEvent, NetListenError, Received, Sent};
 pub use node_kind::NodeKind;
 pub use streams::{Arrival, ConnectionAction, StreamProtocol, Streams};
 pub use time::{Clock, Instant, Now};
+pub use volume_ids::{
+    BlockLen, ChunkId, ChunkName, Epoch, GateId, Lba, LockId, PoolId, Revision, SegmentId, SegmentName,
+    Sequence, ServerId, SessionId, TierId, Units, VolumeId,
+};
 
 /// An operation that a driver did not accept, handed back whole.
 #[derive(Debug)]

@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
+use ob_core::{checksum_of, layout};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::layout::{checksum_of, layout};
 use crate::plant::{Bug, swapped_if};
 
 /// Groups begin at multiples of this.

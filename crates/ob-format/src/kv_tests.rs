@@ -1,7 +1,7 @@
+use ob_core::document::field_tables;
 use proptest::prelude::*;
 
 use super::*;
-use crate::document::field_tables;
 
 const DOCUMENT: &str = include_str!("../../../docs/format/kv-log.md");
 const ORIGIN: Origin = Origin { store: *b"store of the one", life: 3, part_len: 1 << 20 };

@@ -3,6 +3,7 @@
 //! ```text
 //!   card's services ── values ──▶ encode, checksum ──▶ bytes ──▶ device      files: docs/format/files.md
 //!                                                                     kv:    docs/format/kv-log.md
+//!                                                                     volume: docs/format/volume.md
 //!   card's services ◀── values ── decode, check    ◀── bytes ◀── device
 //! ```
 //!
@@ -12,9 +13,7 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-mod document;
 pub mod files;
 pub mod kv;
-mod layout;
 mod plant;
+pub mod volume;

@@ -1,5 +1,7 @@
 //! Holds `docs/wire/` and the constants together.
 
+use ob_core::document::{field_tables, rows};
+
 use crate::files::{self, FileError, Operation, flag};
 use crate::frame::{self, kind};
 use crate::ring::{self, control};
@@ -9,12 +11,6 @@ const FILES: &str = include_str!("../../../docs/wire/files.md");
 const RING: &str = include_str!("../../../docs/wire/ring.md");
 const STREAM: &str = include_str!("../../../docs/wire/stream.md");
 const LINK: &str = include_str!("../../../docs/wire/link.md");
-
-/// Cells of every table row of a document.
-fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
-    let lines = document.lines().filter(|line| line.starts_with('|'));
-    lines.map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
-}
 
 /// The number beside a name in the table that names it.
 fn number_beside(document: &str, name: &str) -> usize {
@@ -55,23 +51,6 @@ fn frame_types_are_the_documents() {
     assert!(LINK.contains(&format!("`FRAME_MAX` = {} bytes", frame::FRAME_MAX)));
     assert!(LINK.contains(&format!("`PACKET_MAX` = {} bytes", frame::PACKET_MAX)));
     assert!(LINK.contains(&format!("The version is {}", frame::VERSION)));
-}
-
-/// Name, offset and length of the fields in each table that has such, in the document's order.
-fn field_tables(document: &str) -> Vec<Vec<(&str, usize, usize)>> {
-    let mut tables: Vec<Vec<_>> = Vec::new();
-    for cells in rows(document) {
-        let is_field = |text: &str| text.parse::<usize>().is_ok();
-        match cells[..] {
-            ["field", "offset", "bytes", "meaning"] => tables.push(Vec::new()),
-            [name, offset, length, _] if is_field(offset) && is_field(length) => {
-                let table = tables.last_mut().unwrap();
-                table.push((name, offset.parse().unwrap(), length.parse().unwrap()));
-            }
-            _ => {}
-        }
-    }
-    tables
 }
 
 #[test]

@@ -16,11 +16,9 @@ mod path;
 #[cfg(test)]
 mod tests;
 
-use ob_core::NodeId;
+use ob_core::{NodeId, layout};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
-
-use crate::layout::layout;
 
 pub use entry::{ENTRY_LEN, Entries, Entry, EntryError, entry_len, push_entry};
 pub use error::FileError;

@@ -17,7 +17,6 @@
 pub mod files;
 pub mod frame;
 pub mod group;
-mod layout;
 pub mod ring;
 pub mod stream;
 

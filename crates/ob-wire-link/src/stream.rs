@@ -10,11 +10,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use ob_core::{ConnectionId, NodeId};
+use ob_core::{ConnectionId, NodeId, layout};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
-
-use crate::layout::layout;
 
 #[cfg(test)]
 mod tests;

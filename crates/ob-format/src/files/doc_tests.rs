@@ -1,7 +1,8 @@
 //! Holds `docs/format/files.md` and the types together.
 
+use ob_core::document::{field_tables, rows};
+
 use super::*;
-use crate::document::{field_tables, rows};
 
 const DOCUMENT: &str = include_str!("../../../../docs/format/files.md");
 

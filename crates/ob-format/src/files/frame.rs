@@ -1,12 +1,11 @@
 //! Frames: what the log is written in.
 
-use ob_core::NodeId;
+use ob_core::{NodeId, checksum_of, layout};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::record::{self, ALIGNMENT};
 use super::{NodeRecord, Record, RecordError, Run};
-use crate::layout::{checksum_of, layout};
 
 /// Bytes of a frame before its records.
 pub const FRAME_HEADER_LEN: usize = 64;

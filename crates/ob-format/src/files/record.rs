@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use ob_core::{NodeId, NodeKind, check_name};
+use ob_core::{NodeId, NodeKind, check_name, layout};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::ROOT;
-use crate::layout::layout;
 use crate::plant::{Bug, swapped_if};
 
 /// Bytes of a `NODE` record before the name.

@@ -1,10 +1,10 @@
 //! The superblock: where a mount begins.
 
+use ob_core::{checksum_of, layout};
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Geometry, GeometryError, VERSION};
-use crate::layout::{checksum_of, layout};
 
 /// Bytes of a superblock; the rest of its block is zero.
 pub const SUPERBLOCK_LEN: usize = 128;

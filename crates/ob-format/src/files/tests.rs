@@ -1,9 +1,9 @@
 //! Golden bytes, round trips, damage, and bytes that nobody wrote.
 
+use ob_core::checksum_of;
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::checksum_of;
 
 const FRAME_MAX: usize = 64 << 10;
 

@@ -1,10 +1,8 @@
 //! Entries of a list.
 
-use ob_core::{NodeId, NodeKind, check_name};
+use ob_core::{NodeId, NodeKind, check_name, layout};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
-
-use crate::layout::layout;
 
 /// Bytes of an entry before its name.
 pub const ENTRY_LEN: usize = 24;

@@ -1,10 +1,8 @@
 //! What answers tell of the card, of a node, and of the device's space.
 
-use ob_core::{NodeId, NodeKind};
+use ob_core::{NodeId, NodeKind, layout};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
-
-use crate::layout::layout;
 
 /// Bytes of a [`CardInfo`].
 pub const CARD_INFO_LEN: usize = 56;
