@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::cache::{BlockCache, CacheOptions};
 use crate::error::Error;
 use crate::files::{Files, ReadError};
-use crate::follow::{Follower, Obstacle};
+use crate::follow::{Bounds, Follower, Obstacle};
 use crate::iterator::{Scan, VersionIterator};
 use crate::keys::Sequence;
 use crate::merge::MergeOperator;
@@ -18,8 +18,10 @@ use crate::version::View;
 pub struct Options {
     /// The cache of blocks.
     pub cache: CacheOptions,
-    /// Bytes that the content of write-ahead logs may take in memory.
+    /// Bytes that the content of write-ahead logs may take in memory, and each of their records.
     pub logs_len_max: usize,
+    /// Bytes that tables and column families, as the manifest has them, may take in memory.
+    pub manifest_len_max: usize,
     /// How often it is tried to follow a directory whose files vanish meanwhile.
     pub attempts_max: u32,
     /// One lookup in so many goes the ordinary way though it could be pushed down, so that the cache learns what is used (BPF-oF
@@ -29,7 +31,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { cache: CacheOptions::default(), logs_len_max: 1 << 30, attempts_max: 64, sample_one_in: 100 }
+        Self {
+            cache: CacheOptions::default(),
+            logs_len_max: 1 << 30,
+            manifest_len_max: 1 << 30,
+            attempts_max: 64,
+            sample_one_in: 100,
+        }
     }
 }
 
@@ -93,10 +101,12 @@ impl<F: Files> Database<F> {
     async fn try_catch_up(&self) -> Result<Option<Arc<View<F::File>>>, Error> {
         let Some(follower) = lock(&self.follower).take() else { return Ok(None) };
         let mut following = Following { database: self, follower };
+        let Options { logs_len_max, manifest_len_max, .. } = self.options;
+        let bounds = Bounds { logs_len_max, manifest_len_max };
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match following.follower.follow(&self.files, self.options.logs_len_max).await {
+            match following.follower.follow(&self.files, bounds).await {
                 Ok(view) => {
                     let view = Arc::new(view);
                     *lock(&self.view) = view.clone();

@@ -73,6 +73,11 @@ pub enum Unsupported {
     /// Tables in other directories.
     #[error("tables are in other directories than the database's (db_paths)")]
     OtherPath,
+    /// Logs in another directory.
+    #[error(
+        "the OPTIONS file says that logs are in {0:?} (wal_dir), and there are none here: what was written last would not be seen"
+    )]
+    OtherLogs(String),
     /// Blocks that keep keys and values apart.
     #[error("a block keeps keys and values apart, or has a later feature (footer {0:#010x})")]
     BlockFeature(u32),

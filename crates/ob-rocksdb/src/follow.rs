@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::cache::BlockCache;
-use crate::error::{Damage, Error, ParseError};
+use crate::error::{Damage, Error, ParseError, Unsupported};
 use crate::files::{Files, ReadError};
 use crate::keys::Sequence;
-use crate::log::{self, End, Position, Scan};
+use crate::log::{self, BLOCK_LEN, End, Position, Stop};
 use crate::manifest;
 use crate::memory::{ChunkBuilder, Memory};
 use crate::options_file;
@@ -26,6 +26,13 @@ use crate::write_batch;
 const WINDOW_LEN: usize = 1 << 20;
 // Manifests count their records by no number.
 const MANIFEST_NUMBER: u32 = 0;
+// A record of a manifest has all tables of a column family at most, in a hundred bytes or two each.
+const MANIFEST_RECORD_LEN_MAX: usize = 64 << 20;
+// Zeros behind a log's records, in a file that was made larger before they are written: RocksDB makes it a little larger than the
+// memory that the log stands for. They are read once.
+const ZEROS_LEN_MAX: u64 = 1 << 30;
+// A frame that looks cut off is looked behind so far.
+const BEHIND_LEN: usize = 2 * BLOCK_LEN as usize;
 
 /// A log that is being read.
 #[derive(Clone, Debug)]
@@ -34,11 +41,16 @@ struct Tail<H> {
     file: H,
     number: u32,
     position: Position,
+    // Up to here, from where its records ended when it was read last, there were zeros. Whoever writes on begins at the first of them.
+    zeros_end: u64,
+    // Bytes that a record may take.
+    record_len_max: usize,
 }
 
 impl<H: Clone + Send + Sync> Tail<H> {
-    const fn new(name: String, file: H, number: u32) -> Self {
-        Self { name, file, number, position: Position { offset: 0, is_recycled: false } }
+    const fn new(name: String, file: H, number: u32, record_len_max: usize) -> Self {
+        let position = Position { offset: 0, is_recycled: false };
+        Self { name, file, number, position, zeros_end: 0, record_len_max }
     }
 
     fn error(&self, offset: u64, error: impl Into<ParseError>) -> Error {
@@ -63,24 +75,85 @@ impl<H: Clone + Send + Sync> Tail<H> {
             let bytes = files.read(&self.file, self.position.offset, size).await?;
             let start = self.position;
             let scan = log::scan(&bytes, start, self.number);
-            let Scan { records, position, end } =
-                scan.map_err(|error| self.error(error.offset, error.error))?;
-            for (offset, record) in &records {
+            let scan = scan.map_err(|error| self.error(error.offset, error.error))?;
+            for (offset, record) in &scan.records {
                 take(record).map_err(|error| self.error(*offset, error))?;
             }
-            self.position = position;
-            let read = usize::try_from(position.offset - start.offset).unwrap_or(bytes.len());
-            match (end, is_whole) {
-                (End::Torn, true) if log::has_whole_frame(&bytes[read..], position, self.number) => {
-                    return Err(self
-                        .error(position.offset, Damage::Malformed("a frame is damaged, and others follow")));
+            self.position = scan.position;
+            let stop = usize::try_from(scan.stop_offset - start.offset).unwrap_or(bytes.len());
+            let behind = bytes.get(stop..).unwrap_or_default();
+            let goes_on = match scan.stop {
+                Stop::Bytes => !is_whole,
+                Stop::Older => !is_whole && behind.len() < BEHIND_LEN,
+                Stop::Zeros if is_whole => false,
+                Stop::Zeros => match self.behind_zeros(files, start.offset + size as u64, len).await? {
+                    None => false,
+                    Some(next) if scan.end == End::Clean => {
+                        // They are the rest of a block, or whole ones.
+                        let block = next - next % BLOCK_LEN;
+                        if block < scan.stop_offset && self.position.is_recycled {
+                            return Ok(End::Torn);
+                        }
+                        if block < scan.stop_offset {
+                            return Err(
+                                self.error(scan.stop_offset, Damage::Malformed("a frame has no kind"))
+                            );
+                        }
+                        self.position.offset = block;
+                        true
+                    }
+                    Some(_) => true,
+                },
+            };
+            if !goes_on {
+                let stop = Position { offset: scan.stop_offset, ..self.position };
+                if scan.end == End::Torn && log::has_whole_frame(behind, stop, self.number) {
+                    let damage = Damage::Malformed("a frame is damaged, and others follow");
+                    return Err(self.error(stop.offset, damage));
                 }
-                (end, true) => return Ok(end),
-                // No record ends within the window.
-                (_, false) if read == 0 => window = window.saturating_mul(2),
-                (_, false) => window = WINDOW_LEN,
+                return Ok(scan.end);
             }
+            window = if self.position == start { self.larger(window, left)? } else { WINDOW_LEN };
         }
+    }
+
+    /// What to read at once where no record ends in so many bytes.
+    fn larger(&self, window: usize, left: u64) -> Result<usize, Error> {
+        // Frames take a little beside the record's bytes.
+        let largest =
+            (self.record_len_max.saturating_add(self.record_len_max / 1024)).saturating_add(WINDOW_LEN);
+        if window < largest {
+            return Ok(window.saturating_mul(2).min(largest));
+        }
+        let len_max = self.record_len_max as u64;
+        Err(self
+            .error(self.position.offset, Damage::TooLarge { what: "a record of a log", len: left, len_max }))
+    }
+
+    /// Where something else stands behind zeros, if anything does. They are counted from where the log's records end, and not kept.
+    async fn behind_zeros<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        from: u64,
+        len: u64,
+    ) -> Result<Option<u64>, Error> {
+        let mut at = from.max(self.zeros_end);
+        while at < len {
+            if at - self.position.offset > ZEROS_LEN_MAX {
+                let zeros = len - self.position.offset;
+                let what = "zeros behind the records of a log";
+                let damage = Damage::TooLarge { what, len: zeros, len_max: ZEROS_LEN_MAX };
+                return Err(self.error(self.position.offset, damage));
+            }
+            let size = usize::try_from(len - at).map_or(WINDOW_LEN, |left| left.min(WINDOW_LEN));
+            let bytes = files.read(&self.file, at, size).await?;
+            if let Some(zeros) = bytes.iter().position(|byte| *byte != 0) {
+                return Ok(Some(at + zeros as u64));
+            }
+            at += size as u64;
+            self.zeros_end = at;
+        }
+        Ok(None)
     }
 }
 
@@ -120,7 +193,8 @@ impl<H: Clone + Send + Sync> Manifest<H> {
         let identity = read_identity(files).await?;
         let file = files.open(name).await?;
         let beginning = first_bytes(files, &file, BEGINNING_LEN).await?;
-        Ok(Self { tail: Tail::new(name.to_owned(), file, MANIFEST_NUMBER), number, identity, beginning })
+        let tail = Tail::new(name.to_owned(), file, MANIFEST_NUMBER, MANIFEST_RECORD_LEN_MAX);
+        Ok(Self { tail, number, identity, beginning })
     }
 
     /// Whether the file that has the name now is the one that was opened, as far as it was read.
@@ -145,6 +219,13 @@ pub(crate) struct Follower<H> {
     // The tables that were shown last, by their ids.
     shown: HashMap<u64, Arc<TableFile<H>>>,
     options: (u64, BTreeMap<String, String>),
+}
+
+/// What may be taken of a directory into memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) logs_len_max: usize,
+    pub(crate) manifest_len_max: usize,
 }
 
 /// Why an attempt came to nothing.
@@ -189,26 +270,30 @@ impl<H> Default for Follower<H> {
 }
 
 impl<H: Clone + Send + Sync + 'static> Follower<H> {
-    /// Goes to where the directory is now. `logs_len_max` bounds what logs may take in memory.
+    /// Goes to where the directory is now.
     pub(crate) async fn follow<F: Files<File = H>>(
         &mut self,
         files: &F,
-        logs_len_max: usize,
+        bounds: Bounds,
     ) -> Result<View<H>, Obstacle> {
-        self.read_manifest(files).await?;
+        self.read_manifest(files, bounds.manifest_len_max).await?;
         let listed = files.list().await?;
-        self.open_logs(files, &listed).await?;
+        self.open_logs(files, &listed, bounds.logs_len_max).await?;
         self.read_options(files, &listed).await?;
         self.open_tables(files).await?;
-        if self.read_manifest(files).await? {
+        if self.read_manifest(files, bounds.manifest_len_max).await? {
             return Err(Obstacle::Vanished("what the manifest had before".to_owned()));
         }
-        self.read_logs(files, logs_len_max).await?;
+        self.read_logs(files, bounds.logs_len_max).await?;
         Ok(self.view())
     }
 
     /// Reads new records of the manifest, or all of a new one; says whether there were any.
-    async fn read_manifest<F: Files<File = H>>(&mut self, files: &F) -> Result<bool, Obstacle> {
+    async fn read_manifest<F: Files<File = H>>(
+        &mut self,
+        files: &F,
+        len_max: usize,
+    ) -> Result<bool, Obstacle> {
         let (name, number) = read_current(files).await?;
         let is_known = match &self.manifest {
             Some(manifest) if manifest.tail.name == name => manifest.is_same_file(files).await?,
@@ -226,7 +311,13 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         let Some(mut manifest) = self.manifest.take() else { return Ok(false) };
         let state = &mut self.state;
         let before = manifest.tail.position;
-        manifest.tail.read(files, &mut |record| Ok(state.take(manifest::parse(record)?)?)).await?;
+        let mut take = |record: &[u8]| {
+            state.take(manifest::parse(record)?)?;
+            let (what, len) = ("what the manifest has", state.bytes());
+            let damage = Damage::TooLarge { what, len: len as u64, len_max: len_max as u64 };
+            if len <= len_max { Ok(()) } else { Err(damage.into()) }
+        };
+        manifest.tail.read(files, &mut take).await?;
         let changed = !is_known || manifest.tail.position != before;
         if read_identity(files).await? != manifest.identity {
             self.start_over();
@@ -245,6 +336,7 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         &mut self,
         files: &F,
         listed: &[(String, u64)],
+        record_len_max: usize,
     ) -> Result<(), Obstacle> {
         let first = self.state.first_log();
         self.logs.retain(|number, _| *number >= first);
@@ -257,7 +349,8 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
                     clippy::cast_possible_truncation,
                     reason = "frames have the lower half of the number"
                 )]
-                vacant.insert(Tail::new(name.clone(), files.open(name).await?, log as u32));
+                let number = log as u32;
+                vacant.insert(Tail::new(name.clone(), files.open(name).await?, number, record_len_max));
             }
         }
         for (log, synced) in self.state.logs.range(first..) {
@@ -291,7 +384,14 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         let len = usize::try_from(len).ok().filter(|len| *len <= 64 << 20);
         let too_large = || Error::at(name, 0, Damage::Malformed("an OPTIONS file is too large").into());
         let text = files.read(&file, 0, len.ok_or_else(too_large)?).await?;
-        self.options = (newest, options_file::merge_operators(&String::from_utf8_lossy(&text)));
+        let text = String::from_utf8_lossy(&text);
+        // A directory that was copied has its logs beside it, whatever it says: RocksDB has always at least one.
+        if let Some(directory) = options_file::log_directory(&text)
+            && !listed.iter().any(|(name, _)| name.ends_with(".log"))
+        {
+            return Err(Error::at(name, 0, Unsupported::OtherLogs(directory).into()).into());
+        }
+        self.options = (newest, options_file::merge_operators(&text));
         Ok(())
     }
 
@@ -332,7 +432,7 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
             let mut builders: BTreeMap<u32, ChunkBuilder> = BTreeMap::new();
             let mut is_early = false;
             let mut take = |record: &[u8]| {
-                for write in write_batch::parse(record)? {
+                write_batch::for_each(record, |write| {
                     last_sequence = last_sequence.max(write.sequence);
                     is_early |= write.family > max_family;
                     if needed.get(&write.family).is_some_and(|first| log >= first) {
@@ -341,10 +441,10 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
                         builder.push(&write);
                         len += builder.bytes() - before;
                     }
-                }
-                let what = "what write-ahead logs have";
-                let too_large = Damage::TooLarge { what, len: len as u64, len_max: len_max as u64 };
-                if len <= len_max { Ok(()) } else { Err(too_large.into()) }
+                    let what = "what write-ahead logs have";
+                    let too_large = Damage::TooLarge { what, len: len as u64, len_max: len_max as u64 };
+                    if len <= len_max { Ok(()) } else { Err(too_large.into()) }
+                })
             };
             let end = tail.read(files, &mut take).await?;
             if is_early {

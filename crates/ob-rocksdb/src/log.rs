@@ -14,7 +14,8 @@ use crate::bytes::Input;
 use crate::checksum::mask;
 use crate::error::{Damage, ParseError, Unsupported};
 
-const BLOCK_LEN: u64 = 32 << 10;
+/// Bytes of a block.
+pub(crate) const BLOCK_LEN: u64 = 32 << 10;
 const HEADER_LEN: usize = 7;
 const RECYCLED_HEADER_LEN: usize = 11;
 
@@ -36,6 +37,17 @@ pub enum End {
     Torn,
 }
 
+/// Why a scan stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The bytes end, with a frame or within one: more of them may say more.
+    Bytes,
+    /// Nothing but zeros follows in these bytes.
+    Zeros,
+    /// What follows is none of this log's frames, whatever stands behind it.
+    Older,
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
@@ -45,6 +57,10 @@ pub struct Scan {
     pub position: Position,
     /// What stands there.
     pub end: End,
+    /// Why it goes no further.
+    pub stop: Stop,
+    /// The frame at which it stops: behind `position` if that one is of a record which began before.
+    pub stop_offset: u64,
 }
 
 /// What is wrong, and where.
@@ -74,15 +90,15 @@ pub fn scan(bytes: &[u8], mut position: Position, number: u32) -> Result<Scan, S
     let mut at = 0_usize;
     let mut records = Vec::new();
     let mut partial: Option<(u64, Vec<u8>)> = None;
-    let end = loop {
+    let stop = loop {
         let rest = &bytes[at..];
         let offset = start + at as u64;
         if rest.is_empty() {
-            break if partial.is_some() { End::Torn } else { End::Clean };
+            break Stop::Bytes;
         }
         let fail = |error: ParseError| ScanError { offset, error };
         let frame = match parse_frame(rest, offset, number, position.is_recycled) {
-            Err(_) if position.is_recycled => break End::Torn,
+            Err(_) if position.is_recycled => break Stop::Older,
             frame => frame.map_err(|damage| fail(damage.into()))?,
         };
         let (kind, payload, len) = match frame {
@@ -94,8 +110,9 @@ pub fn scan(bytes: &[u8], mut position: Position, number: u32) -> Result<Scan, S
                 }
                 continue;
             }
-            Frame::Zeros if partial.is_none() => break End::Clean,
-            Frame::Zeros | Frame::Cut | Frame::Older => break End::Torn,
+            Frame::Zeros => break Stop::Zeros,
+            Frame::Cut => break Stop::Bytes,
+            Frame::Older => break Stop::Older,
         };
         if offset == 0 && (5..=8).contains(&kind) {
             position.is_recycled = true;
@@ -124,11 +141,13 @@ pub fn scan(bytes: &[u8], mut position: Position, number: u32) -> Result<Scan, S
             position.offset = start + at as u64;
         }
     };
-    Ok(Scan { records, position, end })
+    let is_clean = partial.is_none() && (at == bytes.len() || stop == Stop::Zeros);
+    let end = if is_clean { End::Clean } else { End::Torn };
+    Ok(Scan { records, position, end, stop, stop_offset: start + at as u64 })
 }
 
-/// Whether a whole frame stands anywhere in `bytes`, which begin at `position` of a log and with what looks cut off: then the log does
-/// not end there but is damaged. In a log that was another one before, only frames with its own number count.
+/// Whether a whole frame stands anywhere in `bytes`, which begin at `position` of a log and with a frame that looks cut off: then the log does
+/// not end there but is damaged. Two blocks of bytes are enough. In a log that was another one before, only frames with its own number count.
 #[must_use]
 pub fn has_whole_frame(bytes: &[u8], position: Position, number: u32) -> bool {
     // The frame that is cut off cannot be longer than a block, and the next block begins with a frame.

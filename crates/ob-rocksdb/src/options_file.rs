@@ -1,4 +1,4 @@
-//! OPTIONS files: which merge operator a column family has is written nowhere else.
+//! OPTIONS files: which merge operator a column family has, and where logs are, is written nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,16 @@ pub fn merge_operators(text: &str) -> BTreeMap<String, String> {
         }
     }
     operators
+}
+
+/// The directory of the logs, if it is not to be the database's own.
+#[must_use]
+pub fn log_directory(text: &str) -> Option<String> {
+    let lines = text.lines().map(str::trim);
+    let options = lines.skip_while(|line| *line != "[DBOptions]").skip(1);
+    let mut options = options.take_while(|line| !line.starts_with('['));
+    let directory = options.find_map(|line| line.strip_prefix("wal_dir="))?;
+    (!directory.is_empty()).then(|| unescaped(directory))
 }
 
 fn unescaped(text: &str) -> String {
@@ -49,6 +59,7 @@ mod tests {
   rocksdb_version=7.8.3
 [DBOptions]
   merge_operator=not here
+  wal_dir=/fast/logs
 [CFOptions \"default\"]
   merge_operator=UInt64AddOperator
   compression=kSnappyCompression
@@ -59,6 +70,8 @@ mod tests {
 [CFOptions \"none\"]
   merge_operator=nullptr
 ";
+        assert_eq!(log_directory(text).as_deref(), Some("/fast/logs"));
+        assert_eq!(log_directory("[DBOptions]\n  wal_dir=\n[CFOptions \"a\"]\n  wal_dir=b\n"), None);
         let found = merge_operators(text);
         let expected =
             [("a \\ b", "{id=StringAppendOperator;delimiter=:;}"), ("default", "UInt64AddOperator")];

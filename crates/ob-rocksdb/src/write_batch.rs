@@ -29,10 +29,26 @@ pub struct Write<'a> {
 /// # Errors
 /// When it is damaged, or has what is not supported.
 pub fn parse(record: &[u8]) -> Result<Vec<Write<'_>>, ParseError> {
+    let mut writes = Vec::new();
+    for_each(record, |write| {
+        writes.push(write);
+        Ok(())
+    })?;
+    Ok(writes)
+}
+
+/// Hands on the writes of a batch, one by one: a write of two bytes takes more room than that.
+///
+/// # Errors
+/// As [`parse`]; some were handed on then. And when `take` wants no more.
+pub fn for_each<'a>(
+    record: &'a [u8],
+    mut take: impl FnMut(Write<'a>) -> Result<(), ParseError>,
+) -> Result<(), ParseError> {
     let mut input = Input::new(record, "a batch of writes");
     let first = input.fixed64()?;
     let count = input.fixed32()?;
-    let mut writes = Vec::new();
+    let mut number = 0_u64;
     while !input.is_empty() {
         let tag = input.byte()?;
         let (kind, has_family, has_value) = match tag {
@@ -57,14 +73,15 @@ pub fn parse(record: &[u8]) -> Result<Vec<Write<'_>>, ParseError> {
         let family = if has_family { input.varint32()? } else { 0 };
         let key = input.prefixed()?;
         let value = if has_value { input.prefixed()? } else { &[] };
-        let sequence = first.checked_add(writes.len() as u64).filter(|number| *number <= Sequence::MAX.0);
+        let sequence = first.checked_add(number).filter(|number| *number <= Sequence::MAX.0);
         let sequence = Sequence(sequence.ok_or(Damage::Malformed("a sequence number is too large"))?);
-        writes.push(Write { family, sequence, kind, key, value });
+        take(Write { family, sequence, kind, key, value })?;
+        number += 1;
     }
-    if writes.len() != count as usize {
+    if number != u64::from(count) {
         return Err(Damage::Malformed("a batch does not have as many writes as it says").into());
     }
-    Ok(writes)
+    Ok(())
 }
 
 const fn refusal(tag: u8) -> Unsupported {

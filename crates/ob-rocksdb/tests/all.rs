@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod damage;
+mod endless;
 mod live;
 mod plans;
 mod support;

@@ -88,3 +88,21 @@ fn a_damaged_log_before_the_last_is_an_error() {
     followed.files.insert(next, std::sync::Arc::default());
     assert!(read_all(followed, &answers).is_err());
 }
+
+#[test]
+fn logs_in_another_directory_are_refused_rather_than_left_out() {
+    let (mut files, answers) = golden("bloom");
+    let name = files.files.keys().find(|name| name.starts_with("OPTIONS")).unwrap().clone();
+    let text = String::from_utf8_lossy(&files.files[&name]).into_owned();
+    let elsewhere = text.replacen("  wal_dir=\n", "  wal_dir=/fast\n", 1);
+    let elsewhere = match elsewhere == text {
+        true => text.replacen("[DBOptions]\n", "[DBOptions]\n  wal_dir=/fast\n", 1),
+        false => elsewhere,
+    };
+    files.files.insert(name, elsewhere.into_bytes().into());
+    // With logs beside the tables, as in a copy, it is read.
+    read_all(files.clone(), &answers).unwrap();
+    files.files.retain(|name, _| !name.ends_with(".log"));
+    let error = read_all(files, &answers).unwrap_err();
+    assert!(error.to_string().contains("/fast"), "{error}");
+}
