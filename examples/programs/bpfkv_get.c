@@ -5,7 +5,7 @@
  *   node    u64 next, u64 type (0 inner, 1 leaf), u64 key[31], u64 pointer[31]
  *
  * The request begins with a read of the root (512 bytes at offset 0). Each call gets one node, finds the entry to follow, and asks for
- * the next read. The last read is that of the sector in which the value lies.
+ * the next read. The last read is that of the sector in which the value lies. A node that cannot be one ends it: the file is no tree.
  */
 #include "outboard_program.h"
 
@@ -33,6 +33,7 @@ struct query {
 	u8 value[VALUE_LEN];
 };
 
+/* What the client takes for a file that is no tree. */
 enum { CORRUPT = 1 };
 
 /* The verifier counts on this: nothing of a node has to be checked. */
@@ -63,31 +64,43 @@ u64 bpfkv_get(struct ob_storage *context)
 		return 0;
 	}
 
+	if (node->type > LEAF)
+		return CORRUPT;
 	/* The last entry whose key is not above the one that is wanted. Keys ascend; behind the last one there are zeroes. */
 	if (key < node->keys[0]) {
 		context->done = 1;
 		return 0;
 	}
-	for (at = 1; at < ENTRIES; at++)
-		if (node->keys[at] > key || node->keys[at] <= node->keys[at - 1])
+	for (at = 1; at < ENTRIES; at++) {
+		if (node->keys[at] > key)
 			break;
+		if (node->keys[at] <= node->keys[at - 1]) {
+			if (node->keys[at])
+				return CORRUPT;
+			break;
+		}
+	}
 	at--;
 
 	pointer = node->pointers[at];
 	if (!(pointer & POINTER_MARK))
 		return CORRUPT;
 	pointer &= ~POINTER_MARK;
-	/* The root is nobody's child. */
-	if (!pointer)
+	/* Levels follow each other, and values follow them: every pointer leads forward. */
+	if (pointer <= context->offset)
 		return CORRUPT;
 
 	if (node->type == LEAF) {
+		if (pointer % VALUE_LEN)
+			return CORRUPT;
 		if (node->keys[at] != key) {
 			context->done = 1;
 			return 0;
 		}
 		query->value_at = pointer;
 		pointer -= pointer % NODE_LEN;
+	} else if (pointer % NODE_LEN) {
+		return CORRUPT;
 	}
 	read_next(context, pointer);
 	return 0;

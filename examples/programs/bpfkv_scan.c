@@ -38,7 +38,7 @@ struct scan {
 	u64 field;
 	u64 low;
 	u64 high;
-	/* Out. With `has_more`, keys from `resume` on were not looked at. */
+	/* Out. With `has_more`, keys from `resume` on were not looked at; until then it is the last key of the leaf before. */
 	u64 count;
 	u64 sum;
 	u64 least;
@@ -50,13 +50,15 @@ struct scan {
 	/* The leaf's entry whose value comes next, and how many values were asked for. */
 	u64 at;
 	u64 run;
-	u64 reserved;
+	/* Where the leaf lies. */
+	u64 leaf_at;
 	struct node leaf;
 	struct found found[FOUND_MAX];
 };
 _Static_assert(sizeof(struct scan) <= OB_STORAGE_SCRATCH_LEN, "the scratch has room for it");
 
 enum { DOWN = 0, NEXT_LEAF = 1, VALUES = 2 };
+/* The first is what the client takes for a file that is no tree. */
 enum { CORRUPT = 1, BAD_QUERY = 2 };
 
 OB_DATA_MIN(VALUE_LEN);
@@ -68,15 +70,21 @@ static void read_next(struct ob_storage *context, u64 offset, u64 len)
 	context->next_len = len;
 }
 
-/* How many entries a node has: keys ascend, and behind the last one there are zeros. */
+/* How many entries a node has: keys ascend, and behind the last one there are zeros. None, if it cannot be a node. */
 static u64 length(const struct node *node)
 {
 	u64 at;
 
 	for (at = 1; at < ENTRIES; at++)
 		if (node->keys[at] <= node->keys[at - 1])
-			break;
+			return node->keys[at] ? 0 : at;
 	return at;
+}
+
+/* Whether a pointer of a node leads to something of so many bytes: forward, as levels follow each other, and values follow them. */
+static u64 leads(u64 pointer, u64 from, u64 len)
+{
+	return (pointer & POINTER_MARK) && (pointer & ~POINTER_MARK) > from && pointer % len == 0;
 }
 
 static u64 finish(struct ob_storage *context)
@@ -93,13 +101,15 @@ static __attribute__((noinline)) u64 go_on(struct ob_storage *context, struct sc
 	u64 first, run;
 
 	if (at >= len) {
-		/* A link leads forward: going around in a circle would end only with the fuel. */
 		if (!leaf->next)
 			return finish(context);
+		if (leaf->next % NODE_LEN || !len)
+			return CORRUPT;
+		scan->resume = leaf->keys[(len - 1) % ENTRIES];
 		/* For the leaf and for its values. */
 		if (context->reads + 2 > reads_max) {
 			scan->has_more = 1;
-			scan->resume = leaf->keys[(len - 1) % ENTRIES] + 1;
+			scan->resume++;
 			return finish(context);
 		}
 		scan->stage = NEXT_LEAF;
@@ -116,7 +126,7 @@ static __attribute__((noinline)) u64 go_on(struct ob_storage *context, struct sc
 		return finish(context);
 	}
 	first = leaf->pointers[at];
-	if (!(first & POINTER_MARK))
+	if (!leads(first, scan->leaf_at, VALUE_LEN))
 		return CORRUPT;
 	for (run = 1; run < ENTRIES; run++) {
 		u64 next = at + run;
@@ -140,6 +150,8 @@ static u64 take_node(struct ob_storage *context, struct scan *scan, u64 limit, u
 	if (context->data_len < NODE_LEN)
 		return CORRUPT;
 	len = length(node);
+	if (!len || node->type > LEAF)
+		return CORRUPT;
 	if (node->type != LEAF) {
 		u64 pointer;
 
@@ -150,12 +162,16 @@ static u64 take_node(struct ob_storage *context, struct scan *scan, u64 limit, u
 			if (at >= len || node->keys[at] > scan->from)
 				break;
 		pointer = node->pointers[at - 1];
-		if (!(pointer & POINTER_MARK) || !(pointer & ~POINTER_MARK))
+		if (!leads(pointer, context->offset, NODE_LEN))
 			return CORRUPT;
 		read_next(context, pointer & ~POINTER_MARK, NODE_LEN);
 		return 0;
 	}
+	/* A link leads to greater keys: going around in a circle would bring the same ones again, until reads or fuel are used up. */
+	if (scan->stage == NEXT_LEAF && node->keys[0] <= scan->resume)
+		return CORRUPT;
 	ob_copy(&scan->leaf, NODE_LEN, node, NODE_LEN);
+	scan->leaf_at = context->offset;
 	for (at = 0; at < ENTRIES; at++)
 		if (at >= len || node->keys[at] >= scan->from)
 			break;

@@ -36,6 +36,8 @@
 enum { INDEX_OF_USER_KEYS = 1, INDEX_OF_DELTAS = 2, INDEX_WITH_FIRST_KEYS = 4 };
 /* The kinds of entries that are told apart. */
 enum { KIND_DELETION = 0, KIND_VALUE = 1, KIND_SINGLE_DELETION = 7 };
+/* Those that there are at all, a bit each: 0, 1, 2, 7, 0fh, 11h, 14h, 16h, 18h. */
+#define KINDS ((7ULL << 0) | (1ULL << 7) | (1ULL << 0x0f) | (1ULL << 0x11) | (1ULL << 0x14) | (1ULL << 0x16) | (1ULL << 0x18))
 /* Why a request has failed. A client reads the table itself then. */
 enum { CORRUPT = 1, UNSUPPORTED = 2, BAD_QUERY = 3 };
 
@@ -230,8 +232,14 @@ static u64 scan(struct ob_storage *context, struct query *query, const struct bl
 			continue;
 		if (block->is_index)
 			return follow_handle(context, query, &handle);
-		if (ob_compare(query->current, key_len - TRAILER_LEN, query->key, block->key_len))
+		if (ob_compare(query->current, key_len - TRAILER_LEN, query->key, block->key_len)) {
+			u64 kind = query->current[key_len - TRAILER_LEN];
+
+			/* An entry of a kind that there is not may be another's by mistake. */
+			if (kind > 63 || !(KINDS >> kind & 1))
+				return UNSUPPORTED;
 			break;
+		}
 		return take_value(context, query, query->current + key_len - TRAILER_LEN, value.at, entry.value_len);
 	}
 	return take_nothing(context, query);

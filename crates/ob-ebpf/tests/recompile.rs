@@ -27,11 +27,12 @@ const OBJECTS: [(&str, &str); 11] = [
     ("leaks", "v3"),
 ];
 /// Programs that people are shown, in `examples/programs`.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("bpfkv_get", "v3"),
     ("bpfkv_scan", "v3"),
     ("btree_search", "v3"),
     ("count_lines", "v3"),
+    ("fetch", "v3"),
     ("kv_get", "v3"),
     ("readings", "v3"),
     ("rocksdb_block", "v3"),

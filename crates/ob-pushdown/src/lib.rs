@@ -3,7 +3,7 @@
 //! ```text
 //!   client                                        card
 //!   Session ── load, open, prepare ──────────────▶ Functions ─▶ Programs, files, plans
-//!   Plan::run ── one command ───────────────────▶ Request ─┬─▶ read ─▶ program ─┬─▶ the scratch is the answer
+//!   Session::ask ── one command ────────────────▶ Request ─┬─▶ read ─▶ program ─┬─▶ the scratch is the answer
 //!      ▲                                                   └──────── next ◀─────┘
 //!      └────────────── scratch ◀───────────────────────────────────────────────
 //! ```

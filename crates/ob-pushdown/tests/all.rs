@@ -3,13 +3,17 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod damaged_tables;
+mod damaged_trees;
 mod ends;
 mod fair;
+mod kept_levels;
 mod lab;
 mod limits;
 mod many_files;
 mod maps;
 mod named;
+mod named_pages;
 mod pairs;
 mod reads;
 mod rocksdb;

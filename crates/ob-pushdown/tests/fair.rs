@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ob_nvme::driver::ForeignService;
 use ob_pushdown::target::FunctionLimits;
-use ob_wire_nvme::pushdown::{Function, RequestHeader};
+use ob_wire_nvme::Status;
+use ob_wire_nvme::pushdown::{Function, Piece, RequestHeader};
 
 use crate::lab::support::{Client, HOST};
-use crate::lab::{AGAIN, DONE, Host, Lab, OBEY, READ, header, script, word};
+use crate::lab::{AGAIN, DONE, Host, Lab, OBEY, READ, header, map_bytes, script, word};
 
 const OTHER: &str = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
 /// Requests of the one who has many, and reads of each.
@@ -157,4 +158,40 @@ fn a_tenant_that_connects_anew_has_no_more() {
         assert!(spent > allowed / 2 && spent <= allowed, "{spent} of {allowed}, takes out: {takes_out}");
         lab.check_rest();
     }
+}
+
+/// Maps are checked a piece at a time: others have their turn in between, however many pieces have come.
+#[test]
+fn maps_are_checked_in_several_turns_and_charged() {
+    let mut lab = Lab::new();
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let file = lab.map(io, (0, 1), 512, &[(0, 0, 512)]).unwrap();
+    // Holes of a file can be long, and extents need not be many for the check to cost what it costs.
+    let wrong = vec![(0, 0, 512); 5000];
+    let bytes = map_bytes((0, 1), 1 << 40, &wrong);
+    let pieces: Vec<_> = (0..12)
+        .map(|token| {
+            let piece = Piece { token: 500 + token, offset: 0, whole: bytes.len() as u32 };
+            lab.send(io, 1, Function::Map(piece), &bytes, 0)
+        })
+        .collect();
+    lab.rig.run();
+    let mut turns = 0;
+    while lab.functions.turn(lab.rig.now, &mut lab.rig.target) {
+        turns += 1;
+        lab.rig.run();
+    }
+    assert!(turns >= pieces.len(), "{turns} turns for {} long pieces", pieces.len());
+    for piece in pieces {
+        assert_eq!(lab.answer(io, piece).unwrap().unwrap_err().0, Status::INVALID_FIELD.with_do_not_retry());
+    }
+    // The host has used its share for a while.
+    let header = header(program, (0, 0, 512));
+    let asked = lab.begin_request(io, &header, &[(file, 1)], &script(&[[DONE, 0, 0, 0]]));
+    assert!(lab.answer(io, asked).is_none(), "it has to wait");
+    assert_eq!(lab.functions.counts().over_share, 1);
+    lab.rig.advance(Duration::from_millis(50));
+    assert!(lab.answer(io, asked).unwrap().is_ok());
+    lab.check_rest();
 }

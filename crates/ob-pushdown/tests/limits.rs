@@ -2,13 +2,16 @@
 
 use ob_pushdown::target::FunctionLimits;
 use ob_wire_nvme::Status;
-use ob_wire_nvme::pushdown::{Description, Function, ListEntry, Piece, name_of};
+use ob_wire_nvme::pushdown::{
+    Description, FileRef, Function, ListEntry, Piece, RequestBody, RequestHeader, name_of,
+};
 use zerocopy::{FromBytes, FromZeros};
 
 use crate::lab::support::HOST;
-use crate::lab::{Lab, OBEY};
+use crate::lab::{FOLDER, Lab, OBEY};
 
 const REFUSED: Status = Status::PUSHDOWN_REFUSED.with_do_not_retry();
+const LIMIT: Status = Status::PUSHDOWN_LIMIT.with_do_not_retry();
 const INVALID: Status = Status::INVALID_FIELD.with_do_not_retry();
 const UNKNOWN: Status = Status::PUSHDOWN_UNKNOWN.with_do_not_retry();
 
@@ -53,7 +56,12 @@ fn objects_are_listed_and_limited() {
     for name in ["one", "two", "three"] {
         lab.load(io, name, OBEY).unwrap();
     }
-    assert_eq!(lab.load(io, "four", OBEY), Err(REFUSED));
+    // For want of room, which is no word about the object.
+    assert_eq!(lab.load(io, "four", OBEY), Err(LIMIT));
+    let token = lab.token() - 1;
+    let (_, text) = lab.call(io, Function::Refusal(token), &[], 4096).unwrap();
+    assert!(String::from_utf8(text).unwrap().contains('3'), "and it is said why");
+    lab.token();
     assert!(lab.load(io, "two", OBEY).is_ok(), "it takes its own place");
     let list = |lab: &mut Lab, first, len| {
         let (count, bytes) = lab.call(io, Function::List(first), &[], len).unwrap();
@@ -85,5 +93,30 @@ fn objects_are_listed_and_limited() {
     assert_eq!(lab.call(io, Function::Describe, &[], 4).unwrap().1, bytes[..4]);
     let zero = Description::new_zeroed();
     assert_eq!((told.reserved, told.reserved_end), (zero.reserved, zero.reserved_end));
+    lab.check_rest();
+}
+
+#[test]
+fn objects_that_were_replaced_are_kept_by_nobody() {
+    let limits = FunctionLimits { plans_max: 3, ..FunctionLimits::default() };
+    let mut lab = Lab::with(Default::default(), limits);
+    let (one, other) = (lab.host(HOST, 9).io, lab.host(HOST, 10).io);
+    lab.folder(FOLDER);
+    lab.file(&format!("{FOLDER}/file"), &[0; 4096]);
+    let prepare = |lab: &mut Lab, io| {
+        let program = lab.number(io, Function::Find, b"obey")?;
+        let file = lab.number(io, Function::Open, b"file").unwrap();
+        let header = RequestHeader { program: program.into(), first_len: 512.into(), ..Default::default() };
+        let files = [FileRef { file: file.into(), version: 0.into() }];
+        lab.number(io, Function::Prepare, &RequestBody::encode(&header, &files, &[]))
+    };
+    for _ in 0..3 {
+        lab.load(one, "obey", OBEY).unwrap();
+        // Their plans, all that they may have, were made of what is replaced in the next round.
+        for io in [one, other] {
+            (0..3).for_each(|_| _ = prepare(&mut lab, io).unwrap());
+            assert_eq!(prepare(&mut lab, io), Err(LIMIT));
+        }
+    }
     lab.check_rest();
 }

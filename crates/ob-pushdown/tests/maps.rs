@@ -262,6 +262,29 @@ fn pieces_and_limits_of_maps() {
     assert!(lab.number(io, piece(2001, 50), back).unwrap() != 0);
 }
 
+/// What is refused because of a version counts as changed; what no version can be named of, or is not there, does not.
+#[test]
+fn versions_that_do_not_match_are_counted() {
+    let mut lab = Lab::new();
+    lab.folder("shared");
+    lab.file("shared/file", &[1; 600]);
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let mapped = lab.map(io, (0, 3), 512, &[(0, 0, 512)]).unwrap();
+    let named = lab.number(io, Function::Open, b"file").unwrap();
+    let mut ask = |file| {
+        let answer = lab.request(io, &header(program, (0, 0, 512)), &[file], &script(&[[COPY, 0, 0, 0]]));
+        let counts = lab.functions.counts();
+        (answer.is_ok(), counts.changed, counts.answered, counts.failed)
+    };
+    assert_eq!(ask((mapped, 3)), (true, 0, 1, 0));
+    assert_eq!(ask((mapped, 2)), (false, 1, 1, 1));
+    assert_eq!(ask((mapped, 4)), (false, 2, 1, 2));
+    assert_eq!(ask((named, 1)), (false, 2, 1, 3), "there are no versions to change");
+    assert_eq!(ask((named + 1, 0)), (false, 2, 1, 4), "there is no such file");
+    assert_eq!(ask((named, 0)), (true, 2, 2, 4));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

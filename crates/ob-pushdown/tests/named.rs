@@ -3,6 +3,7 @@
 use ob_files_card::{MetadataOp, Op};
 use ob_format::files::ROOT;
 use ob_nvme::target::control::SubsystemSpec;
+use ob_wire_link::files::FileError;
 use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{Description, Function};
 use ob_wire_nvme::text::Nqn;
@@ -150,6 +151,85 @@ fn a_file_that_changed_since_it_was_read_ends_a_chain() {
         } else {
             assert_eq!(end(answer), (CHANGED, 2, 0), "{what}");
         }
+        lab.check_rest();
+    }
+}
+
+/// Fills the card's files, but for what is free of its last segment.
+fn fill(lab: &mut Lab) {
+    let file = lab.file("filler", &[]);
+    let (mut offset, mut len) = (0, 64 << 10);
+    while len >= 4096 {
+        let write = lab.write_op(file, offset, &vec![9; len]);
+        lab.begin_local(write);
+        match lab.local_done().expect("it is done") {
+            Ok(_) => offset += len as u64,
+            Err(error) => {
+                assert_eq!(error, FileError::NoSpace);
+                len /= 2;
+            }
+        }
+    }
+    lab.local(Op::Flush);
+    assert_eq!(lab.files.files().space_info().free, 0);
+}
+
+/// In the middle of a chain's read its file is removed, cut off, or another takes its name: nobody gets its segments before the read is over,
+/// and the chain ends.
+#[test]
+fn segments_that_a_chain_reads_are_not_used_before_it_has_ended() {
+    const LEN: usize = 40 << 10;
+    for what in 0..3 {
+        let mut lab = Lab::new();
+        lab.folder("shared");
+        let old = lab.file("shared/file", &[1; LEN]);
+        let new = lab.file("new", &[]);
+        fill(&mut lab);
+        let io = lab.host(HOST, 9).io;
+        let program = lab.load(io, "obey", OBEY).unwrap();
+        let file = (lab.number(io, Function::Open, b"file").unwrap(), 0);
+        // The first read, by which the file is pinned, then one that the device keeps.
+        let orders = script(&[[READ, 0, 0, 16 << 10], [READ, 0, 16 << 10, 16 << 10], [DONE, 0, 0, 0]]);
+        let command = lab.begin_request(io, &header(program, (0, 0, 512)), &[file], &orders);
+        while lab.functions.counts().reads < 2 {
+            lab.rig.run();
+            assert!(lab.step());
+            lab.files.device().is_held = lab.functions.counts().reads >= 1;
+        }
+        for _ in 0..100 {
+            lab.step();
+        }
+        assert!(!lab.files.device().held.is_empty(), "a read is at the device");
+        let change = match what {
+            0 => Op::Metadata(MetadataOp::Remove { base: ROOT, path: b"shared/file".to_vec(), only: None }),
+            1 => Op::Resize { file: old, size: 0 },
+            _ => Op::Metadata(MetadataOp::Rename {
+                base: ROOT,
+                path: b"new".to_vec(),
+                to_base: ROOT,
+                to_path: b"shared/file".to_vec(),
+                replace: true,
+            }),
+        };
+        if what == 1 {
+            // What is read is not cut off before it is read.
+            lab.begin_local(change);
+            assert!(lab.local_done().is_none());
+            lab.files.device().release();
+            assert_eq!(end(lab.answer(io, command).unwrap()), (CHANGED, 2, 0));
+            assert!(lab.local_done().expect("it is cut off").is_ok());
+            continue;
+        }
+        lab.local(change);
+        lab.local(Op::Flush);
+        assert_eq!(lab.files.files().space_info().free, LEN as u64, "to a user they are free");
+        let write = lab.write_op(new, 0, &[2; LEN]);
+        lab.begin_local(write);
+        assert!(lab.local_done().is_none(), "{what}: they are used while they are read");
+        assert!(lab.answer(io, command).is_none(), "it reads");
+        lab.files.device().release();
+        assert_eq!(end(lab.answer(io, command).unwrap()), (CHANGED, 2, 0), "{what}");
+        assert!(lab.local_done().expect("they are free now").is_ok());
         lab.check_rest();
     }
 }

@@ -1,4 +1,4 @@
-//! A plan that is run over a map has the card allocate nothing, from bytes to bytes. Alone in its process: it counts what the allocator does.
+//! A plan that is run over a map has the card allocate nothing, from bytes to bytes, and a client folds a range without keeping it. Alone in its process: it counts what the allocator does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -8,9 +8,13 @@ mod lab;
 
 use std::time::Duration;
 
-use counting::allocations;
+use counting::{allocations, take_largest};
+use lab::remote::Nobody;
 use lab::support::HOST;
 use lab::{DONE, Lab, OBEY, READ, body, header, script};
+use ob_nvme::initiator::block_on;
+use ob_pushdown::btree::{BTree, BTreeOptions, BulkLoad, Filter, Pages, Shape, VALUE_LEN};
+use ob_pushdown::client::Session;
 use ob_wire_nvme::pushdown::{Function, Run};
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId};
 
@@ -48,4 +52,40 @@ fn plans_are_run_without_an_allocation() {
     }
     assert_eq!(lab.functions.counts().answered, WARM + ROUNDS);
     assert_eq!(counted, 0, "in {ROUNDS} runs");
+}
+
+struct Here(Vec<u8>);
+
+impl Pages for Here {
+    async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+        let rest = self.0.get(offset as usize..).unwrap_or_default();
+        Ok(rest[..len.min(rest.len())].to_vec())
+    }
+}
+
+#[test]
+fn ordinary_reads_fold_a_range_without_keeping_it() {
+    let keys = 20_000_u64;
+    let mut bytes = Vec::new();
+    let value = |number: u64| {
+        let mut value = [0; VALUE_LEN];
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        value
+    };
+    BulkLoad::new(Shape::new(keys, 31).unwrap(), |number| number, value).write(&mut bytes).unwrap();
+    block_on(async {
+        let session = Session::begin(Nobody, NamespaceId(1)).await.unwrap();
+        let open = BTree::open(&session, session.named("tree"), Here(bytes), BTreeOptions::default());
+        let tree = open.await.unwrap();
+        take_largest();
+        let filter = Filter { field: 0, low: 0, high: u64::MAX };
+        let found = tree.aggregate(0, u64::MAX, filter).await.unwrap();
+        let largest = take_largest();
+        assert_eq!((found.count, found.sum), (keys, keys * (keys - 1) / 2));
+        assert_eq!(tree.counts().ordinary, 1);
+        assert!(largest <= 4096, "{largest} bytes at once, for the values of a leaf");
+        // What is asked for is kept, of course, which shows that this would be seen.
+        tree.range(0, u64::MAX, usize::MAX).await.unwrap();
+        assert!(take_largest() > 1 << 20);
+    });
 }

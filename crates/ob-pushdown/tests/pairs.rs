@@ -1,10 +1,16 @@
 //! Requests that are two commands.
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ob_pushdown::client::{
+    Command, CommandAnswer, Detour, PushError, Read, Session, Transport, TransportError,
+};
 use ob_pushdown::target::FunctionLimits;
-use ob_wire_nvme::Status;
-use ob_wire_nvme::pushdown::Function;
+use ob_wire_nvme::pushdown::{Description, Function, VERSION};
+use ob_wire_nvme::{NamespaceId, Status};
+use zerocopy::IntoBytes;
 
 use crate::lab::support::HOST;
 use crate::lab::{DONE, Lab, OBEY, body, end, header, script, seen, sum};
@@ -53,6 +59,7 @@ fn a_token_has_one_query_and_one_answer_at_a_time() {
     assert!(lab.call(io, Function::Query(1), &body[..30], 0).is_ok());
     assert_eq!(end(lab.call(io, Function::Answer(1), &[], 4096)).0, INVALID);
     assert_eq!(end(lab.call(io, Function::Query(1), &[0; 6000], 0)).0, INVALID, "longer than any request");
+    assert_eq!(end(lab.call(io, Function::Answer(1), &[], 4096)).0, LIMIT, "which is asked for in vain");
     lab.check_rest();
 }
 
@@ -97,4 +104,84 @@ fn halves_are_limited() {
     assert_eq!(lab.number(io, Function::Prepare, &body), Err(LIMIT));
     assert_eq!(lab.number(io, Function::Forget(plans[0]), &[]), Ok(0));
     assert!(lab.number(io, Function::Prepare, &body).unwrap() > plans[1], "no number is given twice");
+}
+
+/// Where one half is refused, the other does not wait for it.
+#[test]
+fn a_refused_half_ends_the_other() {
+    let limits = FunctionLimits { queries_max: 1, ..FunctionLimits::default() };
+    let (mut lab, io, body) = lab(limits);
+    // The query is refused while its answer waits.
+    let asked = lab.send(io, 1, Function::Answer(5), &[], 4096);
+    assert!(lab.answer(io, asked).is_none());
+    assert_eq!(end(lab.call(io, Function::Query(5), &[0; 6000], 0)).0, INVALID);
+    assert_eq!(end(lab.answer(io, asked).expect("it does not wait")).0, INVALID);
+    // Either is refused before the other comes.
+    assert!(lab.call(io, Function::Query(1), &body, 0).is_ok());
+    assert_eq!(end(lab.call(io, Function::Query(2), &body, 0)).0, LIMIT);
+    assert!(lab.call(io, Function::Answer(1), &[], 8).is_ok(), "there is room now");
+    let asked = lab.send(io, 1, Function::Answer(2), &[], 4096);
+    assert_eq!(end(lab.answer(io, asked).expect("it does not wait")).0, LIMIT);
+    assert!(lab.call(io, Function::Query(1), &body, 0).is_ok());
+    assert_eq!(end(lab.call(io, Function::Answer(3), &[], 8)).0, LIMIT);
+    assert!(lab.call(io, Function::Answer(1), &[], 8).is_ok());
+    assert_eq!(end(lab.call(io, Function::Query(3), &body, 0)).0, LIMIT, "nobody would ask for it");
+    // The same token may be used again, by the whole pair or by the half that was refused.
+    for token in [2, 3] {
+        assert!(lab.call(io, Function::Query(token), &body, 0).is_ok());
+        assert!(lab.call(io, Function::Answer(token), &[], 8).is_ok());
+    }
+    assert!(lab.call(io, Function::Query(1), &body, 0).is_ok());
+    assert_eq!(end(lab.call(io, Function::Query(6), &body, 0)).0, LIMIT);
+    assert!(lab.call(io, Function::Answer(1), &[], 8).is_ok());
+    assert!(lab.call(io, Function::Query(6), &body, 0).is_ok(), "sent again");
+    assert!(lab.call(io, Function::Answer(6), &[], 8).is_ok());
+    lab.check_rest();
+}
+
+/// A target that refuses one half of each pair, and never answers the other.
+struct OneSided {
+    refuses: fn(&Function) -> bool,
+}
+
+impl Transport for OneSided {
+    async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
+        match command.function {
+            Function::Describe => {
+                let described = Description { version: VERSION.into(), ..Description::default() };
+                Ok(CommandAnswer { result: 0, data: described.as_bytes().to_vec() })
+            }
+            Function::Query(_) | Function::Answer(_) if !(self.refuses)(&command.function) => {
+                std::future::pending().await
+            }
+            Function::Query(_) | Function::Answer(_) => {
+                Err(TransportError::Status { status: LIMIT, result: 0 })
+            }
+            _ => Ok(CommandAnswer { result: 1, data: Vec::new() }),
+        }
+    }
+
+    fn transfer_max(&self) -> usize {
+        4096
+    }
+
+    fn exchange_max(&self) -> Option<usize> {
+        None
+    }
+}
+
+#[test]
+fn a_client_does_not_wait_for_what_nobody_answers() {
+    let refusals: [fn(&Function) -> bool; 2] =
+        [|half| matches!(half, Function::Query(_)), |half| matches!(half, Function::Answer(_))];
+    for refuses in refusals {
+        let mut asked = pin!(async {
+            let session = Session::begin(OneSided { refuses }, NamespaceId(1)).await.unwrap();
+            let query = session.query(&session.program("obey", None), &[session.named("file")]).unwrap();
+            // Longer than what fits into a command.
+            session.ask(&query, Read { file: 0, offset: 0, len: 512 }, &[1; 100], 8).await
+        });
+        let answered = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(answered, Poll::Ready(Err(PushError::Detour(Detour::Limit))));
+    }
 }

@@ -1,12 +1,16 @@
 //! What programs ask for, and what they are told and shown.
 
+use std::time::Duration;
+
+use ob_nvme::target::TargetConfig;
+use ob_programs::Limits;
 use ob_pushdown::target::FunctionLimits;
 use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{Function, RequestHeader, Run};
 
 use crate::lab::support::{HOST, pattern};
 use crate::lab::{
-    AGAIN, COPY, DONE, FAULT, LOOP, Lab, OBEY, READ, RETURN, body, end, header, script, seen, word,
+    AGAIN, COPY, DONE, FAULT, FOLDER, LOOP, Lab, OBEY, READ, RETURN, body, end, header, script, seen, word,
 };
 
 const RANGE: Status = Status::PUSHDOWN_RANGE.with_do_not_retry();
@@ -189,5 +193,48 @@ fn a_plan_says_what_a_request_does_not() {
     assert_eq!(end(lab.request(io, &both, &[], &[])).0, INVALID);
     assert_eq!(end(lab.request(io, &of_plan, &files, &[])).0, INVALID);
     assert_eq!(lab.number(io, Function::Prepare, &body(&of_plan, &[], &[])), Err(INVALID));
+    lab.check_rest();
+}
+
+/// What the device has read is what the program sees, where it lies: nothing is copied in between.
+#[test]
+fn a_program_sees_the_memory_that_the_device_has_read_into() {
+    // Who has no share of a core waits with what was read.
+    let limits =
+        FunctionLimits { programs: Limits { share: 0, ..Limits::default() }, ..FunctionLimits::default() };
+    let mut lab = Lab::with(TargetConfig::default(), limits);
+    lab.folder(FOLDER);
+    lab.file(&format!("{FOLDER}/file"), &[3; 8192]);
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let mapped = (lab.map(io, (0, 1), 8192, &[(0, 4096, 4096), (4096, 512, 2048)]).unwrap(), 1);
+    let named = (lab.number(io, Function::Open, b"file").unwrap(), 0);
+    // Within an extent, and by name; where the read begins in its block; bytes; and those of whole blocks.
+    for (file, offset, len, blocks) in
+        [(mapped, 0, 512, 512), (mapped, 700, 600, 1024), (named, 4096, 2048, 2048), (named, 513, 100, 512)]
+    {
+        let command =
+            lab.begin_request(io, &header(program, (0, offset, len)), &[file], &script(&[[DONE, 0, 0, 0]]));
+        lab.run();
+        let read_into = if file == mapped {
+            lab.rig.disk.read_into.clone()
+        } else {
+            lab.files.device().read_into.clone()
+        };
+        assert_eq!(read_into.len(), blocks);
+        let begin = read_into.start + offset as usize % 512;
+        assert_eq!(lab.functions.views().first(), Some(&(begin..begin + len as usize)), "{offset}, {len}");
+        lab.rig.advance(Duration::from_secs(11));
+        assert_eq!(end(lab.answer(io, command).unwrap()).0, Status::PUSHDOWN_TIME.with_do_not_retry());
+    }
+    // Over two extents: the device has put the second part behind the first.
+    let command =
+        lab.begin_request(io, &header(program, (0, 3584, 1024)), &[mapped], &script(&[[DONE, 0, 0, 0]]));
+    lab.run();
+    let second = lab.rig.disk.read_into.clone();
+    assert_eq!(second.len(), 512);
+    assert_eq!(lab.functions.views().first(), Some(&(second.start - 512..second.end)));
+    lab.rig.advance(Duration::from_secs(11));
+    assert!(lab.answer(io, command).unwrap().is_err());
     lab.check_rest();
 }

@@ -1,13 +1,11 @@
 //! A database that RocksDB has written, as files of the card: what requests find is what RocksDB has answered, and every table is read.
 
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use ob_nvme::initiator::block_on;
 use ob_passthrough::System;
 use ob_passthrough::lease::LeaseKeeper;
-use ob_pushdown::client::{Command, CommandAnswer, CommandData, File, Session, Transport, TransportError};
+use ob_pushdown::client::{File, Session};
 use ob_pushdown::kernel::MountedDirectory;
 use ob_pushdown::rocksdb::{LookupCounts, Lookups, PushedFile};
 use ob_rocksdb::{CacheOptions, Database, Files, LocalDirectory, Options, ReadError};
@@ -16,85 +14,25 @@ use peer::golden::{folder, golden};
 use peer::memory::MemoryFiles;
 use peer::{Lookup, said};
 
-use super::lab::{FOLDER, Lab};
+use super::lab::remote::Remote;
 
 #[path = "../../ob-rocksdb/tests/support/mod.rs"]
-mod peer;
+pub(crate) mod peer;
 
-type Asked = (Command, Sender<Result<CommandAnswer, TransportError>>);
-
-/// A lab on a thread of its own, which does what it is sent.
-struct Remote {
-    commands: Mutex<Option<Sender<Asked>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Remote {
-    fn start(files: MemoryFiles) -> Self {
-        let (commands, asked) = mpsc::channel();
-        let thread = std::thread::spawn(move || serve(&files, &asked));
-        Self { commands: Mutex::new(Some(commands)), thread: Some(thread) }
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        drop(self.commands.lock().unwrap().take());
-        self.thread.take().unwrap().join().unwrap();
-    }
-}
-
-fn serve(files: &MemoryFiles, asked: &Receiver<Asked>) {
-    let mut lab = Lab::new();
-    lab.folder(FOLDER);
-    for (name, content) in files.files.iter().filter(|(name, _)| name.ends_with(".sst")) {
-        lab.file(&format!("{FOLDER}/{name}"), content);
-    }
-    let host = lab.host("nqn.2026-11.io.outboard:reader", 1);
-    while let Ok((command, answer)) = asked.recv() {
-        let (data, wanted) = match command.data {
-            CommandData::None => (Vec::new(), 0),
-            CommandData::Send(bytes) => (bytes, 0),
-            CommandData::Receive(wanted) => (Vec::new(), wanted),
-            CommandData::Exchange(bytes, wanted) => (bytes, wanted),
-        };
-        let said = lab.call(host.io, command.function, &data, wanted);
-        let said = said
-            .map(|(result, data)| CommandAnswer { result, data })
-            .map_err(|(status, result)| TransportError::Status { status, result });
-        answer.send(said).unwrap();
-    }
-    lab.check_rest();
-}
-
-impl Transport for Remote {
-    async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
-        let (sender, answer) = mpsc::channel();
-        self.commands.lock().unwrap().as_ref().unwrap().send((command, sender)).unwrap();
-        answer.recv().unwrap()
-    }
-
-    fn transfer_max(&self) -> usize {
-        128 << 10
-    }
-
-    fn exchange_max(&self) -> Option<usize> {
-        Some(4096)
-    }
-
-    fn can_wait_twice(&self) -> bool {
-        false
-    }
+/// A card that has these tables.
+pub(crate) fn card(files: &MemoryFiles) -> Remote {
+    let tables = files.files.iter().filter(|(name, _)| name.ends_with(".sst"));
+    Remote::start(tables.map(|(name, content)| (name.clone(), content.to_vec())).collect())
 }
 
 /// The directory here, whose files the card has by the same names.
-struct Named<'a> {
-    here: MemoryFiles,
-    session: &'a Session<Remote>,
+pub(crate) struct Named<'a> {
+    pub(crate) here: MemoryFiles,
+    pub(crate) session: &'a Session<Remote>,
 }
 
 #[derive(Clone)]
-struct NamedFile {
+pub(crate) struct NamedFile {
     here: <MemoryFiles as Files>::File,
     there: File,
 }
@@ -126,9 +64,9 @@ impl Files for Named<'_> {
 }
 
 /// Asks what RocksDB was asked, with these files on the card.
-fn ask(here: &MemoryFiles, card: MemoryFiles, answers: &[String], cache: CacheOptions) -> LookupCounts {
+fn ask(here: &MemoryFiles, there: &MemoryFiles, answers: &[String], cache: CacheOptions) -> LookupCounts {
     block_on(async {
-        let session = Session::begin(Remote::start(card), NamespaceId(1)).await.unwrap();
+        let session = Session::begin(card(there), NamespaceId(1)).await.unwrap();
         let files = Named { here: here.clone(), session: &session };
         let options = Options { cache, sample_one_in: 0, ..Options::default() };
         let database = Database::open(files, options).await.unwrap();
@@ -142,14 +80,14 @@ fn ask(here: &MemoryFiles, card: MemoryFiles, answers: &[String], cache: CacheOp
     })
 }
 
-const NO_CACHE: CacheOptions = CacheOptions { len_max: 0, pin_indexes: false };
+pub(crate) const NO_CACHE: CacheOptions = CacheOptions { len_max: 0, pin_indexes: false };
 
 #[test]
 fn requests_find_what_rocksdb_has_answered() {
     let (files, answers) = golden("plain");
     for pin_indexes in [false, true] {
         let cache = CacheOptions { pin_indexes, ..NO_CACHE };
-        let counts = ask(&files, files.clone(), &answers, cache);
+        let counts = ask(&files, &files, &answers, cache);
         assert!(counts.pushed > 150, "{counts:?}");
         assert!(counts.not_pushed < 30, "tables that were taken in later: {counts:?}");
     }
@@ -158,7 +96,7 @@ fn requests_find_what_rocksdb_has_answered() {
 #[test]
 fn a_damaged_block_is_not_believed() {
     let (files, answers) = golden("plain");
-    let whole = ask(&files, files.clone(), &answers, NO_CACHE);
+    let whole = ask(&files, &files, &answers, NO_CACHE);
     // Every byte of every data block is another one on the card: what it reads does not match its checksum.
     let mut damaged = files.clone();
     let tables: Vec<String> = files.files.keys().filter(|name| name.ends_with(".sst")).cloned().collect();
@@ -169,17 +107,17 @@ fn a_damaged_block_is_not_believed() {
             bytes[..len / 3].iter_mut().for_each(|byte| *byte ^= 0x10);
         });
     }
-    let counts = ask(&files, damaged, &answers, NO_CACHE);
+    let counts = ask(&files, &damaged, &answers, NO_CACHE);
     assert!(counts.pushed < whole.pushed / 2, "{counts:?}, and {whole:?}");
 }
 
 /// Here no namespace is mounted, so nothing can be mapped; `cargo xtask kernel pushdown` has one.
 #[test]
 fn tables_of_a_directory_that_cannot_be_mapped_are_read_all_the_same() {
-    let (card, answers) = golden("plain");
+    let (there, answers) = golden("plain");
     let (path, keeper) = (folder("plain"), Arc::new(LeaseKeeper::start().unwrap()));
     block_on(async {
-        let session = Session::begin(Remote::start(card), NamespaceId(1)).await.unwrap();
+        let session = Session::begin(card(&there), NamespaceId(1)).await.unwrap();
         let files =
             || MountedDirectory::new(&path, &session, (NamespaceId(1), "none"), &System::default(), &keeper);
         let options = Options { cache: NO_CACHE, sample_one_in: 0, ..Options::default() };

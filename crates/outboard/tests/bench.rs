@@ -233,6 +233,7 @@ fn storage_functions_are_measured_against_reads() {
         "btree_get_vs_reads.delay",
         "btree_get_vs_reads.disk",
         "btree_cached_vs_reads.loopback",
+        "btree_moving_vs_reads.loopback",
         "range_vs_reads.loopback",
         "total_cpu_vs_reads.btree_get",
     ] {

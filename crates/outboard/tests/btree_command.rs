@@ -99,27 +99,65 @@ fn it_is_said_who_has_answered() {
 }
 
 #[test]
-fn what_the_card_does_not_answer_nobody_else_does() {
+fn a_file_of_the_cards_that_is_no_tree_is_told_as_one_of_this_machine_is() {
     let card = Card::start(Place::with_config(CONFIG));
     card.files(&["mkdir", "/pushdown"]);
     std::fs::write(card.place.path().join("text"), "no tree\n".repeat(1000)).unwrap();
     std::fs::write(card.place.path().join("short"), "no tree").unwrap();
     for name in ["text", "short"] {
         card.files(&["put", name, &format!("/pushdown/{name}")]);
-        for question in [&["get", LAST][..], &["range", LAST, LAST], &["aggregate"]] {
-            let told = card.refused(&[&["btree"], question, &["--file", name]].concat());
-            let problem = format!("the card does not answer, and nobody else can read its file `{name}`: ");
-            assert!(told.contains(&problem) && told.contains("--local reads"), "{told}");
+        for question in [&["get", LAST][..], &["get", "0"], &["range", LAST, LAST], &["aggregate"]] {
+            let there = card.refused(&[&["btree"], question, &["--file", name]].concat());
+            let hint = "hint: a file that `outboard pushdown btree make` has made";
             let (_, told, code) = btree(&card.place, &[question, &["--local", name]].concat());
-            assert_eq!(code, Some(1));
-            assert!(told.contains("hint: a file that `outboard pushdown btree make` has made"), "{told}");
+            assert_eq!((code, there), (Some(1), told.clone()), "whoever reads it");
+            assert!(told.contains("the file is no B+tree") && told.contains(hint), "{told}");
         }
     }
-    let told = card.refused(&["btree", "get", "7", "--file", "nothing"]);
-    assert!(
-        told.contains("no file `nothing`") && told.contains("hint: names are below the folder"),
-        "{told}"
-    );
+    for ordinary in [&[][..], &["--ordinary"]] {
+        let told = card.refused(&[&["btree", "get", "7", "--file", "nothing"], ordinary].concat());
+        assert!(
+            told.contains("no file `nothing`") && told.contains("hint: names are below the folder"),
+            "{told}"
+        );
+    }
+}
+
+/// What keeps the card's programs for trees from answering does not keep it from bringing the file.
+#[test]
+fn a_file_of_the_cards_has_an_ordinary_path() {
+    for (fuel, why) in
+        [("", ""), ("[programs]\nfuel = 200\n", "; not by the card: the request has used its fuel")]
+    {
+        let card = Card::start(Place::with_config(&format!("{CONFIG}{fuel}")));
+        card.files(&["mkdir", "/pushdown"]);
+        let sample = ["make", "tree", "--sample", "2000", "--values", "numbers"];
+        assert_eq!(btree(&card.place, &sample).2, Some(0));
+        card.files(&["put", "tree", "/pushdown/tree"]);
+        let ordinary: &[&str] = if why.is_empty() { &["--ordinary"] } else { &[] };
+        let (numbers, all) = (["--values", "numbers"], ["range", "0", LAST, "--values", "numbers"]);
+        for (question, reads) in [
+            (&[&["get", "31", "1984", "2000"][..], &numbers].concat()[..], 12),
+            (&[&["range", "990", "1010"][..], &numbers].concat(), 0),
+            (&all, 0),
+            (&["aggregate"], 0),
+            (&["aggregate", "7", "1500", "--field", "8", "--low", "90"], 0),
+        ] {
+            let asked = [
+                &["btree"],
+                question,
+                ordinary,
+                &["--file", "tree", "--verbose", "--address", &card.address],
+            ];
+            let there = card.place.output(&[&["pushdown"][..], &asked.concat()].concat());
+            let told = text(&there.stderr);
+            let (here, _, code) = btree(&card.place, &[question, &["--local", "tree"]].concat());
+            assert_eq!((text(&there.stdout), code), (here, Some(0)), "{question:?}: {told}");
+            assert!(there.status.success() && told.contains("by ordinary reads: "), "{told}");
+            assert!(told.ends_with(&format!("{why}\n")), "{told}");
+            assert!(reads == 0 || told.contains(&format!(" {reads} reads")), "{told}");
+        }
+    }
 }
 
 #[test]
@@ -160,7 +198,6 @@ fn a_tree_is_in_one_place() {
         (&["get", "1", "--file", "a", "--local", "b"], "cannot be used with"),
         (&["get", "1", "--local", "b", "--address", "127.0.0.1:1"], "cannot be used with"),
         (&["get", "1", "--mounted", "b"], "--device"),
-        (&["get", "1", "--file", "b", "--ordinary"], "cannot be used with"),
         (&["get", "--local", "b"], "KEY"),
         (&["aggregate", "--local", "b", "--field", "57"], "57 is not in 0..=56"),
     ] {

@@ -6,18 +6,28 @@
 use crate::support;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 use ob_nvme::initiator::{Initiator, Namespace, Options, block_on};
 use ob_pushdown::btree::{
-    Aggregate, BTree, BTreeOptions, BulkLoad, Filter, NODE_LEN, NamespacePages, Path, Shape, VALUE_LEN,
+    Aggregate, BTree, BTreeOptions, BulkLoad, Filter, NODE_LEN, NamespacePages, Pages, Path, Shape, VALUE_LEN,
 };
-use ob_pushdown::client::{Detour, FileMap, MapExtent, MapSource, PushError, Read, Session};
-use ob_wire_nvme::NamespaceId;
+use ob_pushdown::client::{
+    Command, CommandAnswer, Detour, FileMap, Hold, MapExtent, MapSource, OnEnd, PushError, Read, Session,
+    Transport, TransportError, name_by_content,
+};
+use ob_pushdown::kernel::MapKeeper;
+use ob_wire_nvme::pushdown::Function;
+use ob_wire_nvme::{NamespaceId, Status};
 use support::{Place, Program, number_after};
 
 const NQN: &str = "nqn.2026-11.io.outboard:card";
 const GET: &[u8] = include_bytes!("../../../examples/programs/bpfkv_get.o");
+const COUNT: &[u8] = include_bytes!("../../../examples/programs/count_lines.o");
 /// Bytes of the scratch of `bpfkv_get`: key, whether it is there, where, and the value.
 const ANSWER: u32 = 24 + VALUE_LEN as u32;
 const KEYS: u64 = 5000;
@@ -86,7 +96,7 @@ fn tree(tag: u8) -> Vec<u8> {
 }
 
 /// What the tree has for a key, by the card.
-async fn get<T: ob_pushdown::client::Transport>(
+async fn get<T: Transport>(
     session: &Session<T>,
     query: &ob_pushdown::client::Query,
     key: u64,
@@ -189,10 +199,11 @@ fn a_tree_in_a_namespace_is_looked_up_by_its_map() {
         *source.map.lock().unwrap() = Some(Arc::new(map(2)));
         assert_eq!(get(&session, &query, key(9)).await.unwrap(), Some(value(9, 3)));
         *source.map.lock().unwrap() = None;
-        assert_eq!(get(&session, &query, key(9)).await, Err(PushError::Detour(Detour::Changed)));
+        assert_eq!(get(&session, &query, key(9)).await, Err(PushError::Detour(Detour::Unmapped)));
         *source.map.lock().unwrap() = Some(Arc::new(map(3)));
         assert_eq!(get(&session, &query, key(10)).await.unwrap(), Some(value(10, 3)));
-        assert_eq!((session.counts().changed, session.counts().discarded), (1, 0));
+        let counts = session.counts();
+        assert_eq!((counts.changed, counts.unmapped, counts.discarded), (0, 1, 0));
         // Another host has neither the program nor the files, whatever numbers it says.
         let other = Session::begin(card.connect(2), NamespaceId(1)).await.unwrap();
         assert_eq!(other.list().await.unwrap(), []);
@@ -274,7 +285,6 @@ fn a_device_of_the_kernels_is_asked_for_in_words_that_help() {
 /// A program that asks for one read after the other, to the end of the file and no further.
 #[test]
 fn a_whole_file_is_read_through_by_one_request() {
-    const COUNT: &[u8] = include_bytes!("../../../examples/programs/count_lines.o");
     let card = Card::start(Place::with_config(CONFIG));
     card.files(&["mkdir", "/pushdown"]);
     let text: String = (0..20_000).map(|number| format!("{number}\n")).collect();
@@ -426,5 +436,285 @@ fn levels_that_are_kept_are_those_of_the_file_as_it_is() {
             assert_eq!(all.len() as u64, keys);
         }
         assert!(tree.counts().pushed > 700, "{:?}", tree.counts());
+    });
+}
+
+/// A file that is held by those who read it.
+struct Held {
+    map: Mutex<Arc<FileMap>>,
+    holds: Arc<()>,
+}
+
+impl MapSource for Held {
+    fn current(&self) -> Option<Arc<FileMap>> {
+        Some(self.map.lock().unwrap().clone())
+    }
+
+    fn hold(&self, version: u64) -> Option<Hold> {
+        (self.version() == Some(version)).then(|| Hold::new(self.holds.clone()))
+    }
+}
+
+/// Ordinary reads of a namespace hold the file, and are not believed if it moves all the same while they are under way.
+#[test]
+fn ordinary_reads_of_a_file_that_moves_meanwhile_are_not_believed() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let map = placed(&namespace, 40, 1, 1).await;
+        let (len, holds) = (map.len as usize, Arc::new(()));
+        assert!(map.extents.len() > 1);
+        let source = Arc::new(Held { map: Mutex::new(map.clone()), holds: holds.clone() });
+        let pages = NamespacePages::new(namespace.clone(), source.clone());
+        let whole = pages.read(0, len).await.unwrap();
+        assert_eq!((whole.len(), Arc::strong_count(&holds)), (len, 2), "nobody holds it any more");
+        let mut read = Box::pin(pages.read(0, len));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(read.as_mut().poll(&mut context).is_pending(), "its first part is under way");
+        assert_eq!(Arc::strong_count(&holds), 3, "it is held");
+        *source.map.lock().unwrap() = Arc::new(FileMap { version: 2, ..(*map).clone() });
+        assert_eq!(read.await, Err("the file changes".to_owned()));
+        assert_eq!(Arc::strong_count(&holds), 2);
+        assert_eq!(pages.read(0, len).await, Ok(whole), "it may be read again");
+    });
+}
+
+/// A map that takes a while to be made, and that knows in which threads it was.
+struct Slow {
+    made: Mutex<Option<Arc<FileMap>>>,
+    to_make: Mutex<FileMap>,
+    makers: Mutex<Vec<std::thread::ThreadId>>,
+    /// Who is to hear that a map ends.
+    told: Mutex<Option<OnEnd>>,
+}
+
+impl MapSource for Slow {
+    fn current(&self) -> Option<Arc<FileMap>> {
+        let known = self.made.lock().unwrap().clone();
+        known.or_else(|| {
+            self.makers.lock().unwrap().push(std::thread::current().id());
+            std::thread::sleep(Duration::from_millis(30));
+            let map = Arc::new(self.to_make.lock().unwrap().clone());
+            *self.made.lock().unwrap() = Some(map.clone());
+            Some(map)
+        })
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.made.lock().unwrap().as_ref().map(|map| map.version)
+    }
+
+    fn on_end(&self, told: OnEnd) {
+        *self.told.lock().unwrap() = Some(told);
+    }
+}
+
+impl Slow {
+    fn new(map: FileMap) -> Arc<Self> {
+        let (made, makers, told) = Default::default();
+        Arc::new(Self { made, to_make: Mutex::new(map), makers, told })
+    }
+
+    /// From now on it is another file.
+    fn becomes(&self, map: FileMap) {
+        *self.to_make.lock().unwrap() = map;
+        *self.made.lock().unwrap() = None;
+    }
+}
+
+/// Asks until the card answers.
+fn get_at_last<T: Transport>(
+    session: &Session<T>,
+    query: &ob_pushdown::client::Query,
+    number: u64,
+) -> Option<[u8; VALUE_LEN]> {
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        match block_on(get(session, query, key(number))) {
+            Ok(found) => return found,
+            Err(error) => assert_eq!(error, PushError::Detour(Detour::Unmapped)),
+        }
+        assert!(std::time::Instant::now() < until, "nobody makes a map");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A transport whose target has forgotten what it was told of files.
+struct Forgetful {
+    initiator: Initiator,
+    forgets: AtomicBool,
+    /// It does not even answer.
+    is_silent: AtomicBool,
+    closed: AtomicU64,
+}
+
+impl Forgetful {
+    fn new(initiator: Initiator) -> Self {
+        let (forgets, is_silent, closed) = Default::default();
+        Self { initiator, forgets, is_silent, closed }
+    }
+}
+
+impl Transport for Forgetful {
+    async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if matches!(command.function, Function::Map(_)) && self.forgets.swap(false, Ordering::Relaxed) {
+            let status = Status::PUSHDOWN_UNKNOWN.with_do_not_retry();
+            return Err(TransportError::Status { status, result: 0 });
+        }
+        self.closed.fetch_add(u64::from(matches!(command.function, Function::Close(_))), Ordering::Relaxed);
+        self.initiator.execute(command).await
+    }
+
+    fn transfer_max(&self) -> usize {
+        self.initiator.transfer_max()
+    }
+
+    fn exchange_max(&self) -> Option<usize> {
+        self.initiator.exchange_max()
+    }
+}
+
+#[test]
+fn maps_that_the_target_has_lost_are_sent_as_new_ones() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    let namespace = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let transport = Forgetful::new(initiator);
+    let session = Arc::new(block_on(Session::begin(transport, NamespaceId(1))).unwrap());
+    let map = |tag, version| (*block_on(placed(&namespace, KEYS, tag, version))).clone();
+    let source = Slow::new(map(1, 1));
+    let program = session.program("bpfkv_get", Some(GET.to_vec()));
+    let query = session.query(&program, &[session.mapped(source.clone())]).unwrap();
+    for version in 1..6 {
+        let keeper = (version % 2 == 0).then(|| MapKeeper::start(&session).unwrap());
+        assert_eq!(get_at_last(&session, &query, 4000), Some(value(4000, version as u8)));
+        drop(keeper);
+        session.transport().forgets.store(true, Ordering::Relaxed);
+        source.becomes(map(version as u8 + 1, version + 1));
+    }
+    assert_eq!(session.counts().changed, 0);
+}
+
+#[test]
+fn a_map_that_ends_is_withdrawn_before_anybody_writes() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    let namespace = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let transport = Forgetful::new(initiator);
+    let session = Arc::new(block_on(Session::begin(transport, NamespaceId(1))).unwrap());
+    let map = |tag, version| (*block_on(placed(&namespace, KEYS, tag, version))).clone();
+    let source = Slow::new(map(1, 1));
+    let program = session.program("bpfkv_get", Some(GET.to_vec()));
+    let query = session.query(&program, &[session.mapped(source.clone())]).unwrap();
+    let held = || {
+        let (guard, gone) = std::sync::mpsc::channel::<()>();
+        (Hold::new(guard), gone)
+    };
+    let told = source.told.lock().unwrap().clone().unwrap();
+    assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 1)));
+    // Nobody keeps maps: who wants to write does not wait for what a later request will do.
+    let (hold, gone) = held();
+    source.becomes(map(2, 2));
+    told(hold);
+    assert_eq!(gone.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(session.transport().closed.load(Ordering::Relaxed), 0);
+    let keeper = MapKeeper::start(&session).unwrap();
+    assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 2)));
+    // Now somebody does, and it is withdrawn first.
+    let closed = session.transport().closed.load(Ordering::Relaxed);
+    let (hold, gone) = held();
+    source.becomes(map(3, 3));
+    told(hold);
+    assert_eq!(gone.recv_timeout(Duration::from_secs(10)), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(session.transport().closed.load(Ordering::Relaxed), closed + 1, "before it was let go of");
+    assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 3)));
+    // There is one keeper at a time, and there may be another one after it.
+    let another = MapKeeper::start(&session).err().unwrap();
+    assert_eq!(another.kind(), std::io::ErrorKind::AlreadyExists);
+    drop(keeper);
+    let keeper = MapKeeper::start(&session).unwrap();
+    source.becomes(map(4, 4));
+    let mapped = block_on(get(&session, &query, key(7)));
+    assert_eq!(
+        mapped,
+        Err(PushError::Detour(Detour::Unmapped)),
+        "the first one's end is not the second one's"
+    );
+    assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 4)));
+    // A target that says nothing does not keep it from leaving.
+    session.transport().is_silent.store(true, Ordering::Relaxed);
+    source.becomes(map(5, 5));
+    assert_eq!(block_on(get(&session, &query, key(7))), Err(PushError::Detour(Detour::Unmapped)));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(keeper);
+}
+
+#[test]
+fn maps_are_made_off_the_way_of_requests() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    let namespace = block_on(initiator.namespace(NamespaceId(1))).unwrap();
+    let session = Arc::new(block_on(Session::begin(initiator.clone(), NamespaceId(1))).unwrap());
+    let keeper = MapKeeper::start(&session).unwrap();
+    let map = |keys, tag, version| (*block_on(placed(&namespace, keys, tag, version))).clone();
+    let source = Slow::new(map(KEYS, 1, 1));
+    let program = session.program("bpfkv_get", Some(GET.to_vec()));
+    let file = session.mapped(source.clone());
+    let query = session.query(&program, std::slice::from_ref(&file)).unwrap();
+    for version in 1..4 {
+        let mut unmapped = 0;
+        loop {
+            match block_on(get(&session, &query, key(4000))) {
+                Ok(found) => {
+                    assert_eq!(found, Some(value(4000, version as u8)));
+                    break;
+                }
+                Err(error) => assert_eq!(error, PushError::Detour(Detour::Unmapped)),
+            }
+            unmapped += 1;
+            assert!(unmapped < 1_000_000, "nobody makes a map");
+        }
+        assert!(unmapped > 1, "requests have waited for the map of version {version}");
+        source.becomes(map(KEYS, version as u8 + 1, version + 1));
+    }
+    let makers = source.makers.lock().unwrap().clone();
+    assert_eq!(makers.len(), 3, "each map was made once");
+    assert!(!makers.contains(&std::thread::current().id()), "a request has made a map");
+    assert_eq!(session.counts().changed, 0);
+    // Without a keeper they are made where they are needed; and whoever opens a file makes them before.
+    drop(keeper);
+    block_on(session.open(std::slice::from_ref(&file))).unwrap();
+    assert_eq!(block_on(get(&session, &query, key(4000))).unwrap(), Some(value(4000, 4)));
+    assert_eq!(source.makers.lock().unwrap().last(), Some(&std::thread::current().id()));
+}
+
+#[test]
+fn another_object_of_the_same_name_is_not_asked() {
+    let card = Card::start(Place::with_config(CONFIG));
+    let initiator = card.connect(1);
+    block_on(async {
+        let namespace = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let session = Session::begin(initiator.clone(), NamespaceId(1)).await.unwrap();
+        // Older versions, as many as there may be.
+        session.load("bpfkv_get", COUNT).await.unwrap();
+        for number in 0..15 {
+            session.load(&format!("bpfkv_get.{number:016x}"), COUNT).await.unwrap();
+        }
+        let source = Arc::new(Scattered { map: Mutex::new(Some(placed(&namespace, KEYS, 1, 1).await)) });
+        let pages = NamespacePages::new(namespace.clone(), source.clone());
+        let options = BTreeOptions::default();
+        let tree = BTree::open(&session, session.mapped(source), pages, options).await.unwrap();
+        assert_eq!(tree.get(key(4000)).await.unwrap(), (Some(value(4000, 1)), Path::Pushed));
+        let mut left: Vec<String> = session.list().await.unwrap().into_iter().map(|one| one.object).collect();
+        left.sort();
+        assert_eq!(
+            left,
+            ["bpfkv_get".to_owned(), name_by_content("bpfkv_get", GET)],
+            "older versions made room"
+        );
     });
 }

@@ -156,6 +156,7 @@ fn requests_find_what_rocksdb_finds() {
         "lengths=7 format=4 checksum=none auto=0 ranges=6",
         "lengths=7 keys=40 ranges=4 filter=bloom index_restart=16",
         "lengths=7 format=2 checksum=crc32c restart=1",
+        "lengths=7 index=hash filter=ribbon",
     ];
     for (seed, options) in (1..).zip(kinds) {
         let Some(counts) = asked(&card, seed, options) else { return };

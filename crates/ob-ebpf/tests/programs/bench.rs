@@ -40,6 +40,7 @@ fn usual_call(name: &str) -> (Request, Vec<u8>) {
             let line = |at: usize| if at % 80 == 79 { b'\n' } else { b'x' };
             (Request::of(&[4096]), (0..4096).map(line).collect())
         }
+        "fetch" => (Request::of(&[]), vec![7; 512]),
         "rocksdb_get" => {
             let block = usual_block();
             let key = b"user00000030";

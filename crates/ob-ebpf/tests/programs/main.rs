@@ -18,11 +18,12 @@ use std::path::Path;
 use rig::Rig;
 
 /// Objects of one program, which is a storage function.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "bpfkv_get",
     "btree_search",
     "btree_search_rust",
     "count_lines",
+    "fetch",
     "readings",
     "rocksdb_block",
     "rocksdb_get",
@@ -61,7 +62,8 @@ fn verdicts_are_as_they_were() {
 
 #[test]
 fn programs_need_few_checks() {
-    let percents = [0, 0, 0, 0, 0, 30, 30];
+    // That of `fetch` is whether as many bytes were read as it copies, of seven accesses in all.
+    let percents = [0, 0, 0, 0, 15, 0, 30, 30];
     for (name, percent_max) in PROGRAMS.into_iter().zip(percents) {
         let rig = Rig::new(name);
         let (checks, accesses) = (rig.accepted.verified.checks(), rig.accepted.accesses);

@@ -57,19 +57,29 @@ pub(crate) fn bpfkv_file(keys: &[u64]) -> Vec<u8> {
     file
 }
 
-/// What `bpfkv_get` makes of a node, whatever is in it: nothing, if there is no such key; else the next read and where the value is.
+/// What `bpfkv_get` makes of a node at the file's begin, whatever is in it: nothing, if there is no such key; else the next read and
+/// where the value is.
 fn bpfkv_step(node: &[u8], key: u64) -> Result<Option<(u64, u64)>, u64> {
     let keys: Vec<u64> = (2..33).map(|at| word(node, at)).collect();
+    let kind = word(node, 1);
+    if kind > 1 {
+        return Err(1);
+    }
     if key < keys[0] {
         return Ok(None);
     }
-    let at = (1..31).find(|at| keys[*at] > key || keys[*at] <= keys[at - 1]).unwrap_or(31) - 1;
+    let behind = (1..31).find(|at| keys[*at] > key || keys[*at] <= keys[at - 1]).unwrap_or(31);
+    if behind < 31 && keys[behind] <= key && keys[behind] != 0 {
+        return Err(1);
+    }
+    let at = behind - 1;
     let pointer = word(node, 33 + at);
-    if pointer <= MARK {
+    let whole = if kind == 1 { 64 } else { 512 };
+    if pointer <= MARK || !pointer.is_multiple_of(whole) {
         return Err(1);
     }
     let pointer = pointer & !MARK;
-    match (word(node, 1), keys[at] == key) {
+    match (kind, keys[at] == key) {
         (1, false) => Ok(None),
         (1, true) => Ok(Some((pointer / 512 * 512, pointer))),
         _ => Ok(Some((pointer, 0))),
@@ -112,13 +122,16 @@ proptest! {
         mut words in vec(small_or_any(), 64),
         is_sorted in any::<bool>(),
         is_marked in any::<bool>(),
+        len in 1usize..40,
+        whole in prop_oneof![Just(1u64), Just(64), Just(512)],
         key in small_or_any(),
     ) {
         if is_sorted {
             words[2..33].sort_unstable();
+            words[2..33].iter_mut().skip(len).for_each(|word| *word = 0);
         }
         if is_marked {
-            words[33..].iter_mut().for_each(|word| *word |= MARK);
+            words[33..].iter_mut().for_each(|word| *word = (*word).wrapping_mul(whole) | MARK);
             words[1] &= 1;
         }
         let node = bytes_of(&words);
@@ -176,6 +189,19 @@ proptest! {
             let said = Rig::new(name).ask(&mut request, &bytes_of(&words));
             prop_assert_eq!(said == Said::Failed(1), count > 255);
         }
+    }
+
+    #[test]
+    fn what_was_read_is_brought(file in vec(any::<u8>(), 0..9000), offset in 0u64..9500, len in 1u64..6000) {
+        let mut request = Request::of(&[]);
+        let (reads, said) = Rig::new("fetch").request(&mut request, &file, (offset, len));
+        prop_assert_eq!((reads, said), (1, Said::Done));
+        let begin = (offset as usize).min(file.len());
+        let expected = &file[begin..(begin + len.min(4088) as usize).min(file.len())];
+        prop_assert_eq!(request.word(0), expected.len() as u64);
+        let (found, rest) = request.scratch[8..].split_at(expected.len());
+        prop_assert_eq!(found, expected);
+        prop_assert!(rest.iter().all(|byte| *byte == 0));
     }
 
     #[test]

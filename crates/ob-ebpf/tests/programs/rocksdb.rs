@@ -214,7 +214,8 @@ fn scan(mut rest: &[u8], query: &Query) -> Result<Answer, u64> {
         }
         let (user_key, trailer) = key.split_at(key.len() - 8);
         if user_key != query.key {
-            return Ok(Answer::Absent);
+            let kinds = [0, 1, 2, 7, 0x0f, 0x11, 0x14, 0x16, 0x18];
+            return if kinds.contains(&trailer[0]) { Ok(Answer::Absent) } else { Err(UNSUPPORTED) };
         }
         let value = value.to_vec();
         return if value.len() > VALUE_MAX {

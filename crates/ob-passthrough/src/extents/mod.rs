@@ -138,6 +138,14 @@ pub enum Unsuitable {
     Changing,
 }
 
+impl Unsuitable {
+    /// Whether it is so because somebody writes the file now.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::DelayedAllocation | Self::Changing)
+    }
+}
+
 /// Why there is no map.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtentsError {

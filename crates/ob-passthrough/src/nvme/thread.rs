@@ -18,7 +18,11 @@ use super::{Command, Completion, PassthroughError};
 
 type Outcome = Result<Completion, PassthroughError>;
 
+/// Commands that wait for room in the ring, at most: more than a program has requests under way.
+const WAITING_MAX: usize = 4096;
+
 /// A generic device with a thread that submits and reaps, so that a command's future belongs to no executor. Any thread may submit.
+/// Commands that the ring has no room for wait in line, and go to the kernel in the order in which they came.
 ///
 /// Dropping it, or a future, waits for nothing and frees nothing that the kernel has: the thread goes on until everything in
 /// flight is answered.
@@ -35,13 +39,27 @@ struct Shared {
     sleeps: AtomicBool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<(Command, Arc<Slot>)>,
-    /// Commands that wait or are in flight, and how many there may be.
-    outstanding: usize,
-    depth: usize,
     has_ended: bool,
+}
+
+impl Queue {
+    /// Has a command wait for its turn; whether there is room for it.
+    fn push(&mut self, command: Command, slot: &Arc<Slot>) -> bool {
+        let has_room = self.waiting.len() < WAITING_MAX;
+        if has_room {
+            self.waiting.push_back((command, Arc::clone(slot)));
+        }
+        has_room
+    }
+
+    /// Those whose turn it is, if the ring has room for so many.
+    fn take(&mut self, room: usize) -> VecDeque<(Command, Arc<Slot>)> {
+        let rest = self.waiting.split_off(room.min(self.waiting.len()));
+        std::mem::replace(&mut self.waiting, rest)
+    }
 }
 
 /// Where a command's outcome is put, and who wants it.
@@ -60,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl RingPassthrough {
-    /// Opens a generic device (`/dev/ngXnY`) with room for `depth` commands.
+    /// Opens a generic device (`/dev/ngXnY`) with room for `depth` commands in flight.
     pub fn open(path: &Path, depth: u32) -> Result<Self, PassthroughError> {
         Self::of(Ring::open(path, depth)?, depth)
     }
@@ -70,32 +88,24 @@ impl RingPassthrough {
         let bell =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(PassthroughError::Os)?;
         let depth = depth.clamp(1, DEPTH_MAX) as usize;
-        let queue = Queue { waiting: VecDeque::new(), outstanding: 0, depth, has_ended: false };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), bell, sleeps: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { queue: Mutex::default(), bell, sleeps: AtomicBool::new(false) });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("ob-passthrough".to_owned());
-        thread.spawn(move || drive(ring, &of_thread)).map_err(|error| {
+        thread.spawn(move || drive(ring, depth, &of_thread)).map_err(|error| {
             PassthroughError::Os(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN))
         })?;
         Ok(Self { shared })
     }
 
-    /// Sends a command. It is on its way when this returns; the future need not be polled for that.
+    /// Sends a command. It is on its way when this returns, or in line; the future need not be polled for that. Where very many are in line
+    /// it is refused.
     pub fn submit(&self, command: Command) -> Pending {
         let slot = Arc::new(Slot::default());
-        let refused = {
-            let mut queue = lock(&self.shared.queue);
-            if queue.outstanding < queue.depth {
-                queue.outstanding += 1;
-                queue.waiting.push_back((command, Arc::clone(&slot)));
-                None
-            } else {
-                Some(PassthroughError::Full)
-            }
-        };
-        match refused {
-            Some(error) => slot.fill(Err(error)),
-            None => self.shared.wake(),
+        let is_in_line = lock(&self.shared.queue).push(command, &slot);
+        if is_in_line {
+            self.shared.wake();
+        } else {
+            slot.fill(Err(PassthroughError::Full));
         }
         Pending(slot)
     }
@@ -131,8 +141,8 @@ impl Slot {
 }
 
 /// The thread: submits what waits, sleeps in the kernel, hands out what has completed.
-fn drive(mut ring: Ring, shared: &Shared) {
-    let mut waiters: Vec<Option<Arc<Slot>>> = (0..lock(&shared.queue).depth).map(|_| None).collect();
+fn drive(mut ring: Ring, depth: usize, shared: &Shared) {
+    let mut waiters: Vec<Option<Arc<Slot>>> = (0..depth).map(|_| None).collect();
     let mut is_watched = false;
     loop {
         if !is_watched {
@@ -141,24 +151,23 @@ fn drive(mut ring: Ring, shared: &Shared) {
         }
         shared.sleeps.store(true, Ordering::SeqCst);
         // Looked at after `sleeps` is set: who comes later rings.
-        let (waiting, ends) = {
+        let (taken, ends) = {
             let mut queue = lock(&shared.queue);
-            (std::mem::take(&mut queue.waiting), queue.has_ended)
+            let taken = queue.take(depth.saturating_sub(ring.in_flight()));
+            (taken, queue.has_ended && queue.waiting.is_empty())
         };
-        let has_new = !waiting.is_empty();
-        for (command, slot) in waiting {
+        let has_new = !taken.is_empty();
+        for (command, slot) in taken {
             match ring.submit(command) {
                 Ok(token) => waiters[token.0 as usize] = Some(slot),
-                Err(error) => {
-                    lock(&shared.queue).outstanding -= 1;
-                    slot.fill(Err(error));
-                }
+                Err(error) => slot.fill(Err(error)),
             }
         }
         if ends && ring.in_flight() == 0 {
             return;
         }
-        // What was refused at once left nothing to wait for; new commands are worth a look before sleeping, at no extra call.
+        // What was refused at once left nothing to wait for; new commands are worth a look before sleeping, at no extra call. Those
+        // that the ring has no room for go on when something has completed.
         let wait = (!has_new || ring.in_flight() > 0).then_some(Duration::MAX);
         ring.turn(wait, &mut |reaped| match reaped {
             Reaped::Bell => {
@@ -166,7 +175,6 @@ fn drive(mut ring: Ring, shared: &Shared) {
                 let _ = rustix::io::read(&shared.bell, &mut [0; 8]);
             }
             Reaped::Command(token, outcome) => {
-                lock(&shared.queue).outstanding -= 1;
                 if let Some(slot) = waiters[token.0 as usize].take() {
                     slot.fill(outcome);
                 }
@@ -250,20 +258,50 @@ mod tests {
                 });
             }
         });
-        assert_eq!(lock(&passthrough.shared.queue).outstanding, 0);
+        assert!(lock(&passthrough.shared.queue).waiting.is_empty());
+    }
+
+    /// A hundred at once over a ring that has room for one: none is refused, and each is sent after those before it.
+    #[test]
+    fn what_a_ring_has_no_room_for_waits_in_line() {
+        for depth in [1, 2, 7] {
+            let passthrough = null(depth);
+            let mut sent: Vec<_> = (0..100).map(|_| passthrough.submit(Command::new(0, 1))).collect();
+            let last = sent.pop().unwrap().wait();
+            assert_ne!(last, Err(PassthroughError::Full));
+            let mut context = Context::from_waker(Waker::noop());
+            let done = sent.iter_mut().map(|pending| match Pin::new(pending).poll(&mut context) {
+                Poll::Ready(outcome) => {
+                    assert_eq!(outcome, last);
+                    1
+                }
+                Poll::Pending => 0,
+            });
+            assert!(done.sum::<u32>() + depth > 99, "the last was sent before others had been");
+        }
     }
 
     #[test]
-    fn a_full_queue_pushes_back_and_is_free_again() {
-        let passthrough = null(2);
-        let mut refused = 0;
-        for _ in 0..100 {
-            let sent: Vec<_> = (0..64).map(|_| passthrough.submit(Command::new(0, 1))).collect();
-            refused +=
-                sent.into_iter().map(Pending::wait).filter(|end| *end == Err(PassthroughError::Full)).count();
+    fn a_line_is_bounded_and_in_order() {
+        let mut queue = Queue::default();
+        let slot = Arc::new(Slot::default());
+        let command = |number: usize| Command::new(0, number as u32);
+        for number in 0..WAITING_MAX {
+            assert!(queue.push(command(number), &slot));
         }
-        assert!(refused > 0, "sixty-four at once never filled a queue of two");
-        assert_ne!(passthrough.submit(Command::new(0, 1)).wait(), Err(PassthroughError::Full));
+        assert!(!queue.push(command(0), &slot), "it is as long as it may be");
+        assert!(queue.take(0).is_empty(), "the ring is full");
+        let mut number = 0;
+        for room in [1, 128, WAITING_MAX] {
+            assert!(number == 0 || queue.push(command(WAITING_MAX), &slot), "there is room again");
+            let taken = queue.take(room);
+            assert_eq!(taken.len(), room.min(WAITING_MAX + 2 - number));
+            for (taken, _) in taken {
+                assert_eq!(taken.nsid, number.min(WAITING_MAX) as u32);
+                number += 1;
+            }
+        }
+        assert!(queue.waiting.is_empty());
     }
 
     #[test]

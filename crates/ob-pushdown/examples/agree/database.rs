@@ -20,7 +20,7 @@ use ob_nvme::initiator::block_on;
 use ob_passthrough::System;
 use ob_passthrough::lease::LeaseKeeper;
 use ob_pushdown::client::SessionCounts;
-use ob_pushdown::kernel::{KernelTransport, MountedDirectory};
+use ob_pushdown::kernel::{KernelTransport, MapKeeper, MountedDirectory};
 use ob_pushdown::rocksdb::{LookupCounts, Lookups};
 use ob_rocksdb::{CacheOptions, Database, Options, Sequence};
 
@@ -105,8 +105,8 @@ impl<'a> Asking<'a> {
     fn end(&self, what: &str) -> Result<(), Box<dyn Error>> {
         let LookupCounts { from_memory, pushed, ordinary, sampled, not_pushed } = self.lookups.counts();
         let session = self.card.session.counts();
-        let (changed, discarded) =
-            (session.changed - self.begun.changed, session.discarded - self.begun.discarded);
+        let changed = session.changed + session.unmapped - self.begun.changed - self.begun.unmapped;
+        let discarded = session.discarded - self.begun.discarded;
         println!(
             "{what}: {pushed} pushed, {ordinary} ordinary ({sampled} sampled, {not_pushed} not to be pushed), {from_memory} from memory; \
              changed {changed}, discarded {discarded}"
@@ -180,9 +180,7 @@ fn while_others<T>(
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let meddler = scope.spawn(|| meddle(&stop));
-        scope.spawn(|| {
-            unload_now_and_then(&card.other, (&["rocksdb_get"], Duration::from_millis(1500)), &stop);
-        });
+        scope.spawn(|| unload_now_and_then(&card.other, Duration::from_millis(1500), &stop));
         let seen = look();
         stop.store(true, Ordering::Relaxed);
         meddler.join().unwrap()?;
@@ -195,7 +193,12 @@ fn look_into_copy(plan: &Plan, card: &Card, path: &Path, lines: &[String]) -> Re
     let asking = Asking::new(card, path);
     let until = Instant::now() + plan.time / 2;
     let changes = AtomicU64::new(0);
-    let has_changed = || changes.load(Ordering::Relaxed) >= 20 && card.session.counts().changed > 0;
+    let has_changed = || {
+        changes.load(Ordering::Relaxed) >= 20 && {
+            let counts = card.session.counts();
+            counts.changed + counts.unmapped > 0
+        }
+    };
     let look = || {
         let (mut keys, mut at) = (0, 0);
         // A machine that is busy with others takes longer.
@@ -299,7 +302,10 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     let lines = copy(plan, &path)?;
     let card = Card::of(&path.join("CURRENT"), plan)?;
     look_into_copy(plan, &card, &path, &lines)?;
+    // Tables of a database that is followed are opened long before most are asked for.
+    let keeper = MapKeeper::start(&card.session)?;
     follow(plan, &card, &path)?;
+    drop(keeper);
     println!("{:?}", card.session.counts());
     fs::remove_dir_all(&path)?;
     Ok(())

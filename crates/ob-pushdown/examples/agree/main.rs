@@ -21,6 +21,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -54,7 +55,7 @@ impl Draw {
 struct Card {
     device: String,
     namespace: NamespaceId,
-    session: Session<KernelTransport>,
+    session: Arc<Session<KernelTransport>>,
     other: Session<KernelTransport>,
 }
 
@@ -71,7 +72,7 @@ impl Card {
         let namespace = transport.namespace();
         let way = if transport.is_ring() { "io_uring" } else { "ioctl" };
         println!("{device}, namespace {}, by {way}", namespace.0);
-        let session = block_on(Session::begin(transport, namespace))?;
+        let session = Arc::new(block_on(Session::begin(transport, namespace))?);
         let other = block_on(Session::begin(open()?, namespace))?;
         if session.description().is_none() {
             return Err("the target has no storage functions".into());
@@ -80,19 +81,17 @@ impl Card {
     }
 }
 
-/// Takes programs out that others use, one each time. To have them back takes a while: longer programs are taken out less often.
-fn unload_now_and_then(
-    session: &Session<KernelTransport>,
-    (names, pause): (&[&str], Duration),
-    stop: &AtomicBool,
-) {
-    for name in names.iter().cycle() {
+/// Takes programs out that others use, each time all of them. To have them back takes a while: longer programs are taken out less often.
+fn unload_now_and_then(session: &Session<KernelTransport>, pause: Duration, stop: &AtomicBool) {
+    loop {
         thread::sleep(pause);
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        // It may not be there yet again.
-        let _ = block_on(session.unload(name));
+        for listed in block_on(session.list()).unwrap_or_default() {
+            // Another one of its object may have been listed before.
+            let _ = block_on(session.unload(&listed.object));
+        }
     }
 }
 

@@ -191,9 +191,7 @@ fn work(setting: &Setting, card: &Card, plan: &Plan) -> Option<String> {
                 scope.spawn(move || read(setting, &card.session, &card.device, seed ^ reader << 40))
             })
             .collect();
-        scope.spawn(|| {
-            unload_now_and_then(&card.other, (&["stamps"], Duration::from_millis(400)), &setting.stop);
-        });
+        scope.spawn(|| unload_now_and_then(&card.other, Duration::from_millis(400), &setting.stop));
         while Instant::now() < until
             && readers.iter().all(|reader| !reader.is_finished())
             && !writer.is_finished()

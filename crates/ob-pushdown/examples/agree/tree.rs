@@ -20,12 +20,10 @@ use ob_passthrough::lease::LeaseKeeper;
 use ob_pushdown::btree::{
     Aggregate, BTree, BTreeError, BTreeOptions, BulkLoad, Filter, Pages, Shape, VALUE_LEN,
 };
-use ob_pushdown::kernel::{KernelTransport, MountedFile};
+use ob_pushdown::kernel::{KernelTransport, MapKeeper, MountedFile};
 
 use super::{Card, Draw, Plan, unload_now_and_then};
 
-/// What is asked for by.
-const PROGRAMS: [&str; 2] = ["bpfkv_get", "bpfkv_scan"];
 const FILES: usize = 2;
 /// Keys of versions are apart: by so much, and by which one it is.
 const STRIDE: u64 = 7;
@@ -412,8 +410,7 @@ fn work(setting: &Setting, card: &Card, plan: &Plan) -> Result<u64, String> {
             scope.spawn(|| write(setting, plan.seed).map_err(|error| format!("the writer: {error}")));
         let readers: Vec<_> =
             (1..3).map(|reader| scope.spawn(move || read(setting, card, plan.seed ^ reader << 40))).collect();
-        let programs = (&PROGRAMS[..], Duration::from_millis(900));
-        scope.spawn(move || unload_now_and_then(&card.other, programs, &setting.stop));
+        scope.spawn(|| unload_now_and_then(&card.other, Duration::from_millis(1800), &setting.stop));
         let goes_on = || match begun.elapsed() {
             // A machine that is busy with others takes longer.
             late if late > plan.time => !setting.counts.is_enough() && late < 6 * plan.time,
@@ -443,7 +440,10 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
         setting.make(number, Tree::make(number as u64 + 1, &mut draw), &mut draw)?;
     }
     let card = Card::of(&setting.path(0), plan)?;
+    // By ioctl, requests make maps themselves.
+    let keeper = card.session.transport().is_ring().then(|| MapKeeper::start(&card.session)).transpose()?;
     let done = work(&setting, &card, plan);
+    drop(keeper);
     let session = card.session.counts();
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let Counts { changes, pushed, ordinary, torn, mounted } = &setting.counts;
@@ -452,10 +452,10 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     let asked = done?;
     println!(
         "a tree: {asked} questions, {changes} changes; compared: {pushed} pushed, {ordinary} ordinary, {mounted} of them with the mount as well; \
-         {torn} read while somebody wrote; changed {}, discarded {}",
-        session.changed, session.discarded
+         {torn} read while somebody wrote; changed {}, discarded {}, without a map {}",
+        session.changed, session.discarded, session.unmapped
     );
-    if !setting.counts.is_enough() || pushed < asked / 8 || session.changed == 0 {
+    if !setting.counts.is_enough() || pushed < asked / 8 || session.changed + session.unmapped == 0 {
         return Err("hardly anything was answered by the card, or nothing changed meanwhile".into());
     }
     for number in 0..FILES {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::node::{ENTRIES_MAX, LEAF, NODE_LEN, Node, POINTER_MARK, VALUE_LEN};
+use super::node::{ENTRIES_MAX, INNER, LEAF, NODE_LEN, Node, POINTER_MARK, VALUE_LEN};
 
 /// What a tree of so many keys looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl<K: Fn(u64) -> u64, V: FnMut(u64) -> [u8; VALUE_LEN]> BulkLoad<K, V> {
             let next = if is_last { 0 } else { (first + number + 1) * NODE_LEN as u64 };
             let mut node = Node {
                 next: next.into(),
-                kind: if is_leaf { LEAF } else { 0 }.into(),
+                kind: if is_leaf { LEAF } else { INNER }.into(),
                 keys: [U64::ZERO; ENTRIES_MAX],
                 pointers: [U64::ZERO; ENTRIES_MAX],
             };
@@ -188,7 +188,7 @@ mod tests {
         let mut at = 0;
         for _ in 0..64 {
             let node = Node::parse(&tree[at..at + NODE_LEN]).unwrap();
-            match node.follow(key).unwrap() {
+            match node.follow(at as u64, key).unwrap() {
                 Followed::Child(next) => at = next as usize,
                 Followed::Value(value) => {
                     let bytes = tree[value as usize..][..8].try_into().unwrap();
@@ -223,9 +223,9 @@ mod tests {
         let mut keys = 0;
         while at != 0 {
             let node = Node::parse(&tree[at as usize..][..NODE_LEN]).unwrap();
-            assert!(node.is_leaf());
-            keys += node.len();
-            at = node.next.get();
+            assert!(node.is_leaf().unwrap());
+            keys += node.entries().unwrap().len();
+            at = node.next().unwrap().unwrap_or(0);
         }
         assert_eq!(keys, 1000);
     }
@@ -237,6 +237,6 @@ mod tests {
         assert!(matches!(load.write(io::sink()), Err(LoadError::Order { key: 5, before: 5 })));
         assert_eq!(Node::parse(&[0; 511]).unwrap_err(), BadNode::Length);
         let node = Node::parse(&[0; NODE_LEN]).unwrap();
-        assert_eq!(node.follow(7), Err(BadNode::Pointer), "zeros are no tree");
+        assert_eq!(node.follow(0, 7), Err(BadNode::Pointer), "zeros are no tree");
     }
 }

@@ -9,11 +9,13 @@
 //! value, begins. `next` is where the level's next node begins, 0 in the last one.
 
 mod load;
+mod named;
 mod node;
 mod ordinary;
 mod store;
 
 pub use load::{BulkLoad, LoadError, Shape};
+pub use named::NamedPages;
 pub use node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, POINTER_MARK, VALUE_LEN};
 pub use ordinary::{NamespacePages, Pages};
 pub use store::{Aggregate, BTree, BTreeError, BTreeOptions, Filter, Path, StoreCounts};

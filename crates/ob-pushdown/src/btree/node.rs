@@ -12,7 +12,8 @@ pub const ENTRIES_MAX: usize = 31;
 /// Set in every pointer.
 pub const POINTER_MARK: u64 = 1 << 63;
 
-/// The type of a leaf; that of an inner node is 0.
+/// The types of nodes.
+pub(super) const INNER: u64 = 0;
 pub(super) const LEAF: u64 = 1;
 
 /// A node.
@@ -34,15 +35,27 @@ const _: () = assert!(size_of::<Node>() == NODE_LEN);
 /// A node that cannot be one of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadNode {
-    /// A pointer without its mark, or to the root.
-    #[error("a pointer of the node leads nowhere")]
+    /// Neither an inner node nor a leaf.
+    #[error("a node is of no type that there is")]
+    Kind,
+    /// Keys do not ascend, and no zeros are behind them.
+    #[error("the keys of a node do not ascend")]
+    Keys,
+    /// A pointer without its mark, not to the begin of something, or back.
+    #[error("a pointer of a node leads nowhere")]
     Pointer,
     /// Not as long as a node.
     #[error("a node has {NODE_LEN} bytes")]
     Length,
-    /// More levels than a tree can have: nodes lead around in a circle.
+    /// More levels than a tree can have, or leaves that lead to keys that were there before.
     #[error("the nodes lead around in a circle")]
     Circle,
+    /// A leaf is followed by something else.
+    #[error("a leaf is followed by a node that is none")]
+    Leaf,
+    /// The card has seen one, and nobody else can look.
+    #[error("the card has come upon a node that cannot be one")]
+    Card,
 }
 
 /// What a node says of a key.
@@ -67,62 +80,107 @@ impl Node {
     }
 
     /// Whether it is a leaf.
-    #[must_use]
-    pub fn is_leaf(&self) -> bool {
-        self.kind.get() == LEAF
+    ///
+    /// # Errors
+    ///
+    /// When it is no inner node either.
+    pub fn is_leaf(&self) -> Result<bool, BadNode> {
+        match self.kind.get() {
+            INNER => Ok(false),
+            LEAF => Ok(true),
+            _ => Err(BadNode::Kind),
+        }
     }
 
-    /// How many entries it has.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        let ascends = |two: &[U64]| matches!(two, [one, next] if one.get() < next.get());
-        1 + self.keys.windows(2).take_while(|two| ascends(two)).count()
+    /// The entries that it has: keys, and where each leads to. There is at least one.
+    ///
+    /// # Errors
+    ///
+    /// When keys do not ascend.
+    pub fn entries(&self) -> Result<&[U64], BadNode> {
+        let len = self.count_until(|_| false)?;
+        self.keys.get(..len).ok_or(BadNode::Keys)
     }
 
-    /// Whether it has none, which cannot be.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// The last entry whose key is not above this one. Keys behind it are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// When the keys up to there do not ascend.
+    pub fn find(&self, key: u64) -> Result<Option<usize>, BadNode> {
+        if self.keys.first().is_none_or(|first| key < first.get()) {
+            return Ok(None);
+        }
+        Ok(self.count_until(|have| have > key)?.checked_sub(1))
     }
 
-    /// The key of an entry; 0 behind the last.
-    #[must_use]
-    pub fn key(&self, at: usize) -> u64 {
-        self.keys.get(at).map_or(0, |key| key.get())
+    /// How many entries there are before one that is not wanted, with the first.
+    fn count_until(&self, is_behind: impl Fn(u64) -> bool) -> Result<usize, BadNode> {
+        for (at, two) in self.keys.windows(2).enumerate() {
+            let [before, key] = two else { continue };
+            if is_behind(key.get()) {
+                return Ok(at + 1);
+            }
+            if key.get() <= before.get() {
+                return if key.get() == 0 { Ok(at + 1) } else { Err(BadNode::Keys) };
+            }
+        }
+        Ok(ENTRIES_MAX)
     }
 
-    /// The last entry whose key is not above this one.
-    #[must_use]
-    pub fn find(&self, key: u64) -> Option<usize> {
-        let keys = self.keys.get(..self.len())?;
-        keys.partition_point(|have| have.get() <= key).checked_sub(1)
-    }
-
-    /// Where an entry leads to.
+    /// Where the child of an entry is, if this inner node is there.
     ///
     /// # Errors
     ///
     /// When that cannot be.
-    pub fn pointer(&self, at: usize) -> Result<u64, BadNode> {
-        let pointer = self.pointers.get(at).map_or(0, |pointer| pointer.get());
-        let place = pointer & !POINTER_MARK;
-        // The root is nobody's child.
-        if pointer & POINTER_MARK == 0 || place == 0 { Err(BadNode::Pointer) } else { Ok(place) }
+    pub fn child(&self, here: u64, at: usize) -> Result<u64, BadNode> {
+        self.pointer(here, at, NODE_LEN as u64)
     }
 
-    /// Where to look for a key next.
+    /// Where the value of an entry is, if this leaf is there.
+    ///
+    /// # Errors
+    ///
+    /// When that cannot be.
+    pub fn value(&self, here: u64, at: usize) -> Result<u64, BadNode> {
+        self.pointer(here, at, VALUE_LEN as u64)
+    }
+
+    /// Levels follow each other, and values follow them: every pointer leads forward, to the begin of something.
+    fn pointer(&self, here: u64, at: usize, len: u64) -> Result<u64, BadNode> {
+        let pointer = self.pointers.get(at).map_or(0, |pointer| pointer.get());
+        let place = pointer & !POINTER_MARK;
+        let is_one = pointer & POINTER_MARK != 0 && place > here && place.is_multiple_of(len);
+        if is_one { Ok(place) } else { Err(BadNode::Pointer) }
+    }
+
+    /// Where the next node of the level is, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// When no node can be there.
+    pub fn next(&self) -> Result<Option<u64>, BadNode> {
+        match self.next.get() {
+            0 => Ok(None),
+            next if next.is_multiple_of(NODE_LEN as u64) => Ok(Some(next)),
+            _ => Err(BadNode::Pointer),
+        }
+    }
+
+    /// Where to look for a key next, if this node is there. What is looked at, and in which order, is what the program looks at: a node that
+    /// is damaged elsewhere has the same answer by both.
     ///
     /// # Errors
     ///
     /// When the node cannot be one of a tree.
-    pub fn follow(&self, key: u64) -> Result<Followed, BadNode> {
-        let Some(at) = self.find(key) else { return Ok(Followed::Absent) };
-        let place = self.pointer(at)?;
+    pub fn follow(&self, here: u64, key: u64) -> Result<Followed, BadNode> {
+        let is_leaf = self.is_leaf()?;
+        let Some(at) = self.find(key)? else { return Ok(Followed::Absent) };
+        if !is_leaf {
+            return Ok(Followed::Child(self.child(here, at)?));
+        }
+        let place = self.value(here, at)?;
         let is_same = self.keys.get(at).is_some_and(|have| have.get() == key);
-        Ok(match (self.is_leaf(), is_same) {
-            (false, _) => Followed::Child(place),
-            (true, true) => Followed::Value(place),
-            (true, false) => Followed::Absent,
-        })
+        Ok(if is_same { Followed::Value(place) } else { Followed::Absent })
     }
 }

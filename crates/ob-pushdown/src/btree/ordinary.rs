@@ -42,7 +42,11 @@ impl NamespacePages {
 
 impl Pages for NamespacePages {
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
-        let map = self.source.current().ok_or("the file changes")?;
+        const CHANGES: &str = "the file changes";
+        const LESS: &str = "the namespace gives less than it is asked for";
+        let map = self.source.current().ok_or(CHANGES)?;
+        // Whoever is about to change the file waits, if he can be made to.
+        let _hold = self.source.hold(map.version).ok_or(CHANGES)?;
         let block = u64::from(self.namespace.block_len());
         let end = offset.checked_add(len as u64).ok_or("no file is so long")?.min(map.len);
         let mut bytes = Vec::new();
@@ -57,9 +61,10 @@ impl Pages for NamespacePages {
             let (first, last) = (place / block, (place + (stop - at)).div_ceil(block));
             let read = self.namespace.read(first, last - first).await.map_err(|error| error.to_string())?;
             let lead = (place - first * block) as usize;
-            bytes.extend_from_slice(read.get(lead..lead + (stop - at) as usize).unwrap_or_default());
+            bytes.extend_from_slice(read.get(lead..lead + (stop - at) as usize).ok_or(LESS)?);
             at = stop;
         }
-        Ok(bytes)
+        // Where he does not, the blocks may have been another file's by the time that they were read.
+        if self.source.version() == Some(map.version) { Ok(bytes) } else { Err(CHANGES.to_owned()) }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
-use crate::client::{Answer, File, PushError, Query, Read, Session, Transport, lock};
+use crate::client::{Answer, Detour, File, PushError, Query, Read, Session, Transport, lock};
 
 const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
 const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
@@ -21,6 +21,10 @@ const FOUND_LEN: usize = 8 + VALUE_LEN;
 const FOUND_MAX: u64 = 46;
 /// Levels that a tree can have: each has at least twice as many nodes as the one above.
 const LEVELS_MAX: usize = 64;
+/// Nodes that are kept at most: 32 MiB of them, the first four levels of a tree whose nodes are full.
+const KEPT_MAX: usize = 64 << 10;
+/// What both programs return of a node that cannot be one.
+const CORRUPT: u32 = 1;
 /// Reads of an aggregate over one request.
 const AGGREGATE_READS: u16 = 1024;
 
@@ -28,7 +32,7 @@ const AGGREGATE_READS: u16 = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BTreeOptions {
     /// So many levels from the root on are kept here, as long as the file has the version that they were read from. Files by name do not say
-    /// which version they have: of those nothing is kept.
+    /// which version they have: of those nothing is kept. A level that does not fit into 65,536 nodes with those above it is not kept.
     pub cached_levels: usize,
     /// The card is not asked at all: what it is measured against.
     pub only_ordinary: bool,
@@ -47,10 +51,10 @@ pub enum Path {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BTreeError {
     /// The file is no tree.
-    #[error(transparent)]
+    #[error("the file is no B+tree of BPF-KV's format, or is damaged: {0}")]
     Bad(#[from] BadNode),
     /// It ends where it should not.
-    #[error("the file ends within a node or a value")]
+    #[error("the file is no B+tree of BPF-KV's format, or is damaged: it ends within a node or a value")]
     Short,
     /// The ordinary path does not answer either.
     #[error("{0}")]
@@ -123,6 +127,19 @@ struct Cache {
     nodes: BTreeMap<u64, Node>,
 }
 
+/// What has kept the card from answering a question; nothing where it was not asked.
+struct Obstacle(Option<PushError>);
+
+impl Obstacle {
+    /// What it means that ordinary reads do not answer the question either. Where the card has come upon what is no tree, that is what matters.
+    fn explain(&self, error: BTreeError) -> BTreeError {
+        match (error, &self.0) {
+            (BTreeError::Read(_), Some(PushError::Detour(Detour::Program(CORRUPT)))) => BadNode::Card.into(),
+            (error, _) => error,
+        }
+    }
+}
+
 /// A tree.
 pub struct BTree<'session, T, P> {
     session: &'session Session<T>,
@@ -147,7 +164,7 @@ impl Cache {
         let mut place = 0;
         for _ in 0..LEVELS_MAX {
             let Some(node) = self.nodes.get(&place) else { return Ok(Followed::Child(place)) };
-            match node.follow(key)? {
+            match node.follow(place, key)? {
                 Followed::Child(next) => place = next,
                 other => return Ok(other),
             }
@@ -211,6 +228,11 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         lock(&self.obstacle).clone()
     }
 
+    /// How it is read here.
+    pub const fn pages(&self) -> &P {
+        &self.pages
+    }
+
     /// Nodes that are kept here.
     #[must_use]
     pub fn cached_nodes(&self) -> usize {
@@ -231,7 +253,9 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             return Ok(known);
         }
         // A file that was not mapped yet says which version it has once it is.
-        let Some(version) = version.or_else(|| self.file.map_now()) else { return Ok(Arc::default()) };
+        let Some(version) = version.or_else(|| self.session.version_to_be(&self.file)) else {
+            return Ok(Arc::default());
+        };
         let read = self.upper_levels().await;
         if self.file.version() != Some(version) {
             // Of a file that changes meanwhile nothing is known, errors included.
@@ -250,12 +274,20 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     async fn upper_levels(&self) -> Result<BTreeMap<u64, Node>, BTreeError> {
         let (mut level, mut nodes) = (vec![0], BTreeMap::new());
         for _ in 0..self.options.cached_levels.min(LEVELS_MAX) {
+            if level.is_empty() || nodes.len() + level.len() > KEPT_MAX {
+                break;
+            }
             let mut below = Vec::new();
             for place in level {
                 let node = self.read_node(place).await?;
-                if !node.is_leaf() {
-                    for entry in 0..node.len() {
-                        below.push(node.pointer(entry)?);
+                if !node.is_leaf()? {
+                    for entry in 0..node.entries()?.len() {
+                        let child = node.child(place, entry)?;
+                        // Nodes of a level follow each other. Pointers that all led to one node would have it read again and again.
+                        if below.last().is_some_and(|before| *before >= child) {
+                            return Err(BadNode::Pointer.into());
+                        }
+                        below.push(child);
                     }
                 }
                 nodes.insert(place, node);
@@ -282,13 +314,13 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     /// When it is not known whether there is one.
     pub async fn get(&self, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
         let cache = self.cache().await?;
-        let (value, path) = self.get_from(&cache, key).await?;
-        if self.is_current(&cache) {
-            return Ok((value, self.count(path)));
+        let mut said = self.get_from(&cache, key).await;
+        if !self.is_current(&cache) {
+            // The file has changed since its upper levels were read: what was followed leads anywhere in it, to what looks like damage too.
+            said = self.get_from(&Cache::default(), key).await;
         }
-        // The file has changed since its upper levels were read: what was followed may lead anywhere in it.
-        let value = self.get_ordinary(key, 0).await?;
-        Ok((value, self.count(Path::Ordinary)))
+        let (value, path) = said?;
+        Ok((value, self.count(path)))
     }
 
     async fn get_from(&self, cache: &Cache, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
@@ -297,33 +329,34 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             Followed::Absent => return Ok((None, Path::Ordinary)),
             Followed::Value(place) => return Ok((Some(self.value_at(place).await?), Path::Ordinary)),
         };
-        if !self.options.only_ordinary {
-            let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-            if let Some(scratch) = self.ask(&self.get, first, &key.to_le_bytes(), GET_LEN).await? {
-                return Ok((found(&scratch)?, Path::Pushed));
-            }
-        }
-        // Whatever has kept the card from answering, a change maybe.
-        let place = if self.is_current(cache) { place } else { 0 };
-        Ok((self.get_ordinary(key, place).await?, Path::Ordinary))
+        let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
+        let obstacle = match self.ask(&self.get, first, &key.to_le_bytes(), GET_LEN).await? {
+            Ok(scratch) => return Ok((found(&scratch)?, Path::Pushed)),
+            Err(obstacle) => obstacle,
+        };
+        let value = self.get_ordinary(key, place).await.map_err(|error| obstacle.explain(error))?;
+        Ok((value, Path::Ordinary))
     }
 
-    /// What the card says; nothing if the ordinary path is to.
+    /// What the card says; or what keeps it from answering, if the ordinary path is to.
     async fn ask(
         &self,
         query: &Query,
         first: Read,
         input: &[u8],
         wanted: usize,
-    ) -> Result<Option<Vec<u8>>, BTreeError> {
+    ) -> Result<Result<Vec<u8>, Obstacle>, BTreeError> {
+        if self.options.only_ordinary {
+            return Ok(Err(Obstacle(None)));
+        }
         match self.session.ask(query, first, input, wanted as u32).await {
             Ok(Answer { scratch, reads }) => {
                 self.card_reads.fetch_add(u64::from(reads), Ordering::Relaxed);
-                Ok(Some(scratch))
+                Ok(Ok(scratch))
             }
             Err(obstacle) if obstacle.has_ordinary_path() => {
-                *lock(&self.obstacle) = Some(obstacle);
-                Ok(None)
+                *lock(&self.obstacle) = Some(obstacle.clone());
+                Ok(Err(Obstacle(Some(obstacle))))
             }
             Err(error) => Err(BTreeError::Push(error)),
         }
@@ -340,7 +373,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     async fn get_ordinary(&self, key: u64, from: u64) -> Result<Option<[u8; VALUE_LEN]>, BTreeError> {
         let mut place = from;
         for _ in 0..LEVELS_MAX {
-            match self.read_node(place).await?.follow(key)? {
+            match self.read_node(place).await?.follow(place, key)? {
                 Followed::Child(next) => place = next,
                 Followed::Absent => return Ok(None),
                 Followed::Value(value) => return self.value_at(value).await.map(Some),
@@ -378,14 +411,15 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         let (mut all, mut from) = (Vec::new(), from);
         while all.len() < limit && from <= to {
             let left = ((limit - all.len()) as u64).min(FOUND_MAX);
-            let asked = match self.options.only_ordinary {
-                true => None,
-                false => self.range_pushed(from, to, left).await?,
-            };
-            let Some((found, resume)) = asked else {
-                self.range_ordinary(from, to, limit, &mut all).await?;
-                self.count(Path::Ordinary);
-                return Ok(all);
+            let (found, resume) = match self.range_pushed(from, to, left).await? {
+                Ok(found) => found,
+                Err(obstacle) => {
+                    let push = |rest: &mut Vec<_>, key, value| rest.push((key, value));
+                    let rest = self.range_ordinary(from, to, limit - all.len(), push).await;
+                    all.extend(rest.map_err(|error| obstacle.explain(error))?);
+                    self.count(Path::Ordinary);
+                    return Ok(all);
+                }
             };
             self.count(Path::Pushed);
             all.extend(found);
@@ -395,11 +429,19 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         Ok(all)
     }
 
-    /// What one request brings, and where the next one begins; nothing if the ordinary path is to.
-    async fn range_pushed(&self, from: u64, to: u64, limit: u64) -> Result<Option<Found>, BTreeError> {
+    /// What one request brings, and where the next one begins; or what keeps the card from answering it.
+    async fn range_pushed(
+        &self,
+        from: u64,
+        to: u64,
+        limit: u64,
+    ) -> Result<Result<Found, Obstacle>, BTreeError> {
         let input = [from, to, limit].map(u64::to_le_bytes).concat();
         let wanted = FOUND_AT + FOUND_LEN * limit as usize;
-        let Some(scratch) = self.scan(&self.range, from, &input, wanted).await? else { return Ok(None) };
+        let scratch = match self.scan(&self.range, from, &input, wanted).await? {
+            Ok(scratch) => scratch,
+            Err(obstacle) => return Ok(Err(obstacle)),
+        };
         let count = word(&scratch, 6)?.min(limit) as usize;
         let mut found = Vec::with_capacity(count);
         for entry in scratch.get(FOUND_AT..).unwrap_or_default().chunks_exact(FOUND_LEN).take(count) {
@@ -408,7 +450,7 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             found.push((word(key, 0)?, value));
         }
         let resume = resume(&scratch, from)?;
-        Ok(Some((found, resume)))
+        Ok(Ok((found, resume)))
     }
 
     async fn scan(
@@ -417,75 +459,104 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         from: u64,
         input: &[u8],
         wanted: usize,
-    ) -> Result<Option<Vec<u8>>, BTreeError> {
+    ) -> Result<Result<Vec<u8>, Obstacle>, BTreeError> {
         let cache = self.cache().await?;
-        let place = match cache.follow(from)? {
-            Followed::Child(place) => place,
-            // The leaf is here, or there is none below the first key: from the root on it is found again.
-            Followed::Absent | Followed::Value(_) => 0,
+        let place = match cache.follow(from) {
+            Ok(Followed::Child(place)) => place,
+            // The leaf is here, or there is none below the first key, or nodes are damaged: from the root on that is found again.
+            Ok(Followed::Absent | Followed::Value(_)) | Err(_) => 0,
         };
-        let first = Read { file: 0, offset: place, len: NODE_LEN as u32 };
-        Ok(self.ask(query, first, input, wanted).await?.filter(|_| self.is_current(&cache)))
+        let from_node = |offset| Read { file: 0, offset, len: NODE_LEN as u32 };
+        let said = self.ask(query, from_node(place), input, wanted).await;
+        if self.is_current(&cache) {
+            return said;
+        }
+        self.ask(query, from_node(0), input, wanted).await
     }
 
-    /// The leaf where a range begins.
-    async fn leaf_of(&self, key: u64) -> Result<Node, BTreeError> {
-        let cache = self.cache().await?;
+    /// The leaf where a range begins, and where it is.
+    async fn leaf_of(&self, cache: &Cache, key: u64) -> Result<(u64, Node), BTreeError> {
         let mut place = 0;
         for _ in 0..LEVELS_MAX {
             let node = match cache.nodes.get(&place) {
                 Some(node) => *node,
                 None => self.read_node(place).await?,
             };
-            if node.is_leaf() {
-                return Ok(node);
+            // All entries count, as they do for the program.
+            let keys = node.entries()?;
+            if node.is_leaf()? {
+                return Ok((place, node));
             }
-            place = node.pointer(node.find(key).unwrap_or(0))?;
+            let at = keys.partition_point(|have| have.get() <= key).saturating_sub(1);
+            place = node.child(place, at)?;
         }
         Err(BadNode::Circle.into())
     }
 
-    async fn range_ordinary(
+    /// What becomes of the first so many keys of a range and their values, one after the other.
+    async fn range_ordinary<S: Default + Send>(
         &self,
         from: u64,
         to: u64,
         limit: usize,
-        into: &mut Vec<(u64, [u8; VALUE_LEN])>,
+        take: impl Fn(&mut S, u64, [u8; VALUE_LEN]) + Send + Sync,
+    ) -> Result<S, BTreeError> {
+        let walk = async |cache: &Cache| {
+            let mut all = S::default();
+            self.walk(cache, (from, to), limit, &mut |key, value| take(&mut all, key, value)).await?;
+            Ok(all)
+        };
+        let cache = self.cache().await?;
+        let said = walk(&cache).await;
+        if self.is_current(&cache) {
+            return said;
+        }
+        // It was another file's leaf where it began, maybe.
+        walk(&Cache::default()).await
+    }
+
+    /// Hands the first so many keys of a range on, leaf by leaf: nothing of what was handed on is kept here.
+    async fn walk(
+        &self,
+        cache: &Cache,
+        (from, to): (u64, u64),
+        limit: usize,
+        take: &mut (dyn FnMut(u64, [u8; VALUE_LEN]) + Send),
     ) -> Result<(), BTreeError> {
-        let mut leaf = self.leaf_of(from).await?;
-        let mut before = None;
+        let (mut place, mut leaf) = self.leaf_of(cache, from).await?;
+        let mut left = limit;
         loop {
-            // Links that lead back would never end.
-            if before.is_some_and(|before| before >= leaf.key(0)) {
-                return Err(BadNode::Circle.into());
-            }
-            before = Some(leaf.key(leaf.len() - 1));
-            let first = (0..leaf.len()).find(|entry| leaf.key(*entry) >= from).unwrap_or(leaf.len());
-            let mut entry = first;
-            while entry < leaf.len() {
-                let left = limit - into.len();
-                if leaf.key(entry) > to || left == 0 {
+            let keys = leaf.entries()?;
+            let mut entry = keys.partition_point(|key| key.get() < from);
+            while let Some(key) = keys.get(entry) {
+                if key.get() > to || left == 0 {
                     return Ok(());
                 }
                 // Values that lie side by side are read at once.
-                let place = leaf.pointer(entry)?;
+                let first = leaf.value(place, entry)?;
                 let follows = |run: &usize| {
                     let next = entry + run;
-                    next < leaf.len()
-                        && leaf.key(next) <= to
-                        && leaf.pointer(next) == Ok(place + (*run * VALUE_LEN) as u64)
+                    keys.get(next).is_some_and(|key| key.get() <= to)
+                        && leaf.value(place, next) == Ok(first + (*run * VALUE_LEN) as u64)
                 };
                 let run = 1 + (1..left.min(ENTRIES_MAX)).take_while(follows).count();
-                let bytes = self.read(place, run * VALUE_LEN).await?;
-                for (at, value) in (entry..).zip(bytes.chunks_exact(VALUE_LEN)) {
-                    into.push((leaf.key(at), value.try_into().map_err(|_| BTreeError::Short)?));
+                let bytes = self.read(first, run * VALUE_LEN).await?;
+                for (key, value) in keys.iter().skip(entry).zip(bytes.chunks_exact(VALUE_LEN)) {
+                    take(key.get(), value.try_into().map_err(|_| BTreeError::Short)?);
                 }
-                entry += run;
+                (entry, left) = (entry + run, left - run);
             }
-            if leaf.next.get() == 0 {
-                return Ok(());
+            let Some(next) = leaf.next()? else { return Ok(()) };
+            let last = keys.last().map(|key| key.get());
+            (place, leaf) = (next, self.read_node(next).await?);
+            let first = leaf.entries()?.first().map(|key| key.get());
+            if !leaf.is_leaf()? {
+                return Err(BadNode::Leaf.into());
             }
-            leaf = self.read_node(leaf.next.get()).await?;
+            // Links that lead back would never end.
+            if first <= last {
+                return Err(BadNode::Circle.into());
+            }
         }
     }
 
@@ -497,27 +568,32 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     pub async fn aggregate(&self, from: u64, to: u64, filter: Filter) -> Result<Aggregate, BTreeError> {
         let field = filter.field.min(VALUE_LEN - 8);
         let mut found = Aggregate::default();
-        let mut from = Some(from);
-        while let Some(first) = from.filter(|_| !self.options.only_ordinary) {
+        let mut first = from;
+        let obstacle = loop {
             let reads = u64::from(AGGREGATE_READS);
             let input =
                 [first, to, reads, field as u64, filter.low, filter.high].map(u64::to_le_bytes).concat();
-            let Some(scratch) = self.scan(&self.aggregate, first, &input, 8 * SCAN_WORDS).await? else {
-                break;
+            let scratch = match self.scan(&self.aggregate, first, &input, 8 * SCAN_WORDS).await? {
+                Ok(scratch) => scratch,
+                Err(obstacle) => break obstacle,
             };
             self.count(Path::Pushed);
             found.add(&scratch)?;
-            from = resume(&scratch, first)?;
-        }
-        let Some(from) = from else { return Ok(found) };
-        let mut values = Vec::new();
-        self.range_ordinary(from, to, usize::MAX, &mut values).await?;
-        self.count(Path::Ordinary);
-        for (_, value) in values {
-            let number = word(value.get(field..).unwrap_or_default(), 0)?;
+            let Some(next) = resume(&scratch, first)? else { return Ok(found) };
+            first = next;
+        };
+        let fold = |rest: &mut Aggregate, _, value: [u8; VALUE_LEN]| {
+            let bytes = value.get(field..).and_then(|rest| rest.first_chunk::<8>()).copied();
+            let number = u64::from_le_bytes(bytes.unwrap_or_default());
             if (filter.low..=filter.high).contains(&number) {
-                found.join(1, number, number, number);
+                rest.join(1, number, number, number);
             }
+        };
+        let rest = self.range_ordinary(first, to, usize::MAX, fold).await;
+        let rest = rest.map_err(|error| obstacle.explain(error))?;
+        self.count(Path::Ordinary);
+        if let (Some(least), Some(greatest)) = (rest.least, rest.greatest) {
+            found.join(rest.count, rest.sum, least, greatest);
         }
         Ok(found)
     }

@@ -13,6 +13,9 @@ pub enum PushError {
     /// An object is refused. The text is for its author.
     #[error("the card refuses the object: {0}")]
     Refused(String),
+    /// There is no room for an object now. The text is for whoever loads it.
+    #[error("the card has no room for the object: {0}")]
+    NoRoom(String),
     /// No such file, or none that this host may open.
     #[error("the card has no file `{0}` that this host may open")]
     NoSuchFile(String),
@@ -45,6 +48,9 @@ pub enum Detour {
     /// A file changed, before or while it was read.
     #[error("a file has changed")]
     Changed,
+    /// A file has no map now: it is being made, or somebody writes the file, or it cannot be read where it lies.
+    #[error("a file has no map of where it lies now")]
+    Unmapped,
     /// Programs or files were taken away at the target again and again.
     #[error("the target does not keep the program or the file")]
     Unknown,

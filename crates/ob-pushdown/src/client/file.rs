@@ -1,14 +1,16 @@
 //! Files that requests read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ob_wire_nvme::NamespaceId;
 use ob_wire_nvme::pushdown::Function;
 
 use super::gate::Gate;
+use super::maps::{Chores, ending};
 
-/// What the target is still to be told.
-pub(super) type Abandoned = Arc<Mutex<Vec<Function>>>;
+/// What is called when a map ends before its file is dropped. What it is given is to be held until nobody reads by the map any more.
+pub type OnEnd = Arc<dyn Fn(Hold) + Send + Sync>;
 
 /// Where a file of the client's file system lies, and how long that is so.
 ///
@@ -23,6 +25,14 @@ pub trait MapSource: Send + Sync {
     fn version(&self) -> Option<u64> {
         self.current().map(|map| map.version)
     }
+
+    /// Whether it is worth the while to ask for a map that is not there: not right after one could not be made.
+    fn may_have_map(&self) -> bool {
+        true
+    }
+
+    /// Has somebody told, once, when the map that is current ends; for each map, if the source can tell.
+    fn on_end(&self, _told: OnEnd) {}
 
     /// What a request keeps for as long as it reads by a map of this version; nothing if that is not current. Whoever is about to change
     /// the file waits until it is given back, if the source can have him wait, so that no program sees what is another's by then.
@@ -82,12 +92,24 @@ pub struct File {
 
 struct Inner {
     kind: Kind,
-    /// What the target knows it by.
-    opened: Mutex<Option<Opened>>,
+    /// What the target knows it by; shared with who hears that its map ends.
+    opened: Arc<Mutex<Option<Opened>>>,
     /// One opens it, and the others wait.
     opening: Gate,
-    /// What nobody has any more.
-    abandoned: Abandoned,
+    /// Whether somebody was told to map it.
+    is_waiting: AtomicBool,
+    /// Requests that are to do without it.
+    skips: AtomicU32,
+    chores: Arc<Chores>,
+}
+
+/// A file that may be gone.
+pub(super) struct WeakFile(Weak<Inner>);
+
+impl WeakFile {
+    pub(super) fn upgrade(&self) -> Option<File> {
+        self.0.upgrade().map(|inner| File { inner })
+    }
 }
 
 pub(super) enum Kind {
@@ -103,9 +125,39 @@ pub(super) struct Opened {
 }
 
 impl File {
-    pub(super) fn new(kind: Kind, abandoned: &Abandoned) -> Self {
-        let (opened, opening, abandoned) = (Mutex::new(None), Gate::default(), Arc::clone(abandoned));
-        Self { inner: Arc::new(Inner { kind, opened, opening, abandoned }) }
+    pub(super) fn new(kind: Kind, chores: &Arc<Chores>) -> Self {
+        let (opened, opening, is_waiting, skips) = Default::default();
+        let file = Self {
+            inner: Arc::new(Inner { kind, opened, opening, is_waiting, skips, chores: Arc::clone(chores) }),
+        };
+        if let Kind::Mapped(source) = &file.inner.kind {
+            source.on_end(ending(Arc::clone(&file.inner.opened), chores));
+        }
+        file
+    }
+
+    /// Has so many requests do without it.
+    pub(super) fn skip(&self, requests: u32) {
+        self.inner.skips.store(requests, Ordering::Relaxed);
+    }
+
+    /// Whether this request is one of those.
+    pub(super) fn is_skipped(&self) -> bool {
+        let one_less = |skips: u32| skips.checked_sub(1);
+        self.inner.skips.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    pub(super) fn downgrade(&self) -> WeakFile {
+        WeakFile(Arc::downgrade(&self.inner))
+    }
+
+    /// Whether nobody was told to map it: somebody is, now.
+    pub(super) fn begin_to_wait(&self) -> bool {
+        !self.inner.is_waiting.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_to_wait(&self) {
+        self.inner.is_waiting.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn kind(&self) -> &Kind {
@@ -159,7 +211,7 @@ impl File {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(opened) = lock(&self.opened).take() {
-            lock(&self.abandoned).push(Function::Close(opened.number));
+            self.chores.tell(Function::Close(opened.number));
         }
     }
 }

@@ -16,12 +16,14 @@ mod file;
 mod gate;
 mod initiator;
 mod join;
+mod maps;
 mod session;
 mod transport;
 
 pub use error::{Detour, PushError};
 pub(crate) use file::lock;
-pub use file::{File, FileMap, Hold, MapExtent, MapSource};
+pub use file::{File, FileMap, Hold, MapExtent, MapSource, OnEnd};
 pub(crate) use join::join_all;
-pub use session::{Answer, Listed, Program, Query, Read, Session, SessionCounts};
+pub use maps::AlreadyKept;
+pub use session::{Answer, Listed, Program, Query, Read, Session, SessionCounts, name_by_content};
 pub use transport::{Command, CommandAnswer, CommandData, Transport, TransportError};

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ob_wire_nvme::pushdown::{
-    Description, Extent, FILES_MAX, FileRef, Function, ListEntry, LoadHeader, MapHeader, Piece, RequestBody,
-    RequestHeader, Run, SCRATCH_LEN, VERSION, name_of,
+    Description, FILES_MAX, FileRef, Function, ListEntry, LoadHeader, Piece, RequestBody, RequestHeader, Run,
+    SCRATCH_LEN, VERSION, name_of,
 };
 use ob_wire_nvme::{NamespaceId, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::{Detour, PushError};
-use super::file::{Abandoned, File, Hold, Kind, MapSource, Opened, lock};
+use super::file::{File, Hold, Kind, MapSource, Opened, lock};
 use super::gate::Gate;
 use super::join::join_while_well;
+use super::maps::Chores;
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
 use crate::plant::{Bug, is_planted};
 
@@ -22,6 +23,10 @@ use crate::plant::{Bug, is_planted};
 const LOSSES_MAX: usize = 4;
 /// Requests that are not sent after their program was refused, until it is tried once more.
 const REFUSED_SKIPS: u32 = 256;
+/// Bytes of a name beside what stands for the object.
+const STEM_LEN_MAX: usize = 64 - 17;
+/// Programs of a host that a list may have.
+const LISTED_MAX: usize = 4096;
 /// Bytes of a refusal that are asked for.
 const REFUSAL_LEN_MAX: u32 = 64 << 10;
 
@@ -32,7 +37,7 @@ pub struct Session<T> {
     /// What the target can; nothing if it has no functions.
     description: Option<Description>,
     tokens: AtomicU64,
-    abandoned: Abandoned,
+    pub(super) chores: Arc<Chores>,
     tallies: Tallies,
 }
 
@@ -41,6 +46,7 @@ struct Tallies {
     pushed: AtomicU64,
     detours: AtomicU64,
     changed: AtomicU64,
+    unmapped: AtomicU64,
     discarded: AtomicU64,
     commands: AtomicU64,
     renewed: AtomicU64,
@@ -55,7 +61,9 @@ pub struct SessionCounts {
     pub detours: u64,
     /// Those of them that were so because a file had changed, before or while it was read.
     pub changed: u64,
-    /// Those of these that the card had answered, and that were not believed.
+    /// Those of them that were so because a file had no map.
+    pub unmapped: u64,
+    /// Those whose file had changed while the card answered: they were not believed.
     pub discarded: u64,
     /// Commands.
     pub commands: u64,
@@ -134,7 +142,7 @@ impl<T: Transport> Session<T> {
             description: None,
             // Drawn anew for each: others of the process and of the machine may be the same host to the target.
             tokens: AtomicU64::new(RandomState::new().build_hasher().finish()),
-            abandoned: Arc::default(),
+            chores: Arc::default(),
             tallies: Tallies::default(),
         };
         let len = size_of::<Description>() as u32;
@@ -168,30 +176,33 @@ impl<T: Transport> Session<T> {
             pushed: read(&self.tallies.pushed),
             detours: read(&self.tallies.detours),
             changed: read(&self.tallies.changed),
+            unmapped: read(&self.tallies.unmapped),
             discarded: read(&self.tallies.discarded),
             commands: read(&self.tallies.commands),
             renewed: read(&self.tallies.renewed),
         }
     }
 
-    /// A program by the name of its object, or `object/function`, which is loaded from these bytes whenever the target does not have it.
+    /// A program by the name of its object, or `object/function`. With these bytes of the object, it is loaded from them whenever the target
+    /// does not have it, under a name that says what it is made of: what is found by it is no other version of it.
     #[must_use]
     pub fn program(&self, name: &str, object: Option<Vec<u8>>) -> Program {
         let (number, loading, refused) = Default::default();
-        let inner = ProgramInner { name: name.to_owned(), object, number, loading, refused };
+        let name = object.as_ref().map_or_else(|| name.to_owned(), |object| name_by_content(name, object));
+        let inner = ProgramInner { name, object, number, loading, refused };
         Program { inner: Arc::new(inner) }
     }
 
     /// A file of the card's, by name.
     #[must_use]
     pub fn named(&self, path: &str) -> File {
-        File::new(Kind::Named(path.to_owned()), &self.abandoned)
+        File::new(Kind::Named(path.to_owned()), &self.chores)
     }
 
     /// A file of the client's file system.
     #[must_use]
     pub fn mapped(&self, source: Arc<dyn MapSource>) -> File {
-        File::new(Kind::Mapped(source), &self.abandoned)
+        File::new(Kind::Mapped(source), &self.chores)
     }
 
     /// Loads an object now, whether the target has one of its name or not.
@@ -244,6 +255,9 @@ impl<T: Transport> Session<T> {
             if entries.is_empty() || found.len() as u64 >= answer.result {
                 return Ok(found);
             }
+            if found.len() >= LISTED_MAX {
+                return Err(PushError::Invalid("the target's list has no end"));
+            }
         }
     }
 
@@ -261,7 +275,7 @@ impl<T: Transport> Session<T> {
             files: files.to_vec(),
             header: RequestHeader::default(),
             plan: Mutex::new(None),
-            abandoned: Arc::clone(&self.abandoned),
+            chores: Arc::clone(&self.chores),
         })
     }
 
@@ -281,9 +295,12 @@ impl<T: Transport> Session<T> {
         match &answer {
             Ok(_) => self.tallies.pushed.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
-                if error.detour() == Some(Detour::Changed) {
-                    self.tallies.changed.fetch_add(1, Ordering::Relaxed);
-                }
+                let reason = match error.detour() {
+                    Some(Detour::Changed) => Some(&self.tallies.changed),
+                    Some(Detour::Unmapped) => Some(&self.tallies.unmapped),
+                    _ => None,
+                };
+                reason.inspect(|tally| _ = tally.fetch_add(1, Ordering::Relaxed));
                 self.tallies.detours.fetch_add(u64::from(error.has_ordinary_path()), Ordering::Relaxed)
             }
         };
@@ -409,9 +426,9 @@ impl<T: Transport> Session<T> {
         if Run::new(0, Some(0), input).is_none() {
             return Ok(None);
         }
-        if let Some(old) = known {
-            // What it was made of is gone, or it is for another kind of read. One that is not there any more is as good.
-            let _ = self.execute(Function::Forget(old.number), CommandData::None).await;
+        if known.is_some() {
+            // What it was made of is gone, or it is for another kind of read. Who has it already may run it once more.
+            query.forget_plan();
         }
         let prepared = self.ask_for(Function::Prepare, query.body(program, files, first, &[])).await;
         let number = match prepared {
@@ -433,7 +450,7 @@ impl<T: Transport> Session<T> {
 
     /// The numbers of a request's program and files, asked for where they are not known.
     async fn establish(&self, query: &Query) -> Result<(u64, Vec<Opened>), PushError> {
-        self.close_abandoned().await;
+        self.close_some().await;
         let known = *lock(&query.program.inner.number);
         let program = match known {
             Some(number) => number,
@@ -441,7 +458,7 @@ impl<T: Transport> Session<T> {
         };
         let mut files = Vec::with_capacity(query.files.len());
         for file in &query.files {
-            files.push(self.open(file).await?);
+            files.push(self.open_for_request(file).await?);
         }
         Ok((program, files))
     }
@@ -459,8 +476,7 @@ impl<T: Transport> Session<T> {
         let find = || self.ask_for(Function::Find, name.as_bytes().to_vec());
         let found = match (find().await, object) {
             (Err(error), Some(bytes)) if error.detour() == Some(Detour::Unknown) => {
-                let object = name.split('/').next().unwrap_or_default();
-                self.upload(object, bytes).await.inspect_err(|error| {
+                self.upload_making_room(name, bytes).await.inspect_err(|error| {
                     if let PushError::Refused(why) = error {
                         *lock(refused) = Some((why.clone(), REFUSED_SKIPS));
                     }
@@ -473,50 +489,27 @@ impl<T: Transport> Session<T> {
         Ok(found)
     }
 
-    async fn open(&self, file: &File) -> Result<Opened, PushError> {
-        if let Some(opened) = file.current() {
-            return Ok(opened);
-        }
-        let _passage = file.opening().enter().await;
-        // Another request may have opened it meanwhile.
-        if let Some(opened) = file.current() {
-            return Ok(opened);
-        }
-        let known = *file.opened();
-        let opened = match file.kind() {
-            Kind::Named(path) => {
-                let number = self.ask_for(Function::Open, path.as_bytes().to_vec()).await;
-                let number = number.map_err(|error| match error.detour() {
-                    Some(Detour::Unknown) => PushError::NoSuchFile(path.clone()),
-                    _ => error,
-                })?;
-                Opened { number, version: 0 }
-            }
-            Kind::Mapped(source) => self.map(source.as_ref(), known).await?,
+    /// Loads an object by a name of [`name_by_content`]. Where there is no room, other versions of it may have it: they are taken out, and who
+    /// needs them loads them again.
+    async fn upload_making_room(&self, name: &str, bytes: &[u8]) -> Result<u64, PushError> {
+        let object = name.split('/').next().unwrap_or_default();
+        let refused = match self.upload(object, bytes).await {
+            Err(PushError::NoRoom(why)) => PushError::NoRoom(why),
+            other => return other,
         };
-        *file.opened() = Some(opened);
-        Ok(opened)
-    }
-
-    async fn map(&self, source: &dyn MapSource, known: Option<Opened>) -> Result<Opened, PushError> {
-        let map = source.current().ok_or(Detour::Changed)?;
-        let header = MapHeader {
-            file: known.map_or(0, |opened| opened.number).into(),
-            version: map.version.into(),
-            identity: map.identity.into(),
-            len: map.len.into(),
-            extents: u32::try_from(map.extents.len()).unwrap_or(u32::MAX).into(),
-            ..MapHeader::default()
-        };
-        let extents = map.extents.iter().map(|extent| Extent {
-            at: extent.at.into(),
-            offset: extent.offset.into(),
-            len: extent.len.into(),
+        let mut others: Vec<String> = self.list().await?.into_iter().map(|listed| listed.object).collect();
+        others.retain(|other| {
+            other != object && stem_of(other).is_some_and(|stem| Some(stem) == stem_of(object))
         });
-        let extents: Vec<Extent> = extents.collect();
-        let bytes = [header.as_bytes(), extents.as_bytes()].concat();
-        let (number, _) = self.send_pieces(Function::Map, map.namespace, &bytes).await?;
-        Ok(Opened { number, version: map.version })
+        others.dedup();
+        if others.is_empty() {
+            return Err(refused);
+        }
+        for other in others {
+            // Somebody else may have done it.
+            let _ = self.unload(&other).await;
+        }
+        self.upload(object, bytes).await
     }
 
     async fn upload(&self, name: &str, object: &[u8]) -> Result<u64, PushError> {
@@ -533,7 +526,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Sends something in pieces, and gives the number that it has then, and the token under which it came.
-    async fn send_pieces(
+    pub(super) async fn send_pieces(
         &self,
         function: fn(Piece) -> Function,
         namespace: NamespaceId,
@@ -548,7 +541,12 @@ impl<T: Transport> Session<T> {
             match self.execute_in(namespace, function, data).await {
                 Ok(answer) => number = answer.result,
                 Err(TransportError::Status { status, .. }) if status.is(Status::PUSHDOWN_REFUSED) => {
-                    return Err(self.refusal(token).await);
+                    return Err(self.refusal(token).await.map_or_else(PushError::of, PushError::Refused));
+                }
+                Err(TransportError::Status { status, .. }) if status.is(Status::PUSHDOWN_LIMIT) => {
+                    // Of maps there are no words.
+                    let words = self.refusal(token).await.map(PushError::NoRoom);
+                    return Err(words.unwrap_or_else(|_| Detour::Limit.into()));
                 }
                 Err(error) => return Err(PushError::of(error)),
             }
@@ -557,24 +555,11 @@ impl<T: Transport> Session<T> {
         Ok((number, token))
     }
 
-    async fn refusal(&self, token: u32) -> PushError {
+    async fn refusal(&self, token: u32) -> Result<String, TransportError> {
         let len = REFUSAL_LEN_MAX.min(self.transport.transfer_max() as u32);
-        match self.execute(Function::Refusal(token), CommandData::Receive(len)).await {
-            Ok(mut answer) => {
-                answer.data.truncate(usize::try_from(answer.result).unwrap_or(usize::MAX));
-                PushError::Refused(String::from_utf8_lossy(&answer.data).into_owned())
-            }
-            Err(error) => PushError::of(error),
-        }
-    }
-
-    /// Closes what nobody has any more.
-    async fn close_abandoned(&self) {
-        let abandoned = std::mem::take(&mut *lock(&self.abandoned));
-        for function in abandoned {
-            // What is not there any more need not be closed.
-            let _ = self.execute(function, CommandData::None).await;
-        }
+        let mut answer = self.execute(Function::Refusal(token), CommandData::Receive(len)).await?;
+        answer.data.truncate(usize::try_from(answer.result).unwrap_or(usize::MAX));
+        Ok(String::from_utf8_lossy(&answer.data).into_owned())
     }
 
     /// A token that no other request of this controller has: it may be shared with others, above one kernel.
@@ -582,12 +567,12 @@ impl<T: Transport> Session<T> {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    async fn ask_for(&self, function: Function, data: Vec<u8>) -> Result<u64, PushError> {
+    pub(super) async fn ask_for(&self, function: Function, data: Vec<u8>) -> Result<u64, PushError> {
         let answer = self.execute(function, CommandData::Send(data)).await.map_err(PushError::of)?;
         Ok(answer.result)
     }
 
-    fn execute(
+    pub(super) fn execute(
         &self,
         function: Function,
         data: CommandData,
@@ -613,13 +598,13 @@ pub struct Query {
     header: RequestHeader,
     /// What the target has prepared for it.
     plan: Mutex<Option<Planned>>,
-    abandoned: Abandoned,
+    chores: Arc<Chores>,
 }
 
 impl Drop for Query {
     fn drop(&mut self) {
         if let Some(planned) = lock(&self.plan).take() {
-            lock(&self.abandoned).push(Function::Forget(planned.number));
+            self.chores.tell(Function::Forget(planned.number));
         }
     }
 }
@@ -698,8 +683,28 @@ impl Query {
 
     /// Has the target told, some time, that something is not needed.
     fn abandon(&self, function: Option<Function>) {
-        lock(&self.abandoned).extend(function);
+        function.into_iter().for_each(|function| self.chores.tell(function));
     }
+}
+
+/// An object's name, or that of one of its functions, with a word that stands for what the object is made of: the names that
+/// [`Session::program`] gives to what it loads.
+#[must_use]
+pub fn name_by_content(name: &str, object: &[u8]) -> String {
+    let (stem, function) = match name.split_once('/') {
+        Some((stem, function)) => (stem, Some(function)),
+        None => (name, None),
+    };
+    let stem = stem.get(..stem.floor_char_boundary(STEM_LEN_MAX)).unwrap_or_default();
+    let whole = format!("{stem}.{:016x}", ob_ebpf::helpers::xxh3(object));
+    function.map_or_else(|| whole.clone(), |function| format!("{whole}/{function}"))
+}
+
+/// What a name of [`name_by_content`] is made of.
+fn stem_of(name: &str) -> Option<&str> {
+    let (stem, content) = name.rsplit_once('.')?;
+    let is_content = content.len() == 16 && content.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_content.then_some(stem)
 }
 
 /// Why a program was refused, if it is not to be tried again yet.

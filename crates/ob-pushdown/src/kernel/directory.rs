@@ -111,6 +111,8 @@ impl<T: crate::client::Transport> Files for MountedDirectory<'_, T> {
             }
         })?);
         let pushed = self.session.mapped(mounted.clone());
+        // A table is opened because it is about to be asked for.
+        self.session.expect(&pushed);
         Ok(DirectoryFile { kind: Kind::Table { name: name.into(), mounted, pushed } })
     }
 

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use ob_passthrough::System;
 use ob_passthrough::extents::{Extents, ExtentsError, ExtentsOptions};
-use ob_passthrough::lease::{GRACE_DEFAULT, Lease, LeaseError, LeaseKeeper, LeaseOptions};
+use ob_passthrough::lease::{GRACE_DEFAULT, Lease, LeaseError, LeaseKeeper, LeaseOptions, OnBreak};
 use ob_wire_nvme::NamespaceId;
 
-use crate::client::{FileMap, Hold, MapExtent, MapSource};
+use crate::client::{FileMap, Hold, MapExtent, MapSource, OnEnd};
 use crate::plant::{Bug, is_planted};
 
 /// How long after a try that has failed it is tried again to map a file: somebody writes it, and will for a while.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// The same where the file would have to become another one first.
+const RETRY_HARDLY_AFTER: Duration = Duration::from_secs(5);
 
 /// A file that requests may read where it lies, as long as nobody writes it.
 pub struct MountedFile {
@@ -29,6 +31,10 @@ pub struct MountedFile {
     device: String,
     /// How long a writer waits for requests.
     grace: Duration,
+    /// Whoever has this makes a map.
+    making: Mutex<()>,
+    /// Who is told when a lease breaks.
+    told: Mutex<Option<OnEnd>>,
     state: Mutex<State>,
 }
 
@@ -97,6 +103,17 @@ pub enum NotMapped {
     },
 }
 
+impl NotMapped {
+    /// Whether it is because somebody writes the file now, or has just done so.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Lease(error) => matches!(error, LeaseError::Busy),
+            Self::Extents(ExtentsError::Unsuitable(why)) => why.may_pass(),
+            Self::Extents(_) | Self::Again(_) | Self::Elsewhere { .. } => false,
+        }
+    }
+}
+
 impl MountedFile {
     /// Opens a file of the file system on a namespace, which the kernel calls so. It is mapped when it is first asked for.
     ///
@@ -120,6 +137,8 @@ impl MountedFile {
             namespace,
             device: device.to_owned(),
             grace: GRACE_DEFAULT,
+            making: Mutex::new(()),
+            told: Mutex::new(None),
             state: Mutex::new(state),
         })
     }
@@ -202,7 +221,22 @@ impl MountedFile {
     }
 
     fn lease(&self, held: OwnedFd) -> Result<Lease, LeaseError> {
-        self.keeper.lease_with(held, LeaseOptions { grace: self.grace, on_break: None })
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let on_break = told.map(|told| Box::new(move |request| told(Hold::new(request))) as OnBreak);
+        self.keeper.lease_with(held, LeaseOptions { grace: self.grace, on_break })
+    }
+
+    /// The map that there is, if it is true. One that is not ends here.
+    fn known(&self) -> Option<Arc<FileMap>> {
+        let mut state = self.lock();
+        let mapped = state.mapped.take()?;
+        if !self.is_true(&mapped) {
+            state.counts.ended += 1;
+            return None;
+        }
+        let map = Arc::clone(&mapped.map);
+        state.mapped = Some(mapped);
+        Some(map)
     }
 
     /// Whether a map is still true.
@@ -217,20 +251,21 @@ impl MountedFile {
 
 impl MapSource for MountedFile {
     fn current(&self) -> Option<Arc<FileMap>> {
-        let mut state = self.lock();
-        if let Some(mapped) = &state.mapped {
-            if self.is_true(mapped) {
-                return Some(Arc::clone(&mapped.map));
-            }
-            state.counts.ended += 1;
-            state.mapped = None;
+        if let Some(map) = self.known() {
+            return Some(map);
         }
-        let now = Instant::now();
-        if state.retry_at.is_some_and(|at| at > now) {
+        // One makes it, which takes a while: who asks for no more than the version does not wait.
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(map) = self.known() {
+            return Some(map);
+        }
+        if !self.may_have_map() {
             return None;
         }
-        let version = state.version + 1;
-        match self.make(version) {
+        let version = self.lock().version + 1;
+        let made = self.make(version);
+        let mut state = self.lock();
+        match made {
             Ok(mapped) => {
                 let map = Arc::clone(&mapped.map);
                 state.counts.maps += 1;
@@ -240,10 +275,20 @@ impl MapSource for MountedFile {
             }
             Err(refusal) => {
                 state.counts.refused += 1;
-                (state.retry_at, state.refusal) = (Some(now + RETRY_AFTER), Some(Arc::new(refusal)));
+                let pause = if refusal.may_pass() { RETRY_AFTER } else { RETRY_HARDLY_AFTER };
+                let retry_at = Instant::now() + pause;
+                (state.retry_at, state.refusal) = (Some(retry_at), Some(Arc::new(refusal)));
                 None
             }
         }
+    }
+
+    fn may_have_map(&self) -> bool {
+        self.lock().retry_at.is_none_or(|at| at <= Instant::now())
+    }
+
+    fn on_end(&self, told: OnEnd) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
     }
 
     /// A writer is told to wait: the lease is given up when the last request under it has ended.

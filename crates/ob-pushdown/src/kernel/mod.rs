@@ -3,6 +3,7 @@
 //! ```text
 //!   MountedFile ── lease, extents ──▶ FileMap, while nobody writes the file ──▶ Session
 //!        └─ read_at: the ordinary path                                              │
+//!   MapKeeper: a thread in which maps are made and sent, so that no request waits for them
 //!   MountedDirectory: RocksDB's files, whose tables are such                         │
 //!   KernelTransport ◀── commands ───────────────────────────────────────────────────┘
 //!        └─ io_uring or ioctl on the namespace ──▶ nvme-tcp ──▶ card
@@ -12,8 +13,10 @@
 
 mod directory;
 mod file;
+mod keeper;
 mod transport;
 
 pub use directory::{DirectoryFile, MountedDirectory};
 pub use file::{FileCounts, MountedFile, NotMapped, OpenError};
+pub use keeper::MapKeeper;
 pub use transport::{KernelTransport, KernelTransportError};

@@ -12,7 +12,8 @@ use crate::client::{Command, CommandAnswer, CommandData, Transport, TransportErr
 
 /// Bytes of one transfer: what every target of ours takes.
 const TRANSFER_MAX: usize = 128 << 10;
-/// Commands under way at once.
+/// Commands under way at once; those that come then wait in line, in the order in which they came. So the query of a pair is
+/// never behind its answer.
 const DEPTH: u32 = 128;
 
 /// Commands by way of the kernel.

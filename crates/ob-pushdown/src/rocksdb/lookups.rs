@@ -155,8 +155,14 @@ impl<'session, T: Transport> Lookups<'session, T> {
         }
         if plan.steps().any(|step| step.from == Entrance::Footer) {
             // Tables are opened once; what is in their footers is needed to ask for anything.
+            let mut are_read = true;
             for step in plan.steps().filter(|step| step.from == Entrance::Footer) {
-                database.reader().table(&step.file).await?;
+                are_read &= database.reader().table(&step.file).await.is_ok();
+            }
+            if !are_read {
+                // A table that cannot be read may not be needed: the ordinary path sees whether it is.
+                count(&self.tallies.not_pushed);
+                return Ok((plan.execute_ordinary(database.reader()).await?, Path::Ordinary));
             }
             plan = version.plan_get(database.cache(), key, snapshot)?;
         }

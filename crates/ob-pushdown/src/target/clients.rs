@@ -77,8 +77,7 @@ impl Client {
 
     /// The number of a program: the one that it has already, if it has one.
     pub(super) fn program_number(&mut self, object: &Arc<Object>, index: usize) -> u64 {
-        // What was taken out since is no good to anybody.
-        self.programs.retain(|_, program| !program.object.is_retired());
+        self.forget_retired();
         let is_same = |program: &Program| program.index == index && Arc::ptr_eq(&program.object, object);
         let known = self.programs.iter().find(|(_, program)| is_same(program)).map(|(number, _)| *number);
         known.unwrap_or_else(|| {
@@ -86,6 +85,12 @@ impl Client {
             self.programs.insert(number, Program { object: Arc::clone(object), index });
             number
         })
+    }
+
+    /// Lets go of objects that were taken out, or replaced: they are no good to anybody, and counted for nobody.
+    pub(super) fn forget_retired(&mut self) {
+        self.programs.retain(|_, program| !program.object.is_retired());
+        self.plans.retain(|_, plan| !plan.program.object.is_retired());
     }
 
     /// A program that may be called.

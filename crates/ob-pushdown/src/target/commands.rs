@@ -18,11 +18,12 @@ use ob_wire_nvme::pushdown::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::clients::{Client, FirstRead, Plan, Program};
-use super::files::{Map, OpenFile, Place};
-use super::pairs::Arrived;
+use super::files::{OpenFile, Place};
+use super::map_check::Room;
+use super::pairs::{Arrived, Asked, Half};
 use super::programs::{Load, Loaded};
 use super::requests::{FileUse, Request};
-use super::uploads::{Bounds, Kind, Progress};
+use super::uploads::{Bounds, Content, Kind, Progress};
 use super::{Functions, buffer_len};
 use crate::plant::{Bug, is_planted};
 
@@ -30,6 +31,8 @@ use crate::plant::{Bug, is_planted};
 const OBJECT_LEN_MAX: usize = size_of::<LoadHeader>() + (4 << 20);
 /// Bytes of the longest map with its header.
 const MAP_LEN_MAX: usize = size_of::<MapHeader>() + EXTENTS_MAX * size_of::<Extent>();
+/// Fuel that the check of an extent costs its tenant.
+const EXTENT_COST: u32 = 100;
 /// Bytes of the largest block of a namespace, or of the card's device.
 const BLOCK_LEN_MAX: u32 = 4096;
 
@@ -42,11 +45,13 @@ const LIMIT: Status = Status::PUSHDOWN_LIMIT.with_do_not_retry();
 struct Denial {
     status: Status,
     detail: u32,
+    /// A map has another version than the one that is named.
+    is_mismatch: bool,
 }
 
 impl From<Status> for Denial {
     fn from(status: Status) -> Self {
-        Self { status, detail: 0 }
+        Self { status, detail: 0, is_mismatch: false }
     }
 }
 
@@ -171,7 +176,8 @@ impl Functions {
         piece: Piece,
         data: &[u8],
     ) -> Result<Outcome, Status> {
-        let Some(mut bytes) = self.uploaded(controller, (Kind::Object, OBJECT_LEN_MAX), piece, data)? else {
+        let uploaded = self.uploaded(controller, (Kind::Object, OBJECT_LEN_MAX), piece, data)?;
+        let Some(Content::Object(mut bytes)) = uploaded else {
             return Ok(Outcome::Done(0));
         };
         let (header, _) = LoadHeader::read_from_prefix(&bytes).map_err(|_| INVALID)?;
@@ -189,19 +195,26 @@ impl Functions {
         (kind, len_max): (Kind, usize),
         piece: Piece,
         data: &[u8],
-    ) -> Result<Option<Vec<u8>>, Status> {
+    ) -> Result<Option<Content>, Status> {
         let (now, until) = (self.now, self.now + self.limits.request_time);
         let bounds = Bounds { len_max, uploads_max: self.limits.uploads_max, until };
-        let uploads = &mut self.client_mut(controller)?.uploads;
-        uploads.expire(now);
-        match uploads.take(kind, piece, data, bounds) {
+        let client = self.client_mut(controller)?;
+        client.uploads.expire(now);
+        let (progress, turn) = (client.uploads.take(kind, piece, data, bounds), client.turn);
+        if let Kind::Map(_) = kind {
+            // Who sends maps pays for their checks, whatever comes of them.
+            let extents = data.len().div_ceil(size_of::<Extent>());
+            self.turns.spend(turn, extents as u32 * EXTENT_COST);
+            self.checked += extents;
+        }
+        match progress {
             Progress::More => {
                 self.arm();
                 Ok(None)
             }
             Progress::Misplaced => Err(INVALID),
             Progress::TooMany => Err(LIMIT),
-            Progress::Whole(bytes) => Ok(Some(bytes)),
+            Progress::Whole(content) => Ok(Some(content)),
         }
     }
 
@@ -215,13 +228,19 @@ impl Functions {
             match result {
                 Ok(object) => {
                     tracing::info!(%object, host = client.tenant, took = ?object.took, "programs loaded");
-                    let number = client.program_number(&object, 0);
+                    let (number, tenant) = (client.program_number(&object, 0), client.tenant.clone());
                     target.foreign_done(key, Ok(Answer::Nothing), number);
+                    // What it may have replaced is nobody's any more.
+                    let others = self.clients.values_mut().filter(|other| other.tenant == tenant);
+                    others.for_each(Client::forget_retired);
                 }
                 Err(refused) => {
                     self.counts.failed += 1;
                     client.refuse(token, refused.to_string());
-                    let status = Status::PUSHDOWN_REFUSED.with_do_not_retry();
+                    let status = match refused.is_for_now() {
+                        true => LIMIT,
+                        false => Status::PUSHDOWN_REFUSED.with_do_not_retry(),
+                    };
                     target.foreign_done(key, Err(status), 0);
                 }
             }
@@ -238,16 +257,14 @@ impl Functions {
     ) -> Result<Outcome, Status> {
         let controller = command.queue.controller;
         let (open_max, extents_max) = (self.limits.open_max, self.limits.extents_max);
-        let Some(bytes) = self.uploaded(controller, (Kind::Map, MAP_LEN_MAX), piece, data)? else {
+        let namespace = target.control().namespace(controller, command.entry.namespace().0)?;
+        let kind = Kind::Map(Room::of(namespace));
+        let uploaded = self.uploaded(controller, (kind, MAP_LEN_MAX), piece, data)?;
+        let Some(Content::Map(check)) = uploaded else {
             return Ok(Outcome::Done(0));
         };
         let client = self.client_mut(controller)?;
-        let (header, rest) = MapHeader::ref_from_prefix(&bytes).map_err(|_| INVALID)?;
-        let extents = <[Extent]>::ref_from_bytes(rest).map_err(|_| INVALID)?;
-        let nsid = command.entry.namespace().0;
-        let namespace = target.control().namespace(controller, nsid)?;
-        let map = Map::new(header, extents, namespace).map_err(|_| INVALID)?;
-        let number = header.file.get();
+        let (number, map) = check.finish().map_err(|_| INVALID)?;
         let earlier = match number {
             0 => None,
             known => Some(Rc::clone(client.files.get(&known).ok_or(UNKNOWN)?)),
@@ -261,7 +278,7 @@ impl Functions {
             return Err(LIMIT);
         }
         let freed = earlier.as_ref().map_or(0, |file| file.extents());
-        if client.extents.get() - freed + extents.len() > extents_max {
+        if client.extents.get() - freed + map.extents() > extents_max {
             return Err(LIMIT);
         }
         if let Some(earlier) = earlier {
@@ -425,14 +442,20 @@ impl Functions {
         token: u64,
         data: &[u8],
     ) -> Result<Outcome, Status> {
-        if data.len() > REQUEST_LEN_MAX {
-            return Err(INVALID);
-        }
         let (until, max) = (self.now + self.limits.request_time, self.limits.queries_max);
-        match self.client_mut(controller)?.pairs.query(token, data, until, max) {
+        let pairs = &mut self.client_mut(controller)?.pairs;
+        if data.len() > REQUEST_LEN_MAX {
+            let asked = pairs.refuse(token, Half::Query, until, max);
+            return Err(self.refuse_pair(target, asked, INVALID));
+        }
+        match pairs.query(token, data, until, max) {
             Arrived::Kept => self.arm(),
             Arrived::Taken => return Err(INVALID),
-            Arrived::Full => return Err(LIMIT),
+            Arrived::Orphan => return Err(LIMIT),
+            Arrived::Full => {
+                let asked = pairs.refuse(token, Half::Query, until, max);
+                return Err(self.refuse_pair(target, asked, LIMIT));
+            }
             // What is wrong with the request, who asks for its answer is told.
             Arrived::Asked(asked) => {
                 if let Err(denial) = self.execute(target, asked.key, controller, data, asked.len) {
@@ -463,9 +486,26 @@ impl Functions {
                 self.arm();
                 Ok(Outcome::Later)
             }
-            Err(Arrived::Full) => Err(LIMIT.into()),
+            Err(Arrived::Full) => {
+                self.client_mut(controller)?.pairs.refuse(token, Half::Answer, until, max);
+                self.arm();
+                Err(LIMIT.into())
+            }
+            Err(Arrived::Orphan) => Err(LIMIT.into()),
             Err(_) => Err(INVALID.into()),
         }
+    }
+
+    /// A query is refused: who waits for its answer is told at once, and who comes later then.
+    fn refuse_pair(&mut self, target: &mut Target, asked: Option<Asked>, status: Status) -> Status {
+        match asked {
+            Some(asked) => {
+                self.counts.failed += 1;
+                target.foreign_done(asked.key, Err(status), 0);
+            }
+            None => self.arm(),
+        }
+        status
     }
 
     fn run(
@@ -512,6 +552,7 @@ impl Functions {
             match self.find_file(controller, at, file) {
                 Ok(file) => request.files.push(FileUse { file, pinned: None }),
                 Err(denial) => {
+                    self.counts.changed += u64::from(denial.is_mismatch);
                     self.requests.recycle(request);
                     return Err(denial);
                 }
@@ -629,7 +670,10 @@ fn first_of(header: &RequestHeader) -> FirstRead {
 fn find_file(client: &Client, at: usize, named: &FileRef) -> Result<Rc<OpenFile>, Denial> {
     let file = client.files.get(&named.file.get()).ok_or(UNKNOWN)?;
     if file.version() != named.version.get() && !is_planted(Bug::MapVersionUnchecked) {
-        return Err(Denial { status: Status::PUSHDOWN_CHANGED.with_do_not_retry(), detail: at as u32 });
+        // A file by name has no versions: who names one has not seen it change.
+        let is_mismatch = matches!(file.place, Place::Map(_));
+        let status = Status::PUSHDOWN_CHANGED.with_do_not_retry();
+        return Err(Denial { status, detail: at as u32, is_mismatch });
     }
     Ok(Rc::clone(file))
 }

@@ -11,7 +11,7 @@ pub struct FunctionCounts {
     pub failed: u64,
     /// Requests that their program gave up, or that it was stopped in.
     pub given_up: u64,
-    /// Requests that ended because a file had changed.
+    /// Requests that ended because a file had changed, or that were refused because they named another version of a map.
     pub changed: u64,
     /// Requests whose client went away.
     pub gone: u64,

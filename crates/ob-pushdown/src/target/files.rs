@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use ob_core::NodeId;
-use ob_nvme::target::control::{Namespace, NamespaceKey};
-use ob_wire_nvme::pushdown::{Extent, MapHeader};
+use ob_nvme::target::control::NamespaceKey;
 
 use crate::plant::{Bug, is_planted};
 
@@ -36,11 +35,12 @@ pub(super) struct Map {
     extents: RefCell<Vec<Piece>>,
 }
 
+/// Bytes of a file that lie together: where in the file, where in the namespace, and how many.
 #[derive(Clone, Copy)]
-struct Piece {
-    at: u64,
-    offset: u64,
-    len: u64,
+pub(super) struct Piece {
+    pub(super) at: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
 }
 
 /// A map that cannot be.
@@ -85,7 +85,7 @@ impl OpenFile {
     /// How many extents the card keeps for it.
     pub(super) fn extents(&self) -> usize {
         match &self.place {
-            Place::Map(map) => map.extents.borrow().len(),
+            Place::Map(map) => map.extents(),
             Place::Node(_) => 0,
         }
     }
@@ -98,36 +98,19 @@ impl Drop for OpenFile {
 }
 
 impl Map {
-    /// Takes a map that a client sent, all of which is checked here.
-    pub(super) fn new(header: &MapHeader, extents: &[Extent], namespace: &Namespace) -> Result<Self, BadMap> {
-        let block = u64::from(namespace.block_len);
-        let capacity = namespace.blocks.checked_mul(block).ok_or(BadMap)?;
-        let (version, len) = (header.version.get(), header.len.get());
-        if version == 0 || header.reserved.get() != 0 || header.extents.get() as usize != extents.len() {
-            return Err(BadMap);
-        }
-        let mut pieces = Vec::with_capacity(extents.len());
-        let mut end = 0;
-        for extent in extents {
-            let piece = Piece { at: extent.at.get(), offset: extent.offset.get(), len: extent.len.get() };
-            let is_whole = [piece.at, piece.offset, piece.len].iter().all(|part| part.is_multiple_of(block));
-            if !is_whole || piece.len == 0 || piece.at < end || piece.at >= len {
-                return Err(BadMap);
-            }
-            end = piece.at.checked_add(piece.len).ok_or(BadMap)?;
-            if piece.offset.checked_add(piece.len).is_none_or(|last| last > capacity) {
-                return Err(BadMap);
-            }
-            pieces.push(piece);
-        }
-        // No byte of the namespace is two of the file's.
-        let mut places: Vec<(u64, u64)> = pieces.iter().map(|piece| (piece.offset, piece.len)).collect();
-        places.sort_unstable();
-        if places.windows(2).any(|two| matches!(two, [one, next] if one.0 + one.1 > next.0)) {
-            return Err(BadMap);
-        }
-        let (nsid, namespace) = (namespace.nsid, namespace.key);
-        Ok(Self { nsid, namespace, version, len, extents: RefCell::new(pieces) })
+    /// A map whose extents were checked.
+    pub(super) fn new(
+        (nsid, namespace): (u32, NamespaceKey),
+        version: u64,
+        len: u64,
+        extents: Vec<Piece>,
+    ) -> Self {
+        Self { nsid, namespace, version, len, extents: RefCell::new(extents) }
+    }
+
+    /// How many extents the card keeps for it.
+    pub(super) fn extents(&self) -> usize {
+        self.extents.borrow().len()
     }
 
     /// Where the first bytes of a range of the file lie that lie together: where in the namespace, and how many. Nothing in a hole.

@@ -15,6 +15,7 @@ mod clients;
 mod commands;
 mod counts;
 mod files;
+mod map_check;
 mod names;
 mod pairs;
 mod programs;
@@ -23,6 +24,7 @@ mod turns;
 mod uploads;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use ob_core::Instant;
@@ -47,6 +49,8 @@ use turns::Turns;
 
 /// Events of the target that are taken in one turn.
 const EVENTS_A_TURN: usize = 64;
+/// Extents of maps that are checked in one turn, but for those of its last event: the longest piece has 5,461.
+const EXTENTS_A_TURN: usize = 4096;
 /// Calls of programs in one turn: others wait, for 50 µs each at worst.
 const CALLS_A_TURN: usize = 32;
 /// How often it is looked who takes too long.
@@ -120,6 +124,8 @@ pub struct Functions {
     replies: Vec<Reply>,
     turns: Turns,
     counts: FunctionCounts,
+    /// Extents that were checked in this turn.
+    checked: usize,
     sweep_at: Option<Instant>,
     now: Instant,
 }
@@ -143,6 +149,7 @@ impl Functions {
             replies: Vec::new(),
             turns: Turns::default(),
             counts: FunctionCounts::default(),
+            checked: 0,
             sweep_at: None,
             now: Instant::default(),
         }
@@ -159,6 +166,13 @@ impl Functions {
             programs: self.programs.count() as u64,
             ..self.counts
         }
+    }
+
+    /// Where in memory the data lies that programs are to be called with, of requests whose reads are over: a test compares it with where
+    /// devices have put what they read.
+    #[doc(hidden)]
+    pub fn views(&self) -> Vec<Range<usize>> {
+        self.requests.views()
     }
 
     fn take(&mut self, target: &mut Target, event: ForeignEvent) {
@@ -234,7 +248,11 @@ impl ForeignService for Functions {
             let Some(event) = target.next_foreign() else { break };
             did = true;
             self.take(target, event);
+            if self.checked >= EXTENTS_A_TURN {
+                break;
+            }
         }
+        self.checked = 0;
         did |= self.take_loaded(target);
         did |= self.take_named(target);
         did |= self.run_some(target, now);

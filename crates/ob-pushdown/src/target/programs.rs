@@ -13,6 +13,9 @@ use ob_programs::{Library, Limits, LoadRefusal, Object, Workshop, WorkshopError}
 /// Hosts whose programs a card keeps. Of those that are not connected, one makes room for the next.
 const TENANTS_MAX: usize = 64;
 
+/// Objects of one host that are verified or wait for it: the others of a card want theirs too.
+const LOADS_MAX: usize = 2;
+
 /// What is called.
 pub(super) const HOOKS: &[&World] = &[&STORAGE];
 
@@ -22,11 +25,46 @@ pub struct Shelf {
     library: Arc<Library>,
     /// How many controllers each host has.
     connected: Arc<Mutex<BTreeMap<String, usize>>>,
+    /// How many objects of each host are verified or wait for it.
+    loading: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+/// One of those that a host may have loaded at once. Dropped, there is room for the next.
+struct Place {
+    loading: Arc<Mutex<BTreeMap<String, usize>>>,
+    tenant: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut loading = lock(&self.loading);
+        if let Some(count) = loading.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                loading.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+fn lock(counts: &Mutex<BTreeMap<String, usize>>) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shelf {
     fn connected(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connected)
+    }
+
+    /// A place for one more object of a host, if it may have one.
+    fn place(&self, tenant: &str) -> Option<Place> {
+        let mut loading = lock(&self.loading);
+        let count = loading.entry(tenant.to_owned()).or_default();
+        if *count >= LOADS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Place { loading: Arc::clone(&self.loading), tenant: tenant.to_owned() })
     }
 
     /// Makes room for one more tenant; whether there is some.
@@ -67,6 +105,19 @@ pub(super) enum Refused {
     Object(Box<LoadRefusal>),
     Busy(WorkshopError),
     TooManyHosts,
+    TooManyLoads,
+}
+
+impl Refused {
+    /// Whether it is for want of room alone: the same object may be taken later, or when others are taken out.
+    pub(super) fn is_for_now(&self) -> bool {
+        match self {
+            Self::Object(refusal) => {
+                matches!(**refusal, LoadRefusal::TooMany { .. } | LoadRefusal::TooLarge { .. })
+            }
+            Self::Busy(_) | Self::TooManyHosts | Self::TooManyLoads => true,
+        }
+    }
 }
 
 impl std::fmt::Display for Refused {
@@ -74,6 +125,12 @@ impl std::fmt::Display for Refused {
         match self {
             Self::Object(refusal) => refusal.fmt(formatter),
             Self::Busy(error) => error.fmt(formatter),
+            Self::TooManyLoads => {
+                write!(
+                    formatter,
+                    "{LOADS_MAX} objects of this host are being loaded\nhint: try again in a moment"
+                )
+            }
             Self::TooManyHosts => write!(
                 formatter,
                 "{TENANTS_MAX} hosts have programs here and are connected\nhint: unload what is not needed"
@@ -142,8 +199,12 @@ impl Programs {
         if !self.shelf.make_room(&tenant) {
             return self.done.push_back(loaded(Err(Refused::TooManyHosts)));
         }
+        let Some(place) = self.shelf.place(&tenant) else {
+            return self.done.push_back(loaded(Err(Refused::TooManyLoads)));
+        };
         let (library, limits) = (Arc::clone(&self.shelf.library), self.limits);
         let prepare = move || {
+            let _place = place;
             let object = library.load(&tenant, &name, &bytes, HOOKS, &limits);
             object.map_err(|refusal| Refused::Object(Box::new(refusal)))
         };
@@ -192,5 +253,23 @@ impl Programs {
         if current.is_some_and(|current| Arc::ptr_eq(&current, object)) {
             self.shelf.library.remove(tenant, &object.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_so_many_loaded_at_once_and_others_theirs() {
+        let shelf = Shelf::default();
+        let mut places: Vec<Place> = (0..LOADS_MAX).map(|_| shelf.place("one").unwrap()).collect();
+        assert!(shelf.place("one").is_none());
+        assert!(shelf.clone().place("two").is_some(), "the others wait for nobody");
+        places.pop();
+        places.push(shelf.place("one").unwrap());
+        assert!(shelf.clone().place("one").is_none(), "all threads count together");
+        drop(places);
+        assert!(lock(&shelf.loading).is_empty());
     }
 }

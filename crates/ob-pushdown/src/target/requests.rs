@@ -119,6 +119,14 @@ impl Requests {
         self.spare.push(request);
     }
 
+    /// Where the data of each lies whose read is over.
+    pub(super) fn views(&self) -> Vec<Range<usize>> {
+        let data =
+            |request: &Request| Some(request.buffer.as_ref()?.get(request.view.clone())?.as_ptr_range());
+        let views = self.slots.iter().flatten().filter_map(|request| data(request));
+        views.map(|view| view.start.addr()..view.end.addr()).collect()
+    }
+
     /// Those that take too long.
     pub(super) fn late(&self, now: Instant) -> Vec<ForeignKey> {
         let requests = self.slots.iter().flatten();

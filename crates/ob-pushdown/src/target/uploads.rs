@@ -3,12 +3,15 @@
 use ob_core::Instant;
 use ob_wire_nvme::pushdown::Piece;
 
+use super::map_check::{MapCheck, Room};
+
 /// An upload that is under way.
 struct Upload {
-    kind: Kind,
+    content: Content,
     token: u32,
     whole: usize,
-    bytes: Vec<u8>,
+    /// Bytes that have come.
+    taken: usize,
     /// When it is given up, if nothing comes before.
     until: Instant,
 }
@@ -25,20 +28,46 @@ pub(super) struct Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Object,
-    Map,
+    Map(Room),
+}
+
+/// What has come of it.
+pub(super) enum Content {
+    Object(Vec<u8>),
+    Map(Box<MapCheck>),
 }
 
 /// What came of a piece.
-#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// There is more to come.
     More,
     /// That is all.
-    Whole(Vec<u8>),
-    /// It does not go there.
+    Whole(Content),
+    /// It does not go there, or cannot be.
     Misplaced,
     /// Too many uploads are under way.
     TooMany,
+}
+
+impl Content {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Object => Self::Object(Vec::new()),
+            Kind::Map(room) => Self::Map(Box::new(MapCheck::new(room))),
+        }
+    }
+
+    /// Takes what comes next; whether it can be. What was announced is believed as it comes, and not before.
+    fn take(&mut self, kind: Kind, bytes: &[u8]) -> bool {
+        match (self, kind) {
+            (Self::Object(content), Kind::Object) => {
+                content.extend_from_slice(bytes);
+                true
+            }
+            (Self::Map(check), Kind::Map(room)) => check.take(room, bytes).is_ok(),
+            _ => false,
+        }
+    }
 }
 
 /// Uploads of a client.
@@ -68,29 +97,23 @@ impl Uploads {
             if self.0.len() >= uploads_max {
                 return Progress::TooMany;
             }
-            self.0.push(Upload { kind, token, whole, bytes: Vec::new(), until });
+            self.0.push(Upload { content: Content::new(kind), token, whole, taken: 0, until });
         }
         let Some(at) = self.0.iter().position(|upload| upload.token == token) else {
             return Progress::Misplaced;
         };
         let Some(upload) = self.0.get_mut(at) else { return Progress::Misplaced };
-        let end = upload.bytes.len() + bytes.len();
-        if upload.kind != kind
-            || upload.bytes.len() != offset
-            || upload.whole != whole
-            || end > whole
-            || bytes.is_empty()
-        {
+        let end = upload.taken + bytes.len();
+        let is_next = upload.taken == offset && upload.whole == whole && end <= whole && !bytes.is_empty();
+        if !is_next || !upload.content.take(kind, bytes) {
             self.0.swap_remove(at);
             return Progress::Misplaced;
         }
-        // What was announced is believed as it comes, and not before.
-        upload.bytes.extend_from_slice(bytes);
-        upload.until = until;
+        (upload.taken, upload.until) = (end, until);
         if end < whole {
             return Progress::More;
         }
-        Progress::Whole(self.0.swap_remove(at).bytes)
+        Progress::Whole(self.0.swap_remove(at).content)
     }
 }
 
@@ -98,7 +121,30 @@ impl Uploads {
 mod tests {
     use std::time::Duration;
 
+    use ob_nvme::target::control::NamespaceKey;
+
     use super::*;
+
+    /// What is left of a [`Progress`] to compare.
+    #[derive(Debug, PartialEq, Eq)]
+    enum Told {
+        More,
+        Whole(Vec<u8>),
+        Misplaced,
+        TooMany,
+    }
+
+    impl Uploads {
+        fn told(&mut self, kind: Kind, piece: Piece, bytes: &[u8], bounds: Bounds) -> Told {
+            match self.take(kind, piece, bytes, bounds) {
+                Progress::More => Told::More,
+                Progress::Whole(Content::Object(bytes)) => Told::Whole(bytes),
+                Progress::Whole(Content::Map(_)) => Told::Whole(Vec::new()),
+                Progress::Misplaced => Told::Misplaced,
+                Progress::TooMany => Told::TooMany,
+            }
+        }
+    }
 
     fn piece(token: u32, offset: u32, whole: u32) -> Piece {
         Piece { token, offset, whole }
@@ -117,15 +163,15 @@ mod tests {
         let mut uploads = Uploads::default();
         let mut take = |token, offset, until| {
             uploads.expire(at(until - 10));
-            uploads.take(Kind::Object, piece(token, offset, 4), b"a", bounds(until))
+            uploads.told(Kind::Object, piece(token, offset, 4), b"a", bounds(until))
         };
-        assert_eq!(take(1, 0, 10), Progress::More);
-        assert_eq!(take(2, 0, 12), Progress::More);
-        assert_eq!(take(1, 1, 19), Progress::More, "it has longer now");
-        assert_eq!(take(3, 0, 21), Progress::TooMany, "both are under way");
-        assert_eq!(take(3, 0, 22), Progress::More, "nothing came to the second one for ten seconds");
-        assert_eq!(take(2, 1, 23), Progress::Misplaced, "which is over");
-        assert_eq!(take(1, 2, 24), Progress::More);
+        assert_eq!(take(1, 0, 10), Told::More);
+        assert_eq!(take(2, 0, 12), Told::More);
+        assert_eq!(take(1, 1, 19), Told::More, "it has longer now");
+        assert_eq!(take(3, 0, 21), Told::TooMany, "both are under way");
+        assert_eq!(take(3, 0, 22), Told::More, "nothing came to the second one for ten seconds");
+        assert_eq!(take(2, 1, 23), Told::Misplaced, "which is over");
+        assert_eq!(take(1, 2, 24), Told::More);
         uploads.expire(at(23));
         assert!(!uploads.is_empty());
         uploads.expire(at(24));
@@ -135,34 +181,31 @@ mod tests {
     #[test]
     fn pieces_come_in_order_and_end_where_they_said() {
         let mut uploads = Uploads::default();
-        let mut take = |piece, bytes: &[u8]| uploads.take(Kind::Map, piece, bytes, bounds(10));
-        assert_eq!(take(piece(1, 0, 5), b"ab"), Progress::More);
-        assert_eq!(take(piece(2, 0, 3), b"xyz"), Progress::Whole(b"xyz".to_vec()), "others go on beside it");
-        assert_eq!(take(piece(1, 2, 5), b"cde"), Progress::Whole(b"abcde".to_vec()));
-        assert_eq!(take(piece(1, 2, 5), b"cde"), Progress::Misplaced, "it is over");
+        let mut take = |piece, bytes: &[u8]| uploads.told(Kind::Object, piece, bytes, bounds(10));
+        assert_eq!(take(piece(1, 0, 5), b"ab"), Told::More);
+        assert_eq!(take(piece(2, 0, 3), b"xyz"), Told::Whole(b"xyz".to_vec()), "others go on beside it");
+        assert_eq!(take(piece(1, 2, 5), b"cde"), Told::Whole(b"abcde".to_vec()));
+        assert_eq!(take(piece(1, 2, 5), b"cde"), Told::Misplaced, "it is over");
         for wrong in [piece(1, 1, 5), piece(1, 3, 5), piece(1, 2, 6)] {
-            assert_eq!(take(piece(1, 0, 5), b"ab"), Progress::More);
-            assert_eq!(take(wrong, b"c"), Progress::Misplaced);
-            assert_eq!(take(piece(1, 2, 5), b"cde"), Progress::Misplaced, "it has ended with that");
+            assert_eq!(take(piece(1, 0, 5), b"ab"), Told::More);
+            assert_eq!(take(wrong, b"c"), Told::Misplaced);
+            assert_eq!(take(piece(1, 2, 5), b"cde"), Told::Misplaced, "it has ended with that");
         }
-        assert_eq!(take(piece(1, 0, 5), b"abcdef"), Progress::Misplaced, "more than it said");
-        assert_eq!(take(piece(1, 0, 9), b"a"), Progress::Misplaced, "longer than may be");
-        assert_eq!(take(piece(1, 0, 0), b""), Progress::Misplaced);
-        assert_eq!(take(piece(1, 0, 2), b""), Progress::Misplaced, "a piece brings something");
+        assert_eq!(take(piece(1, 0, 5), b"abcdef"), Told::Misplaced, "more than it said");
+        assert_eq!(take(piece(1, 0, 9), b"a"), Told::Misplaced, "longer than may be");
+        assert_eq!(take(piece(1, 0, 0), b""), Told::Misplaced);
+        assert_eq!(take(piece(1, 0, 2), b""), Told::Misplaced, "a piece brings something");
     }
 
     #[test]
     fn uploads_are_few_and_of_one_kind() {
+        let room = Room { nsid: 1, namespace: NamespaceKey(1), block_len: 512, blocks: 1 };
         let mut uploads = Uploads::default();
         for token in 0..2 {
-            assert_eq!(uploads.take(Kind::Object, piece(token, 0, 2), b"a", bounds(10)), Progress::More);
+            assert_eq!(uploads.told(Kind::Object, piece(token, 0, 2), b"a", bounds(10)), Told::More);
         }
-        assert_eq!(uploads.take(Kind::Object, piece(2, 0, 2), b"a", bounds(10)), Progress::TooMany);
-        assert_eq!(
-            uploads.take(Kind::Object, piece(1, 0, 2), b"a", bounds(10)),
-            Progress::More,
-            "begun anew"
-        );
-        assert_eq!(uploads.take(Kind::Map, piece(1, 1, 2), b"a", bounds(10)), Progress::Misplaced);
+        assert_eq!(uploads.told(Kind::Object, piece(2, 0, 2), b"a", bounds(10)), Told::TooMany);
+        assert_eq!(uploads.told(Kind::Object, piece(1, 0, 2), b"a", bounds(10)), Told::More, "begun anew");
+        assert_eq!(uploads.told(Kind::Map(room), piece(1, 1, 2), b"a", bounds(10)), Told::Misplaced);
     }
 }

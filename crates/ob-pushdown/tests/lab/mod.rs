@@ -6,7 +6,10 @@
 #[path = "../../../ob-nvme/tests/support/mod.rs"]
 pub mod support;
 
+pub mod remote;
+
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use ob_core::{Device, DeviceCompletion, DeviceInfo, DeviceOp, NodeId, Refused, Token};
 use ob_files_card::{Drive, FilesOptions, FilesService, FormatOptions, LocalFiles, MetadataOp, Op, Outcome};
@@ -16,6 +19,7 @@ use ob_nvme::driver::ForeignService;
 use ob_nvme::target::TargetConfig;
 use ob_pushdown::target::{FunctionLimits, Functions, Loader, NamedFiles, Shelf, opcodes};
 use ob_ring::CardService;
+use ob_wire_link::files::FileError;
 use ob_wire_nvme::pdu::{Digests, Pdu};
 use ob_wire_nvme::pushdown::{
     Extent, FileRef, Function, LoadHeader, MapHeader, Piece, RequestBody, RequestHeader, SCRATCH_LEN,
@@ -27,6 +31,8 @@ use zerocopy::IntoBytes;
 
 pub const OBEY: &[u8] = include_bytes!("../programs/obey.o");
 pub const FOLDER: &str = "shared";
+/// Bytes of a buffer, and of a write from within.
+const WRITE_LEN: usize = 64 << 10;
 
 /// What the program is told to do in a call.
 pub const DONE: u64 = 0;
@@ -40,15 +46,45 @@ pub const AGAIN: u64 = 6;
 /// An answer: DW0 and DW1, and what came; or the status, with the same.
 pub type Answer = Result<(u64, Vec<u8>), (Status, u64)>;
 
-/// A device in memory that does everything at once.
+/// A device in memory that does everything at once, but for reads that are held.
 pub struct MemoryDisk {
     bytes: Vec<u8>,
     done: VecDeque<DeviceCompletion>,
+    /// Reads are kept until the test lets them go.
+    pub is_held: bool,
+    pub held: VecDeque<(Token, DeviceOp)>,
+    /// Where in memory the last read landed.
+    pub read_into: Range<usize>,
 }
 
 impl MemoryDisk {
     fn new(len: usize) -> Self {
-        Self { bytes: vec![0; len], done: VecDeque::new() }
+        let (done, held) = Default::default();
+        Self { bytes: vec![0; len], done, is_held: false, held, read_into: 0..0 }
+    }
+
+    /// Lets all reads go, those that follow too.
+    pub fn release(&mut self) {
+        self.is_held = false;
+        for (token, op) in std::mem::take(&mut self.held) {
+            self.apply(token, op);
+        }
+    }
+
+    fn apply(&mut self, token: Token, mut op: DeviceOp) {
+        let (offset, len) = op.extent().unwrap_or((0, 0));
+        let range = &mut self.bytes[offset as usize..][..len as usize];
+        match &mut op {
+            DeviceOp::Read { into, .. } => {
+                into.copy_from_slice(range);
+                let begin = into.as_ptr().addr();
+                self.read_into = begin..begin + into.len();
+            }
+            DeviceOp::Write { from, .. } => range.copy_from_slice(from),
+            DeviceOp::Flush => {}
+            DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => range.fill(0),
+        }
+        self.done.push_back(DeviceCompletion { token, op, result: Ok(()) });
     }
 }
 
@@ -62,16 +98,12 @@ impl Device for MemoryDisk {
         }
     }
 
-    fn submit(&mut self, token: Token, mut op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
-        let (offset, len) = op.extent().unwrap_or((0, 0));
-        let range = &mut self.bytes[offset as usize..][..len as usize];
-        match &mut op {
-            DeviceOp::Read { into, .. } => into.copy_from_slice(range),
-            DeviceOp::Write { from, .. } => range.copy_from_slice(from),
-            DeviceOp::Flush => {}
-            DeviceOp::Discard { .. } | DeviceOp::WriteZeroes { .. } => range.fill(0),
+    fn submit(&mut self, token: Token, op: DeviceOp) -> Result<(), Refused<DeviceOp>> {
+        if self.is_held && matches!(op, DeviceOp::Read { .. }) {
+            self.held.push_back((token, op));
+        } else {
+            self.apply(token, op);
         }
-        self.done.push_back(DeviceCompletion { token, op, result: Ok(()) });
         Ok(())
     }
 
@@ -141,7 +173,7 @@ impl Lab {
             bytes.iter_mut().zip(drawn.to_le_bytes()).for_each(|(to, from)| *to = from);
         };
         let functions = Functions::new(limits, shelf, Loader::Inline, Some(named), random);
-        let (local, pool) = (files.local(), Pool::new(64 << 10, 4));
+        let (local, pool) = (files.local(), Pool::new(WRITE_LEN, 4));
         let (answers, data) = (BTreeMap::new(), BTreeMap::new());
         Self { rig, functions, files, local, answers, data, pool, tokens: 0 }
     }
@@ -335,16 +367,34 @@ impl Lab {
         panic!("the files do not answer")
     }
 
+    /// The same, without waiting for it: what has come of what was begun before, if anything.
+    pub fn begin_local(&mut self, op: Op) {
+        self.local.submit(Token(1), op).unwrap();
+    }
+
+    pub fn local_done(&mut self) -> Option<Result<Outcome, FileError>> {
+        for _ in 0..100 {
+            self.step();
+        }
+        self.local.poll().map(|completion| completion.result)
+    }
+
+    /// A write of these bytes.
+    pub fn write_op(&mut self, file: NodeId, offset: u64, bytes: &[u8]) -> Op {
+        let mut buffer = self.pool.take().unwrap();
+        buffer.truncate(bytes.len());
+        buffer.copy_from_slice(bytes);
+        Op::Write { file, offset, from: Source::Owned(buffer), durable: false }
+    }
+
     /// A file of the card's, with these bytes.
     pub fn file(&mut self, path: &str, bytes: &[u8]) -> NodeId {
         let open =
             MetadataOp::Open { base: ROOT, path: path.as_bytes().to_vec(), create: true, exclusive: false };
         let Outcome::Node(node) = self.local(Op::Metadata(open)) else { panic!("no node") };
-        if !bytes.is_empty() {
-            let mut buffer = self.pool.take().unwrap();
-            buffer.truncate(bytes.len());
-            buffer.copy_from_slice(bytes);
-            self.local(Op::Write { file: node.id, offset: 0, from: Source::Owned(buffer), durable: false });
+        for (offset, piece) in (0..).step_by(WRITE_LEN).zip(bytes.chunks(WRITE_LEN)) {
+            let write = self.write_op(node.id, offset, piece);
+            self.local(write);
         }
         node.id
     }

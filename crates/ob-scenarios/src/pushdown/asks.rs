@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ob_nvme::initiator::{Data, Queue, Request};
 use ob_pushdown::client::{
     Command, CommandAnswer, CommandData, File, Query, Read, Session, Transport, TransportError,
+    name_by_content,
 };
 use ob_sim::{Failure, Report, Rng};
 use ob_wire_nvme::io::Abort;
@@ -378,20 +379,21 @@ impl Shared {
     /// Loads the program anew, takes it out, lists what there is.
     pub(super) async fn administer(self: Rc<Self>, number: usize, mut rng: Rng) -> Result<(), Failure> {
         let Some(session) = self.hosts[number].session.borrow().clone() else { return Ok(()) };
+        let object = name_by_content(NAME, FOLLOW);
         match rng.below(4) {
             0 | 1 => {
-                if session.load(NAME, FOLLOW).await.is_ok() {
+                if session.load(&object, FOLLOW).await.is_ok() {
                     self.count("programs replaced");
                 }
             }
             2 => {
-                if session.unload(NAME).await.is_ok() {
+                if session.unload(&object).await.is_ok() {
                     self.count("programs unloaded");
                 }
             }
             _ => {
                 let listed = session.list().await.unwrap_or_default();
-                if listed.iter().any(|entry| entry.object != NAME || entry.function != NAME) {
+                if listed.iter().any(|entry| entry.object != object || entry.function != NAME) {
                     return Err(Failure::new(format!("a list has {listed:?}")));
                 }
             }
@@ -469,7 +471,8 @@ async fn execute(
 
 /// The program's number, if somebody has loaded it.
 async fn find(port: &Port) -> Result<u64, TransportError> {
-    let answer = execute(port, Function::Find, CommandData::Send(NAME.as_bytes().to_vec())).await?;
+    let name = name_by_content(NAME, FOLLOW);
+    let answer = execute(port, Function::Find, CommandData::Send(name.into_bytes())).await?;
     Ok(answer.result)
 }
 

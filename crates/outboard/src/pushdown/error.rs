@@ -63,16 +63,13 @@ pub enum PushdownError {
     /// There is no tree, or it does not answer.
     #[error("{}{}", .0, hint_of_tree(.0))]
     Tree(Box<BTreeProblem>),
-    /// A tree in a file of the card's, which nobody else can read.
-    #[error(
-        "the card does not answer, and nobody else can read its file `{name}`{}",
-        detour.map(|detour| format!(": {detour}{}", hint_of_card_alone(detour))).unwrap_or_default()
-    )]
-    CardAlone {
+    /// A file of the card's that it does not read.
+    #[error("the card does not bring its file `{name}` either: {detour}{}", hint_of_unread(*detour))]
+    Unread {
         /// Which.
         name: String,
         /// Why it does not.
-        detour: Option<Detour>,
+        detour: Detour,
     },
     /// A database of RocksDB's cannot be read.
     #[error("cannot read {}: {error}{}", path.display(), hint_of_database(error))]
@@ -110,11 +107,8 @@ fn hint_of_tree(problem: &BTreeProblem) -> &'static str {
     }
 }
 
-fn hint_of_card_alone(detour: Detour) -> &'static str {
+fn hint_of_unread(detour: Detour) -> &'static str {
     match detour {
-        Detour::Program(_) | Detour::Fault(_) | Detour::Range | Detour::Reads => {
-            "\nhint: a file that `outboard pushdown btree make` has made is meant; `outboard files get` brings a copy, which --local reads"
-        }
         Detour::Changed => "\nhint: somebody writes it; ask again when it is done",
         _ => "\nhint: ask again later; or `outboard files get` brings a copy, which --local reads",
     }
@@ -231,6 +225,28 @@ fn hint_of(error: &PushError) -> &'static str {
             "\nhint: a read is within a file that was named, and of as many bytes as the program asks for"
         }
         PushError::Detour(Detour::Reads) => "\nhint: --reads allows more, and a longer --length needs fewer",
+        PushError::Detour(Detour::Changed | Detour::Unmapped) => {
+            "\nhint: somebody writes the file; ask again when it is closed"
+        }
+        PushError::Detour(Detour::Fuel) => {
+            "\nhint: the program computes too long for its reads; `outboard bpf run` says what a call costs"
+        }
+        PushError::Detour(Detour::Fault(_)) => {
+            "\nhint: it reached beyond what it was given; `outboard bpf disasm` shows its instructions by number"
+        }
+        PushError::Detour(Detour::Program(_)) => {
+            "\nhint: the number is what the program returned: see its source"
+        }
+        PushError::Detour(Detour::Limit) => {
+            "\nhint: what this host has open or loaded there goes when its connections do; `outboard pushdown ls` and `rm` make room for programs"
+        }
+        PushError::Detour(Detour::Time) => {
+            "\nhint: the card or its device is busy; ask for less at once, or later"
+        }
+        PushError::NoRoom(_) => {
+            "\nhint: `outboard pushdown ls` lists what this host has loaded there, and `rm` takes it out"
+        }
+        PushError::Invalid(_) => "\nhint: `outboard pushdown run --help` says what a request can be",
         PushError::NoSuchFile(_) => {
             "\nhint: names are below the folder that `folder` of the card's [nvme] says; `outboard files ls /pushdown` lists them"
         }

@@ -44,7 +44,7 @@ impl Mounted {
 
     /// What a failed request means, if it is because one of these has no map any more.
     pub(super) fn explain(&self, error: PushError) -> PushdownError {
-        if error.detour() != Some(Detour::Changed) {
+        if !matches!(error.detour(), Some(Detour::Changed | Detour::Unmapped)) {
             return error.into();
         }
         let lost = self.files.iter().find(|(_, file)| file.version().is_none());

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ob_nvme::initiator::{Payload, block_on};
 use ob_pushdown::btree::{BTree, BTreeOptions, BulkLoad, Pages, Shape, VALUE_LEN};
@@ -19,6 +19,8 @@ use crate::bench::{BenchFailure, Case};
 
 /// Values of a range.
 const RANGE: u64 = 100;
+/// How long a map has one version in `moving`.
+const MOVES_AFTER: Duration = Duration::from_millis(2);
 /// Levels that are kept by the client in `cached`.
 const CACHED: usize = 4;
 
@@ -41,6 +43,8 @@ enum Question {
     /// With the upper levels kept by the client.
     Cached,
     Range,
+    /// A lookup, in a file whose map has another version every [`MOVES_AFTER`].
+    Moving,
 }
 
 impl Question {
@@ -49,6 +53,7 @@ impl Question {
             Self::Get => "get",
             Self::Cached => "cached",
             Self::Range => "range",
+            Self::Moving => "moving",
         }
     }
 }
@@ -86,6 +91,22 @@ impl MapSource for Whole {
     }
 }
 
+/// The same, as if it were written again and again.
+struct Moving {
+    map: FileMap,
+    begun: Instant,
+}
+
+impl MapSource for Moving {
+    fn current(&self) -> Option<Arc<FileMap>> {
+        self.version().map(|version| Arc::new(FileMap { version, ..self.map.clone() }))
+    }
+
+    fn version(&self) -> Option<u64> {
+        Some(1 + (self.begun.elapsed().as_micros() / MOVES_AFTER.as_micros()) as u64)
+    }
+}
+
 fn key(number: u64) -> u64 {
     1 + 2 * number
 }
@@ -110,7 +131,7 @@ pub(super) fn measure(arrangement: &Arrangement<'_>) -> Result<Vec<Case>, BenchF
     let image = Payload::from(image(plan)?);
     let local = arrangement.place.join("tree");
     std::fs::write(&local, &*image)?;
-    let contenders = [2 * 3 * 2 + 2, 2];
+    let contenders = [2 * 4 * 2 + 2, 2];
     arrangement.setting.progress.inc_length(plan.rounds * contenders.iter().sum::<u64>());
     let field = Field { plan, arrangement, local: &local, len: image.len() as u64 };
     let mut cases = Vec::new();
@@ -141,24 +162,26 @@ impl Field<'_> {
         let session = &link.session;
         let extents = vec![MapExtent { at: 0, offset: 0, len: self.len }];
         let map = FileMap { namespace: NAMESPACE, version: 1, identity: 1, len: self.len, extents };
-        let source: Arc<dyn MapSource> = Arc::new(Whole(Arc::new(map)));
+        let moving: Arc<dyn MapSource> = Arc::new(Moving { map: map.clone(), begun: Instant::now() });
+        let whole: Arc<dyn MapSource> = Arc::new(Whole(Arc::new(map)));
         let mut contenders = Vec::new();
-        for question in [Question::Get, Question::Cached, Question::Range] {
+        for question in [Question::Get, Question::Cached, Question::Range, Question::Moving] {
+            let source = if question == Question::Moving { &moving } else { &whole };
             if suffix.starts_with(".disk") && question != Question::Get {
                 continue;
             }
             let cached_levels = if question == Question::Cached { CACHED } else { 0 };
             for (who, only_ordinary) in [("reads", true), ("pushed", false)] {
                 let options = BTreeOptions { cached_levels, only_ordinary };
-                let file = session.mapped(Arc::clone(&source));
+                let file = session.mapped(Arc::clone(source));
                 let tree = block_on(BTree::open(session, file, PolledPages(link.polled), options))?;
                 let name = format!("btree_{}.{who}{suffix}", question.name());
                 contenders.push(Contender { name, question, tree: Tree::Network(tree), link });
             }
-            if suffix == ".loopback" && question != Question::Cached {
+            if suffix == ".loopback" && matches!(question, Question::Get | Question::Range) {
                 let options = BTreeOptions { cached_levels, only_ordinary: true };
                 let pages = LocalPages(File::open(self.local)?);
-                let file = session.mapped(Arc::clone(&source));
+                let file = session.mapped(Arc::clone(source));
                 let tree = block_on(BTree::open(session, file, pages, options))?;
                 let name = format!("btree_{}.here", question.name());
                 contenders.push(Contender { name, question, tree: Tree::Here(tree), link });
@@ -185,7 +208,7 @@ impl Contender<'_> {
     /// One question, whose answer is checked.
     fn ask(&self, plan: &Plan, number: u64) -> Result<(), BenchFailure> {
         let is_right = match self.question {
-            Question::Get | Question::Cached => {
+            Question::Get | Question::Cached | Question::Moving => {
                 let found = match &self.tree {
                     Tree::Network(tree) => block_on(tree.get(key(number)))?,
                     Tree::Here(tree) => block_on(tree.get(key(number)))?,

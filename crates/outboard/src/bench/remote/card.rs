@@ -17,6 +17,7 @@ use ob_table::{Table, TableConfig};
 use ob_wire_link::files::FILES_SERVICE;
 
 use super::SPIN;
+use super::host::READY;
 use super::plain::say_listening;
 use crate::bench::BenchFailure;
 use crate::bench::files::{link, mounted};
@@ -85,6 +86,7 @@ pub fn run_remote_card(options: &RemoteCardOptions) -> Result<(), BenchFailure> 
     let local = files.local();
     let mut driver = options.serve.then(|| director(&handle, port, local, options.copy)).transpose()?;
     let link = link(&reactor, &options.socket)?;
+    println!("{READY}");
     let mut card = CardLoop::new(reactor, link, Router::new(CardServices { files, stream }), SPIN);
     let mut events = Vec::new();
     loop {

@@ -135,7 +135,8 @@ impl Contender {
             RemoteHostKind::Library | RemoteHostKind::Offloaded => {
                 let mut command = card_command(&socket, &place.join("device"), wanted)?;
                 let mut card = ServerProcess::start(&mut command, &place.join("card.log"), layout.card)?;
-                card.wait_until("open its socket", || socket.exists())?;
+                // Its socket is there a moment before it listens.
+                card.wait_until_said("open its socket", |line| line == READY)?;
                 Some(card)
             }
         };

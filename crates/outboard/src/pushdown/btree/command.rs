@@ -32,9 +32,9 @@ Examples:
   sudo outboard pushdown btree get 7 --device /dev/nvme0n1 --mounted /mnt/tree.bpfkv --verbose
   outboard pushdown btree get 7 --local tree.bpfkv
 
-The programs that it takes are loaded into the card when it does not have them. A file of the card's is read by the
-card alone; a mounted one is read in the ordinary way whenever the card does not answer, and --verbose says why.
-The exit code is 1 if a key is not there.")]
+The programs that it takes are loaded into the card when it does not have them. Whenever they do not answer, the file
+is read in the ordinary way, and --verbose says why: a mounted one by the file system, and one of the card's piece by
+piece, by requests that bring its bytes. The exit code is 1 if a key is not there.")]
     Get(GetOptions),
     /// Show the keys of a range with their values, both ends included
     #[command(after_help = "\
@@ -111,8 +111,8 @@ pub struct TreeOptions {
     /// Which file.
     #[command(flatten)]
     pub file: TreeFile,
-    /// Do not ask the card: what it is to be compared with
-    #[arg(long, conflicts_with = "file")]
+    /// Read nodes and values one by one, without the card's programs for trees: what these are to be compared with
+    #[arg(long)]
     pub ordinary: bool,
     /// Say on standard error who answered, and with how many reads
     #[arg(long, short)]

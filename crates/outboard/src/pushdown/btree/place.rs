@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ob_passthrough::System;
 use ob_passthrough::lease::LeaseKeeper;
-use ob_pushdown::btree::{BTree, BTreeError, BTreeOptions, Pages, StoreCounts};
-use ob_pushdown::client::{PushError, Session};
+use ob_pushdown::btree::{BTree, BTreeError, BTreeOptions, NamedPages, Pages, StoreCounts};
+use ob_pushdown::client::{Detour, PushError, Session};
 use ob_pushdown::kernel::MountedFile;
 use serde_json::json;
 
@@ -19,19 +19,19 @@ use crate::pushdown::error::{BTreeProblem, PushdownError};
 use crate::terminal::{counted, warn};
 
 /// The ordinary path to a tree.
-pub(super) enum TreePages {
-    /// There is none: the file is the card's.
-    CardAlone,
+pub(super) enum TreePages<'session> {
+    /// A file of the card's, which brings it piece by piece.
+    Named(Box<NamedPages<'session, Carrier>>),
     /// The file system that this machine has mounted.
     Mounted(Arc<MountedFile>),
     /// A file of this machine.
     Local(File),
 }
 
-impl Pages for TreePages {
+impl Pages for TreePages<'_> {
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let read = match self {
-            Self::CardAlone => return Err("the file is the card's alone to read".to_owned()),
+            Self::Named(pages) => return pages.read(offset, len).await,
             Self::Mounted(file) => file.read_at(offset, len),
             Self::Local(file) => read_at(file, offset, len),
         };
@@ -51,7 +51,7 @@ fn read_at(file: &File, offset: u64, len: usize) -> io::Result<Vec<u8>> {
 
 /// A tree that is open for a command.
 pub(super) struct Opened<'session> {
-    pub(super) tree: BTree<'session, Carrier, TreePages>,
+    pub(super) tree: BTree<'session, Carrier, TreePages<'session>>,
     options: &'session TreeOptions,
     mounted: Option<Arc<MountedFile>>,
 }
@@ -87,7 +87,9 @@ pub(super) async fn open<'session>(
             (session.named(""), TreePages::Local(local(path)?), None)
         }
         (TreeFile { file, .. }, _) => {
-            (session.named(file.as_deref().unwrap_or_default()), TreePages::CardAlone, None)
+            let file = session.named(file.as_deref().unwrap_or_default());
+            let pages = NamedPages::new(session, &file)?;
+            (file, TreePages::Named(Box::new(pages)), None)
         }
     };
     let asked = BTreeOptions { only_ordinary: options.ordinary, ..BTreeOptions::default() };
@@ -98,16 +100,16 @@ pub(super) async fn open<'session>(
 impl Opened<'_> {
     /// What it means that it does not answer.
     pub(super) fn explain(&self, error: BTreeError) -> PushdownError {
-        match (&self.options.file, error) {
-            (TreeFile { file: Some(name), .. }, BTreeError::Read(_)) => {
-                let detour = match self.tree.last_obstacle() {
-                    Some(PushError::Detour(detour)) => Some(detour),
-                    Some(other) => return BTreeProblem::from(BTreeError::Push(other)).into(),
-                    None => None,
-                };
-                PushdownError::CardAlone { name: name.clone(), detour }
+        let obstacle = match (self.tree.pages(), &error) {
+            (TreePages::Named(pages), BTreeError::Read(_)) => pages.last_obstacle(),
+            _ => None,
+        };
+        match (&self.options.file.file, obstacle) {
+            (Some(name), Some(PushError::Detour(detour))) if detour != Detour::Unsupported => {
+                PushdownError::Unread { name: name.clone(), detour }
             }
-            (_, error) => BTreeProblem::from(error).into(),
+            (_, Some(other)) => other.into(),
+            (_, None) => BTreeProblem::from(error).into(),
         }
     }
 

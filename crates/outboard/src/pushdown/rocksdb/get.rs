@@ -132,10 +132,9 @@ fn tell(looked: &Looked) {
         warn(&format!("not the card's to answer, by what the tables are: {}", lookups(not_pushed)));
     }
     if session.detours > 0 {
-        let changed = session.changed;
+        let SessionCounts { detours, changed, unmapped, .. } = session;
         warn(&format!(
-            "not answered by the card: {}, {changed} because of a table that has no map",
-            session.detours
+            "not answered by the card: {detours}, {unmapped} because of a table that has no map, {changed} because of one that changed"
         ));
     }
 }
