@@ -76,6 +76,8 @@ impl Chores {
     fn unclaim(&self) {
         let mut state = lock(&self.state);
         (state.is_kept, state.is_over, state.waker) = (false, false, None);
+        // Who waits to write does not wait for a request that may never come.
+        let _holds: Vec<Hold> = state.telling.iter_mut().map(|(_, hold)| std::mem::take(hold)).collect();
         for file in std::mem::take(&mut state.files).iter().filter_map(WeakFile::upgrade) {
             file.end_to_wait();
         }
