@@ -195,3 +195,50 @@ fn maps_are_checked_in_several_turns_and_charged() {
     assert!(lab.answer(io, asked).unwrap().is_ok());
     lab.check_rest();
 }
+
+/// With its last piece all of a map is put in order once more, which is as much work as the longest piece is, and more.
+#[test]
+fn the_end_of_a_map_is_charged_and_ends_the_turn() {
+    let mut lab = Lab::new();
+    let io = lab.host(HOST, 9).io;
+    let program = lab.load(io, "obey", OBEY).unwrap();
+    let file = lab.map(io, (0, 1), 512, &[(0, 0, 512)]).unwrap();
+    // Four maps that want one extent more. They lie beyond the namespace, which is seen at their end.
+    let extents: Vec<_> = (0..21_000).map(|at| (at * 512, at * 1024, 512)).collect();
+    let bytes = map_bytes((0, 1), 1 << 40, &extents);
+    let (front, last) = bytes.split_at(bytes.len() - 24);
+    let piece = |token, offset| Function::Map(Piece { token, offset, whole: bytes.len() as u32 });
+    for token in 500..504 {
+        for (offset, part) in (0..).step_by(126 << 10).zip(front.chunks(126 << 10)) {
+            assert_eq!(lab.number(io, piece(token, offset), part), Ok(0));
+        }
+    }
+    // Once that is paid for, a request is answered.
+    let header = header(program, (0, 0, 512));
+    let begin = |lab: &mut Lab| lab.begin_request(io, &header, &[(file, 1)], &script(&[[DONE, 0, 0, 0]]));
+    let asked = begin(&mut lab);
+    while lab.answer(io, asked).is_none() {
+        lab.rig.advance(Duration::from_millis(10));
+    }
+    let pieces: Vec<_> =
+        (500..504).map(|token| lab.send(io, 1, piece(token, front.len() as u32), last, 0)).collect();
+    lab.rig.run();
+    let mut turns = 0;
+    while lab.functions.turn(lab.rig.now, &mut lab.rig.target) {
+        turns += 1;
+        lab.rig.run();
+    }
+    assert!(turns >= pieces.len(), "{turns} turns for the ends of {} long maps", pieces.len());
+    for piece in pieces {
+        assert_eq!(lab.answer(io, piece).unwrap().unwrap_err().0, Status::INVALID_FIELD.with_do_not_retry());
+    }
+    // Four extents came, and 84,000 were looked at: more than can be saved up.
+    let waited = lab.functions.counts().over_share;
+    let asked = begin(&mut lab);
+    assert!(lab.answer(io, asked).is_none(), "it has to wait");
+    assert_eq!(lab.functions.counts().over_share, waited + 1);
+    while lab.answer(io, asked).is_none() {
+        lab.rig.advance(Duration::from_millis(10));
+    }
+    lab.check_rest();
+}

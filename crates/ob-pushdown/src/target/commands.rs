@@ -202,8 +202,10 @@ impl Functions {
         client.uploads.expire(now);
         let (progress, turn) = (client.uploads.take(kind, piece, data, bounds), client.turn);
         if let Kind::Map(_) = kind {
-            // Who sends maps pays for their checks, whatever comes of them.
-            let extents = data.len().div_ceil(size_of::<Extent>());
+            // Who sends maps pays for their checks, whatever comes of them: of each piece, and of the whole, which is put in order once more.
+            let whole =
+                if let Progress::Whole(Content::Map(check)) = &progress { check.extents() } else { 0 };
+            let extents = data.len().div_ceil(size_of::<Extent>()) + whole;
             self.turns.spend(turn, extents as u32 * EXTENT_COST);
             self.checked += extents;
         }

@@ -53,6 +53,11 @@ impl MapCheck {
         Self { room, header, rest, pieces, end: 0, reach: 0, runs }
     }
 
+    /// How many extents have come.
+    pub(super) fn extents(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// Takes what comes next.
     pub(super) fn take(&mut self, room: Room, mut bytes: &[u8]) -> Result<(), BadMap> {
         // Pieces of one map name one namespace. It may have become longer or shorter meanwhile: that counts in the end.

@@ -49,7 +49,8 @@ use turns::Turns;
 
 /// Events of the target that are taken in one turn.
 const EVENTS_A_TURN: usize = 64;
-/// Extents of maps that are checked in one turn, but for those of its last event: the longest piece has 5,461.
+/// Extents of maps that are checked in one turn, but for those of its last event: the longest piece has 5,461, and who brings the last piece
+/// of a map has all of it put in order, up to 65,536.
 const EXTENTS_A_TURN: usize = 4096;
 /// Calls of programs in one turn: others wait, for 50 µs each at worst.
 const CALLS_A_TURN: usize = 32;
