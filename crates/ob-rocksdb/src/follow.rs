@@ -88,6 +88,11 @@ impl<H: Clone + Send + Sync> Tail<H> {
                 Stop::Zeros if is_whole => false,
                 Stop::Zeros => match self.behind_zeros(files, start.offset + size as u64, len).await? {
                     None => false,
+                    // These zeros were read before what is behind them: the writer may have gone on in between.
+                    Some(next) if !self.are_zeros(files, scan.stop_offset, next).await? => {
+                        (window, self.zeros_end) = (WINDOW_LEN, 0);
+                        continue;
+                    }
                     Some(next) if scan.end == End::Clean => {
                         // They are the rest of a block, or whole ones.
                         let block = next - next % BLOCK_LEN;
@@ -128,6 +133,19 @@ impl<H: Clone + Send + Sync> Tail<H> {
         let len_max = self.record_len_max as u64;
         Err(self
             .error(self.position.offset, Damage::TooLarge { what: "a record of a log", len: left, len_max }))
+    }
+
+    /// Whether there is nothing else between two places, now.
+    async fn are_zeros<F: Files<File = H>>(&self, files: &F, mut at: u64, end: u64) -> Result<bool, Error> {
+        while at < end {
+            let size = usize::try_from(end - at).map_or(WINDOW_LEN, |left| left.min(WINDOW_LEN));
+            let bytes = files.read(&self.file, at, size).await?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += size as u64;
+        }
+        Ok(true)
     }
 
     /// Where something else stands behind zeros, if anything does. They are counted from where the log's records end, and not kept.

@@ -22,12 +22,14 @@ struct Endless {
     block: Vec<u8>,
     /// Bytes that were read of it, and the most at once.
     read: Mutex<(u64, usize)>,
+    /// What becomes of the files after so many more reads of it.
+    then: Mutex<Option<(u32, MemoryFiles)>>,
 }
 
 impl Endless {
     fn new(files: MemoryFiles, name: &'static str, len: u64, block: Vec<u8>) -> Self {
         assert_eq!(block.len(), BLOCK_LEN);
-        Self { files: Mutex::new(files), name, len, block, read: Mutex::default() }
+        Self { files: Mutex::new(files), name, len, block, read: Mutex::default(), then: Mutex::default() }
     }
 
     fn zeros(files: MemoryFiles, name: &'static str, len: u64) -> Self {
@@ -80,6 +82,11 @@ impl Files for &Endless {
             let part = &self.block[from..(from + len - bytes.len()).min(BLOCK_LEN)];
             bytes.extend_from_slice(part);
         }
+        let mut then = self.then.lock().unwrap();
+        match then.take() {
+            Some((0 | 1, files)) => *self.files.lock().unwrap() = files,
+            later => *then = later.map(|(reads, files)| (reads - 1, files)),
+        }
         Ok(bytes)
     }
 }
@@ -129,19 +136,52 @@ fn zeros_of_a_terabyte_are_too_many() {
     }
 }
 
+/// Where a record of a log ends, in the middle of it.
+fn half_of(log: &[u8]) -> usize {
+    let mut ends = vec![0];
+    while let Some(header) = log.get(*ends.last().unwrap()..).and_then(|rest| rest.get(..7)) {
+        ends.push(ends.last().unwrap() + 7 + usize::from(u16::from_le_bytes([header[4], header[5]])));
+    }
+    assert_eq!(ends.last(), Some(&log.len()), "it is of one block");
+    ends[ends.len() / 2]
+}
+
+/// The reader has seen zeros where the log goes on, and the writer, who is faster, has filled what is read next before it is.
+#[test]
+fn what_is_written_while_zeros_are_read_is_no_gap() {
+    let (whole, answers) = golden("bloom");
+    let half = half_of(&whole.files[LOG]);
+    let before = whole.with(LOG, |log| log.truncate(half));
+    for blocks in [33, 40, 100, 200] {
+        // Behind the records come frames of a kind that may be left out.
+        let after = whole.with(LOG, |log| {
+            let room = BLOCK_LEN - log.len() - 7;
+            log.extend(frame(130, &vec![7; room]));
+            (0..blocks).for_each(|_| log.extend(block(130)));
+        });
+        let last = after.with(LOG, |log| {
+            log.splice(BLOCK_LEN.., std::iter::repeat_n(0, 64 * BLOCK_LEN));
+            log.extend(block(130));
+        });
+        for reads in 1..6 {
+            for after in [&after, &last] {
+                let endless = Endless::zeros(before.clone(), LOG, 10 * MIB as u64);
+                *endless.then.lock().unwrap() = Some((reads, after.clone()));
+                let database = open(&endless).unwrap();
+                assert!(endless.take_read().1 <= MIB);
+                block_on(database.catch_up()).unwrap();
+                check_answers(&database, &answers);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_log_with_room_for_more_is_read_once_and_then_followed() {
     let (whole, answers) = golden("bloom");
     let log = whole.files[LOG].to_vec();
     // First it has the first half of what it has, which ends with a record.
-    let half = {
-        let mut ends = vec![0];
-        while let Some(header) = log.get(*ends.last().unwrap()..).and_then(|rest| rest.get(..7)) {
-            ends.push(ends.last().unwrap() + 7 + usize::from(u16::from_le_bytes([header[4], header[5]])));
-        }
-        assert_eq!(ends.last(), Some(&log.len()), "it is of one block");
-        ends[ends.len() / 2]
-    };
+    let half = half_of(&log);
     let room = log.len() as u64 + (100 << 20);
     let endless = Endless::zeros(whole.with(LOG, |log| log.truncate(half)), LOG, room);
     let database = open(&endless).unwrap();
