@@ -75,7 +75,7 @@ pub enum Unsupported {
     OtherPath,
     /// Logs in another directory.
     #[error(
-        "the OPTIONS file says that logs are in {0:?} (wal_dir), and there are none here: what was written last would not be seen"
+        "the OPTIONS file says that logs are in {0:?} (wal_dir), and none that is needed is here: what was written last would not be seen"
     )]
     OtherLogs(String),
     /// Blocks that keep keys and values apart.

@@ -358,17 +358,14 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
     ) -> Result<(), Obstacle> {
         let first = self.state.first_log();
         self.logs.retain(|number, _| *number >= first);
-        for (name, _) in listed {
-            let Some(log) = name.strip_suffix(".log").and_then(number).filter(|log| *log >= first) else {
-                continue;
-            };
+        for (log, name) in logs_from(listed, first) {
             if let Entry::Vacant(vacant) = self.logs.entry(log) {
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "frames have the lower half of the number"
                 )]
                 let number = log as u32;
-                vacant.insert(Tail::new(name.clone(), files.open(name).await?, number, record_len_max));
+                vacant.insert(Tail::new(name.to_owned(), files.open(name).await?, number, record_len_max));
             }
         }
         for (log, synced) in self.state.logs.range(first..) {
@@ -403,9 +400,10 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         let too_large = || Error::at(name, 0, Damage::Malformed("an OPTIONS file is too large").into());
         let text = files.read(&file, 0, len.ok_or_else(too_large)?).await?;
         let text = String::from_utf8_lossy(&text);
-        // A directory that was copied has its logs beside it, whatever it says: RocksDB has always at least one.
+        // A directory that was copied has its logs beside it, whatever it says: RocksDB always has one that it writes to, be it empty. One
+        // that nobody needs any more may have been left here before the logs went elsewhere.
         if let Some(directory) = options_file::log_directory(&text)
-            && !listed.iter().any(|(name, _)| name.ends_with(".log"))
+            && logs_from(listed, self.state.first_log()).next().is_none()
         {
             return Err(Error::at(name, 0, Unsupported::OtherLogs(directory).into()).into());
         }
@@ -538,6 +536,13 @@ async fn read_current<F: Files>(files: &F) -> Result<(String, u64), Obstacle> {
     let named = name.and_then(|name| Some((name.to_owned(), number(name.strip_prefix("MANIFEST-")?)?)));
     let wrong = || Error::at("CURRENT", 0, Damage::Malformed("it does not name a manifest").into());
     named.ok_or_else(|| Obstacle::Failed(wrong()))
+}
+
+/// The logs of a directory from one on, by their numbers.
+fn logs_from(listed: &[(String, u64)], first: u64) -> impl Iterator<Item = (u64, &str)> {
+    let numbered =
+        listed.iter().filter_map(|(name, _)| Some((number(name.strip_suffix(".log")?)?, name.as_str())));
+    numbered.filter(move |(log, _)| *log >= first)
 }
 
 fn number(digits: &str) -> Option<u64> {
