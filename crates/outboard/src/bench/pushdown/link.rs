@@ -55,6 +55,7 @@ impl<'run> Link<'run> {
         case.extra.insert("round_trips".to_owned(), each(trips_now - trips));
         case.extra.insert("bytes".to_owned(), each(bytes_now - bytes));
         case.extra.insert("mismatches".to_owned(), (counts_now.changed - counts.changed) as f64);
+        case.extra.insert("unmapped".to_owned(), (counts_now.unmapped - counts.unmapped) as f64);
         case.extra.insert("discarded".to_owned(), (counts_now.discarded - counts.discarded) as f64);
         Ok(case)
     }
