@@ -9,6 +9,8 @@ use super::Violation;
 use super::snapshot::Snapshot;
 
 const CODE_MAP: &str = "ARCHITECTURE.md";
+/// What lists the documents.
+const CONTENTS: &str = "docs/README.md";
 
 /// Finds links, anchors and paths that lead nowhere.
 #[must_use]
@@ -31,6 +33,24 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Finds documents that a newcomer would not hear of.
+#[must_use]
+pub fn check_contents(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut unlisted: BTreeSet<String> = snapshot
+        .texts_ending_in(".md")
+        .filter(|(path, _)| path.starts_with("docs/") && *path != CONTENTS)
+        .map(|(path, _)| path.to_owned())
+        .collect();
+    let mut documents = snapshot.texts_ending_in(".md");
+    let Some((_, contents)) = documents.find(|(path, _)| *path == CONTENTS) else { return Vec::new() };
+    for (_, link) in Document::read(contents).links {
+        let target = link.split('#').next().unwrap_or_default();
+        resolve(CONTENTS, target).inspect(|path| _ = unlisted.remove(path));
+    }
+    let told = |path: String| Violation::at(CONTENTS, 1, format!("`{path}` is not listed"));
+    unlisted.into_iter().map(told).collect()
 }
 
 /// The path that code in the map is, seen from the root: `crates/ob-core`, or `ob-core/src/dma.rs`.
@@ -186,6 +206,21 @@ mod tests {
     #[test]
     fn links_defined_elsewhere_are_checked() {
         assert_eq!(messages(&[("README.md", "[text][ring]\n\n[ring]: gone.md\n")]).len(), 1);
+    }
+
+    #[test]
+    fn documents_that_nobody_would_hear_of_are_found() {
+        let unlisted = |contents: &str| -> Vec<String> {
+            let texts =
+                [(CONTENTS, contents), ("docs/wire/ring.md", ""), ("docs/ring.md", ""), ("README.md", "")];
+            check_contents(&Snapshot::of(&texts)).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(unlisted("[one](ring.md#begin) [other](wire/ring.md)"), Vec::<String>::new());
+        assert_eq!(
+            unlisted("[one](ring.md), `wire/ring.md`"),
+            ["docs/README.md:1: `docs/wire/ring.md` is not listed"]
+        );
+        assert_eq!(check_contents(&Snapshot::of(&[("docs/ring.md", "")])).len(), 0);
     }
 
     #[test]

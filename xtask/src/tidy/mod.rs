@@ -104,6 +104,11 @@ pub const CHECKS: &[Check] = &[
         run: links::check,
     },
     Check {
+        name: "contents",
+        rule: "docs/README.md lists each document below docs/",
+        run: links::check_contents,
+    },
+    Check {
         name: "named",
         rule: "tests, files and planted bugs that docs/invariants.md names are there",
         run: named::check,
