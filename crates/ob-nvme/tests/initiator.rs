@@ -547,12 +547,12 @@ fn say(bytes: Vec<u8>, ends: bool) -> Result<Initiator, Error> {
     let target = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         // ICReq, so that the end of the connection is no reset.
-        stream.read_exact(&mut [0; 128]).unwrap();
-        stream.write_all(&bytes).unwrap();
-        if !ends {
-            // Until the initiator has enough of it.
-            let _ = stream.read_to_end(&mut Vec::new());
+        let said = stream.read_exact(&mut [0; 128]).and_then(|()| stream.write_all(&bytes));
+        if ends {
+            return said.unwrap();
         }
+        // Until the initiator has enough of it: on a busy machine that may be before it has said anything.
+        let _ = stream.read_to_end(&mut Vec::new());
     });
     let outcome = block_on(Initiator::connect(options));
     target.join().unwrap();
