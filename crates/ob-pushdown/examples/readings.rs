@@ -39,7 +39,10 @@ pub async fn of_mounted(device: &str, path: &Path, sensor: u64) -> Result<Sum, B
     let session = Session::begin(transport, namespace).await?;
     let keeper = Arc::new(LeaseKeeper::start()?);
     let file = Arc::new(MountedFile::open(path, (namespace, device), &system, &keeper)?);
-    match ask(&session, session.mapped(file.clone()), sensor).await {
+    let answer = ask(&session, session.mapped(file.clone()), sensor).await;
+    // The kernel's connection stays, and with it what the card keeps for this session.
+    session.end().await;
+    match answer {
         // Somebody writes the file, or the target has no functions: whatever it is, the ordinary path has the answer.
         Err(error) if error.detour().is_some() => {
             let len = std::fs::metadata(path)?.len();

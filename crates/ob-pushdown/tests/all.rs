@@ -9,6 +9,7 @@ mod ends;
 mod fair;
 mod kept_levels;
 mod lab;
+mod left_behind;
 mod limits;
 mod many_files;
 mod maps;

@@ -109,6 +109,11 @@ impl Chores {
         wake(state);
     }
 
+    /// What the target is to be told next, whoever does the chores.
+    pub(super) fn next_told(&self) -> Option<(Function, Hold)> {
+        lock(&self.state).telling.pop_front()
+    }
+
     /// The next chore; nothing when it is over.
     async fn next(&self) -> Option<Chore> {
         poll_fn(|context| {
@@ -241,6 +246,7 @@ impl<T: Transport> Session<T> {
     }
 
     async fn tell(&self, function: Function) {
+        self.held.is_told(function);
         let mut telling = Telling { chores: &self.chores, function: Some(function) };
         // What is not there any more need not be closed.
         let _ = self.execute(function, CommandData::None).await;
@@ -299,6 +305,7 @@ impl<T: Transport> Session<T> {
             file.skip(REFUSED_SKIPS);
         }
         let opened = opened?;
+        self.held.file(opened.number);
         *file.opened() = Some(opened);
         Ok(opened)
     }

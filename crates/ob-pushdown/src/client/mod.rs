@@ -14,6 +14,7 @@
 mod error;
 mod file;
 mod gate;
+mod held;
 mod initiator;
 mod join;
 mod maps;

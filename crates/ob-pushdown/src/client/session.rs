@@ -14,6 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::error::{Detour, PushError};
 use super::file::{File, Hold, Kind, MapSource, Opened, lock};
 use super::gate::Gate;
+use super::held::Held;
 use super::join::join_while_well;
 use super::maps::Chores;
 use super::transport::{Command, CommandAnswer, CommandData, Transport, TransportError};
@@ -38,6 +39,7 @@ pub struct Session<T> {
     description: Option<Description>,
     tokens: AtomicU64,
     pub(super) chores: Arc<Chores>,
+    pub(super) held: Held,
     tallies: Tallies,
 }
 
@@ -143,6 +145,7 @@ impl<T: Transport> Session<T> {
             // Drawn anew for each: others of the process and of the machine may be the same host to the target.
             tokens: AtomicU64::new(RandomState::new().build_hasher().finish()),
             chores: Arc::default(),
+            held: Held::default(),
             tallies: Tallies::default(),
         };
         let len = size_of::<Description>() as u32;
@@ -437,6 +440,7 @@ impl<T: Transport> Session<T> {
             Err(error) if error.detour() == Some(Detour::Limit) => return Ok(None),
             Err(error) => return Err(error),
         };
+        self.held.plan(number);
         let planned = Planned { number, program, files: files.to_vec(), first };
         let mut current = lock(&query.plan);
         // Another request may have been faster. One of both is enough.

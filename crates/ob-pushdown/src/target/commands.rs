@@ -1,9 +1,10 @@
 //! What clients ask for, command by command.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ob_core::NodeId;
+use ob_core::{Instant, NodeId};
 use ob_ebpf::hooks::STORAGE_DATA_LEN_MAX;
 use ob_nvme::target::control::ControllerKey;
 use ob_nvme::target::{Answer, ForeignCommand, ForeignKey, Loans, Target};
@@ -258,36 +259,33 @@ impl Functions {
         data: &[u8],
     ) -> Result<Outcome, Status> {
         let controller = command.queue.controller;
-        let (open_max, extents_max) = (self.limits.open_max, self.limits.extents_max);
         let namespace = target.control().namespace(controller, command.entry.namespace().0)?;
         let kind = Kind::Map(Room::of(namespace));
         let uploaded = self.uploaded(controller, (kind, MAP_LEN_MAX), piece, data)?;
         let Some(Content::Map(check)) = uploaded else {
             return Ok(Outcome::Done(0));
         };
-        let client = self.client_mut(controller)?;
+        let now = self.now;
         let (number, map) = check.finish().map_err(|_| INVALID)?;
-        let earlier = match number {
-            0 => None,
-            known => Some(Rc::clone(client.files.get(&known).ok_or(UNKNOWN)?)),
-        };
-        if let Some(earlier) = &earlier {
-            let is_newer = matches!(&earlier.place, Place::Map(old) if old.version < map.version);
-            if !is_newer {
-                return Err(INVALID);
-            }
-        } else if client.files.len() >= open_max {
+        if number == 0 {
+            let has_room =
+                self.room_for_file(controller)? && self.room_for_extents(controller, map.extents(), 0)?;
+            let client = self.client_mut(controller)?;
+            return has_room.then(|| Outcome::Done(client.insert_file(Place::Map(map), now))).ok_or(LIMIT);
+        }
+        let earlier = Rc::clone(self.client_mut(controller)?.files.get(&number).ok_or(UNKNOWN)?);
+        let is_newer = matches!(&earlier.place, Place::Map(old) if old.version < map.version);
+        if !is_newer {
+            return Err(INVALID);
+        }
+        // It does not make room for its own map.
+        earlier.name(now);
+        if !self.room_for_extents(controller, map.extents(), earlier.extents())? {
             return Err(LIMIT);
         }
-        let freed = earlier.as_ref().map_or(0, |file| file.extents());
-        if client.extents.get() - freed + map.extents() > extents_max {
-            return Err(LIMIT);
-        }
-        if let Some(earlier) = earlier {
-            earlier.withdraw();
-        }
-        let number = if number == 0 { client.number() } else { number };
-        let file = OpenFile::new(Place::Map(map), &client.extents);
+        earlier.withdraw();
+        let client = self.client_mut(controller)?;
+        let file = OpenFile::new(Place::Map(map), &client.extents, now);
         client.files.insert(number, Rc::new(file));
         Ok(Outcome::Done(number))
     }
@@ -302,10 +300,6 @@ impl Functions {
         if data.is_empty() || data.len() > PATH_LEN_MAX {
             return Err(INVALID);
         }
-        let open_max = self.limits.open_max;
-        if self.client_mut(controller)?.files.len() >= open_max {
-            return Err(LIMIT);
-        }
         let subsystem = target.control().subsystem_of(controller).ok_or(UNKNOWN)?;
         let names = self.names.as_mut().ok_or(UNKNOWN)?;
         if names.open((key, controller), subsystem, data) { Ok(Outcome::Later) } else { Err(UNKNOWN) }
@@ -319,22 +313,19 @@ impl Functions {
         controller: ControllerKey,
         result: Result<NodeId, FileError>,
     ) {
-        let open_max = self.limits.open_max;
-        let Some(client) = self.clients.get_mut(&controller) else { return };
+        let now = self.now;
         let result = result.map_err(|error| match error {
             FileError::Io => Status::UNRECOVERED_READ_ERROR,
             _ => UNKNOWN,
         });
-        // Others that were looked for meanwhile count, too.
-        let result =
-            result.and_then(|node| if client.files.len() < open_max { Ok(node) } else { Err(LIMIT) });
-        match result {
-            Ok(node) => {
-                let number = client.number();
-                let file = OpenFile::new(Place::Node(node), &client.extents);
-                client.files.insert(number, Rc::new(file));
-                target.foreign_done(key, Ok(Answer::Nothing), number);
+        let number = result.and_then(|node| {
+            if !self.room_for_file(controller)? {
+                return Err(LIMIT);
             }
+            Ok(self.client_mut(controller)?.insert_file(Place::Node(node), now))
+        });
+        match number {
+            Ok(number) => target.foreign_done(key, Ok(Answer::Nothing), number),
             Err(status) => {
                 self.counts.failed += 1;
                 target.foreign_done(key, Err(status), 0);
@@ -409,21 +400,18 @@ impl Functions {
         if body.header.plan.get() != 0 {
             return Err(INVALID.into());
         }
-        let plans_max = self.limits.plans_max;
+        let now = self.now;
         let (read_len_max, reads_max) = self.bounds(body.header, (READ_LEN_DEFAULT, READS_DEFAULT))?;
         let client = self.client_mut(controller)?;
-        if client.plans.len() >= plans_max {
-            return Err(LIMIT.into());
-        }
         let program = client.program(body.header.program.get()).ok_or(UNKNOWN)?.clone();
         let named = body.files.iter().enumerate();
-        let files = named.map(|(at, file)| find_file(client, at, file)).collect::<Result<_, _>>()?;
-        let (first, scratch) = (first_of(body.header), body.scratch.to_vec());
-        let number = client.number();
-        client
-            .plans
-            .insert(number, Rc::new(Plan { program, files, first, read_len_max, reads_max, scratch }));
-        Ok(Outcome::Done(number))
+        let files = named.map(|(at, file)| find_file(client, at, file, now)).collect::<Result<_, _>>()?;
+        let (first, scratch, run_at) = (first_of(body.header), body.scratch.to_vec(), Cell::new(now));
+        if !self.room_for_plan(controller)? {
+            return Err(LIMIT.into());
+        }
+        let plan = Plan { program, files, first, read_len_max, reads_max, scratch, run_at };
+        Ok(Outcome::Done(self.client_mut(controller)?.insert_plan(plan, now)))
     }
 
     /// What a request says of its reads, within what may be.
@@ -552,7 +540,7 @@ impl Functions {
         request.input.extend_from_slice(body.scratch);
         for (at, file) in body.files.iter().enumerate() {
             match self.find_file(controller, at, file) {
-                Ok(file) => request.files.push(FileUse { file, pinned: None }),
+                Ok(file) => request.files.push(FileUse::new(&file)),
                 Err(denial) => {
                     self.counts.changed += u64::from(denial.is_mismatch);
                     self.requests.recycle(request);
@@ -570,10 +558,10 @@ impl Functions {
         file: &FileRef,
     ) -> Result<Rc<OpenFile>, Denial> {
         let own = self.clients.get(&controller).ok_or(UNKNOWN)?;
-        let found = find_file(own, at, file);
+        let found = find_file(own, at, file, self.now);
         if is_planted(Bug::FilesOfAnybody) && found.is_err() {
             let mut clients = self.clients.values();
-            let theirs = clients.find_map(|client| find_file(client, at, file).ok());
+            let theirs = clients.find_map(|client| find_file(client, at, file, self.now).ok());
             return theirs.ok_or(UNKNOWN.into());
         }
         found
@@ -594,10 +582,12 @@ impl Functions {
         if plan.files.iter().any(|file| file.is_withdrawn()) {
             return Err(UNKNOWN);
         }
+        plan.run_at.set(self.now);
+        plan.files.iter().for_each(|file| file.name(self.now));
         let program = plan.program.clone();
         let mut request = self.new_request(who, program, read_len_max, reads_max)?;
         request.next = first;
-        request.files.extend(plan.files.iter().map(|file| FileUse { file: Rc::clone(file), pinned: None }));
+        request.files.extend(plan.files.iter().map(FileUse::new));
         request.input.extend_from_slice(&plan.scratch);
         if request.input.len() < input.len() {
             request.input.resize(input.len(), 0);
@@ -669,7 +659,7 @@ fn first_of(header: &RequestHeader) -> FirstRead {
 }
 
 /// A file that a request names, and at which place it does.
-fn find_file(client: &Client, at: usize, named: &FileRef) -> Result<Rc<OpenFile>, Denial> {
+fn find_file(client: &Client, at: usize, named: &FileRef, now: Instant) -> Result<Rc<OpenFile>, Denial> {
     let file = client.files.get(&named.file.get()).ok_or(UNKNOWN)?;
     if file.version() != named.version.get() && !is_planted(Bug::MapVersionUnchecked) {
         // A file by name has no versions: who names one has not seen it change.
@@ -677,5 +667,6 @@ fn find_file(client: &Client, at: usize, named: &FileRef) -> Result<Rc<OpenFile>
         let status = Status::PUSHDOWN_CHANGED.with_do_not_retry();
         return Err(Denial { status, detail: at as u32, is_mismatch });
     }
+    file.name(now);
     Ok(Rc::clone(file))
 }

@@ -21,6 +21,8 @@ pub struct FunctionCounts {
     pub read_bytes: u64,
     /// How often a tenant had to wait because it had used its share of a core.
     pub over_share: u64,
+    /// Files and plans that were closed to make room, because nobody had made use of them for a while.
+    pub displaced: u64,
     /// Requests under way.
     pub running: u64,
     /// Files that clients have open.
@@ -44,6 +46,7 @@ impl std::ops::AddAssign for FunctionCounts {
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
         self.over_share += other.over_share;
+        self.displaced += other.displaced;
         self.running += other.running;
         self.files += other.files;
         self.extents += other.extents;

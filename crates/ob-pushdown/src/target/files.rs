@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use ob_core::NodeId;
+use ob_core::{Instant, NodeId};
 use ob_nvme::target::control::NamespaceKey;
 
 use crate::plant::{Bug, is_planted};
@@ -14,6 +14,10 @@ pub(super) struct OpenFile {
     pub(super) place: Place,
     /// Closed, or mapped anew: requests that have it end.
     is_withdrawn: Cell<bool>,
+    /// When it was named last.
+    named_at: Cell<Instant>,
+    /// Requests that have it.
+    pub(super) requests: Cell<u32>,
     /// Where its extents are counted, for as long as there are any.
     held: Rc<Cell<usize>>,
 }
@@ -49,10 +53,21 @@ pub(super) struct BadMap;
 
 impl OpenFile {
     /// A file whose extents are counted among those that are held.
-    pub(super) fn new(place: Place, held: &Rc<Cell<usize>>) -> Self {
-        let file = Self { place, is_withdrawn: Cell::new(false), held: Rc::clone(held) };
+    pub(super) fn new(place: Place, held: &Rc<Cell<usize>>, now: Instant) -> Self {
+        let (is_withdrawn, requests) = Default::default();
+        let file = Self { place, is_withdrawn, named_at: Cell::new(now), requests, held: Rc::clone(held) };
         held.set(held.get() + file.extents());
         file
+    }
+
+    /// Somebody makes use of it.
+    pub(super) fn name(&self, now: Instant) {
+        self.named_at.set(now);
+    }
+
+    /// When somebody made use of it last: now, while a request has it.
+    pub(super) fn used_at(&self, now: Instant) -> Instant {
+        if self.requests.get() > 0 { now } else { self.named_at.get() }
     }
 
     /// Ends the file. Whoever still has it reads nothing of it, so its extents need not stay.

@@ -20,6 +20,7 @@ mod names;
 mod pairs;
 mod programs;
 mod requests;
+mod room;
 mod turns;
 mod uploads;
 

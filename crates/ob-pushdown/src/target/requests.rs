@@ -47,6 +47,19 @@ pub(super) struct FileUse {
     pub(super) pinned: Option<FileVersion>,
 }
 
+impl FileUse {
+    pub(super) fn new(file: &Rc<OpenFile>) -> Self {
+        file.requests.set(file.requests.get() + 1);
+        Self { file: Rc::clone(file), pinned: None }
+    }
+}
+
+impl Drop for FileUse {
+    fn drop(&mut self) {
+        self.file.requests.set(self.file.requests.get() - 1);
+    }
+}
+
 /// A read of a map, which may lie in several places.
 pub(super) struct Reading {
     /// What is still to be read, of the file.

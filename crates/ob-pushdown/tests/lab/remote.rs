@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ob_pushdown::client::{Command, CommandAnswer, CommandData, Transport, TransportError};
+use ob_pushdown::target::FunctionCounts;
 use ob_wire_nvme::Status;
 
 use super::{FOLDER, Lab};
@@ -14,6 +15,9 @@ enum Asked {
     Command(Command, Sender<Result<CommandAnswer, TransportError>>),
     /// A file of the folder gets other content, of the same length.
     Put(String, Vec<u8>),
+    /// Time passes.
+    Wait(Duration),
+    Counts(Sender<FunctionCounts>),
 }
 
 /// A lab on a thread of its own, which does what it is sent.
@@ -38,6 +42,18 @@ impl Remote {
     /// Writes over a file.
     pub fn put(&self, name: &str, content: &[u8]) {
         self.send(Asked::Put(name.to_owned(), content.to_vec()));
+    }
+
+    /// Has time pass.
+    pub fn wait(&self, time: Duration) {
+        self.send(Asked::Wait(time));
+    }
+
+    /// What the card says of what was done, and of what there is.
+    pub fn counts(&self) -> FunctionCounts {
+        let (sender, counts) = mpsc::channel();
+        self.send(Asked::Counts(sender));
+        counts.recv().unwrap()
     }
 
     fn send(&self, asked: Asked) {
@@ -65,6 +81,15 @@ fn serve(files: &[(String, Vec<u8>)], asked: &Receiver<Asked>) {
             Asked::Command(command, answer) => (command, answer),
             Asked::Put(name, content) => {
                 lab.file(&format!("{FOLDER}/{name}"), &content);
+                continue;
+            }
+            Asked::Wait(time) => {
+                lab.rig.advance(time);
+                lab.run();
+                continue;
+            }
+            Asked::Counts(counts) => {
+                counts.send(lab.functions.counts()).unwrap();
                 continue;
             }
         };

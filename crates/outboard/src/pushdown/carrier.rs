@@ -61,6 +61,16 @@ impl Transport for Carrier {
     }
 }
 
+/// Does something with a session, and ends it: a kernel's connection outlives this process, and so would what the target keeps for it.
+pub(super) async fn within<R>(
+    session: Session<Carrier>,
+    work: impl AsyncFnOnce(&Session<Carrier>) -> Result<R, PushdownError>,
+) -> Result<R, PushdownError> {
+    let done = work(&session).await;
+    session.end().await;
+    done
+}
+
 /// A session with the target that was meant, which has storage functions.
 pub(super) async fn begin(options: &TargetOptions) -> Result<Session<Carrier>, PushdownError> {
     let session = match &options.device {

@@ -11,7 +11,7 @@ use ob_wire_nvme::pushdown::SCRATCH_LEN;
 use serde_json::json;
 
 use super::btree::{self, BtreeCommand};
-use super::carrier::{Carrier, begin};
+use super::carrier::{Carrier, begin, within};
 use super::error::PushdownError;
 use super::mounted::Mounted;
 use super::rocksdb::{self, RocksdbCommand};
@@ -219,13 +219,14 @@ pub(crate) fn run(command: &PushdownCommand) -> Result<(), PushdownError> {
     match command {
         PushdownCommand::Load(options) => load(options),
         PushdownCommand::Ls(options) => block_on(async {
-            let session = begin(&options.target).await?;
-            list(&session, &options.target).await
+            within(begin(&options.target).await?, async |session| list(session, &options.target).await).await
         }),
         PushdownCommand::Rm(options) => block_on(async {
-            let session = begin(&options.target).await?;
-            session.unload(&options.name).await?;
-            list(&session, &options.target).await
+            within(begin(&options.target).await?, async |session| {
+                session.unload(&options.name).await?;
+                list(session, &options.target).await
+            })
+            .await
         }),
         PushdownCommand::Run(options) => run_once(options),
         PushdownCommand::Btree(command) => btree::run(command),
@@ -242,9 +243,11 @@ fn load(options: &LoadOptions) -> Result<(), PushdownError> {
     let stem = options.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let name = options.name.clone().or(stem).unwrap_or_default();
     block_on(async {
-        let session = begin(&options.target).await?;
-        session.load(&name, &object).await?;
-        list(&session, &options.target).await
+        within(begin(&options.target).await?, async |session| {
+            session.load(&name, &object).await?;
+            list(session, &options.target).await
+        })
+        .await
     })
 }
 
@@ -303,18 +306,25 @@ fn input(options: &RunOptions) -> Result<Vec<u8>, PushdownError> {
 fn run_once(options: &RunOptions) -> Result<(), PushdownError> {
     let input = input(options)?;
     let answer = block_on(async {
-        let session = begin(&options.target).await?;
-        let mounted = Mounted::open(&options.mounted, session.transport())?;
-        let named = options.file.iter().map(|name| session.named(name));
-        let files: Vec<_> = named.chain(mounted.sources().map(|source| session.mapped(source))).collect();
-        let query = session.query(&session.program(&options.program, None), &files)?;
-        let query = query.with_read_len_max(options.length.max(READ_LEN_MIN));
-        let query = query.with_reads_max(options.reads.unwrap_or_default());
-        let first = Read { file: options.first, offset: options.offset, len: options.length };
-        let answer = session.ask(&query, first, &input, options.answer).await;
-        answer.map_err(|error| mounted.explain(error))
+        within(begin(&options.target).await?, async |session| ask(session, options, &input).await).await
     })?;
     show(options, &answer)
+}
+
+async fn ask(
+    session: &Session<Carrier>,
+    options: &RunOptions,
+    input: &[u8],
+) -> Result<Answer, PushdownError> {
+    let mounted = Mounted::open(&options.mounted, session.transport())?;
+    let named = options.file.iter().map(|name| session.named(name));
+    let files: Vec<_> = named.chain(mounted.sources().map(|source| session.mapped(source))).collect();
+    let query = session.query(&session.program(&options.program, None), &files)?;
+    let query = query.with_read_len_max(options.length.max(READ_LEN_MIN));
+    let query = query.with_reads_max(options.reads.unwrap_or_default());
+    let first = Read { file: options.first, offset: options.offset, len: options.length };
+    let answer = session.ask(&query, first, input, options.answer).await;
+    answer.map_err(|error| mounted.explain(error))
 }
 
 /// Bytes of reads that any program may make.

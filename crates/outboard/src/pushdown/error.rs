@@ -238,7 +238,7 @@ fn hint_of(error: &PushError) -> &'static str {
             "\nhint: the number is what the program returned: see its source"
         }
         PushError::Detour(Detour::Limit) => {
-            "\nhint: what this host has open or loaded there goes when its connections do; `outboard pushdown ls` and `rm` make room for programs"
+            "\nhint: files that nobody asks for make room after ten seconds, so ask again then; `outboard pushdown ls` and `rm` make room for programs"
         }
         PushError::Detour(Detour::Time) => {
             "\nhint: the card or its device is busy; ask for less at once, or later"

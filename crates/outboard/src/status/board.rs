@@ -357,6 +357,7 @@ fn describe_functions(counts: &FunctionCounts) -> FunctionStatus {
         reads: counts.reads,
         read_bytes: counts.read_bytes,
         over_share: counts.over_share,
+        displaced: counts.displaced,
     }
 }
 

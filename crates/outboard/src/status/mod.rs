@@ -290,6 +290,9 @@ pub struct FunctionStatus {
     pub read_bytes: u64,
     /// How often a host had to wait because it had used its share of a core.
     pub over_share: u64,
+    /// Files and plans that were closed to make room, because nobody had made use of them for a while.
+    #[serde(default)]
+    pub displaced: u64,
 }
 
 /// The card's half of the key-value store: who uses it, what its table holds, and what became of those that it could not serve.

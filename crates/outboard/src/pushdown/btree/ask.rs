@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::command::{AggregateOptions, GetOptions, Only, RangeOptions, TreeOptions};
 use super::place::{Opened, begin_for, open};
 use super::values::Values;
+use crate::pushdown::carrier::within;
 use crate::pushdown::error::PushdownError;
 use crate::terminal::{counted, say, warn};
 
@@ -20,11 +21,13 @@ fn with_tree(
     ask: impl AsyncFnOnce(&Opened<'_>) -> Result<(), PushdownError>,
 ) -> Result<(), PushdownError> {
     block_on(async {
-        let session = begin_for(options).await?;
-        let opened = open(&session, options).await?;
-        let asked = ask(&opened).await;
-        opened.tell();
-        asked
+        within(begin_for(options).await?, async |session| {
+            let opened = open(session, options).await?;
+            let asked = ask(&opened).await;
+            opened.tell();
+            asked
+        })
+        .await
     })
 }
 

@@ -13,7 +13,7 @@ use ob_rocksdb::LocalDirectory;
 use serde_json::json;
 
 use super::command::{FamilyOptions, GetOptions, failed, open};
-use crate::pushdown::carrier::{Carrier, begin_device};
+use crate::pushdown::carrier::{Carrier, begin_device, within};
 use crate::pushdown::error::PushdownError;
 use crate::terminal::{counted, say, warn};
 
@@ -34,7 +34,10 @@ pub(super) fn get(options: &GetOptions) -> Result<(), PushdownError> {
     let looked = block_on(async {
         match device {
             None => look_here(directory, &keys, family).await,
-            Some(device) => look_there(&begin_device(device).await?, directory, &keys, family).await,
+            Some(device) => {
+                let session = begin_device(device).await?;
+                within(session, async |session| look_there(session, directory, &keys, family).await).await
+            }
         }
     })?;
     show(&keys, &looked, family)?;
