@@ -7,7 +7,7 @@ use crate::support;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -23,6 +23,7 @@ use ob_pushdown::client::{
 use ob_pushdown::kernel::MapKeeper;
 use ob_wire_nvme::pushdown::Function;
 use ob_wire_nvme::{NamespaceId, Status};
+use support::kv::wait_until;
 use support::{Place, Program, number_after};
 
 const NQN: &str = "nqn.2026-11.io.outboard:card";
@@ -517,7 +518,18 @@ impl MapSource for Slow {
 impl Slow {
     fn new(map: FileMap) -> Arc<Self> {
         let (made, makers, gate, told) = Default::default();
-        Arc::new(Self { made, to_make: Mutex::new(map), makers, gate, test: std::thread::current().id(), told })
+        Arc::new(Self {
+            made,
+            to_make: Mutex::new(map),
+            makers,
+            gate,
+            test: std::thread::current().id(),
+            told,
+        })
+    }
+
+    fn map(&self) -> FileMap {
+        self.to_make.lock().unwrap().clone()
     }
 
     /// From now on it is another file.
@@ -550,19 +562,22 @@ struct Forgetful {
     forgets: AtomicBool,
     /// It does not even answer.
     is_silent: AtomicBool,
+    /// Commands that it did not answer.
+    ignored: AtomicU64,
     closed: AtomicU64,
 }
 
 impl Forgetful {
     fn new(initiator: Initiator) -> Self {
-        let (forgets, is_silent, closed) = Default::default();
-        Self { initiator, forgets, is_silent, closed }
+        let (forgets, is_silent, ignored, closed) = Default::default();
+        Self { initiator, forgets, is_silent, ignored, closed }
     }
 }
 
 impl Transport for Forgetful {
     async fn execute(&self, command: Command) -> Result<CommandAnswer, TransportError> {
         if self.is_silent.load(Ordering::Relaxed) {
+            self.ignored.fetch_add(1, Ordering::Relaxed);
             std::future::pending::<()>().await;
         }
         if matches!(command.function, Function::Map(_)) && self.forgets.swap(false, Ordering::Relaxed) {
@@ -649,12 +664,24 @@ fn a_map_that_ends_is_withdrawn_before_anybody_writes() {
         "the first one's end is not the second one's"
     );
     assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 4)));
-    // A target that says nothing does not keep it from leaving.
+    // A target that says nothing keeps neither it from leaving, nor anybody from writing.
+    let other = Slow::new(source.map());
+    let other_query = session.query(&program, &[session.mapped(other.clone())]).unwrap();
+    assert_eq!(get_at_last(&session, &other_query, 7), Some(value(7, 4)));
     session.transport().is_silent.store(true, Ordering::Relaxed);
-    source.becomes(map(5, 5));
-    assert_eq!(block_on(get(&session, &query, key(7))), Err(PushError::Detour(Detour::Unmapped)));
-    std::thread::sleep(Duration::from_millis(100));
+    let (hold, gone) = held();
+    told(hold);
+    wait_until("the target is told", || session.transport().ignored.load(Ordering::Relaxed) == 1);
+    let (other_hold, other_gone) = held();
+    let other_told = other.told.lock().unwrap().clone().unwrap();
+    other_told(other_hold);
+    for gone in [&gone, &other_gone] {
+        assert_eq!(gone.try_recv(), Err(TryRecvError::Empty), "the target has not said that it knows");
+    }
     drop(keeper);
+    for gone in [&gone, &other_gone] {
+        assert_eq!(gone.try_recv(), Err(TryRecvError::Disconnected));
+    }
 }
 
 #[test]

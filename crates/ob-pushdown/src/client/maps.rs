@@ -38,6 +38,8 @@ struct State {
     is_kept: bool,
     /// Whether he is to leave.
     is_over: bool,
+    /// Whether he makes a map, which takes as long as a file system takes to write a file out.
+    is_mapping: bool,
     /// Files without a current map. No file is here twice.
     files: VecDeque<WeakFile>,
     /// What the target is to be told, and what is held until it was.
@@ -74,11 +76,16 @@ impl Chores {
     }
 
     fn unclaim(&self) {
-        let mut state = lock(&self.state);
-        (state.is_kept, state.is_over, state.waker) = (false, false, None);
-        // Who waits to write does not wait for a request that may never come.
-        let _holds: Vec<Hold> = state.telling.iter_mut().map(|(_, hold)| std::mem::take(hold)).collect();
-        for file in std::mem::take(&mut state.files).iter().filter_map(WeakFile::upgrade) {
+        let (files, holds) = {
+            let mut state = lock(&self.state);
+            (state.is_kept, state.is_over, state.is_mapping, state.waker) = (false, false, false, None);
+            // Who waits to write does not wait for a request that may never come.
+            let holds: Vec<Hold> = state.telling.iter_mut().map(|(_, hold)| std::mem::take(hold)).collect();
+            (std::mem::take(&mut state.files), holds)
+        };
+        // Not before: the last one who has a file, or a hold, says more here as it goes.
+        drop(holds);
+        for file in files.iter().filter_map(WeakFile::upgrade) {
             file.end_to_wait();
         }
     }
@@ -101,10 +108,12 @@ impl Chores {
         self.tell_holding(function, Hold::default());
     }
 
-    /// The same, and lets go of something once it is told; at once, if nobody does this before the next request.
+    /// The same, and lets go of something once it is told; at once, if nobody does this before the next request, or whoever does is busy
+    /// with a file for as long as that takes. (What is read meanwhile is not believed either way.)
     pub(super) fn tell_holding(&self, function: Function, hold: Hold) {
         let mut state = lock(&self.state);
-        let hold = if state.is_kept { hold } else { Hold::default() };
+        let waits = state.is_kept && !state.is_mapping;
+        let (hold, _let_go) = if waits { (hold, Hold::default()) } else { (Hold::default(), hold) };
         state.telling.push_back((function, hold));
         wake(state);
     }
@@ -113,6 +122,7 @@ impl Chores {
     async fn next(&self) -> Option<Chore> {
         poll_fn(|context| {
             let mut state = lock(&self.state);
+            state.is_mapping = false;
             if state.is_over {
                 return Poll::Ready(None);
             }
@@ -125,6 +135,7 @@ impl Chores {
                 if let Some(file) = file.upgrade() {
                     // Whoever finds it without a map from now on may be too late for the one that is made.
                     file.end_to_wait();
+                    state.is_mapping = true;
                     return Poll::Ready(Some(Chore::Map(file)));
                 }
             }
@@ -164,6 +175,12 @@ impl Drop for Keeping<'_> {
     }
 }
 
+impl Telling<'_> {
+    fn done(mut self) {
+        self.function = None;
+    }
+}
+
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
         if let Some(function) = self.function.take() {
@@ -187,7 +204,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Makes and sends the maps of files that requests have found without a current one, and closes what nobody has any more, until
-    /// [`Session::leave_maps`]. While this is polled, no request makes a map itself, or waits for one. It takes as long as a file system takes
+    /// [`Session::leave_maps`]. While this is polled, no request makes a map itself, or waits for one (ordinary reads that go by a map, such as
+    /// those of `btree::NamespacePages`, still do). It takes as long as a file system takes
     /// to write a file out, so it is for a thread of its own.
     ///
     /// # Errors
@@ -240,11 +258,14 @@ impl<T: Transport> Session<T> {
         }
     }
 
-    async fn tell(&self, function: Function) {
-        let mut telling = Telling { chores: &self.chores, function: Some(function) };
-        // What is not there any more need not be closed.
-        let _ = self.execute(function, CommandData::None).await;
-        telling.function = None;
+    /// Tells the target. Whether or not it ever begins to: what is dropped before the end is told again.
+    fn tell(&self, function: Function) -> impl Future<Output = ()> {
+        let telling = Telling { chores: &self.chores, function: Some(function) };
+        async move {
+            // What is not there any more need not be closed.
+            let _ = self.execute(function, CommandData::None).await;
+            telling.done();
+        }
     }
 
     /// Has a file mapped before it is asked for, by whoever keeps maps. Where nobody does, the first request will.
@@ -295,11 +316,18 @@ impl<T: Transport> Session<T> {
             }
             other => other,
         };
-        if let Err(PushError::Detour(Detour::Limit | Detour::Device(_))) = opened {
+        // A file by name has no other way, and each request says what the target said.
+        let has_ordinary_path = matches!(file.kind(), Kind::Mapped(_));
+        if has_ordinary_path && matches!(opened, Err(PushError::Detour(Detour::Limit | Detour::Device(_)))) {
             file.skip(REFUSED_SKIPS);
         }
         let opened = opened?;
         *file.opened() = Some(opened);
+        // A map that ended while it was sent found nothing to withdraw then.
+        if file.version().is_none() {
+            let withdrawn = file.opened().take();
+            withdrawn.into_iter().for_each(|lost| self.chores.tell(Function::Close(lost.number)));
+        }
         Ok(opened)
     }
 

@@ -134,9 +134,13 @@ impl Service {
         self.host.insert(host).wait_for("The host is ready");
     }
 
-    /// Waits for something that the host says.
+    /// Waits for something that the host says, or has said since it was started: what it says on one stream may come before what it has
+    /// said on the other.
     pub(crate) fn wait_for_host(&mut self, text: &str) {
-        self.host.as_mut().unwrap().wait_for(text);
+        let host = self.host.as_mut().unwrap();
+        if !host.seen().iter().any(|line| line.contains(text)) {
+            host.wait_for(text);
+        }
     }
 
     /// Another host at the same card, with a directory of its own.
