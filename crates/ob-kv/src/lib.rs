@@ -20,6 +20,10 @@ mod plant;
 pub mod resp;
 pub mod store;
 
+/// Milliseconds before its expiry from which on a key is the host's affair, and the most by which a reply of the host may be made later,
+/// by its clock, than what the card was told of it. `examples/programs/kv_get.c` has it as `EXPIRY_MARGIN`.
+pub const EXPIRY_MARGIN_MS: u64 = 100;
+
 /// What both halves have to have in common, as they tell each other when they meet.
 fn terms(needs_password: bool) -> u32 {
     u32::from(needs_password)

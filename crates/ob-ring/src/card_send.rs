@@ -168,7 +168,7 @@ impl CardSender {
         let placement = Placement::of(shape, self.allocated, &spec)
             .ok_or(ReserveError::TooLarge { limit: spec.message_max() })?;
         let used = self.buffered - self.freed + self.promised + u64::from(placement.span);
-        if used > u64::from(spec.progress_max()) || !self.has_staging(placement) {
+        if used > u64::from(spec.capacity()) || !self.has_staging(placement) {
             self.look.room_wanted = true;
             return Err(ReserveError::Full);
         }
@@ -285,7 +285,7 @@ impl CardSender {
         let Some(next) = self.ready.front() else { return false };
         let (len, to_wrap) = (next.len() as u64, self.single.spec.to_wrap(self.buffered));
         let needed = if len > to_wrap { to_wrap + len } else { len };
-        self.buffered - self.freed + needed > u64::from(self.single.spec.progress_max())
+        self.buffered - self.freed + needed > u64::from(self.single.spec.capacity())
     }
 
     /// Submits what can be submitted: committed responses, the bound, the read of the host's pointers. `true` if
@@ -466,7 +466,7 @@ impl CardSender {
     /// Takes ready responses that can go in one write of at most so many bytes.
     fn next_run(&mut self, transfer_max: usize) -> Option<Slice> {
         let spec = self.single.spec;
-        let room = u64::from(spec.progress_max()) - (self.buffered - self.freed);
+        let room = u64::from(spec.capacity()) - (self.buffered - self.freed);
         let limit = transfer_max.min(room.min(spec.to_wrap(self.buffered)) as usize);
         let mut unbarred = self.unbarred();
         let mut run = self.ready.pop_front()?;

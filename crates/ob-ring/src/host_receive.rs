@@ -50,7 +50,7 @@ impl HostReceiver {
             if head >= tail {
                 return if many.closed.is_closed() { Err(ReceiveError::Closed) } else { Ok(None) };
             }
-            if tail - head > u64::from(many.spec.progress_max()) || !head.is_multiple_of(UNIT) {
+            if tail - head > u64::from(many.spec.capacity()) || !head.is_multiple_of(UNIT) {
                 // An old head explains any distance; one that still stands, none.
                 if many.claim() != head {
                     continue;

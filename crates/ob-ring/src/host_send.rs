@@ -80,7 +80,7 @@ impl HostSender {
                 tail = now;
                 continue;
             };
-            if used + placement.total() > u64::from(many.spec.progress_max()) {
+            if used + placement.total() > u64::from(many.spec.capacity()) {
                 return Err(PushError::Retry);
             }
             match many.try_claim(tail, placement.total()) {

@@ -470,7 +470,7 @@ impl Attacked {
         let mut claim = self.load(&spec, control::CLAIM) & !7;
         let skip = if span > spec.to_wrap(claim) { spec.to_wrap(claim) } else { 0 };
         let used = claim.wrapping_sub(self.load(&spec, control::BOUND));
-        if used.wrapping_add(span + skip) > u64::from(spec.progress_max()) {
+        if used.wrapping_add(span + skip) > u64::from(spec.capacity()) {
             return;
         }
         if skip > 0 {
@@ -612,7 +612,7 @@ impl Attacked {
         let expected = match (&completion.result, &completion.op) {
             (Err(_), _) => Err(check::Forbidden),
             (Ok(()), DmaOp::ReadWords { words, .. }) => {
-                let limit = self.oracle.0.bound.saturating_add(u64::from(self.memory.request.progress_max()));
+                let limit = self.oracle.0.bound.saturating_add(u64::from(self.memory.request.capacity()));
                 self.oracle.0.believe([words[0], words[1]], limit).map(|()| None)
             }
             (Ok(()), DmaOp::Read { into, .. }) => {

@@ -82,7 +82,7 @@ impl Single {
     pub(crate) fn believe(&mut self, words: [u64; WORDS_MAX]) -> Result<bool, RingError> {
         let [progress, claim, sleepers, _] = words;
         let limit = match self.role {
-            Role::Consumer => self.bound.saturating_add(u64::from(self.spec.progress_max())),
+            Role::Consumer => self.bound.saturating_add(u64::from(self.spec.capacity())),
             Role::Producer => self.bound,
         };
         let whole = progress.is_multiple_of(UNIT) && claim.is_multiple_of(UNIT);

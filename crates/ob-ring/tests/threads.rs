@@ -569,7 +569,7 @@ impl<'a> World<'a> {
         let spec: &RingSpec = &self.group.request;
         let expected = match Placement::of(content.shape(), claim, spec) {
             None => Err(PushError::TooLarge { limit: spec.message_max() }),
-            Some(placement) if claim - bound + placement.total() > u64::from(spec.progress_max()) => {
+            Some(placement) if claim - bound + placement.total() > u64::from(spec.capacity()) => {
                 Err(PushError::Retry)
             }
             Some(_) => Ok(()),

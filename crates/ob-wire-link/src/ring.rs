@@ -52,7 +52,6 @@ pub struct RingSpec {
     control: u64,
     data: u64,
     capacity: u32,
-    progress_max: u32,
     message_max: u32,
 }
 
@@ -92,7 +91,7 @@ impl RingSpec {
             return Err(RingSpecError::Placement);
         }
         let message_max = (capacity / 2).min(transfer_max.max(64)) & !7;
-        Ok(Self { region, control, data, capacity, progress_max: capacity, message_max })
+        Ok(Self { region, control, data, capacity, message_max })
     }
 
     /// The two rings of a group, and the length of the region they need.
@@ -127,16 +126,10 @@ impl RingSpec {
         u64::from(self.capacity) - (position & u64::from(self.capacity - 1))
     }
 
-    /// Bytes of data.
+    /// Bytes of data: the most that may be claimed beyond what the other side has taken (M in DDS, Figure 8).
     #[inline]
     pub fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// The most bytes that may be claimed beyond what the other side has taken.
-    #[inline]
-    pub fn progress_max(&self) -> u32 {
-        self.progress_max
     }
 
     /// The largest span of one message.
@@ -405,7 +398,7 @@ mod tests {
             let start = tail + u64::from(placed.skip);
             prop_assert!(u64::from(placed.span) <= spec.to_wrap(start), "does not cross the end");
             prop_assert!(placed.span % 8 == 0 && placed.span <= spec.message_max());
-            prop_assert!(placed.total() <= u64::from(spec.progress_max()), "always fits an empty ring");
+            prop_assert!(placed.total() <= u64::from(spec.capacity()), "always fits an empty ring");
             if with {
                 prop_assert_eq!((spec.at(start) + u64::from(placed.payload_offset)) % (1 << shift), 0);
                 prop_assert!(placed.payload_offset + len <= placed.span);

@@ -239,7 +239,7 @@ fn misses(chapters: &[Chapter<'_>]) -> String {
 fn held_elsewhere(elsewhere: &[Elsewhere]) -> String {
     let mut text = "## What no benchmark measures\n\n\
         Tests hold these, or campaigns. CI runs the tests; of a campaign the last column names the commit at which it was last \
-        run to its end and found nothing.\n\n\
+        run to its end and found nothing, or several where it was run in parts, with what was run at each.\n\n\
         | what | expected | command | clean at |\n|---|---|---|---|\n"
         .to_owned();
     for Elsewhere { what, expected, command, clean_at } in elsewhere {

@@ -103,7 +103,7 @@ pub struct Elsewhere {
     pub expected: String,
     /// The test or campaign that holds it.
     pub command: String,
-    /// Where CI does not run it: the commit at which it was last run to its end, and found nothing.
+    /// Where CI does not run it: the commit at which it was last run to its end, and found nothing, or several.
     pub clean_at: Option<String>,
 }
 

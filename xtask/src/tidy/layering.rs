@@ -58,12 +58,17 @@ const SIMULATOR: &str = "ob-sim";
 
 // The simulator implements the same traits as the real drivers and links against them: for a service it is one of them,
 // except in tests.
-const DRIVERS: &[&str] = &["ob-io", "ob-link", SIMULATOR];
+const DRIVERS: &[&str] = &["ob-io", "ob-passthrough", "ob-link", SIMULATOR];
 
-// Services that use drivers all the same, each with the reason.
-const WITH_DRIVERS: &[(&str, &str)] = &[
-    ("ob-files-host", "it is what an application links, so it brings its driver along"),
-    ("liboutboard", "it is the same library for programs in C"),
+// Services that use drivers all the same: which, and the reason. The simulator is a driver that no application needs.
+const WITH_DRIVERS: &[(&str, &[&str], &str)] = &[
+    (
+        "ob-files-host",
+        &["ob-io", "ob-link"],
+        "it is what an application links, so it brings its driver along",
+    ),
+    ("liboutboard", &["ob-io", "ob-link"], "it is the same library for programs in C"),
+    ("ob-pushdown", &["ob-passthrough"], "it has the driver of clients above a stock kernel"),
 ];
 
 // Pairs that the order alone would allow.
@@ -134,10 +139,9 @@ fn objection(package: &Package, place: Place, dependency: &Dependency) -> Option
     let Some(target_place) = place_of(target) else {
         return Some(format!("`{target}` has no place in the layers"));
     };
-    let brings_drivers = WITH_DRIVERS.iter().any(|(name, _)| *name == package.name);
-    // The simulator is a driver that no application needs.
-    let is_driver = DRIVERS.contains(&target) && !(brings_drivers && target != SIMULATOR);
-    if place.block == SERVICES && is_driver {
+    let brings_it =
+        WITH_DRIVERS.iter().any(|(name, drivers, _)| *name == package.name && drivers.contains(&target));
+    if place.block == SERVICES && DRIVERS.contains(&target) && !brings_it {
         return Some("services know the traits of ob-core, not the drivers".to_owned());
     }
     if target_place.rank >= place.rank {
@@ -186,6 +190,7 @@ mod tests {
             package("ob-ebpf", &[], &["ob-ebpf"]),
             package("ob-files-host", &["ob-io", "ob-link"], &["ob-files-card"]),
             package("liboutboard", &["ob-files-host", "ob-link"], &["ob-io"]),
+            package("ob-pushdown", &["ob-nvme", "ob-passthrough"], &["ob-sim"]),
             package("outboard", &["ob-io", "ob-link", "ob-sim", "ob-kv"], &[]),
             package("xtask", &["outboard"], &[]),
         ] {
@@ -206,6 +211,9 @@ mod tests {
             (package("ob-files-host", &["ob-files-card"], &[]), "must not link the card's half"),
             (package("liboutboard", &["ob-files-card"], &[]), "must not link the card's half"),
             (package("ob-files-host", &["ob-sim"], &[]), "not the drivers"),
+            (package("ob-rocksdb", &["ob-passthrough"], &[]), "not the drivers"),
+            (package("ob-pushdown", &["ob-io"], &[]), "not the drivers"),
+            (package("ob-pushdown", &["ob-sim"], &[]), "not the drivers"),
             (package("ob-ring", &["ob-sim"], &[]), "within mechanisms it does not stand before it"),
         ] {
             let name = wrong.name.clone();

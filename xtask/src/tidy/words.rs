@@ -20,6 +20,7 @@ const GLOSSARY: &[(&str, &str, &[&str])] = &[
     // A program is what the card verifies and runs.
     (concat!("this ", "program"), "this build, process or half", &["bpf", "program"]),
     (concat!("the program ", "`outboard`"), "the binary", &[]),
+    (concat!("what the program ", "does"), "this build, or the binary", &[]),
     (concat!("log of the ", "program"), "what a half logs", &[]),
     (concat!("life of the ", "program"), "life of a half", &[]),
     (concat!("byte", "code"), "program", &[]),

@@ -13,6 +13,7 @@
 //! `docs/format/files.md`, "What order keeps".
 
 mod data;
+mod flight;
 mod metadata;
 mod op;
 mod slots;
@@ -20,8 +21,7 @@ mod tidy;
 mod upkeep;
 mod zero;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 
 use ob_core::{Device, DeviceCompletion, DeviceOp, NodeId, RefusedReason, Token};
 use ob_format::files::{Geometry, ROOT, Superblock};
@@ -31,10 +31,13 @@ use ob_wire_link::files::{CardInfo, FileError, NodeInfo, SpaceInfo};
 pub use op::{Completion, FileVersion, FilesCounts, FilesOptions, MetadataOp, Op, Outcome};
 
 use crate::log::Log;
-use crate::map::Stretch;
 use crate::plant::{self, Bug};
 use crate::space::Space;
 use crate::tree::{ById, File, Tree};
+use flight::{
+    Draining, Durability, Flight, FlightId, FlushInFlight, Fresh, Ghost, Kind, Piece, RangeLock, Stage,
+    Transfer, Unheard, Unsaid, Waits,
+};
 use slots::Slots;
 use zero::ZeroRange;
 
@@ -49,8 +52,6 @@ pub(crate) struct Mounted {
     pub(crate) space: Space,
     pub(crate) log: Log,
 }
-
-type FlightId = u64;
 
 /// The card's files on one device.
 pub struct CardFiles {
@@ -98,187 +99,6 @@ pub struct CardFiles {
     spare_parts: Vec<Vec<(u32, Slice)>>,
     frozen: bool,
     counts: FilesCounts,
-}
-
-/// Flights that wait, by what for.
-#[derive(Default)]
-struct Waits {
-    /// For a frame to be written; ascending.
-    written: VecDeque<(u64, FlightId)>,
-    segments: VecDeque<FlightId>,
-    log: VecDeque<FlightId>,
-    bounce: VecDeque<FlightId>,
-    flush: Vec<FlightId>,
-    /// Nobody: the list of the last flush, for its memory.
-    spare: Vec<FlightId>,
-    /// For a file that another flight has for itself.
-    file: ById<VecDeque<FlightId>>,
-}
-
-struct Fresh {
-    logical: u32,
-    count: u32,
-    /// The frame that maps it; `u64::MAX` if it is in none yet.
-    sequence: u64,
-}
-
-struct Ghost {
-    stretches: Vec<Stretch>,
-    sequence: u64,
-    in_flight: u32,
-}
-
-/// A name that a node has had or was given, or whose file became shorter. If the frame cannot be written, nobody here knows whether
-/// that is so: who wanted it was told that it is not, and the device may say otherwise.
-struct Unheard {
-    sequence: u64,
-    directory: NodeId,
-    name: Arc<[u8]>,
-    node: NodeId,
-}
-
-/// What became of the names in [`Unheard`] when the card froze.
-#[derive(Default)]
-struct Unsaid {
-    /// Names, by their directory.
-    names: ById<BTreeSet<Arc<[u8]>>>,
-    /// The nodes that had or have them.
-    nodes: ById<()>,
-    /// Their directories: how many entries they have is not known.
-    directories: ById<()>,
-    /// The directories of those, whose lists would tell of that.
-    above: ById<()>,
-}
-
-/// A file that is held as soon as nothing changes it any more.
-struct Draining {
-    /// Who is to hold it.
-    flight: FlightId,
-    /// Requests that change it and are not over.
-    changes: usize,
-}
-
-struct RangeLock {
-    start: u64,
-    end: u64,
-    flight: FlightId,
-    held: bool,
-}
-
-impl RangeLock {
-    fn range(&self) -> (u64, u64) {
-        (self.start, self.end)
-    }
-}
-
-struct FlushInFlight {
-    flights: Vec<FlightId>,
-    written: u64,
-    blank: Vec<Stretch>,
-}
-
-/// One request on its way.
-struct Flight {
-    token: Token,
-    kind: Kind,
-    stage: Stage,
-    pinned: bool,
-    /// Its file counts it among those that change it.
-    is_counted: bool,
-    error: Option<FileError>,
-    outcome: Option<Outcome>,
-}
-
-enum Kind {
-    Read(Transfer),
-    Write(Transfer),
-    Flush,
-    Resize { file: NodeId, size: u64 },
-    Zero(ZeroRange),
-    Metadata(MetadataOp),
-}
-
-/// The data part of a flight.
-struct Transfer {
-    file: NodeId,
-    offset: u64,
-    /// Bytes to move.
-    len: u32,
-    /// Bytes that are in pieces already.
-    cursor: u32,
-    /// Pieces at the device.
-    out: u32,
-    durability: Durability,
-    /// Segments promised and not yet taken.
-    promised: u32,
-    /// Bytes of the log promised.
-    log_promised: u64,
-    /// What is not in pieces yet. A read's is always its own.
-    buffer: Option<Source>,
-    /// What came back, by where it belongs.
-    parts: Vec<(u32, Slice)>,
-    /// Whether this write moved the file's end.
-    grew: bool,
-}
-
-/// What makes a write durable before it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Durability {
-    /// Nothing: nobody asked for it.
-    Unasked,
-    /// The device, with each piece; and a flush, if something that the log says of the file is not durable.
-    Pieces,
-    /// A flush that begins when all pieces are complete.
-    Flush,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Start,
-    /// Waits for the file's other requests to end.
-    Draining,
-    Tidying(tidy::Tidying),
-    /// A range is being zeroed.
-    Zeroing,
-    /// Pieces are at the device, or wait for something.
-    Data,
-    /// Waits for its frame.
-    Logged,
-    /// Waits for a flush.
-    Flushing,
-}
-
-/// One operation at the device.
-enum Piece {
-    /// Bytes that go straight between the request's buffer and the device.
-    Direct {
-        flight: FlightId,
-        at: u32,
-        range: Option<(u64, u64)>,
-    },
-    /// Bytes that are copied: of a read, `data` is where they go; of a write, where they come from.
-    Bounced {
-        flight: FlightId,
-        at: u32,
-        data: Source,
-        skip: u32,
-        range: Option<(u64, u64)>,
-        reading: bool,
-    },
-    /// A step of tidying up beyond a file's end.
-    Tidy {
-        flight: FlightId,
-    },
-    /// Zeros for a part of a segment.
-    Edge {
-        flight: FlightId,
-    },
-    Frame {
-        sequence: u64,
-    },
-    Flush,
-    Superblock(Superblock),
-    Zero(Stretch),
 }
 
 impl CardFiles {
@@ -743,47 +563,5 @@ impl CardFiles {
             allocated: self.allocated(id),
             parent: (id != ROOT).then_some(node.parent),
         })
-    }
-}
-
-impl Kind {
-    /// The file whose data it is about.
-    fn file(&self) -> Option<NodeId> {
-        match self {
-            Self::Read(transfer) | Self::Write(transfer) => Some(transfer.file),
-            Self::Resize { file, .. } => Some(*file),
-            Self::Zero(range) => Some(range.file),
-            Self::Flush | Self::Metadata(_) => None,
-        }
-    }
-
-    /// Whether it changes the data of the file that it is about.
-    fn changes_data(&self) -> bool {
-        matches!(self, Self::Write(_) | Self::Resize { .. } | Self::Zero(_))
-    }
-}
-
-impl Flight {
-    /// The file whose data it is about.
-    fn file(&self) -> Option<NodeId> {
-        self.kind.file()
-    }
-
-    /// Whether it changes this file's data.
-    fn changes(&self, file: NodeId) -> bool {
-        self.kind.changes_data() && self.file() == Some(file)
-    }
-
-    fn transfer_mut(&mut self) -> Option<&mut Transfer> {
-        match &mut self.kind {
-            Kind::Read(transfer) | Kind::Write(transfer) => Some(transfer),
-            _ => None,
-        }
-    }
-}
-
-impl Transfer {
-    fn end(&self) -> u64 {
-        self.offset + u64::from(self.len)
     }
 }

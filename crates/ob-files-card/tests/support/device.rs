@@ -83,10 +83,6 @@ impl MemoryDevice {
         &self.image
     }
 
-    pub(crate) fn image_mut(&mut self) -> &mut Image {
-        &mut self.image
-    }
-
     /// Operations under way.
     pub(crate) fn queued(&self) -> impl Iterator<Item = &DeviceOp> {
         self.queue.iter().map(|queued| &queued.op)

@@ -381,11 +381,6 @@ impl FakeCard {
         self.wait_seen(|seen| seen.held >= count);
     }
 
-    /// Waits until so many requests have arrived.
-    pub fn wait_requests(&self, count: usize) {
-        self.wait_seen(|seen| seen.requests.len() >= count);
-    }
-
     fn wait_seen(&self, enough: impl Fn(&Seen) -> bool) {
         let seen = self.shared.seen.lock().unwrap();
         let waited = self.shared.changed.wait_timeout_while(seen, LONG, |seen| !enough(seen));

@@ -15,6 +15,7 @@ use ob_offload::{
     ReplyOrder, Requests, Route, Stamp, Standing, Terms, Verdict,
 };
 
+use crate::EXPIRY_MARGIN_MS;
 use crate::command::{Command, Effect, Outline};
 use crate::plant::{Bug, is_planted};
 use crate::resp::{self, BULK_TAIL, Cutter, Limits, Replies, Request, Version, bulk_head};
@@ -29,7 +30,8 @@ const CHANGED_MAX: usize = 1 << 14;
 /// How the store's requests are split.
 #[derive(Clone, Copy, Debug)]
 pub struct KvApplication {
-    /// Milliseconds before its expiry from which on a key is the host's affair.
+    /// Milliseconds before its expiry from which on a key is the host's affair: [`EXPIRY_MARGIN_MS`] but in the simulator, whose clocks
+    /// jump less far.
     pub margin_ms: u64,
     /// Whether clients have to say who they are: until then they may say little.
     pub needs_password: bool,
@@ -43,7 +45,7 @@ impl Default for KvApplication {
     fn default() -> Self {
         let limits =
             Limits { arguments: 1 << 20, argument_len: 64 << 20, request_len: 72 << 20, line_len: 64 << 10 };
-        Self { margin_ms: 100, needs_password: false, offloads: true, limits }
+        Self { margin_ms: EXPIRY_MARGIN_MS, needs_password: false, offloads: true, limits }
     }
 }
 

@@ -19,6 +19,7 @@ use ob_wire_link::stream::{
     CREDIT_LEN, ENTRY_LEN, Entries, FRAGMENT_LEN, Fragment, FromCard, FromHost, Recovered, push_entry,
 };
 
+use crate::EXPIRY_MARGIN_MS;
 use crate::plant::{Bug, is_planted};
 
 mod service;
@@ -706,5 +707,7 @@ impl<Session> Client<Session> {
 const LONGEST_ENTRY_LEN: usize = ENTRY_LEN + 2 * u8::MAX as usize;
 /// How much later by the host's clock a reply may be made than what the card was told: its margin covers that.
 const CLOCK_EVERY_MS: u64 = 100;
+const _: () =
+    assert!(CLOCK_EVERY_MS <= EXPIRY_MARGIN_MS, "the card answers for no key that is over for the host");
 /// Whole fragments of one connection before others have their turn.
 const FRAGMENTS_A_TURN: usize = 4;

@@ -1,6 +1,7 @@
 //! Which messages are GETs, and what these are to read.
 
 use ob_format::kv::Item;
+use ob_kv::EXPIRY_MARGIN_MS as MARGIN;
 use ob_offload::{Hit, Standing};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -117,14 +118,22 @@ fn items_are_read_where_they_lie_unless_they_expire_soon_or_are_long() {
         assert!(!plans(Item { value_length, ..ITEM }, now));
     }
     let expires = |expires, now| plans(Item { expires: Some(expires), ..ITEM }, now);
-    for at in [1, 99, 100, 101, now, now + 99, now + 100] {
+    for at in [1, MARGIN - 1, MARGIN, MARGIN + 1, now, now + MARGIN - 1, now + MARGIN] {
         assert!(!expires(at, now), "{at}");
     }
-    assert!(expires(now + 101, now) && expires(u64::MAX, now) && expires(101, 0));
-    for at in [1, 100, u64::MAX - 1, u64::MAX] {
-        assert!(!expires(at, u64::MAX) && !expires(at, u64::MAX - 99), "{at}");
+    assert!(expires(now + MARGIN + 1, now) && expires(u64::MAX, now) && expires(MARGIN + 1, 0));
+    for at in [1, MARGIN, u64::MAX - 1, u64::MAX] {
+        assert!(!expires(at, u64::MAX) && !expires(at, u64::MAX - (MARGIN - 1)), "{at}");
     }
-    assert!(!expires(100, 0) && expires(u64::MAX, u64::MAX - 101) && !expires(u64::MAX, u64::MAX - 100));
+    let last = u64::MAX - MARGIN;
+    assert!(!expires(MARGIN, 0) && expires(u64::MAX, last - 1) && !expires(u64::MAX, last));
+}
+
+#[test]
+fn the_source_has_the_margin_of_the_store() {
+    let source = include_str!("../../../../examples/programs/kv_get.c");
+    let margin = source.lines().find_map(|line| line.strip_prefix("#define EXPIRY_MARGIN "));
+    assert_eq!(margin.and_then(|margin| margin.parse().ok()), Some(MARGIN));
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl LockSender {
             let shape = Shape { inline_len, payload: None };
             let Some(placement) = Placement::of(shape, *tail, &self.spec) else { return Err(too_large) };
             let head = self.region.load(self.word(control::BOUND), Ordering::Acquire);
-            if tail.saturating_sub(head) + placement.total() > u64::from(self.spec.progress_max()) {
+            if tail.saturating_sub(head) + placement.total() > u64::from(self.spec.capacity()) {
                 return Err(PushError::Retry);
             }
             if placement.skip > 0 {
