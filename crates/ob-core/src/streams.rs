@@ -16,7 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
 use crate::plant::{Bug, is_planted};
-use crate::{ConnectionId, IdMap, ListenerId, Net, NetEvent, Received};
+use crate::{ConnectionId, IdMap, ListenerId, Net, NetError, NetEvent, Received};
 
 /// Slices that one send takes at most.
 const SEND_SLICES: usize = 128;
@@ -45,6 +45,11 @@ pub trait StreamProtocol {
 
     /// The network takes bytes again: if there are any, the connection is one of the next that are dirty.
     fn writable(&mut self, key: Self::Key);
+
+    /// A connection that [`Streams::connect`] began is there: if there is something to send, it is one of the next that are dirty.
+    fn connected(&mut self, now: Self::Now, key: Self::Key) {
+        let _ = (now, key);
+    }
 
     /// The next connection that has something to send.
     fn next_dirty(&mut self) -> Option<(Self::Key, ConnectionId)>;
@@ -149,7 +154,11 @@ impl<N: Net, K: Copy> Streams<N, K> {
                         protocol.broken(now, known.key);
                     }
                 }
-                NetEvent::Connected(_) => {}
+                NetEvent::Connected(connection) => {
+                    if let Some(known) = self.connections.get(&connection) {
+                        protocol.connected(now, known.key);
+                    }
+                }
             }
         }
         None
@@ -159,6 +168,18 @@ impl<N: Net, K: Copy> Streams<N, K> {
     pub fn admit(&mut self, connection: ConnectionId, key: K) {
         self.connections.insert(connection, Known { key, is_queued: false });
         self.queue(connection);
+    }
+
+    /// Begins to connect; the protocol knows the connection by this key from now on. [`StreamProtocol::connected`] follows, or
+    /// [`StreamProtocol::broken`].
+    ///
+    /// # Errors
+    ///
+    /// When it is known at once that nothing comes of it.
+    pub fn connect(&mut self, address: SocketAddr, key: K) -> Result<ConnectionId, NetError> {
+        let connection = self.net.connect(address)?;
+        self.connections.insert(connection, Known { key, is_queued: false });
+        Ok(connection)
     }
 
     fn queue(&mut self, connection: ConnectionId) {
@@ -280,7 +301,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::{NetError, NetListenError, Sent};
+    use crate::{NetListenError, Sent};
 
     const ONE: ConnectionId = ConnectionId(1);
     const OTHER: ConnectionId = ConnectionId(2);
@@ -294,6 +315,8 @@ mod tests {
         failed: Vec<ConnectionId>,
         closed: Vec<ConnectionId>,
         sends: usize,
+        /// Where somebody listens.
+        reachable: Option<SocketAddr>,
     }
 
     impl Net for Wires {
@@ -305,8 +328,8 @@ mod tests {
             None
         }
 
-        fn connect(&mut self, _: SocketAddr) -> Result<ConnectionId, NetError> {
-            Err(NetError::Refused)
+        fn connect(&mut self, address: SocketAddr) -> Result<ConnectionId, NetError> {
+            if self.reachable == Some(address) { Ok(ONE) } else { Err(NetError::Unreachable) }
         }
 
         fn receive(&mut self, connection: ConnectionId, into: &mut [u8]) -> Result<Received, NetError> {
@@ -349,6 +372,7 @@ mod tests {
         dirty: VecDeque<ConnectionId>,
         received: HashMap<ConnectionId, usize>,
         broken: Vec<ConnectionId>,
+        connected: Vec<ConnectionId>,
         actions: VecDeque<ConnectionAction>,
     }
 
@@ -375,6 +399,10 @@ mod tests {
 
         fn writable(&mut self, key: ConnectionId) {
             self.dirty.push_back(key);
+        }
+
+        fn connected(&mut self, (): (), key: ConnectionId) {
+            self.connected.push(key);
         }
 
         fn next_dirty(&mut self) -> Option<(ConnectionId, ConnectionId)> {
@@ -468,6 +496,24 @@ mod tests {
         assert_eq!(streams.take_events((), &mut echo, &mut events), None);
         assert_eq!(events, 2);
         assert!(streams.is_readable());
+    }
+
+    #[test]
+    fn a_connection_of_our_own_is_told_when_it_is_there_and_when_it_is_not() {
+        let (mut streams, mut echo) = (streams(&[], 8), Echo::default());
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert_eq!(streams.connect(address, OTHER), Err(NetError::Unreachable));
+        streams.net_mut().reachable = Some(address);
+        // The key is the protocol's own.
+        assert_eq!(streams.connect(address, OTHER), Ok(ONE));
+        assert!(!streams.is_readable());
+        let end = NetEvent::Closed { connection: ONE, error: NetError::Reset };
+        streams.net_mut().events.extend([NetEvent::Connected(ONE), NetEvent::Readable(ONE), end]);
+        assert_eq!(streams.take_events((), &mut echo, &mut 0), None);
+        assert_eq!((&echo.connected[..], &echo.broken[..]), (&[OTHER][..], &[OTHER][..]));
+        streams.net_mut().events.push_back(NetEvent::Connected(ONE));
+        assert_eq!(streams.take_events((), &mut echo, &mut 0), None);
+        assert_eq!(echo.connected.len(), 1, "nobody is told of what is gone");
     }
 
     #[test]

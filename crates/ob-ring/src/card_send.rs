@@ -45,6 +45,12 @@ pub struct CardSender {
     ready: VecDeque<Slice>,
     /// How many were committed, ever.
     committed: u64,
+    /// Bytes that were committed, that were submitted, and that the host can see for certain, ever.
+    committed_bytes: u64,
+    submitted_bytes: u64,
+    delivered_bytes: u64,
+    /// Bounds whose writes are under way, and how many bytes were submitted before them.
+    bounds: VecDeque<(u64, u64)>,
     /// Transfers between card memory and the group's areas.
     bulk: BulkQueue,
     /// Bytes of the ring that reserved and committed responses will take.
@@ -151,6 +157,10 @@ impl CardSender {
             held: VecDeque::with_capacity(256),
             ready: VecDeque::with_capacity(256),
             committed: 0,
+            committed_bytes: 0,
+            submitted_bytes: 0,
+            delivered_bytes: 0,
+            bounds: VecDeque::with_capacity(64),
             bulk,
             promised: 0,
             buffered: 0,
@@ -224,6 +234,7 @@ impl CardSender {
         assert_eq!(bytes.len(), span as usize, "a reservation is committed with the payload it was given");
         self.ready.push_back(bytes);
         self.committed += 1;
+        self.committed_bytes += u64::from(span);
     }
 
     /// Reserves and commits a response that is known already.
@@ -271,6 +282,17 @@ impl CardSender {
     /// Moves with every response and every transfer that goes out.
     pub fn sent(&self) -> u64 {
         self.buffered + self.bulk.started()
+    }
+
+    /// How much was committed so far. Once [`CardSender::delivered_bytes`] is as much, all of it is where the host can see it.
+    pub fn committed_bytes(&self) -> u64 {
+        self.committed_bytes
+    }
+
+    /// How much of what was committed lies in the host's memory, with the bound that shows it, and no transfer of it is under way
+    /// any more.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.delivered_bytes
     }
 
     /// How many responses from the front on have no bulk write before them that still waits.
@@ -334,7 +356,24 @@ impl CardSender {
     fn publish(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
         self.look.sleepers_unseen |= self.buffered != self.single.bound;
         self.single.advance(self.buffered);
-        self.single.write_bound(dma)
+        let is_written = self.single.write_bound(dma)?;
+        if is_written
+            && self.bounds.back().map_or(self.delivered_bytes, |last| last.1) != self.submitted_bytes
+        {
+            self.bounds.push_back((self.single.bound, self.submitted_bytes));
+        }
+        Ok(is_written)
+    }
+
+    /// A bound is in the host's memory. Writes take effect in their order, so what it shows is there too.
+    fn bound_written(&mut self, completion: &DmaCompletion) {
+        let DmaOp::WriteWord { to, value } = completion.op else { return };
+        if to != self.single.address(self.single.spec.word(control::BOUND)) {
+            return;
+        }
+        while let Some((_, bytes)) = self.bounds.pop_front_if(|(bound, _)| *bound <= value) {
+            self.delivered_bytes = bytes;
+        }
     }
 
     fn submit_look(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
@@ -366,7 +405,10 @@ impl CardSender {
                 self.recycle(completion);
                 Ok(())
             }
-            _ => Ok(()),
+            _ => {
+                self.bound_written(&completion);
+                Ok(())
+            }
         });
         self.closed |= result.is_err();
         result.map(|()| None)
@@ -449,6 +491,7 @@ impl CardSender {
                 self.writes += 1;
                 self.promised -= len;
                 self.buffered += len;
+                self.submitted_bytes += len;
                 Ok(true)
             }
             Err(Refused { op, reason }) => {

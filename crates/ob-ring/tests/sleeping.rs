@@ -49,6 +49,34 @@ fn a_consumer_that_sleeps_is_woken_by_a_response() {
     }
 }
 
+/// What was committed counts as delivered when the bound is written that shows it, and not before; around the end of the ring, too.
+#[test]
+fn what_is_delivered_is_known_when_its_bound_is_written() {
+    let group = Group::new(4096, 4096, TRANSFER_MAX);
+    let (receiver, mut card) = (group.receiver(), group.card(16, TRANSFER_MAX));
+    assert_eq!((card.sender.committed_bytes(), card.sender.delivered_bytes()), (0, 0));
+    for round in 0..50u64 {
+        let before = card.sender.committed_bytes();
+        card.sender.push(&[7; 300]).unwrap();
+        card.sender.push(&[8; 100]).unwrap();
+        let committed = card.sender.committed_bytes();
+        assert!(committed >= before + 400);
+        card.sender.step(&mut card.dma).unwrap();
+        assert_eq!(
+            card.sender.delivered_bytes(),
+            before,
+            "round {round}: what is under way is not delivered"
+        );
+        // Submitted behind it, and not seen with it.
+        card.sender.push(&[9; 50]).unwrap();
+        card.drain();
+        assert_eq!(card.sender.delivered_bytes(), committed, "round {round}");
+        card.run_until_armed();
+        assert_eq!(card.sender.delivered_bytes(), card.sender.committed_bytes(), "round {round}");
+        assert_eq!(std::iter::from_fn(|| receiver.receive().unwrap()).count(), 3);
+    }
+}
+
 /// A response that is submitted while the pointers of the one before are still being read.
 #[test]
 fn a_response_behind_a_read_of_the_pointers_wakes_its_consumer() {

@@ -7,8 +7,14 @@
 //!                                └════ DONE ══════▶
 //! ```
 //!
-//! So far this crate has the bytes of it: [`wire`]. What it will be is in `docs/split.md`.
+//! [`wire`] has the bytes between the halves, [`card`] the card's half, [`host`] the host's, [`engine`] what computes on card memory, and
+//! [`wire`] has the bytes between the halves, [`card`] the card's half, [`host`] the host's, [`engine`] what computes on card memory, and
+//! [`ledger`] the places of areas. What it is all for is in `docs/split.md`.
 
 #![forbid(unsafe_code)]
 
+pub mod card;
+pub mod engine;
+pub mod host;
+pub mod ledger;
 pub mod wire;

@@ -20,5 +20,8 @@ pub mod group;
 pub mod ring;
 pub mod stream;
 
+/// The service of a port of split messages, whose own messages are `docs/wire/split.md`.
+pub const SPLIT_SERVICE: u32 = 4;
+
 #[cfg(test)]
 mod doc_tests;

@@ -22,6 +22,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("crates/ob-ring/src/baseline/", "both ends of rings that are only measured"),
     ("crates/ob-ring/src/hostile", "it plays a host that means harm"),
     ("crates/ob-files-host/", "it is a host's library"),
+    ("crates/ob-split/src/host/", "it is the host's half of a port"),
     ("crates/liboutboard/", "it is the same library for programs in C"),
 ];
 

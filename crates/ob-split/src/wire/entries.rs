@@ -21,9 +21,27 @@ layout!(RefusedBody, 8, { code: U32, reserved: U32 });
 layout!(DescriptorBody, 16, { handle: U32, length: U32, front: U32, flags: U32 });
 layout!(CompletionBody, 16, { handle: U32, status: u8, flags: u8, units: U16, offset: U32, word: U32 });
 
-/// Memory of the card, with a generation: one that was given back finds nothing.
+/// Memory of the card, with a generation: one that was given back finds nothing. Or, with the highest bit, a number of the host's own,
+/// under which it posts plans that are about no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Handle(pub u32);
+
+/// The bit that handles have which are the host's own numbers, and those of the card have not.
+pub const OF_HOST: u32 = 1 << 31;
+
+impl Handle {
+    /// A number of the host's own, below [`OF_HOST`], for a plan that is about no message.
+    #[must_use]
+    pub const fn of_host(number: u32) -> Self {
+        Self(number | OF_HOST)
+    }
+
+    /// Whether it is that.
+    #[must_use]
+    pub const fn is_of_host(self) -> bool {
+        self.0 & OF_HOST != 0
+    }
+}
 
 /// Where the card has a chunk's members and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -477,7 +477,7 @@ impl<'a> DoneEntries<'a> {
         }
     }
 
-    fn cut(bytes: &'a [u8]) -> Result<(Done<'a>, &'a [u8]), MessageError> {
+    pub(crate) fn cut(bytes: &'a [u8]) -> Result<(Done<'a>, &'a [u8]), MessageError> {
         let length = MessageError::Length { kind: kind::DONE, available: bytes.len() };
         let (entry, rest) = bytes.split_at_checked(size_of_completion()).ok_or(length)?;
         let (completion, has_reply) = Completion::parse(entry)?;

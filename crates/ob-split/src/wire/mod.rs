@@ -26,8 +26,8 @@ pub use control::{
     Memory, Noted, Set, SetWhat,
 };
 pub use entries::{
-    Completion, CompletionStatus, DESCRIPTOR_AT, Descriptor, Engine, Handle, HeaderEntry, Hello, RefusedCode,
-    Slot, Welcome,
+    Completion, CompletionStatus, DESCRIPTOR_AT, Descriptor, Engine, Handle, HeaderEntry, Hello, OF_HOST,
+    RefusedCode, Slot, Welcome,
 };
 pub use header::{COMMON_LEN, HEADER_LEN, Header, HeaderError, REPLY};
 pub use message::{
@@ -39,7 +39,7 @@ pub use plan::{
     STEPS_MAX, Step,
 };
 
-/// The service of a port's group.
-pub const SPLIT_SERVICE: u32 = 4;
+pub use ob_wire_link::SPLIT_SERVICE;
+
 /// Version of all of it.
 pub const VERSION: u16 = 1;

@@ -1,0 +1,281 @@
+//! What plans have engines do, and what they decode.
+
+use ob_core::{Refused, RefusedReason};
+use ob_memory::{Slice, Source};
+
+use super::dialect::{Dialect, Encoding, Found};
+use super::flight::{Doing, Flight, FlightKey, Memory, of_token, token_of};
+use super::front::Front;
+use super::port::Port;
+use super::run::Went;
+use crate::engine::{Effort, EngineDone, EngineError, EngineId, Engines, Task};
+use crate::wire::{CompletionStatus, Otherwise, Register, Step};
+
+impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
+    pub(super) fn compress(
+        &mut self,
+        key: FlightKey,
+        flight: &mut Flight,
+        piece: u16,
+        (from, into): (Register, Register),
+        otherwise: Otherwise,
+    ) -> Went {
+        let argument = if flight.entry.has_count { Effort::DEFAULT.number() } else { flight.entry.argument };
+        let Some(effort) = Effort::new(argument) else { return Went::Hostile };
+        if effort == Effort::NONE {
+            return match otherwise {
+                Otherwise::Copy => self.copy(flight, piece, from, into),
+                Otherwise::Fail => Went::Failed(CompletionStatus::Engine),
+            };
+        }
+        let Some(source) = self.source(flight, piece, from) else {
+            return Went::Failed(CompletionStatus::Refused);
+        };
+        let Some(room) = flight.piece_mut(piece).take_room(into) else {
+            return Went::Failed(CompletionStatus::Refused);
+        };
+        self.submit(key, flight, piece, Task::Compress { effort, from: source.into(), into: room })
+    }
+
+    /// Gives a task to an engine that can do it. If none takes it now, its step is done once more when one has room.
+    pub(super) fn submit(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, task: Task) -> Went {
+        let mut task = task;
+        let mut is_busy = false;
+        for id in 0..self.engines.list().len() {
+            let able = |can: &crate::wire::Engine| can_do(can, &task);
+            if !self.engines.list().get(id).is_some_and(able) {
+                continue;
+            }
+            let Some(engine) = self.engines.engine(EngineId(id as u8)) else { continue };
+            match engine.submit(token_of(key, piece), task) {
+                Ok(()) => {
+                    self.tasks += 1;
+                    flight.piece_mut(piece).doing = Doing::Engine;
+                    return Went::Waits;
+                }
+                Err(Refused { op, reason }) => {
+                    task = op;
+                    is_busy |= reason == RefusedReason::Busy;
+                }
+            }
+        }
+        put_back(flight, piece, task);
+        if !is_busy {
+            return Went::Failed(CompletionStatus::Engine);
+        }
+        flight.piece_mut(piece).doing = Doing::EngineRoom;
+        self.engine_line.push_back((key, piece));
+        Went::Waits
+    }
+
+    /// Takes what engines have done.
+    pub(super) fn poll_engines(&mut self) -> bool {
+        let mut moved = false;
+        for id in 0..self.engines.list().len() {
+            while self.tasks > 0 && self.budget.bytes > 0 {
+                let engine = self.engines.engine(EngineId(id as u8));
+                let Some(done) = engine.and_then(|engine| engine.poll(self.now)) else { break };
+                self.tasks -= 1;
+                moved = true;
+                self.engine_done(done);
+            }
+        }
+        if moved || self.tasks == 0 {
+            for (key, piece) in std::mem::take(&mut self.engine_line) {
+                if let Some(flight) = self.flights.get_mut(key) {
+                    flight.piece_mut(piece).doing = Doing::Nothing;
+                    self.ready.push_back((key, piece));
+                }
+            }
+        }
+        moved
+    }
+
+    pub(super) fn note_engines_due(&mut self) {
+        self.engines_due = None;
+        for id in 0..self.engines.list().len() {
+            let engine = self.engines.engine(EngineId(id as u8)).filter(|_| self.tasks > 0);
+            let due = engine.and_then(|engine| engine.next_due());
+            self.engines_due = self.engines_due.into_iter().chain(due).min();
+        }
+    }
+
+    fn engine_done(&mut self, EngineDone { token, task, result }: EngineDone) {
+        let (key, piece) = of_token(token);
+        let Some(mut flight) = self.flights.take(key) else { return };
+        let at = flight.piece(piece).at;
+        let step = flight.steps().get(usize::from(at)).copied();
+        flight.piece_mut(piece).doing = Doing::Nothing;
+        self.spend(match &task {
+            Task::Compress { from, .. } | Task::Checksum { from, .. } => from.len(),
+            Task::Decompress { len, .. } => *len as usize,
+        });
+        let went = match (task, step) {
+            (Task::Checksum { .. }, _) => result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
+                flight.piece_mut(piece).found.crc = Some(crc);
+                Went::On
+            }),
+            (Task::Compress { into, .. }, Some(Step::Compress { from, into: register, otherwise })) => {
+                self.compressed(&mut flight, piece, (from, register, otherwise), into, result)
+            }
+            (Task::Decompress { into, .. }, Some(Step::Decode { into: register, .. })) => {
+                self.decompressed(&mut flight, piece, register, into, result)
+            }
+            _ => Went::Failed(CompletionStatus::Engine),
+        };
+        match went {
+            Went::On => flight.piece_mut(piece).at = at + 1,
+            Went::Failed(status) => flight.fail(piece, status, at + 1),
+            Went::Again | Went::Waits | Went::Hostile => {}
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+
+    fn compressed(
+        &mut self,
+        flight: &mut Flight,
+        piece: u16,
+        (from, register, otherwise): (Register, Register, Otherwise),
+        mut into: Slice,
+        result: Result<u32, EngineError>,
+    ) -> Went {
+        match result {
+            Ok(len) if len as usize <= into.len() => {
+                into.truncate(len as usize);
+                let of = flight.piece_mut(piece);
+                of.found = Found { len, encoding: Encoding::Lz4, crc: None };
+                of.put(register, Memory::Written(into.share()));
+                Went::On
+            }
+            Err(EngineError::NoGain) if otherwise == Otherwise::Copy => {
+                flight.piece_mut(piece).put(register, Memory::Room(into));
+                self.copy(flight, piece, from, register)
+            }
+            _ => Went::Failed(CompletionStatus::Engine),
+        }
+    }
+
+    /// Decodes part after part.
+    pub(super) fn decode(
+        &mut self,
+        key: FlightKey,
+        flight: &mut Flight,
+        piece: u16,
+        from: Register,
+        into: Register,
+    ) -> Went {
+        let refused = CompletionStatus::Refused;
+        let Some(source) = self.source(flight, piece, from) else { return Went::Failed(refused) };
+        loop {
+            let of = flight.piece(piece);
+            let Some(part) = of.parts.as_slice().get(of.part as usize).copied() else { break };
+            let Some((range, place)) = part.ranges() else { return Went::Failed(refused) };
+            let (skip, take) = (part.skip as usize, part.take as usize);
+            if part.encoding == Encoding::Lz4 {
+                let scratch = flight.piece_mut(piece).scratch.take();
+                let scratch = scratch.filter(|scratch| scratch.len() >= part.decoded as usize);
+                let (Some(into), Some(from)) = (scratch, source.part(range)) else {
+                    return Went::Failed(CompletionStatus::Engine);
+                };
+                let task = Task::Decompress { from: Source::from(from), into, len: part.decoded };
+                return self.submit(key, flight, piece, task);
+            }
+            self.spend(take);
+            let Some(place) = self.decode_place(flight, piece, into, place) else {
+                return Went::Failed(refused);
+            };
+            match source.get(range.start + skip..range.start + skip + take) {
+                Some(bytes) if part.encoding == Encoding::Plain => place.copy_from_slice(bytes),
+                _ if part.encoding == Encoding::Zeros => place.fill(0),
+                _ => return Went::Failed(refused),
+            }
+            flight.piece_mut(piece).part += 1;
+        }
+        self.decoded(flight, piece, into)
+    }
+
+    /// All parts are there.
+    fn decoded(&mut self, flight: &mut Flight, piece: u16, into: Register) -> Went {
+        if into != Register::ANSWER {
+            let of = flight.piece_mut(piece);
+            let ends = of.parts.as_slice().iter().map(|part| part.into + part.take);
+            let len = ends.max().unwrap_or(0);
+            let Some(mut room) = of.take_room(into) else { return Went::Failed(CompletionStatus::Refused) };
+            room.truncate(len as usize);
+            of.found = Found { len, encoding: Encoding::Plain, crc: None };
+            of.put(into, Memory::Written(room.share()));
+        }
+        Went::On
+    }
+
+    fn decompressed(
+        &mut self,
+        flight: &mut Flight,
+        piece: u16,
+        register: Register,
+        scratch: Slice,
+        result: Result<u32, EngineError>,
+    ) -> Went {
+        let of = flight.piece(piece);
+        let part = of.parts.as_slice().get(of.part as usize).copied();
+        let is_whole = part.is_some_and(|part| result == Ok(part.decoded));
+        let Some((part, (_, place))) =
+            part.and_then(|part| Some((part, part.ranges()?))).filter(|_| is_whole)
+        else {
+            return Went::Failed(CompletionStatus::NotVerified);
+        };
+        let skip = part.skip as usize;
+        let Some(place) = self.decode_place(flight, piece, register, place) else {
+            return Went::Failed(CompletionStatus::Refused);
+        };
+        let Some(bytes) = scratch.get(skip..skip + place.len()) else {
+            return Went::Failed(CompletionStatus::NotVerified);
+        };
+        place.copy_from_slice(bytes);
+        let of = flight.piece_mut(piece);
+        of.scratch = Some(scratch);
+        of.part += 1;
+        Went::Again
+    }
+
+    pub(super) fn decode_place<'a>(
+        &'a mut self,
+        flight: &'a mut Flight,
+        piece: u16,
+        into: Register,
+        range: std::ops::Range<usize>,
+    ) -> Option<&'a mut [u8]> {
+        if into == Register::ANSWER {
+            return self.answer_place(flight, range);
+        }
+        match flight.piece_mut(piece).own_mut(into)? {
+            Memory::Room(room) => room.get_mut(range),
+            Memory::Nothing | Memory::Written(_) => None,
+        }
+    }
+}
+
+fn can_do(engine: &crate::wire::Engine, task: &Task) -> bool {
+    match task {
+        Task::Compress { effort, from, .. } => {
+            engine.compresses && effort.number() <= engine.efforts && from.len() <= engine.task_max as usize
+        }
+        Task::Decompress { len, .. } => engine.decompresses && *len <= engine.task_max,
+        Task::Checksum { from, .. } => engine.sums && from.len() <= engine.task_max as usize,
+    }
+}
+
+/// The memory of a task that nobody took goes back to where it came from.
+fn put_back(flight: &mut Flight, piece: u16, task: Task) {
+    let at = usize::from(flight.piece(piece).at);
+    let step = flight.steps().get(at).copied();
+    let of = flight.piece_mut(piece);
+    match (task, step) {
+        (Task::Compress { into, .. }, Some(Step::Compress { into: register, .. })) => {
+            of.put(register, Memory::Room(into));
+        }
+        (Task::Decompress { into, .. }, _) => of.scratch = Some(into),
+        _ => {}
+    }
+}

@@ -1,0 +1,51 @@
+//! What a port may have at a time.
+
+use ob_core::{Incarnation, LockId, TierId};
+
+/// Limits of a port, and who its card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Which life of the card this is: the upper half of its gates.
+    pub incarnation: Incarnation,
+    /// Which tier.
+    pub tier: TierId,
+    /// What keeps its lives apart.
+    pub lock: LockId,
+    /// Bytes of the longest payload that its front gives.
+    pub payload_max: u32,
+    /// Messages that the host may have at a time; at most 65535.
+    pub handles_max: u32,
+    /// Plans that may be under way at a time, those included of which the host has not taken the completions.
+    pub plans_max: u32,
+    /// Channels at a time.
+    pub channels_max: u16,
+    /// Slots have numbers below this.
+    pub slots_max: u16,
+    /// Card memory for what plans write: bytes of a block, and how many there are.
+    pub memory: Vec<(u32, u32)>,
+    /// Messages to peers that may be made at a time: of each, what comes before its payload and its headers take 4 KiB.
+    pub heads: u32,
+    /// Requests of one channel that may be unanswered; further ones wait.
+    pub requests_max: u32,
+    /// Bytes of these.
+    pub window_len: u64,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            incarnation: Incarnation(1),
+            tier: TierId(1),
+            lock: LockId([0; 16]),
+            payload_max: 1 << 20,
+            handles_max: 1024,
+            plans_max: 1024,
+            channels_max: 64,
+            slots_max: 4096,
+            memory: vec![(4 << 10, 2048), (16 << 10, 512), (64 << 10, 512), (1 << 20, 16)],
+            heads: 2048,
+            requests_max: 256,
+            window_len: 4 << 20,
+        }
+    }
+}

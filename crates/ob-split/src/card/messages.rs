@@ -1,0 +1,253 @@
+//! Messages that have come and are not answered, by handle.
+
+use std::collections::VecDeque;
+
+use ob_memory::{Shared, Slice};
+
+use super::front::{Arrived, FrontKey};
+use crate::wire::{Descriptor, HEADER_LEN, Handle, HeaderEntry};
+
+/// Handles with the highest bit are the host's own numbers.
+const GENERATION_MAX: u16 = 0x7fff;
+
+/// A message.
+pub(super) struct Held {
+    pub(super) key: FrontKey,
+    from: u32,
+    pub(super) header: [u8; HEADER_LEN],
+    pub(super) payload: Option<Shared>,
+    pub(super) payload_len: u32,
+    /// Where the answer goes; it is there until it is given.
+    pub(super) answer: Option<Slice>,
+    pub(super) answer_len: u32,
+    /// Bytes of the answer that plans have written.
+    pub(super) written: u64,
+    /// Plans of it that are under way.
+    pub(super) plans: u32,
+    pub(super) was_sent: bool,
+    was_parked: bool,
+    /// Its peer has given it up.
+    pub(super) is_gone: bool,
+    /// Its answer is decided, and waits for its completion to be delivered.
+    pub(super) is_answered: bool,
+    /// The host of now has been told of it.
+    is_told: bool,
+}
+
+struct Place {
+    generation: u16,
+    held: Option<Held>,
+}
+
+/// All of them.
+pub(super) struct Messages {
+    places: Vec<Place>,
+    free: Vec<u16>,
+    /// Not told to the host yet, in their order: those that were parked first.
+    untold: VecDeque<Handle>,
+    /// Those that were told last.
+    told: Vec<Handle>,
+    handles_max: usize,
+}
+
+fn handle(index: u16, generation: u16) -> Handle {
+    Handle(u32::from(generation) << 16 | u32::from(index))
+}
+
+impl Messages {
+    pub(super) fn new(handles_max: u32) -> Self {
+        let handles_max = (handles_max as usize).min(usize::from(u16::MAX));
+        let (untold, told) = (VecDeque::with_capacity(handles_max), Vec::with_capacity(64));
+        let (places, free) = (Vec::with_capacity(handles_max), Vec::with_capacity(handles_max));
+        Self { places, free, untold, told, handles_max }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.places.len() < self.handles_max
+    }
+
+    /// Keeps a message, if there is room.
+    pub(super) fn insert(&mut self, arrived: Arrived) -> Option<Handle> {
+        let index = self.free.pop().or_else(|| {
+            let is_within = self.places.len() < self.handles_max;
+            is_within.then(|| {
+                self.places.push(Place { generation: 1, held: None });
+                (self.places.len() - 1) as u16
+            })
+        })?;
+        let place = self.places.get_mut(usize::from(index))?;
+        let len_of = |slice: &Option<Slice>| slice.as_ref().map_or(0, |slice| slice.len() as u32);
+        place.held = Some(Held {
+            key: arrived.key,
+            from: arrived.from,
+            header: arrived.header,
+            payload_len: len_of(&arrived.payload),
+            answer_len: len_of(&arrived.answer),
+            payload: arrived.payload.map(Slice::share),
+            answer: arrived.answer,
+            written: 0,
+            plans: 0,
+            was_sent: false,
+            was_parked: false,
+            is_gone: false,
+            is_answered: false,
+            is_told: false,
+        });
+        let handle = handle(index, place.generation);
+        self.untold.push_back(handle);
+        Some(handle)
+    }
+
+    pub(super) fn get_mut(&mut self, handle: Handle) -> Option<&mut Held> {
+        let place = self.places.get_mut(usize::from(handle.0 as u16))?;
+        let is_same = u32::from(place.generation) == handle.0 >> 16;
+        place.held.as_mut().filter(|_| is_same)
+    }
+
+    /// The message of a handle, if its host was told of it and it is not answered: what a plan may be about.
+    pub(super) fn of_plan(&mut self, handle: Handle) -> Option<&mut Held> {
+        self.get_mut(handle).filter(|held| held.is_told && !held.is_answered)
+    }
+
+    /// Lets one go that is answered: its handle finds nothing from now on.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<Held> {
+        self.get_mut(handle)?;
+        let index = handle.0 as u16;
+        let place = self.places.get_mut(usize::from(index))?;
+        let held = place.held.take();
+        // 0 is no generation, so that no handle is 0; and none of the card's has the highest bit.
+        place.generation = if place.generation < GENERATION_MAX { place.generation + 1 } else { 1 };
+        self.free.push(index);
+        held
+    }
+
+    /// The message with this key.
+    pub(super) fn find(&mut self, key: FrontKey) -> Option<&mut Held> {
+        self.places.iter_mut().filter_map(|place| place.held.as_mut()).find(|held| held.key == key)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// The host is gone: whatever is here is parked, and offered to the next.
+    pub(super) fn park(&mut self) {
+        self.untold.clear();
+        for (index, place) in self.places.iter_mut().enumerate() {
+            if let Some(held) = &mut place.held {
+                held.was_parked |= held.is_told;
+                (held.is_told, held.is_answered, held.written) = (false, false, 0);
+                self.untold.push_back(handle(index as u16, place.generation));
+            }
+        }
+    }
+
+    /// Tells the host of messages, as long as `tell` has room; how many were told. Those that plans of an earlier host still have wait.
+    pub(super) fn tell(&mut self, mut tell: impl FnMut(&HeaderEntry) -> bool) -> usize {
+        let Self { places, untold, told, .. } = self;
+        told.clear();
+        let mut has_room = true;
+        untold.retain(|handle| {
+            let place = places.get_mut(usize::from(handle.0 as u16));
+            let same = place.filter(|place| u32::from(place.generation) == handle.0 >> 16);
+            let Some(held) = same.and_then(|place| place.held.as_mut()) else { return false };
+            if !has_room || held.plans > 0 {
+                return true;
+            }
+            has_room = tell(&held.entry(*handle));
+            held.is_told = has_room;
+            told.extend(has_room.then_some(*handle));
+            !has_room
+        });
+        told.len()
+    }
+
+    /// The host could not be told after all: those of the last [`Messages::tell`] are the first again.
+    pub(super) fn untell(&mut self) {
+        while let Some(handle) = self.told.pop() {
+            if let Some(held) = self.get_mut(handle) {
+                held.is_told = false;
+            }
+            self.untold.push_front(handle);
+        }
+    }
+
+    /// Whether there is one of which the host can be told now.
+    pub(super) fn has_untold(&self) -> bool {
+        let held = |handle: &Handle| self.places.get(usize::from(handle.0 as u16))?.held.as_ref();
+        self.untold.iter().any(|handle| held(handle).is_some_and(|held| held.plans == 0))
+    }
+
+    pub(super) fn untold(&self) -> usize {
+        self.untold.len()
+    }
+}
+
+impl Held {
+    fn entry(&self, handle: Handle) -> HeaderEntry {
+        let descriptor = Descriptor {
+            handle,
+            length: self.payload_len,
+            front: self.from,
+            was_parked: self.was_parked,
+            was_sent: self.was_sent && self.was_parked,
+        };
+        HeaderEntry::new(self.header, descriptor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrived(key: u64) -> Arrived {
+        Arrived { key: FrontKey(key), from: 3, header: [7; HEADER_LEN], payload: None, answer: None }
+    }
+
+    #[test]
+    fn a_handle_that_was_given_back_finds_nothing_and_the_bound_holds() {
+        let mut messages = Messages::new(2);
+        let first = messages.insert(arrived(1)).unwrap();
+        let second = messages.insert(arrived(2)).unwrap();
+        assert!(messages.insert(arrived(3)).is_none() && !messages.has_room());
+        assert!(messages.of_plan(first).is_none(), "nobody was told of it");
+        let mut room = 1;
+        assert_eq!(messages.tell(|_| std::mem::replace(&mut room, 0) > 0), 1);
+        assert!(messages.of_plan(first).is_some() && messages.of_plan(second).is_none());
+        messages.untell();
+        assert!(messages.of_plan(first).is_none());
+        assert_eq!(messages.tell(|_| true), 2);
+        assert!(messages.of_plan(first).is_some());
+        assert_eq!(messages.remove(first).unwrap().key, FrontKey(1));
+        assert!(messages.get_mut(first).is_none() && messages.remove(first).is_none());
+        let third = messages.insert(arrived(3)).unwrap();
+        assert_eq!((third.0 as u16, messages.len()), (first.0 as u16, 2), "the place is used again");
+        assert_ne!(third, first);
+        assert_ne!(second, third);
+    }
+
+    #[test]
+    fn what_is_parked_is_offered_again_when_no_plan_has_it() {
+        let mut messages = Messages::new(4);
+        let handles = [1, 2].map(|key| messages.insert(arrived(key)).unwrap());
+        messages.tell(|_| true);
+        let held = messages.get_mut(handles[0]).unwrap();
+        (held.plans, held.was_sent) = (1, true);
+        messages.park();
+        let offered = |messages: &mut Messages| {
+            let mut offered = Vec::new();
+            messages.tell(|entry| {
+                offered.push(entry.descriptor());
+                true
+            });
+            offered.iter().map(|of| (of.handle, of.was_parked, of.was_sent)).collect::<Vec<_>>()
+        };
+        assert_eq!(offered(&mut messages), [(handles[1], true, false)]);
+        assert_eq!(offered(&mut messages), []);
+        assert!(!messages.has_untold());
+        messages.get_mut(handles[0]).unwrap().plans = 0;
+        assert!(messages.has_untold());
+        assert_eq!(offered(&mut messages), [(handles[0], true, true)]);
+    }
+}

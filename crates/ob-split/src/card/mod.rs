@@ -1,0 +1,43 @@
+//! The card's half of a port.
+//!
+//! ```text
+//!   Front ─ Arrived ─▶ messages, by handle ══ HEADERS ══▶ host
+//!                          │                  ◀═ PLANS ══
+//!                          ▼
+//!                      plans under way ─ Task ─▶ Engines
+//!                          │    ▲ Dialect: where to, which header, is the reply good
+//!                          ▼    │
+//!                      channels ◀──────────────▶ peers
+//!                          │
+//!                          └ DONE ═══════════════════════▶ host, and then the answer ─▶ Front
+//! ```
+
+mod bulk;
+mod call;
+mod channel;
+mod compute;
+mod config;
+mod dialect;
+mod flight;
+mod front;
+mod gate;
+mod memory;
+mod messages;
+mod outbox;
+mod peers;
+mod port;
+mod post;
+mod run;
+mod service;
+mod slots;
+
+pub use call::{CALL_LEN, Call};
+pub use channel::ChannelKey;
+pub use config::PortConfig;
+pub use dialect::{
+    Area, BEFORE_MAX, Channels, Dialect, Encoding, Found, Judgement, Message, Outcome, PARTS_MAX, PIECE_LEN,
+    PIECES_MAX, Part, Parts, Pieces, Place, Posted, Reject, Told, Words, ZEROS_MAX,
+};
+pub use front::{Arrived, Front, FrontAnswer, FrontKey};
+pub use port::Hostile;
+pub use service::{PortCounts, SplitCard};

@@ -1,0 +1,205 @@
+//! What waits for the host, and answers that wait until it has that.
+
+use std::collections::VecDeque;
+
+use ob_memory::Slice;
+use ob_ring::{CardSender, ReserveError};
+
+use super::flight::FlightKey;
+use super::messages::Messages;
+use crate::wire::{
+    Broken, ChannelIs, Completion, Done, Engine, Entry, Handle, MessageBuilder, Noted, RefusedCode, Welcome,
+    kind,
+};
+
+/// An answer that is decided.
+pub(super) struct Answer {
+    /// Of which message.
+    pub(super) handle: Handle,
+    /// What is answered if it is not bytes.
+    pub(super) status: u16,
+    /// With which bytes, if with bytes.
+    pub(super) with: Option<Bytes>,
+}
+
+/// Bytes of an answer.
+pub(super) enum Bytes {
+    /// The memory that came with the message.
+    Own(Slice),
+    /// Memory of a plan.
+    Shared(ob_memory::Shared),
+}
+
+/// A completion that waits.
+pub(super) struct Waiting {
+    pub(super) completion: Completion,
+    pub(super) reply: Option<Vec<u8>>,
+    /// The plan that is over with it, and the answer that may leave then.
+    pub(super) last: Option<(FlightKey, Option<Answer>)>,
+}
+
+/// What waits for the host of a port.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) welcome: Option<(Welcome, Vec<Engine>)>,
+    pub(super) refused: Option<RefusedCode>,
+    pub(super) channels: VecDeque<ChannelIs>,
+    pub(super) noted: VecDeque<Noted>,
+    pub(super) broken: VecDeque<Broken>,
+    pub(super) done: VecDeque<Waiting>,
+    builder: MessageBuilder,
+    /// Answers whose completions were given to the ring, and how much that has to deliver before.
+    answers: VecDeque<(u64, Answer)>,
+    /// Plans whose completions were given to the ring.
+    pub(super) over: Vec<FlightKey>,
+}
+
+/// The ring has no room now, or is too small for any message.
+struct NoRoom {
+    ever: bool,
+}
+
+impl From<ReserveError> for NoRoom {
+    fn from(error: ReserveError) -> Self {
+        Self { ever: matches!(error, ReserveError::TooLarge { .. }) }
+    }
+}
+
+impl Outbox {
+    /// The group has ended.
+    pub(super) fn clear(&mut self) {
+        (self.welcome, self.refused) = (None, None);
+        self.channels.clear();
+        self.noted.clear();
+        self.broken.clear();
+        self.over.extend(self.done.drain(..).filter_map(|waiting| Some(waiting.last?.0)));
+        self.answers.clear();
+    }
+
+    /// Whether something waits that `messages` does not know of.
+    pub(super) fn has_some(&self) -> bool {
+        let has_control = self.welcome.is_some() || self.refused.is_some() || !self.channels.is_empty();
+        has_control || !self.noted.is_empty() || !self.broken.is_empty() || !self.done.is_empty()
+    }
+
+    /// The answers that were not given.
+    pub(super) fn take_answers(&mut self) -> Vec<Answer> {
+        let undelivered = self.answers.drain(..).map(|(_, answer)| answer);
+        let unsaid = self.done.iter_mut().filter_map(|waiting| waiting.last.as_mut()?.1.take());
+        undelivered.chain(unsaid).collect()
+    }
+
+    /// Whether answers wait.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// The next answer that may leave: its completion is delivered.
+    pub(super) fn next_answer(&mut self, delivered: u64) -> Option<Answer> {
+        self.answers.pop_front_if(|(needed, _)| *needed <= delivered).map(|(_, answer)| answer)
+    }
+
+    /// Gives the ring what it has room for, and the headers of at most `room` messages; of how many the host was told. The group is to
+    /// be closed if the ring never has room.
+    pub(super) fn pump(
+        &mut self,
+        load: u8,
+        messages: &mut Messages,
+        room: u32,
+        ring: &mut CardSender,
+    ) -> u32 {
+        let mut left = room;
+        if let Err(NoRoom { ever: true }) = self.pump_some(load, messages, &mut left, ring) {
+            ring.refuse();
+        }
+        room - left
+    }
+
+    fn pump_some(
+        &mut self,
+        load: u8,
+        messages: &mut Messages,
+        left: &mut u32,
+        ring: &mut CardSender,
+    ) -> Result<(), NoRoom> {
+        let builder = &mut self.builder;
+        if let Some(code) = self.refused {
+            builder.begin(kind::REFUSED);
+            let _ = builder.push(&code);
+            ring.push(builder.finish(load, 0))?;
+            self.refused = None;
+        }
+        if let Some((welcome, engines)) = &self.welcome {
+            builder.welcome(welcome, engines);
+            ring.push(builder.finish(load, 0))?;
+            self.welcome = None;
+        }
+        push_all(kind::CHANNEL_IS, &mut self.channels, builder, load, ring)?;
+        push_all(kind::GATE_NOTED, &mut self.noted, builder, load, ring)?;
+        self.push_done(load, ring)?;
+        push_all(kind::BROKEN, &mut self.broken, &mut self.builder, load, ring)?;
+        self.push_headers(load, messages, left, ring)
+    }
+
+    fn push_done(&mut self, load: u8, ring: &mut CardSender) -> Result<(), NoRoom> {
+        while !self.done.is_empty() {
+            self.builder.begin(kind::DONE);
+            let fits = |waiting: &&Waiting| {
+                let done = Done { completion: waiting.completion, reply: waiting.reply.as_deref() };
+                self.builder.push_done(&done)
+            };
+            let count = self.done.iter().take_while(fits).count();
+            ring.push(self.builder.finish(load, 0))?;
+            let needed = ring.committed_bytes();
+            // What no message has room for there is not: a reply is cut to what fits.
+            for (flight, answer) in self.done.drain(..count.max(1)).filter_map(|waiting| waiting.last) {
+                self.over.push(flight);
+                self.answers.extend(answer.map(|answer| (needed, answer)));
+            }
+        }
+        Ok(())
+    }
+
+    fn push_headers(
+        &mut self,
+        load: u8,
+        messages: &mut Messages,
+        left: &mut u32,
+        ring: &mut CardSender,
+    ) -> Result<(), NoRoom> {
+        loop {
+            self.builder.begin(kind::HEADERS);
+            let mut room = *left;
+            let told = messages.tell(|entry| {
+                let is_told = room > 0 && self.builder.push(entry);
+                room -= u32::from(is_told);
+                is_told
+            });
+            if told == 0 {
+                return Ok(());
+            }
+            // If the ring has no room, they are told again, in the same order.
+            if let Err(error) = ring.push(self.builder.finish(load, 0)) {
+                messages.untell();
+                return Err(error.into());
+            }
+            *left = room;
+        }
+    }
+}
+
+fn push_all<E: Entry>(
+    kind: u8,
+    waiting: &mut VecDeque<E>,
+    builder: &mut MessageBuilder,
+    load: u8,
+    ring: &mut CardSender,
+) -> Result<(), NoRoom> {
+    while !waiting.is_empty() {
+        builder.begin(kind);
+        let count = waiting.iter().take_while(|entry| builder.push(*entry)).count();
+        ring.push(builder.finish(load, 0))?;
+        waiting.drain(..count);
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! What plans send to peers, and ask of them.
+
+use ob_memory::{Shared, Slice};
+
+use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
+use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Part, Told, ZEROS_MAX};
+use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
+use super::front::Front;
+use super::port::Port;
+use super::run::{Went, number};
+use crate::engine::Engines;
+use crate::wire::{
+    Answers, ChannelId, CompletionStatus, HEADER_LEN, Header, REPLY_PAYLOAD_MAX, Register, Step,
+};
+
+impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
+    /// Sends one message to each channel of the place, of the same bytes.
+    pub(super) fn send(
+        &mut self,
+        key: FlightKey,
+        flight: &mut Flight,
+        piece: u16,
+        payload: Option<Register>,
+    ) -> Went {
+        let refused = Went::Failed(CompletionStatus::Refused);
+        let payload = match payload {
+            Some(register) => match self.source(flight, piece, register) {
+                Some(shared) => Some(shared),
+                None => return refused,
+            },
+            None => None,
+        };
+        let Some(mut head) = flight.piece_mut(piece).heads.pop() else { return refused };
+        let len = payload.as_ref().map_or(0, |payload| payload.len() as u32);
+        let found = Found { len, ..flight.piece(piece).found };
+        let len_before = BEFORE_MAX.min(head.len());
+        let mut headers = head.split_off(len_before);
+        head.fill(0);
+        let posted = flight.entry.posted();
+        let place = match self.dialect.place(self.now, &posted, number(piece), &found, &mut head) {
+            Ok(place) => place,
+            Err(reject) => return reject.into(),
+        };
+        if place.channels.as_slice().is_empty() {
+            return Went::Failed(CompletionStatus::NoMember);
+        }
+        head.truncate(place.before_len.into());
+        let before = head.share();
+        let zeros = place.zeros.min(ZEROS_MAX);
+        let deadline = self.now + place.patience;
+        // What comes with such a reply is kept beside others, which are not long.
+        let reply_len_max = place.reply_len_max.min(REPLY_PAYLOAD_MAX as u32);
+        for (member, channel) in place.channels.as_slice().iter().enumerate() {
+            let payload_len = before.len() as u32 + len + u32::from(zeros);
+            let (tag, header) = self.make_header(flight, piece, *channel, payload_len, &mut headers);
+            let message = Outgoing { header, before: before.clone(), payload: payload.clone(), zeros };
+            let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false };
+            let ask = Ask { awaiter, reply_len_max, deadline, into: None };
+            let is_sent = self.wires.ask(*channel, tag, message, ask).is_ok();
+            let of = flight.piece_mut(piece);
+            if is_sent {
+                of.awaited += 1;
+            } else {
+                of.bad = of.bad.saturating_add(1);
+                of.bad_members |= 1 << member;
+            }
+            if is_sent
+                && let Some(held) =
+                    self.messages.get_mut(flight.entry.handle).filter(|_| flight.entry.has_message)
+            {
+                held.was_sent = true;
+            }
+        }
+        Went::On
+    }
+
+    fn make_header(
+        &mut self,
+        flight: &Flight,
+        piece: u16,
+        channel: ChannelId,
+        payload_len: u32,
+        headers: &mut Slice,
+    ) -> (u64, Shared) {
+        let mut header = self.dialect.header(&flight.entry.posted(), number(piece), channel);
+        let tag = self.wires.take_tag();
+        (header.magic, header.tag, header.payload_len) = (self.dialect.magic(), tag, payload_len);
+        let mut place = headers.split_to(HEADER_LEN);
+        place.copy_from_slice(&header.encode());
+        (tag, place.share())
+    }
+
+    /// Asks the next channel.
+    pub(super) fn fetch(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, into: Register) -> Went {
+        if flight.piece(piece).fetch.is_none() {
+            match self.begin_fetch(flight, piece, into) {
+                Went::Again => {}
+                went => return went,
+            }
+        }
+        let of = flight.piece_mut(piece);
+        let Some(mut fetch) = of.fetch.take() else { return Went::Failed(CompletionStatus::Refused) };
+        let Some(mut room) = of.take_room(into) else { return Went::Failed(CompletionStatus::Refused) };
+        while let Some(channel) = fetch.place.channels.as_slice().get(usize::from(fetch.next)).copied() {
+            let awaiter = Awaiter { flight: key, piece, member: fetch.next, is_fetch: true };
+            fetch.next += 1;
+            let payload_len = fetch.before.len() as u32;
+            let (tag, header) = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
+            let message = Outgoing { header, before: fetch.before.clone(), payload: None, zeros: 0 };
+            let reply_len_max = fetch.place.reply_len_max.min(room.len() as u32);
+            let deadline = self.now + fetch.place.patience;
+            let ask = Ask { awaiter, reply_len_max, deadline, into: Some(room) };
+            match self.wires.ask(channel, tag, message, ask) {
+                Ok(()) => {
+                    let of = flight.piece_mut(piece);
+                    of.doing = Doing::Fetch(awaiter.member);
+                    of.fetch = Some(fetch);
+                    return Went::Waits;
+                }
+                Err(Ask { into: Some(slice), .. }) => room = slice,
+                Err(_) => return Went::Failed(CompletionStatus::Refused),
+            }
+        }
+        Went::Failed(if fetch.saw_bad { CompletionStatus::NotVerified } else { CompletionStatus::NoMember })
+    }
+
+    /// Finds out where to fetch from; `Again` if somebody is to be asked.
+    fn begin_fetch(&mut self, flight: &mut Flight, piece: u16, into: Register) -> Went {
+        let of = flight.piece_mut(piece);
+        let Some(mut head) = of.heads.pop() else { return Went::Failed(CompletionStatus::Refused) };
+        let found = of.found;
+        let len_before = BEFORE_MAX.min(head.len());
+        let headers = head.split_off(len_before);
+        head.fill(0);
+        let posted = flight.entry.posted();
+        let place = match self.dialect.place(self.now, &posted, number(piece), &found, &mut head) {
+            Ok(place) => place,
+            Err(reject) => return reject.into(),
+        };
+        if place.channels.as_slice().is_empty() {
+            let Some(room) = flight.piece_mut(piece).take_room(into) else {
+                return Went::Failed(CompletionStatus::Refused);
+            };
+            return match self.accept(flight, piece, into, None, room, 0) {
+                Judgement::Good => Went::On,
+                Judgement::Next => Went::Failed(CompletionStatus::NoMember),
+                Judgement::Bad => Went::Failed(CompletionStatus::NotVerified),
+            };
+        }
+        head.truncate(place.before_len.into());
+        let fetch = Fetch { place, before: head.share(), headers, next: 0, saw_bad: false };
+        flight.piece_mut(piece).fetch = Some(fetch);
+        Went::Again
+    }
+
+    /// Has the dialect look at what was fetched; what is good is written, and else its memory is there for another.
+    fn accept(
+        &mut self,
+        flight: &mut Flight,
+        piece: u16,
+        register: Register,
+        reply: Option<(ChannelId, &Header)>,
+        mut room: Slice,
+        len: u32,
+    ) -> Judgement {
+        let payload = room.get(..len as usize).unwrap_or_default();
+        let mut parts = std::mem::take(&mut flight.piece_mut(piece).parts);
+        parts.clear();
+        let posted = flight.entry.posted();
+        let mut judgement = self.dialect.accept(&posted, number(piece), reply, payload, &mut parts);
+        let place_len = self.decoded_len(flight, piece, register);
+        let fits = |part: &Part| {
+            part.ranges().is_some_and(|(from, into)| {
+                let is_there = part.encoding == Encoding::Zeros || from.end <= len as usize;
+                is_there && place_len.is_none_or(|len| into.end <= len)
+            })
+        };
+        if judgement == Judgement::Good && !parts.as_slice().iter().all(fits) {
+            judgement = Judgement::Bad;
+        }
+        let of = flight.piece_mut(piece);
+        (of.parts, of.part) = (parts, 0);
+        if judgement == Judgement::Good {
+            room.truncate(len as usize);
+            of.found = Found { len, encoding: Encoding::Plain, crc: None };
+            of.put(register, Memory::Written(room.share()));
+            of.fetch = None;
+        } else {
+            of.put(register, Memory::Room(room));
+        }
+        judgement
+    }
+
+    /// How long that is into which what is fetched to this register will be decoded.
+    fn decoded_len(&self, flight: &Flight, piece: u16, fetched: Register) -> Option<usize> {
+        let into = flight.steps_of(piece).find_map(|(_, step)| match step {
+            Step::Decode { from, into } if from == fetched => Some(into),
+            _ => None,
+        })?;
+        if into == Register::ANSWER {
+            return Some(flight.entry.posted().message.map_or(0, |message| message.answer_len as usize));
+        }
+        Some(flight.piece(piece).room_len(into).unwrap_or(0))
+    }
+
+    /// A peer has replied.
+    pub(super) fn replied(&mut self, channel: ChannelKey, reply: Reply) {
+        let Reply { awaiter, header, into, len } = reply;
+        let (key, piece) = (awaiter.flight, awaiter.piece);
+        let Some(mut flight) = self.flights.take(key) else { return };
+        let at = flight.piece(piece).at;
+        if awaiter.is_fetch {
+            flight.piece_mut(piece).doing = Doing::Nothing;
+            let step = flight.steps().get(usize::from(at)).copied();
+            if let (Some(Step::Fetch { into: register }), Some(room)) = (step, into) {
+                if flight.is_orphan {
+                    flight.piece_mut(piece).put(register, Memory::Room(room));
+                } else {
+                    let from = Some((channel.channel, &header));
+                    match self.accept(&mut flight, piece, register, from, room, len) {
+                        Judgement::Good => flight.piece_mut(piece).at = at + 1,
+                        Judgement::Next => {}
+                        Judgement::Bad => {
+                            let of = flight.piece_mut(piece);
+                            of.bad_members |= 1 << awaiter.member;
+                            of.fetch.iter_mut().for_each(|fetch| fetch.saw_bad = true);
+                        }
+                    }
+                }
+            }
+        } else {
+            let is_good = !flight.is_orphan && {
+                let posted = flight.entry.posted();
+                self.dialect.judge(&posted, number(piece), channel.channel, &header) == Judgement::Good
+            };
+            if flight.told == Told::Reply {
+                flight.keep_reply(&header.encode(), self.wires.small(channel, len));
+            }
+            answered(&mut flight, awaiter, is_good);
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+
+    /// A peer will not reply: its channel is gone, or it took too long.
+    pub(super) fn not_replied(&mut self, awaiter: Awaiter, memory: Option<Slice>) {
+        let (key, piece) = (awaiter.flight, awaiter.piece);
+        let Some(mut flight) = self.flights.take(key) else { return };
+        if awaiter.is_fetch {
+            let at = usize::from(flight.piece(piece).at);
+            let step = flight.steps().get(at).copied();
+            let of = flight.piece_mut(piece);
+            of.doing = Doing::Nothing;
+            if let (Some(Step::Fetch { into }), Some(room)) = (step, memory) {
+                of.put(into, Memory::Room(room));
+            }
+        } else {
+            answered(&mut flight, awaiter, false);
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+}
+
+/// Awaits answers to what was sent.
+pub(super) fn merge(flight: &mut Flight, piece: u16, answers: Answers) -> Went {
+    let of = flight.piece_mut(piece);
+    let is_there = answers == Answers::First && of.good > 0;
+    if of.awaited > 0 && !is_there {
+        of.doing = Doing::Merge;
+        return Went::Waits;
+    }
+    let (good, bad) = (std::mem::take(&mut of.good), std::mem::take(&mut of.bad));
+    match answers {
+        Answers::All if bad > 0 => Went::Failed(CompletionStatus::Broken),
+        Answers::First if good == 0 => Went::Failed(CompletionStatus::NoMember),
+        Answers::All | Answers::First => Went::On,
+    }
+}
+
+/// One of those that were sent to has answered, or will not.
+fn answered(flight: &mut Flight, awaiter: Awaiter, is_good: bool) {
+    let of = flight.piece_mut(awaiter.piece);
+    of.awaited = of.awaited.saturating_sub(1);
+    if is_good {
+        of.good = of.good.saturating_add(1);
+    } else {
+        of.bad = of.bad.saturating_add(1);
+        of.bad_members |= 1 << awaiter.member;
+    }
+    if of.doing == Doing::Merge {
+        of.doing = Doing::Nothing;
+    }
+}

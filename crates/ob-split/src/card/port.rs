@@ -1,0 +1,505 @@
+//! A port without its sockets: messages, plans and channels, and what they ask of each other.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use ob_core::{ConnectionAction, ConnectionId, GateId, Instant, StreamProtocol};
+use ob_memory::Slice;
+use ob_ring::Bulk;
+
+use super::channel::{Awaiter, ChannelKey, Garbage, Wires};
+use super::config::PortConfig;
+use super::dialect::{Dialect, Reject};
+use super::flight::{FlightKey, Flights};
+use super::front::{Front, FrontAnswer};
+use super::gate::Gate;
+use super::memory::CardMemory;
+use super::messages::Messages;
+use super::outbox::{Answer, Bytes, Outbox};
+use super::slots::Slots;
+use crate::engine::Engines;
+use crate::wire::{
+    Broken, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello,
+    HostMessage, MessageError, Noted, PlanEntries, RefusedCode, Welcome,
+};
+
+/// Bytes that a turn copies, or has engines in software do.
+const BYTES_A_TURN: usize = 1 << 20;
+/// Steps that a turn does.
+const STEPS_A_TURN: usize = 4096;
+/// How often in a turn steps are done, and what engines have done of them is looked at.
+const ROUNDS_A_TURN: usize = 3;
+/// Messages that a turn takes from the front.
+const MESSAGES_A_TURN: usize = 256;
+
+/// Why the host's group is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Hostile {
+    /// It is no message.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// It says something before `HELLO`, or `HELLO` again.
+    #[error("a host says HELLO, once and first")]
+    Order,
+    /// It grants more receives than it may have handles, or takes some back.
+    #[error("it grants more than it may")]
+    Credit,
+    /// It names a message that is not there, or was answered.
+    #[error("no message has the handle {0}")]
+    Handle(u32),
+    /// It posts more than it may.
+    #[error("it posts more plans than may be under way")]
+    Plans,
+    /// Its plan's arguments cannot be.
+    #[error("the arguments of a plan cannot be")]
+    Arguments,
+    /// It names a slot that is not set, or sets one that is in use, or that there is not.
+    #[error("slot {0} cannot be used so")]
+    Slot(u16),
+    /// It names a channel that is not there, or is in use, or is one too many.
+    #[error("channel {0} cannot be used so")]
+    Channel(u16),
+    /// It says what this release does not know how to do.
+    #[error("{0} is not there yet")]
+    NotYet(&'static str),
+}
+
+/// What the port has done in a turn, and may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    pub(super) steps: usize,
+    pub(super) bytes: usize,
+}
+
+/// All of a port but its sockets.
+pub(super) struct Port<F, D, E> {
+    pub(super) config: PortConfig,
+    pub(super) now: Instant,
+    pub(super) front: F,
+    pub(super) dialect: D,
+    pub(super) engines: E,
+    pub(super) memory: CardMemory,
+    pub(super) messages: Messages,
+    pub(super) flights: Flights,
+    pub(super) wires: Wires,
+    pub(super) slots: Slots,
+    pub(super) gate: Gate,
+    pub(super) outbox: Outbox,
+    pub(super) definitions: Definitions,
+    /// Pieces that can go on.
+    pub(super) ready: VecDeque<(FlightKey, u16)>,
+    /// Plans that wait for memory, in one line.
+    pub(super) line: VecDeque<FlightKey>,
+    /// Pieces that wait for an engine.
+    pub(super) engine_line: VecDeque<(FlightKey, u16)>,
+    /// What the link is to move.
+    pub(super) transfers: VecDeque<(FlightKey, u16, Bulk)>,
+    /// Tasks that engines have.
+    pub(super) tasks: usize,
+    /// When an engine that has tasks is to be asked again.
+    pub(super) engines_due: Option<Instant>,
+    /// What had come back when the first of the line asked last.
+    pub(super) returned: u64,
+    pub(super) budget: Budget,
+    /// Channels that are to be connected.
+    pub(super) connects: VecDeque<ChannelKey>,
+    failed: Vec<(Awaiter, Option<Slice>)>,
+    /// The host's group is there, and it was welcomed.
+    pub(super) is_open: bool,
+    pub(super) is_welcome: bool,
+    pub(super) hostile: Option<Hostile>,
+    /// Receives that were granted since the beginning, and messages of which the host was told, modulo 2³².
+    granted: u32,
+    pub(super) used: u32,
+}
+
+impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
+    pub(super) fn new(config: PortConfig, front: F, dialect: D, engines: E) -> Self {
+        Self {
+            now: Instant::default(),
+            memory: CardMemory::new(&config),
+            messages: Messages::new(config.handles_max),
+            flights: Flights::new(config.plans_max),
+            wires: Wires::new(&config, dialect.magic()),
+            slots: Slots::new(config.slots_max),
+            gate: Gate::default(),
+            outbox: Outbox::default(),
+            definitions: Definitions::new(),
+            ready: VecDeque::new(),
+            line: VecDeque::new(),
+            engine_line: VecDeque::new(),
+            transfers: VecDeque::new(),
+            tasks: 0,
+            engines_due: None,
+            returned: 0,
+            budget: Budget::default(),
+            connects: VecDeque::new(),
+            failed: Vec::new(),
+            is_open: false,
+            is_welcome: false,
+            hostile: None,
+            granted: 0,
+            used: 0,
+            config,
+            front,
+            dialect,
+            engines,
+        }
+    }
+
+    /// A turn begins: work may be done again.
+    pub(super) fn begin_turn(&mut self, now: Instant) {
+        self.now = now;
+        self.budget = Budget { steps: STEPS_A_TURN, bytes: BYTES_A_TURN };
+    }
+
+    /// Front, waits that have been too long, memory, engines, steps; whether anything moved.
+    pub(super) fn turn(&mut self) -> bool {
+        let mut moved = self.expire();
+        moved |= self.take_messages();
+        moved | self.work()
+    }
+
+    /// Does steps of plans, and what they ask of engines, as much as the turn has left.
+    pub(super) fn work(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..ROUNDS_A_TURN {
+            moved |= self.take_memory();
+            moved |= self.run_ready();
+            moved |= self.poll_engines();
+        }
+        self.note_engines_due();
+        moved
+    }
+
+    fn take_messages(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(key) = self.front.gone() {
+            moved = true;
+            if let Some(held) = self.messages.find(key) {
+                held.is_gone = true;
+            }
+        }
+        for _ in 0..MESSAGES_A_TURN {
+            let may_take = self.messages.untold() < self.room() as usize && self.messages.has_room();
+            let Some(arrived) = (if may_take { self.front.next(self.now) } else { None }) else { break };
+            // There was room for it.
+            let _ = self.messages.insert(arrived);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Takes a message of the host.
+    pub(super) fn told(&mut self, bytes: &[u8]) -> Result<(), Hostile> {
+        let definitions = std::mem::take(&mut self.definitions);
+        let result = match FromHost::decode(bytes, &definitions) {
+            Ok(message) => self.do_as_told(message),
+            Err(MessageError::Version(_)) if !self.is_welcome => {
+                self.outbox.refused = Some(RefusedCode::Version);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        };
+        self.definitions = definitions;
+        if let Some(definition) = result? {
+            self.definitions.define(definition).map_err(MessageError::from)?;
+        }
+        self.hostile.take().map_or(Ok(()), Err)
+    }
+
+    fn do_as_told(&mut self, message: FromHost<'_>) -> Result<Option<crate::wire::Definition>, Hostile> {
+        if let HostMessage::Hello(hello) = &message.message {
+            self.greet(hello)?;
+        } else if !self.is_welcome {
+            return Err(Hostile::Order);
+        }
+        self.grant(message.credit)?;
+        match message.message {
+            HostMessage::Hello(_) => {}
+            HostMessage::Plans(plans) => self.post_all(&plans)?,
+            HostMessage::Define(definition) => return Ok(Some(definition)),
+            HostMessage::Channel(channels) => {
+                channels.iter().try_for_each(|channel| self.channel(&channel))?;
+            }
+            HostMessage::Set(sets) => sets.iter().try_for_each(|set| self.set(&set))?,
+            HostMessage::Gate(gates) => {
+                let noted = gates.iter().filter_map(|gate| self.gate.told(self.now, gate));
+                self.outbox.noted.extend(noted.map(|number| Noted { number }));
+            }
+            HostMessage::Memory(_) => return Err(Hostile::NotYet("card memory for the host")),
+        }
+        Ok(None)
+    }
+
+    fn greet(&mut self, hello: &Hello) -> Result<(), Hostile> {
+        if self.is_welcome {
+            return Err(Hostile::Order);
+        }
+        // There is one port, so no other has given a gate.
+        if hello.gate.is_some() {
+            self.outbox.refused = Some(RefusedCode::GateClosed);
+            return Ok(());
+        }
+        let gate = self.gate.open(self.config.incarnation);
+        self.is_welcome = true;
+        self.outbox.welcome = Some((self.welcome(gate), self.engines.list().to_vec()));
+        Ok(())
+    }
+
+    fn welcome(&self, gate: GateId) -> Welcome {
+        let config = &self.config;
+        Welcome {
+            engines: 0,
+            payload_max: config.payload_max,
+            gate,
+            handles_max: config.handles_max,
+            plans_max: config.plans_max,
+            parked: self.messages.untold() as u32,
+            channels_max: config.channels_max,
+            tier: config.tier,
+            lock: config.lock,
+        }
+    }
+
+    fn grant(&mut self, credit: u32) -> Result<(), Hostile> {
+        let more = credit.wrapping_sub(self.granted);
+        if !self.is_welcome {
+            return Ok(());
+        }
+        // What is granted and not used is at most what it may have.
+        if more > u32::MAX / 2 || credit.wrapping_sub(self.used) > self.config.handles_max {
+            return Err(Hostile::Credit);
+        }
+        self.granted = credit;
+        Ok(())
+    }
+
+    /// How many messages the host may be told of.
+    pub(super) fn room(&self) -> u32 {
+        if self.is_welcome { self.granted.wrapping_sub(self.used) } else { 0 }
+    }
+
+    fn post_all(&mut self, plans: &PlanEntries<'_>) -> Result<(), Hostile> {
+        plans.iter().try_for_each(|(entry, definition)| self.post(&entry, definition))
+    }
+
+    fn channel(&mut self, channel: &Channel) -> Result<(), Hostile> {
+        let number = channel.channel;
+        let wrong = Hostile::Channel(number.0);
+        match (channel.what, channel.address) {
+            (ChannelWhat::Connect, Some(address)) => {
+                let key = self.wires.insert(number, address).ok_or(wrong)?;
+                self.connects.push_back(key);
+                Ok(())
+            }
+            (ChannelWhat::Close, _) => {
+                if !self.wires.has(number) {
+                    return Err(wrong);
+                }
+                self.end_channel(number, ChannelState::Gone);
+                self.wires.forget(number);
+                Ok(())
+            }
+            (ChannelWhat::Connect | ChannelWhat::Listen, _) => Err(Hostile::NotYet("listening")),
+        }
+    }
+
+    fn set(&mut self, set: &crate::wire::Set) -> Result<(), Hostile> {
+        let wrong = Hostile::Slot(set.slot.0);
+        let named = set.channels.get(..usize::from(set.members)).unwrap_or_default();
+        if let Some(unknown) = named.iter().find(|channel| !self.wires.has(**channel)) {
+            return Err(Hostile::Channel(unknown.0));
+        }
+        if !self.slots.set(set) {
+            return Err(wrong);
+        }
+        match self.dialect.set(set) {
+            Ok(()) => Ok(()),
+            Err(Reject::Hostile | Reject::Ends(_)) => Err(wrong),
+        }
+    }
+
+    /// A channel could not be made, or is over: whoever awaits something of it is told.
+    pub(super) fn end_channel(&mut self, channel: ChannelId, state: ChannelState) {
+        let Some(key) = self.wires.key_of(channel) else { return };
+        let mut failed = std::mem::take(&mut self.failed);
+        if self.wires.end(key, &mut failed).is_some() && self.is_open {
+            let gone = ChannelIs {
+                channel,
+                state,
+                port: 0,
+                listener: ChannelId(0),
+                incarnation: ob_core::Incarnation(0),
+            };
+            self.outbox.channels.push_back(gone);
+            self.dialect.channel_gone(channel);
+        }
+        self.failed = failed;
+        self.fail_awaiters();
+    }
+
+    fn fail_awaiters(&mut self) {
+        let mut failed = std::mem::take(&mut self.failed);
+        for (awaiter, memory) in failed.drain(..) {
+            self.not_replied(awaiter, memory);
+        }
+        self.failed = failed;
+        self.tell_broken();
+    }
+
+    /// Chunks whose writers have stopped.
+    pub(super) fn tell_broken(&mut self) {
+        let next: Option<Broken> = self.dialect.next_broken();
+        self.outbox.broken.extend(next.filter(|_| self.is_open));
+        if next.is_some() {
+            self.tell_broken();
+        }
+    }
+
+    fn expire(&mut self) -> bool {
+        let mut failed = std::mem::take(&mut self.failed);
+        self.wires.expire(self.now, &mut failed);
+        let moved = !failed.is_empty();
+        self.failed = failed;
+        self.fail_awaiters();
+        moved
+    }
+
+    /// Answers what may be answered: completions are delivered so far.
+    pub(super) fn answer(&mut self, delivered: u64) -> bool {
+        let mut moved = false;
+        // A gate that is late keeps answers until it is extended, or its group ends.
+        while self.gate.is_open(self.now)
+            && let Some(Answer { handle, status, with }) = self.outbox.next_answer(delivered)
+        {
+            moved = true;
+            let Some(held) = self.messages.remove(handle) else { continue };
+            let answer = match with {
+                Some(Bytes::Own(slice)) => FrontAnswer::Data(slice),
+                Some(Bytes::Shared(shared)) => FrontAnswer::Shared(shared),
+                None => FrontAnswer::Status(status),
+            };
+            self.front.answer(held.key, answer);
+        }
+        moved
+    }
+
+    /// The host's group has ended: plans under way end, nobody is answered, and what has come stays.
+    pub(super) fn close(&mut self) {
+        self.gate.close();
+        (self.is_open, self.is_welcome) = (false, false);
+        (self.granted, self.used, self.hostile) = (0, 0, None);
+        for key in self.flights.keys() {
+            if let Some(flight) = self.flights.get_mut(key) {
+                flight.is_orphan = true;
+            }
+        }
+        self.dialect.ended();
+        for key in self.wires.keys() {
+            self.end_channel(key.channel, ChannelState::Gone);
+            self.wires.forget(key.channel);
+        }
+        self.connects.clear();
+        self.end_orphans();
+        self.park_answers();
+        self.outbox.clear();
+        self.forget_over();
+        self.slots.clear();
+        self.definitions = Definitions::new();
+        self.messages.park();
+    }
+
+    /// Answers that were not given: their memory goes back to their messages.
+    fn park_answers(&mut self) {
+        for Answer { handle, with, .. } in self.outbox.take_answers() {
+            if let (Some(held), Some(Bytes::Own(slice))) = (self.messages.get_mut(handle), with) {
+                held.answer = Some(slice);
+            }
+        }
+    }
+
+    /// Plans of which the ring has the completions are under way no more.
+    pub(super) fn forget_over(&mut self) {
+        for key in self.outbox.over.drain(..) {
+            self.flights.forget(key);
+        }
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.connects.is_empty() || self.wires.has_work()
+    }
+
+    fn garbage(&mut self, key: ChannelKey, why: Garbage) {
+        tracing::warn!(channel = key.channel.0, "a channel is ended: {why}");
+        self.end_channel(key.channel, ChannelState::Gone);
+    }
+}
+
+impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
+    type Key = ChannelKey;
+    type Now = Instant;
+
+    fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
+        self.wires.receive_into(key)
+    }
+
+    fn received(&mut self, _: Instant, key: ChannelKey, count: usize) {
+        self.wires.received(key, count);
+        loop {
+            match self.wires.next_reply(key) {
+                Ok(Some(reply)) => self.replied(key, reply),
+                Ok(None) => break,
+                Err(why) => {
+                    self.garbage(key, why);
+                    break;
+                }
+            }
+        }
+        self.tell_broken();
+    }
+
+    fn ended(&mut self, now: Instant, key: ChannelKey) {
+        self.broken(now, key);
+    }
+
+    fn broken(&mut self, _: Instant, key: ChannelKey) {
+        if self.wires.address(key).is_some() {
+            let state =
+                if self.wires.is_up(key.channel) { ChannelState::Gone } else { ChannelState::Refused };
+            self.end_channel(key.channel, state);
+        }
+    }
+
+    fn connected(&mut self, _: Instant, key: ChannelKey) {
+        if let Some(port) = self.wires.connected(key) {
+            self.outbox.channels.push_back(ChannelIs {
+                channel: key.channel,
+                state: ChannelState::Up,
+                port,
+                listener: ChannelId(0),
+                incarnation: ob_core::Incarnation(0),
+            });
+        }
+    }
+
+    fn writable(&mut self, key: ChannelKey) {
+        self.wires.writable(key);
+    }
+
+    fn next_dirty(&mut self) -> Option<(ChannelKey, ConnectionId)> {
+        self.wires.next_dirty()
+    }
+
+    fn transmit<'a>(&'a self, key: ChannelKey, into: &mut [IoSlice<'a>]) -> usize {
+        self.wires.transmit(key, into)
+    }
+
+    fn sent(&mut self, _: Instant, key: ChannelKey, count: usize, offered: usize) -> bool {
+        self.wires.sent(key, count, offered)
+    }
+
+    fn next_action(&mut self) -> Option<ConnectionAction> {
+        self.wires.next_action()
+    }
+}

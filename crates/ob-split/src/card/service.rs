@@ -1,0 +1,212 @@
+//! The card's half of a port, with its sockets, behind the rings of its host.
+
+use ob_core::{AttachmentId, Instant, Net, Streams};
+use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
+
+use super::channel::ChannelKey;
+use super::config::PortConfig;
+use super::dialect::Dialect;
+use super::front::Front;
+use super::port::Port;
+use crate::engine::{EngineId, Engines};
+use crate::wire::{ChannelState, SPLIT_SERVICE};
+
+/// Receives of one channel in a turn.
+const RECEIVES_A_TURN: usize = 16;
+
+/// One port: messages of a [`Front`], plans of a host, channels to peers over a [`Net`].
+///
+/// The link drives it as a [`CardService`]; what the reactor has for its network goes to [`SplitCard::net_mut`] before
+/// ([`CardService::poll`] then takes it). It may answer the front within any call of the link: whoever sleeps looks at the front after
+/// the link.
+pub struct SplitCard<N: Net, F, D, E> {
+    streams: Streams<N, ChannelKey>,
+    port: Port<F, D, E>,
+    key: Option<GroupKey>,
+}
+
+/// What a port has, and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Messages that are not answered.
+    pub messages: usize,
+    /// Plans under way, those included of which the host has not taken the completions.
+    pub plans: usize,
+    /// Blocks of card memory that somebody has.
+    pub blocks_out: usize,
+}
+
+impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
+    /// A port without a host.
+    pub fn new(config: PortConfig, net: N, front: F, dialect: D, engines: E) -> Self {
+        let port = Port::new(config, front, dialect, engines);
+        Self { streams: Streams::new(net, RECEIVES_A_TURN), port, key: None }
+    }
+
+    /// The network, for a reactor's events.
+    pub fn net_mut(&mut self) -> &mut N {
+        self.streams.net_mut()
+    }
+
+    /// The network.
+    pub fn net(&self) -> &N {
+        self.streams.net()
+    }
+
+    /// Where messages come from.
+    pub fn front_mut(&mut self) -> &mut F {
+        &mut self.port.front
+    }
+
+    /// What knows their headers.
+    pub fn dialect_mut(&mut self) -> &mut D {
+        &mut self.port.dialect
+    }
+
+    /// What it has at the moment.
+    pub fn counts(&self) -> PortCounts {
+        PortCounts {
+            messages: self.port.messages.len(),
+            plans: self.port.flights.len(),
+            blocks_out: self.port.memory.blocks_out(),
+        }
+    }
+
+    /// Front, channels, engines, plans: as much as a turn may. Whether anything moved.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        self.port.begin_turn(now);
+        let mut events = 0;
+        // Nobody listens yet: who arrives all the same is sent away.
+        while let Some(arrival) = self.streams.take_events(now, &mut self.port, &mut events) {
+            self.streams.net_mut().close(arrival.connection);
+        }
+        let received = self.streams.receive(now, &mut self.port);
+        let moved = self.port.turn();
+        let connected = self.flush();
+        moved || connected || received > 0 || events > 0
+    }
+
+    /// When it has something to do, if nothing wakes the card before.
+    pub fn next_due(&self) -> Option<Instant> {
+        if self.port.has_work() || self.streams.is_readable() {
+            return Some(self.port.now);
+        }
+        let due = [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due];
+        due.into_iter().flatten().min()
+    }
+
+    /// Connects, sends and closes what is to be.
+    fn flush(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(key) = self.port.connects.pop_front() {
+            moved = true;
+            let Some(address) = self.port.wires.address(key) else { continue };
+            match self.streams.connect(address, key) {
+                Ok(connection) => self.port.wires.connecting(key, connection),
+                Err(_) => self.port.end_channel(key.channel, ChannelState::Refused),
+            }
+        }
+        self.streams.send(self.port.now, &mut self.port);
+        self.streams.act(&mut self.port);
+        moved
+    }
+
+    /// Gives the ring what waits for it, and the front the answers that may leave.
+    fn pump(&mut self, ring: &mut CardSender) {
+        self.port.transfer(ring);
+        if let Some(hostile) = self.port.hostile.take() {
+            tracing::warn!("the host of a port is sent away: {hostile}");
+            return ring.refuse();
+        }
+        let load = self.port.load();
+        let room = self.port.room();
+        let Port { outbox, messages, used, .. } = &mut self.port;
+        *used = used.wrapping_add(outbox.pump(load, messages, room, ring));
+        self.port.forget_over();
+        self.port.answer(ring.delivered_bytes());
+    }
+}
+
+impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
+    /// The load of the busiest engine.
+    fn load(&mut self) -> u8 {
+        let count = self.engines.list().len();
+        let load = |id| self.engines.engine(EngineId(id as u8)).map_or(0, |engine| engine.load());
+        (0..count).map(load).max().unwrap_or(0)
+    }
+}
+
+impl<N: Net, F: Front, D: Dialect, E: Engines> CardService for SplitCard<N, F, D, E> {
+    fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
+        if service != SPLIT_SERVICE {
+            return Err(format!(
+                "this is a port of split messages (service {SPLIT_SERVICE}), not service {service}"
+            ));
+        }
+        if self.key.is_some() {
+            return Err("this port has a host already; it may come back when that is gone".to_owned());
+        }
+        self.key = Some(key);
+        self.port.is_open = true;
+        Ok(())
+    }
+
+    fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
+        if self.key != Some(key) {
+            return;
+        }
+        for message in batch.iter() {
+            if let Err(hostile) = self.port.told(message.inline) {
+                self.port.hostile = Some(hostile);
+                break;
+            }
+        }
+        // What it sets off is not kept until the next turn, and does no more than this turn has left.
+        self.port.work();
+        self.flush();
+        self.pump(responses);
+    }
+
+    fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
+        if self.key == Some(key) {
+            self.pump(responses);
+        }
+    }
+
+    fn transferred(&mut self, key: GroupKey, done: BulkDone, responses: &mut CardSender) {
+        if self.key == Some(key) {
+            self.port.transferred(done);
+            self.port.work();
+            self.flush();
+            self.pump(responses);
+        }
+    }
+
+    fn closed(&mut self, key: GroupKey) {
+        if self.key == Some(key) {
+            self.key = None;
+            self.port.close();
+            self.flush();
+        }
+    }
+
+    fn poll(&mut self, now: Instant) -> bool {
+        self.turn(now)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.next_due()
+    }
+
+    fn waiting(&self, groups: &mut Vec<GroupKey>) {
+        let port = &self.port;
+        let waits = !port.transfers.is_empty()
+            || port.outbox.has_some()
+            || port.outbox.has_answers()
+            || port.hostile.is_some();
+        let has_headers = port.room() > 0 && port.messages.has_untold();
+        groups.extend(self.key.filter(|_| waits || has_headers));
+    }
+
+    fn channel(&mut self, _: AttachmentId, _: &[u8]) {}
+}
