@@ -332,6 +332,19 @@ pub const HARNESSES: &[Harness] = &[
     },
     Harness { package: "ob-files-card", test: "data", build: Build::Plain, plants: &["hole-reused-early"] },
     Harness {
+        package: "ob-volume",
+        test: "chunk_requests",
+        build: Build::Plain,
+        plants: &["ack-before-durable", "append-unfenced", "old-connection-heard"],
+    },
+    Harness { package: "ob-volume", test: "chunk_lives", build: Build::Plain, plants: &["fence-forgotten"] },
+    Harness {
+        package: "ob-volume",
+        test: "tier_model",
+        build: Build::Plain,
+        plants: &["overlaps-race", "chunk-unregistered", "piece-forgotten"],
+    },
+    Harness {
         package: "ob-kv",
         test: "model",
         build: Build::Plain,

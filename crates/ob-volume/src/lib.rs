@@ -7,10 +7,15 @@
 //!            chunk servers: append-only chunks
 //! ```
 //!
-//! So far this crate has what the parts say to each other: [`wire`], the chunk protocol, and [`metadata`], what several machines
-//! agree on. What it will be is in `docs/volumes.md`.
+//! [`wire`] is the chunk protocol, [`chunk`] the server that speaks it, [`tier`] decides, [`plans`] is what that asks of the card, [`card`]
+//! what the card makes of it, and [`metadata`] what several machines agree on. What the rest will be is in `docs/volumes.md`.
 
 #![forbid(unsafe_code)]
 
+pub mod card;
+pub mod chunk;
 pub mod metadata;
+pub mod plans;
+mod plant;
+pub mod tier;
 pub mod wire;

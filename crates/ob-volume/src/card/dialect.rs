@@ -1,0 +1,598 @@
+//! What volumes say to chunk servers, and what of their answers is believed.
+//!
+//! ```text
+//!   WRITE  ─▶ place: the next units of the chunk, the record's header ─▶ APPEND to all members ─▶ judge: durable behind the record
+//!   READ   ─▶ place: the record's members ─▶ READ to one after the other ─▶ accept: this record, whole, of this place, with these blocks
+//!   TRIM   ─▶ as WRITE, of ranges
+//!   CALL   ─▶ what the host says, to one server; the reply goes to the host
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use ob_core::{BlockLen, IdMap, Instant, Lba, Sequence, Units};
+use ob_format::volume::{
+    Encoding as Stored, RECORD_HEADER_LEN, Record, RecordHeader, RecordKind, STORED_MAX,
+};
+use ob_split::card::{
+    Channels, Dialect, Encoding, Found, Judgement, Message, Outcome, Part as BytesPart, Parts, Pieces, Place,
+    Posted, Reject, Told, Words,
+};
+use ob_split::wire::{
+    Broken, ChannelId, CompletionStatus, Header, PlanEntry, REPLY_PAYLOAD_MAX, Register, Set, SetWhat, Slot,
+};
+use ob_wire_nvme::io::BlockCommand;
+use ob_wire_nvme::{Status, SubmissionEntry};
+use zerocopy::FromBytes;
+
+use super::chunk::{NoPlace, SetChunk};
+use crate::plans::{PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
+use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
+
+/// Blocks of a segment, of both lengths that blocks have.
+pub const SEGMENT_BLOCKS: u64 = 1 << 23;
+/// Slots that are set at once.
+const SLOTS_MAX: usize = 1 << 15;
+/// Chunks whose end the host has not been told of yet; each is told of once, so there are no more than slots.
+const BROKEN_MAX: usize = SLOTS_MAX;
+
+/// How long chunk servers are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// With an append: a member that has not made it durable by then has failed.
+    pub append: Duration,
+    /// With a read: the next member is asked then.
+    pub read: Duration,
+    /// With anything else.
+    pub call: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            append: Duration::from_secs(1),
+            read: Duration::from_millis(200),
+            call: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The words of volumes, for a port.
+#[derive(Debug, Default)]
+pub struct VolumeDialect {
+    patience: Patience,
+    chunks: BTreeMap<Slot, SetChunk>,
+    /// Records under way, by their plan's handle and piece.
+    placed: IdMap<u64, Placed>,
+    broken: VecDeque<Broken>,
+}
+
+/// A record that has its place.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    slot: Slot,
+    offset: Units,
+    units: Units,
+    payload_crc: u32,
+}
+
+/// The blocks of a message, as its plan has it.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    /// The first, within the segment.
+    lba: Lba,
+    count: u32,
+    block_len: BlockLen,
+    /// Where its bytes begin in the message's payload or answer.
+    from: u32,
+}
+
+const HOSTILE: Reject = Reject::Hostile;
+const REFUSED: Reject = Reject::Ends(CompletionStatus::Refused);
+
+impl VolumeDialect {
+    /// A dialect without chunks.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { patience, ..Self::default() }
+    }
+
+    fn stop(&mut self, slot: Slot, channel: ChannelId) {
+        let broken = self.chunks.get_mut(&slot).and_then(|chunk| chunk.stop(channel));
+        if self.broken.len() < BROKEN_MAX {
+            self.broken.extend(broken);
+        }
+    }
+
+    fn place_record(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        record: &Unplaced<'_>,
+        before: &mut [u8],
+    ) -> Result<Place, Reject> {
+        let stored = record.found.len + record.ranges_len();
+        let units = Units(1 + Units::of_bytes(stored).0);
+        let ranges = before.get_mut(RECORD_HEADER_LEN..).ok_or(REFUSED)?;
+        let payload_crc = record.put_ranges(ranges).or(record.found.crc).ok_or(REFUSED)?;
+        let encoding = match record.found.encoding {
+            Encoding::Plain => Stored::None,
+            Encoding::Lz4 => Stored::Lz4,
+            Encoding::Zeros => return Err(REFUSED),
+        };
+        // What has its place must go there, or nothing can behind it: all else that may fail comes before.
+        let chunk = self.chunks.get_mut(&plan.slot).ok_or(HOSTILE)?;
+        let place = chunk.take_place(units).map_err(|error| match error {
+            NoPlace::ReadOnly => HOSTILE,
+            NoPlace::Full => Reject::Ends(CompletionStatus::ChunkFull),
+            NoPlace::Stopped => Reject::Ends(CompletionStatus::Broken),
+        })?;
+        let header = RecordHeader {
+            chunk: chunk.name,
+            offset: place.offset,
+            sequence: record.sequence,
+            version: record.sequence,
+            lba: record.lba,
+            blocks: record.blocks,
+            stored,
+            payload_crc,
+            kind: record.kind,
+            encoding,
+            behind: place.behind,
+        };
+        let channels = chunk.members;
+        let encoded = match header.encode() {
+            Ok(encoded) => encoded,
+            Err(_) => {
+                // Its place stays empty, and what comes behind it would never be taken.
+                let first = channels.as_slice().first().copied().unwrap_or_default();
+                self.stop(plan.slot, first);
+                return Err(REFUSED);
+            }
+        };
+        before.get_mut(..RECORD_HEADER_LEN).ok_or(REFUSED)?.copy_from_slice(&encoded);
+        let placed = Placed { slot: plan.slot, offset: place.offset, units, payload_crc };
+        self.placed.insert(number_of(plan, piece), placed);
+        Ok(Place {
+            channels,
+            before_len: (RECORD_HEADER_LEN as u32 + record.ranges_len()) as u16,
+            zeros: ((units.0 - 1) * Units::LEN - stored) as u8,
+            reply_len_max: 0,
+            patience: self.patience.append,
+        })
+    }
+
+    fn place_read(&self, member: Option<u8>, run: Run) -> Result<Place, Reject> {
+        let patience = self.patience.read;
+        let Run::Record { slot, units, .. } = run else {
+            // Nobody is asked for zeros.
+            let channels = Channels::default();
+            return Ok(Place { channels, before_len: 0, zeros: 0, reply_len_max: 0, patience });
+        };
+        let chunk = self.chunks.get(&slot).ok_or(HOSTILE)?;
+        let first = usize::from(member.unwrap_or_default());
+        let mut order = [ChannelId::default(); ob_split::wire::MEMBERS_MAX];
+        let members = chunk.members.as_slice();
+        let order = order.get_mut(..members.len()).ok_or(HOSTILE)?;
+        order.copy_from_slice(members);
+        // Of a chunk that has no such member it means nothing.
+        order.rotate_left(first % order.len().max(1));
+        let channels = Channels::new(order).ok_or(HOSTILE)?;
+        let reply_len_max = units.0 * Units::LEN;
+        Ok(Place { channels, before_len: 0, zeros: 0, reply_len_max, patience })
+    }
+
+    /// Checks all that a plan says, once.
+    fn check(&self, plan: &Posted<'_>, volume_plan: &VolumePlan<'_>) -> Result<Pieces, Reject> {
+        match *volume_plan {
+            VolumePlan::Write { part, sequence, .. } => {
+                let blocks = blocks_of_write(plan, part)?;
+                let count = pieces_of(&blocks)?;
+                let last = sequence.count().checked_add(u64::from(count)).ok_or(HOSTILE)?;
+                if last > Sequence::COUNT_END {
+                    return Err(HOSTILE);
+                }
+                Ok(Pieces { count, told: Told::Each })
+            }
+            VolumePlan::Read { first, runs, .. } => {
+                blocks_of_read(plan, first, &runs)?;
+                Ok(Pieces { count: runs.len() as u16, told: Told::Once })
+            }
+            VolumePlan::Trim { .. } | VolumePlan::Answer { .. } => Ok(Pieces { count: 1, told: Told::Once }),
+            VolumePlan::Call { .. } => Ok(Pieces { count: 1, told: Told::Reply }),
+            // The card of this version takes nothing to its host: the front makes messages of ranges.
+            VolumePlan::Take { .. } => Err(REFUSED),
+        }
+    }
+}
+
+/// A record that has no place yet.
+struct Unplaced<'a> {
+    kind: RecordKind,
+    sequence: Sequence,
+    lba: Lba,
+    blocks: u32,
+    found: Found,
+    /// Of a trim of several.
+    ranges: Option<Ranges<'a>>,
+}
+
+impl Unplaced<'_> {
+    fn ranges_len(&self) -> u32 {
+        self.ranges.map_or(0, |ranges| ranges.len() as u32 * 8)
+    }
+
+    /// Puts ranges behind the header; their checksum, if this is a trim.
+    fn put_ranges(&self, into: &mut [u8]) -> Option<u32> {
+        if self.kind != RecordKind::Trim {
+            return None;
+        }
+        let mut bytes = into;
+        let mut crc = 0;
+        for range in self.ranges.iter().flat_map(Ranges::iter) {
+            let (pair, rest) = std::mem::take(&mut bytes).split_first_chunk_mut::<8>()?;
+            let (lba, blocks) = pair.split_at_mut(4);
+            lba.copy_from_slice(&range.lba.0.to_le_bytes());
+            blocks.copy_from_slice(&range.blocks.to_le_bytes());
+            crc = crc32c::crc32c_append(crc, pair);
+            bytes = rest;
+        }
+        Some(crc)
+    }
+}
+
+/// A piece of a plan under way: no two have one number.
+fn number_of(plan: &Posted<'_>, piece: u16) -> u64 {
+    u64::from(plan.handle.0) << 16 | u64::from(piece)
+}
+
+fn decode<'a>(plan: &Posted<'a>) -> Result<VolumePlan<'a>, Reject> {
+    let entry = PlanEntry {
+        plan: plan.plan,
+        argument: plan.argument,
+        slot: plan.slot,
+        handle: plan.handle,
+        arguments: plan.arguments,
+    };
+    VolumePlan::decode(&entry).map_err(|_| HOSTILE)
+}
+
+/// What the message's own header says of blocks.
+fn command_of(message: &Message<'_>) -> Result<BlockCommand, Reject> {
+    let entry = SubmissionEntry::ref_from_bytes(message.header).map_err(|_| HOSTILE)?;
+    BlockCommand::parse(entry).map_err(|_| HOSTILE)
+}
+
+/// Bytes of a block, of a command that moves so many bytes.
+fn block_len(len: u32, blocks: u32) -> Result<BlockLen, Reject> {
+    let block_len = BlockLen::from_bytes(len / blocks.max(1)).ok_or(HOSTILE)?;
+    if blocks.checked_mul(block_len.bytes()) == Some(len) { Ok(block_len) } else { Err(HOSTILE) }
+}
+
+fn blocks_of_write(plan: &Posted<'_>, part: Option<Part>) -> Result<Blocks, Reject> {
+    let message = plan.message.ok_or(HOSTILE)?;
+    let command = command_of(&message)?;
+    let block_len = block_len(message.payload_len, command.blocks)?;
+    let Part { first, blocks: count } = part.unwrap_or(Part { first: 0, blocks: command.blocks });
+    if first.checked_add(count).is_none_or(|end| end > command.blocks) || count == 0 {
+        return Err(HOSTILE);
+    }
+    let start = (command.start + u64::from(first)) % SEGMENT_BLOCKS;
+    if start + u64::from(count) > SEGMENT_BLOCKS {
+        return Err(HOSTILE);
+    }
+    Ok(Blocks { lba: Lba(start as u32), count, block_len, from: first * block_len.bytes() })
+}
+
+fn blocks_of_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<Blocks, Reject> {
+    let message = plan.message.ok_or(HOSTILE)?;
+    let command = command_of(&message)?;
+    let block_len = block_len(message.answer_len, command.blocks)?;
+    let (from, count) = (first.unwrap_or(0), runs.blocks());
+    let end = from.checked_add(count).ok_or(HOSTILE)?;
+    // A plan that answers has read all of it.
+    let fits = if first.is_some() { end <= command.blocks } else { end == command.blocks };
+    if !fits {
+        return Err(HOSTILE);
+    }
+    let lba = Lba(((command.start + u64::from(from)) % SEGMENT_BLOCKS) as u32);
+    Ok(Blocks { lba, count, block_len, from: from * block_len.bytes() })
+}
+
+fn pieces_of(blocks: &Blocks) -> Result<u16, Reject> {
+    u16::try_from(crate::plans::pieces(blocks.count, blocks.block_len)).map_err(|_| HOSTILE)
+}
+
+/// The run of a piece, and how many blocks come before it.
+fn run_of(runs: &Runs<'_>, piece: u16) -> Option<(Run, u32)> {
+    let before = runs.iter().take(usize::from(piece)).map(|run| run.blocks()).sum();
+    Some((runs.iter().nth(usize::from(piece))?, before))
+}
+
+/// What a chunk server says, if it is a reply of the protocol at all.
+fn answer_of(reply: &Header) -> Option<(Answer, u32)> {
+    let message = ReplyMessage::decode(&reply.encode()).ok()?;
+    Some((message.answer, message.payload_len))
+}
+
+impl Dialect for VolumeDialect {
+    fn magic(&self) -> [u8; 2] {
+        MAGIC
+    }
+
+    fn set(&mut self, set: &Set) -> Result<(), Reject> {
+        if set.what == SetWhat::Forget {
+            self.chunks.remove(&set.slot);
+            return Ok(());
+        }
+        let chunk = SetChunk::new(set).ok_or(HOSTILE)?;
+        if self.chunks.len() >= SLOTS_MAX && !self.chunks.contains_key(&set.slot) {
+            return Err(HOSTILE);
+        }
+        self.chunks.insert(set.slot, chunk);
+        Ok(())
+    }
+
+    fn slots(&self, plan: &Posted<'_>, visit: &mut dyn FnMut(Slot)) {
+        match decode(plan) {
+            Ok(VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. }) => visit(slot),
+            Ok(VolumePlan::Read { runs, .. }) => {
+                for run in runs.iter() {
+                    if let Run::Record { slot, .. } = run {
+                        visit(slot);
+                    }
+                }
+            }
+            // What cannot be decoded is refused by `pieces`.
+            Ok(VolumePlan::Answer { .. } | VolumePlan::Call { .. } | VolumePlan::Take { .. }) | Err(_) => {}
+        }
+    }
+
+    fn pieces(&mut self, plan: &Posted<'_>) -> Result<Pieces, Reject> {
+        self.check(plan, &decode(plan)?)
+    }
+
+    fn piece(&self, plan: &Posted<'_>, piece: u16) -> Range<u32> {
+        let Ok(VolumePlan::Write { part, .. }) = decode(plan) else { return 0..0 };
+        let Ok(blocks) = blocks_of_write(plan, part) else { return 0..0 };
+        let end = blocks.from + blocks.count * blocks.block_len.bytes();
+        let from = u32::from(piece).saturating_mul(PIECE_LEN).saturating_add(blocks.from).min(end);
+        from..from.saturating_add(PIECE_LEN).min(end)
+    }
+
+    fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32 {
+        if register == Register::ANSWER {
+            // Records are stored as they are in this version: nothing is decompressed, and what says that it is compressed is not believed.
+            return 0;
+        }
+        match decode(plan) {
+            Ok(VolumePlan::Read { runs, .. }) => match run_of(&runs, piece) {
+                Some((Run::Record { units, .. }, _)) => units.0 * Units::LEN,
+                Some((Run::Zeros { .. }, _)) | None => 0,
+            },
+            Ok(VolumePlan::Write { .. }) => self.piece(plan, piece).len() as u32,
+            _ => 0,
+        }
+    }
+
+    fn place(
+        &mut self,
+        _: Instant,
+        plan: &Posted<'_>,
+        piece: u16,
+        found: &Found,
+        before: &mut [u8],
+    ) -> Result<Place, Reject> {
+        match decode(plan)? {
+            VolumePlan::Write { sequence, part, .. } => {
+                let blocks = blocks_of_write(plan, part)?;
+                let piece_blocks = crate::plans::piece_blocks(blocks.block_len);
+                let first = u32::from(piece) * piece_blocks;
+                let record = Unplaced {
+                    kind: RecordKind::Write,
+                    sequence: Sequence(sequence.0 + u64::from(piece)),
+                    lba: Lba(blocks.lba.0 + first),
+                    blocks: blocks.count.saturating_sub(first).min(piece_blocks),
+                    found: *found,
+                    ranges: None,
+                };
+                self.place_record(plan, piece, &record, before)
+            }
+            VolumePlan::Trim { sequence, ranges, .. } => {
+                let single = ranges.iter().next().filter(|_| ranges.len() == 1);
+                let record = Unplaced {
+                    kind: RecordKind::Trim,
+                    sequence,
+                    lba: single.map_or(Lba(0), |range| range.lba),
+                    blocks: single.map_or(0, |range| range.blocks),
+                    found: Found::default(),
+                    ranges: single.is_none().then_some(ranges),
+                };
+                self.place_record(plan, piece, &record, before)
+            }
+            VolumePlan::Read { member, runs, .. } => {
+                let (run, _) = run_of(&runs, piece).ok_or(HOSTILE)?;
+                self.place_read(member, run)
+            }
+            VolumePlan::Call { channel, payload, .. } => {
+                before.get_mut(..payload.len()).ok_or(REFUSED)?.copy_from_slice(payload);
+                Ok(Place {
+                    channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
+                    before_len: payload.len() as u16,
+                    zeros: 0,
+                    reply_len_max: REPLY_PAYLOAD_MAX as u32,
+                    patience: self.patience.call,
+                })
+            }
+            VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
+        }
+    }
+
+    fn header(&mut self, plan: &Posted<'_>, piece: u16, _: ChannelId) -> Header {
+        self.request(plan, piece).unwrap_or(NOTHING)
+    }
+
+    fn judge(&mut self, plan: &Posted<'_>, piece: u16, channel: ChannelId, reply: &Header) -> Judgement {
+        let answer = answer_of(reply);
+        let Some(placed) = self.placed.get(&number_of(plan, piece)).copied() else {
+            // A call's reply is for the host, whatever it says; but it has to be one.
+            return if answer.is_some() { Judgement::Good } else { Judgement::Bad };
+        };
+        let end = Units(placed.offset.0 + placed.units.0);
+        let chunk = self.chunks.get_mut(&placed.slot);
+        let judgement = match answer {
+            Some((Answer::Good(Reply::Append { durable, .. }), 0)) => {
+                let is_durable = chunk.is_some_and(|chunk| chunk.is_durable(channel, durable, end));
+                if is_durable { Judgement::Good } else { Judgement::Bad }
+            }
+            Some((Answer::Refused { .. }, _)) => Judgement::Next,
+            Some((Answer::Good(_), _)) | None => Judgement::Bad,
+        };
+        if judgement != Judgement::Good {
+            self.stop(placed.slot, channel);
+        }
+        judgement
+    }
+
+    fn accept(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        reply: Option<(ChannelId, &Header)>,
+        payload: &[u8],
+        parts: &mut Parts,
+    ) -> Judgement {
+        let Ok(VolumePlan::Read { first, runs, .. }) = decode(plan) else { return Judgement::Bad };
+        let Ok(blocks) = blocks_of_read(plan, first, &runs) else { return Judgement::Bad };
+        let Some((run, before)) = run_of(&runs, piece) else { return Judgement::Bad };
+        let block_len = blocks.block_len.bytes();
+        let into = blocks.from + before * block_len;
+        let part = match (run, reply) {
+            (Run::Zeros { blocks }, None) => BytesPart::zeros(into, blocks * block_len),
+            (Run::Record { .. }, Some((_, header))) => {
+                match self.verify(&run, header, payload, blocks.block_len) {
+                    Ok(part) => BytesPart { into, ..part },
+                    Err(judgement) => return judgement,
+                }
+            }
+            _ => return Judgement::Bad,
+        };
+        if parts.push(part) { Judgement::Good } else { Judgement::Bad }
+    }
+
+    fn status(&self, plan: &Posted<'_>) -> u16 {
+        match decode(plan) {
+            Ok(VolumePlan::Answer { status, .. }) => status.bits(),
+            Ok(_) => Status::SUCCESS.bits(),
+            Err(_) => Status::INTERNAL_ERROR.bits(),
+        }
+    }
+
+    fn may_answer(&self, _: Instant, _: &Posted<'_>) -> bool {
+        // Plans have no deadline of their own yet: the port looks at the gate.
+        true
+    }
+
+    fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
+        let placed = self.placed.remove(&number_of(plan, piece));
+        let Some(placed) = placed else { return Words::default() };
+        if outcome.status != CompletionStatus::Good && outcome.status != CompletionStatus::Withheld {
+            // Something of it may be missing somewhere: behind it nothing can be appended to all members.
+            let channel =
+                self.chunks.get(&placed.slot).and_then(|chunk| chunk.members.as_slice().first().copied());
+            self.stop(placed.slot, channel.unwrap_or_default());
+        }
+        let units = u16::try_from(placed.units.0).unwrap_or(u16::MAX);
+        Words { units, offset: placed.offset.0, word: placed.payload_crc }
+    }
+
+    fn channel_gone(&mut self, channel: ChannelId) {
+        let written = self.chunks.iter().filter(|(_, chunk)| chunk.writes_to(channel));
+        let slots: Vec<Slot> = written.map(|(slot, _)| *slot).collect();
+        for slot in slots {
+            self.stop(slot, channel);
+        }
+    }
+
+    fn next_broken(&mut self) -> Option<Broken> {
+        self.broken.pop_front()
+    }
+
+    fn ended(&mut self) {
+        self.chunks.clear();
+        self.placed.clear();
+        self.broken.clear();
+    }
+}
+
+/// What is sent where nothing can be: no server takes it. What was placed can always be asked for.
+const NOTHING: Header =
+    Header { magic: MAGIC, version: 0, kind: 0, status: 0, flags: 0, tag: 0, payload_len: 0, rest: [0; 40] };
+
+impl VolumeDialect {
+    fn request(&self, plan: &Posted<'_>, piece: u16) -> Option<Header> {
+        let (request, payload_len) = match decode(plan).ok()? {
+            VolumePlan::Write { .. } | VolumePlan::Trim { .. } => {
+                let placed = self.placed.get(&number_of(plan, piece))?;
+                let chunk = self.chunks.get(&placed.slot)?;
+                let request =
+                    Request::Append { chunk: chunk.name, epoch: chunk.epoch, offset: placed.offset };
+                (request, placed.units.0 * Units::LEN)
+            }
+            VolumePlan::Read { runs, .. } => {
+                let (Run::Record { slot, place, units, .. }, _) = run_of(&runs, piece)? else { return None };
+                let chunk = self.chunks.get(&slot)?;
+                let len = units.0 * Units::LEN;
+                (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: place, len }, 0)
+            }
+            VolumePlan::Call { header, .. } => return Header::decode(header, MAGIC).ok(),
+            VolumePlan::Answer { .. } | VolumePlan::Take { .. } => return None,
+        };
+        // The port puts in tag and length; this one checks that a server would take it.
+        let encoded = RequestMessage { tag: 0, payload_len, request }.encode().ok()?;
+        Header::decode(&encoded, MAGIC).ok()
+    }
+
+    /// What a read record is worth: it is the one that was asked for, whole, and has these blocks.
+    fn verify(
+        &self,
+        run: &Run,
+        header: &Header,
+        payload: &[u8],
+        block_len: BlockLen,
+    ) -> Result<BytesPart, Judgement> {
+        let Run::Record { slot, place, units, lba, blocks } = *run else { return Err(Judgement::Bad) };
+        match answer_of(header) {
+            Some((Answer::Good(Reply::Read), _)) => {}
+            Some((Answer::Refused { .. }, _)) => return Err(Judgement::Next),
+            Some(_) | None => return Err(Judgement::Bad),
+        }
+        let chunk = self.chunks.get(&slot).ok_or(Judgement::Bad)?;
+        let record = Record::decode(payload).map_err(|_| Judgement::Bad)?.header;
+        let is_it = record.chunk == chunk.name
+            && record.offset == place
+            && record.units() == units
+            && payload.len() == record.len()
+            && matches!(record.kind, RecordKind::Write | RecordKind::Move);
+        // Neither sum wraps: plans and records are checked for it.
+        let has_blocks = record.lba <= lba && lba.0 + blocks <= record.lba.0 + record.blocks;
+        let decoded = record.decoded_len(block_len).filter(|len| *len <= STORED_MAX);
+        let (true, true, Some(decoded)) = (is_it, has_blocks, decoded) else { return Err(Judgement::Bad) };
+        Ok(BytesPart {
+            from: RECORD_HEADER_LEN as u32,
+            stored: record.stored,
+            encoding: match record.encoding {
+                Stored::None => Encoding::Plain,
+                Stored::Lz4 => Encoding::Lz4,
+            },
+            decoded,
+            skip: (lba.0 - record.lba.0) * block_len.bytes(),
+            take: blocks * block_len.bytes(),
+            into: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

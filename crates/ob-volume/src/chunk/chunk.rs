@@ -1,0 +1,166 @@
+//! A chunk, as the server has it in memory.
+
+use std::collections::VecDeque;
+
+use ob_core::{BlockLen, Epoch, NodeId, Units};
+use ob_format::volume::{ChunkKind, RECORDS_START};
+use ob_memory::Slice;
+
+use super::batch::Batch;
+use super::peers::ReplyTo;
+use crate::wire::{End, EndState, ReplicaState, Request};
+
+/// A request whose bytes were checked.
+pub(super) struct Task {
+    pub(super) to: ReplyTo,
+    pub(super) request: Request,
+    pub(super) payload: Option<Slice>,
+    /// Of records: where they end, how far all members had the chunk by them, and what they are.
+    pub(super) end: Units,
+    pub(super) everywhere: Units,
+    pub(super) records: Option<ChunkKind>,
+}
+
+impl Task {
+    /// The epoch in which it was asked.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        self.request.fence().map(|(_, epoch)| epoch)
+    }
+}
+
+/// A chunk.
+pub(super) struct Chunk {
+    pub(super) file: NodeId,
+    pub(super) epoch: Epoch,
+    pub(super) kind: ChunkKind,
+    pub(super) block_len: BlockLen,
+    /// Of the file, as it was made.
+    pub(super) length: Units,
+    pub(super) state: ReplicaState,
+    /// By which epoch it was stopped or sealed.
+    pub(super) by: Epoch,
+    /// How far it is durable.
+    pub(super) end: Units,
+    pub(super) everywhere: Units,
+    pub(super) end_state: EndState,
+    pub(super) content_crc: u32,
+    /// The bytes between the beginning of a device block and the end of what was sent to the device, if nothing but zeros lies
+    /// behind them: then a write can be of whole blocks.
+    pub(super) tail: Option<Vec<u8>>,
+    /// It was made, and its header is durable.
+    pub(super) is_here: bool,
+    /// Nothing goes on with it before the ledger is durable up to this ticket.
+    pub(super) gate: u64,
+    /// The file is longer than it was sealed.
+    pub(super) is_to_be_cut: bool,
+    pub(super) work: Option<Box<Work>>,
+}
+
+/// What is to be done with a chunk.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) queue: VecDeque<Task>,
+    /// It is among those that are looked at next.
+    pub(super) is_ready: bool,
+    /// It is among those that wait for a buffer to write from.
+    pub(super) is_unbuffered: bool,
+    /// It is among those that wait for the ledger.
+    pub(super) is_gated: bool,
+    /// Records that are written next.
+    pub(super) batch: Option<Batch>,
+    /// Records that are being written; their buffer is on its way.
+    pub(super) writing: Option<Batch>,
+    /// What is being done in many steps.
+    pub(super) running: Option<Running>,
+}
+
+/// What is being done in many steps.
+pub(super) enum Running {
+    Create(Task),
+    Delete(Task),
+    /// Compares records that were sent with those that are there.
+    Compare(Task),
+    /// Looks how far the chunk reaches behind records that were filled in.
+    Scan(Vec<ReplyTo>),
+    Seal(Task),
+    Cut,
+    List(Task),
+    Repair(Task),
+}
+
+/// How far a chunk will be when everything that was taken is written.
+#[derive(Clone, Copy)]
+pub(super) struct Front {
+    pub(super) end: Units,
+    pub(super) everywhere: Units,
+    pub(super) content_crc: u32,
+}
+
+impl Chunk {
+    /// A chunk that is being made.
+    pub(super) fn new(
+        epoch: Epoch,
+        kind: ChunkKind,
+        block_len: BlockLen,
+        length: Units,
+        state: ReplicaState,
+    ) -> Self {
+        Self {
+            file: NodeId(0),
+            epoch,
+            kind,
+            block_len,
+            length,
+            state,
+            by: epoch,
+            end: RECORDS_START,
+            everywhere: RECORDS_START,
+            end_state: EndState::Known,
+            content_crc: 0,
+            tail: Some(Vec::new()),
+            is_here: false,
+            gate: 0,
+            is_to_be_cut: false,
+            work: None,
+        }
+    }
+
+    pub(super) fn front(&self) -> Front {
+        let work = self.work.as_deref();
+        let last = work.and_then(|work| work.batch.as_ref().or(work.writing.as_ref()));
+        let here = Front { end: self.end, everywhere: self.everywhere, content_crc: self.content_crc };
+        last.map_or(here, |batch| batch.front)
+    }
+
+    pub(super) fn end(&self) -> End {
+        End {
+            end: self.end,
+            everywhere: self.everywhere,
+            state: self.end_state,
+            content_crc: self.content_crc,
+        }
+    }
+
+    /// Where reads end.
+    pub(super) fn readable(&self) -> Units {
+        if self.state == ReplicaState::Sealed { self.end } else { self.length }
+    }
+
+    pub(super) fn work(&mut self) -> &mut Work {
+        self.work.get_or_insert_default()
+    }
+
+    /// Whether nothing is being done with it.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.work
+            .as_deref()
+            .is_none_or(|work| work.batch.is_none() && work.writing.is_none() && work.running.is_none())
+    }
+
+    /// Whether only appends wait, so that a read of what is durable need not wait with them.
+    pub(super) fn may_be_read(&self) -> bool {
+        let Some(work) = self.work.as_deref() else { return self.is_here };
+        let is_append = |task: &Task| matches!(task.request, Request::Append { .. });
+        self.is_here && work.running.is_none() && work.queue.iter().all(is_append)
+    }
+}

@@ -1,0 +1,341 @@
+//! Connections, sessions, and answers on their way to them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ob_core::{ConnectionAction, ConnectionId, Instant, TierId};
+
+use super::config::{ChunkServerConfig, ChunkServerCounts};
+use super::connection::{Connection, ConnectionKey, Payload};
+use crate::wire::{Answer, HEADER_LEN, REQUESTS_MAX, Refusal, Reply, ReplyMessage, WINDOW_LEN};
+
+/// How often connections are looked at while any of them has a time to keep.
+const SWEEP: std::time::Duration = std::time::Duration::from_millis(500);
+/// Ports of tiers whose sessions are remembered.
+const SESSIONS_MAX: usize = 65_536;
+
+/// Who gets an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplyTo {
+    pub(super) connection: ConnectionKey,
+    pub(super) tag: u64,
+    pub(super) kind: u8,
+    /// Bytes of the request's payload, which count until it is answered.
+    pub(super) payload_len: u32,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<Box<Connection>>,
+}
+
+/// The last connection of a tier's port.
+#[derive(Clone, Copy)]
+struct Session {
+    number: u64,
+    connection: ConnectionKey,
+}
+
+/// All connections.
+#[derive(Default)]
+pub(super) struct Peers {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    open: usize,
+    sessions: BTreeMap<(TierId, u32), Session>,
+    dirty: VecDeque<ConnectionKey>,
+    actions: VecDeque<ConnectionAction>,
+    /// Connections that wait for memory, in the order in which they began to.
+    pub(super) starving: VecDeque<ConnectionKey>,
+    /// Connections that are over.
+    over: usize,
+    sweep_at: Option<Instant>,
+    pub(super) counts: ChunkServerCounts,
+}
+
+impl Peers {
+    pub(super) fn accept(&mut self, now: Instant, net: ConnectionId, most: usize) -> Option<ConnectionKey> {
+        // Those that are being finished count as well, up to as many again.
+        if self.open >= most || self.slots.len() - self.free.len() >= 2 * most {
+            return None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.slots.push(Slot::default());
+                self.slots.len() as u32 - 1
+            }
+        };
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.connection = Some(Box::new(Connection::new(now, net)));
+        let generation = slot.generation;
+        self.open += 1;
+        self.arm(now);
+        Some(ConnectionKey { index, generation })
+    }
+
+    pub(super) fn get(&self, key: ConnectionKey) -> Option<&Connection> {
+        let slot = self.slots.get(key.index as usize)?;
+        slot.connection.as_deref().filter(|_| slot.generation == key.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, key: ConnectionKey) -> Option<&mut Connection> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        slot.connection.as_deref_mut().filter(|_| slot.generation == key.generation)
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    fn keys(&self) -> Vec<ConnectionKey> {
+        let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.connection.is_some());
+        slots
+            .map(|(index, slot)| ConnectionKey { index: index as u32, generation: slot.generation })
+            .collect()
+    }
+
+    /// Whether requests of a connection may still be executed.
+    pub(super) fn is_alive(&self, key: ConnectionKey) -> bool {
+        self.get(key).is_some_and(|connection| !connection.is_ended)
+    }
+
+    /// Counts a request that is to be answered.
+    pub(super) fn begin(&mut self, to: ReplyTo) {
+        if let Some(connection) = self.get_mut(to.connection) {
+            connection.unanswered += 1;
+            connection.window += to.payload_len;
+        }
+    }
+
+    /// Whether one more request is within what the other side may send.
+    pub(super) fn may_begin(&self, key: ConnectionKey, payload_len: u32) -> bool {
+        self.get(key).is_some_and(|connection| {
+            connection.unanswered < REQUESTS_MAX && connection.window + payload_len <= WINDOW_LEN
+        })
+    }
+
+    /// A request is over, answered or not.
+    fn finish(&mut self, to: ReplyTo) {
+        let Some(connection) = self.get_mut(to.connection) else { return };
+        connection.unanswered = connection.unanswered.saturating_sub(1);
+        connection.window = connection.window.saturating_sub(to.payload_len);
+        if connection.is_ended && connection.unanswered == 0 {
+            self.free_slot(to.connection);
+        }
+    }
+
+    /// A request is not executed, and nobody is told.
+    pub(super) fn drop_request(&mut self, to: ReplyTo) {
+        self.finish(to);
+    }
+
+    /// Answers that something was done.
+    pub(super) fn answer(&mut self, now: Instant, to: ReplyTo, reply: Reply, payload: Payload) {
+        self.counts.requests += 1;
+        self.push(now, to.connection, to.tag, Answer::Good(reply), payload);
+        self.finish(to);
+    }
+
+    /// Answers that it was not.
+    pub(super) fn refuse(&mut self, now: Instant, to: ReplyTo, refusal: Refusal) {
+        self.refuse_at_once(now, to.connection, (to.kind, to.tag), refusal);
+        self.finish(to);
+    }
+
+    /// The same, of a request that was not counted.
+    pub(super) fn refuse_at_once(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        (kind, tag): (u8, u64),
+        refusal: Refusal,
+    ) {
+        self.counts.requests += 1;
+        self.counts.refusals += 1;
+        self.push(now, key, tag, Answer::Refused { kind, refusal }, Payload::None);
+    }
+
+    fn push(&mut self, now: Instant, key: ConnectionKey, tag: u64, answer: Answer, payload: Payload) {
+        let payload_len = payload.bytes().len() as u32;
+        let header: Result<[u8; HEADER_LEN], _> = ReplyMessage { tag, payload_len, answer }.encode();
+        let Some(connection) = self.get_mut(key).filter(|connection| !connection.is_ended) else { return };
+        match header {
+            Ok(header) => {
+                connection.push(now, header, payload);
+                self.touch(key);
+                self.arm(now);
+            }
+            Err(error) => {
+                // Nobody would understand it: the other side asks again over another connection.
+                tracing::error!(%error, "an answer cannot be said");
+                self.cut_off(key);
+            }
+        }
+    }
+
+    /// Something is to be sent.
+    pub(super) fn touch(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.get_mut(key)
+            && !connection.is_dirty
+            && connection.has_output()
+        {
+            connection.is_dirty = true;
+            self.dirty.push_back(key);
+        }
+    }
+
+    pub(super) fn next_dirty(&mut self) -> Option<(ConnectionKey, ConnectionId)> {
+        while let Some(key) = self.dirty.pop_front() {
+            if let Some(connection) = self.get_mut(key).filter(|connection| !connection.is_ended) {
+                connection.is_dirty = false;
+                return Some((key, connection.net));
+            }
+        }
+        None
+    }
+
+    pub(super) fn next_action(&mut self) -> Option<ConnectionAction> {
+        self.actions.pop_front()
+    }
+
+    /// Receives of a connection again.
+    pub(super) fn resume(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.get(key).filter(|connection| !connection.is_ended) {
+            self.actions.push_back(ConnectionAction::Resume(connection.net));
+        }
+    }
+
+    /// All connections are received from again: the server serves from now on.
+    pub(super) fn resume_all(&mut self, now: Instant) {
+        for key in self.keys() {
+            if let Some(connection) = self.get_mut(key) {
+                connection.since = now;
+            }
+            self.resume(key);
+        }
+    }
+
+    /// Ends a connection that cannot go on.
+    pub(super) fn cut_off(&mut self, key: ConnectionKey) {
+        if self.is_alive(key) {
+            self.counts.cut_off += 1;
+            self.end(key);
+        }
+    }
+
+    /// Ends a connection. What has begun is finished; the server drops the rest.
+    pub(super) fn end(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.get_mut(key).filter(|connection| !connection.is_ended) else { return };
+        // Nobody waits for the answer to its hello any more.
+        connection.unanswered -= u32::from(connection.greeting.take().is_some());
+        let (net, is_over) = (connection.net, connection.unanswered == 0);
+        connection.end();
+        self.open -= 1;
+        self.over += 1;
+        self.actions.push_back(ConnectionAction::Close(net));
+        if is_over {
+            self.free_slot(key);
+        }
+    }
+
+    /// Ends all connections.
+    pub(super) fn end_all(&mut self) {
+        for key in self.keys() {
+            self.end(key);
+        }
+    }
+
+    fn free_slot(&mut self, key: ConnectionKey) {
+        let Some(slot) = self.slots.get_mut(key.index as usize) else { return };
+        if slot.generation == key.generation && slot.connection.take().is_some() {
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(key.index);
+            self.over += 1;
+        }
+    }
+
+    /// Whether connections have ended of which nobody has asked.
+    pub(super) fn has_over(&self) -> bool {
+        self.over > 0
+    }
+
+    /// A hello may be one that waits for nothing.
+    pub(super) fn poke(&mut self) {
+        self.over += 1;
+    }
+
+    /// Whether connections have ended since this was asked last.
+    pub(super) fn take_over(&mut self) -> bool {
+        std::mem::take(&mut self.over) > 0
+    }
+
+    /// The next connection whose hello can be answered now.
+    pub(super) fn next_greeting(&mut self) -> Option<(ConnectionKey, ReplyTo)> {
+        let is_over = |after: Option<ConnectionKey>| after.is_none_or(|after| self.get(after).is_none());
+        let key = self.keys().into_iter().find(|key| {
+            let greeting = self.get(*key).and_then(|connection| connection.greeting.as_ref());
+            greeting.is_some_and(|greeting| is_over(greeting.after))
+        })?;
+        let connection = self.get_mut(key)?;
+        let greeting = connection.greeting.take()?;
+        connection.is_greeted = true;
+        Some((key, greeting.to))
+    }
+
+    /// A session begins: which connection was the one before. A later one is known: its number.
+    pub(super) fn begin_session(
+        &mut self,
+        who: (TierId, u32),
+        number: u64,
+        connection: ConnectionKey,
+    ) -> Result<Option<ConnectionKey>, Refusal> {
+        let before = self.sessions.get(&who).copied();
+        match before {
+            Some(before) if before.number >= number => return Err(Refusal::Stale { known: before.number }),
+            None if self.sessions.len() >= SESSIONS_MAX => return Err(Refusal::Busy),
+            _ => {}
+        }
+        self.sessions.insert(who, Session { number, connection });
+        Ok(before.map(|before| before.connection).filter(|before| self.get(*before).is_some()))
+    }
+
+    /// Notes that some connection has a time to keep.
+    pub(super) fn arm(&mut self, now: Instant) {
+        self.sweep_at.get_or_insert(now + SWEEP);
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.sweep_at
+    }
+
+    /// Which connections are too late with something.
+    pub(super) fn sweep(
+        &mut self,
+        now: Instant,
+        config: &ChunkServerConfig,
+        is_serving: bool,
+    ) -> Vec<ConnectionKey> {
+        if self.sweep_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.sweep_at = None;
+        let (mut late, mut is_any_armed) = (Vec::new(), false);
+        for key in self.keys() {
+            let Some(connection) = self.get(key).filter(|connection| !connection.is_ended) else { continue };
+            let is_silent = is_serving && !connection.is_greeted && connection.greeting.is_none();
+            let hello = is_silent.then(|| connection.since + config.hello_timeout);
+            let within = connection.within_since.map(|since| since + config.message_timeout);
+            let unsent = connection.unsent_since.map(|since| since + config.send_timeout);
+            match [hello, within, unsent].into_iter().flatten().min() {
+                Some(at) if at <= now => late.push(key),
+                Some(_) => is_any_armed = true,
+                None => {}
+            }
+        }
+        if is_any_armed {
+            self.arm(now);
+        }
+        late
+    }
+}

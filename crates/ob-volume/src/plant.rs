@@ -1,0 +1,15 @@
+//! Bugs that can be put in on purpose, so that it is seen that tests find them (`cargo xtask planted`).
+
+ob_plant::plants! {
+    /// A bug that can be planted.
+    pub(crate) enum Bug {
+        /// A chunk server answers an append when it has begun to write, not when the records are durable.
+        AckBeforeDurable = "ack-before-durable",
+        /// It takes appends of an epoch that is not the segment's highest.
+        AppendUnfenced = "append-unfenced",
+        /// It does not remember over its lives which epoch it has heard of, nor what was stopped.
+        FenceForgotten = "fence-forgotten",
+        /// It goes on with what an earlier connection of the same tier and port has sent.
+        OldConnectionHeard = "old-connection-heard",
+    }
+}

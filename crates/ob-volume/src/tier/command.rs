@@ -1,0 +1,563 @@
+//! Commands: what a header asks for, and the next plan that it needs.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ob_core::{BlockLen, Instant, Lba, SegmentId, SegmentName, Sequence, Units, VolumeId};
+use ob_format::volume::{EntryState, IndexEntry, TrimRange};
+use ob_split::wire::{Handle, HeaderEntry, Slot};
+use ob_wire_nvme::command::{Fuse, IoOpcode};
+use ob_wire_nvme::io::BlockCommand;
+use ob_wire_nvme::{NamespaceId, Status, SubmissionEntry};
+use zerocopy::FromBytes;
+
+use super::chunks::{Pinned, TierChunk};
+use super::core::TierCore;
+use super::index::{Index, Stretch};
+use super::segments::Own;
+use super::{PortNumber, TierAction, TierError};
+use crate::plans::{HOST_HANDLES, Part, PostedPlan, RUNS_MAX, Run, piece_blocks, pieces};
+
+/// Blocks of a command that one plan is about, and where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// Of the command.
+    pub(super) part: Part,
+    pub(super) segment: SegmentName,
+    /// The first, within the segment.
+    pub(super) lba: u32,
+}
+
+impl Span {
+    pub(super) const fn blocks(&self) -> Range<u32> {
+        self.lba..self.lba + self.part.blocks
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Read,
+    Write,
+    Trim,
+    Flush,
+}
+
+/// The plan of a command that is under way.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Posted {
+    Nothing,
+    /// Records of a chunk, by its place among the segment's. Pieces that have failed are written anew.
+    Write {
+        span: Span,
+        chunk: usize,
+        sequence: Sequence,
+        piece: u32,
+        failed: Vec<u32>,
+        worst: Worst,
+        is_last: bool,
+    },
+    Trim {
+        span: Span,
+        chunk: usize,
+        sequence: Sequence,
+        is_last: bool,
+    },
+    Read {
+        part: Part,
+        is_last: bool,
+    },
+    Answer,
+}
+
+/// What has become of a write's pieces, the worst of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worst {
+    Good,
+    /// All is written, and nobody was answered.
+    Withheld,
+    Full,
+    GivenUp,
+    Internal,
+    Broken,
+}
+
+/// A command, from its header to its answer.
+#[derive(Debug)]
+pub(super) struct Command {
+    /// When it is answered, if it still waits for something then.
+    pub(super) held_until: Instant,
+    pub(super) what: What,
+    pub(super) volume: VolumeId,
+    pub(super) start: u64,
+    pub(super) blocks: u32,
+    pub(super) block_len: BlockLen,
+    /// Blocks that are not done, in their order.
+    pub(super) todo: VecDeque<Part>,
+    /// The first thing that went wrong.
+    pub(super) status: Status,
+    pub(super) posted: Posted,
+    /// Slots that the plan names.
+    pub(super) pins: Vec<Slot>,
+    /// Whether it stands in the way of others, or behind them.
+    pub(super) is_change: bool,
+    /// Whether it waits for others that it overlaps.
+    pub(super) is_behind: bool,
+    /// How often it was read in vain.
+    pub(super) tries: u8,
+    /// What was read in vain the last time.
+    pub(super) tried: Vec<Stretch>,
+}
+
+impl Command {
+    pub(super) fn fail(&mut self, status: Status) {
+        if self.status.is_success() {
+            self.status = status;
+        }
+    }
+
+    /// Whether these blocks are all of it.
+    const fn is_all(&self, part: &Part) -> bool {
+        part.first == 0 && part.blocks == self.blocks
+    }
+}
+
+/// What a header asks for.
+struct Asked {
+    what: What,
+    volume: VolumeId,
+    start: u64,
+    blocks: u32,
+    block_len: BlockLen,
+}
+
+const INVALID_OPCODE: Status = Status::INVALID_OPCODE.with_do_not_retry();
+const OUT_OF_RANGE: Status = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
+const NO_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_do_not_retry();
+
+impl TierCore {
+    /// A command has come.
+    pub(super) fn header(&mut self, now: Instant, header: &HeaderEntry) -> Result<(), TierError> {
+        let handle = header.descriptor().handle;
+        let is_early = |(_, early): &(Instant, HeaderEntry)| early.descriptor().handle == handle;
+        if handle.0 >= HOST_HANDLES
+            || self.commands.contains_key(&handle.0)
+            || self.early.iter().any(is_early)
+        {
+            return Err(TierError::Handle(handle));
+        }
+        if self.commands.len() + self.early.len() >= self.config.commands_max {
+            return Err(TierError::Commands(self.config.commands_max));
+        }
+        self.counts.commands += 1;
+        if self.is_listed {
+            self.admit(now, header);
+        } else {
+            self.early.push_back((now + self.config.hold, *header));
+        }
+        Ok(())
+    }
+
+    /// It is known which volumes there are, or that none will be.
+    pub(super) fn take_early(&mut self) {
+        while let Some((_, header)) = self.early.pop_front() {
+            self.admit(self.now, &header);
+        }
+    }
+
+    /// A command begins.
+    pub(super) fn admit(&mut self, now: Instant, header: &HeaderEntry) {
+        let descriptor = header.descriptor();
+        let handle = descriptor.handle;
+        let asked = match SubmissionEntry::ref_from_bytes(header.bytes()) {
+            Ok(entry) => self.asked(entry, descriptor.length),
+            Err(_) => Err(Status::INTERNAL_ERROR),
+        };
+        let (asked, status) = match asked {
+            // I8: only the life that has sent something of it may execute it again.
+            Ok(asked) if descriptor.was_sent && asked.what != What::Read => {
+                (asked, Status::NAMESPACE_NOT_READY)
+            }
+            Ok(asked) => (asked, Status::SUCCESS),
+            Err(status) => (Asked::nothing(), status),
+        };
+        let is_change = matches!(asked.what, What::Write | What::Trim) && status.is_success();
+        let blocks = asked.start..asked.start + u64::from(asked.blocks);
+        let may_begin = !is_change || self.overlaps.entry(asked.volume).or_default().come(handle, blocks);
+        let held_until = now + self.config.hold;
+        let whole = Part { first: 0, blocks: asked.blocks };
+        let command = Command {
+            held_until,
+            what: asked.what,
+            volume: asked.volume,
+            start: asked.start,
+            blocks: asked.blocks,
+            block_len: asked.block_len,
+            todo: (asked.blocks > 0).then_some(whole).into_iter().collect(),
+            status,
+            posted: Posted::Nothing,
+            pins: Vec::new(),
+            is_change,
+            is_behind: !may_begin,
+            tries: 0,
+            tried: Vec::new(),
+        };
+        self.commands.insert(handle.0, command);
+        self.holds.insert((held_until, handle.0));
+        if may_begin {
+            self.ready.push_back(handle);
+        }
+    }
+
+    fn asked(&self, entry: &SubmissionEntry, length: u32) -> Result<Asked, Status> {
+        if entry.fuse() != Ok(Fuse::None) {
+            return Err(INVALID_OPCODE);
+        }
+        let what = match IoOpcode::try_from(entry.opcode) {
+            Ok(IoOpcode::Read) => What::Read,
+            Ok(IoOpcode::Write) => What::Write,
+            Ok(IoOpcode::WriteZeroes) => What::Trim,
+            Ok(IoOpcode::Flush) if entry.namespace() == NamespaceId::ALL => {
+                return Ok(Asked { what: What::Flush, ..Asked::nothing() });
+            }
+            Ok(IoOpcode::Flush) => What::Flush,
+            // Its ranges are a hint, and stay on the card, which makes a Write Zeroes of each that it wants to be taken.
+            Ok(IoOpcode::DatasetManagement) => What::Flush,
+            _ => return Err(INVALID_OPCODE),
+        };
+        let volume = self.namespaces.get(&entry.namespace().0).copied().ok_or(self.no_namespace())?;
+        let served = self.volumes.get(&volume).map(|served| served.volume).ok_or(NO_NAMESPACE)?;
+        let block_len = served.block_len;
+        if what == What::Flush {
+            return Ok(Asked { what, volume, block_len, ..Asked::nothing() });
+        }
+        let command = BlockCommand::parse(entry)?;
+        if command.end() > served.size / u64::from(block_len.bytes()) {
+            return Err(OUT_OF_RANGE);
+        }
+        // The card has checked what came against what the command says.
+        if what == What::Write
+            && u64::from(length) != u64::from(command.blocks) * u64::from(block_len.bytes())
+        {
+            return Err(Status::INTERNAL_ERROR);
+        }
+        Ok(Asked { what, volume, start: command.start, blocks: command.blocks, block_len })
+    }
+
+    /// As long as volumes are not known, none is missing.
+    const fn no_namespace(&self) -> Status {
+        if self.is_listed && self.trouble().is_none() { NO_NAMESPACE } else { Status::NAMESPACE_NOT_READY }
+    }
+
+    /// The next thing that a command needs is done, or it waits in some line.
+    pub(super) fn advance(&mut self, now: Instant, handle: Handle) {
+        let Some(command) = self.commands.get(&handle.0) else { return };
+        if command.posted != Posted::Nothing || command.is_behind {
+            return;
+        }
+        let (what, status, part) = (command.what, command.status, command.todo.front().copied());
+        if !status.is_success() {
+            return self.answer(handle, status, false);
+        }
+        // L2, of everything: unmapped blocks and flushes too.
+        if !self.store.is_leased(now) {
+            return self.unleased.push_back(handle);
+        }
+        match (what, part) {
+            (What::Read, None) => self.answer(handle, Status::SUCCESS, true),
+            (_, None) => self.answer(handle, Status::SUCCESS, false),
+            (What::Read, Some(part)) => self.read(handle, part),
+            (What::Write, Some(part)) => self.write(now, handle, part),
+            (What::Trim, Some(part)) => self.trim(now, handle, part),
+            (What::Flush, Some(_)) => self.answer(handle, Status::INTERNAL_ERROR, false),
+        }
+    }
+
+    /// The blocks at the beginning of a part that are in one segment.
+    fn span(&self, command: &Command, part: Part) -> Option<Span> {
+        let segment_blocks = self.volumes.get(&command.volume)?.volume.segment_blocks();
+        let block = command.start + u64::from(part.first);
+        let lba = block % segment_blocks;
+        let blocks = (segment_blocks - lba).min(u64::from(part.blocks)) as u32;
+        let segment =
+            SegmentName { volume: command.volume, segment: SegmentId((block / segment_blocks) as u32) };
+        Some(Span { part: Part { first: part.first, blocks }, segment, lba: lba as u32 })
+    }
+
+    /// The span that a change begins with, if its segment is this tier's and may be written to; else the command waits, or has failed.
+    fn span_to_change(&mut self, handle: Handle, part: Part) -> Option<Span> {
+        let span = self.span(self.commands.get(&handle.0)?, part)?;
+        match self.own(span.segment, handle) {
+            Own::Wait => return None,
+            Own::No(status) => {
+                self.refuse(handle, status);
+                return None;
+            }
+            Own::Yes => {}
+        }
+        if self.segments.get(&span.segment).is_none_or(|segment| segment.is_broken) {
+            self.refuse(handle, Status::NAMESPACE_NOT_READY);
+            return None;
+        }
+        Some(span)
+    }
+
+    pub(super) fn refuse(&mut self, handle: Handle, status: Status) {
+        if let Some(command) = self.commands.get_mut(&handle.0) {
+            command.fail(status);
+            self.ready.push_back(handle);
+        }
+    }
+
+    /// Memory for a segment's index, all of it, when it is first written to.
+    fn reserve_index(&mut self, name: SegmentName) -> bool {
+        let Some(volume) = self.volumes.get(&name.volume).map(|served| served.volume) else { return false };
+        let Some(segment) = self.segments.get_mut(&name) else { return false };
+        if segment.is_reserved {
+            return true;
+        }
+        let all = volume.size / u64::from(volume.block_len.bytes());
+        let before = volume.segment_blocks() * u64::from(name.segment.0);
+        let memory = Index::memory_of(volume.segment_blocks().min(all.saturating_sub(before)));
+        segment.is_reserved = self.index_reserved + memory <= self.config.index_memory;
+        if segment.is_reserved {
+            self.index_reserved += memory;
+        } else {
+            self.counts.index_full += 1;
+        }
+        segment.is_reserved
+    }
+
+    /// The chunk that is appended to, with room for so many units at least. If there is none, one is made, and the command waits.
+    fn chunk_with_room(
+        &mut self,
+        now: Instant,
+        name: SegmentName,
+        units: u32,
+        handle: Handle,
+    ) -> Option<usize> {
+        self.close_if_memberless(name);
+        let segment = self.segments.get_mut(&name)?;
+        let open = segment
+            .open
+            .filter(|place| segment.chunks.get(*place).is_some_and(|chunk| chunk.room() >= units));
+        if open.is_none() {
+            // What is open has no room, so it stays as it is.
+            segment.open = None;
+            segment.waiting.push_back(handle);
+            self.open_chunk(now, name);
+        }
+        open
+    }
+
+    /// A slot of a chunk for a plan of a command.
+    fn pin(&mut self, handle: Handle, name: SegmentName, chunk: usize) -> Pinned {
+        let pinned = self.pin_chunk(name, chunk);
+        if let (Pinned::Yes(slot), Some(command)) = (pinned, self.commands.get_mut(&handle.0)) {
+            command.pins.push(slot);
+        }
+        pinned
+    }
+
+    /// A slot of a chunk that is appended to. Without all of its members it can be no more.
+    fn pin_to_change(&mut self, handle: Handle, span: &Span, chunk: usize) -> Option<Slot> {
+        match self.pin(handle, span.segment, chunk) {
+            Pinned::Yes(slot) => Some(slot),
+            Pinned::NoSlot => {
+                self.slotless.push_back(handle);
+                None
+            }
+            Pinned::NoMember => {
+                self.memberless.push_back(handle);
+                None
+            }
+        }
+    }
+
+    fn write(&mut self, now: Instant, handle: Handle, part: Part) {
+        let Some(mut span) = self.span_to_change(handle, part) else { return };
+        if !self.reserve_index(span.segment) {
+            return self.refuse(handle, Status::NAMESPACE_NOT_READY);
+        }
+        let Some(block_len) = self.commands.get(&handle.0).map(|command| command.block_len) else { return };
+        let first = record_units(span.part.blocks.min(piece_blocks(block_len)), block_len);
+        let Some(chunk) = self.chunk_with_room(now, span.segment, first, handle) else { return };
+        let Some(slot) = self.pin_to_change(handle, &span, chunk) else { return };
+        let Some(segment) = self.segments.get_mut(&span.segment) else { return };
+        let room = segment.chunks.get(chunk).map_or(0, TierChunk::room);
+        // As many pieces as have room.
+        let (blocks, units) = fitting(span.part.blocks, block_len, room);
+        span.part.blocks = blocks;
+        let Some(sequence) = segment.begin_change(chunk, units, pieces(blocks, block_len)) else {
+            self.unpin(handle);
+            return self.refuse(handle, Status::NAMESPACE_NOT_READY);
+        };
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        take_blocks(&mut command.todo, blocks);
+        let is_all = command.is_all(&span.part);
+        let is_last = is_all;
+        let plan = PostedPlan::write(handle, slot, 0, sequence, (!is_all).then_some(span.part));
+        let (failed, worst) = (Vec::new(), Worst::Good);
+        command.posted = Posted::Write { span, chunk, sequence, piece: 0, failed, worst, is_last };
+        self.post(handle, plan);
+    }
+
+    fn trim(&mut self, now: Instant, handle: Handle, part: Part) {
+        let Some(span) = self.span_to_change(handle, part) else { return };
+        let Some(segment) = self.segments.get_mut(&span.segment) else { return };
+        if segment.index.is_unmapped(&span.blocks()) {
+            // Nothing is there, and no earlier change is under way: the log says so already.
+            if let Some(command) = self.commands.get_mut(&handle.0) {
+                take_blocks(&mut command.todo, span.part.blocks);
+            }
+            return self.ready.push_back(handle);
+        }
+        let Some(chunk) = self.chunk_with_room(now, span.segment, 1, handle) else { return };
+        let Some(slot) = self.pin_to_change(handle, &span, chunk) else { return };
+        let Some(segment) = self.segments.get_mut(&span.segment) else { return };
+        let Some(sequence) = segment.begin_change(chunk, 1, 1) else {
+            self.unpin(handle);
+            return self.refuse(handle, Status::NAMESPACE_NOT_READY);
+        };
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        take_blocks(&mut command.todo, span.part.blocks);
+        let is_last = command.is_all(&span.part);
+        let range = TrimRange { lba: Lba(span.lba), blocks: span.part.blocks };
+        let plan = PostedPlan::trim(handle, slot, sequence, !is_last, &[range]);
+        command.posted = Posted::Trim { span, chunk, sequence, is_last };
+        self.post(handle, plan);
+    }
+
+    /// Looks up where blocks are. All their segments must be this tier's before the first of them is looked up.
+    fn read(&mut self, handle: Handle, part: Part) {
+        let mut rest = part;
+        while rest.blocks > 0 {
+            let Some(span) = self.commands.get(&handle.0).and_then(|command| self.span(command, rest)) else {
+                return;
+            };
+            match self.own(span.segment, handle) {
+                Own::Yes => rest = behind(rest, span.part.blocks),
+                Own::Wait => return,
+                Own::No(status) => return self.refuse(handle, status),
+            }
+        }
+        let mut runs = Vec::new();
+        let mut rest = part;
+        while rest.blocks > 0 && runs.len() < RUNS_MAX {
+            let Some((span, stretch)) = self.look_up(handle, rest) else { return };
+            if stretch.entry == IndexEntry::LOST {
+                self.unpin(handle);
+                return self.refuse(handle, Status::UNRECOVERED_READ_ERROR.with_do_not_retry());
+            }
+            match self.run_of(handle, &span, &stretch) {
+                Ok(run) => runs.push(run),
+                // As far as there are slots.
+                Err(Pinned::NoSlot) if !runs.is_empty() => break,
+                Err(Pinned::NoSlot) => return self.slotless.push_back(handle),
+                // Until one of those that have it is there again, or the command has waited as long as it may.
+                Err(_) => {
+                    self.unpin(handle);
+                    return self.memberless.push_back(handle);
+                }
+            }
+            rest = behind(rest, stretch.blocks);
+        }
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        let part = Part { first: part.first, blocks: part.blocks - rest.blocks };
+        take_blocks(&mut command.todo, part.blocks);
+        let is_last = command.is_all(&part);
+        let plan = PostedPlan::read(handle, None, (!is_last).then_some(part.first), &runs);
+        command.posted = Posted::Read { part, is_last };
+        self.post(handle, plan);
+    }
+
+    /// Where the first blocks of a part lie.
+    pub(super) fn look_up(&self, handle: Handle, part: Part) -> Option<(Span, Stretch)> {
+        let span = self.span(self.commands.get(&handle.0)?, part)?;
+        let stretch = self.segments.get(&span.segment)?.index.stretch(&span.blocks());
+        Some((span, stretch))
+    }
+
+    fn run_of(&mut self, handle: Handle, span: &Span, stretch: &Stretch) -> Result<Run, Pinned> {
+        let blocks = stretch.blocks;
+        match stretch.entry.state() {
+            EntryState::Unmapped | EntryState::Lost => Ok(Run::Zeros { blocks }),
+            EntryState::Mapped { offset: place, units, slot: chunk } => {
+                match self.pin(handle, span.segment, chunk as usize) {
+                    Pinned::Yes(slot) => Ok(Run::Record { slot, place, units, lba: stretch.lba, blocks }),
+                    other => Err(other),
+                }
+            }
+        }
+    }
+
+    /// The plan of a command is over, or is not posted: its slots are free.
+    pub(super) fn unpin(&mut self, handle: Handle) {
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        for slot in command.pins.drain(..) {
+            self.slots.unpin(slot);
+        }
+        self.ready.extend(self.slotless.drain(..));
+    }
+
+    /// A command is answered by a plan that does nothing else.
+    pub(super) fn answer(&mut self, handle: Handle, status: Status, has_bytes: bool) {
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        command.posted = Posted::Answer;
+        self.counts.errors += u64::from(!status.is_success());
+        // Nothing of it is under way, so nothing more of it will happen.
+        self.change_over(handle);
+        self.post(handle, Ok(PostedPlan::answer(handle, status, has_bytes)));
+    }
+
+    fn post(&mut self, handle: Handle, plan: Result<PostedPlan, crate::plans::ArgumentsError>) {
+        let Some(port) = &mut self.port else { return };
+        // Plans are made of what was checked. One that cannot be would leave its command without an answer.
+        let plan = plan.unwrap_or_else(|_| {
+            self.counts.mistakes += 1;
+            PostedPlan::answer(handle, Status::INTERNAL_ERROR, false)
+        });
+        port.plans += 1;
+        self.actions.push_back(TierAction::Post { port: PortNumber(0), plan });
+    }
+}
+
+impl Asked {
+    /// A command that is about no blocks.
+    const fn nothing() -> Self {
+        Self { what: What::Flush, volume: VolumeId(0), start: 0, blocks: 0, block_len: BlockLen::Large }
+    }
+}
+
+/// Units of a record of so many blocks that are stored as they are.
+pub(super) const fn record_units(blocks: u32, block_len: BlockLen) -> u32 {
+    1 + Units::of_bytes(blocks * block_len.bytes()).0
+}
+
+/// How many of these blocks have room, in whole pieces, and the units that they take. The first piece has.
+fn fitting(blocks: u32, block_len: BlockLen, room: u32) -> (u32, u32) {
+    let (mut fit, mut units) = (0, 0);
+    while fit < blocks {
+        let piece = (blocks - fit).min(piece_blocks(block_len));
+        let with = units + record_units(piece, block_len);
+        if with > room {
+            break;
+        }
+        (fit, units) = (fit + piece, with);
+    }
+    (fit, units)
+}
+
+/// What is behind so many blocks.
+const fn behind(part: Part, blocks: u32) -> Part {
+    Part { first: part.first + blocks, blocks: part.blocks.saturating_sub(blocks) }
+}
+
+/// Takes blocks from the front of what is to do.
+fn take_blocks(todo: &mut VecDeque<Part>, blocks: u32) {
+    if let Some(front) = todo.front_mut() {
+        *front = behind(*front, blocks);
+        if front.blocks == 0 {
+            todo.pop_front();
+        }
+    }
+}

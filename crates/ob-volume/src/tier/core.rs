@@ -1,0 +1,282 @@
+//! The one owner of a tier's state: told what happened, asked what to do.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ob_core::{Instant, Revision, SegmentName, VolumeId};
+use ob_format::volume::metadata::Volume;
+use ob_split::wire::{Handle, HeaderEntry, Welcome};
+use ob_wire_nvme::Status;
+
+use super::command::{Command, Posted};
+use super::overlaps::Overlaps;
+use super::segments::{SegmentCore, Standing};
+use super::servers::{Call, ServerCore};
+use super::slots::Slots;
+use super::status::{Counts, Trouble};
+use super::store::{Phase, Store};
+use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, TierEvent};
+use crate::plans::PostedPlan;
+
+/// A port that is open.
+#[derive(Debug)]
+pub(super) struct OpenPort {
+    pub(super) welcome: Welcome,
+    /// Plans under way.
+    pub(super) plans: u32,
+}
+
+/// A volume, as the store has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServedVolume {
+    pub(super) volume: Volume,
+    pub(super) revision: Revision,
+}
+
+/// The tier's decisions. Told what happened, asked what to do; all time is the lease clock's.
+#[derive(Debug)]
+pub struct TierCore {
+    pub(super) config: TierConfig,
+    /// When the last event was.
+    pub(super) now: Instant,
+    pub(super) actions: VecDeque<TierAction>,
+    pub(super) port: Option<OpenPort>,
+    pub(super) store: Store,
+    pub(super) volumes: BTreeMap<VolumeId, ServedVolume>,
+    /// By NSID.
+    pub(super) namespaces: BTreeMap<u32, VolumeId>,
+    pub(super) segments: BTreeMap<SegmentName, SegmentCore>,
+    pub(super) slots: Slots,
+    pub(super) servers: Vec<ServerCore>,
+    /// By handle.
+    pub(super) calls: BTreeMap<u32, Call>,
+    pub(super) calls_waiting: VecDeque<PostedPlan>,
+    pub(super) last_call: u32,
+    pub(super) hello_session: u64,
+    /// By handle.
+    pub(super) commands: BTreeMap<u32, Command>,
+    pub(super) overlaps: BTreeMap<VolumeId, Overlaps>,
+    /// Commands to look at.
+    pub(super) ready: VecDeque<Handle>,
+    /// Commands that wait for the lease.
+    pub(super) unleased: VecDeque<Handle>,
+    /// Commands that wait for a slot.
+    pub(super) slotless: VecDeque<Handle>,
+    /// Commands that wait for a chunk server.
+    pub(super) memberless: VecDeque<Handle>,
+    /// Whether it is known which volumes there are.
+    pub(super) is_listed: bool,
+    /// Headers that came before that, and until when they wait.
+    pub(super) early: VecDeque<(Instant, HeaderEntry)>,
+    /// Commands that are looked at again at some time.
+    later: VecDeque<(Instant, Handle)>,
+    /// Until when commands wait at most, and their handles.
+    pub(super) holds: BTreeSet<(Instant, u32)>,
+    pub(super) index_reserved: u64,
+    pub(super) counts: Counts,
+}
+
+impl TierCore {
+    /// A tier that knows nothing but its configuration.
+    ///
+    /// # Errors
+    ///
+    /// When there can be no such tier.
+    pub fn new(config: TierConfig) -> Result<Self, TierConfigError> {
+        config.check()?;
+        Ok(Self {
+            now: Instant::default(),
+            actions: VecDeque::new(),
+            port: None,
+            store: Store::new(),
+            volumes: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            slots: Slots::new(config.slots_max),
+            servers: config.servers.iter().map(|address| ServerCore::new(*address)).collect(),
+            calls: BTreeMap::new(),
+            calls_waiting: VecDeque::new(),
+            last_call: 0,
+            hello_session: 0,
+            commands: BTreeMap::new(),
+            overlaps: BTreeMap::new(),
+            ready: VecDeque::new(),
+            unleased: VecDeque::new(),
+            slotless: VecDeque::new(),
+            memberless: VecDeque::new(),
+            is_listed: false,
+            early: VecDeque::new(),
+            later: VecDeque::new(),
+            holds: BTreeSet::new(),
+            index_reserved: 0,
+            counts: Counts::default(),
+            config,
+        })
+    }
+
+    /// Takes note of what happened. `now` was read after the event was taken out of a ring (L10).
+    ///
+    /// # Errors
+    ///
+    /// When it cannot have happened: then the port is to be closed, and [`TierEvent::PortClosed`] to be told.
+    pub fn handle(&mut self, now: Instant, event: TierEvent<'_>) -> Result<(), TierError> {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let result = self.take(now, event);
+        self.run(now);
+        result
+    }
+
+    fn take(&mut self, now: Instant, event: TierEvent<'_>) -> Result<(), TierError> {
+        match event {
+            TierEvent::PortOpened { port, welcome } => self.port_opened(now, port, welcome),
+            TierEvent::PortClosed { port } => {
+                self.check_port(port)?;
+                self.port_closed();
+                Ok(())
+            }
+            TierEvent::Header { port, header } => {
+                self.check_port(port)?;
+                self.header(now, &header)
+            }
+            TierEvent::Done { port, completion, reply } => {
+                self.check_port(port)?;
+                self.done(now, &completion, reply)
+            }
+            TierEvent::Channel { port, is } => {
+                self.check_port(port)?;
+                self.channel_is(now, is)
+            }
+            TierEvent::Broken { port, broken } => {
+                self.check_port(port)?;
+                self.writer_stopped(&broken)
+            }
+            TierEvent::Metadata(completion) => self.answered(now, completion),
+            TierEvent::Tick => {
+                self.due(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is to be done next, if anything. All of it is to be done, in this order.
+    pub fn next_action(&mut self) -> Option<TierAction> {
+        self.actions.pop_front()
+    }
+
+    /// Commands that it has: it takes no more than [`TierConfig::commands_max`].
+    #[must_use]
+    pub fn commands(&self) -> usize {
+        self.commands.len() + self.early.len()
+    }
+
+    /// When it is to be told [`TierEvent::Tick`], if nothing else happens before.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let early = self.early.front().map(|(due, _)| *due);
+        let held = self.holds.first().map(|(due, _)| *due).into_iter().chain(early).min();
+        let later = self.later.front().map(|(due, _)| *due);
+        let port = self.port.is_some().then(|| self.servers_next_due()).flatten();
+        let openings = self.port.is_some().then(|| self.openings_next_due()).flatten();
+        self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(openings).min()
+    }
+
+    fn check_port(&self, port: PortNumber) -> Result<(), TierError> {
+        if port == PortNumber(0) && self.port.is_some() { Ok(()) } else { Err(TierError::Port(port)) }
+    }
+
+    fn port_opened(&mut self, now: Instant, port: PortNumber, welcome: Welcome) -> Result<(), TierError> {
+        let is_known = self.segments.values().find_map(|segment| segment.record).map(|record| record.owner);
+        if port != PortNumber(0) || self.port.is_some() || is_known.is_some_and(|tier| tier != welcome.tier) {
+            return Err(TierError::Port(port));
+        }
+        self.port = Some(OpenPort { welcome, plans: 0 });
+        self.connect_servers(now);
+        self.begin_session(now);
+        Ok(())
+    }
+
+    /// The gate is closed: nothing that was under way is heard of again. Its commands are the card's.
+    fn port_closed(&mut self) {
+        self.port = None;
+        self.end_gate();
+        self.forget_channels();
+        self.slots.clear();
+        for command in std::mem::take(&mut self.commands).into_values() {
+            let (Posted::Write { span, .. } | Posted::Trim { span, .. }) = command.posted else { continue };
+            // Its records may be on all members, and its initiator may have been answered: only the log knows.
+            if let Some(segment) = self.segments.get_mut(&span.segment) {
+                segment.standing = Standing::Unserved(Trouble::NeedsReplay);
+            }
+        }
+        self.overlaps.clear();
+        self.early.clear();
+        for queue in [&mut self.ready, &mut self.unleased, &mut self.slotless, &mut self.memberless] {
+            queue.clear();
+        }
+        self.later.clear();
+        self.holds.clear();
+        for segment in self.segments.values_mut() {
+            segment.waiting.clear();
+            segment.changes = 0;
+            // Servers that were asked to make a chunk are asked for another.
+            segment.forget_opening();
+        }
+    }
+
+    fn due(&mut self, now: Instant) {
+        self.store_due(now);
+        if self.port.is_some() {
+            self.servers_due(now);
+            self.openings_due(now);
+        }
+        while let Some((_, handle)) = self.later.pop_front_if(|(due, _)| *due <= now) {
+            self.ready.push_back(handle);
+        }
+        while let Some((_, header)) = self.early.pop_front_if(|(due, _)| *due <= now) {
+            self.admit(now, &header);
+        }
+        while let Some((due, handle)) = self.holds.first().copied().filter(|(due, _)| *due <= now) {
+            self.holds.remove(&(due, handle));
+            let Some(command) = self.commands.get_mut(&handle) else { continue };
+            command.held_until = now + self.config.hold;
+            self.holds.insert((command.held_until, handle));
+            if command.posted == Posted::Nothing {
+                // Its initiator is told, rather than kept waiting for longer than it waits.
+                self.answer(Handle(handle), Status::NAMESPACE_NOT_READY, false);
+            }
+        }
+    }
+
+    /// A command is looked at again, later.
+    pub(super) fn again_at(&mut self, due: Instant, handle: Handle) {
+        self.later.push_back((due, handle));
+    }
+
+    /// Plans are posted as long as there may be more under way: requests to servers first, which others wait for.
+    fn run(&mut self, now: Instant) {
+        while self.port.as_ref().is_some_and(|port| port.plans < port.welcome.plans_max) {
+            if let Some(plan) = self.calls_waiting.pop_front() {
+                if let Some(port) = &mut self.port {
+                    port.plans += 1;
+                }
+                self.actions.push_back(TierAction::Post { port: PortNumber(0), plan });
+            } else if let Some(handle) = self.ready.pop_front() {
+                self.advance(now, handle);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Those that wait for the lease are looked at again.
+    pub(super) fn wake_leased(&mut self) {
+        self.ready.extend(self.unleased.drain(..));
+    }
+
+    pub(super) const fn trouble(&self) -> Option<Trouble> {
+        match self.store.phase {
+            Phase::Failed(trouble) => Some(trouble),
+            _ => None,
+        }
+    }
+}

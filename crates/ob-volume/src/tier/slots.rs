@@ -1,0 +1,135 @@
+//! Slots of the card: by which numbers plans name chunks, as long as a plan does.
+
+use std::collections::BTreeMap;
+
+use ob_core::SegmentName;
+use ob_split::wire::Slot;
+
+/// A chunk, by its segment and its place among that segment's.
+pub(super) type ChunkPlace = (SegmentName, usize);
+
+#[derive(Debug)]
+struct Held {
+    chunk: ChunkPlace,
+    /// Plans under way that name it, and one more while it is written to.
+    users: u32,
+    used: u64,
+}
+
+/// Which chunk each slot is set to.
+#[derive(Debug)]
+pub(super) struct Slots {
+    max: u16,
+    held: BTreeMap<Slot, Held>,
+    of: BTreeMap<ChunkPlace, Slot>,
+    clock: u64,
+}
+
+/// A slot for a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It has it already.
+    Set(Slot),
+    /// It gets it: the card is to be told.
+    New(Slot),
+}
+
+impl Slots {
+    /// None is set.
+    pub(super) const fn new(max: u16) -> Self {
+        Self { max, held: BTreeMap::new(), of: BTreeMap::new(), clock: 0 }
+    }
+
+    /// A slot for a chunk, with one user more; nothing if plans name all of them.
+    pub(super) fn pin(&mut self, chunk: ChunkPlace) -> Option<Found> {
+        self.clock += 1;
+        let known = self.of.get(&chunk).copied();
+        let slot = known.or_else(|| self.free())?;
+        let held = self.held.entry(slot).or_insert(Held { chunk, users: 0, used: 0 });
+        if held.chunk != chunk {
+            self.of.remove(&held.chunk);
+            held.chunk = chunk;
+        }
+        self.of.insert(chunk, slot);
+        held.users += 1;
+        held.used = self.clock;
+        Some(if known.is_some() { Found::Set(slot) } else { Found::New(slot) })
+    }
+
+    /// One that was never used, or that nobody has used for longest.
+    fn free(&self) -> Option<Slot> {
+        let count = self.held.len() as u16;
+        if count < self.max {
+            return Some(Slot(count));
+        }
+        let idle = self.held.iter().filter(|(_, held)| held.users == 0);
+        idle.min_by_key(|(_, held)| held.used).map(|(slot, _)| *slot)
+    }
+
+    /// A user less.
+    pub(super) fn unpin(&mut self, slot: Slot) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.users = held.users.saturating_sub(1);
+        }
+    }
+
+    /// Who uses it next sets it anew, if nobody uses it now.
+    pub(super) fn forget_idle(&mut self, slot: Slot) {
+        if self.held.get(&slot).is_some_and(|held| held.users == 0) {
+            self.forget(slot);
+        }
+    }
+
+    /// It was not set after all.
+    pub(super) fn forget(&mut self, slot: Slot) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            self.of.remove(&held.chunk);
+            // Nobody can mean it: a segment has fewer chunks.
+            (held.chunk, held.users, held.used) = ((SegmentName::default(), usize::MAX), 0, 0);
+        }
+    }
+
+    /// Whether the card has been told of a chunk.
+    pub(super) fn is_set(&self, chunk: ChunkPlace) -> bool {
+        self.of.contains_key(&chunk)
+    }
+
+    /// What a slot is set to.
+    pub(super) fn chunk(&self, slot: Slot) -> Option<ChunkPlace> {
+        self.held.get(&slot).map(|held| held.chunk)
+    }
+
+    /// Whether there may be such a slot.
+    pub(super) const fn has(&self, slot: Slot) -> bool {
+        slot.0 < self.max
+    }
+
+    /// The card knows of no chunk any more.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.of.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_plans_name_are_not_given_to_others() {
+        let chunk = |place| (SegmentName::default(), place);
+        let mut slots = Slots::new(2);
+        assert_eq!(slots.pin(chunk(7)), Some(Found::New(Slot(0))));
+        assert_eq!(slots.pin(chunk(7)), Some(Found::Set(Slot(0))));
+        assert_eq!(slots.pin(chunk(8)), Some(Found::New(Slot(1))));
+        assert_eq!(slots.pin(chunk(9)), None);
+        slots.unpin(Slot(0));
+        assert_eq!(slots.pin(chunk(9)), None, "one plan still names it");
+        slots.unpin(Slot(0));
+        slots.unpin(Slot(1));
+        assert_eq!(slots.pin(chunk(9)), Some(Found::New(Slot(0))), "nobody has used it for longest");
+        assert_eq!((slots.chunk(Slot(0)), slots.chunk(Slot(1))), (Some(chunk(9)), Some(chunk(8))));
+        assert_eq!(slots.pin(chunk(7)), Some(Found::New(Slot(1))), "it has lost its slot");
+        assert!(slots.has(Slot(1)) && !slots.has(Slot(2)));
+    }
+}

@@ -1,0 +1,13 @@
+//! The tests of this crate that can share a process: one program is linked much faster than one for each file.
+
+// A test that cannot go on should say where.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod chunk_hostile;
+mod chunk_lives;
+mod chunk_requests;
+mod support;
+mod tier_commands;
+mod tier_log;
+mod tier_model;
+mod tier_rig;

@@ -1,0 +1,45 @@
+//! What servers have, as whoever replays it will see it.
+
+use std::collections::BTreeMap;
+
+use ob_core::{Sequence, VolumeId};
+use ob_format::volume::{Record, RecordKind, TrimRange};
+
+use crate::tier_rig::{Rig, value_of};
+
+impl Rig {
+    /// All that servers have, put together by sequence, must be what blocks are: so will whoever replays see it.
+    pub(crate) fn check_log(&self, servers: &[usize]) {
+        let mut replayed: BTreeMap<VolumeId, Vec<u64>> =
+            self.model.iter().map(|(id, blocks)| (*id, vec![0; blocks.len()])).collect();
+        let mut records: BTreeMap<(VolumeId, u32, Sequence), Vec<u8>> = BTreeMap::new();
+        for server in servers {
+            for (name, chunk) in &self.servers[*server].chunks {
+                for bytes in chunk.values() {
+                    let sequence = Record::decode(bytes).unwrap().header.sequence;
+                    let key = (name.volume, name.segment.0, sequence);
+                    let before = records.insert(key, bytes.clone());
+                    assert!(before.is_none_or(|before| before == *bytes), "two records have one sequence");
+                }
+            }
+        }
+        for ((id, segment, _), bytes) in records {
+            let record = Record::decode(&bytes).unwrap();
+            let block_len = self.block_len(id).bytes() as usize;
+            let ranges: Vec<TrimRange> = record.trim_ranges().collect();
+            let blocks = replayed.get_mut(&id).unwrap();
+            let header = record.header;
+            let first = segment as usize * 1024 + header.lba.0 as usize;
+            for (at, block) in record.payload.chunks(block_len).enumerate() {
+                if header.kind == RecordKind::Write {
+                    blocks[first + at] = value_of(block);
+                }
+            }
+            for range in ranges {
+                let first = segment as usize * 1024 + range.lba.0 as usize;
+                blocks[first..first + range.blocks as usize].fill(0);
+            }
+        }
+        assert_eq!(replayed, self.model);
+    }
+}

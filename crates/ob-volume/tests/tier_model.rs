@@ -1,0 +1,155 @@
+//! Random commands against an array, over a card that does plans in any order.
+
+use std::time::Duration;
+
+use ob_core::BlockLen;
+use ob_volume::tier::TierConfig;
+use ob_wire_nvme::Status;
+use ob_wire_nvme::command::IoOpcode;
+
+use crate::tier_rig::{Dice, Rig, config, volume};
+
+/// Blocks of the volumes: three segments each, the last of which is not whole.
+const SMALL: u64 = 2500;
+const LARGE: u64 = 2100;
+
+fn both() -> TierConfig {
+    config(vec![volume(1, BlockLen::Small, SMALL), volume(2, BlockLen::Large, LARGE)], 4)
+}
+
+/// A command somewhere, most of them where others are too.
+fn send_any(rig: &mut Rig, dice: &mut Dice) {
+    let (id, block_len) = if dice.below(2) == 0 {
+        volume(1, BlockLen::Small, SMALL)
+    } else {
+        volume(2, BlockLen::Large, LARGE)
+    };
+    let all = block_len.size / u64::from(block_len.block_len.bytes());
+    let around = [0, 1000, 2048, all - 40][dice.below(4) as usize];
+    let start = (around + dice.below(48)).min(all - 1);
+    let most = [1, 8, 40, 300][dice.below(4) as usize];
+    let blocks = (1 + dice.below(most)).min(all - start) as u32;
+    let opcode = match dice.below(16) {
+        0..7 => IoOpcode::Write,
+        7..9 => IoOpcode::WriteZeroes,
+        9 => IoOpcode::Flush,
+        _ => IoOpcode::Read,
+    };
+    rig.send(opcode, id, start, blocks);
+}
+
+fn run(seed: u64, commands: usize, unknown: u64) -> Rig {
+    run_with(seed, commands, unknown, false)
+}
+
+fn run_with(seed: u64, commands: usize, unknown: u64, has_whims: bool) -> Rig {
+    let mut config = both();
+    if seed.is_multiple_of(2) {
+        // So few that chunks lose theirs to others.
+        config.slots_max = 5;
+    }
+    let mut rig = Rig::new(config, seed);
+    rig.unknown = unknown;
+    rig.has_whims = has_whims;
+    let mut dice = Dice::new(seed + 1_000_000);
+    rig.open();
+    let mut left = commands;
+    while left > 0 {
+        if dice.below(3) == 0 && rig.messages.len() < 24 {
+            send_any(&mut rig, &mut dice);
+            left -= 1;
+        } else if !rig.step() || dice.below(50) == 0 {
+            rig.pass(Duration::from_millis(1 + dice.below(40)));
+        }
+    }
+    rig.finish();
+    rig
+}
+
+fn read_all(rig: &mut Rig) {
+    for (id, blocks) in
+        [(volume(1, BlockLen::Small, SMALL).0, SMALL), (volume(2, BlockLen::Large, LARGE).0, LARGE)]
+    {
+        let read = rig.send(IoOpcode::Read, id, 0, blocks as u32);
+        rig.finish();
+        let answered = rig.answered.iter().find(|answered| answered.handle == read).unwrap();
+        assert_eq!(answered.status, Status::SUCCESS);
+        assert_eq!(answered.read, rig.model[&id]);
+    }
+}
+
+fn seeds() -> u64 {
+    if ob_plant::is_any_chosen() { 60 } else { 20 }
+}
+
+/// Every read gives what its blocks were when they were looked up, every change is in the log, and the log is what blocks are.
+#[test]
+fn random_commands_do_what_they_do_to_an_array() {
+    for seed in 0..seeds() {
+        let mut rig = run(seed, 300, u64::MAX);
+        assert!(rig.answered.iter().all(|answered| answered.status == Status::SUCCESS), "seed {seed}");
+        read_all(&mut rig);
+        rig.check_log(&[0, 1, 2, 3]);
+        let status = rig.tier.status();
+        assert_eq!((status.commands, status.plans, status.mistakes), (0, 0, 0), "seed {seed}");
+        assert!(status.chunks_opened > 6, "chunks follow each other");
+        assert_eq!(rig.resets > 0, seed.is_multiple_of(2), "slots are given to others if there are few");
+    }
+}
+
+/// A store that does not answer, or answers what it did not do, delays and changes nothing (M1).
+#[test]
+fn commits_that_are_not_answered_are_sent_again() {
+    for seed in 100..100 + seeds() {
+        let mut rig = run(seed, 120, 4);
+        assert!(rig.answered.iter().all(|answered| answered.status == Status::SUCCESS), "seed {seed}");
+        read_all(&mut rig);
+        rig.check_log(&[0, 1, 2, 3]);
+    }
+}
+
+/// What a card may do without lying: it says that a chunk is full, that a peer has given up, that it withholds an answer, that no member
+/// gives what can be verified.
+#[test]
+fn a_card_with_whims_delays_commands_and_changes_nothing_else() {
+    for seed in 300..300 + seeds() {
+        let mut rig = run_with(seed, 200, u64::MAX, true);
+        let verdicts =
+            [Status::SUCCESS, Status::ABORT_REQUESTED, Status::UNRECOVERED_READ_ERROR.with_do_not_retry()];
+        for answered in &rig.answered {
+            assert!(verdicts.contains(&answered.status), "seed {seed}: {}", answered.status);
+        }
+        rig.has_whims = false;
+        read_all(&mut rig);
+        rig.check_log(&[0, 1, 2, 3]);
+        assert!(rig.tier.status().withheld > 0, "seed {seed}");
+    }
+}
+
+/// After a member has died writes of its segments are refused, and reads go on.
+#[test]
+fn a_member_that_dies_stops_writes_and_no_reads() {
+    for seed in 200..200 + seeds() {
+        let mut rig = run(seed, 120, u64::MAX);
+        let mut dice = Dice::new(seed);
+        for _ in 0..6 {
+            send_any(&mut rig, &mut dice);
+        }
+        rig.kill(0);
+        for number in 0..120 {
+            send_any(&mut rig, &mut dice);
+            if number % 3 == 0 {
+                rig.step();
+            }
+            while rig.messages.len() > 20 {
+                rig.step();
+                rig.pass(Duration::from_millis(1));
+            }
+        }
+        rig.finish();
+        let refused = rig.answered.iter().filter(|answered| !answered.status.is_success());
+        let refused: Vec<_> = refused.map(|answered| answered.status).collect();
+        assert!(refused.iter().all(|status| *status == Status::NAMESPACE_NOT_READY), "{refused:?}");
+        read_all(&mut rig);
+    }
+}
