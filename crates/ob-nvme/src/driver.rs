@@ -111,6 +111,17 @@ impl<F: ForeignService> ForeignService for Option<F> {
     }
 }
 
+/// A service that somebody else has to do with too, on the same thread: who takes its commands further.
+impl<F: ForeignService> ForeignService for Rc<RefCell<F>> {
+    fn turn(&mut self, now: Instant, target: &mut Target) -> bool {
+        self.borrow_mut().turn(now, target)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.borrow().next_due()
+    }
+}
+
 /// What one turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {

@@ -13,6 +13,7 @@ use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
 use crate::bench::{self, BENCHES, BenchError, BenchFailure, BenchOptions};
 use crate::bpf::{self, BpfCommand, BpfError};
+use crate::chunkserver::{self, ChunkServerOptions};
 use crate::config::{Config, ConfigError};
 use crate::control::ControlError;
 use crate::files::{self, FilesCommand, FilesError};
@@ -82,6 +83,14 @@ Examples:
   outboard host --config outboard.toml
   outboard host --data /srv/outboard --json")]
     Host(HalfOptions),
+    /// Keep chunks of volumes, in the foreground
+    #[command(after_help = "\
+Examples:
+  outboard chunkserver --data /srv/chunks
+  outboard chunkserver --data /srv/chunks --listen 127.0.0.1:4441 --json
+
+`outboard up --volumes` starts three of them. Each has a directory of its own, with its device in it.")]
+    Chunkserver(ChunkServerOptions),
     /// Check a configuration, or show the one in effect
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -244,6 +253,9 @@ pub struct UpOptions {
     /// Format the device of the card's files first, which destroys whatever it holds
     #[arg(long)]
     pub format: bool,
+    /// Serve volumes too, kept by three chunk servers: a preview, which a restart of the host half empties
+    #[arg(long)]
+    pub volumes: bool,
     /// Tell each event as a line of JSON instead
     #[arg(long)]
     pub json: bool,
@@ -269,6 +281,9 @@ pub struct HalfOptions {
     /// Say as a line of JSON when it is ready, or why it failed
     #[arg(long)]
     pub json: bool,
+    /// Serve volumes too, whatever the configuration says
+    #[arg(long)]
+    pub volumes: bool,
     // Set by `outboard up`: the process to die with.
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) supervisor: Option<i32>,
@@ -461,6 +476,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Up(options) => up(&options),
         Command::Card(CardOptions { half, format }) => worker::run(HalfToRun::Card { format }, &half),
         Command::Host(options) => worker::run(HalfToRun::Host, &options),
+        Command::Chunkserver(options) => chunkserver::run(&options),
         Command::Config(ConfigCommand::Check { file, json }) => check_config(&file, json),
         Command::Config(ConfigCommand::Show { config, json }) => show_config(&config, json),
         Command::Status(options) => status(&options),
@@ -483,7 +499,8 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
 }
 
 fn up(options: &UpOptions) -> Result<(), CommandError> {
-    let config = options.config.load()?;
+    let mut config = options.config.load()?;
+    config.volumes.enabled |= options.volumes;
     Ok(supervise::up(&config, options.format, options.json)?)
 }
 

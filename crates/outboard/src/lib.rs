@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   outboard up ── supervise ──┬─ outboard card ── halves::run_card ── status endpoint ◀── outboard status
-//!                              └─ outboard host ── halves::run_host
+//!                              ├─ outboard host ── halves::run_host
+//!                              └─ outboard chunkserver ── chunkserver::run_chunk_server, of volumes
 //!   outboard files ── files ── ob_files_host::Session ── rings ──▶ the card's FilesService
 //!   outboard nvme ─── initiator ── ob_nvme::initiator ── TCP ──▶ the card's NvmeService, or any target
 //!   outboard bpf ──── bpf ──── ob_ebpf: verify, run, disassemble, without a card
@@ -19,6 +20,7 @@
 pub mod accounting;
 pub mod bench;
 pub mod bpf;
+pub mod chunkserver;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -42,4 +44,5 @@ mod spelling;
 pub mod status;
 pub mod supervise;
 pub mod terminal;
+pub mod volumes;
 pub mod worker;

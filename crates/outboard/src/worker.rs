@@ -1,4 +1,4 @@
-//! One half as a process: `outboard card` and `outboard host`, by hand or below `outboard up`.
+//! One half as a process: `outboard card` and `outboard host`, by hand or below `outboard up`; and chunk servers likewise.
 //!
 //! Below `up`, and for scripts, it speaks in lines of JSON on standard output ([`WorkerMessage`]); its log goes to
 //! standard error either way.
@@ -8,8 +8,7 @@ use std::io;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{CommandError, ConfigOptions, HalfOptions};
-use crate::config::Config;
+use crate::cli::{CommandError, HalfOptions};
 use crate::halves::{Announcement, HalfError, Readiness, ServiceEndpoint, run_card, run_host};
 use crate::logging;
 use crate::terminal::say;
@@ -49,12 +48,19 @@ pub enum HalfToRun {
 
 /// Runs a half until SIGTERM. With a supervisor, it does not outlive it.
 pub fn run(half: HalfToRun, options: &HalfOptions) -> Result<(), CommandError> {
-    if let Some(pid) = options.supervisor {
+    run_as(options.supervisor, options.json, || run_inner(half, options))
+}
+
+/// Runs a process of Outboard's, whose failure is told as it was asked for.
+pub(crate) fn run_as(
+    supervisor: Option<i32>,
+    json: bool,
+    run: impl FnOnce() -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    if let Some(pid) = supervisor {
         die_with(pid)?;
     }
-    let json = options.json;
-    let outcome = run_inner(half, &options.config, json);
-    match outcome {
+    match run() {
         Err(error) if json => {
             let lasting = matches!(&error, CommandError::Half(error) if error.is_lasting());
             tell(&WorkerMessage::Failed { message: error.to_string(), lasting })?;
@@ -64,8 +70,10 @@ pub fn run(half: HalfToRun, options: &HalfOptions) -> Result<(), CommandError> {
     }
 }
 
-fn run_inner(half: HalfToRun, options: &ConfigOptions, json: bool) -> Result<(), CommandError> {
-    let config = Config::load(options.config.as_deref(), options.data.as_deref())?;
+fn run_inner(half: HalfToRun, options: &HalfOptions) -> Result<(), CommandError> {
+    let HalfOptions { config, volumes, json, .. } = options;
+    let (mut config, json) = (config.load()?, *json);
+    config.volumes.enabled |= *volumes;
     logging::start(config.log.level);
     match half {
         HalfToRun::Card { format } => {
@@ -78,7 +86,7 @@ fn run_inner(half: HalfToRun, options: &ConfigOptions, json: bool) -> Result<(),
     Ok(())
 }
 
-fn announce(announcement: Announcement, json: bool) {
+pub(crate) fn announce(announcement: Announcement, json: bool) {
     let told = match announcement {
         Announcement::Ready(readiness) if json => tell(&WorkerMessage::Ready(readiness)),
         Announcement::Ready(readiness) => say(&in_words(&readiness)),
@@ -114,7 +122,10 @@ fn tell(message: &WorkerMessage) -> io::Result<()> {
 
 fn in_words(readiness: &Readiness) -> String {
     let Readiness { half, pid, incarnation, link, status, services } = readiness;
-    let mut text = format!("The {half} is ready: pid {pid}, incarnation {incarnation}, link {link}");
+    let mut text = format!("The {half} is ready: pid {pid}, incarnation {incarnation}");
+    if !link.is_empty() {
+        text += &format!(", link {link}");
+    }
     if let Some(address) = status {
         text += &format!(", status http://{address}/status");
     }

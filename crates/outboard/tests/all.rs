@@ -20,4 +20,5 @@ mod rocksdb_command;
 mod subsystems;
 mod support;
 mod up;
+mod volumes;
 mod your_own_program;

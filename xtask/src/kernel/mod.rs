@@ -257,7 +257,10 @@ impl Run {
             remove: arguments.remove.clone(),
         };
         let data = folder.join("target");
-        let words = words(&own, &data, port);
+        let mut words = words(&own, &data, port);
+        for name in ["chunks_1", "chunks_2", "chunks_3"] {
+            words.push((name, free_port()?.to_string()));
+        }
         let peer = Peer::Process(Target::new(commands, &data, port, words));
         let programs = program::for_guests(repository, &own)?;
         Ok(Self { image, folder, port, peer, programs, machine: None })
@@ -269,11 +272,10 @@ impl Run {
         for scenario in scenarios {
             println!("\n==== kernel {}: {} ====", scenario.name, scenario.purpose);
             if let Peer::Process(target) = &mut self.peer {
-                let authenticates = scenario.name == "authentication";
-                target.start_afresh(if authenticates {
-                    target::AUTHENTICATING
-                } else {
-                    target::CONFIGURATION
+                target.start_afresh(match scenario.name {
+                    "authentication" => target::AUTHENTICATING,
+                    "volumes" => target::VOLUMES,
+                    _ => target::CONFIGURATION,
                 })?;
             }
             if self.machine.is_none() {

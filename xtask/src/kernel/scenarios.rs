@@ -42,6 +42,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("authentication", 180, "DH-HMAC-CHAP, the host alone and both sides, and wrong secrets"),
     scenario!("ext4", 300, "mkfs, mount, fio with verify, fstrim, unmount, fsck"),
     scenario!("xfs", 300, "the same with xfs"),
+    scenario!("volumes", 600, "a volume on three chunk servers: mkfs, mount, fill, trim, unmount, fsck"),
     scenario!("pushdown", 900, "storage functions over mounted files that are written meanwhile"),
     scenario!("disconnect", 180, "disconnect under I/O, reconnect, reset"),
     scenario!("resize", 300, "a namespace grows and shrinks while it is connected"),

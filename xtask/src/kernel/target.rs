@@ -19,6 +19,8 @@ const POLL_PAUSE: Duration = Duration::from_millis(50);
 pub const CONFIGURATION: &str = include_str!("target.toml");
 /// What our own target reads where hosts must authenticate.
 pub const AUTHENTICATING: &str = include_str!("target-authentication.toml");
+/// What it reads where the guest's disk is a volume, kept by three chunk servers.
+pub const VOLUMES: &str = include_str!("target-volumes.toml");
 
 /// Commands that do things to the target. Words in braces are filled in.
 #[derive(Clone, Debug)]

@@ -21,6 +21,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod together;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,6 +39,7 @@ pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
 pub use programs::ProgramsConfig;
 pub use quantity::{ByteSize, QuantityError, TimeSpan};
+pub use volumes::{ChunkServerConfig, ChunkServerSection, VolumesConfig};
 
 /// The names that `[link] model` accepts.
 pub const LINK_MODELS: &[(&str, ob_link::Costs)] = ob_link::Costs::PRESETS;
@@ -63,6 +65,10 @@ pub struct Config {
     pub nvme: NvmeConfig,
     /// The store that Redis clients use.
     pub kv: KvConfig,
+    /// Disks that chunk servers keep.
+    pub volumes: VolumesConfig,
+    /// How a chunk server keeps them.
+    pub chunkserver: ChunkServerSection,
     /// What programs may take.
     pub programs: ProgramsConfig,
     /// The status endpoint.
@@ -195,6 +201,8 @@ pub struct CardConfig {
     pub nvme: NvmeConfig,
     /// The store that Redis clients use.
     pub kv: KvConfig,
+    /// Disks that chunk servers keep.
+    pub volumes: VolumesConfig,
     /// What programs may take.
     pub programs: ProgramsConfig,
     /// Where its status is served.
@@ -237,6 +245,8 @@ pub struct HostConfig {
     pub reactor: ReactorConfig,
     /// The store that Redis clients use.
     pub kv: KvConfig,
+    /// Disks that chunk servers keep.
+    pub volumes: VolumesConfig,
     /// Where the values came from, for errors that show only when they are used.
     pub source: ConfigSource,
 }
@@ -346,6 +356,8 @@ impl Default for Config {
             files: FilesConfig::default(),
             nvme: NvmeConfig::default(),
             kv: KvConfig::default(),
+            volumes: VolumesConfig::default(),
+            chunkserver: ChunkServerSection::default(),
             programs: ProgramsConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
@@ -403,6 +415,7 @@ impl Config {
             files: FilesConfig { device: self.files.device.below(&self.data), ..self.files.clone() },
             nvme: self.nvme.below(&self.data),
             kv: self.kv.clone(),
+            volumes: self.volumes.clone(),
             programs: self.programs.clone(),
             status: self.status.clone(),
             source: self.source.clone(),
@@ -418,6 +431,7 @@ impl Config {
             link: self.resolved_link(),
             reactor: self.reactor.clone(),
             kv: self.kv.clone(),
+            volumes: self.volumes.clone(),
             source: self.source.clone(),
         }
     }

@@ -264,10 +264,10 @@ fn nqn_default() -> Nqn {
     Nqn::new(NQN_DEFAULT).unwrap_or_else(|_| Nqn::discovery())
 }
 
-fn as_text<S: Serializer>(nqn: &Nqn, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_text<S: Serializer>(nqn: &Nqn, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(nqn.as_str())
 }
 
-fn as_texts<S: Serializer>(names: &[Nqn], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_texts<S: Serializer>(names: &[Nqn], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(names.iter().map(Nqn::as_str))
 }

@@ -1,5 +1,7 @@
 //! From TOML to a [`Config`], finding every mistake on the way.
 
+mod volumes;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -26,7 +28,22 @@ const OBJECTS_MAX: usize = 1024;
 
 // Every section with its keys, in the order in which a message lists them.
 const SECTIONS: &[(&str, &[&str])] = &[
-    (TOP, &["data", "link", "reactor", "files", "nvme", "kv", "programs", "status", "log"]),
+    (
+        TOP,
+        &[
+            "data",
+            "link",
+            "reactor",
+            "files",
+            "nvme",
+            "kv",
+            "volumes",
+            "chunkserver",
+            "programs",
+            "status",
+            "log",
+        ],
+    ),
     (
         "link",
         &[
@@ -80,6 +97,8 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "password",
         ],
     ),
+    ("volumes", volumes::VOLUMES_KEYS),
+    ("chunkserver", volumes::CHUNKSERVER_KEYS),
     ("programs", &["objects", "instructions", "fuel", "share"]),
     ("status", &["listen"]),
     ("log", &["level"]),
@@ -171,6 +190,11 @@ impl Reader<'_> {
                     self.check_subsystems(&config.nvme, value);
                 }
                 "kv" => self.section(key, value, &mut config.kv, Self::kv),
+                "volumes" => {
+                    config.volumes.enabled = true;
+                    self.section(key, value, &mut config.volumes, Self::volumes);
+                }
+                "chunkserver" => self.section(key, value, &mut config.chunkserver, Self::chunkserver),
                 "programs" => self.section(key, value, &mut config.programs, Self::programs),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),

@@ -303,7 +303,7 @@ unknown key `listen` at the top level
   |
 1 | listen = \"127.0.0.1:1\"
   | ^^^^^^
-  = hint: `listen` is a key of [link] and of [nvme] and of [kv] and of [status]"
+  = hint: `listen` is a key of [link] and of [nvme] and of [kv] and of [chunkserver] and of [status]"
     );
 }
 
@@ -457,4 +457,71 @@ fn the_store_is_configured_and_its_password_is_not_shown() {
     let wrong = explained("[kv]\npassword = 12345");
     assert!(wrong.contains("expected a password"), "{wrong}");
     assert!(explained("[kv]\nlisten = \"127.0.0.1:9160\"").contains("nobody else can listen there"));
+}
+
+#[test]
+fn a_section_switches_volumes_on_and_says_so_when_it_is_shown() {
+    assert!(!parse("").unwrap().volumes.enabled);
+    let config = parse("[volumes]\n[chunkserver]\nsize = \"1GiB\"").unwrap();
+    let volumes = config.card().volumes;
+    assert!(volumes.enabled && config.host().volumes.enabled);
+    assert_eq!(volumes.port(), "127.0.0.1:4421".parse().unwrap());
+    let ports: Vec<u16> = volumes.servers.iter().map(SocketAddr::port).collect();
+    assert_eq!(ports, [4440, 4441, 4442]);
+    let server = config.chunk_server(Some(volumes.servers[2]));
+    assert_eq!((server.listen.port(), server.files.size), (4442, ByteSize(1 << 30)));
+    assert_eq!(server.files.device, FilesDevice::Path("outboard-data/chunks.img".into()));
+    for text in ["", "[volumes]", "[volumes]\nenabled = false\nhold = \"5s\"\nreplicas = 2"] {
+        let config = parse(text).unwrap();
+        let shown = config.to_toml().unwrap();
+        let again = parse(&shown).unwrap();
+        assert_eq!(again.to_toml().unwrap(), shown);
+        assert_eq!(again.volumes.enabled, config.volumes.enabled);
+    }
+}
+
+#[test]
+fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
+    assert_eq!(
+        explained("[volumes]\nplacement = \"host\""),
+        "\
+`placement` in [volumes] does nothing in this version
+ --> outboard.toml:2:1
+  |
+2 | placement = \"host\"
+  | ^^^^^^^^^
+  = hint: leave the line out: volumes are a preview, which docs/volumes.md tells of"
+    );
+    for text in
+        ["[volumes]\nlease = \"3s\"", "[chunkserver]\nallow = []", "[chunkserver]\nreserve = \"1GiB\""]
+    {
+        assert!(explained(text).contains("does nothing in this version"), "{text}");
+    }
+    let said = explained("[volumes]\nports = [\"127.0.0.1:4421\", \"127.0.0.1:4423\"]");
+    assert!(said.contains("there is one port in this version"), "{said}");
+    let said = explained("[volumes]\nreplica = 3");
+    assert!(said.contains("did you mean `replicas`?"), "{said}");
+}
+
+#[test]
+fn volumes_that_cannot_be_kept_are_explained() {
+    let cases = [
+        ("replicas = 4", "`replicas` is 4, and `servers` names 3"),
+        ("servers = [\"127.0.0.1:4440\"]", "`replicas` is 3, and `servers` names 1"),
+        ("replicas = 2\nreplicas_min = 3", "set `replicas_min` to that, or less"),
+        ("servers = [\"127.0.0.1:1\", \"127.0.0.1:1\"]", "127.0.0.1:1 is there twice"),
+        ("servers = []", "there can be from 1 to 16"),
+        ("servers = [\"127.0.0.1:0\"]", "nothing can be reached at port 0"),
+        ("hold = \"40s\"", "it can be from 1s to 29s"),
+        ("replicas = 5", "it can be from 1 to 4"),
+        ("ports = [\"127.0.0.1:4420\"]", "give one of them another port than 4420"),
+        (
+            "controller_key = \"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:\"",
+            "set `key` in the same section",
+        ),
+    ];
+    for (text, expected) in cases {
+        let said = explained(&format!("[volumes]\n{text}"));
+        assert!(said.contains(expected), "{text}: {said}");
+    }
 }

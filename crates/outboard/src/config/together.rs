@@ -14,6 +14,7 @@ pub(super) fn check(config: &Config, spans: &Spans) -> Vec<Mistake> {
     let subsystems = config.nvme.all_subsystems();
     let mut mistakes: Vec<Mistake> =
         subsystems.iter().flat_map(|subsystem| check_keys(subsystem, spans)).collect();
+    mistakes.extend(check_volumes(config, spans));
     mistakes.extend(check_threads(config, &subsystems, spans));
     mistakes.extend(check_addresses(config, &subsystems, spans));
     mistakes
@@ -38,6 +39,27 @@ fn check_keys(subsystem: &SubsystemConfig, spans: &Spans) -> Option<Mistake> {
         ),
     };
     mistake(spans, &subsystem.section, key, what.to_owned(), hint.to_owned())
+}
+
+/// Volumes have hosts as subsystems have, and no more replicas than there are servers.
+fn check_volumes(config: &Config, spans: &Spans) -> Vec<Mistake> {
+    let volumes = &config.volumes;
+    let mut mistakes: Vec<Mistake> = check_keys(&volumes.subsystem(), spans).into_iter().collect();
+    let servers = volumes.servers.len();
+    // Whichever of them the text sets is the one to change.
+    let at = |first: &str, second: &str, message: &str, hint: String| {
+        let at = |key| mistake(spans, "volumes", key, message.to_owned(), hint.clone());
+        at(first).or_else(|| at(second))
+    };
+    if volumes.replicas > servers {
+        let hint = format!("`replicas` is {}, and `servers` names {servers}", volumes.replicas);
+        mistakes.extend(at("replicas", "servers", "each replica is on a chunk server of its own", hint));
+    }
+    if volumes.replicas_min > volumes.replicas {
+        let hint = format!("`replicas` is {}: set `replicas_min` to that, or less", volumes.replicas);
+        mistakes.extend(at("replicas_min", "replicas", "no chunk would ever have so many members", hint));
+    }
+    mistakes
 }
 
 /// What shares an address shares a thread, and the card's own thread is the one that has the card's files.
@@ -79,6 +101,9 @@ fn check_addresses(config: &Config, subsystems: &[SubsystemConfig], spans: &Span
     }
     if config.kv.enabled {
         add("kv", "listen", config.kv.listen);
+    }
+    if config.volumes.enabled {
+        add("volumes", "ports", config.volumes.port());
     }
     add("nvme", "discovery", config.nvme.discovery);
     let numbers = config.nvme.address_numbers(subsystems);

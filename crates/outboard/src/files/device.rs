@@ -25,7 +25,7 @@ use ob_io::{
 };
 use rustix::fs::{RenameFlags, renameat_with};
 
-use crate::config::{ByteSize, CardConfig, FilesDevice};
+use crate::config::{ByteSize, ConfigSource, FilesConfig, FilesDevice};
 use crate::random;
 use crate::terminal::{bytes, counted};
 
@@ -219,16 +219,63 @@ impl FilesDeviceError {
     }
 }
 
+/// Which device, and whose configuration speaks of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceWanted<'config> {
+    pub(crate) files: &'config FilesConfig,
+    pub(crate) source: &'config ConfigSource,
+    pub(crate) of: DeviceOf,
+}
+
+/// Whose files lie on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceOf {
+    /// The card's: `[files]` says which.
+    Card,
+    /// A chunk server's: it is in its data directory.
+    ChunkServer,
+}
+
+impl DeviceWanted<'_> {
+    /// What to do to have another device.
+    fn other(&self) -> String {
+        match self.of {
+            DeviceOf::Card => self.source.line_to_change("files", "device", "\"card/files.img\""),
+            DeviceOf::ChunkServer => "use another directory with --data DIR".to_owned(),
+        }
+    }
+
+    /// What to do to have it made with another size.
+    fn other_size(&self, example: &str) -> String {
+        self.source.line_to_change(self.section(), "size", example)
+    }
+
+    fn section(&self) -> &'static str {
+        match self.of {
+            DeviceOf::Card => "files",
+            DeviceOf::ChunkServer => "chunkserver",
+        }
+    }
+
+    /// What formats it.
+    fn format(&self) -> &'static str {
+        match self.of {
+            DeviceOf::Card => "`outboard up --format` or `outboard card --format` formats it",
+            DeviceOf::ChunkServer => "`outboard chunkserver --format` formats it",
+        }
+    }
+}
+
 /// Opens the device that the configuration names, or makes it; formats it if it is new, or if that is asked for; and
 /// mounts it.
 pub(crate) fn mount(
-    config: &CardConfig,
+    wanted: DeviceWanted<'_>,
     reactor: &mut Reactor,
     format: bool,
 ) -> Result<Mounted, FilesDeviceError> {
-    let opening = Opening { config, name: config.files.device.to_string() };
+    let opening = Opening { name: wanted.files.device.to_string(), wanted };
     let handle = reactor.handle();
-    let (mut device, formatted) = match &config.files.device {
+    let (mut device, formatted) = match &wanted.files.device {
         FilesDevice::Memory => (opening.make_in_memory(reactor)?, None),
         FilesDevice::Path(path) => {
             match open_patiently(path, |path| FileDevice::open(&handle, path, &options())) {
@@ -324,17 +371,17 @@ enum Age {
 
 /// The work of opening one device.
 struct Opening<'config> {
-    config: &'config CardConfig,
+    wanted: DeviceWanted<'config>,
     /// The device, for people.
     name: String,
 }
 
 impl Opening<'_> {
     fn make_in_memory(&self, reactor: &mut Reactor) -> Result<CardDevice, FilesDeviceError> {
-        let (size, memory) = (self.config.files.size, machine_memory());
+        let (size, memory) = (self.wanted.files.size, machine_memory());
         let capacity = usize::try_from(size.0).ok().filter(|_| size <= memory);
         let Some(capacity) = capacity else {
-            let fix = self.config.source.line_to_change("files", "size", "\"256MiB\"");
+            let fix = self.wanted.other_size("\"256MiB\"");
             return Err(FilesDeviceError::TooMuchMemory { size, memory, fix });
         };
         let mut device = CardDevice::Memory(MemoryDevice::new(capacity, MEMORY_BLOCK));
@@ -358,14 +405,14 @@ impl Opening<'_> {
             let _ = std::fs::remove_file(&unfinished);
         }
         finished?;
-        tracing::info!(device = self.name, size = %self.config.files.size, "made and formatted a file");
+        tracing::info!(device = self.name, size = %self.wanted.files.size, "made and formatted a file");
         Ok(device)
     }
 
     /// A file is made only where one can be meant.
     fn check_place(&self, path: &Path) -> Result<(), FilesDeviceError> {
         let not_made = |why| {
-            let fix = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
+            let fix = self.wanted.other();
             Err(FilesDeviceError::NotMade { path: path.to_owned(), why, fix })
         };
         if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
@@ -377,7 +424,7 @@ impl Opening<'_> {
 
     fn create(&self, handle: &Handle, unfinished: &Path) -> Result<FileDevice, OpenError> {
         let create =
-            || FileDevice::create(handle, unfinished, self.config.files.size.0, Space::Sparse, &options());
+            || FileDevice::create(handle, unfinished, self.wanted.files.size.0, Space::Sparse, &options());
         match create() {
             // A card died while it made one. Another that is at it right now holds the file's lock.
             Err(OpenError::Exists(_)) => {
@@ -416,8 +463,7 @@ impl Opening<'_> {
     }
 
     fn not_ours(&self, contents: &Contents) -> FilesDeviceError {
-        let format = "`outboard up --format` or `outboard card --format` formats it";
-        let other = self.config.source.line_to_change("files", "device", "\"card/files.img\"");
+        let (format, other) = (self.wanted.format(), self.wanted.other());
         let (contents, hint) = match contents {
             Contents::Blank | Contents::Files(_) => (
                 "exists and is empty, and what outboard did not make is formatted only when asked".to_owned(),
@@ -446,7 +492,7 @@ impl Opening<'_> {
         age: Age,
     ) -> Result<(), FilesDeviceError> {
         let options =
-            FormatOptions { segment_len: self.config.files.segment.bytes(), ..FormatOptions::default() };
+            FormatOptions { segment_len: self.wanted.files.segment.bytes(), ..FormatOptions::default() };
         let uuid = random::uuid().map_err(|source| FilesDeviceError::System {
             action: "draw a number for",
             path: PathBuf::from(&self.name),
@@ -456,13 +502,13 @@ impl Opening<'_> {
         match ob_files_card::format(&mut drive, &options, uuid) {
             Ok(_) => Ok(()),
             Err(source) => {
-                let line = |key, example| self.config.source.line_to_change("files", key, example);
                 let fix = match source {
                     FormatError::Geometry(_) if options.segment_len.is_some() => {
-                        format!("{}, or {}", line("segment", "\"auto\""), self.larger(age))
+                        let line = self.wanted.source.line_to_change("files", "segment", "\"auto\"");
+                        format!("{line}, or {}", self.larger(age))
                     }
                     FormatError::Geometry(_) => self.larger(age),
-                    FormatError::Device(_) => line("device", "\"card/files.img\""),
+                    FormatError::Device(_) => self.wanted.other(),
                 };
                 Err(FilesDeviceError::Format { device: self.name.clone(), source, fix })
             }
@@ -470,25 +516,24 @@ impl Opening<'_> {
     }
 
     fn open_error(&self, source: OpenError, age: Age) -> FilesDeviceError {
-        let line = |key, example| self.config.source.line_to_change("files", key, example);
         let hint = match source {
-            OpenError::NoSpace { .. } => line("size", "\"16GiB\""),
+            OpenError::NoSpace { .. } => self.wanted.other_size("\"16GiB\""),
             OpenError::TooSmall { .. } => self.larger(age),
-            _ => line("device", "\"card/files.img\""),
+            _ => self.wanted.other(),
         };
         FilesDeviceError::Open { source, hint }
     }
 
     /// What to do about a device that is too small.
     fn larger(&self, age: Age) -> String {
-        let line = |key, example| self.config.source.line_to_change("files", key, example);
         match age {
-            Age::New => line("size", "\"16GiB\""),
+            Age::New => self.wanted.other_size("\"16GiB\""),
             Age::Existing => format!(
-                "`[files] size` is for files that are made, and this was there: a file becomes larger with \
+                "`[{}] size` is for files that are made, and this was there: a file becomes larger with \
                  `truncate -s 16G {}`; for another device {}",
+                self.wanted.section(),
                 self.name,
-                line("device", "\"card/files.img\"")
+                self.wanted.other()
             ),
         }
     }
@@ -502,7 +547,7 @@ impl Opening<'_> {
                 "files stay on the device that they were formatted on: give it its size and block back"
                     .to_owned()
             }
-            _ => self.config.source.line_to_change("files", "device", "\"card/files.img\""),
+            _ => self.wanted.other(),
         };
         FilesDeviceError::Mount { device: self.name.clone(), source, hint }
     }

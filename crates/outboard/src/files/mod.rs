@@ -19,8 +19,8 @@ mod remote;
 pub use command::FilesCommand;
 pub use device::{CardDevice, FilesDeviceError, Formatted};
 pub(crate) use device::{
-    Mounted, flush_device, machine_memory, mount, open_patiently, put_in_place, put_or_replace,
-    unfinished_path,
+    DeviceOf, DeviceWanted, Mounted, flush_device, machine_memory, mount, open_patiently, put_in_place,
+    put_or_replace, unfinished_path,
 };
 pub use error::FilesError;
 pub(crate) use remote::{transfer_bar, unfinished_name};

@@ -17,6 +17,7 @@ use ob_io::{Config as ReactorConfig, Event, Interest, MonotonicClock, Reactor, W
 use ob_link::{CardLink, CardLinkConfig, CardLinkError, CardLoop, CardService, Costs, Listen, Turn};
 use ob_offload::ProgramSlot;
 use ob_programs::Workshop;
+use ob_split::wire::SPLIT_SERVICE;
 use ob_wire_link::files::FILES_SERVICE;
 use ob_wire_link::stream::KV_SERVICE;
 
@@ -24,7 +25,7 @@ use super::descriptors::allow_descriptors;
 use super::{Announcement, Half, HalfError, Life, Readiness, ServiceEndpoint};
 use crate::config::{CardConfig, LinkKind, Placement};
 use crate::control::{ControlRequest, ControlServer, answer_of};
-use crate::files::{CardDevice, Mounted, flush_device, mount};
+use crate::files::{CardDevice, DeviceOf, DeviceWanted, Mounted, flush_device, mount};
 use crate::kv::{Attachments, KvCard, KvGroup};
 use crate::nvme::{Directory, NvmeError, NvmeService};
 use crate::probe::{PROBE_SERVICE, ProbeService};
@@ -33,6 +34,7 @@ use crate::router::{Router, Services};
 use crate::signals::StopSignal;
 use crate::status::{StatusBoard, StatusServer};
 use crate::terminal::bytes;
+use crate::volumes::{PortGroup, VolumesCard};
 use describe::{describe, first_snapshot, link_endpoint};
 pub(crate) use parts::CardPart;
 use parts::Parts;
@@ -47,17 +49,19 @@ struct CardServices {
     probe: ProbeService,
     files: FilesService<CardDevice>,
     kv: KvGroup,
+    volumes: PortGroup,
 }
 
 impl Services for CardServices {
     const DIRECTORY: &'static [(u32, &'static str)] =
-        &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files"), (KV_SERVICE, "kv")];
+        &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files"), (KV_SERVICE, "kv"), (SPLIT_SERVICE, "volumes")];
 
     fn service(&self, index: usize) -> &dyn CardService {
         match index {
             0 => &self.probe,
             1 => &self.files,
-            _ => &self.kv,
+            2 => &self.kv,
+            _ => &self.volumes,
         }
     }
 
@@ -65,7 +69,8 @@ impl Services for CardServices {
         match index {
             0 => &mut self.probe,
             1 => &mut self.files,
-            _ => &mut self.kv,
+            2 => &mut self.kv,
+            _ => &mut self.volumes,
         }
     }
 }
@@ -84,10 +89,10 @@ pub fn run_card(
     let life = Life::begin(Half::Card, &config.directory)?;
     let link_error = |error| HalfError::Link(Box::new(error));
     let sizes = ReactorConfig::default();
-    let watches_max = sizes.watches_max + crate::kv::WATCHES_MAX;
+    let watches_max = sizes.watches_max + crate::kv::WATCHES_MAX + crate::volumes::WATCHES_MAX;
     let mut reactor = Reactor::new(&ReactorConfig { watches_max, ..sizes }).map_err(link_error)?;
-    let Mounted { files, device, formatted } =
-        mount(config, &mut reactor, format).map_err(|error| HalfError::Files(Box::new(error)))?;
+    let Mounted { files, device, formatted } = mount(device_wanted(config), &mut reactor, format)
+        .map_err(|error| HalfError::Files(Box::new(error)))?;
     if let Some(formatted) = formatted {
         announce(Announcement::Formatted(formatted));
     }
@@ -95,13 +100,15 @@ pub fn run_card(
         probe: ProbeService::default(),
         files: FilesService::new(files, device),
         kv: KvGroup::default(),
+        volumes: PortGroup::default(),
     };
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
+    let volumes = start_volumes(config, &life, &reactor, &mut services)?;
     let mut card = open_link(config, &life, reactor, services)?;
     let (nvme, namespaces) = start_nvme(config, &mut card, &programs.workshop())
         .map_err(|error| HalfError::Nvme(Box::new(error)))?;
-    let mut parts = Parts { nvme, kv };
+    let mut parts = Parts { nvme, kv, volumes };
     let _control = start_control(config, namespaces, Arc::clone(&programs))?;
     programs.restore();
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
@@ -113,7 +120,7 @@ pub fn run_card(
     });
     let server = StatusServer::start(config.status.listen, Arc::clone(&board), &config.source)?;
     announce(Announcement::Ready(Readiness {
-        half: Half::Card,
+        half: Half::Card.into(),
         pid: std::process::id(),
         incarnation: life.incarnation().0,
         link: link_endpoint(config, &card.link),
@@ -125,6 +132,10 @@ pub fn run_card(
     tracing::info!("card stopping");
     wind_down(card, parts);
     Ok(())
+}
+
+fn device_wanted(config: &CardConfig) -> DeviceWanted<'_> {
+    DeviceWanted { files: &config.files, source: &config.source, of: DeviceOf::Card }
 }
 
 /// Namespaces may lie on files, so files go on while namespaces are opened. Hosts are heard and not served yet: one of
@@ -175,6 +186,22 @@ fn start_kv(
     services.kv = group;
     services.files.observe_writes(observer);
     Ok(Some(kv))
+}
+
+/// Volumes, if they are served.
+fn start_volumes(
+    config: &CardConfig,
+    life: &Life,
+    reactor: &Reactor,
+    services: &mut CardServices,
+) -> Result<Option<VolumesCard>, HalfError> {
+    if !config.volumes.enabled {
+        return Ok(None);
+    }
+    let started = VolumesCard::start(config, life.incarnation(), &reactor.handle());
+    let (volumes, group) = started.map_err(|error| HalfError::Volumes(Box::new(error)))?;
+    services.volumes = group;
+    Ok(Some(volumes))
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {

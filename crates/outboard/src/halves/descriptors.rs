@@ -7,7 +7,7 @@ const DESCRIPTORS: u64 = 32 << 10;
 
 /// A shell lets a program have fewer descriptors than there may be connections, and lets it ask for more. Without them
 /// connections that say nothing would keep others out, before anybody could decide which of them to close.
-pub(super) fn allow_descriptors() {
+pub(crate) fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(DESCRIPTORS, |maximum| maximum.min(DESCRIPTORS));
     if limit.current.is_some_and(|current| current < wanted)

@@ -14,6 +14,7 @@ use crate::config::{HostConfig, KvConfig, LinkKind, Placement, ReactorConfig};
 use crate::kv::{KvError, KvFront, KvHost};
 use crate::probe::{PROBE_SERVICE, Report};
 use crate::signals::StopSignal;
+use crate::volumes::{VolumesError, VolumesHost};
 
 /// How often the link is probed.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
@@ -35,9 +36,10 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
     allow_descriptors();
     let life = Life::begin(Half::Host, &config.directory)?;
     let link_config = link_config(config, &life);
-    let kv = Kv::start(config)?;
+    let parts = HostParts::start(config, &link_config, &life)?;
+    let kv = &parts.kv;
     let mut told_ready = false;
-    while let Some(link) = attach(&link_config, &stop, &kv)? {
+    while let Some(link) = attach(&link_config, &stop, &parts)? {
         kv.attached(Some(&link));
         tracing::info!(
             card_incarnation = link.welcome().card_incarnation.0,
@@ -46,7 +48,7 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
         );
         if !std::mem::replace(&mut told_ready, true) {
             ready(Readiness {
-                half: Half::Host,
+                half: Half::Host.into(),
                 pid: std::process::id(),
                 incarnation: life.incarnation().0,
                 link: link_endpoint(config),
@@ -54,7 +56,7 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
                 services: kv.endpoint().into_iter().collect(),
             });
         }
-        let ended = serve(&link, &stop, &kv)?;
+        let ended = serve(&link, &stop, &parts)?;
         kv.attached(None);
         match ended {
             Ended::Asked => break,
@@ -63,6 +65,43 @@ pub fn run_host(config: &HostConfig, ready: &mut dyn FnMut(Readiness)) -> Result
     }
     tracing::info!("host stopping");
     Ok(())
+}
+
+/// What this half serves, each with a thread of its own.
+struct HostParts {
+    kv: Kv,
+    /// Volumes, if they are served.
+    volumes: Option<VolumesHost>,
+}
+
+/// What becomes readable when a thread has ended, and what that means.
+type End<'a> = (BorrowedFd<'a>, fn() -> HalfError);
+
+impl HostParts {
+    fn start(config: &HostConfig, link: &HostLinkConfig, life: &Life) -> Result<Self, HalfError> {
+        let kv = Kv::start(config)?;
+        if !config.volumes.enabled {
+            return Ok(Self { kv, volumes: None });
+        }
+        let volumes = VolumesHost::start(config, link.clone(), life.incarnation());
+        Ok(Self { kv, volumes: Some(volumes.map_err(HalfError::system("start volumes"))?) })
+    }
+
+    /// Each becomes readable when its thread has ended by mistake. Then this half ends too: whoever goes on without it looks healthy,
+    /// and answers nobody.
+    fn ends(&self) -> Vec<End<'_>> {
+        let kv = self.kv.end().map(|end| (end, kv_ended as fn() -> HalfError));
+        let volumes = self.volumes.as_ref().map(|host| (host.end(), volumes_ended as fn() -> HalfError));
+        kv.into_iter().chain(volumes).collect()
+    }
+}
+
+fn kv_ended() -> HalfError {
+    HalfError::Kv(Box::new(KvError::Ended))
+}
+
+fn volumes_ended() -> HalfError {
+    HalfError::Volumes(Box::new(VolumesError::Ended))
 }
 
 /// This half's part of the key-value store.
@@ -89,8 +128,7 @@ impl Kv {
         }
     }
 
-    /// Becomes readable when its thread has ended by mistake. Then this half ends too: whoever goes on without its store looks
-    /// healthy, and answers nobody.
+    /// Becomes readable when its thread has ended by mistake.
     fn end(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Off => None,
@@ -139,7 +177,11 @@ fn pollers(kv: &KvConfig, reactor: &ReactorConfig) -> u16 {
 }
 
 /// Tries until there is a card, or a request to stop (then none).
-fn attach(config: &HostLinkConfig, stop: &StopSignal, kv: &Kv) -> Result<Option<HostLink>, HalfError> {
+fn attach(
+    config: &HostLinkConfig,
+    stop: &StopSignal,
+    parts: &HostParts,
+) -> Result<Option<HostLink>, HalfError> {
     let mut pause = RETRY_FIRST;
     let mut told = String::new();
     let started = Instant::now();
@@ -156,7 +198,7 @@ fn attach(config: &HostLinkConfig, stop: &StopSignal, kv: &Kv) -> Result<Option<
             tracing::warn!("cannot attach: {text}; trying again");
             told = text;
         }
-        if wait(stop, kv.end(), None, if hopeless { RETRY_MOST } else { pause })? == Woken::Asked {
+        if wait(stop, &parts.ends(), None, if hopeless { RETRY_MOST } else { pause })? == Woken::Asked {
             return Ok(None);
         }
         pause = (pause * 2).min(RETRY_MOST);
@@ -169,7 +211,7 @@ enum Ended {
     CardGone(String),
 }
 
-fn serve(link: &HostLink, stop: &StopSignal, kv: &Kv) -> Result<Ended, HalfError> {
+fn serve(link: &HostLink, stop: &StopSignal, parts: &HostParts) -> Result<Ended, HalfError> {
     let gone = |link: &HostLink| {
         Ended::CardGone(
             link.over().map_or_else(|| "it closed the probe's group".to_owned(), |over| over.to_string()),
@@ -191,7 +233,7 @@ fn serve(link: &HostLink, stop: &StopSignal, kv: &Kv) -> Result<Ended, HalfError
             }
             Err(WaitError::Gone) => return Ok(gone(link)),
         }
-        match wait(stop, kv.end(), Some(link), PROBE_EVERY)? {
+        match wait(stop, &parts.ends(), Some(link), PROBE_EVERY)? {
             Woken::Asked => return Ok(Ended::Asked),
             Woken::Over => return Ok(gone(link)),
             Woken::Time => {}
@@ -239,15 +281,16 @@ enum Woken {
     Time,
 }
 
-/// Sleeps until asked to stop, until the attachment is over, or for so long. The end of the store's thread is an error.
+/// Sleeps until asked to stop, until the attachment is over, or for so long. The end of a service's thread is an error.
 fn wait(
     stop: &StopSignal,
-    store: Option<BorrowedFd<'_>>,
+    ends: &[End<'_>],
     link: Option<&HostLink>,
     time: Duration,
 ) -> Result<Woken, HalfError> {
     let over = link.map(HostLink::over_descriptor);
-    let watched = [Some(stop.as_fd()), over, store].into_iter().flatten();
+    let threads = ends.iter().map(|(end, _)| *end);
+    let watched = [Some(stop.as_fd()), over].into_iter().flatten().chain(threads);
     let mut watched: Vec<PollFd<'_>> =
         watched.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
@@ -260,8 +303,8 @@ fn wait(
     }
     let mut happened = watched.iter().skip(1).map(|descriptor| !descriptor.revents().is_empty());
     let is_over = over.is_some() && happened.next() == Some(true);
-    if happened.next() == Some(true) {
-        return Err(HalfError::Kv(Box::new(KvError::Ended)));
+    if let Some((_, (_, ended))) = happened.zip(ends).find(|(happened, _)| *happened) {
+        return Err(ended());
     }
     Ok(if is_over { Woken::Over } else { Woken::Time })
 }
@@ -298,10 +341,11 @@ mod tests {
     fn a_host_whose_store_has_ended_ends_too() {
         let stop = StopSignal::install().unwrap();
         let (end, alive) = UnixStream::pair().unwrap();
-        let store = Some(end.as_fd());
-        assert!(matches!(wait(&stop, store, None, Duration::from_millis(1)), Ok(Woken::Time)));
+        let (other, _alive) = UnixStream::pair().unwrap();
+        let ends: [End<'_>; 2] = [(other.as_fd(), volumes_ended), (end.as_fd(), kv_ended)];
+        assert!(matches!(wait(&stop, &ends, None, Duration::from_millis(1)), Ok(Woken::Time)));
         drop(alive);
-        let ended = wait(&stop, store, None, Duration::from_secs(600)).err().unwrap().to_string();
+        let ended = wait(&stop, &ends, None, Duration::from_secs(600)).err().unwrap().to_string();
         assert_eq!(ended, "the thread of the key-value store has ended");
     }
 }

@@ -13,19 +13,24 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use ob_core::Incarnation;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use card::CardPart;
 pub use card::run_card;
+pub(crate) use descriptors::allow_descriptors;
 pub use host::run_host;
 pub use incarnation::{IncarnationError, next_incarnation};
 
+use crate::chunkserver::ChunkServerError;
 use crate::files::{FilesDeviceError, Formatted};
 use crate::kv::KvError;
 use crate::lock::{LockError, PidLock, holder_in_words};
 use crate::nvme::NvmeError;
+use crate::volumes::VolumesError;
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -57,11 +62,78 @@ impl fmt::Display for Half {
     }
 }
 
-/// What a half says once it serves.
+/// A process of Outboard's, by what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Clients talk to it.
+    Card,
+    /// The application's logic runs in it.
+    Host,
+    /// It keeps chunks of volumes. Those of one machine are counted from 1; 0 is one that nobody has counted.
+    ChunkServer(u8),
+}
+
+impl Role {
+    /// The command that is it.
+    #[must_use]
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Card => "card",
+            Self::Host => "host",
+            Self::ChunkServer(_) => "chunkserver",
+        }
+    }
+}
+
+impl From<Half> for Role {
+    fn from(half: Half) -> Self {
+        match half {
+            Half::Card => Self::Card,
+            Half::Host => Self::Host,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Card | Self::Host | Self::ChunkServer(0) => formatter.pad(self.command()),
+            Self::ChunkServer(number) => formatter.pad(&format!("chunk-{number}")),
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbered = || text.strip_prefix("chunk-")?.parse().ok().map(Self::ChunkServer);
+        match text {
+            "card" => Ok(Self::Card),
+            "host" => Ok(Self::Host),
+            "chunkserver" => Ok(Self::ChunkServer(0)),
+            _ => numbered().ok_or_else(|| format!("there is no process {text}")),
+        }
+    }
+}
+
+impl Serialize for Role {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What a half, or another process, says once it serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
-    /// Which half.
-    pub half: Half,
+    /// Who.
+    pub half: Role,
     /// Its process.
     pub pid: u32,
     /// Which life of it this is.
@@ -121,7 +193,7 @@ pub enum HalfError {
     )]
     Busy {
         /// Which half.
-        half: Half,
+        half: Role,
         /// The lock.
         path: PathBuf,
         /// Who holds it, if that is known.
@@ -172,6 +244,12 @@ pub enum HalfError {
     /// The key-value store cannot be served.
     #[error(transparent)]
     Kv(Box<KvError>),
+    /// A chunk server cannot serve what it has.
+    #[error(transparent)]
+    ChunkServer(Box<ChunkServerError>),
+    /// Volumes cannot be served.
+    #[error(transparent)]
+    Volumes(Box<VolumesError>),
     /// The link cannot be opened, or ended for good.
     #[error("the link failed: {0}")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -196,7 +274,9 @@ impl HalfError {
             | Self::Control { .. }
             | Self::Files(_)
             | Self::Nvme(_)
-            | Self::Kv(_) => true,
+            | Self::Kv(_)
+            | Self::ChunkServer(_)
+            | Self::Volumes(_) => true,
             Self::Link(_) | Self::System { .. } => false,
         }
     }
@@ -204,7 +284,11 @@ impl HalfError {
     /// Whether nothing but that change helps: what others hold now, such as a port, they may let go.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
-        matches!(self, Self::Files(error) if error.is_lasting())
+        match self {
+            Self::Files(error) => error.is_lasting(),
+            Self::ChunkServer(error) => error.is_lasting(),
+            _ => false,
+        }
     }
 
     pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
@@ -221,7 +305,8 @@ pub struct Life {
 
 impl Life {
     /// Makes the directory if need be, and begins a new life in it.
-    pub fn begin(half: Half, directory: &Path) -> Result<Self, HalfError> {
+    pub fn begin(half: impl Into<Role>, directory: &Path) -> Result<Self, HalfError> {
+        let half = half.into();
         make_directory(directory)
             .map_err(|source| HalfError::Directory { path: directory.to_owned(), source })?;
         let lock = PidLock::acquire(&directory.join("lock")).map_err(|error| match error {

@@ -79,7 +79,7 @@ impl KvFront {
             Ok(front) => front.run(&for_thread, &tell),
             Err(error) => drop(tell.send(Err(error))),
         };
-        let thread = WatchedThread::start(run)?;
+        let thread = WatchedThread::start("kv", run)?;
         let (address, waker) = told.recv().map_err(|_| KvError::Ended)??;
         Ok(Self { address, asked, waker, thread })
     }

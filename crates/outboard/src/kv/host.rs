@@ -86,7 +86,7 @@ impl KvHost {
                 }
             }
         };
-        Ok(Self { stop, thread: WatchedThread::start(run)? })
+        Ok(Self { stop, thread: WatchedThread::start("kv", run)? })
     }
 
     /// Becomes readable when its thread has ended, though nobody has asked it to.

@@ -30,6 +30,7 @@ pub use card::{Attachments, KvCard, KvFacts, KvGroup, WATCHES_MAX};
 pub use front::KvFront;
 pub use host::KvHost;
 pub(crate) use host::{Pushed, push, receive};
+pub(crate) use thread::WatchedThread;
 
 /// Why the service cannot be started.
 #[derive(Debug, thiserror::Error)]

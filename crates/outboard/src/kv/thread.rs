@@ -6,30 +6,31 @@ use std::os::unix::net::UnixStream;
 use std::thread::{Builder, JoinHandle};
 
 /// A thread, and a descriptor that becomes readable when it ends, however that is: by itself, or because it panics.
-pub(super) struct WatchedThread {
+pub(crate) struct WatchedThread {
+    name: &'static str,
     thread: Option<JoinHandle<()>>,
     end: UnixStream,
 }
 
 impl WatchedThread {
-    /// Starts the thread of the store.
-    pub(super) fn start(run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+    /// Starts the thread of a service.
+    pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let (end, alive) = UnixStream::pair()?;
         let run = move || {
             // It is closed with the thread, whatever that comes of.
             let _alive = alive;
             run();
         };
-        let thread = Builder::new().name("kv".to_owned()).spawn(run)?;
-        Ok(Self { thread: Some(thread), end })
+        let thread = Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self { name, thread: Some(thread), end })
     }
 
     /// Waits for its end, and tells people if that was none that was meant.
-    pub(super) fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of the key-value store has panicked");
+            tracing::error!("the thread {} has panicked", self.name);
         }
     }
 }
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn whoever_watches_a_thread_notices_that_it_panics() {
         let (go, wait) = channel::<()>();
-        let mut thread = WatchedThread::start(move || wait.recv().unwrap()).unwrap();
+        let mut thread = WatchedThread::start("test", move || wait.recv().unwrap()).unwrap();
         assert!(!is_readable(&thread, &Timespec::default()));
         drop(go);
         assert!(is_readable(&thread, &Timespec { tv_sec: 600, tv_nsec: 0 }));

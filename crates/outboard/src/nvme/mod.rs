@@ -45,6 +45,8 @@ use devices::Devices;
 pub use devices::NamespaceDeviceError;
 use recorder::Recorder;
 use serving::AnnouncedSubsystem;
+pub(crate) use serving::{connect_command, port_spec, subsystem_spec};
+pub(crate) use shard::challenge;
 use shard::{Planned, Shard, Tools};
 use threads::ShardThread;
 

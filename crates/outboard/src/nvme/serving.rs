@@ -123,18 +123,23 @@ impl AnnouncedSubsystem {
 
     /// What to type to connect.
     pub(crate) fn connect_command(&self) -> String {
-        let reachable = match self.address.ip() {
-            IpAddr::V4(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
-            IpAddr::V6(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
-            address => address.to_string(),
-        };
-        let secrets = match (&self.config.key, &self.config.controller_key) {
-            (None, _) => "",
-            (Some(_), None) => " --dhchap-secret KEY",
-            (Some(_), Some(_)) => " --dhchap-secret KEY --dhchap-ctrl-secret CONTROLLER-KEY",
-        };
-        format!("nvme connect -t tcp -a {reachable} -s {} -n {}{secrets}", self.address.port(), self.nqn())
+        connect_command(&self.config, self.address)
     }
+}
+
+/// What to type to connect to a subsystem.
+pub(crate) fn connect_command(config: &SubsystemConfig, address: SocketAddr) -> String {
+    let reachable = match address.ip() {
+        IpAddr::V4(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
+        IpAddr::V6(any) if any.is_unspecified() => "THIS-MACHINE".to_owned(),
+        address => address.to_string(),
+    };
+    let secrets = match (&config.key, &config.controller_key) {
+        (None, _) => "",
+        (Some(_), None) => " --dhchap-secret KEY",
+        (Some(_), Some(_)) => " --dhchap-secret KEY --dhchap-ctrl-secret CONTROLLER-KEY",
+    };
+    format!("nvme connect -t tcp -a {reachable} -s {} -n {}{secrets}", address.port(), config.nqn.as_str())
 }
 
 /// The thread of each subsystem, counted from 0.
@@ -158,7 +163,7 @@ pub(super) fn ports(card: &CardConfig, subsystems: &[SubsystemConfig]) -> Vec<Po
     card.nvme.address_numbers(subsystems).into_iter().map(port).collect()
 }
 
-fn subsystem_spec(
+pub(crate) fn subsystem_spec(
     card: &CardConfig,
     config: &SubsystemConfig,
     port: PortKey,
@@ -168,7 +173,7 @@ fn subsystem_spec(
     Ok(SubsystemSpec { hosts, ports: vec![port], ..SubsystemSpec::open(config.nqn.clone(), serial) })
 }
 
-fn port_spec(port: PortKey, address: SocketAddr) -> PortSpec {
+pub(crate) fn port_spec(port: PortKey, address: SocketAddr) -> PortSpec {
     let discovery_only = port == DISCOVERY_PORT;
     PortSpec { port, address: TransportAddress::of(address.ip(), address.port()), discovery_only }
 }

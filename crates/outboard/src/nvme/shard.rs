@@ -444,7 +444,7 @@ fn limits(threads: usize) -> TargetConfig {
     }
 }
 
-fn challenge(bytes: &mut [u8]) {
+pub(crate) fn challenge(bytes: &mut [u8]) {
     if let Err(error) = random::fill(bytes) {
         // Nobody can authenticate with a challenge that is known; better to stop here than to pretend.
         panic!("the kernel gives no random bytes: {error}");

@@ -1,6 +1,7 @@
 //! A half's process, as its supervisor sees it: two pipes, a descriptor that tells of its end, and its number.
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::halves::Half;
+use crate::halves::Role;
 
 // Longer lines are cut: a half that forgets to end its lines must not fill its supervisor's memory.
 const LINE_BYTES_MAX: usize = 16 << 10;
@@ -21,14 +22,33 @@ pub(super) struct Recipe {
     pub(super) executable: PathBuf,
     pub(super) config: Option<PathBuf>,
     pub(super) data: PathBuf,
+    /// Whether volumes are served, whatever the configuration says.
+    pub(super) volumes: bool,
+    /// Where chunk servers listen, the first one first.
+    pub(super) servers: Vec<SocketAddr>,
 }
 
 impl Recipe {
-    fn command(&self, half: Half, format: bool) -> Command {
+    fn command(&self, half: Role, format: bool) -> Command {
         let mut command = Command::new(&self.executable);
-        command.arg(half.name()).arg("--json");
+        command.arg(half.command()).arg("--json");
         command.arg("--supervisor").arg(std::process::id().to_string());
-        command.arg("--data").arg(&self.data);
+        match half {
+            Role::Card | Role::Host => {
+                command.arg("--data").arg(&self.data);
+                if self.volumes {
+                    command.arg("--volumes");
+                }
+            }
+            Role::ChunkServer(number) => {
+                // Each has a directory of its own, with its device in it.
+                command.arg("--data").arg(self.data.join(half.to_string()));
+                let index = usize::from(number).saturating_sub(1);
+                if let Some(address) = self.servers.get(index) {
+                    command.arg("--listen").arg(address.to_string());
+                }
+            }
+        }
         if let Some(file) = &self.config {
             command.arg("--config").arg(file);
         }
@@ -71,7 +91,7 @@ impl Output {
 impl Child {
     /// Starts a half; a card may be told to format its device. Call it on the main thread: the half dies with the thread
     /// that started it.
-    pub(super) fn start(recipe: &Recipe, half: Half, format: bool) -> io::Result<Self> {
+    pub(super) fn start(recipe: &Recipe, half: Role, format: bool) -> io::Result<Self> {
         let mut process = recipe.command(half, format).spawn()?;
         let missing = || io::Error::other("the process has no pipes");
         let messages = Lines::new(process.stdout.take().ok_or_else(missing)?);

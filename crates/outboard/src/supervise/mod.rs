@@ -1,4 +1,4 @@
-//! `outboard up`: both halves as child processes, kept running.
+//! `outboard up`: both halves, and chunk servers, as child processes, kept running.
 //!
 //! ```text
 //!   signals ─┐
@@ -25,7 +25,7 @@ use self::notice::{Notice, Teller, now_in_words};
 use self::policy::{Action, Cause, Event, Supervision};
 use crate::cli::EXIT_CONFIGURATION;
 use crate::config::Config;
-use crate::halves::{Half, Readiness};
+use crate::halves::{Readiness, Role};
 use crate::lock::{LockError, PidLock, holder_in_words};
 use crate::logging;
 use crate::signals::StopSignal;
@@ -58,7 +58,7 @@ pub enum UpError {
     #[error("the {half} {}: {message}", failures_in_words(*.failures))]
     GaveUp {
         /// Which half.
-        half: Half,
+        half: Role,
         /// How often it failed.
         failures: usize,
         /// What it said.
@@ -68,7 +68,7 @@ pub enum UpError {
     #[error("the {half} had to be killed")]
     Killed {
         /// Which half, the first if it was both.
-        half: Half,
+        half: Role,
     },
     /// The kernel refused something that should always work.
     #[error("cannot {action}: {source}")]
@@ -92,7 +92,7 @@ impl UpError {
     }
 }
 
-/// Starts both halves and keeps them running until SIGTERM or Ctrl-C. With `format`, the card formats its device when it
+/// Starts both halves, and chunk servers if volumes are served, and keeps them running until SIGTERM or Ctrl-C. With `format`, the card formats its device when it
 /// is started first, and never again.
 pub fn up(config: &Config, format: bool, json: bool) -> Result<(), UpError> {
     logging::start(config.log.level);
@@ -103,20 +103,40 @@ pub fn up(config: &Config, format: bool, json: bool) -> Result<(), UpError> {
         LockError::Held { pid, .. } => UpError::Busy { data: config.data.clone(), pid },
         LockError::Io { source, .. } => directory(source),
     })?;
+    let servers = if config.volumes.enabled { config.volumes.servers.clone() } else { Vec::new() };
+    let roles = roles(servers.len());
     let recipe = Recipe {
         executable: own_executable().map_err(UpError::system("find the file of this process"))?,
         config: config.source.file().map(ToOwned::to_owned),
         data: config.data.clone(),
+        volumes: config.volumes.enabled,
+        servers,
     };
     Supervisor {
         recipe,
         stop,
         teller: Teller { json },
-        policy: Supervision::new(Instant::now()),
-        seats: Half::ALL.map(|half| Seat::new(half, format && half == Half::Card)),
+        policy: Supervision::new(Instant::now(), &roles),
+        seats: roles.iter().map(|role| Seat::new(*role, is_begun_anew(*role, format))).collect(),
         verdict: Ok(()),
     }
     .run()
+}
+
+/// Both halves, and so many chunk servers.
+fn roles(servers: usize) -> Vec<Role> {
+    let servers = (1..).take(servers).map(Role::ChunkServer);
+    [Role::Card, Role::Host].into_iter().chain(servers).collect()
+}
+
+/// Whether a device is formatted when its process is started first. What chunk servers have of an earlier life is nobody's: their host
+/// keeps in memory what is where.
+fn is_begun_anew(role: Role, format: bool) -> bool {
+    match role {
+        Role::Card => format,
+        Role::Host => false,
+        Role::ChunkServer(_) => true,
+    }
 }
 
 /// The processes, and what the policy decides about them.
@@ -125,14 +145,14 @@ struct Supervisor {
     stop: StopSignal,
     teller: Teller,
     policy: Supervision,
-    seats: [Seat; 2],
+    seats: Vec<Seat>,
     /// What `run` will return.
     verdict: Result<(), UpError>,
 }
 
 /// One half's place, taken or not.
 struct Seat {
-    half: Half,
+    half: Role,
     /// Whether the next process is told to format its device. Over once it has, and once it served: what is there from
     /// then on was put there afterwards.
     format: bool,
@@ -157,7 +177,7 @@ struct LastEnd {
 }
 
 impl Seat {
-    fn new(half: Half, format: bool) -> Self {
+    fn new(half: Role, format: bool) -> Self {
         Self {
             half,
             format,
@@ -227,22 +247,16 @@ impl Supervisor {
             Action::Kill(half) => self.kill(half)?,
             Action::AnnounceReady => self.announce_ready(),
             Action::AnnounceBack(half) => {
-                if let Some(readiness) = &self.seat(half).readiness {
+                if let Some(readiness) = self.readiness(half) {
                     self.teller.tell(&Notice::Back(readiness));
                 }
             }
             Action::AnnounceRestart(half, delay) => self.announce_restart(half, delay),
             Action::AnnounceStopping => self.teller.tell(&Notice::Stopping),
-            Action::AnnounceStopped(half) => {
-                let LastEnd { pid, words, by_kill, .. } = &self.seat(half).last_end;
-                self.teller.tell(&Notice::HalfStopped { half, pid: *pid, end: words });
-                if *by_kill && self.verdict.is_ok() {
-                    self.verdict = Err(UpError::Killed { half });
-                }
-            }
+            Action::AnnounceStopped(half) => self.announce_stopped(half),
             Action::GiveUp(half, failures) => {
-                let seat = self.seat(half);
-                let message = seat.failure.clone().unwrap_or_else(|| seat.last_end.words.clone());
+                let why = |seat: &Seat| seat.failure.clone().unwrap_or_else(|| seat.last_end.words.clone());
+                let message = self.seat(half).map(why).unwrap_or_default();
                 self.verdict = Err(UpError::GaveUp { half, failures, message });
             }
             // The loop ends with it.
@@ -251,9 +265,10 @@ impl Supervisor {
         Ok(None)
     }
 
-    fn start(&mut self, half: Half) -> Option<Event> {
-        let started = Child::start(&self.recipe, half, self.seat(half).format);
-        let seat = self.seat_mut(half);
+    fn start(&mut self, half: Role) -> Option<Event> {
+        let format = self.seat(half).is_some_and(|seat| seat.format);
+        let started = Child::start(&self.recipe, half, format);
+        let seat = self.seat_mut(half)?;
         seat.readiness = None;
         match started {
             Ok(child) => {
@@ -270,28 +285,46 @@ impl Supervisor {
         }
     }
 
-    fn signal(&self, half: Half, signal: Signal) -> Result<(), UpError> {
-        match &self.seat(half).child {
+    fn signal(&self, half: Role, signal: Signal) -> Result<(), UpError> {
+        match self.seat(half).and_then(|seat| seat.child.as_ref()) {
             Some(child) => child.signal(signal).map_err(UpError::system("signal a half")),
             None => Ok(()),
         }
     }
 
-    fn kill(&self, half: Half) -> Result<(), UpError> {
-        let Some(pid) = self.seat(half).child.as_ref().map(Child::pid) else { return Ok(()) };
+    fn kill(&self, half: Role) -> Result<(), UpError> {
+        let child = self.seat(half).and_then(|seat| seat.child.as_ref());
+        let Some(pid) = child.map(Child::pid) else { return Ok(()) };
         self.teller.tell(&Notice::Killed { half, pid });
         self.signal(half, Signal::KILL)
     }
 
+    fn readiness(&self, half: Role) -> Option<&Readiness> {
+        self.seat(half)?.readiness.as_ref()
+    }
+
     fn announce_ready(&self) {
-        if let (Some(card), Some(host)) = (&self.seat(Half::Card).readiness, &self.seat(Half::Host).readiness)
-        {
-            self.teller.tell(&Notice::Ready { data: &self.recipe.data, card, host });
+        let is_chunk_server = |seat: &&Seat| matches!(seat.half, Role::ChunkServer(_));
+        let servers: Vec<&Readiness> =
+            self.seats.iter().filter(is_chunk_server).filter_map(|seat| seat.readiness.as_ref()).collect();
+        if let (Some(card), Some(host)) = (self.readiness(Role::Card), self.readiness(Role::Host)) {
+            let data = &self.recipe.data;
+            self.teller.tell(&Notice::Ready { data, card, host, servers: &servers });
         }
     }
 
-    fn announce_restart(&mut self, half: Half, delay: Duration) {
-        let Seat { failure, told, last_end, .. } = self.seat(half);
+    fn announce_stopped(&mut self, half: Role) {
+        let Some(seat) = self.seat(half) else { return };
+        let LastEnd { pid, words, by_kill, .. } = &seat.last_end;
+        let by_kill = *by_kill;
+        self.teller.tell(&Notice::HalfStopped { half, pid: *pid, end: words });
+        if by_kill && self.verdict.is_ok() {
+            self.verdict = Err(UpError::Killed { half });
+        }
+    }
+
+    fn announce_restart(&mut self, half: Role, delay: Duration) {
+        let Some(Seat { failure, told, last_end, .. }) = self.seat(half) else { return };
         self.teller.tell(&Notice::Died {
             half,
             pid: last_end.pid,
@@ -302,18 +335,17 @@ impl Supervisor {
             lived_ms: milliseconds(last_end.lived),
             restart_in_ms: milliseconds(delay),
         });
-        let seat = self.seat_mut(half);
-        seat.told.clone_from(&seat.failure);
+        if let Some(seat) = self.seat_mut(half) {
+            seat.told.clone_from(&seat.failure);
+        }
     }
 
-    fn seat(&self, half: Half) -> &Seat {
-        let [card, host] = &self.seats;
-        if half == Half::Card { card } else { host }
+    fn seat(&self, half: Role) -> Option<&Seat> {
+        self.seats.iter().find(|seat| seat.half == half)
     }
 
-    fn seat_mut(&mut self, half: Half) -> &mut Seat {
-        let [card, host] = &mut self.seats;
-        if half == Half::Card { card } else { host }
+    fn seat_mut(&mut self, half: Role) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.half == half)
     }
 }
 
@@ -361,7 +393,8 @@ impl Seat {
                 }
                 Ok(WorkerMessage::Ready(readiness)) => {
                     self.format = false;
-                    self.readiness = Some(readiness);
+                    // A chunk server does not know which one it is.
+                    self.readiness = Some(Readiness { half: self.half, ..readiness });
                     self.failure = None;
                     self.lasting = false;
                     events.push(Event::Ready(self.half));

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::halves::{Half, Readiness};
+use crate::halves::{Readiness, Role};
 use crate::terminal::{BAD, FAINT, GOOD, HEADING, duration, say, styled, table, timestamp, warn};
 
 /// Something worth telling.
@@ -15,13 +15,19 @@ use crate::terminal::{BAD, FAINT, GOOD, HEADING, duration, say, styled, table, t
 pub(super) enum Notice<'notice> {
     /// The card's device was formatted, as was asked for.
     Formatted { message: &'notice str },
-    /// Both halves serve.
-    Ready { data: &'notice Path, card: &'notice Readiness, host: &'notice Readiness },
+    /// Both halves serve, and all chunk servers.
+    Ready {
+        data: &'notice Path,
+        card: &'notice Readiness,
+        host: &'notice Readiness,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        servers: &'notice [&'notice Readiness],
+    },
     /// A half serves again.
     Back(&'notice Readiness),
     /// A half ended, and will be started again.
     Died {
-        half: Half,
+        half: Role,
         pid: Option<u32>,
         /// How it ended.
         end: &'notice str,
@@ -39,9 +45,9 @@ pub(super) enum Notice<'notice> {
     /// Everything is being stopped.
     Stopping,
     /// A half did not stop by itself.
-    Killed { half: Half, pid: u32 },
+    Killed { half: Role, pid: u32 },
     /// A half ended as it was told to.
-    HalfStopped { half: Half, pid: Option<u32>, end: &'notice str },
+    HalfStopped { half: Role, pid: Option<u32>, end: &'notice str },
     /// Nothing runs any more.
     Stopped,
 }
@@ -57,8 +63,8 @@ impl Teller {
     pub(super) fn tell(&self, notice: &Notice<'_>) {
         let told = if self.json {
             serde_json::to_string(notice).map_err(io::Error::from).and_then(|line| say(&line))
-        } else if let Notice::Ready { data, card, host } = notice {
-            say(&welcome(data, card, host))
+        } else if let Notice::Ready { data, card, host, servers } = notice {
+            say(&welcome(data, card, host, servers))
         } else {
             warn(&format!("{} | {}", styled(HEADING, "up  "), in_words(notice)));
             Ok(())
@@ -69,8 +75,8 @@ impl Teller {
     }
 
     /// Passes a half's log line on, marked as its own.
-    pub(super) fn pass_on(&self, half: Half, line: &str) {
-        warn(&format!("{} | {line}", styled(FAINT, half.name())));
+    pub(super) fn pass_on(&self, half: Role, line: &str) {
+        warn(&format!("{} | {line}", styled(FAINT, &half.to_string())));
     }
 }
 
@@ -80,7 +86,7 @@ pub(super) fn now_in_words() -> String {
 }
 
 fn in_words(notice: &Notice<'_>) -> String {
-    let process = |half: &Half, pid: &Option<u32>| match pid {
+    let process = |half: &Role, pid: &Option<u32>| match pid {
         Some(pid) => format!("the {half} (pid {pid})"),
         None => format!("the {half}"),
     };
@@ -121,18 +127,19 @@ fn back_in_words(readiness: &Readiness) -> String {
     text
 }
 
-fn welcome(data: &Path, card: &Readiness, host: &Readiness) -> String {
+fn welcome(data: &Path, card: &Readiness, host: &Readiness, servers: &[&Readiness]) -> String {
     let mut rows = vec![vec!["link".to_owned(), card.link.clone()]];
     if let Some(address) = card.status {
         rows.push(vec!["status".to_owned(), format!("http://{address}/status")]);
     }
-    let services = card.services.iter().chain(&host.services);
+    let servers = servers.iter().flat_map(|server| &server.services);
+    let services = card.services.iter().chain(&host.services).chain(servers);
     rows.extend(services.clone().map(|service| vec![service.service.clone(), service.address.clone()]));
     if services.clone().next().is_none() {
         rows.push(vec!["services".to_owned(), "none yet".to_owned()]);
     }
     let mut commands = vec![status_command(card)];
-    commands.extend(services.map(|service| service.next.clone()));
+    commands.extend(services.map(|service| service.next.clone()).filter(|next| !next.is_empty()));
     format!(
         "{}: card (pid {}, incarnation {}) and host (pid {}, incarnation {}), data in {}\n\n{}\n\n{}\n  {}\n\n{}",
         styled(GOOD, "Outboard is up"),

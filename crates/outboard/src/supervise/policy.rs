@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::halves::Half;
+use crate::halves::Role;
 
 /// How long a half may take to stop before it is killed.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
@@ -34,9 +34,9 @@ pub(super) enum Event {
     /// Time passed.
     Tick,
     /// A half said that it serves.
-    Ready(Half),
+    Ready(Role),
     /// A half's process ended, or could not be started.
-    Exited { half: Half, cause: Cause },
+    Exited { half: Role, cause: Cause },
     /// Somebody wants everything to stop.
     StopRequested,
 }
@@ -56,23 +56,23 @@ pub(super) enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start the half's process.
-    Start(Half),
+    Start(Role),
     /// Say that both halves serve, for the first time.
     AnnounceReady,
     /// Say that a half serves again.
-    AnnounceBack(Half),
+    AnnounceBack(Role),
     /// Say that a half will be started again after a delay.
-    AnnounceRestart(Half, Duration),
+    AnnounceRestart(Role, Duration),
     /// Say that a half ended as it was told to.
-    AnnounceStopped(Half),
+    AnnounceStopped(Role),
     /// Say that everything is being stopped.
     AnnounceStopping,
     /// Ask the half's process to stop.
-    Terminate(Half),
+    Terminate(Role),
     /// End the half's process.
-    Kill(Half),
+    Kill(Role),
     /// The half's configuration errors, so many of them, end everything; it is remembered as the reason.
-    GiveUp(Half, usize),
+    GiveUp(Role, usize),
     /// Nothing runs any more, and nothing will.
     Finish,
 }
@@ -87,7 +87,7 @@ enum State {
 
 #[derive(Debug)]
 struct Record {
-    half: Half,
+    half: Role,
     state: State,
     delay: Duration,
     failures: VecDeque<Instant>,
@@ -95,10 +95,10 @@ struct Record {
     served: bool,
 }
 
-/// Both halves, and whether they are to run or to stop.
+/// Both halves, with what else belongs to them, and whether they are to run or to stop.
 #[derive(Debug)]
 pub(super) struct Supervision {
-    records: [Record; 2],
+    records: Vec<Record>,
     announced: bool,
     stop: Option<Stop>,
 }
@@ -111,15 +111,15 @@ struct Stop {
 }
 
 impl Supervision {
-    pub(super) fn new(now: Instant) -> Self {
-        let record = |half| Record {
-            half,
+    pub(super) fn new(now: Instant, roles: &[Role]) -> Self {
+        let record = |half: &Role| Record {
+            half: *half,
             state: State::Down { start_at: now },
             delay: DELAY_MIN,
             failures: VecDeque::new(),
             served: false,
         };
-        Self { records: Half::ALL.map(record), announced: false, stop: None }
+        Self { records: roles.iter().map(record).collect(), announced: false, stop: None }
     }
 
     /// Takes an event in, and says what to do about it, in order.
@@ -161,8 +161,8 @@ impl Supervision {
         actions
     }
 
-    fn ready(&mut self, now: Instant, half: Half) -> Vec<Action> {
-        let record = self.record(half);
+    fn ready(&mut self, now: Instant, half: Role) -> Vec<Action> {
+        let Some(record) = self.record(half) else { return Vec::new() };
         if record.state != State::Starting {
             return Vec::new();
         }
@@ -178,14 +178,15 @@ impl Supervision {
         if self.announced { vec![Action::AnnounceReady] } else { Vec::new() }
     }
 
-    fn exited(&mut self, now: Instant, half: Half, cause: Cause) -> Vec<Action> {
-        if self.stop.is_some() {
-            self.record(half).state = State::Gone;
+    fn exited(&mut self, now: Instant, half: Role, cause: Cause) -> Vec<Action> {
+        let is_stopping = self.stop.is_some();
+        let Some(record) = self.record(half) else { return Vec::new() };
+        if is_stopping {
+            record.state = State::Gone;
             let mut actions = vec![Action::AnnounceStopped(half)];
             actions.extend(self.finish_if_gone());
             return actions;
         }
-        let record = self.record(half);
         if matches!(record.state, State::Ready { since } if now - since >= HEALTHY_AFTER) {
             record.delay = DELAY_MIN;
         }
@@ -250,11 +251,8 @@ impl Supervision {
         self.records.iter().all(|record| record.state == State::Gone).then_some(Action::Finish)
     }
 
-    fn record(&mut self, half: Half) -> &mut Record {
-        match half {
-            Half::Card => &mut self.records[0],
-            Half::Host => &mut self.records[1],
-        }
+    fn record(&mut self, half: Role) -> Option<&mut Record> {
+        self.records.iter_mut().find(|record| record.half == half)
     }
 }
 
@@ -262,22 +260,23 @@ impl Supervision {
 mod tests {
     use super::*;
 
-    const BOTH_START: [Action; 2] = [Action::Start(Half::Card), Action::Start(Half::Host)];
+    const HALVES: [Role; 2] = [Role::Card, Role::Host];
+    const BOTH_START: [Action; 2] = [Action::Start(Role::Card), Action::Start(Role::Host)];
 
-    fn crash(half: Half) -> Event {
+    fn crash(half: Role) -> Event {
         Event::Exited { half, cause: Cause::Crash }
     }
 
-    fn misconfigured(half: Half) -> Event {
+    fn misconfigured(half: Role) -> Event {
         Event::Exited { half, cause: Cause::Configuration }
     }
 
     fn running(now: Instant) -> Supervision {
-        let mut supervision = Supervision::new(now);
+        let mut supervision = Supervision::new(now, &HALVES);
         assert_eq!(supervision.next_tick(), Some(now));
         assert_eq!(supervision.apply(now, Event::Tick), BOTH_START);
-        assert_eq!(supervision.apply(now, Event::Ready(Half::Host)), []);
-        assert_eq!(supervision.apply(now, Event::Ready(Half::Card)), [Action::AnnounceReady]);
+        assert_eq!(supervision.apply(now, Event::Ready(Role::Host)), []);
+        assert_eq!(supervision.apply(now, Event::Ready(Role::Card)), [Action::AnnounceReady]);
         assert_eq!(supervision.next_tick(), None);
         supervision
     }
@@ -288,18 +287,18 @@ mod tests {
         let mut supervision = running(now);
         for milliseconds in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let delay = Duration::from_millis(milliseconds);
-            let actions = supervision.apply(now, crash(Half::Card));
-            assert_eq!(actions, [Action::AnnounceRestart(Half::Card, delay)]);
+            let actions = supervision.apply(now, crash(Role::Card));
+            assert_eq!(actions, [Action::AnnounceRestart(Role::Card, delay)]);
             assert_eq!(supervision.next_tick(), Some(now + delay));
             assert_eq!(supervision.apply(now + delay - Duration::from_nanos(1), Event::Tick), []);
             now += delay;
-            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Half::Card)]);
-            let actions = supervision.apply(now, Event::Ready(Half::Card));
-            assert_eq!(actions, [Action::AnnounceBack(Half::Card)]);
+            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Role::Card)]);
+            let actions = supervision.apply(now, Event::Ready(Role::Card));
+            assert_eq!(actions, [Action::AnnounceBack(Role::Card)]);
         }
         now += HEALTHY_AFTER;
-        let actions = supervision.apply(now, crash(Half::Card));
-        assert_eq!(actions, [Action::AnnounceRestart(Half::Card, DELAY_MIN)], "health resets the delay");
+        let actions = supervision.apply(now, crash(Role::Card));
+        assert_eq!(actions, [Action::AnnounceRestart(Role::Card, DELAY_MIN)], "health resets the delay");
     }
 
     #[test]
@@ -307,28 +306,28 @@ mod tests {
         let mut now = Instant::now();
         let mut supervision = running(now);
         for _ in 1..FAILURES_MAX {
-            let actions = supervision.apply(now, misconfigured(Half::Card));
-            assert!(matches!(actions[..], [Action::AnnounceRestart(Half::Card, _)]), "{actions:?}");
+            let actions = supervision.apply(now, misconfigured(Role::Card));
+            assert!(matches!(actions[..], [Action::AnnounceRestart(Role::Card, _)]), "{actions:?}");
             now = supervision.next_tick().unwrap();
-            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Half::Card)]);
+            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Role::Card)]);
         }
-        let actions = supervision.apply(now, misconfigured(Half::Card));
-        assert_eq!(actions, [Action::GiveUp(Half::Card, FAILURES_MAX), Action::Terminate(Half::Host)]);
-        let actions = supervision.apply(now, crash(Half::Host));
-        assert_eq!(actions, [Action::AnnounceStopped(Half::Host), Action::Finish]);
+        let actions = supervision.apply(now, misconfigured(Role::Card));
+        assert_eq!(actions, [Action::GiveUp(Role::Card, FAILURES_MAX), Action::Terminate(Role::Host)]);
+        let actions = supervision.apply(now, crash(Role::Host));
+        assert_eq!(actions, [Action::AnnounceStopped(Role::Host), Action::Finish]);
     }
 
     #[test]
     fn what_cannot_pass_ends_the_first_start_at_once_and_no_later_one() {
         let now = Instant::now();
-        let hopeless = Event::Exited { half: Half::Card, cause: Cause::Lasting };
-        let mut supervision = Supervision::new(now);
+        let hopeless = Event::Exited { half: Role::Card, cause: Cause::Lasting };
+        let mut supervision = Supervision::new(now, &HALVES);
         assert_eq!(supervision.apply(now, Event::Tick), BOTH_START);
         let actions = supervision.apply(now, hopeless);
-        assert_eq!(actions, [Action::GiveUp(Half::Card, 1), Action::Terminate(Half::Host)]);
+        assert_eq!(actions, [Action::GiveUp(Role::Card, 1), Action::Terminate(Role::Host)]);
 
         let actions = running(now).apply(now, hopeless);
-        assert_eq!(actions, [Action::AnnounceRestart(Half::Card, DELAY_MIN)]);
+        assert_eq!(actions, [Action::AnnounceRestart(Role::Card, DELAY_MIN)]);
     }
 
     #[test]
@@ -336,11 +335,11 @@ mod tests {
         let mut now = Instant::now();
         let mut supervision = running(now);
         for round in 0..3 * FAILURES_MAX {
-            let event = if round % 2 == 0 { misconfigured(Half::Host) } else { crash(Half::Host) };
+            let event = if round % 2 == 0 { misconfigured(Role::Host) } else { crash(Role::Host) };
             let actions = supervision.apply(now, event);
-            assert!(matches!(actions[..], [Action::AnnounceRestart(Half::Host, _)]), "{actions:?}");
+            assert!(matches!(actions[..], [Action::AnnounceRestart(Role::Host, _)]), "{actions:?}");
             now = supervision.next_tick().unwrap();
-            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Half::Host)]);
+            assert_eq!(supervision.apply(now, Event::Tick), [Action::Start(Role::Host)]);
             now += FAILURE_WINDOW / 4;
         }
     }
@@ -350,14 +349,14 @@ mod tests {
         let now = Instant::now();
         let mut supervision = running(now);
         let terminate =
-            [Action::AnnounceStopping, Action::Terminate(Half::Card), Action::Terminate(Half::Host)];
+            [Action::AnnounceStopping, Action::Terminate(Role::Card), Action::Terminate(Role::Host)];
         assert_eq!(supervision.apply(now, Event::StopRequested), terminate);
-        assert_eq!(supervision.apply(now, crash(Half::Card)), [Action::AnnounceStopped(Half::Card)]);
+        assert_eq!(supervision.apply(now, crash(Role::Card)), [Action::AnnounceStopped(Role::Card)]);
         assert_eq!(supervision.next_tick(), Some(now + GRACE));
-        assert_eq!(supervision.apply(now + GRACE, Event::Tick), [Action::Kill(Half::Host)]);
+        assert_eq!(supervision.apply(now + GRACE, Event::Tick), [Action::Kill(Role::Host)]);
         assert_eq!(supervision.next_tick(), None);
-        let end = [Action::AnnounceStopped(Half::Host), Action::Finish];
-        assert_eq!(supervision.apply(now + GRACE, crash(Half::Host)), end);
+        let end = [Action::AnnounceStopped(Role::Host), Action::Finish];
+        assert_eq!(supervision.apply(now + GRACE, crash(Role::Host)), end);
     }
 
     #[test]
@@ -367,7 +366,7 @@ mod tests {
         supervision.apply(now, Event::StopRequested);
         assert_eq!(supervision.apply(now, Event::StopRequested), [], "the same request, delivered twice");
         let later = now + SAME_REQUEST;
-        let kill = [Action::Kill(Half::Card), Action::Kill(Half::Host)];
+        let kill = [Action::Kill(Role::Card), Action::Kill(Role::Host)];
         assert_eq!(supervision.apply(later, Event::StopRequested), kill);
         assert_eq!(supervision.apply(later, Event::StopRequested), []);
     }
@@ -375,17 +374,40 @@ mod tests {
     #[test]
     fn a_stop_before_the_start_or_between_restarts_starts_nothing() {
         let now = Instant::now();
-        let mut supervision = Supervision::new(now);
+        let mut supervision = Supervision::new(now, &HALVES);
         let end = [Action::AnnounceStopping, Action::Finish];
         assert_eq!(supervision.apply(now, Event::StopRequested), end);
         assert_eq!(supervision.apply(now + GRACE, Event::Tick), []);
 
         let mut supervision = running(now);
-        supervision.apply(now, crash(Half::Card));
+        supervision.apply(now, crash(Role::Card));
         let actions = supervision.apply(now, Event::StopRequested);
-        assert_eq!(actions, [Action::AnnounceStopping, Action::Terminate(Half::Host)]);
+        assert_eq!(actions, [Action::AnnounceStopping, Action::Terminate(Role::Host)]);
         assert_eq!(supervision.apply(now + DELAY_MIN, Event::Tick), []);
         // A half that became ready while it was being stopped is not announced.
-        assert_eq!(supervision.apply(now, Event::Ready(Half::Host)), []);
+        assert_eq!(supervision.apply(now, Event::Ready(Role::Host)), []);
+    }
+
+    #[test]
+    fn chunk_servers_are_started_announced_and_stopped_with_the_halves() {
+        let now = Instant::now();
+        let roles = [Role::Card, Role::Host, Role::ChunkServer(1), Role::ChunkServer(2)];
+        let mut supervision = Supervision::new(now, &roles);
+        assert_eq!(supervision.apply(now, Event::Tick), roles.map(Action::Start));
+        for role in [Role::ChunkServer(2), Role::Card, Role::Host] {
+            assert_eq!(supervision.apply(now, Event::Ready(role)), []);
+        }
+        assert_eq!(supervision.apply(now, Event::Ready(Role::ChunkServer(1))), [Action::AnnounceReady]);
+        let actions = supervision.apply(now, crash(Role::ChunkServer(2)));
+        assert_eq!(actions, [Action::AnnounceRestart(Role::ChunkServer(2), DELAY_MIN)]);
+        let actions = supervision.apply(now, Event::StopRequested);
+        let running = [Role::Card, Role::Host, Role::ChunkServer(1)].map(Action::Terminate);
+        assert_eq!(actions[0], Action::AnnounceStopping);
+        assert_eq!(actions[1..], running);
+        for role in [Role::ChunkServer(1), Role::Card] {
+            assert_eq!(supervision.apply(now, crash(role)), [Action::AnnounceStopped(role)]);
+        }
+        let end = [Action::AnnounceStopped(Role::Host), Action::Finish];
+        assert_eq!(supervision.apply(now, crash(Role::Host)), end);
     }
 }

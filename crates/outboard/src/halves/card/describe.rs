@@ -11,10 +11,11 @@ use crate::halves::{Half, Life};
 use crate::kv::{KvCard, KvFacts};
 use crate::probe::ProbeService;
 use crate::status::{CardFacts, FilesFacts, HostCpu, HostFacts, LinkFacts, RequestCount, Snapshot};
+use crate::volumes::VolumesCard;
 
 /// Brings a snapshot up to date.
 pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endpoint: String) {
-    let Parts { nvme, kv } = parts;
+    let Parts { nvme, kv, volumes } = parts;
     let CardServices { probe, files, .. } = card.service.services();
     let hosts = card.link.hosts();
     let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();
@@ -44,6 +45,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
     ];
     snapshot.kv = kv.as_ref().map(KvCard::facts);
     snapshot.requests.extend(snapshot.kv.iter().flat_map(kv_requests));
+    snapshot.requests.extend(volumes.iter().map(volumes_requests));
     snapshot.nvme = Some(nvme);
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
@@ -64,6 +66,12 @@ fn kv_requests(facts: &KvFacts) -> Vec<RequestCount> {
     };
     let by_host = facts.reasons().map(move |(reason, count)| counted(Half::Host, reason, count));
     std::iter::once(counted(Half::Card, "stored", facts.director.card)).chain(by_host).collect()
+}
+
+/// Commands of volumes: the host decides about every one, from 64 bytes of it.
+fn volumes_requests(volumes: &VolumesCard) -> RequestCount {
+    let (service, reason) = ("volumes".to_owned(), "header".to_owned());
+    RequestCount { service, half: Half::Host, reason, count: volumes.commands() }
 }
 
 fn host_facts(host: &HostReport, service: &ProbeService) -> HostFacts {

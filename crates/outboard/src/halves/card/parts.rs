@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ┌─▶ CardLoop::turn ──▶ events to the parts ──▶ each part's turn ──▶ CardLoop::follow ─┐
-//!   │   link, files,        nvme? kv?               sockets, devices     files, link       │
+//!   │   link, files,        nvme? kv? volumes?      sockets, devices     files, link       │
 //!   │   sleep                                                                              │
 //!   └──────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -17,6 +17,7 @@ use ob_link::Turn;
 use super::{Card, ServiceEndpoint};
 use crate::kv::KvCard;
 use crate::nvme::NvmeService;
+use crate::volumes::VolumesCard;
 
 /// A service that has sockets, and maybe devices, of its own on the card's reactor.
 pub(crate) trait CardPart {
@@ -44,17 +45,21 @@ pub(super) struct Parts {
     pub(super) nvme: NvmeService,
     /// The key-value store, if clients reach it through this half.
     pub(super) kv: Option<KvCard>,
+    /// Volumes, if they are served.
+    pub(super) volumes: Option<VolumesCard>,
 }
 
 impl Parts {
     fn all(&self) -> impl Iterator<Item = &dyn CardPart> {
         let kv = self.kv.as_ref().map(|kv| kv as &dyn CardPart);
-        std::iter::once(&self.nvme as &dyn CardPart).chain(kv)
+        let volumes = self.volumes.as_ref().map(|volumes| volumes as &dyn CardPart);
+        std::iter::once(&self.nvme as &dyn CardPart).chain(kv).chain(volumes)
     }
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn CardPart> {
         let kv = self.kv.as_mut().map(|kv| kv as &mut dyn CardPart);
-        std::iter::once(&mut self.nvme as &mut dyn CardPart).chain(kv)
+        let volumes = self.volumes.as_mut().map(|volumes| volumes as &mut dyn CardPart);
+        std::iter::once(&mut self.nvme as &mut dyn CardPart).chain(kv).chain(volumes)
     }
 
     /// One turn of the card and of everything on it. Sleeps until something happens or is due, but not beyond `until`. Events that are

@@ -1,0 +1,300 @@
+//! Volumes end to end: the real programs, a real client, and chunk servers that are killed by their id.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use crate::support;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Output, Stdio};
+
+use ob_nvme::initiator::{Error, Initiator, Namespace, Options, RetryPolicy, block_on};
+use ob_wire_nvme::{NamespaceId, Status};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use support::{Place, Program, number_after, pid_after};
+
+const NQN: &str = "nqn.2026-11.io.outboard:volumes";
+const BLOCK: usize = 4096;
+const MIB: usize = 1 << 20;
+
+/// Chunk servers, a card, a host, and where the volume is.
+struct Tier {
+    // Programs are killed before their directories are removed.
+    servers: Vec<Program>,
+    card: Program,
+    host: Program,
+    place: Place,
+    volume: SocketAddr,
+    status: SocketAddr,
+}
+
+impl Tier {
+    fn start() -> Self {
+        let chunks = Place::new();
+        let mut servers = Vec::new();
+        let mut addresses = Vec::new();
+        for number in 1..=3 {
+            let (server, address) = start_server(&chunks, number);
+            servers.push(server);
+            addresses.push(format!("\"{address}\""));
+        }
+        let text = format!(
+            "[status]\nlisten = \"127.0.0.1:0\"\n[files]\nsize = \"64MiB\"\n[volumes]\nports = [\"127.0.0.1:0\"]\n\
+             hold = \"5s\"\nservers = [{}]\n",
+            addresses.join(", ")
+        );
+        let place = Place::with_config(&text);
+        // Its directory goes with the other one's.
+        std::fs::rename(chunks.path(), place.path().join("chunks")).unwrap();
+        let mut card = place.start(&["card"]);
+        let ready = card.wait_for("The card is ready");
+        let at = |word: &str| -> SocketAddr {
+            format!("127.0.0.1:{}", number_after(&ready, &format!("{word}127.0.0.1:"))).parse().unwrap()
+        };
+        let (volume, status) = (at("volumes on "), at("status http://"));
+        assert!(ready.contains("preview"), "{ready}");
+        let host = place.start(&["host"]);
+        Self { servers, card, host, place, volume, status }
+    }
+
+    fn disk(&self) -> Namespace {
+        block_on(async {
+            let options = Options::new(self.volume, NQN, [7; 16]).unwrap();
+            let initiator = Initiator::connect(options).await.unwrap();
+            initiator.namespace(NamespaceId(1)).await.unwrap()
+        })
+    }
+
+    fn nvme(&self, line: &str, input: &[u8]) -> Output {
+        let address = self.volume.to_string();
+        let mut arguments: Vec<&str> = ["nvme"].into_iter().chain(line.split(' ')).collect();
+        arguments.extend(["--address", &address, "--nqn", NQN]);
+        let mut command = self.place.command(&arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
+    }
+
+    fn link(&self) -> Value {
+        let address = self.status.to_string();
+        let output = self.place.output(&["status", "--json", "--endpoint", &address]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        status["link"].clone()
+    }
+}
+
+fn start_server(place: &Place, number: u32) -> (Program, SocketAddr) {
+    let data = format!("chunk-{number}");
+    let mut server = place.start_with("outboard.toml", &data, &["chunkserver", "--listen", "127.0.0.1:0"]);
+    let line = server.wait_for("The chunkserver is ready");
+    let address = format!("127.0.0.1:{}", number_after(&line, "chunks on 127.0.0.1:"));
+    (server, address.parse().unwrap())
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+fn kill(server: &mut Program) {
+    server.signal(Signal::KILL);
+    server.wait();
+}
+
+#[test]
+fn a_volume_is_written_and_read_and_read_from_the_replicas_that_are_left() {
+    let mut tier = Tier::start();
+    // The command that people use: it writes, and reads back.
+    let image = bytes(3 * MIB + BLOCK, 1);
+    let written = tier.nvme("write --offset 64KiB --flush", &image);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let read = tier.nvme(&format!("read --offset 64KiB --length {}B", image.len()), b"");
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    assert!(read.stdout == image, "what was written is read");
+    let disk = tier.disk();
+    assert_eq!(disk.len(), 16 << 30);
+    block_on(async {
+        // What was never written, beside what was.
+        assert_eq!(disk.read(14, 2).await.unwrap(), vec![0; 2 * BLOCK]);
+        assert_eq!(disk.read(15, 2).await.unwrap()[BLOCK..], image[..BLOCK]);
+        // Written over, in the middle of a record, and across the border of two.
+        for (start, blocks, seed) in [(18, 1, 2), (30, 5, 3), (20, 1, 4), (1 << 21, 16, 5)] {
+            disk.write(start, bytes(blocks * BLOCK, seed)).await.unwrap();
+        }
+        let mut expected = image.clone();
+        for (start, blocks, seed) in [(18, 1, 2), (30, 5, 3), (20, 1, 4)] {
+            let at = (start - 16) * BLOCK;
+            expected[at..at + blocks * BLOCK].copy_from_slice(&bytes(blocks * BLOCK, seed));
+        }
+        assert!(disk.read(16, 769).await.unwrap() == expected);
+        assert_eq!(disk.read(1 << 21, 16).await.unwrap(), bytes(16 * BLOCK, 5));
+        // Trimmed blocks are zeros, and those beside them are not.
+        disk.deallocate_ranges(&[17..18, 40..300]).await.unwrap();
+        disk.write_zeroes(400, 3, true).await.unwrap();
+        for (from, to) in [(17, 18), (40, 300), (400, 403)] {
+            expected[(from - 16) * BLOCK..(to - 16) * BLOCK].fill(0);
+        }
+        assert!(disk.read(16, 769).await.unwrap() == expected);
+        disk.flush().await.unwrap();
+        // The last block, and what is beyond it.
+        disk.write((16 << 30) / BLOCK as u64 - 1, bytes(BLOCK, 6)).await.unwrap();
+        assert!(disk.read((16 << 30) / BLOCK as u64, 1).await.is_err());
+        // One of three is gone: what was written is read, and nothing is written any more.
+        kill(&mut tier.servers[0]);
+        assert!(disk.read(16, 769).await.unwrap() == expected, "from the replicas that are left");
+        let refused = disk.write(16, bytes(BLOCK, 7)).await;
+        assert!(refused.is_err(), "not all members have it");
+        kill(&mut tier.servers[1]);
+        assert!(disk.read(17, 700).await.unwrap() == expected[BLOCK..701 * BLOCK], "from the last one");
+        kill(&mut tier.servers[2]);
+        let nowhere = disk.read(300, 1).await;
+        assert!(nowhere.is_err(), "nobody has it");
+    });
+}
+
+#[test]
+fn only_headers_cross_the_link() {
+    let tier = Tier::start();
+    let disk = tier.disk();
+    let payload = |count: usize| ((count * 64) << 10) as u64;
+    let total = |link: &Value| {
+        ["dma_read_bytes", "dma_written_bytes", "dma_word_bytes"]
+            .iter()
+            .map(|field| link[*field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    block_on(disk.write(0, bytes(64 << 10, 1))).unwrap();
+    let before = total(&tier.link());
+    block_on(async {
+        for number in 0..64 {
+            disk.write(number * 16, bytes(64 << 10, number as u8)).await.unwrap();
+        }
+        for number in 0..64 {
+            assert_eq!(disk.read(number * 16, 16).await.unwrap(), bytes(64 << 10, number as u8));
+        }
+    });
+    let crossed = total(&tier.link()) - before;
+    assert!(crossed > 64 * 100, "headers do cross: {crossed}");
+    assert!(crossed < payload(128) / 20, "{crossed} bytes of {} crossed", payload(128));
+}
+
+#[test]
+fn a_chunk_server_has_its_directory_alone_and_stops_cleanly() {
+    let place = Place::new();
+    let (mut server, address) = start_server(&place, 1);
+    // Another one on the same data, and one on the same port.
+    let arguments =
+        ["chunkserver", "--listen", "127.0.0.1:0", "--config", "outboard.toml", "--data", "chunk-1"];
+    let second = place.output(&arguments);
+    assert_eq!(second.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains(&format!("process {}", server.pid())) && said.contains("hint: stop it"), "{said}");
+    let listen = address.to_string();
+    let third =
+        place.output(&["chunkserver", "--listen", &listen, "--config", "outboard.toml", "--data", "chunk-2"]);
+    assert_eq!(third.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&third.stderr).into_owned();
+    assert!(said.contains("--listen ADDRESS"), "{said}");
+    let stranger = place.output(&[
+        "chunkserver",
+        "--listen",
+        "0.0.0.0:0",
+        "--config",
+        "outboard.toml",
+        "--data",
+        "chunk-3",
+    ]);
+    assert_eq!(stranger.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&stranger.stderr).contains("hint: listen on 127.0.0.1"));
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{:#?}", server.seen());
+    // Its next life finds what is there.
+    let (mut server, _) = start_server(&place, 1);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{:#?}", server.seen());
+}
+
+/// Ports that are free now; another program may take one before it is used, which nobody else here does.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+#[test]
+fn up_runs_chunk_servers_and_starts_them_again() {
+    let ports = free_ports(3);
+    let servers: Vec<String> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    let text = format!(
+        "[status]\nlisten = \"127.0.0.1:0\"\n[files]\nsize = \"64MiB\"\n[volumes]\nenabled = false\n\
+         ports = [\"127.0.0.1:0\"]\nservers = [{}]\n",
+        servers.join(", ")
+    );
+    let place = Place::with_config(&text);
+    let mut up = place.start(&["up", "--volumes"]);
+    up.wait_for("Outboard is up");
+    let line = up.wait_for("volumes   127.0.0.1:");
+    assert!(line.contains("preview: a restart of the host half empties it"), "{line}");
+    let volume: SocketAddr =
+        format!("127.0.0.1:{}", number_after(&line, "volumes   127.0.0.1:")).parse().unwrap();
+    up.wait_for(&format!("nvme connect -t tcp -a 127.0.0.1 -s {} -n {NQN}", volume.port()));
+    let options = || Options::new(volume, NQN, [7; 16]).unwrap();
+    block_on(async {
+        let initiator = Initiator::connect(options()).await.unwrap();
+        let disk = initiator.namespace(NamespaceId(1)).await.unwrap();
+        disk.write(0, bytes(BLOCK, 1)).await.unwrap();
+        assert_eq!(disk.read(0, 1).await.unwrap(), bytes(BLOCK, 1));
+    });
+    let lock = place.data().join("chunk-2/lock");
+    let pid: u32 = std::fs::read_to_string(lock).unwrap().trim().parse().unwrap();
+    rustix::process::pidfd_send_signal(support::handle(pid), Signal::KILL).unwrap();
+    up.wait_for(&format!("the chunk-2 (pid {pid}) was killed by signal 9"));
+    let back = up.wait_for("the chunk-2 is back: ");
+    assert_ne!(pid_after(&back, "pid "), pid);
+    up.signal(Signal::TERM);
+    assert_eq!(up.wait().code(), Some(0), "{:#?}", up.seen());
+}
+
+#[test]
+fn a_host_that_comes_back_serves_another_disk_and_an_empty_one() {
+    let mut tier = Tier::start();
+    let disk = tier.disk();
+    block_on(disk.write(0, bytes(BLOCK, 1))).unwrap();
+    let before = *disk.ids();
+    tier.host.signal(Signal::KILL);
+    tier.host.wait();
+    tier.card.wait_for("an empty disk from now on");
+    tier.host = tier.place.start(&["host"]);
+    let disk = tier.disk();
+    assert_ne!(disk.ids().uuid, before.uuid, "nobody takes it for the disk that was there");
+    let read = block_on(disk.read(0, 1));
+    assert_eq!(read.unwrap(), vec![0; BLOCK]);
+    block_on(disk.write(0, bytes(BLOCK, 2))).unwrap();
+    assert_eq!(block_on(disk.read(0, 1)).unwrap(), bytes(BLOCK, 2));
+}
+
+#[test]
+fn without_a_host_commands_are_held_and_then_sent_back() {
+    let mut tier = Tier::start();
+    block_on(tier.disk().write(0, bytes(BLOCK, 1))).unwrap();
+    tier.host.signal(Signal::KILL);
+    tier.host.wait();
+    tier.card.wait_for("an empty disk from now on");
+    let mut options = Options::new(tier.volume, NQN, [7; 16]).unwrap();
+    options.retry = RetryPolicy::never();
+    block_on(async {
+        let initiator = Initiator::connect(options).await.unwrap();
+        let disk = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let error: Error = disk.read(0, 1).await.unwrap_err();
+        assert!(error.status().is_some_and(|status| status.is(Status::NAMESPACE_NOT_READY)), "{error}");
+    });
+}
