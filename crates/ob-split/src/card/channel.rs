@@ -238,7 +238,8 @@ impl Wires {
         key: ChannelKey,
         failed: &mut Vec<(Awaiter, Option<Slice>)>,
     ) -> Option<bool> {
-        let wire = self.get_mut(key)?;
+        // One that is over has no life, and ends no more.
+        let wire = self.get_mut(key).filter(|wire| wire.life != 0)?;
         // From now on nothing is known by this life.
         wire.life = 0;
         let (connection, was_up) = (wire.connection.take(), std::mem::take(&mut wire.is_up));
