@@ -54,7 +54,12 @@ const STEPS: &[Step] = &[
     Step::new("fmt", "rustfmt agrees with every file", format),
     Step::new("clippy", "lock files are up to date, and no lint fires, in tests and benches too", clippy),
     Step::new("loom", "every interleaving of rings and table", loom::run_with_defaults).aside(),
-    Step::new("fuzz", "the fuzz targets build, and find nothing in ten seconds", fuzz::run_briefly).aside(),
+    Step::new(
+        "fuzz",
+        "the fuzz targets build, and find nothing in 20,000 inputs or ten seconds",
+        fuzz::run_briefly,
+    )
+    .aside(),
     Step::new("miri", "no undefined behaviour in ob-memory, ob-ring and ob-table", miri::run).aside(),
     Step::new("test", "the test command that the README shows", test),
     Step::new("doc", "the documentation builds, private items too, with every link", document),

@@ -41,17 +41,17 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
         Some(target) => bail!("no fuzz target is called `{target}`; there are: {}", known.join(", ")),
     };
     if let [target] = &chosen[..] {
-        command::run(&mut fuzz(repository, target, RELEASE, arguments.seconds)?)?;
+        command::run(&mut fuzz(repository, target, RELEASE, &[seconds(arguments.seconds)])?)?;
     } else {
-        run_together(repository, &chosen, RELEASE, arguments.seconds)?;
+        run_together(repository, &chosen, RELEASE, &[seconds(arguments.seconds)])?;
     }
     Ok(Outcome::Done)
 }
 
 /// Builds all targets, then runs the chosen ones: each uses one processor, and finds what was built.
-fn run_together(repository: &Repository, chosen: &[String], profile: &str, seconds: u64) -> Result<()> {
+fn run_together(repository: &Repository, chosen: &[String], profile: &str, limits: &[String]) -> Result<()> {
     command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "build", profile]))?;
-    let run = |target: &String| command::run_quietly(&mut fuzz(repository, target, profile, seconds)?);
+    let run = |target: &String| command::run_quietly(&mut fuzz(repository, target, profile, limits)?);
     command::side_by_side(chosen, run)?;
     Ok(())
 }
@@ -64,7 +64,12 @@ fn install(repository: &Repository) -> Result<()> {
     Ok(())
 }
 
-fn fuzz(repository: &Repository, target: &str, profile: &str, seconds: u64) -> Result<Command> {
+/// libFuzzer's option for how long a target is fuzzed.
+fn seconds(seconds: u64) -> String {
+    format!("-max_total_time={seconds}")
+}
+
+fn fuzz(repository: &Repository, target: &str, profile: &str, limits: &[String]) -> Result<Command> {
     let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", profile, target]);
     let seeds = repository.root().join("fuzz/seeds").join(target);
     if seeds.is_dir() {
@@ -73,18 +78,19 @@ fn fuzz(repository: &Repository, target: &str, profile: &str, seconds: u64) -> R
         fs::create_dir_all(&learnt)?;
         fuzz.args([learnt, seeds]);
     }
-    fuzz.arg("--").arg(format!("-max_total_time={seconds}"));
+    fuzz.arg("--").args(limits);
     Ok(fuzz)
 }
 
-/// Seconds a target has when it is only to be seen that it builds and runs.
-const BRIEFLY: u64 = 10;
+/// Inputs that a target has when it is only to be seen that it builds and runs, and the seconds in which the slow ones have fewer.
+const INPUTS_BRIEFLY: u64 = 20_000;
+const SECONDS_BRIEFLY: u64 = 10;
 
 // As cargo-fuzz calls the profiles of `fuzz/Cargo.toml`.
 const RELEASE: &str = "--release";
 const QUICKLY_BUILT: &str = "--dev";
 
-/// A few seconds of each target: enough to see that they build and run.
+/// Some inputs for each target: enough to see that they build and run.
 ///
 /// # Errors
 /// As [`run`].
@@ -97,7 +103,8 @@ pub fn run_briefly(repository: &Repository) -> Result<Outcome> {
         ));
     }
     install(repository)?;
-    run_together(repository, &targets(repository)?, QUICKLY_BUILT, BRIEFLY)?;
+    let limits = [format!("-runs={INPUTS_BRIEFLY}"), seconds(SECONDS_BRIEFLY)];
+    run_together(repository, &targets(repository)?, QUICKLY_BUILT, &limits)?;
     Ok(Outcome::Done)
 }
 
