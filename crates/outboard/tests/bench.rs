@@ -220,6 +220,25 @@ fn peers_with_other_results_are_not_measured() {
 }
 
 #[test]
+fn volumes_are_measured_beside_a_namespace_that_is_kept_once() {
+    let place = Place::new();
+    let output = place.output(&["bench", "volumes", "--quick", "--json", "volumes.json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(place.path().join("volumes.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for ratio in ["link_bytes_per_payload_byte.split.4k", "link_bytes_per_payload_byte.split.64k"] {
+        let value = report["ratios"][ratio].as_f64();
+        assert!(value.is_some_and(|value| value > 0.0 && value < 0.5), "{ratio}: {value:?}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    for name in ["split.write4k.d16", "split.mixed64k.d16", "once.read64k.d16"] {
+        let case = cases.iter().find(|case| case["case"] == name).unwrap();
+        assert!(case["ops_per_s"].as_f64().unwrap() > 0.0, "{case}");
+        assert_eq!(case["host_cpu_us"].is_number(), name.starts_with("split."), "{case}");
+    }
+}
+
+#[test]
 fn storage_functions_are_measured_against_reads() {
     let place = Place::new();
     let output = place.output(&["bench", "pushdown", "--quick", "--json", "pushdown.json"]);

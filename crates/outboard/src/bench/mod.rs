@@ -28,6 +28,7 @@ pub mod ring;
 pub mod table;
 mod talk;
 mod turns;
+pub mod volumes;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &director::DirectorBench,
     &remote::RemoteBench,
     &pushdown::PushdownBench,
+    &volumes::VolumesBench,
 ];
 
 /// One benchmark.

@@ -377,14 +377,28 @@ impl Client {
         time: Duration,
         target: u32,
     ) -> Result<Measured, BenchFailure> {
+        self.run_mixed(load, u64::MAX, round, time, target)
+    }
+
+    /// The same, but each nth request goes the other way.
+    pub(in crate::bench) fn run_mixed(
+        &mut self,
+        load: Load,
+        other_each: u64,
+        round: u64,
+        time: Duration,
+        target: u32,
+    ) -> Result<Measured, BenchFailure> {
         let depth = self.queues.iter().map(|queue| queue.connection.room()).min().unwrap_or(0);
         let depth = depth.min(load.depth);
         let mut run = Run {
             load,
+            other_each,
             block_len: self.block_len,
             image: self.image.clone(),
             places: Places::new(load, self.bytes, round),
-            offsets: vec![0; depth * self.queues.len()],
+            asked: vec![Asked::default(); depth * self.queues.len()],
+            count: 0,
         };
         for (index, queue) in self.queues.iter_mut().enumerate() {
             for slot in index * depth..(index + 1) * depth {
@@ -395,7 +409,7 @@ impl Client {
         for queue in &mut self.queues {
             run.turn(queue, &mut |_| true)?;
         }
-        let mut measured = Round::begin(run.offsets.len(), time, Some(target))?;
+        let mut measured = Round::begin(run.asked.len(), time, Some(target))?;
         let mut last = Instant::now();
         loop {
             let mut completed = 0;
@@ -450,23 +464,35 @@ pub(in crate::bench) fn block_command(
 /// A load on its way.
 struct Run {
     load: Load,
+    /// Of so many, one goes the other way.
+    other_each: u64,
     block_len: u64,
     image: Payload,
     places: Places,
-    /// Where each slot's command is.
-    offsets: Vec<u64>,
+    /// What each slot's command asks.
+    asked: Vec<Asked>,
+    /// Commands so far.
+    count: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    offset: u64,
+    is_read: bool,
 }
 
 impl Run {
     fn submit(&mut self, queue: &mut Queue, slot: usize) -> Result<(), BenchFailure> {
         let (offset, len) = (self.places.next(), self.load.len);
-        self.offsets[slot] = offset;
-        let (opcode, data) = match self.load.direction {
-            Direction::Read => (IoOpcode::Read, Data::ToHost(len as u32)),
-            Direction::Write => {
-                let at = offset as usize;
-                (IoOpcode::Write, Data::ToController(self.image.part(at..at + len)))
-            }
+        self.count += 1;
+        let is_other = self.count.is_multiple_of(self.other_each);
+        let is_read = (self.load.direction == Direction::Read) != is_other;
+        self.asked[slot] = Asked { offset, is_read };
+        let at = offset as usize;
+        let (opcode, data) = if is_read {
+            (IoOpcode::Read, Data::ToHost(len as u32))
+        } else {
+            (IoOpcode::Write, Data::ToController(self.image.part(at..at + len)))
         };
         queue.submit(slot, block_command(opcode, offset, len, self.block_len), data)
     }
@@ -482,8 +508,9 @@ impl Run {
             while let Some(completion) = queue.connection.next_completion() {
                 let Completion { key: slot, data, .. } = succeeded(completion)?;
                 completed += 1;
-                if self.load.direction == Direction::Read {
-                    check(&data, self.offsets[slot])?;
+                let Asked { offset, is_read } = self.asked[slot];
+                if is_read {
+                    check(&data, offset)?;
                 }
                 if goes_on(slot) {
                     self.submit(queue, slot)?;

@@ -1,0 +1,262 @@
+//! `outboard bench volumes`: a volume kept three times, in each placement, and what of it crosses the link.
+//!
+//! ```text
+//!   this process, one core              other core                     chunk servers, where the client is
+//!   ┌────────────────────────┐        ┌──────────────────────┐        ┌─────────────────────┐
+//!   │ client: reads, writes, │ ◀─TCP─▶│ card ══ link ══ host │ ◀─TCP─▶│ three, each a device│
+//!   │ five reads to a write  │        └──────────────────────┘        └─────────────────────┘
+//!   └────────────────────────┘
+//! ```
+//!
+//! The client polls its connection and checks everything that it reads. Blocks are those of a corpus, or shrink as they do. Pools take
+//! turns: each is started, filled, put to every load and ended, round after round; the median round counts. Beside them stands the same
+//! load on a namespace in the memory of a card, which is kept once and by nobody else: what three copies, a log of them and a host cost.
+
+mod blocks;
+mod pool;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ob_nvme::initiator::Payload;
+
+use super::cores::{Layout, pin};
+use super::load::{Direction, Load, Measured, Order, Role};
+use super::nvme::client::{Client, Shape};
+use super::nvme::target::{Backend, TargetProcess, Who};
+use super::process::Place;
+use super::turns::by_turns;
+use super::{Bench, BenchFailure, Case, Report, Setting};
+use pool::{Pool, Spent};
+use rustix::thread::sched_setaffinity;
+
+/// Placements that there are.
+const PLACEMENTS: &[&str] = &["split"];
+/// A namespace in memory.
+const ONCE: &str = "once";
+/// Commands that are out at any time.
+const DEPTH: usize = 16;
+/// How long a volume may take until it can be used.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The benchmark.
+#[derive(Debug)]
+pub struct VolumesBench;
+
+struct Plan {
+    bytes: u64,
+    rounds: u64,
+    time: Duration,
+}
+
+const FULL: Plan = Plan { bytes: 128 << 20, rounds: 5, time: Duration::from_secs(2) };
+const QUICK: Plan = Plan { bytes: 8 << 20, rounds: 1, time: Duration::from_millis(200) };
+
+impl Bench for VolumesBench {
+    fn name(&self) -> &'static str {
+        "volumes"
+    }
+
+    fn about(&self) -> &'static str {
+        "a volume that chunk servers keep three times: link bytes, processor time of either half, throughput"
+    }
+
+    fn run(&self, setting: &Setting<'_>) -> Result<Report, BenchFailure> {
+        let plan = if setting.quick { &QUICK } else { &FULL };
+        let place = Place::new()?;
+        let layout = Layout::together()?;
+        let before = pin(layout.client)?;
+        let outcome = measure(plan, setting, &place.0, layout);
+        sched_setaffinity(None, &before)?;
+        outcome
+    }
+}
+
+/// What is asked of a volume.
+#[derive(Clone, Copy)]
+struct Job {
+    load: Load,
+    /// Five reads, then a write.
+    is_mixed: bool,
+}
+
+impl Job {
+    fn all() -> Vec<Self> {
+        let kinds = [(Direction::Write, false), (Direction::Read, false), (Direction::Read, true)];
+        let job = |len, (direction, is_mixed)| {
+            let load = Load { direction, len, depth: DEPTH, order: Order::Random };
+            Self { load, is_mixed }
+        };
+        [4 << 10, 64 << 10].into_iter().flat_map(|len| kinds.map(|kind| job(len, kind))).collect()
+    }
+
+    /// Such as `mixed4k.d16`.
+    fn name(self) -> String {
+        let name = self.load.name();
+        if self.is_mixed { name.replacen("read", "mixed", 1) } else { name }
+    }
+}
+
+/// What a round measured, and what it cost beside.
+struct Taken {
+    measured: Measured,
+    len: usize,
+    before: Spent,
+    after: Spent,
+}
+
+impl Taken {
+    fn case(&self, name: &str) -> Case {
+        let count = self.measured.count().max(1) as f64;
+        let mut case = self.measured.case(name, Role::Client);
+        let each =
+            |before: Duration, after: Duration| after.saturating_sub(before).as_secs_f64() * 1e6 / count;
+        let link_bytes = self.after.link_bytes.saturating_sub(self.before.link_bytes) as f64;
+        if link_bytes > 0.0 {
+            case.cpu.host_cpu_us = Some(each(self.before.host, self.after.host));
+            case.extra.insert("servers_cpu_us".to_owned(), each(self.before.servers, self.after.servers));
+            // With what its warming up and its end have sent, which is not counted below the line.
+            case.extra
+                .insert("link_bytes_per_payload_byte".to_owned(), link_bytes / (count * self.len as f64));
+        }
+        case
+    }
+}
+
+/// The round in the middle.
+fn median(name: &str, mut rounds: Vec<Taken>) -> Option<Case> {
+    rounds.sort_by(|left, right| left.measured.rate().total_cmp(&right.measured.rate()));
+    let middle = rounds.len() / 2;
+    rounds.get(middle).map(|round| round.case(name))
+}
+
+fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> Result<Report, BenchFailure> {
+    let image: Payload = blocks::image(usize::try_from(plan.bytes)?)?.into();
+    let jobs = Job::all();
+    let mut contenders: Vec<&str> = [ONCE].iter().chain(PLACEMENTS).copied().collect();
+    setting.progress.set_length(plan.rounds * (contenders.len() * jobs.len()) as u64);
+    let mut rounds: BTreeMap<String, Vec<Taken>> = BTreeMap::new();
+    by_turns(plan.rounds, &mut contenders, |who, round| {
+        let own = place.join(format!("{who}-{round}"));
+        let served = Served::start(who, &own, layout, plan)?;
+        let mut client = served.client(&image)?;
+        client.fill()?;
+        for job in &jobs {
+            let name = format!("{who}.{}", job.name());
+            setting.progress.set_message(name.clone());
+            let before = served.spent()?;
+            let other_each = if job.is_mixed { 6 } else { u64::MAX };
+            let measured = client.run_mixed(job.load, other_each, round, plan.time, served.card());
+            let measured = measured.map_err(|error| -> BenchFailure { format!("{name}: {error}").into() })?;
+            let after = served.spent()?;
+            setting.progress.inc(1);
+            rounds.entry(name).or_default().push(Taken { measured, len: job.load.len, before, after });
+        }
+        Ok(Some(()))
+    })?;
+    let names = jobs.iter().flat_map(|job| contenders.iter().map(|who| format!("{who}.{}", job.name())));
+    let cases: Vec<Case> = names.filter_map(|name| median(&name, rounds.remove(&name)?)).collect();
+    let ratios = ratios(&cases);
+    Ok(Report { bench: "volumes".to_owned(), cases, ratios })
+}
+
+/// Who serves.
+enum Served {
+    Once(TargetProcess),
+    Pool(Box<Pool>),
+}
+
+impl Served {
+    fn start(who: &str, place: &Path, layout: Layout, plan: &Plan) -> Result<Self, BenchFailure> {
+        if who == ONCE {
+            let target = TargetProcess::start(Who::Card, &Backend::Memory(plan.bytes), place, layout.card)?;
+            return Ok(Self::Once(target));
+        }
+        Ok(Self::Pool(Box::new(Pool::start(who, place, layout)?)))
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Once(target) => target.address(),
+            Self::Pool(pool) => pool.address,
+        }
+    }
+
+    fn card(&self) -> u32 {
+        match self {
+            Self::Once(target) => target.pid(),
+            Self::Pool(pool) => pool.card(),
+        }
+    }
+
+    fn spent(&self) -> Result<Spent, BenchFailure> {
+        match self {
+            Self::Once(_) => Ok(Spent::default()),
+            Self::Pool(pool) => pool.spent(),
+        }
+    }
+
+    /// A client, as soon as there is something to be used: a host may have to say first what it serves.
+    fn client(&self, image: &Payload) -> Result<Client, BenchFailure> {
+        let shape = Shape { connections: 1, digests: false };
+        let deadline = Instant::now() + SERVED_WITHIN;
+        loop {
+            match Client::connect(self.address(), shape, DEPTH, image) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// What crosses the link, and every placement against the namespace that is kept once.
+fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
+    let mut ratios = BTreeMap::new();
+    for case in cases {
+        let Some((who, load)) = case.case.split_once('.') else { continue };
+        if let Some(bytes) = case.extra.get("link_bytes_per_payload_byte") {
+            let load = load.strip_suffix(&format!(".d{DEPTH}")).unwrap_or(load);
+            let len = load.strip_prefix("write");
+            // Of writes it is what is promised, and named after the length alone.
+            let name = len.map_or_else(|| format!("{who}.{load}"), |len| format!("{who}.{len}"));
+            ratios.insert(format!("link_bytes_per_payload_byte.{name}"), *bytes);
+        }
+        let once = format!("{ONCE}.{load}");
+        if who != ONCE
+            && let Some(once) = cases.iter().find(|case| case.case == once)
+        {
+            ratios.insert(format!("throughput_vs_once.{who}.{load}"), case.ops_per_s / once.ops_per_s);
+        }
+    }
+    ratios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{CpuPerOperation, Latencies};
+
+    #[test]
+    fn ratios_are_named_as_they_are_expected() {
+        let case = |name: &str, ops_per_s: f64, link: Option<f64>| {
+            let cpu = CpuPerOperation::default();
+            let mut case = Case { ops_per_s, ..Case::new(name, 1.0, &Latencies::new(), cpu) };
+            case.extra.extend(link.map(|link| ("link_bytes_per_payload_byte".to_owned(), link)));
+            case
+        };
+        let cases = [
+            case("once.write4k.d16", 100.0, None),
+            case("split.write4k.d16", 25.0, Some(0.03)),
+            case("split.read64k.d16", 10.0, Some(0.002)),
+        ];
+        let expected = [
+            ("link_bytes_per_payload_byte.split.4k", 0.03),
+            ("link_bytes_per_payload_byte.split.read64k", 0.002),
+            ("throughput_vs_once.split.write4k.d16", 0.25),
+        ];
+        let expected = expected.map(|(name, ratio)| (name.to_owned(), ratio)).into();
+        assert_eq!(ratios(&cases), expected);
+    }
+}
