@@ -210,6 +210,9 @@ pub const HARNESSES: &[Harness] = &[
             "scratch-not-cleared",
             "files-of-anybody",
             "after-check-skipped",
+            "map-before-lease",
+            "map-not-withdrawn",
+            "leaves-waiting",
         ],
     },
     Harness {

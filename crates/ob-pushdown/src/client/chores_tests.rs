@@ -1,5 +1,5 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -9,8 +9,6 @@ use super::*;
 
 /// How long a test waits for what it knows to come.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often two threads do something at once.
-const ROUNDS: usize = 2000;
 
 struct Unmapped;
 
@@ -139,21 +137,5 @@ fn the_keeper_may_be_the_last_who_has_a_file() {
         drop(file);
         drop(last);
         assert_eq!(chores.next_told().map(|(function, _)| function), Some(Function::Close(7)));
-        // Somebody drops a file while a keeper that leaves lets go of those that waited for it.
-        for _ in 0..ROUNDS {
-            let file = opened_file(&chores);
-            assert!(chores.map(&file));
-            let together = &Barrier::new(2);
-            thread::scope(|scope| {
-                scope.spawn(move || {
-                    together.wait();
-                    drop(file);
-                });
-                together.wait();
-                chores.unclaim();
-            });
-            assert!(chores.claim());
-            assert_eq!(chores.next_told().map(|(function, _)| function), Some(Function::Close(7)));
-        }
     });
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use ob_core::Instant;
 
 use super::file::{FileMap, Hold, MapSource, OnEnd, lock};
+use crate::plant::{Bug, is_planted};
 
 /// A file that can be leased, and says where it lies.
 pub trait LeasedFile: Send + Sync {
@@ -123,9 +124,10 @@ impl<F: LeasedFile> LeasedMaps<F> {
 
     /// Makes a map. The lease comes first: what is found under it stays so until it is broken.
     fn make(&self, version: u64) -> Result<Mapped<F>, F::Refusal> {
+        let early = is_planted(Bug::MapBeforeLease).then(|| self.file.extents());
         let told = lock(&self.told).clone();
         let lease = self.file.lease(told)?;
-        let extents = self.file.extents()?;
+        let extents = early.unwrap_or_else(|| self.file.extents())?;
         let map = Arc::new(self.file.map_of(&extents, version));
         Ok(Mapped { lease, extents, map })
     }
