@@ -720,6 +720,8 @@ async fn for_turns<T>(turns: u64, mut work: Pin<&mut impl Future<Output = T>>) -
         (std::task::Poll::Pending, None) => std::task::Poll::Ready(None),
         (std::task::Poll::Pending, Some(less)) => {
             left = less;
+            // Each turn counts, whether or not there is something to do.
+            context.waker().wake_by_ref();
             std::task::Poll::Pending
         }
     })

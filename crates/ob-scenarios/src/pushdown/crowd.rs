@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Programs have threads: between any two things that a request does, another may do something. The code that ships is one future a request,
-//! and one a keeper; where it turns to the file system or to the transport, somebody else may have his turn before it goes on ([`seam`]). A keeper
-//! is polled only if it was woken, and late where the seed says so.
+//! and one a keeper; where it turns to the file system or to the transport, somebody else may have his turn before it goes on ([`seam`]). All
+//! of them are polled only if they were woken, and a keeper late where the seed says so.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -70,8 +70,7 @@ impl Wake for Woken {
 impl Member {
     /// Whether he could do something.
     fn is_ready(&self) -> bool {
-        let is_idle = self.role == Role::Keeper && !self.woken.0.load(Ordering::Relaxed);
-        self.task.borrow().is_some() && !is_idle
+        self.woken.0.load(Ordering::Relaxed) && self.task.borrow().is_some()
     }
 
     fn poll(&self) {
@@ -141,10 +140,17 @@ impl Crowd {
         members.iter().filter(|member| member.role != Role::Keeper).map(|member| member.host).collect()
     }
 
+    /// Whether there is one of those.
+    pub(super) fn is_busy(&self) -> bool {
+        self.members.borrow().iter().any(|member| member.role != Role::Keeper)
+    }
+
     /// Everybody has his turn. How many are done.
     pub(super) fn turn(&self) -> Result<usize, Failure> {
-        let members = self.members.borrow().clone();
-        for member in &members {
+        // Who joins meanwhile has his first turn next time, and nobody goes before all had theirs.
+        let count = self.members.borrow().len();
+        for index in 0..count {
+            let Some(member) = self.members.borrow().get(index).cloned() else { break };
             let waits = member.role == Role::Keeper && !self.rng.borrow_mut().one_in(self.keeper_one_in);
             if member.is_ready() && !waits {
                 member.poll();
@@ -167,10 +173,11 @@ impl Crowd {
         if self.is_within.get() || !self.rng.borrow_mut().one_in(one_in) {
             return;
         }
-        let members = self.members.borrow().clone();
-        let ready: Vec<&Rc<Member>> =
-            members.iter().filter(|member| may(member.role) && member.is_ready()).collect();
-        let chosen = self.rng.borrow_mut().choose(&ready).copied();
+        let ready: Vec<Rc<Member>> = {
+            let members = self.members.borrow();
+            members.iter().filter(|member| may(member.role) && member.is_ready()).cloned().collect()
+        };
+        let chosen = self.rng.borrow_mut().choose(&ready).cloned();
         if let Some(member) = chosen {
             self.is_within.set(true);
             member.poll();
@@ -205,9 +212,13 @@ pub(super) fn now() -> Instant {
 /// Lets others have their turn.
 pub(super) async fn pause() {
     let mut is_over = false;
-    std::future::poll_fn(|_| {
+    std::future::poll_fn(|context| {
         let was_over = std::mem::replace(&mut is_over, true);
-        if was_over { Poll::Ready(()) } else { Poll::Pending }
+        if was_over {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     })
     .await;
 }

@@ -67,6 +67,11 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 const STILL_MAX: Duration = Duration::from_secs(120);
 /// By then everything of a host that is gone must be gone, too.
 const GONE_AFTER: Duration = Duration::from_secs(60);
+/// A run begins nothing more after so many turns for each of its steps: where hosts are cut off most of the time hardly anybody gets on, and more
+/// of the same shows nothing new.
+const TURNS_PER_STEP: u64 = 300;
+/// Turns in which everything comes to rest, far more than that takes.
+const LAST_TURNS_MAX: u64 = 1_000_000;
 
 /// Storage functions, with all who use them.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +117,9 @@ struct Run {
     heal_at: Option<Instant>,
     paused_until: Vec<Instant>,
     begun: u64,
+    turns: u64,
+    /// No run has more.
+    turns_max: u64,
     /// Who has moved in the last turn.
     moved: Vec<&'static str>,
     /// Nobody comes back any more.
@@ -170,6 +178,8 @@ impl Run {
             heal_at: None,
             paused_until: vec![Instant::default(); 1 + plan.hosts],
             begun: 0,
+            turns: 0,
+            turns_max: u64::MAX,
             moved: Vec::new(),
             is_over: false,
             progress,
@@ -213,7 +223,9 @@ impl Run {
     }
 
     fn play(mut self, steps: u64) -> Result<Report, Failure> {
-        while self.begun < steps {
+        let turns_max = steps.saturating_mul(TURNS_PER_STEP);
+        self.turns_max = turns_max.saturating_add(LAST_TURNS_MAX);
+        while self.begun < steps && self.turns < turns_max {
             self.begin_something();
             self.disturb()?;
             self.turn()?;
@@ -232,6 +244,8 @@ impl Run {
             report.count(what, times);
         }
         report.count("tasks", self.begun);
+        report.count("turns", self.turns);
+        report.count("runs that hardly got on", u64::from(self.begun < steps));
         Ok(report)
     }
 
@@ -325,8 +339,16 @@ impl Run {
             self.heal_at = None;
             self.network.heal_all();
         }
-        if self.crowd.busy().is_empty() {
+        if !self.crowd.is_busy() {
             self.progress.made();
+        }
+        self.turns += 1;
+        if self.turns > self.turns_max {
+            let waiting = describe(&self.crowd.busy(), &self.hosts, &self.shared, &self.moved);
+            return Err(Failure::new(format!(
+                "it has not come to an end in {} turns; {waiting}",
+                self.turns_max
+            )));
         }
         let Self { progress, crowd, hosts, shared, moved, .. } = self;
         progress.check(|| describe(&crowd.busy(), hosts, shared, moved))?;
@@ -442,15 +464,21 @@ impl Run {
         }
         self.is_over = true;
         let until = self.now() + GONE_AFTER;
-        while self.now() < until {
+        while !self.is_nothing_left() {
+            if self.now() >= until {
+                let counts = self.card.service().counts();
+                return Err(Failure::new(format!("all hosts are gone, and there is left: {counts:?}")));
+            }
             self.turn()?;
         }
+        Ok(())
+    }
+
+    /// Whether the card has nothing of any host.
+    fn is_nothing_left(&self) -> bool {
         let (counts, target) = (self.card.service().counts(), self.card.target());
         let left = [counts.running, counts.files, counts.plans, target.memory_used() as u64];
-        if left != [0; 4] || target.control().controllers() != 0 {
-            return Err(Failure::new(format!("all hosts are gone, and there is left: {counts:?}")));
-        }
-        Ok(())
+        left == [0; 4] && target.control().controllers() == 0
     }
 
     /// Sessions have no more at the card than they still use, and what they are about to give back.
@@ -471,7 +499,7 @@ impl Run {
     fn settle(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         self.progress.made();
         let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
-        while !self.crowd.busy().is_empty() || !holds(self) {
+        while self.crowd.is_busy() || !holds(self) {
             let counts = self.card.service().counts();
             progress.check(|| format!("it does not come to rest: {counts:?}"))?;
             self.turn()?;
