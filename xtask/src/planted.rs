@@ -211,7 +211,6 @@ pub const HARNESSES: &[Harness] = &[
             "files-of-anybody",
             "after-check-skipped",
             "map-before-lease",
-            "map-not-withdrawn",
             "leaves-waiting",
         ],
     },

@@ -35,6 +35,8 @@ pub(super) const NAME: &str = "follow";
 pub(super) const QUERIES_MAX: usize = 6;
 /// How long somebody asks for a file that nobody changes.
 const ANSWERED_AFTER: Duration = Duration::from_secs(10);
+/// How long he waits after each try.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
 /// Requests that were given up and may still be answered.
 const ABANDONED_MAX: usize = 64;
 /// Commands that are tried to be given up at once.
@@ -209,7 +211,11 @@ impl Shared {
                     let what = format!("host {number} asks for {:?}, and there is no answer", asked.files);
                     return Err(Failure::new(what));
                 }
-                pause().await;
+                // A refusal can come in no time, and then that would be a million tries.
+                let again = now() + AGAIN_AFTER;
+                while now() < again {
+                    pause().await;
+                }
             }
         }
         Ok(())
