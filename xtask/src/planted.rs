@@ -210,6 +210,8 @@ pub const HARNESSES: &[Harness] = &[
             "scratch-not-cleared",
             "files-of-anybody",
             "after-check-skipped",
+            "map-before-lease",
+            "leaves-waiting",
         ],
     },
     Harness {

@@ -21,6 +21,10 @@ ob_plant::plants! {
         AfterCheckSkipped = "after-check-skipped",
         /// A client maps files that it holds no lease on. (`cargo xtask kernel pushdown` plants it in a guest.)
         LeaseSkipped = "lease-skipped",
+        /// A map is made before the lease is taken under which it is to be true.
+        MapBeforeLease = "map-before-lease",
+        /// A keeper of maps that leaves takes files along that wait for it.
+        LeavesWaiting = "leaves-waiting",
         /// What a table's tombstones span is found all the same.
         TombstonesForgotten = "pushed-tombstones-forgotten",
         /// A lookup at a snapshot sees what was written later.

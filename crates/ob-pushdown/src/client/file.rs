@@ -32,6 +32,9 @@ pub trait MapSource: Send + Sync {
     }
 
     /// Has somebody told, once, when the map that is current ends; for each map, if the source can tell.
+    ///
+    /// One [`File`] has a source: of several, only the last hears it, and at the target the maps of the others are not withdrawn before somebody writes,
+    /// but with their next request. What is read by them is not believed, all the same.
     fn on_end(&self, _told: OnEnd) {}
 
     /// What a request keeps for as long as it reads by a map of this version; nothing if that is not current. Whoever is about to change

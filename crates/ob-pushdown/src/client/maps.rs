@@ -6,7 +6,6 @@
 //! themselves to the ordinary path. Where nobody does, the request that finds no map makes one, and some of what is to be closed is closed
 //! before each request.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -16,8 +15,9 @@ use ob_wire_nvme::Status;
 use ob_wire_nvme::pushdown::{Extent, Function, MapHeader};
 use zerocopy::IntoBytes;
 
+use super::chores::{Chore, ChoreList, Left, Next};
 use super::error::{Detour, PushError};
-use super::file::{File, Hold, Kind, MapSource, OnEnd, Opened, WeakFile, lock};
+use super::file::{File, Hold, Kind, MapSource, OnEnd, Opened, lock};
 use super::session::Session;
 use super::transport::{CommandData, Transport};
 
@@ -26,7 +26,7 @@ const CLOSED_AT_ONCE: usize = 4;
 /// Requests that do without a map after the target has refused one, until it is tried once more.
 const REFUSED_SKIPS: u32 = 256;
 
-/// What is to be done.
+/// What is to be done, and who waits for it: [`ChoreList`] for whoever has a lock and may wait.
 #[derive(Default)]
 pub(super) struct Chores {
     state: Mutex<State>,
@@ -34,22 +34,8 @@ pub(super) struct Chores {
 
 #[derive(Default)]
 struct State {
-    /// Whether somebody does it.
-    is_kept: bool,
-    /// Whether he is to leave.
-    is_over: bool,
-    /// Whether he makes a map, which takes as long as a file system takes to write a file out.
-    is_mapping: bool,
-    /// Files without a current map. No file is here twice.
-    files: VecDeque<WeakFile>,
-    /// What the target is to be told, and what is held until it was.
-    telling: VecDeque<(Function, Hold)>,
+    list: ChoreList,
     waker: Option<Waker>,
-}
-
-enum Chore {
-    Map(File),
-    Tell(Function, Hold),
 }
 
 /// Somebody keeps the maps already.
@@ -68,39 +54,31 @@ struct Telling<'session> {
 
 impl Chores {
     fn is_kept(&self) -> bool {
-        lock(&self.state).is_kept
+        lock(&self.state).list.is_kept()
     }
 
-    fn claim(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).is_kept, true)
+    pub(super) fn claim(&self) -> bool {
+        lock(&self.state).list.claim()
     }
 
-    fn unclaim(&self) {
-        let (files, holds) = {
+    pub(super) fn unclaim(&self) {
+        let abandoned = {
             let mut state = lock(&self.state);
-            (state.is_kept, state.is_over, state.is_mapping, state.waker) = (false, false, false, None);
-            // Who waits to write does not wait for a request that may never come.
-            let holds: Vec<Hold> = state.telling.iter_mut().map(|(_, hold)| std::mem::take(hold)).collect();
-            (std::mem::take(&mut state.files), holds)
+            state.waker = None;
+            state.list.unclaim()
         };
         // Not before: the last one who has a file, or a hold, says more here as it goes.
-        drop(holds);
-        for file in files.iter().filter_map(WeakFile::upgrade) {
-            file.end_to_wait();
-        }
+        abandoned.let_go();
     }
 
     /// Leaves a file to the keeper, if there is one.
-    fn map(&self, file: &File) -> bool {
+    pub(super) fn map(&self, file: &File) -> bool {
         let mut state = lock(&self.state);
-        if !state.is_kept {
-            return false;
-        }
-        if file.begin_to_wait() {
-            state.files.push_back(file.downgrade());
+        let left = state.list.map(file);
+        if left == Left::New {
             wake(state);
         }
-        true
+        left != Left::NotKept
     }
 
     /// Has the target told something, some time.
@@ -112,52 +90,38 @@ impl Chores {
     /// with a file for as long as that takes. (What is read meanwhile is not believed either way.)
     pub(super) fn tell_holding(&self, function: Function, hold: Hold) {
         let mut state = lock(&self.state);
-        let waits = state.is_kept && !state.is_mapping;
-        let (hold, _let_go) = if waits { (hold, Hold::default()) } else { (Hold::default(), hold) };
-        state.telling.push_back((function, hold));
+        let let_go = state.list.tell(function, hold);
         wake(state);
+        drop(let_go);
     }
 
     /// What the target is to be told next, whoever does the chores.
     pub(super) fn next_told(&self) -> Option<(Function, Hold)> {
-        lock(&self.state).telling.pop_front()
+        lock(&self.state).list.next_told()
     }
 
     /// The next chore; nothing when it is over.
-    async fn next(&self) -> Option<Chore> {
+    pub(super) async fn next(&self) -> Option<Chore> {
         poll_fn(|context| {
             let mut state = lock(&self.state);
-            state.is_mapping = false;
-            if state.is_over {
-                return Poll::Ready(None);
-            }
-            // Somebody may wait for it, to write.
-            if let Some((function, hold)) = state.telling.pop_front() {
-                return Poll::Ready(Some(Chore::Tell(function, hold)));
-            }
-            // Some are gone by now.
-            while let Some(file) = state.files.pop_front() {
-                if let Some(file) = file.upgrade() {
-                    // Whoever finds it without a map from now on may be too late for the one that is made.
-                    file.end_to_wait();
-                    state.is_mapping = true;
-                    return Poll::Ready(Some(Chore::Map(file)));
+            match state.list.next() {
+                Next::Do(chore) => Poll::Ready(Some(chore)),
+                Next::Over => Poll::Ready(None),
+                Next::Wait => {
+                    state.waker = Some(context.waker().clone());
+                    Poll::Pending
                 }
             }
-            state.waker = Some(context.waker().clone());
-            Poll::Pending
         })
         .await
     }
-}
 
-impl Chores {
     /// Does something, unless it is over before that is done: a target that does not answer keeps nobody from leaving.
     async fn unless_over<F: Future>(&self, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         poll_fn(|context| {
             let mut state = lock(&self.state);
-            if state.is_over {
+            if state.list.is_over() {
                 return Poll::Ready(None);
             }
             state.waker = Some(context.waker().clone());
@@ -247,7 +211,7 @@ impl<T: Transport> Session<T> {
     /// Has [`Session::keep_maps`] end.
     pub fn leave_maps(&self) {
         let mut state = lock(&self.chores.state);
-        state.is_over = state.is_kept;
+        state.list.leave();
         wake(state);
     }
 
@@ -256,7 +220,7 @@ impl<T: Transport> Session<T> {
         for _ in 0..CLOSED_AT_ONCE {
             let next = {
                 let mut state = lock(&self.chores.state);
-                if state.is_kept { None } else { state.telling.pop_front() }
+                if state.list.is_kept() { None } else { state.list.next_told() }
             };
             let Some((function, _)) = next else { return };
             self.tell(function).await;

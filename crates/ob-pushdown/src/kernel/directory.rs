@@ -8,8 +8,8 @@ use ob_passthrough::lease::LeaseKeeper;
 use ob_rocksdb::{Files, LocalDirectory, LocalFile, ReadError};
 use ob_wire_nvme::NamespaceId;
 
-use super::file::{FileCounts, MountedFile, OpenError};
-use crate::client::{File, Session};
+use super::file::{MountedFile, OpenError};
+use crate::client::{File, FileCounts, Session};
 use crate::rocksdb::PushedFile;
 
 /// Beyond so many bytes it is looked whether they are there before memory is taken: a length comes from bytes that may lie.

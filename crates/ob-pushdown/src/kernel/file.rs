@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ob_passthrough::System;
@@ -13,7 +13,7 @@ use ob_passthrough::extents::{Extents, ExtentsError, ExtentsOptions};
 use ob_passthrough::lease::{GRACE_DEFAULT, Lease, LeaseError, LeaseKeeper, LeaseOptions, OnBreak};
 use ob_wire_nvme::NamespaceId;
 
-use crate::client::{FileMap, Hold, MapExtent, MapSource, OnEnd};
+use crate::client::{FileCounts, FileMap, Hold, LeasedFile, LeasedMaps, MapExtent, MapSource, OnEnd};
 use crate::plant::{Bug, is_planted};
 
 /// How long after a try that has failed it is tried again to map a file: somebody writes it, and will for a while.
@@ -23,6 +23,11 @@ const RETRY_HARDLY_AFTER: Duration = Duration::from_secs(5);
 
 /// A file that requests may read where it lies, as long as nobody writes it.
 pub struct MountedFile {
+    maps: LeasedMaps<OpenedFile>,
+}
+
+/// It, for [`LeasedMaps`].
+struct OpenedFile {
     file: File,
     system: System,
     keeper: Arc<LeaseKeeper>,
@@ -31,38 +36,8 @@ pub struct MountedFile {
     device: String,
     /// How long a writer waits for requests.
     grace: Duration,
-    /// Whoever has this makes a map.
-    making: Mutex<()>,
-    /// Who is told when a lease breaks.
-    told: Mutex<Option<OnEnd>>,
-    state: Mutex<State>,
-}
-
-struct State {
-    mapped: Option<Mapped>,
-    /// The last version that a map had.
-    version: u64,
-    /// Not before then it is tried again.
-    retry_at: Option<Instant>,
-    refusal: Option<Arc<NotMapped>>,
-    counts: FileCounts,
-}
-
-struct Mapped {
-    lease: Option<Lease>,
-    extents: Extents,
-    map: Arc<FileMap>,
-}
-
-/// What became of a file's maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileCounts {
-    /// Maps that were made.
-    pub maps: u64,
-    /// Those that ended because somebody wanted to write, or blocks were moved.
-    pub ended: u64,
-    /// Attempts to make one that failed.
-    pub refused: u64,
+    /// What time is counted from.
+    since: Instant,
 }
 
 /// Why a file cannot be opened for requests.
@@ -128,25 +103,23 @@ impl MountedFile {
     ) -> Result<Self, OpenError> {
         let file = File::open(path)
             .map_err(|source| OpenError::Open { path: path.display().to_string(), source })?;
-        let state =
-            State { mapped: None, version: 0, retry_at: None, refusal: None, counts: FileCounts::default() };
         Ok(Self {
-            file,
-            system: system.clone(),
-            keeper: Arc::clone(keeper),
-            namespace,
-            device: device.to_owned(),
-            grace: GRACE_DEFAULT,
-            making: Mutex::new(()),
-            told: Mutex::new(None),
-            state: Mutex::new(state),
+            maps: LeasedMaps::new(OpenedFile {
+                file,
+                system: system.clone(),
+                keeper: Arc::clone(keeper),
+                namespace,
+                device: device.to_owned(),
+                grace: GRACE_DEFAULT,
+                since: Instant::now(),
+            }),
         })
     }
 
     /// With another time that requests under way may hold up who wants to write the file: what they say is not believed either way.
     #[must_use]
     pub fn with_grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.maps.file_mut().grace = grace;
         self
     }
 
@@ -159,7 +132,7 @@ impl MountedFile {
         let mut bytes = vec![0; len];
         let mut filled = 0;
         while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.file.read_at(rest, offset + filled as u64) {
+            match self.maps.file().file.read_at(rest, offset + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -176,134 +149,101 @@ impl MountedFile {
     ///
     /// When the file system does not say.
     pub fn file_len(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len())
+        Ok(self.maps.file().file.metadata()?.len())
     }
 
     /// What became of its maps.
     #[must_use]
     pub fn counts(&self) -> FileCounts {
-        self.lock().counts
+        self.maps.counts()
     }
 
     /// Why it has no map, if it was tried to make one and has failed since the last that it had.
     pub fn refusal(&self) -> Option<Arc<NotMapped>> {
-        self.lock().refusal.clone()
+        self.maps.refusal()
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+impl LeasedFile for OpenedFile {
+    /// None where a bug is planted.
+    type Lease = Option<Lease>;
+    type Extents = Extents;
+    type Refusal = NotMapped;
 
-    /// Makes a map. The lease comes first: what is found under it stays so until it is broken.
-    fn make(&self, version: u64) -> Result<Mapped, NotMapped> {
+    fn lease(&self, told: Option<OnEnd>) -> Result<Option<Lease>, NotMapped> {
         // Opened anew, whatever its name is by now: a lease belongs to one opening, and an earlier one may still be given back.
         let again = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
         let held = OwnedFd::from(File::open(again).map_err(NotMapped::Again)?);
-        let lease = if is_planted(Bug::LeaseSkipped) { None } else { Some(self.lease(held)?) };
+        if is_planted(Bug::LeaseSkipped) {
+            return Ok(None);
+        }
+        let on_break = told.map(|told| Box::new(move |request| told(Hold::new(request))) as OnBreak);
+        Ok(Some(self.keeper.lease_with(held, LeaseOptions { grace: self.grace, on_break })?))
+    }
+
+    fn extents(&self) -> Result<Extents, NotMapped> {
         let extents = Extents::of(self.file.as_fd(), &self.system, &ExtentsOptions::default())?;
         if extents.device.name != self.device {
             let (found, expected) = (extents.device.name, self.device.clone());
             return Err(NotMapped::Elsewhere { found, expected });
         }
+        Ok(extents)
+    }
+
+    fn map_of(&self, extents: &Extents, version: u64) -> FileMap {
         let pieces = extents.list.iter().map(|extent| MapExtent {
             at: extent.file_offset,
             offset: extent.device_offset,
             len: extent.len,
         });
-        let map = FileMap {
+        FileMap {
             namespace: self.namespace,
             version,
             identity: extents.inode_id,
             len: extents.len,
             extents: pieces.collect(),
-        };
-        Ok(Mapped { lease, extents, map: Arc::new(map) })
-    }
-
-    fn lease(&self, held: OwnedFd) -> Result<Lease, LeaseError> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let on_break = told.map(|told| Box::new(move |request| told(Hold::new(request))) as OnBreak);
-        self.keeper.lease_with(held, LeaseOptions { grace: self.grace, on_break })
-    }
-
-    /// The map that there is, if it is true. One that is not ends here.
-    fn known(&self) -> Option<Arc<FileMap>> {
-        let mut state = self.lock();
-        let mapped = state.mapped.take()?;
-        if !self.is_true(&mapped) {
-            state.counts.ended += 1;
-            return None;
         }
-        let map = Arc::clone(&mapped.map);
-        state.mapped = Some(mapped);
-        Some(map)
     }
 
-    /// Whether a map is still true.
-    fn is_true(&self, mapped: &Mapped) -> bool {
-        let is_held = mapped.lease.as_ref().is_none_or(Lease::is_held);
-        // On some file systems blocks can be moved under a lease.
-        is_held
-            && (!mapped.extents.can_be_remapped
-                || mapped.extents.is_current(self.file.as_fd()).unwrap_or(false))
+    fn is_held(&self, lease: &Option<Lease>) -> bool {
+        lease.as_ref().is_none_or(Lease::is_held)
+    }
+
+    fn is_there(&self, extents: &Extents) -> bool {
+        !extents.can_be_remapped || extents.is_current(self.file.as_fd()).unwrap_or(false)
+    }
+
+    fn begin(&self, lease: &Option<Lease>) -> Option<Hold> {
+        lease.as_ref().map_or_else(|| Some(Hold::default()), |lease| lease.begin().map(Hold::new))
+    }
+
+    fn pause_after(&self, refusal: &NotMapped) -> Duration {
+        if refusal.may_pass() { RETRY_AFTER } else { RETRY_HARDLY_AFTER }
+    }
+
+    fn now(&self) -> ob_core::Instant {
+        ob_core::Instant::default() + self.since.elapsed()
     }
 }
 
 impl MapSource for MountedFile {
     fn current(&self) -> Option<Arc<FileMap>> {
-        if let Some(map) = self.known() {
-            return Some(map);
-        }
-        // One makes it, which takes a while: who asks for no more than the version does not wait.
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = self.known() {
-            return Some(map);
-        }
-        if !self.may_have_map() {
-            return None;
-        }
-        let version = self.lock().version + 1;
-        let made = self.make(version);
-        let mut state = self.lock();
-        match made {
-            Ok(mapped) => {
-                let map = Arc::clone(&mapped.map);
-                state.counts.maps += 1;
-                (state.mapped, state.version) = (Some(mapped), version);
-                (state.retry_at, state.refusal) = (None, None);
-                Some(map)
-            }
-            Err(refusal) => {
-                state.counts.refused += 1;
-                let pause = if refusal.may_pass() { RETRY_AFTER } else { RETRY_HARDLY_AFTER };
-                let retry_at = Instant::now() + pause;
-                (state.retry_at, state.refusal) = (Some(retry_at), Some(Arc::new(refusal)));
-                None
-            }
-        }
+        self.maps.current()
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.maps.version()
     }
 
     fn may_have_map(&self) -> bool {
-        self.lock().retry_at.is_none_or(|at| at <= Instant::now())
+        self.maps.may_have_map()
     }
 
     fn on_end(&self, told: OnEnd) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        self.maps.on_end(told);
     }
 
-    /// A writer is told to wait: the lease is given up when the last request under it has ended.
     fn hold(&self, version: u64) -> Option<Hold> {
-        let state = self.lock();
-        let mapped = state.mapped.as_ref().filter(|mapped| mapped.map.version == version)?;
-        match &mapped.lease {
-            Some(lease) => lease.begin().map(Hold::new),
-            None => Some(Hold::default()),
-        }
-    }
-
-    /// Without making one: what is asked for after an answer must be the map that it was asked by.
-    fn version(&self) -> Option<u64> {
-        let state = self.lock();
-        state.mapped.as_ref().filter(|mapped| self.is_true(mapped)).map(|mapped| mapped.map.version)
+        self.maps.hold(version)
     }
 }

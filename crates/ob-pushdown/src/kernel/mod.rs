@@ -16,7 +16,8 @@ mod file;
 mod keeper;
 mod transport;
 
+pub use crate::client::FileCounts;
 pub use directory::{DirectoryFile, MountedDirectory};
-pub use file::{FileCounts, MountedFile, NotMapped, OpenError};
+pub use file::{MountedFile, NotMapped, OpenError};
 pub use keeper::MapKeeper;
 pub use transport::{KernelTransport, KernelTransportError};

@@ -1,12 +1,15 @@
 //! What hosts do with functions: ask by sessions, as programs do; move the files that they map; and say what no session would.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ob_nvme::initiator::{Data, Queue, Request};
 use ob_pushdown::client::{
-    Command, CommandAnswer, CommandData, File, Query, Read, Session, Transport, TransportError,
+    Command, CommandAnswer, CommandData, Detour, File, Query, Read, Session, Transport, TransportError,
     name_by_content,
 };
 use ob_sim::{Failure, Report, Rng};
@@ -17,7 +20,9 @@ use ob_wire_nvme::pushdown::{
 use ob_wire_nvme::{CommandId, QueueId, Status};
 use zerocopy::IntoBytes;
 
-use super::mapped::{self, MappedFile, Space};
+use super::crowd::{now, pause};
+use super::leased::{Leasing, Open, SimFile, Source};
+use super::mapped::{self, Space};
 use super::named::Named;
 use super::node::{self, Content, Entry, NODE, NODES, Question};
 use super::port::Port;
@@ -28,6 +33,12 @@ pub(super) const FOLLOW: &[u8] = include_bytes!("../../programs/follow.o");
 pub(super) const NAME: &str = "follow";
 /// Queries that a host keeps.
 pub(super) const QUERIES_MAX: usize = 6;
+/// How long somebody asks for a file that nobody changes.
+const ANSWERED_AFTER: Duration = Duration::from_secs(10);
+/// How long he waits after each try.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// Requests that were given up and may still be answered.
+const ABANDONED_MAX: usize = 64;
 /// Commands that are tried to be given up at once.
 const ABORTS: usize = 24;
 
@@ -39,15 +50,26 @@ pub(super) struct Shared {
     pub(super) hosts: Vec<Client>,
     /// I/O queues of a host.
     pub(super) queues: u16,
+    pub(super) leasing: Leasing,
+    /// One request in so many is given up before it is answered.
+    pub(super) abandon_one_in: u64,
 }
 
 /// A host, above its initiator.
 pub(super) struct Client {
     pub(super) port: Port,
     pub(super) session: RefCell<Option<Rc<Session<Port>>>>,
-    pub(super) files: Vec<Arc<MappedFile>>,
+    pub(super) files: Vec<Arc<SimFile>>,
     pub(super) space: RefCell<Space>,
     queries: RefCell<Vec<Rc<Asked>>>,
+    /// The files as the session has them, each opened once.
+    handles: RefCell<BTreeMap<usize, File>>,
+    /// Whether somebody keeps the maps of its session.
+    pub(super) is_kept: Rc<Cell<bool>>,
+    /// Whether its session is being ended.
+    pub(super) is_ending: Cell<bool>,
+    /// What was asked by requests that were given up, after which commands.
+    abandoned: RefCell<Vec<(u64, Rc<Asked>, Question)>>,
 }
 
 /// A query, and what its files are.
@@ -60,10 +82,10 @@ struct Asked {
 #[derive(Clone, Debug)]
 enum Kind {
     Named(usize),
-    Mapped(Arc<MappedFile>),
+    Mapped(Arc<SimFile>),
 }
 
-impl std::fmt::Debug for MappedFile {
+impl std::fmt::Debug for SimFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{:?}", self.content().map(|content| content.owner))
     }
@@ -71,9 +93,16 @@ impl std::fmt::Debug for MappedFile {
 
 impl Client {
     pub(super) fn new(port: Port, files: usize, space: Space) -> Self {
-        let files = (0..files).map(|_| Arc::new(MappedFile::default())).collect();
-        let (space, queries) = (RefCell::new(space), RefCell::default());
-        Self { port, session: RefCell::new(None), files, space, queries }
+        let files = (0..files).map(|_| Arc::new(SimFile::default())).collect();
+        let (queries, handles, is_kept, is_ending, abandoned) = Default::default();
+        let (space, session) = (RefCell::new(space), RefCell::new(None));
+        Self { port, session, files, space, queries, handles, is_kept, is_ending, abandoned }
+    }
+
+    /// Drops all that it asks by.
+    pub(super) fn forget(&self) {
+        let (queries, handles) = (self.queries.take(), self.handles.take());
+        drop((queries, handles));
     }
 }
 
@@ -102,13 +131,62 @@ impl Shared {
         let client = &self.hosts[number];
         let Some(session) = client.session.borrow().clone() else { return Ok(false) };
         let Some(asked) = self.choose(number, &session, &mut rng) else { return Ok(false) };
+        let turns = rng.one_in(self.abandon_one_in).then(|| rng.below(60));
         let question = Question {
             files: asked.files.len(),
             first_file: rng.index(asked.files.len()),
             first_node: if rng.one_in(3) { rng.below(NODES) } else { 0 },
             read_len: asked.read_len,
         };
-        self.ask_this(&session, &asked, &question).await
+        let Some(turns) = turns else {
+            for _ in 0..rng.below(4) {
+                if self.ask_this(&session, &asked, &question).await? {
+                    return Ok(true);
+                }
+                // Whoever writes it, or maps it, may be done by then.
+                for _ in 0..rng.below(40) {
+                    pause().await;
+                }
+            }
+            return self.ask_this(&session, &asked, &question).await;
+        };
+        let last = client.port.last();
+        let mut asking = Box::pin(self.ask_this(&session, &asked, &question));
+        let answered = for_turns(turns, asking.as_mut()).await;
+        drop(asking);
+        if answered.is_none() {
+            self.count("requests given up");
+            client.abandoned.borrow_mut().push((last, Rc::clone(&asked), question));
+        }
+        answered.unwrap_or(Ok(false))
+    }
+
+    /// Looks at answers to requests that were given up: nobody believes them, but programs have seen what they say.
+    pub(super) fn judge_late(&self, number: usize) -> Result<(), Failure> {
+        let client = &self.hosts[number];
+        while let Some((command, answer)) = client.port.next_late() {
+            let abandoned = client.abandoned.borrow();
+            let before = abandoned.iter().rev().filter(|(last, ..)| *last < command);
+            for (_, asked, question) in before.take(ABANDONED_MAX) {
+                // It is another's, or torn: or of another kind altogether.
+                let Ok(entries) = node::parse(question, &answer.data, answer.result as u32) else { continue };
+                self.count("late answers judged");
+                for entry in &entries {
+                    if let Some(Kind::Mapped(file)) = asked.files.get(entry.file)
+                        && file.has_seen_too_much(entry, command)
+                    {
+                        let what = format!(
+                            "a map was to be withdrawn before {entry:?} was written, and it was read by it"
+                        );
+                        return Err(Failure::new(what));
+                    }
+                }
+            }
+        }
+        let mut abandoned = client.abandoned.borrow_mut();
+        let many = abandoned.len().saturating_sub(ABANDONED_MAX);
+        abandoned.drain(..many);
+        Ok(())
     }
 
     /// Asks for every file alone, from its beginning.
@@ -120,17 +198,24 @@ impl Shared {
         let named = (0..self.named.borrow().names()).map(Kind::Named);
         // Of a short file chains do not find the end, and blocks may have run out.
         let is_whole =
-            |file: &&Arc<MappedFile>| file.content().is_some_and(|content| content.len == NODES * NODE);
+            |file: &&Arc<SimFile>| file.content().is_some_and(|content| content.len == NODES * NODE);
         let mapped: Vec<Kind> = client.files.iter().filter(is_whole).cloned().map(Kind::Mapped).collect();
         for kind in named.chain(mapped) {
-            let Some(asked) = Self::query(&session, vec![kind], NODE as u32) else { continue };
+            let Some(asked) = self.query(number, &session, vec![kind], NODE as u32) else { continue };
             let question = Question { files: 1, first_file: 0, first_node: 0, read_len: NODE as u32 };
-            // The first may find that a connection was lost, or that a program is another by now.
-            if !self.ask_this(&session, &asked, &question).await?
-                && !self.ask_this(&session, &asked, &question).await?
-            {
-                let what = format!("host {number} asks for {:?}, and there is no answer", asked.files);
-                return Err(Failure::new(what));
+            // The first may find that a connection was lost, or that a program is another by now; a keeper takes its time, and so does a kernel
+            // that has refused a lease.
+            let until = now() + ANSWERED_AFTER;
+            while !self.ask_this(&session, &asked, &question).await? {
+                if now() >= until {
+                    let what = format!("host {number} asks for {:?}, and there is no answer", asked.files);
+                    return Err(Failure::new(what));
+                }
+                // A refusal can come in no time, and then that would be a million tries.
+                let again = now() + AGAIN_AFTER;
+                while now() < again {
+                    pause().await;
+                }
             }
         }
         Ok(())
@@ -157,8 +242,11 @@ impl Shared {
                 Ok(true)
             }
             Err(error) => {
-                let is_changed = error.detour() == Some(ob_pushdown::client::Detour::Changed);
-                self.count(if is_changed { "changed" } else { "detours" });
+                self.count(match error.detour() {
+                    Some(Detour::Changed) => "changed",
+                    Some(Detour::Unmapped) => "unmapped",
+                    _ => "detours",
+                });
                 Ok(false)
             }
         }
@@ -171,7 +259,7 @@ impl Shared {
         question: &Question,
         during: (u64, u64),
     ) -> Result<(), Failure> {
-        let mut named = Vec::new();
+        let (mut named, mut mapped) = (Vec::new(), Vec::new());
         for (index, kind) in asked.files.iter().enumerate() {
             let of_file: Vec<Entry> = entries.iter().copied().filter(|entry| entry.file == index).collect();
             if of_file.is_empty() {
@@ -180,15 +268,14 @@ impl Shared {
             match kind {
                 Kind::Named(slot) => named.push((*slot, of_file)),
                 Kind::Mapped(file) => {
-                    // The client has just looked: what it believes is what is there.
-                    let content = file.content();
-                    let agrees = |content: &Content| {
-                        of_file.iter().all(|entry| content.agrees(entry, question.read_len))
-                    };
-                    if !content.as_ref().is_some_and(agrees) {
-                        let what = format!("a client believes {of_file:?}, and there is {content:?}");
+                    // Whether or not it is still there.
+                    let spans = file.had(&of_file, question.read_len, during);
+                    if spans.is_empty() {
+                        let what =
+                            format!("a client believes {of_file:?}, and there is {:?}", file.content());
                         return Err(Failure::new(what));
                     }
+                    mapped.push(spans);
                     self.count("mapped files judged");
                 }
             }
@@ -196,7 +283,7 @@ impl Shared {
         if named.len() > 1 {
             self.count("several files judged");
         }
-        self.named.borrow().check(&named, question.read_len, during)
+        self.named.borrow().check(&named, mapped, question.read_len, during)
     }
 
     /// A query that the host has, or a new one.
@@ -230,20 +317,38 @@ impl Shared {
             kinds.push(kind);
         }
         let read_len = *rng.choose(&[512, 512, 1024, 4096])?;
-        let asked = Rc::new(Self::query(session, kinds, read_len)?);
+        if rng.one_in(12) {
+            // Whoever has it still reads by it.
+            let dropped = client.handles.borrow_mut().pop_first();
+            dropped.inspect(|_| self.count("files opened anew"));
+        }
+        let asked = self.query(number, session, kinds, read_len)?;
         queries.push(Rc::clone(&asked));
         Some(asked)
     }
 
-    fn query(session: &Session<Port>, kinds: Vec<Kind>, read_len: u32) -> Option<Asked> {
+    fn query(
+        &self,
+        number: usize,
+        session: &Session<Port>,
+        kinds: Vec<Kind>,
+        read_len: u32,
+    ) -> Option<Rc<Asked>> {
+        let client = &self.hosts[number];
         let open = |kind: &Kind| match kind {
             Kind::Named(slot) => session.named(&Named::name(*slot)),
-            Kind::Mapped(file) => session.mapped(Arc::clone(file) as _),
+            Kind::Mapped(file) => {
+                let which =
+                    client.files.iter().position(|other| Arc::ptr_eq(other, file)).unwrap_or_default();
+                let mut handles = client.handles.borrow_mut();
+                let anew = || session.mapped(Arc::new(Source::new(file, self.leasing)));
+                handles.entry(which).or_insert_with(anew).clone()
+            }
         };
         let files: Vec<File> = kinds.iter().map(open).collect();
         let program = session.program(NAME, Some(FOLLOW.to_vec()));
         let query = session.query(&program, &files).ok()?.with_read_len_max(read_len);
-        Some(Asked { query, files: kinds, read_len })
+        Some(Rc::new(Asked { query, files: kinds, read_len }))
     }
 
     /// Writes one of the host's files anew: elsewhere, and what it had becomes another's; or in place.
@@ -258,34 +363,96 @@ impl Shared {
         if !file.begin_change() {
             return Ok(());
         }
-        let stamp = self.ticks.next();
         let owner = (number * 100 + which % client.files.len()) as u64 + 1_000_000_000;
-        let had = file.blocks();
-        if !had.is_empty() && rng.one_in(4) {
-            file.withdraw();
-            let content = Content::whole(owner, stamp, had.len() as u64);
-            match mapped::write(&client.port, &had, &content).await {
-                Ok(()) => {
-                    self.count("files written in place");
-                    file.lies(had, content);
-                }
-                // Nobody knows what is there, nor when the last of it comes: nobody gets these blocks any more.
-                Err(_) => drop(file.take_blocks()),
-            }
+        if self.leasing.can_be_remapped && rng.one_in(3) {
+            self.remap(client, file, &mut rng).await;
             file.end_change();
             return Ok(());
         }
-        let content = Content::whole(owner, stamp, mapped::nodes(&mut rng));
-        let blocks = client.space.borrow_mut().take(&mut rng, content.stamps.len() as u64);
-        if let Some(blocks) = blocks
-            && mapped::write(&client.port, &blocks, &content).await.is_ok()
-        {
+        let is_in_place = rng.one_in(3);
+        // What is written elsewhere the file gets in a moment, most often.
+        let nodes = mapped::nodes(&mut rng);
+        let early = if is_in_place || rng.one_in(4) {
+            None
+        } else {
+            self.write_beside(client, owner, nodes, &mut rng).await
+        };
+        let losses = client.port.losses();
+        let open = file.open(&self.leasing, &mut rng).await;
+        let last = client.port.last();
+        // Whoever has told something in vain has not withdrawn it.
+        let is_polite = open.is_polite && client.port.losses() == losses;
+        self.count_open(&open, is_polite);
+        file.begin_to_write(self.ticks.next());
+        let had = file.blocks();
+        if is_in_place && !had.is_empty() {
+            let content = Content::whole(owner, self.ticks.next(), had.len() as u64);
+            if is_polite {
+                file.is_written_politely(content.stamps[0], last);
+            }
+            match mapped::write(&client.port, &had, &content).await {
+                Ok(()) => {
+                    self.count("files written in place");
+                    file.close(Some(content), self.ticks.next());
+                }
+                // Nobody knows what is there, nor when the last of it comes: nobody gets these blocks any more.
+                Err(_) => file.lose(),
+            }
+        } else if let Some((blocks, content)) = match early {
+            Some(early) => Some(early),
+            None => self.write_beside(client, owner, nodes, &mut rng).await,
+        } {
             self.count("files moved");
-            let had = file.lies(blocks, content);
+            let had = file.lies(blocks);
+            file.close(Some(content), self.ticks.next());
             client.space.borrow_mut().give(had);
+        } else if had.is_empty() {
+            file.lose();
+        } else {
+            self.count("files opened in vain");
+            file.close(None, self.ticks.next());
         }
         file.end_change();
         Ok(())
+    }
+
+    fn count_open(&self, open: &Open, is_polite: bool) {
+        for (what, is_so) in [
+            ("writers that broke a lease", open.was_leased),
+            ("writers that waited for a keeper", is_polite),
+            ("writers that did not wait any longer", open.was_late),
+        ] {
+            if is_so {
+                self.count(what);
+            }
+        }
+    }
+
+    /// Writes what a file is to have to blocks that nobody has.
+    async fn write_beside(
+        &self,
+        client: &Client,
+        owner: u64,
+        nodes: u64,
+        rng: &mut Rng,
+    ) -> Option<(Vec<u64>, Content)> {
+        let content = Content::whole(owner, self.ticks.next(), nodes);
+        let blocks = client.space.borrow_mut().take(rng, nodes)?;
+        mapped::write(&client.port, &blocks, &content).await.ok()?;
+        Some((blocks, content))
+    }
+
+    /// Moves a file's blocks under its leases, as deduplication may: what is in it stays the same.
+    async fn remap(&self, client: &Client, file: &SimFile, rng: &mut Rng) {
+        let Some(content) = file.content() else { return };
+        let blocks = client.space.borrow_mut().take(rng, content.stamps.len() as u64);
+        if let Some(blocks) = blocks
+            && mapped::write(&client.port, &blocks, &content).await.is_ok()
+        {
+            self.count("files moved under a lease");
+            let had = file.lies(blocks);
+            client.space.borrow_mut().give(had);
+        }
     }
 
     /// Maps a file by hand, has a chain run over it, and takes the map away meanwhile. From then on the blocks are another's. Another host
@@ -551,14 +718,20 @@ async fn ask_raw(
     }
 }
 
-/// Lets others have their turn.
-async fn pause() {
-    let mut is_over = false;
-    std::future::poll_fn(|_| {
-        let was_over = std::mem::replace(&mut is_over, true);
-        if was_over { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+/// Waits for something, for so many turns; nothing if it takes longer.
+async fn for_turns<T>(turns: u64, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut left = turns;
+    std::future::poll_fn(|context| match (work.as_mut().poll(context), left.checked_sub(1)) {
+        (std::task::Poll::Ready(output), _) => std::task::Poll::Ready(Some(output)),
+        (std::task::Poll::Pending, None) => std::task::Poll::Ready(None),
+        (std::task::Poll::Pending, Some(less)) => {
+            left = less;
+            // Each turn counts, whether or not there is something to do.
+            context.waker().wake_by_ref();
+            std::task::Poll::Pending
+        }
     })
-    .await;
+    .await
 }
 
 /// Waits for two futures, side by side.

@@ -1,10 +1,7 @@
-//! A client's file system on a namespace, as far as it matters here: files that lie in blocks, are written elsewhere or in place, and whose old
-//! blocks are soon another's.
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+//! Where files of a client's file system lie on a namespace: in blocks that were another's before, and soon are again.
 
 use ob_nvme::initiator::{Data, Queue, Request};
-use ob_pushdown::client::{FileMap, MapExtent, MapSource, TransportError};
+use ob_pushdown::client::{FileMap, MapExtent, TransportError};
 use ob_sim::Rng;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::BlockCommand;
@@ -44,71 +41,6 @@ impl Space {
 
     pub(super) fn give(&mut self, blocks: Vec<u64>) {
         self.free.extend(blocks);
-    }
-}
-
-/// A file of the client's, and the map of it that is current.
-#[derive(Default)]
-pub(super) struct MappedFile(Mutex<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    version: u64,
-    map: Option<Arc<FileMap>>,
-    content: Content,
-    blocks: Vec<u64>,
-    is_busy: bool,
-}
-
-impl MapSource for MappedFile {
-    fn current(&self) -> Option<Arc<FileMap>> {
-        self.lock().map.clone()
-    }
-}
-
-impl MappedFile {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is in it, if that can be said now.
-    pub(super) fn content(&self) -> Option<Content> {
-        let inner = self.lock();
-        inner.map.is_some().then(|| inner.content.clone())
-    }
-
-    /// Makes it this host's to change; whether it was free.
-    pub(super) fn begin_change(&self) -> bool {
-        !std::mem::replace(&mut self.lock().is_busy, true)
-    }
-
-    pub(super) fn end_change(&self) {
-        self.lock().is_busy = false;
-    }
-
-    /// From now on its bytes may change, and no map is right.
-    pub(super) fn withdraw(&self) {
-        self.lock().map = None;
-    }
-
-    /// The blocks that it has, which it has no longer.
-    pub(super) fn take_blocks(&self) -> Vec<u64> {
-        let mut inner = self.lock();
-        inner.map = None;
-        std::mem::take(&mut inner.blocks)
-    }
-
-    pub(super) fn blocks(&self) -> Vec<u64> {
-        self.lock().blocks.clone()
-    }
-
-    /// It lies there now; the blocks that it had before.
-    pub(super) fn lies(&self, blocks: Vec<u64>, content: Content) -> Vec<u64> {
-        let mut inner = self.lock();
-        inner.version += 1;
-        inner.map = Some(Arc::new(map_of(&blocks, inner.version, &content)));
-        inner.content = content;
-        std::mem::replace(&mut inner.blocks, blocks)
     }
 }
 

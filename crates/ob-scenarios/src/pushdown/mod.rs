@@ -13,6 +13,9 @@
 //! In the end everything is answered, nothing of the target's memory is lent, and of controllers that ended nothing is left.
 
 mod asks;
+mod crowd;
+mod keepers;
+mod leased;
 mod mapped;
 mod named;
 mod node;
@@ -21,9 +24,7 @@ mod port;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ob_core::{Clock, Device, Instant};
@@ -47,6 +48,8 @@ use ob_wire_nvme::text::Nqn;
 use crate::files::SimDrive;
 use crate::nvme::host::Host;
 use asks::{Client, QUERIES_MAX, Shared};
+use crowd::{Crowd, Role};
+use keepers::Keepers;
 use mapped::Space;
 use named::{FOLDER, Named};
 use node::NODE;
@@ -64,6 +67,11 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 const STILL_MAX: Duration = Duration::from_secs(120);
 /// By then everything of a host that is gone must be gone, too.
 const GONE_AFTER: Duration = Duration::from_secs(60);
+/// A run begins nothing more after so many turns for each of its steps: where hosts are cut off most of the time hardly anybody gets on, and more
+/// of the same shows nothing new.
+const TURNS_PER_STEP: u64 = 300;
+/// Turns in which everything comes to rest, far more than that takes.
+const LAST_TURNS_MAX: u64 = 1_000_000;
 
 /// Storage functions, with all who use them.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +100,6 @@ impl Ticks {
 }
 
 type Card = TargetDriver<SimNet, Rc<RefCell<SimDisk>>, Functions>;
-type Task = Pin<Box<dyn Future<Output = Result<(), Failure>>>>;
 
 struct Run {
     plan: Plan,
@@ -100,19 +107,30 @@ struct Run {
     trace: Trace,
     network: Network,
     card: Card,
+    /// The namespace's.
+    disk: Rc<RefCell<SimDisk>>,
     files: FilesService<SimDisk>,
     hosts: Vec<Host>,
     shared: Rc<Shared>,
-    tasks: Vec<(usize, Task)>,
+    crowd: Rc<Crowd>,
     lives: u64,
     heal_at: Option<Instant>,
     paused_until: Vec<Instant>,
     begun: u64,
+    turns: u64,
+    /// No run has more.
+    turns_max: u64,
     /// Who has moved in the last turn.
     moved: Vec<&'static str>,
     /// Nobody comes back any more.
     is_over: bool,
     progress: Progress,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.crowd.scatter();
+    }
 }
 
 impl Run {
@@ -137,22 +155,31 @@ impl Run {
             ticks,
             hosts: clients.collect(),
             queues: plan.queues,
+            leasing: plan.leasing,
+            abandon_one_in: plan.abandon_one_in,
         });
-        let card = new_card(&plan, &network, &files, &rng, &trace)?;
+        let disk = SimDisk::new(plan.disk.clone(), rng.fork("disk"), trace.clone());
+        let disk = Rc::new(RefCell::new(disk));
+        let card = new_card(&plan, &network, &files, &disk, rng.fork("numbers"))?;
+        let (clock, turns) = (trace.clock().clone(), rng.fork("turns"));
+        let crowd = Crowd::gather(turns, clock, plan.seam_one_in, plan.keeper_one_in);
         let progress = Progress::new(trace.clock().clone(), STILL_MAX);
         let mut run = Self {
             rng: rng.fork("run"),
             trace,
             network,
             card,
+            disk,
             files,
             hosts: Vec::new(),
             shared,
-            tasks: Vec::new(),
+            crowd,
             lives: 0,
             heal_at: None,
             paused_until: vec![Instant::default(); 1 + plan.hosts],
             begun: 0,
+            turns: 0,
+            turns_max: u64::MAX,
             moved: Vec::new(),
             is_over: false,
             progress,
@@ -161,8 +188,13 @@ impl Run {
         for number in 0..run.plan.hosts {
             let host = run.new_host(number)?;
             run.hosts.push(host);
-            let session = Rc::clone(&run.shared).begin_session(number);
-            run.tasks.push((number, Box::pin(session)));
+            let (shared, crowd) = (Rc::clone(&run.shared), Rc::clone(&run.crowd));
+            let is_kept = run.plan.keepers == Keepers::Always;
+            let session = async move {
+                Rc::clone(&shared).begin_session(number).await?;
+                if is_kept { shared.start_keeper(&crowd, number).await } else { Ok(()) }
+            };
+            run.crowd.join(number, Role::Task, Box::pin(session));
         }
         Ok(run)
     }
@@ -191,7 +223,9 @@ impl Run {
     }
 
     fn play(mut self, steps: u64) -> Result<Report, Failure> {
-        while self.begun < steps {
+        let turns_max = steps.saturating_mul(TURNS_PER_STEP);
+        self.turns_max = turns_max.saturating_add(LAST_TURNS_MAX);
+        while self.begun < steps && self.turns < turns_max {
             self.begin_something();
             self.disturb()?;
             self.turn()?;
@@ -210,6 +244,8 @@ impl Run {
             report.count(what, times);
         }
         report.count("tasks", self.begun);
+        report.count("turns", self.turns);
+        report.count("runs that hardly got on", u64::from(self.begun < steps));
         Ok(report)
     }
 
@@ -220,7 +256,7 @@ impl Run {
             self.shared.named.borrow_mut().change(&mut self.rng, &mut report);
         }
         let number = self.rng.index(self.hosts.len());
-        if self.tasks.iter().filter(|(of, _)| *of == number).count() >= self.plan.window {
+        if self.crowd.busy().iter().filter(|of| **of == number).count() >= self.plan.window {
             return;
         }
         self.begun += 1;
@@ -228,15 +264,20 @@ impl Run {
         let sort = self.plan.sort(&mut self.rng);
         self.trace.note("task", &[self.begun, number as u64, sort as u64]);
         let other = self.rng.index(self.hosts.len());
-        let task: Task = match sort {
+        let crowd = Rc::clone(&self.crowd);
+        let role = if sort == Sort::Rewrite { Role::Writer } else { Role::Task };
+        let task: crowd::Task = match sort {
             Sort::Ask => Box::pin(async move { shared.ask(number, rng).await.map(|_| ()) }),
             Sort::Rewrite => Box::pin(shared.rewrite(number, other, rng)),
             Sort::Withdraw => Box::pin(shared.withdraw(number, other, rng)),
             Sort::Administer => Box::pin(shared.administer(number, rng)),
             Sort::Nonsense => Box::pin(shared.say_nonsense(number, rng)),
             Sort::Abort => Box::pin(shared.abort(number, rng)),
+            Sort::ChangeKeeper if self.plan.keepers != Keepers::Sometimes => return,
+            Sort::ChangeKeeper => Box::pin(shared.change_keeper(crowd, number, rng)),
+            Sort::EndSession => Box::pin(shared.end_session(crowd, number, rng)),
         };
-        self.tasks.push((number, task));
+        self.crowd.join(number, role, task);
     }
 
     /// Now and then something goes wrong, and what went wrong before is over.
@@ -269,8 +310,21 @@ impl Run {
                 self.shared.count("pauses");
                 self.paused_until[node] = self.now() + pause;
             }
+            Some(Fault::CardDies) => self.kill_card()?,
             Some(Fault::Cut) | None => {}
         }
+        Ok(())
+    }
+
+    /// The card's target dies, and comes back without what it knew. (Its files go on; they have a scenario of their own.)
+    fn kill_card(&mut self) -> Result<(), Failure> {
+        self.shared.count("cards killed");
+        self.lives += 1;
+        self.network.kill(CARD, Death::Process);
+        self.disk.borrow_mut().lose_process();
+        let numbers = self.rng.fork_numbered("numbers", self.lives);
+        self.card = new_card(&self.plan, &self.network, &self.files, &self.disk, numbers)?;
+        self.paused_until[CARD.0] = self.now() + Duration::from_millis(self.rng.range(1..1000));
         Ok(())
     }
 
@@ -285,11 +339,19 @@ impl Run {
             self.heal_at = None;
             self.network.heal_all();
         }
-        if self.tasks.is_empty() {
+        if !self.crowd.is_busy() {
             self.progress.made();
         }
-        let Self { progress, tasks, hosts, shared, moved, .. } = self;
-        progress.check(|| describe(tasks, hosts, shared, moved))?;
+        self.turns += 1;
+        if self.turns > self.turns_max {
+            let waiting = describe(&self.crowd.busy(), &self.hosts, &self.shared, &self.moved);
+            return Err(Failure::new(format!(
+                "it has not come to an end in {} turns; {waiting}",
+                self.turns_max
+            )));
+        }
+        let Self { progress, crowd, hosts, shared, moved, .. } = self;
+        progress.check(|| describe(&crowd.busy(), hosts, shared, moved))?;
         let mut moved =
             [("tasks", self.turn_tasks()?), ("writers", self.shared.named.borrow_mut().turn()?)].to_vec();
         for number in 0..self.hosts.len() {
@@ -322,20 +384,11 @@ impl Run {
 
     /// Has tasks go on; whether any is over.
     fn turn_tasks(&mut self) -> Result<bool, Failure> {
-        let mut context = Context::from_waker(Waker::noop());
-        let before = self.tasks.len();
-        let mut index = 0;
-        while index < self.tasks.len() {
-            match self.tasks[index].1.as_mut().poll(&mut context) {
-                Poll::Ready(result) => {
-                    result?;
-                    self.progress.made();
-                    drop(self.tasks.remove(index));
-                }
-                Poll::Pending => index += 1,
-            }
+        let over = self.crowd.turn()?;
+        if over > 0 {
+            self.progress.made();
         }
-        Ok(self.tasks.len() != before)
+        Ok(over > 0)
     }
 
     fn turn_host(&mut self, number: usize) -> Result<bool, Failure> {
@@ -354,6 +407,7 @@ impl Run {
             did = true;
             port.answered(id, outcome);
         }
+        self.shared.judge_late(number)?;
         if let Some(error) = self.hosts[number].over() {
             let may_pass = match error {
                 Error::Unreachable(_) | Error::NotConnected(_) => true,
@@ -386,10 +440,21 @@ impl Run {
         for number in 0..self.hosts.len() {
             for which in 0..self.plan.files {
                 let rewrite = Rc::clone(&self.shared).rewrite(number, which, self.rng.fork("last"));
-                self.tasks.push((number, Box::pin(rewrite)));
+                self.crowd.join(number, Role::Writer, Box::pin(rewrite));
                 self.settle(|_| true)?;
             }
-            self.tasks.push((number, Box::pin(Rc::clone(&self.shared).ask_all(number))));
+            let (shared, crowd, keepers) =
+                (Rc::clone(&self.shared), Rc::clone(&self.crowd), self.plan.keepers);
+            let last = async move {
+                // Others than those that have left find what was left to them.
+                if keepers == Keepers::Sometimes {
+                    shared.start_keeper(&crowd, number).await?;
+                }
+                Rc::clone(&shared).ask_all(number).await?;
+                shared.have_keeper_leave(number).await;
+                Ok(())
+            };
+            self.crowd.join(number, Role::Task, Box::pin(last));
             self.settle(|_| true)?;
         }
         self.settle(|run| run.card.target().memory_used() == 0 && run.card.service().counts().running == 0)?;
@@ -399,15 +464,21 @@ impl Run {
         }
         self.is_over = true;
         let until = self.now() + GONE_AFTER;
-        while self.now() < until {
+        while !self.is_nothing_left() {
+            if self.now() >= until {
+                let counts = self.card.service().counts();
+                return Err(Failure::new(format!("all hosts are gone, and there is left: {counts:?}")));
+            }
             self.turn()?;
         }
+        Ok(())
+    }
+
+    /// Whether the card has nothing of any host.
+    fn is_nothing_left(&self) -> bool {
         let (counts, target) = (self.card.service().counts(), self.card.target());
         let left = [counts.running, counts.files, counts.plans, target.memory_used() as u64];
-        if left != [0; 4] || target.control().controllers() != 0 {
-            return Err(Failure::new(format!("all hosts are gone, and there is left: {counts:?}")));
-        }
-        Ok(())
+        left == [0; 4] && target.control().controllers() == 0
     }
 
     /// Sessions have no more at the card than they still use, and what they are about to give back.
@@ -415,7 +486,10 @@ impl Run {
         let counts = self.card.service().counts();
         let hosts = self.hosts.len() as u64;
         let queries = QUERIES_MAX as u64 + (self.plan.names + self.plan.files) as u64;
-        if counts.files > hosts * 3 * (queries + 2) || counts.plans > hosts * (queries + 2) {
+        // Who gives a request up does not hear what it has opened. Who has been idle for long makes room for others.
+        let given_up = self.shared.report.borrow().get("requests given up");
+        let (files, plans) = (hosts * 3 * (queries + 2) + given_up, hosts * (queries + 2) + given_up);
+        if counts.files > files || counts.plans > plans {
             return Err(Failure::new(format!("sessions leave behind what they do not use: {counts:?}")));
         }
         Ok(())
@@ -425,7 +499,7 @@ impl Run {
     fn settle(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), Failure> {
         self.progress.made();
         let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
-        while !self.tasks.is_empty() || !holds(self) {
+        while self.crowd.is_busy() || !holds(self) {
             let counts = self.card.service().counts();
             progress.check(|| format!("it does not come to rest: {counts:?}"))?;
             self.turn()?;
@@ -434,9 +508,9 @@ impl Run {
     }
 }
 
-fn describe(tasks: &[(usize, Task)], hosts: &[Host], shared: &Shared, moved: &[&str]) -> String {
+fn describe(tasks: &[usize], hosts: &[Host], shared: &Shared, moved: &[&str]) -> String {
     let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
-    for (number, _) in tasks {
+    for number in tasks {
         *waiting.entry(*number).or_default() += 1;
     }
     let ready: Vec<bool> = hosts.iter().map(Host::is_ready).collect();
@@ -458,8 +532,8 @@ fn new_card(
     plan: &Plan,
     network: &Network,
     files: &FilesService<SimDisk>,
-    rng: &Rng,
-    trace: &Trace,
+    disk: &Rc<RefCell<SimDisk>>,
+    mut random: Rng,
 ) -> Result<Card, Failure> {
     let failed = |what: &dyn std::fmt::Display| Failure::new(format!("the card does not begin: {what}"));
     let mut control = Control::new(ControlConfig::default());
@@ -483,12 +557,10 @@ fn new_card(
         read_only: false,
     };
     control.add_namespace(subsystem, &namespace).map_err(|error| failed(&error))?;
-    let disk = SimDisk::new(plan.disk.clone(), rng.fork("disk"), trace.clone());
     let named = NamedFiles {
         files: files.local(),
         folders: [(subsystem, FOLDER.as_bytes().to_vec())].into_iter().collect(),
     };
-    let mut random = rng.fork("numbers");
     let functions = Functions::new(
         FunctionLimits::default(),
         Shelf::default(),
@@ -497,8 +569,7 @@ fn new_card(
         move |bytes| random.fill(bytes),
     );
     let target = Target::new(plan.target.clone(), control);
-    let disk = Rc::new(RefCell::new(disk));
-    let mut card = TargetDriver::with_service(network.attach(CARD), disk, target, functions);
+    let mut card = TargetDriver::with_service(network.attach(CARD), Rc::clone(disk), target, functions);
     card.listen(Network::address(CARD, PORT), PortKey(1)).map_err(|error| failed(&error))?;
     Ok(card)
 }

@@ -297,14 +297,16 @@ impl Named {
         life.states.last()?.content.as_ref()
     }
 
-    /// Fails unless the entries of each file are of one state of it, and there was a moment at which all of them were.
+    /// Fails unless the entries of each file are of one state of it, and there was a moment at which all of them were, and what others found was
+    /// there, too.
     pub(super) fn check(
         &self,
         files: &[(usize, Vec<Entry>)],
+        others: Vec<Vec<(u64, u64)>>,
         read_len: u32,
         (began, ended): (u64, u64),
     ) -> Result<(), Failure> {
-        let mut found: Vec<Vec<(u64, u64)>> = Vec::new();
+        let mut found = others;
         for (slot, entries) in files {
             let states = self.lives.values().filter(|life| life.slot == *slot).flat_map(|life| &life.states);
             let during = states.filter(|state| state.from <= ended && state.until >= began);

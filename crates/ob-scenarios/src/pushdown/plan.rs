@@ -6,6 +6,8 @@ use ob_files_card::{FilesOptions, FormatOptions};
 use ob_nvme::target::TargetConfig;
 use ob_sim::{DiskPlan, NetPlan, PerMillion, Rng};
 
+use super::keepers::Keepers;
+use super::leased::Leasing;
 use super::node::NODE;
 
 /// Bytes of a section of the log of the card's files.
@@ -35,6 +37,14 @@ pub(super) struct Plan {
     pub(super) exchanges: bool,
     /// Tasks of one host at once.
     pub(super) window: usize,
+    /// Whether sessions have keepers of maps, how slow those are, and how often somebody else has his turn in the middle of a request.
+    pub(super) keepers: Keepers,
+    pub(super) keeper_one_in: u64,
+    pub(super) seam_one_in: u64,
+    /// The leases of the hosts' kernels.
+    pub(super) leasing: Leasing,
+    /// One request in so many is given up.
+    pub(super) abandon_one_in: u64,
     /// How often the card's files are changed: one turn in so many.
     pub(super) change_one_in: u64,
     pub(super) sorts: [u64; SORTS.len()],
@@ -52,15 +62,19 @@ pub(super) enum Sort {
     Administer,
     Nonsense,
     Abort,
+    ChangeKeeper,
+    EndSession,
 }
 
-const SORTS: [(Sort, u64); 6] = [
+const SORTS: [(Sort, u64); 8] = [
     (Sort::Ask, 30),
     (Sort::Rewrite, 10),
     (Sort::Withdraw, 4),
     (Sort::Administer, 1),
     (Sort::Nonsense, 1),
     (Sort::Abort, 2),
+    (Sort::ChangeKeeper, 2),
+    (Sort::EndSession, 1),
 ];
 
 /// What happens to hosts and their connections.
@@ -70,9 +84,10 @@ pub(super) enum Fault {
     Cut,
     HostDies,
     Pause,
+    CardDies,
 }
 
-const FAULTS: [Fault; 4] = [Fault::Reset, Fault::Cut, Fault::HostDies, Fault::Pause];
+const FAULTS: [Fault; 5] = [Fault::Reset, Fault::Cut, Fault::HostDies, Fault::Pause, Fault::CardDies];
 
 fn pick<T: Copy>(rng: &mut Rng, items: &[T]) -> T {
     items[rng.index(items.len())]
@@ -117,12 +132,25 @@ impl Plan {
             attempts_max: pick(rng, &[5, 1]),
             exchanges: rng.one_in(2),
             window: pick(rng, &[4, 2, 8]),
+            keepers: pick(rng, &[Keepers::Never, Keepers::Always, Keepers::Sometimes, Keepers::Sometimes]),
+            keeper_one_in: pick(rng, &[1, 2, 8, 30]),
+            seam_one_in: pick(rng, &[4, 30, u64::MAX]),
+            leasing: Leasing {
+                grace: Duration::from_micros(pick(rng, &[0, 3000, 2_000_000, 2_000_000])),
+                can_be_remapped: rng.one_in(2),
+                pause: Duration::from_micros(pick(rng, &[0, 1, 500, 5000])),
+            },
+            abandon_one_in: pick(rng, &[4, 20, u64::MAX]),
             change_one_in: pick(rng, &[5, 40, 300]),
             sorts: SORTS.map(
                 |(sort, weight)| if sort == Sort::Ask { weight } else { weight * pick(rng, &[1, 1, 3, 0]) },
             ),
             fault_one_in: pick(rng, &[600, 600, 200, 3000]),
-            faults: FAULTS.map(|_| pick(rng, &[1, 1, 3, 0])),
+            // A card that dies takes everything along; where it does so all the time, nothing else is seen.
+            faults: FAULTS.map(|fault| match fault {
+                Fault::CardDies => pick(rng, &[1, 0, 0, 0]),
+                _ => pick(rng, &[4, 4, 12, 0]),
+            }),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use ob_nvme::initiator::{Answer, Error, Queue, Request};
 use ob_pushdown::client::{Command, CommandAnswer, Transport, TransportError};
 use ob_wire_nvme::{CommandId, Status};
+
+use super::crowd::seam;
 
 /// A host's port. Cheap to clone.
 #[derive(Clone, Default)]
@@ -18,7 +20,12 @@ pub(super) struct Port {
 struct Inner {
     next: u64,
     out: VecDeque<(u64, Request)>,
-    waiting: BTreeSet<u64>,
+    waiting: BTreeMap<u64, Option<Waker>>,
+    /// Commands whose answers nobody waits for any more, and those answers.
+    abandoned: BTreeSet<u64>,
+    late: VecDeque<(u64, CommandAnswer)>,
+    /// How often something came in between: a command without an answer, or given up.
+    losses: u64,
     outcomes: BTreeMap<u64, Result<CommandAnswer, TransportError>>,
     transfer_max: usize,
     exchange_max: Option<usize>,
@@ -54,12 +61,35 @@ impl Port {
             Err(error) => Err(TransportError::Broken(error.to_string())),
         };
         let mut inner = self.lock();
-        if let Err(TransportError::Status { status, .. }) = &outcome {
-            inner.aborted += u64::from(status.is(Status::ABORT_REQUESTED));
+        match &outcome {
+            Err(TransportError::Status { status, .. }) if status.is(Status::ABORT_REQUESTED) => {
+                inner.aborted += 1;
+                inner.losses += 1;
+            }
+            Err(TransportError::Broken(_)) => inner.losses += 1,
+            _ => {}
         }
-        if inner.waiting.remove(&id) {
-            inner.outcomes.insert(id, outcome);
-        }
+        inner.over(id, outcome);
+    }
+
+    /// The last command that was sent.
+    pub(super) fn last(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// How often something came in between.
+    pub(super) fn losses(&self) -> u64 {
+        self.lock().losses
+    }
+
+    /// A keeper is gone, who may not have told what he was about to.
+    pub(super) fn lose(&self) {
+        self.lock().losses += 1;
+    }
+
+    /// An answer that nobody waits for any more.
+    pub(super) fn next_late(&self) -> Option<(u64, CommandAnswer)> {
+        self.lock().late.pop_front()
     }
 
     /// How many were given up since this was asked last.
@@ -71,8 +101,11 @@ impl Port {
     pub(super) fn broken(&self) {
         let mut inner = self.lock();
         inner.out.clear();
-        for id in std::mem::take(&mut inner.waiting) {
-            inner.outcomes.insert(id, Err(TransportError::Broken("the host died".to_owned())));
+        inner.losses += 1;
+        inner.abandoned.clear();
+        let waiting: Vec<u64> = inner.waiting.keys().copied().collect();
+        for id in waiting {
+            inner.over(id, Err(TransportError::Broken("the host died".to_owned())));
         }
     }
 
@@ -82,11 +115,47 @@ impl Port {
             let mut inner = self.lock();
             inner.next += 1;
             let id = inner.next;
-            inner.waiting.insert(id);
+            inner.waiting.insert(id, None);
             inner.out.push_back((id, request));
             id
         };
-        std::future::poll_fn(|_| self.lock().outcomes.remove(&id).map_or(Poll::Pending, Poll::Ready)).await
+        let _waiting = Waiting { port: self, id };
+        std::future::poll_fn(|context| {
+            let mut inner = self.lock();
+            if let Some(outcome) = inner.outcomes.remove(&id) {
+                return Poll::Ready(outcome);
+            }
+            inner.waiting.insert(id, Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn over(&mut self, id: u64, outcome: Result<CommandAnswer, TransportError>) {
+        if self.abandoned.remove(&id) {
+            self.late.extend(outcome.ok().map(|answer| (id, answer)));
+        } else if let Some(waker) = self.waiting.remove(&id) {
+            self.outcomes.insert(id, outcome);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Somebody waits for an answer, or gives up.
+struct Waiting<'port> {
+    port: &'port Port,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.port.lock();
+        if inner.waiting.remove(&self.id).is_some() {
+            inner.abandoned.insert(self.id);
+        }
+        inner.outcomes.remove(&self.id);
     }
 }
 
@@ -102,7 +171,10 @@ impl Transport for Port {
             may_be_short: true,
             expects: None,
         };
-        self.request(request).await
+        seam();
+        let answer = self.request(request).await;
+        seam();
+        answer
     }
 
     fn transfer_max(&self) -> usize {
