@@ -9,6 +9,10 @@ ob_plant::plants! {
         AppendUnfenced = "append-unfenced",
         /// It does not remember over its lives which epoch it has heard of, nor what was stopped.
         FenceForgotten = "fence-forgotten",
+        /// It removes a chunk's file whose header has rotted, as if nobody had been told of it.
+        HeaderRotRemoves = "header-rot-removes",
+        /// It forgets what its ledger says of a chunk that cannot be read in one of its lives.
+        LeftAloneForgotten = "left-alone-forgotten",
         /// It goes on with what an earlier connection of the same tier and port has sent.
         OldConnectionHeard = "old-connection-heard",
     }

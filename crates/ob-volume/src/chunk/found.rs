@@ -14,13 +14,23 @@ use super::start::{StartError, Started};
 use super::steps::{self, Finding, refusal_of};
 use crate::wire::{EndState, Refusal, ReplicaState, Reply, Request, encode_entries};
 
+/// Bytes that a ledger may take when it is written anew beside itself, and has become longer.
+fn promise_of_ledger(len: u64) -> u64 {
+    len.saturating_mul(2)
+}
+
 impl ChunkServer {
     /// A job is over.
     pub(super) fn found(&mut self, finding: Finding, of: JobOf) {
         match (of, finding) {
             (JobOf::Server, Finding::Started(result)) => self.started(*result),
             (JobOf::Ledger, Finding::Ledger(result)) => {
+                let before = self.ledger.len();
                 self.ledger.rewritten(result);
+                if !self.ledger.has_failed() {
+                    self.deleted_before.clear();
+                    self.space.promise_again(promise_of_ledger(before), promise_of_ledger(self.ledger.len()));
+                }
                 self.ledger_moved();
             }
             (JobOf::Chunk(name), finding) => {
@@ -40,7 +50,7 @@ impl ChunkServer {
             Err(error) => {
                 tracing::error!(%error, "the chunk server cannot serve");
                 self.state = ServerState::Failed(error);
-                return self.peers.end_all();
+                return self.end_all();
             }
         };
         let ledger_len = started.ledger.len;
@@ -54,7 +64,7 @@ impl ChunkServer {
         let promised =
             self.chunks.values().map(|chunk| self.space.promise_of(chunk)).fold(0, u64::saturating_add);
         // The ledger may become full, and be written anew beside itself.
-        self.space.promise(promised.saturating_add(ledger_len.saturating_mul(2)));
+        self.space.promise(promised.saturating_add(promise_of_ledger(ledger_len)));
         self.state = ServerState::Serving;
         self.peers.resume_all(self.now);
     }
@@ -79,7 +89,12 @@ impl ChunkServer {
                 let end = found.end;
                 if let Some(chunk) = self.chunks.get_mut(&name) {
                     let before = self.space.promise_of(chunk);
+                    // Who knew that nothing is missing knows it still.
+                    let was_known = chunk.end_state == EndState::Known;
                     chunk.found(found);
+                    if was_known {
+                        chunk.end_state = EndState::Known;
+                    }
                     let after = self.space.promise_of(chunk);
                     self.space.kept(before, after);
                     self.space.is_stale = true;
@@ -145,12 +160,13 @@ impl ChunkServer {
 
     /// A chunk is not there any more; who waited for it is told.
     pub(super) fn forget(&mut self, name: ChunkName, promised: u64) {
+        let waiting = self.end_work(name);
         let Some(chunk) = self.chunks.remove(&name) else { return };
         self.space.withdraw(promised);
         if super::start::chunk_fact(name, &chunk).is_some() {
             self.deleted.insert(name);
         }
-        for task in chunk.work.map(|work| work.queue).unwrap_or_default() {
+        for task in waiting {
             self.admit(task);
         }
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ob_core::{
     BlockLen, ChunkId, ChunkName, ConnectionAction, ConnectionId, Epoch, Instant, Lba, PoolId, SegmentId,
-    Sequence, ServerId, StreamProtocol, TierId, Units, VolumeId,
+    Sequence, ServerId, StreamProtocol, TierId, Token, Units, VolumeId,
 };
-use ob_files_card::{FilesOptions, FilesService, FormatOptions, LocalFiles};
+use ob_files_card::{FilesOptions, FilesService, FormatOptions, LocalFiles, MetadataOp, Op};
 use ob_format::volume::metadata::Text;
 use ob_format::volume::{ChunkKind, Encoding, Record, RecordHeader, RecordKind};
 use ob_ring::CardService;
@@ -49,7 +49,16 @@ pub(crate) fn record_behind(
     byte: u8,
     behind: Option<u16>,
 ) -> Vec<u8> {
-    let payload = vec![byte; blocks as usize * 512];
+    record_with(name, offset, count, &vec![byte; blocks as usize * 512], behind)
+}
+
+/// A record with these bytes of blocks.
+pub(crate) fn record_of(name: ChunkName, offset: Units, count: u64, payload: &[u8]) -> Vec<u8> {
+    record_with(name, offset, count, payload, None)
+}
+
+fn record_with(name: ChunkName, offset: Units, count: u64, payload: &[u8], behind: Option<u16>) -> Vec<u8> {
+    let blocks = payload.len() as u32 / 512;
     let sequence = Sequence::new(FIRST, count).unwrap();
     let header = RecordHeader {
         chunk: name,
@@ -59,13 +68,13 @@ pub(crate) fn record_behind(
         lba: Lba(count as u32),
         blocks,
         stored: payload.len() as u32,
-        payload_crc: crc32c::crc32c(&payload),
+        payload_crc: crc32c::crc32c(payload),
         kind: RecordKind::Write,
         encoding: Encoding::None,
         behind,
     };
     let mut bytes = Vec::new();
-    Record { header, payload: &payload }.encode_into(&mut bytes).unwrap();
+    Record { header, payload }.encode_into(&mut bytes).unwrap();
     bytes
 }
 
@@ -164,6 +173,18 @@ impl Rig {
         Self::restarted(disk)
     }
 
+    /// Another life on a disk whose reads fail at a place.
+    pub(crate) fn restart_unreadable(self, at: usize) -> Self {
+        let Self { disk, .. } = self;
+        disk.0.borrow_mut().lose_queue();
+        let mut rig = Self::start(disk, config());
+        rig.disk.fail_reads_at(at);
+        rig.run();
+        assert_eq!(rig.server.facts().state, ServerState::Serving);
+        rig.disk.heal();
+        rig
+    }
+
     fn restarted(disk: SharedDisk) -> Self {
         let mut rig = Self::start(disk, config());
         rig.run();
@@ -202,7 +223,11 @@ impl Rig {
     }
 
     pub(crate) fn hello(&mut self, client: Client, port: u32, session: u64) -> Told {
-        let hello = HelloPayload { pool: POOL, version_least: 1, version_most: 1, server: None };
+        self.hello_of(client, POOL, port, session)
+    }
+
+    pub(crate) fn hello_of(&mut self, client: Client, pool: PoolId, port: u32, session: u64) -> Told {
+        let hello = HelloPayload { pool, version_least: 1, version_most: 1, server: None };
         self.ask(client, Request::Hello { port, tier: TIER, session }, &hello.encode().unwrap())
     }
 
@@ -263,6 +288,25 @@ impl Rig {
         self.wires[client.0].room = room;
         let key = self.wires[client.0].key;
         self.server.writable(key);
+    }
+
+    /// Whether there is a file or directory.
+    pub(crate) fn has_path(&mut self, path: &str) -> bool {
+        let op = MetadataOp::Stat { base: ob_format::files::ROOT, path: path.into() };
+        let token = Token(u64::MAX);
+        assert!(self.files.submit(token, Op::Metadata(op)).is_ok());
+        loop {
+            self.service.poll(self.now);
+            if let Some(completion) = self.files.poll() {
+                assert_eq!(completion.token, token, "the server is at rest");
+                return completion.result.is_ok();
+            }
+        }
+    }
+
+    /// The server takes no bytes of this client now.
+    pub(crate) fn is_held(&self, client: Client) -> bool {
+        self.wires[client.0].is_held
     }
 
     pub(crate) fn unreceived(&self, client: Client) -> usize {
