@@ -157,7 +157,8 @@ fn a_chunk_that_has_run_since_it_was_opened_stays_known_when_it_is_filled() {
 fn what_a_fill_finds_behind_it_is_durable_before_it_is_told() {
     let (mut rig, client, bytes) = with_a_chunk();
     let at = Units(RECORDS_START.0 + units(&bytes).0);
-    let two = records(chunk(1), at, &[40, 2]);
+    // The second lies in other blocks than the end of the first.
+    let two = records(chunk(1), at, &[40, 30]);
     let lost = two.clone();
     // Both reach the device's memory, and the write fails.
     rig.disk.fail_half_done(move |op| {

@@ -5,6 +5,7 @@ use ob_memory::Slice;
 
 use super::chunk::Front;
 use super::peers::ReplyTo;
+use crate::plant::{Bug, is_planted};
 use crate::wire::RECORDS_MAX;
 
 /// Records that are written together.
@@ -84,6 +85,12 @@ impl Batch {
         let filled = self.head + self.len;
         if !self.is_whole {
             *tail = None;
+            if is_planted(Bug::FillWipes) {
+                let wiped = (filled + 2 * block_len).min(buffer.len());
+                buffer.get_mut(filled..wiped)?.fill(0);
+                buffer.truncate(wiped);
+                return Some((self.start, buffer));
+            }
             buffer.truncate(filled);
             return Some((self.start, buffer));
         }

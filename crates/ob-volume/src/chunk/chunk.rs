@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use ob_core::{BlockLen, Epoch, NodeId, Units};
-use ob_format::volume::{ChunkKind, LedgerFact, RECORDS_START};
+use ob_format::volume::{ChunkKind, DirectorySummary, LedgerFact, RECORDS_START};
 use ob_memory::Slice;
 
 use super::batch::Batch;
+use super::directory::DirectoryState;
 use super::peers::ReplyTo;
 use crate::wire::{End, EndState, ReplicaState, Request};
 
@@ -53,6 +54,8 @@ pub(super) struct Chunk {
     pub(super) gate: u64,
     /// The file is longer than it was sealed.
     pub(super) is_to_be_cut: bool,
+    /// Of a sealed one.
+    pub(super) directory: DirectoryState,
     /// Its file is there, and is none that can be served: it stays as it is until its owner deletes it.
     pub(super) left_alone: Option<LeftAlone>,
     pub(super) work: Option<Box<Work>>,
@@ -96,6 +99,8 @@ pub(super) enum Running {
     Scan(Vec<ReplyTo>),
     Seal(Task),
     Cut,
+    /// Makes the directory.
+    Directory,
     List(Task),
     Repair(Task),
 }
@@ -133,6 +138,7 @@ impl Chunk {
             is_here: false,
             gate: 0,
             is_to_be_cut: false,
+            directory: DirectoryState::Unknown,
             left_alone: None,
             work: None,
         }
@@ -166,6 +172,12 @@ impl Chunk {
             state: self.end_state,
             content_crc: self.content_crc,
         }
+    }
+
+    /// What the directory of a sealed one has to fit.
+    pub(super) fn summary(&self) -> Option<DirectorySummary> {
+        let summary = DirectorySummary { length: self.end, content_crc: self.content_crc };
+        (self.state == ReplicaState::Sealed).then_some(summary)
     }
 
     /// Where reads end.

@@ -229,6 +229,9 @@ impl ChunkServer {
             let (server, first) = self.ledger.begin_rewrite();
             // A new one says nothing of what is not there, once it is in the old one's place.
             self.deleted_before.append(&mut self.deleted);
+            if is_planted(Bug::LedgerBelievedEarly) {
+                self.deleted_before.clear();
+            }
             self.start_job(JobOf::Ledger, move |io| async move {
                 Finding::Ledger(ledger::rewrite(io, server, first, facts).await)
             });
@@ -264,7 +267,13 @@ impl ChunkServer {
     }
 }
 
-/// With the plant, appends of any epoch are heard.
+/// With the plants, requests of any epoch are heard.
 fn is_unfenced(task: &Task) -> bool {
-    is_planted(Bug::AppendUnfenced) && matches!(task.request, Request::Append { .. })
+    match task.request {
+        Request::Append { .. } => is_planted(Bug::AppendUnfenced),
+        Request::Stop { .. } | Request::Seal { .. } => is_planted(Bug::SealUnfenced),
+        Request::Delete { .. } => is_planted(Bug::DeleteUnfenced),
+        Request::Read { .. } => is_planted(Bug::ReadUnfenced),
+        _ => false,
+    }
 }

@@ -4,9 +4,10 @@ use ob_core::{ChunkName, Epoch, NodeId, Units};
 use ob_format::volume::Entry;
 use ob_wire_link::files::FileError;
 
-use super::chunk::{Running, Task};
+use super::chunk::{Chunk, Running, Task};
 use super::config::ServerState;
 use super::connection::Payload;
+use super::directory::{self, DirectoryState};
 use super::ledger::Ledger;
 use super::run::place_of;
 use super::server::{ChunkServer, JobOf, Segment};
@@ -116,7 +117,26 @@ impl ChunkServer {
                 }
                 self.space.is_stale = true;
             }
-            (Running::List(task), Finding::Listed(result)) => self.listed(&task, result),
+            (Running::Directory, Finding::Directory(result)) => {
+                if let Err(error) = result {
+                    tracing::debug!(?name, %error, "a sealed chunk has no directory");
+                }
+                if let Some(chunk) = self.chunks.get_mut(&name) {
+                    let is_made = result == Ok(true);
+                    chunk.directory = if is_made { DirectoryState::Made } else { DirectoryState::LeftOut };
+                }
+                self.space.is_stale = true;
+            }
+            (Running::List(task), Finding::Listed { result, is_by_directory }) => {
+                let is_unmade = |chunk: &&mut Chunk| {
+                    chunk.summary().is_some() && chunk.directory != DirectoryState::LeftOut
+                };
+                let unmade = self.chunks.get_mut(&name).filter(is_unmade).filter(|_| !is_by_directory);
+                if let Some(chunk) = unmade {
+                    chunk.directory = DirectoryState::Wanted;
+                }
+                self.listed(&task, result);
+            }
             (Running::Repair(task), Finding::Repaired(result)) => match result {
                 Ok(()) => self.answer(task.to, Reply::Repair),
                 Err(refusal) => self.refuse(task.to, refusal),
@@ -203,6 +223,7 @@ impl ChunkServer {
     fn fill_again(&mut self, name: ChunkName, epoch: Epoch) {
         let Some(chunk) = self.chunks.get_mut(&name) else { return };
         (chunk.state, chunk.by, chunk.is_to_be_cut) = (ReplicaState::Filling, epoch, false);
+        chunk.directory = DirectoryState::Unknown;
         chunk.tail = None;
         let promise = self.space.promise_of(chunk);
         self.space.promise(promise);
@@ -223,7 +244,7 @@ impl ChunkServer {
         (chunk.state, chunk.by, chunk.end) = (ReplicaState::Sealed, epoch, length);
         (chunk.content_crc, chunk.end_state, chunk.tail) = (content_crc, EndState::Known, None);
         chunk.everywhere = chunk.everywhere.min(length);
-        chunk.is_to_be_cut = true;
+        (chunk.is_to_be_cut, chunk.directory) = (true, DirectoryState::Wanted);
         self.space.withdraw(promised);
         let ticket = self.note_state(name);
         if let Some(chunk) = self.chunks.get_mut(&name) {
@@ -238,8 +259,8 @@ impl ChunkServer {
         let Some(chunk) = self.chunks.get(&name) else { return };
         let mut place = place_of(name, chunk);
         place.limit = chunk.end;
-        let to = to.min(chunk.end);
-        let make = move |io| steps::list(io, place, (from, to), most as usize);
+        let (to, summary) = (to.min(chunk.end), chunk.summary());
+        let make = move |io| directory::list(io, place, summary, (from, to), most as usize);
         self.start_running(name, Running::List(task), make);
     }
 
@@ -261,13 +282,13 @@ impl ChunkServer {
 
     pub(super) fn repair(&mut self, name: ChunkName, mut task: Task, offset: Units) {
         let Some(chunk) = self.chunks.get(&name) else { return };
-        if chunk.state != ReplicaState::Sealed || task.end > chunk.end {
+        let Some(summary) = chunk.summary().filter(|summary| task.end <= summary.length) else {
             return self.refuse(task.to, Refusal::Bad);
-        }
-        let file = chunk.file;
+        };
+        let place = place_of(name, chunk);
         if let Some(record) = task.payload.take() {
             self.start_running(name, Running::Repair(task), move |io| {
-                steps::repair(io, file, offset, record)
+                directory::repair(io, place, summary, offset, record)
             });
         }
     }

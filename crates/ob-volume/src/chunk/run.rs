@@ -9,6 +9,7 @@ use ob_wire_link::files::FileError;
 
 use super::batch::{Batch, Entry};
 use super::chunk::{Chunk, Running, Task, Work};
+use super::directory::{self, DirectoryState};
 use super::peers::ReplyTo;
 use super::reads;
 use super::scan::{Found, Place};
@@ -219,6 +220,12 @@ impl ChunkServer {
             let (file, length) = (chunk.file, chunk.end);
             chunk.work().running = Some(Running::Cut);
             self.start_job(JobOf::Chunk(name), move |io| steps::cut(io, file, length));
+        } else if chunk.directory == DirectoryState::Wanted
+            && let Some(summary) = chunk.summary()
+        {
+            let place = Place { limit: summary.length, ..place_of(name, chunk) };
+            let room = self.space.free().saturating_sub(self.config.reserve_len);
+            self.start_running(name, Running::Directory, move |io| directory::make(io, place, summary, room));
         } else {
             self.end_work(name);
         }

@@ -208,6 +208,12 @@ impl ChunkServer {
         self.out.is_empty() && self.jobs.is_empty() && self.ready.is_empty()
     }
 
+    /// How far it is.
+    #[must_use]
+    pub fn state(&self) -> &ServerState {
+        &self.state
+    }
+
     /// What it is like.
     #[must_use]
     pub fn facts(&self) -> ChunkServerFacts {

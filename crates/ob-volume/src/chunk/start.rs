@@ -190,7 +190,7 @@ pub(super) async fn write_server(io: &Io, server: &ServerFile) -> Result<(), Fil
 }
 
 /// All of a short file.
-async fn read_all(io: &Io, file: NodeId, len: u64) -> Result<Vec<u8>, FileError> {
+pub(super) async fn read_all(io: &Io, file: NodeId, len: u64) -> Result<Vec<u8>, FileError> {
     let mut reader = Reader::new(io, file);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < len {

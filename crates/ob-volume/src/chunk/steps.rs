@@ -1,14 +1,16 @@
 //! What is done with a chunk in many steps.
 
 use ob_core::{ChunkName, NodeId, Units};
-use ob_format::volume::{ChunkHeader, Entry, RECORD_HEADER_LEN, RECORDS_START, ServerFile};
+use ob_format::volume::{ChunkHeader, Entry, RECORDS_START, ServerFile};
 use ob_memory::Slice;
 use ob_wire_link::files::{FileError, NodeInfo};
 
-use super::jobs::{Io, Reader};
+use super::directory::directory_path;
+use super::jobs::Io;
 use super::ledger::LedgerFile;
 use super::scan::{self, Found, Place};
 use super::start::{StartError, Started, chunk_path, write_server};
+use crate::plant::{Bug, is_planted};
 use crate::wire::Refusal;
 
 /// What a job has found.
@@ -26,7 +28,12 @@ pub(super) enum Finding {
     /// The CRC32C of the records up to the length.
     Summed(Result<u32, FileError>),
     Cut(Result<(), FileError>),
-    Listed(Result<(Vec<Entry>, Units), Option<FileError>>),
+    /// Whether the directory was made.
+    Directory(Result<bool, FileError>),
+    Listed {
+        result: Result<(Vec<Entry>, Units), Option<FileError>>,
+        is_by_directory: bool,
+    },
     Repaired(Result<(), Refusal>),
 }
 
@@ -107,8 +114,9 @@ fn directories_of(path: &str) -> impl DoubleEndedIterator<Item = &str> {
 pub(super) async fn delete(io: Io, name: ChunkName) -> Finding {
     let path = chunk_path(name);
     let removed = async {
+        // The chunk goes last: who asks for it once more removes the rest.
+        io.remove(&directory_path(name)).await?;
         io.remove(&path).await?;
-        io.remove(&format!("{path}.dir")).await?;
         for directory in directories_of(&path).rev() {
             io.remove_empty(directory).await?;
         }
@@ -127,7 +135,7 @@ pub(super) async fn look_behind(io: Io, place: Place, known: Found) -> Finding {
     let end = known.end;
     let mut found = scan::scan(&io, place, known.clone()).await;
     // What a write has left there that failed need not be durable yet, and is told from now on.
-    if found.end > end && io.flush().await.is_err() {
+    if found.end > end && !is_planted(Bug::FoundUnflushed) && io.flush().await.is_err() {
         found = known;
     }
     Finding::Scanned(found)
@@ -141,26 +149,4 @@ pub(super) async fn sum(io: Io, file: NodeId, length: Units) -> Finding {
 /// Cuts a sealed chunk's file.
 pub(super) async fn cut(io: Io, file: NodeId, length: Units) -> Finding {
     Finding::Cut(io.resize(file, length.bytes()).await)
-}
-
-/// Lists records.
-pub(super) async fn list(io: Io, place: Place, range: (Units, Units), most: usize) -> Finding {
-    Finding::Listed(scan::list(&io, place, range, most).await)
-}
-
-/// Writes a record over the one that has the same header, whose payload is broken or not.
-pub(super) async fn repair(io: Io, file: NodeId, offset: Units, record: Slice) -> Finding {
-    let header_there = async {
-        let mut reader = Reader::new(&io, file);
-        reader.at(offset.bytes(), RECORD_HEADER_LEN).await.map(<[u8]>::to_vec)
-    };
-    let there = match header_there.await {
-        Ok(there) => there,
-        Err(error) => return Finding::Repaired(Err(refusal_of(error, 0))),
-    };
-    if record.get(..RECORD_HEADER_LEN) != Some(&there[..]) {
-        return Finding::Repaired(Err(Refusal::Conflict));
-    }
-    let written = io.write(file, offset.bytes(), record).await;
-    Finding::Repaired(written.map_err(|error| refusal_of(error, 0)))
 }

@@ -184,6 +184,8 @@ impl Device for SharedDisk {
     }
 }
 
+impl super::TestDisk for SharedDisk {}
+
 impl Drive for SharedDisk {
     fn device(&mut self) -> &mut dyn Device {
         self

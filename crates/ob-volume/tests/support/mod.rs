@@ -7,10 +7,10 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use ob_core::{
-    BlockLen, ChunkId, ChunkName, ConnectionAction, ConnectionId, Epoch, Instant, Lba, PoolId, SegmentId,
-    Sequence, ServerId, StreamProtocol, TierId, Token, Units, VolumeId,
+    BlockLen, ChunkId, ChunkName, ConnectionAction, ConnectionId, Device, Epoch, Instant, Lba, PoolId,
+    SegmentId, Sequence, ServerId, StreamProtocol, TierId, Token, Units, VolumeId,
 };
-use ob_files_card::{FilesOptions, FilesService, FormatOptions, LocalFiles, MetadataOp, Op};
+use ob_files_card::{Drive, FilesOptions, FilesService, FormatOptions, LocalFiles, MetadataOp, Op};
 use ob_format::volume::metadata::Text;
 use ob_format::volume::{ChunkKind, Encoding, Record, RecordHeader, RecordKind};
 use ob_ring::CardService;
@@ -112,10 +112,23 @@ struct Wire {
     room: Option<usize>,
 }
 
+/// A disk that the tests have in their hands.
+pub(crate) trait TestDisk: Device + Drive + Clone {
+    /// Lets time pass until it has done something more: the time it is then. Nothing if it has nothing to do.
+    fn pass(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether its power is gone.
+    fn is_off(&self) -> bool {
+        false
+    }
+}
+
 /// All of it.
-pub(crate) struct Rig {
-    pub(crate) disk: SharedDisk,
-    pub(crate) service: FilesService<SharedDisk>,
+pub(crate) struct Rig<D: TestDisk = SharedDisk> {
+    pub(crate) disk: D,
+    pub(crate) service: FilesService<D>,
     files: LocalFiles,
     pub(crate) server: ChunkServer,
     pub(crate) now: Instant,
@@ -135,28 +148,10 @@ impl Rig {
     }
 
     pub(crate) fn with(config: ChunkServerConfig, capacity: usize) -> Self {
-        let mut disk = SharedDisk::new(capacity);
-        let format = FormatOptions {
-            segment_len: Some(64 << 10),
-            section_len: Some(32 << 10),
-            log_len: Some(16 * (32 << 10)),
-        };
-        ob_files_card::format(&mut disk, &format, [1; 16]).unwrap();
-        let mut rig = Self::start(disk, config);
+        let mut rig = Self::formatted(SharedDisk::new(capacity), config);
         rig.run();
         assert_eq!(rig.server.facts().state, ServerState::Serving);
         rig
-    }
-
-    /// A server on what a disk has.
-    pub(crate) fn start(mut disk: SharedDisk, config: ChunkServerConfig) -> Self {
-        let options = FilesOptions { clean_len: 1 << 20, ..FilesOptions::default() };
-        let mounted = ob_files_card::mount(&mut disk, &options).unwrap();
-        let service = FilesService::new(mounted, disk.clone());
-        let files = service.local();
-        let server = ChunkServer::new(config, files.card_info());
-        let now = Instant::from_nanoseconds(1);
-        Self { disk, service, files, server, now, wires: Vec::new(), next_tag: 1 }
     }
 
     /// Another life over what is on the disk: the process died.
@@ -191,6 +186,34 @@ impl Rig {
         assert_eq!(rig.server.facts().state, ServerState::Serving);
         rig
     }
+}
+
+impl<D: TestDisk> Rig<D> {
+    /// A server on an empty disk.
+    pub(crate) fn formatted(mut disk: D, config: ChunkServerConfig) -> Self {
+        let format = FormatOptions {
+            segment_len: Some(64 << 10),
+            section_len: Some(32 << 10),
+            log_len: Some(16 * (32 << 10)),
+        };
+        ob_files_card::format(&mut disk, &format, [1; 16]).unwrap();
+        Self::start(disk, config)
+    }
+
+    /// A server on what a disk has.
+    pub(crate) fn start(mut disk: D, config: ChunkServerConfig) -> Self {
+        let options = FilesOptions { clean_len: 1 << 20, ..FilesOptions::default() };
+        let mounted = ob_files_card::mount(&mut disk, &options).unwrap();
+        let service = FilesService::new(mounted, disk.clone());
+        let files = service.local();
+        let server = ChunkServer::new(config, files.card_info());
+        let now = Instant::from_nanoseconds(1);
+        Self { disk, service, files, server, now, wires: Vec::new(), next_tag: 1 }
+    }
+
+    pub(crate) fn disk_is_off(&self) -> bool {
+        self.disk.is_off()
+    }
 
     /// A connection that has said nothing.
     pub(crate) fn connect(&mut self) -> Client {
@@ -220,6 +243,12 @@ impl Rig {
         let (told, _) = self.hello(client, port, session);
         assert!(matches!(told.answer, Answer::Good(Reply::Hello { .. })), "{told:?}");
         client
+    }
+
+    /// A number that is above all sessions before.
+    pub(crate) fn next_session(&mut self) -> u64 {
+        self.next_tag += 1;
+        self.next_tag
     }
 
     pub(crate) fn hello(&mut self, client: Client, port: u32, session: u64) -> Told {
@@ -380,8 +409,17 @@ impl Rig {
     /// Does everything that can be done.
     pub(crate) fn run(&mut self) {
         let mut idle = 0;
-        for _ in 0..100_000 {
-            idle = if self.step() { 0 } else { idle + 1 };
+        for _ in 0..1_000_000 {
+            if self.disk.is_off() {
+                return;
+            }
+            if self.step() {
+                idle = 0;
+            } else if let Some(now) = self.disk.pass() {
+                (self.now, idle) = (self.now.max(now), 0);
+            } else {
+                idle += 1;
+            }
             if idle == 3 {
                 return;
             }

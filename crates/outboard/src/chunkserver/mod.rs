@@ -199,7 +199,7 @@ impl Serving {
     }
 
     fn state(&self) -> ServerState {
-        self.driver.server().facts().state
+        self.driver.server().state().clone()
     }
 
     fn endpoint(&self, address: SocketAddr) -> ServiceEndpoint {
