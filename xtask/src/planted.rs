@@ -370,6 +370,12 @@ pub const HARNESSES: &[Harness] = &[
     },
     Harness {
         package: "ob-volume",
+        test: "chunk_crash",
+        build: Build::Plain,
+        plants: &["ack-before-durable", "fence-forgotten"],
+    },
+    Harness {
+        package: "ob-volume",
         test: "tier_model",
         build: Build::Plain,
         plants: &["overlaps-race", "chunk-unregistered", "piece-forgotten"],

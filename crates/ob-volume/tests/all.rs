@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod chunk_bounds;
+mod chunk_crash;
 mod chunk_directory;
 mod chunk_hostile;
 mod chunk_lives;

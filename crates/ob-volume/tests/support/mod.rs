@@ -1,5 +1,6 @@
 //! A chunk server over the card's files on a disk in memory, and clients that say exactly what they are told to.
 
+mod crash_disk;
 mod disk;
 
 use std::collections::VecDeque;
@@ -20,6 +21,7 @@ use ob_volume::wire::{
     RequestMessage,
 };
 
+pub(crate) use crash_disk::CrashDisk;
 pub(crate) use disk::SharedDisk;
 
 pub(crate) const POOL: PoolId = PoolId(*b"a pool for tests");
