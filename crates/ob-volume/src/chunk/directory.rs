@@ -99,9 +99,9 @@ pub(super) async fn list(
 ) -> Finding {
     if let Some(summary) = summary {
         let bytes = read(&io, place.name).await.unwrap_or_default();
-        let listed = fitting(&bytes, &summary).and_then(|directory| list_of(&directory, range, most));
-        if let Some(listed) = listed {
-            return Finding::Listed { result: Ok(listed), is_by_directory: true };
+        if let Some(directory) = fitting(&bytes, &summary) {
+            let result = list_of(&directory, range, most).ok_or(None);
+            return Finding::Listed { result, is_by_directory: true };
         }
     }
     Finding::Listed { result: scan::list(&io, place, range, most).await, is_by_directory: false }

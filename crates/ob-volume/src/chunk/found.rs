@@ -10,6 +10,7 @@ use super::connection::Payload;
 use super::directory::{self, DirectoryState};
 use super::ledger::Ledger;
 use super::run::place_of;
+use super::scan::Found;
 use super::server::{ChunkServer, JobOf, Segment};
 use super::start::{StartError, Started};
 use super::steps::{self, Finding, refusal_of};
@@ -88,18 +89,7 @@ impl ChunkServer {
             }
             (Running::Scan(waiting), Finding::Scanned(found)) => {
                 let end = found.end;
-                if let Some(chunk) = self.chunks.get_mut(&name) {
-                    let before = self.space.promise_of(chunk);
-                    // Who knew that nothing is missing knows it still.
-                    let was_known = chunk.end_state == EndState::Known;
-                    chunk.found(found);
-                    if was_known {
-                        chunk.end_state = EndState::Known;
-                    }
-                    let after = self.space.promise_of(chunk);
-                    self.space.kept(before, after);
-                    self.space.is_stale = true;
-                }
+                self.scanned(name, found);
                 for to in waiting {
                     self.answer_records(to, true, end);
                 }
@@ -118,22 +108,11 @@ impl ChunkServer {
                 self.space.is_stale = true;
             }
             (Running::Directory, Finding::Directory(result)) => {
-                if let Err(error) = result {
-                    tracing::debug!(?name, %error, "a sealed chunk has no directory");
-                }
-                if let Some(chunk) = self.chunks.get_mut(&name) {
-                    let is_made = result == Ok(true);
-                    chunk.directory = if is_made { DirectoryState::Made } else { DirectoryState::LeftOut };
-                }
-                self.space.is_stale = true;
+                self.directory_made(name, result);
             }
             (Running::List(task), Finding::Listed { result, is_by_directory }) => {
-                let is_unmade = |chunk: &&mut Chunk| {
-                    chunk.summary().is_some() && chunk.directory != DirectoryState::LeftOut
-                };
-                let unmade = self.chunks.get_mut(&name).filter(is_unmade).filter(|_| !is_by_directory);
-                if let Some(chunk) = unmade {
-                    chunk.directory = DirectoryState::Wanted;
+                if !is_by_directory {
+                    self.want_directory(name);
                 }
                 self.listed(&task, result);
             }
@@ -142,6 +121,41 @@ impl ChunkServer {
                 Err(refusal) => self.refuse(task.to, refusal),
             },
             _ => {}
+        }
+    }
+
+    /// A chunk goes so far behind what was filled in.
+    fn scanned(&mut self, name: ChunkName, found: Found) {
+        let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        let before = self.space.promise_of(chunk);
+        // Who knew that nothing is missing knows it still.
+        let was_known = chunk.end_state == EndState::Known;
+        chunk.found(found);
+        if was_known {
+            chunk.end_state = EndState::Known;
+        }
+        let after = self.space.promise_of(chunk);
+        self.space.kept(before, after);
+        self.space.is_stale = true;
+    }
+
+    fn directory_made(&mut self, name: ChunkName, result: Result<bool, FileError>) {
+        if let Err(error) = result {
+            tracing::debug!(?name, %error, "a sealed chunk has no directory");
+        }
+        if let Some(chunk) = self.chunks.get_mut(&name) {
+            let is_made = result == Ok(true);
+            chunk.directory = if is_made { DirectoryState::Made } else { DirectoryState::LeftOut };
+        }
+        self.space.is_stale = true;
+    }
+
+    /// A sealed chunk was listed by its records, since its directory does not fit: it is made, unless that did not go before.
+    fn want_directory(&mut self, name: ChunkName) {
+        let is_wanting =
+            |chunk: &&mut Chunk| chunk.summary().is_some() && chunk.directory != DirectoryState::LeftOut;
+        if let Some(chunk) = self.chunks.get_mut(&name).filter(is_wanting) {
+            chunk.directory = DirectoryState::Wanted;
         }
     }
 
