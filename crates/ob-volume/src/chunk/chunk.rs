@@ -99,8 +99,8 @@ pub(super) enum Running {
     Scan(Vec<ReplyTo>),
     Seal(Task),
     Cut,
-    /// Makes the directory.
-    Directory,
+    /// Makes the directory, for which so many bytes are promised.
+    Directory(u64),
     List(Task),
     Repair(Task),
 }

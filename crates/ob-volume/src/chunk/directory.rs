@@ -34,17 +34,23 @@ pub(super) enum DirectoryState {
     LeftOut,
 }
 
+/// Bytes that the directory of a chunk of this length has at most. A unit of records has eight entries and fewer: ranges of a trim.
+pub(super) fn len_most(length: Units) -> u64 {
+    let entries = (length.0 as usize).saturating_mul(8).min(ENTRIES_MAX);
+    (DIRECTORY_HEADER_LEN + entries * ENTRY_LEN) as u64
+}
+
 /// Where it lies.
 pub(super) fn directory_path(name: ChunkName) -> String {
     format!("{}.dir", chunk_path(name))
 }
 
-/// Makes it from the chunk's records, if that needs no more room than this.
-pub(super) async fn make(io: Io, place: Place, summary: DirectorySummary, room: u64) -> Finding {
-    Finding::Directory(write(&io, place, &summary, room).await)
+/// Makes it from the chunk's records.
+pub(super) async fn make(io: Io, place: Place, summary: DirectorySummary) -> Finding {
+    Finding::Directory(write(&io, place, &summary).await)
 }
 
-async fn write(io: &Io, place: Place, summary: &DirectorySummary, room: u64) -> Result<bool, FileError> {
+async fn write(io: &Io, place: Place, summary: &DirectorySummary) -> Result<bool, FileError> {
     let path = directory_path(place.name);
     // One that does not fit takes room for nothing.
     io.remove(&path).await?;
@@ -55,9 +61,6 @@ async fn write(io: &Io, place: Place, summary: &DirectorySummary, room: u64) -> 
         Err(Some(error)) => return Err(error),
     };
     let bytes = encode_directory(summary, &entries).map_err(|_| FileError::Invalid)?;
-    if bytes.len() as u64 > room {
-        return Ok(false);
-    }
     let file = io.create(&path).await?.id;
     let written = write_file(io, file, &bytes).await;
     if written.is_err() {

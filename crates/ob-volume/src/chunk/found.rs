@@ -107,7 +107,9 @@ impl ChunkServer {
                 }
                 self.space.is_stale = true;
             }
-            (Running::Directory, Finding::Directory(result)) => {
+            (Running::Directory(promised), Finding::Directory(result)) => {
+                // What it has taken is not free, until the files say how much that was.
+                self.space.kept(promised, 0);
                 self.directory_made(name, result);
             }
             (Running::List(task), Finding::Listed { result, is_by_directory }) => {

@@ -220,15 +220,25 @@ impl ChunkServer {
             let (file, length) = (chunk.file, chunk.end);
             chunk.work().running = Some(Running::Cut);
             self.start_job(JobOf::Chunk(name), move |io| steps::cut(io, file, length));
-        } else if chunk.directory == DirectoryState::Wanted
-            && let Some(summary) = chunk.summary()
-        {
-            let place = Place { limit: summary.length, ..place_of(name, chunk) };
-            let room = self.space.free().saturating_sub(self.config.reserve_len);
-            self.start_running(name, Running::Directory, move |io| directory::make(io, place, summary, room));
+        } else if chunk.directory == DirectoryState::Wanted {
+            self.make_directory(name);
         } else {
             self.end_work(name);
         }
+    }
+
+    /// Makes a sealed chunk's directory, where there is room that nobody was promised.
+    fn make_directory(&mut self, name: ChunkName) {
+        let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        let needed = self.space.taken_by(directory::len_most(chunk.end));
+        let room = self.space.free().saturating_sub(self.config.reserve_len);
+        let Some(summary) = chunk.summary().filter(|_| needed <= room) else {
+            chunk.directory = DirectoryState::LeftOut;
+            return self.make_ready(name);
+        };
+        let place = Place { limit: summary.length, ..place_of(name, chunk) };
+        self.space.promise(needed);
+        self.start_running(name, Running::Directory(needed), move |io| directory::make(io, place, summary));
     }
 
     /// Does what a request asks for, or gives it back if it has to wait.
