@@ -9,6 +9,24 @@ ob_plant::plants! {
         AppendUnfenced = "append-unfenced",
         /// It does not remember over its lives which epoch it has heard of, nor what was stopped.
         FenceForgotten = "fence-forgotten",
+        /// It stops and seals chunks for an epoch that is not the segment's highest.
+        SealUnfenced = "seal-unfenced",
+        /// It deletes them.
+        DeleteUnfenced = "delete-unfenced",
+        /// It gives bytes of them.
+        ReadUnfenced = "read-unfenced",
+        /// It clears what lies behind the records that are filled in.
+        FillWipes = "fill-wipes",
+        /// It believes a new ledger before it is in the old one's place.
+        LedgerBelievedEarly = "ledger-believed-early",
+        /// It tells an end that lies in the device's memory only.
+        FoundUnflushed = "found-unflushed",
+        /// It lists by a directory that is of the chunk at another length.
+        DirectoryUncompared = "directory-uncompared",
+        /// It removes a chunk's file whose header has rotted, as if nobody had been told of it.
+        HeaderRotRemoves = "header-rot-removes",
+        /// It forgets what its ledger says of a chunk that cannot be read in one of its lives.
+        LeftAloneForgotten = "left-alone-forgotten",
         /// It goes on with what an earlier connection of the same tier and port has sent.
         OldConnectionHeard = "old-connection-heard",
     }

@@ -3,9 +3,13 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod chunk_bounds;
+mod chunk_crash;
+mod chunk_directory;
 mod chunk_hostile;
 mod chunk_lives;
 mod chunk_requests;
+mod chunk_rot;
 mod support;
 mod tier_commands;
 mod tier_log;

@@ -126,6 +126,9 @@ fn rot_in_what_all_members_had_is_damage() {
 fn a_ledger_that_fills_up_is_written_anew_and_forgets_nothing() {
     let mut rig = Rig::new();
     let client = rig.greet(0, 1);
+    let mut other = chunk(1);
+    other.segment.0 = 99;
+    rig.create(client, other, FIRST).unwrap();
     let segments = |number: u32| {
         let mut name = chunk(1);
         name.segment.0 = number % 50;

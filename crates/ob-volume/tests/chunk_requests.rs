@@ -56,6 +56,7 @@ fn appends_are_taken_at_the_end_and_nowhere_else() {
     let mut rig = Rig::new();
     let client = rig.greet(0, 1);
     let name = chunk(1);
+    rig.create(client, chunk(2), FIRST).unwrap();
     let bytes = records(name, RECORDS_START, &[1, 2]);
     assert_eq!(rig.append(client, name, FIRST, RECORDS_START, &bytes), Err(Refusal::NoChunk));
     rig.create(client, name, FIRST).unwrap();
@@ -511,7 +512,8 @@ fn a_chunk_whose_maker_is_gone_is_made_anew_by_the_next() {
     let mut rig = Rig::new();
     let (gone, other) = (rig.greet(0, 1), rig.greet(1, 1));
     // With the epoch known, only that it is filling has to become durable before it is made.
-    rig.get(other, Request::Fence { segment: chunk(1).segment_name(), epoch: FIRST }).unwrap();
+    rig.create(other, chunk(9), FIRST).unwrap();
+    rig.run();
     let free = rig.server.facts().free;
     rig.disk.hold_writes();
     rig.send(gone, create(chunk(1), FIRST, CreateState::Filling), &[]);

@@ -199,6 +199,12 @@ impl RecordHeader {
         Units(self.offset.0 + self.units().0)
     }
 
+    /// How far all members had the chunk when this was made, if that is known.
+    #[must_use]
+    pub fn everywhere(&self) -> Option<Units> {
+        self.behind.map(|behind| Units(self.offset.0.saturating_sub(u32::from(behind))))
+    }
+
     /// Bytes that the payload must give when it is decoded; none can be right for blocks of another length.
     #[must_use]
     pub fn decoded_len(&self, block_len: BlockLen) -> Option<u32> {

@@ -5,6 +5,7 @@ use ob_memory::Slice;
 
 use super::chunk::Front;
 use super::peers::ReplyTo;
+use crate::plant::{Bug, is_planted};
 use crate::wire::RECORDS_MAX;
 
 /// Records that are written together.
@@ -28,7 +29,6 @@ pub(super) struct Batch {
 pub(super) struct Entry {
     pub(super) to: ReplyTo,
     pub(super) epoch: Epoch,
-    pub(super) end: Units,
     pub(super) is_fill: bool,
 }
 
@@ -37,7 +37,7 @@ impl Batch {
     ///
     /// With the bytes between the beginning of the last block and the end, blocks are written whole, and nothing is copied further
     /// below; without them the files keep what is beside the records.
-    pub(super) fn new(mut buffer: Slice, front: Front, tail: Option<&[u8]>) -> Self {
+    pub(super) fn new(mut buffer: Slice, front: Front, tail: Option<&[u8]>, entries: Vec<Entry>) -> Self {
         let end = front.end.bytes();
         let head = tail.map_or(0, <[u8]>::len);
         if let (Some(tail), Some(place)) = (tail, buffer.get_mut(..head)) {
@@ -49,7 +49,7 @@ impl Batch {
             head,
             len: 0,
             is_whole: tail.is_some(),
-            entries: Vec::new(),
+            entries,
             front,
         }
     }
@@ -64,33 +64,42 @@ impl Batch {
         self.len
     }
 
-    /// Takes records that were checked.
-    pub(super) fn push(&mut self, entry: Entry, records: &[u8], everywhere: Units) {
+    /// Takes records that were checked, which end there.
+    pub(super) fn push(&mut self, entry: Entry, records: &[u8], (end, everywhere): (Units, Units)) {
         let at = self.head + self.len;
         let place = self.buffer.as_mut().and_then(|buffer| buffer.get_mut(at..at + records.len()));
         let Some(place) = place else { return };
         place.copy_from_slice(records);
         self.len += records.len();
         self.front = Front {
-            end: entry.end,
+            end,
             everywhere: self.front.everywhere.max(everywhere),
             content_crc: crc32c::crc32c_append(self.front.content_crc, records),
         };
         self.entries.push(entry);
     }
 
-    /// What is to be written, and where; and the tail of it for the next batch.
-    pub(super) fn seal(&mut self, block_len: usize) -> Option<(u64, Slice, Option<Vec<u8>>)> {
+    /// What is to be written, and where. The chunk's tail becomes that of the next batch.
+    pub(super) fn seal(&mut self, block_len: usize, tail: &mut Option<Vec<u8>>) -> Option<(u64, Slice)> {
         let mut buffer = self.buffer.take()?;
         let filled = self.head + self.len;
         if !self.is_whole {
+            *tail = None;
+            if is_planted(Bug::FillWipes) {
+                let wiped = (filled + 2 * block_len).min(buffer.len());
+                buffer.get_mut(filled..wiped)?.fill(0);
+                buffer.truncate(wiped);
+                return Some((self.start, buffer));
+            }
             buffer.truncate(filled);
-            return Some((self.start, buffer, None));
+            return Some((self.start, buffer));
         }
         let whole = filled.next_multiple_of(block_len);
         buffer.get_mut(filled..whole)?.fill(0);
-        let tail = buffer.get(filled - filled % block_len..filled)?.to_vec();
+        let kept = tail.get_or_insert_default();
+        kept.clear();
+        kept.extend_from_slice(buffer.get(filled - filled % block_len..filled)?);
         buffer.truncate(whole);
-        Some((self.start, buffer, Some(tail)))
+        Some((self.start, buffer))
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use ob_core::{BlockLen, Epoch, NodeId, Units};
-use ob_format::volume::{ChunkKind, RECORDS_START};
+use ob_format::volume::{ChunkKind, DirectorySummary, LedgerFact, RECORDS_START};
 use ob_memory::Slice;
 
 use super::batch::Batch;
+use super::directory::DirectoryState;
 use super::peers::ReplyTo;
 use crate::wire::{End, EndState, ReplicaState, Request};
 
@@ -53,7 +54,17 @@ pub(super) struct Chunk {
     pub(super) gate: u64,
     /// The file is longer than it was sealed.
     pub(super) is_to_be_cut: bool,
+    /// Of a sealed one.
+    pub(super) directory: DirectoryState,
+    /// Its file is there, and is none that can be served: it stays as it is until its owner deletes it.
+    pub(super) left_alone: Option<LeftAlone>,
     pub(super) work: Option<Box<Work>>,
+}
+
+/// What is known of a chunk that cannot be served.
+pub(super) struct LeftAlone {
+    /// What the ledger says of it.
+    pub(super) fact: Option<LedgerFact>,
 }
 
 /// What is to be done with a chunk.
@@ -66,6 +77,10 @@ pub(super) struct Work {
     pub(super) is_unbuffered: bool,
     /// It is among those that wait for the ledger.
     pub(super) is_gated: bool,
+    /// Its place among the chunks with which something goes on.
+    pub(super) busy_at: Option<usize>,
+    /// The buffer that it has waited for.
+    pub(super) granted: Option<Slice>,
     /// Records that are written next.
     pub(super) batch: Option<Batch>,
     /// Records that are being written; their buffer is on its way.
@@ -84,6 +99,8 @@ pub(super) enum Running {
     Scan(Vec<ReplyTo>),
     Seal(Task),
     Cut,
+    /// Makes the directory, for which so many bytes are promised.
+    Directory(u64),
     List(Task),
     Repair(Task),
 }
@@ -121,8 +138,24 @@ impl Chunk {
             is_here: false,
             gate: 0,
             is_to_be_cut: false,
+            directory: DirectoryState::Unknown,
+            left_alone: None,
             work: None,
         }
+    }
+
+    /// A chunk whose file cannot be served. Of what it is nothing is known but its name and what the ledger says.
+    pub(super) fn left_alone(file: NodeId, fact: Option<LedgerFact>) -> Self {
+        let mut chunk = Self::new(
+            Epoch::FIRST,
+            ChunkKind::Data,
+            BlockLen::Small,
+            RECORDS_START,
+            // Nothing was promised to it.
+            ReplicaState::Sealed,
+        );
+        (chunk.file, chunk.is_here, chunk.left_alone) = (file, true, Some(LeftAlone { fact }));
+        chunk
     }
 
     pub(super) fn front(&self) -> Front {
@@ -141,6 +174,12 @@ impl Chunk {
         }
     }
 
+    /// What the directory of a sealed one has to fit.
+    pub(super) fn summary(&self) -> Option<DirectorySummary> {
+        let summary = DirectorySummary { length: self.end, content_crc: self.content_crc };
+        (self.state == ReplicaState::Sealed).then_some(summary)
+    }
+
     /// Where reads end.
     pub(super) fn readable(&self) -> Units {
         if self.state == ReplicaState::Sealed { self.end } else { self.length }
@@ -157,10 +196,25 @@ impl Chunk {
             .is_none_or(|work| work.batch.is_none() && work.writing.is_none() && work.running.is_none())
     }
 
-    /// Whether only appends wait, so that a read of what is durable need not wait with them.
+    /// Whether nothing goes on or waits that takes away what is durable, so that a read of it need not wait.
     pub(super) fn may_be_read(&self) -> bool {
-        let Some(work) = self.work.as_deref() else { return self.is_here };
-        let is_append = |task: &Task| matches!(task.request, Request::Append { .. });
-        self.is_here && work.running.is_none() && work.queue.iter().all(is_append)
+        let is_there = self.is_here && self.left_alone.is_none();
+        let Some(work) = self.work.as_deref() else { return is_there };
+        let only_looks = |task: &Task| {
+            matches!(
+                task.request,
+                Request::Append { .. }
+                    | Request::Fill { .. }
+                    | Request::Read { .. }
+                    | Request::Stat { .. }
+                    | Request::List { .. }
+                    | Request::Stop { .. }
+            )
+        };
+        let is_changed = matches!(
+            work.running,
+            Some(Running::Create(_) | Running::Delete(_) | Running::Cut | Running::Repair(_))
+        );
+        is_there && !is_changed && work.queue.iter().all(only_looks)
     }
 }

@@ -26,11 +26,15 @@ pub struct ChunkServerConfig {
     pub batches: usize,
     /// Operations of many steps at once: each has a buffer of the longest.
     pub jobs: usize,
+    /// Segments of which it knows an epoch. When there are more, the oldest are forgotten of which it has no chunk.
+    pub segments_max: usize,
+    /// Ports of tiers whose session it knows. When there are more, the oldest are forgotten whose connection is over.
+    pub sessions_max: usize,
     /// Until when the first message has to be there.
     pub hello_timeout: Duration,
     /// Until when all of a message has to be there that has begun.
     pub message_timeout: Duration,
-    /// Until when a peer has to take something of what it is sent.
+    /// Until when a peer has to take an answer, since it has taken the one before.
     pub send_timeout: Duration,
 }
 
@@ -47,6 +51,8 @@ impl ChunkServerConfig {
             long_buffers: 16,
             batches: 16,
             jobs: 8,
+            segments_max: 1_000_000,
+            sessions_max: 65_536,
             hello_timeout: Duration::from_secs(5),
             message_timeout: Duration::from_secs(30),
             send_timeout: Duration::from_secs(30),

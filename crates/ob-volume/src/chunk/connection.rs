@@ -8,14 +8,17 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use ob_core::{ConnectionId, Instant, PoolId, TierId};
+use ob_core::{ConnectionId, Instant, PoolId};
 use ob_memory::Slice;
 
+use super::memory::Class;
 use super::peers::ReplyTo;
-use crate::wire::{HEADER_LEN, HELLO_LEN, Refusal, RequestMessage};
+use crate::wire::{HEADER_LEN, HELLO_LEN, REQUESTS_MAX, Refusal, RequestMessage, WINDOW_LEN};
 
 /// Bytes that are received besides payloads: some headers at once.
 const INBOX_LEN: usize = 16 * HEADER_LEN;
+/// Bytes of answers that are kept for a connection, or may come to be, before nothing is received of it any more.
+const ANSWERS_LEN: u64 = 2 << 20;
 
 /// By what the server knows a connection. It refers to nothing once the connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,14 @@ pub(super) enum Payload {
 struct Piece {
     header: [u8; HEADER_LEN],
     payload: Payload,
+    /// Which buffer it has for as long as it is not sent.
+    class: Option<Class>,
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        HEADER_LEN + self.payload.bytes().len()
+    }
 }
 
 impl Payload {
@@ -97,22 +108,29 @@ pub(super) struct Greeting {
 pub(super) struct Connection {
     pub(super) net: ConnectionId,
     pub(super) since: Instant,
-    /// Who is on the other side.
-    pub(super) who: Option<(TierId, u32)>,
     /// Of which pool they are.
     pub(super) pool: PoolId,
     pub(super) greeting: Option<Greeting>,
     pub(super) is_greeted: bool,
     /// It waits for memory.
     pub(super) is_starving: bool,
+    /// Nothing is received before it takes what it is sent.
+    pub(super) is_held_up: bool,
     /// Nothing is received or sent any more; what had begun is being finished.
     pub(super) is_ended: bool,
     pub(super) is_dirty: bool,
     pub(super) within_since: Option<Instant>,
     pub(super) unsent_since: Option<Instant>,
     /// Requests that are not answered, and bytes of their payloads.
-    pub(super) unanswered: u32,
-    pub(super) window: u32,
+    unanswered: u32,
+    window: u32,
+    /// Bytes that the answers to them may have, but for what is read.
+    owed: u64,
+    /// Bytes of answers that are not sent.
+    unsent: u64,
+    /// Buffers of each class that it has for what it reads; of the longer ones, for what it sends.
+    reads: [u32; 2],
+    pub(super) long_in: u32,
     inbox: Box<[u8; INBOX_LEN]>,
     inbox_at: usize,
     inbox_len: usize,
@@ -126,17 +144,21 @@ impl Connection {
         Self {
             net,
             since: now,
-            who: None,
             pool: PoolId::default(),
             greeting: None,
             is_greeted: false,
             is_starving: false,
+            is_held_up: false,
             is_ended: false,
             is_dirty: false,
             within_since: None,
             unsent_since: None,
             unanswered: 0,
             window: 0,
+            owed: 0,
+            unsent: 0,
+            reads: [0; 2],
+            long_in: 0,
             inbox: Box::new([0; INBOX_LEN]),
             inbox_at: 0,
             inbox_len: 0,
@@ -148,7 +170,7 @@ impl Connection {
 
     /// Where the next bytes go: the rest of a payload, and what follows it.
     pub(super) fn receive_into(&mut self) -> Option<[&mut [u8]; 2]> {
-        if self.is_ended || self.is_starving || self.greeting.is_some() {
+        if self.is_ended || self.is_starving || self.is_held_up || self.greeting.is_some() {
             return None;
         }
         self.inbox.copy_within(self.inbox_at..self.inbox_len, 0);
@@ -260,10 +282,65 @@ impl Connection {
         self.body = Body::Records { message, into, filled: 0 };
     }
 
+    /// Whether one more request, with so many bytes, is within what the other side may send. A request counts until its answer is
+    /// sent.
+    pub(super) fn may_begin(&self, payload_len: u32) -> bool {
+        let requests = self.unanswered as usize + self.output.len();
+        requests < REQUESTS_MAX as usize && self.window + payload_len <= WINDOW_LEN
+    }
+
+    /// Counts a request that is to be answered.
+    pub(super) fn begin(&mut self, to: &ReplyTo) {
+        self.unanswered += 1;
+        self.window += to.payload_len;
+        self.owed += u64::from(to.share.answer);
+        self.reads_of(to.share.read, 1);
+    }
+
+    /// A request is over; whether it was the last one. The buffer of its answer counts on, where it is on its way to the other side.
+    pub(super) fn finish(&mut self, to: &ReplyTo, is_buffer_kept: bool) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.window = self.window.saturating_sub(to.payload_len);
+        self.owed = self.owed.saturating_sub(to.share.answer.into());
+        self.long_in = self.long_in.saturating_sub(to.share.is_long.into());
+        if !is_buffer_kept {
+            self.reads_of(to.share.read, -1);
+        }
+        self.unanswered == 0
+    }
+
+    /// Nobody waits for the answer to its hello any more; whether nothing else is unanswered.
+    pub(super) fn forget_greeting(&mut self) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(self.greeting.take().is_some().into());
+        self.unanswered == 0
+    }
+
+    fn reads_of(&mut self, class: Option<Class>, more: i32) {
+        if let Some(count) = class.and_then(|class| self.reads.get_mut(class as usize)) {
+            *count = count.saturating_add_signed(more);
+        }
+    }
+
+    /// Whether it has to take answers before it is listened to again, as it has so much of what others need as well. Between two
+    /// messages: what has begun is received.
+    pub(super) fn has_its_share(&self, shares: [u32; 2]) -> bool {
+        let is_between = matches!(self.body, Body::Header);
+        let is_much = self.unsent + self.owed >= ANSWERS_LEN;
+        is_between && (is_much || self.reads.iter().zip(shares).any(|(count, share)| *count >= share))
+    }
+
     /// Puts a reply behind the others.
-    pub(super) fn push(&mut self, now: Instant, header: [u8; HEADER_LEN], payload: Payload) {
+    pub(super) fn push(
+        &mut self,
+        now: Instant,
+        header: [u8; HEADER_LEN],
+        payload: Payload,
+        class: Option<Class>,
+    ) {
         self.unsent_since.get_or_insert(now);
-        self.output.push_back(Piece { header, payload });
+        let piece = Piece { header, payload, class };
+        self.unsent += piece.len() as u64;
+        self.output.push_back(piece);
     }
 
     /// What is to be sent.
@@ -289,18 +366,20 @@ impl Connection {
         let mut is_freed = false;
         self.sent_of_front += count;
         while let Some(front) = self.output.front() {
-            let len = HEADER_LEN + front.payload.bytes().len();
+            let (len, class) = (front.len(), front.class);
             if self.sent_of_front < len {
                 break;
             }
             self.sent_of_front -= len;
-            is_freed |= matches!(front.payload, Payload::Slice(_));
+            self.unsent = self.unsent.saturating_sub(len as u64);
+            is_freed |= class.is_some();
+            self.reads_of(class, -1);
             self.output.pop_front();
+            // Each answer has its own time: some bytes now and then are not enough.
+            self.unsent_since = Some(now);
         }
         if self.output.is_empty() {
             self.unsent_since = None;
-        } else if count > 0 {
-            self.unsent_since = Some(now);
         }
         is_freed
     }
@@ -312,11 +391,10 @@ impl Connection {
     /// Gives everything up that needs the network.
     pub(super) fn end(&mut self) {
         self.is_ended = true;
-        self.is_starving = false;
-        self.greeting = None;
+        (self.is_starving, self.is_held_up) = (false, false);
         self.body = Body::Header;
         (self.inbox_at, self.inbox_len, self.sent_of_front) = (0, 0, 0);
-        self.output = VecDeque::new();
+        (self.output, self.unsent) = (VecDeque::new(), 0);
         (self.within_since, self.unsent_since) = (None, None);
     }
 }

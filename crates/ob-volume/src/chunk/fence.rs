@@ -5,24 +5,30 @@ use ob_files_card::Op;
 use ob_format::volume::LedgerFact;
 
 use super::chunk::Task;
+use super::config::ServerState;
 use super::connection::Payload;
 use super::ledger;
 use super::server::{ChunkServer, JobOf, Out, Promise, Segment};
-use super::start::facts_of;
+use super::start::{StartError, facts_of};
 use super::steps::Finding;
 use crate::plant::{Bug, is_planted};
 use crate::wire::{ChunkLine, Refusal, ReplicaState, Reply, Request, encode_chunks};
 
-/// Segments of which a server knows an epoch.
-const SEGMENTS_MAX: usize = 1_000_000;
+/// How long nothing is forgotten again after little could be.
+const FORGET_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl ChunkServer {
     /// Decides about a request by its epoch, before anything else.
     pub(super) fn route(&mut self, task: Task) {
         let Some((segment, epoch)) = task.request.fence() else { return self.route_unfenced(&task) };
+        // Whoever makes the first chunk says which pool it is of. Until then nobody's epoch counts.
+        let is_nobodys = self.server.is_none_or(|server| server.pool.is_none());
+        if is_nobodys && !matches!(task.request, Request::Create { .. }) {
+            return self.refuse(task.to, Refusal::WrongPool);
+        }
         match self.heed(segment, epoch, &task) {
             Err(refusal) => self.refuse(task.to, refusal),
-            Ok(ticket) if ticket > self.ledger.durable && self.ledger.has_failed => {
+            Ok(ticket) if ticket > self.ledger.durable && self.ledger.has_failed() => {
                 self.refuse(task.to, Refusal::Medium);
             }
             Ok(ticket) if ticket > self.ledger.durable => self.fenced.push_back((ticket, task)),
@@ -54,15 +60,57 @@ impl ChunkServer {
                 Err(Refusal::Stale { known: known.epoch.number().into() })
             }
             Some(known) if known.epoch == epoch => Ok(known.ticket),
-            _ if self.ledger.has_failed => Err(Refusal::Medium),
-            None if self.segments.len() >= SEGMENTS_MAX => Err(Refusal::Busy),
-            _ => {
+            _ if self.ledger.has_failed() => Err(Refusal::Medium),
+            known => {
+                if known.is_none() && !self.has_room_for_segment() {
+                    return Err(Refusal::Busy);
+                }
                 let ticket = self.ledger.push(LedgerFact::Epoch { segment, epoch });
                 self.segments.insert(segment, Segment { epoch, ticket });
                 self.drop_unbegun(segment, epoch);
                 Ok(ticket)
             }
         }
+    }
+
+    /// Whether one more segment can be known; some others are forgotten for it.
+    fn has_room_for_segment(&mut self) -> bool {
+        if self.segments.len() < self.config.segments_max {
+            return true;
+        }
+        if self.forget_again_at.is_none_or(|at| at <= self.now) {
+            self.forget_segments();
+        }
+        self.segments.len() < self.config.segments_max
+    }
+
+    /// Forgets the older half of the segments of which nothing is here: whom a fence would refuse finds no chunk, and one that it
+    /// makes counts for nobody (C2).
+    fn forget_segments(&mut self) {
+        let mut ages: Vec<(u64, SegmentName)> = self
+            .segments
+            .iter()
+            .filter(|(name, segment)| segment.ticket <= self.ledger.durable && !self.has_something_of(**name))
+            .map(|(name, segment)| (segment.ticket, *name))
+            .collect();
+        ages.sort_unstable();
+        let most = self.config.segments_max;
+        let forgotten = ages.len().min((most / 2).max(1));
+        for (_, name) in ages.into_iter().take(forgotten) {
+            self.segments.remove(&name);
+        }
+        if forgotten < most / 16 {
+            self.forget_again_at = Some(self.now + FORGET_AGAIN);
+        }
+        self.ledger.is_outdated |= forgotten > 0;
+    }
+
+    /// Whether there is a chunk of a segment, or was one in this life of which the ledger still says something.
+    fn has_something_of(&self, segment: SegmentName) -> bool {
+        let of_segment = ChunkName::new(segment, ChunkId(0))..=ChunkName::new(segment, ChunkId(u32::MAX));
+        self.chunks.range(of_segment.clone()).next().is_some()
+            || self.deleted.range(of_segment.clone()).next().is_some()
+            || self.deleted_before.range(of_segment).next().is_some()
     }
 
     /// Whether a request is of an epoch that is over by now: which one is known.
@@ -96,7 +144,7 @@ impl ChunkServer {
         let of_segment = |name: &ChunkName| !is_of_segment || name.segment_name() == after.segment_name();
         let mut lines: Vec<ChunkLine> = behind
             .take_while(|(name, _)| of_segment(name))
-            .filter(|(_, chunk)| chunk.is_here)
+            .filter(|(_, chunk)| chunk.is_here && chunk.left_alone.is_none())
             .take(most as usize + 1)
             .map(|(name, chunk)| ChunkLine {
                 chunk: *name,
@@ -121,7 +169,7 @@ impl ChunkServer {
 
     /// The ledger has become durable further, or cannot any more.
     pub(super) fn ledger_moved(&mut self) {
-        let (durable, has_failed) = (self.ledger.durable, self.ledger.has_failed);
+        let (durable, has_failed) = (self.ledger.durable, self.ledger.has_failed());
         while self.fenced.front().is_some_and(|(ticket, _)| *ticket <= durable || has_failed) {
             let Some((ticket, task)) = self.fenced.pop_front() else { break };
             if ticket <= durable { self.admit(task) } else { self.refuse(task.to, Refusal::Medium) }
@@ -143,17 +191,26 @@ impl ChunkServer {
                 self.gated.push_back((ticket, name));
             }
         }
+        if let Some(error) = self.ledger.failed.filter(|_| self.state == ServerState::Serving) {
+            // Another life may be able to write it anew.
+            self.state = ServerState::Failed(StartError::LedgerUnwritten(error));
+            self.end_all();
+        }
     }
 
     /// What waited for the ledger will not come. A chunk that was to be made is not.
-    fn give_up_gate(&mut self, name: ChunkName) {
+    pub(super) fn give_up_gate(&mut self, name: ChunkName) {
         let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        if chunk.work.as_deref().is_some_and(|work| work.running.is_some()) {
+            return;
+        }
         let tasks = chunk.work.as_deref_mut().map(|work| std::mem::take(&mut work.queue)).unwrap_or_default();
         if chunk.is_here {
             (chunk.gate, chunk.is_to_be_cut) = (0, false);
         } else {
             let promise = self.space.promise_of(chunk);
             self.space.withdraw(promise);
+            self.end_work(name);
             self.chunks.remove(&name);
         }
         for task in tasks {
@@ -166,12 +223,15 @@ impl ChunkServer {
         if !self.ledger.is_wanting() {
             return false;
         }
-        if self.ledger.is_full() {
+        if self.ledger.is_to_be_rewritten() {
             let segments = self.segments.iter().map(|(name, segment)| (*name, segment.epoch)).collect();
             let facts = facts_of(&segments, &self.chunks);
             let (server, first) = self.ledger.begin_rewrite();
-            // A new one says nothing of what is not there.
-            self.deleted.clear();
+            // A new one says nothing of what is not there, once it is in the old one's place.
+            self.deleted_before.append(&mut self.deleted);
+            if is_planted(Bug::LedgerBelievedEarly) {
+                self.deleted_before.clear();
+            }
             self.start_job(JobOf::Ledger, move |io| async move {
                 Finding::Ledger(ledger::rewrite(io, server, first, facts).await)
             });
@@ -207,7 +267,13 @@ impl ChunkServer {
     }
 }
 
-/// With the plant, appends of any epoch are heard.
+/// With the plants, requests of any epoch are heard.
 fn is_unfenced(task: &Task) -> bool {
-    is_planted(Bug::AppendUnfenced) && matches!(task.request, Request::Append { .. })
+    match task.request {
+        Request::Append { .. } => is_planted(Bug::AppendUnfenced),
+        Request::Stop { .. } | Request::Seal { .. } => is_planted(Bug::SealUnfenced),
+        Request::Delete { .. } => is_planted(Bug::DeleteUnfenced),
+        Request::Read { .. } => is_planted(Bug::ReadUnfenced),
+        _ => false,
+    }
 }

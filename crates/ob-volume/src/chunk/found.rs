@@ -4,15 +4,22 @@ use ob_core::{ChunkName, Epoch, NodeId, Units};
 use ob_format::volume::Entry;
 use ob_wire_link::files::FileError;
 
-use super::chunk::{Running, Task};
+use super::chunk::{Chunk, Running, Task};
 use super::config::ServerState;
 use super::connection::Payload;
+use super::directory::{self, DirectoryState};
 use super::ledger::Ledger;
 use super::run::place_of;
+use super::scan::Found;
 use super::server::{ChunkServer, JobOf, Segment};
 use super::start::{StartError, Started};
 use super::steps::{self, Finding, refusal_of};
 use crate::wire::{EndState, Refusal, ReplicaState, Reply, Request, encode_entries};
+
+/// Bytes that a ledger may take when it is written anew beside itself, and has become longer.
+fn promise_of_ledger(len: u64) -> u64 {
+    len.saturating_mul(2)
+}
 
 impl ChunkServer {
     /// A job is over.
@@ -20,7 +27,12 @@ impl ChunkServer {
         match (of, finding) {
             (JobOf::Server, Finding::Started(result)) => self.started(*result),
             (JobOf::Ledger, Finding::Ledger(result)) => {
+                let before = self.ledger.len();
                 self.ledger.rewritten(result);
+                if !self.ledger.has_failed() {
+                    self.deleted_before.clear();
+                    self.space.promise_again(promise_of_ledger(before), promise_of_ledger(self.ledger.len()));
+                }
                 self.ledger_moved();
             }
             (JobOf::Chunk(name), finding) => {
@@ -40,7 +52,7 @@ impl ChunkServer {
             Err(error) => {
                 tracing::error!(%error, "the chunk server cannot serve");
                 self.state = ServerState::Failed(error);
-                return self.peers.end_all();
+                return self.end_all();
             }
         };
         let ledger_len = started.ledger.len;
@@ -54,7 +66,7 @@ impl ChunkServer {
         let promised =
             self.chunks.values().map(|chunk| self.space.promise_of(chunk)).fold(0, u64::saturating_add);
         // The ledger may become full, and be written anew beside itself.
-        self.space.promise(promised.saturating_add(ledger_len.saturating_mul(2)));
+        self.space.promise(promised.saturating_add(promise_of_ledger(ledger_len)));
         self.state = ServerState::Serving;
         self.peers.resume_all(self.now);
     }
@@ -77,13 +89,7 @@ impl ChunkServer {
             }
             (Running::Scan(waiting), Finding::Scanned(found)) => {
                 let end = found.end;
-                if let Some(chunk) = self.chunks.get_mut(&name) {
-                    let before = self.space.promise_of(chunk);
-                    chunk.found(found);
-                    let after = self.space.promise_of(chunk);
-                    self.space.kept(before, after);
-                    self.space.is_stale = true;
-                }
+                self.scanned(name, found);
                 for to in waiting {
                     self.answer_records(to, true, end);
                 }
@@ -101,12 +107,57 @@ impl ChunkServer {
                 }
                 self.space.is_stale = true;
             }
-            (Running::List(task), Finding::Listed(result)) => self.listed(&task, result),
+            (Running::Directory(promised), Finding::Directory(result)) => {
+                // What it has taken is not free, until the files say how much that was.
+                self.space.kept(promised, 0);
+                self.directory_made(name, result);
+            }
+            (Running::List(task), Finding::Listed { result, is_by_directory }) => {
+                if !is_by_directory {
+                    self.want_directory(name);
+                }
+                self.listed(&task, result);
+            }
             (Running::Repair(task), Finding::Repaired(result)) => match result {
                 Ok(()) => self.answer(task.to, Reply::Repair),
                 Err(refusal) => self.refuse(task.to, refusal),
             },
             _ => {}
+        }
+    }
+
+    /// A chunk goes so far behind what was filled in.
+    fn scanned(&mut self, name: ChunkName, found: Found) {
+        let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        let before = self.space.promise_of(chunk);
+        // Who knew that nothing is missing knows it still.
+        let was_known = chunk.end_state == EndState::Known;
+        chunk.found(found);
+        if was_known {
+            chunk.end_state = EndState::Known;
+        }
+        let after = self.space.promise_of(chunk);
+        self.space.kept(before, after);
+        self.space.is_stale = true;
+    }
+
+    fn directory_made(&mut self, name: ChunkName, result: Result<bool, FileError>) {
+        if let Err(error) = result {
+            tracing::debug!(?name, %error, "a sealed chunk has no directory");
+        }
+        if let Some(chunk) = self.chunks.get_mut(&name) {
+            let is_made = result == Ok(true);
+            chunk.directory = if is_made { DirectoryState::Made } else { DirectoryState::LeftOut };
+        }
+        self.space.is_stale = true;
+    }
+
+    /// A sealed chunk was listed by its records, since its directory does not fit: it is made, unless that did not go before.
+    fn want_directory(&mut self, name: ChunkName) {
+        let is_wanting =
+            |chunk: &&mut Chunk| chunk.summary().is_some() && chunk.directory != DirectoryState::LeftOut;
+        if let Some(chunk) = self.chunks.get_mut(&name).filter(is_wanting) {
+            chunk.directory = DirectoryState::Wanted;
         }
     }
 
@@ -145,12 +196,13 @@ impl ChunkServer {
 
     /// A chunk is not there any more; who waited for it is told.
     pub(super) fn forget(&mut self, name: ChunkName, promised: u64) {
+        let waiting = self.end_work(name);
         let Some(chunk) = self.chunks.remove(&name) else { return };
         self.space.withdraw(promised);
         if super::start::chunk_fact(name, &chunk).is_some() {
             self.deleted.insert(name);
         }
-        for task in chunk.work.map(|work| work.queue).unwrap_or_default() {
+        for task in waiting {
             self.admit(task);
         }
     }
@@ -187,6 +239,7 @@ impl ChunkServer {
     fn fill_again(&mut self, name: ChunkName, epoch: Epoch) {
         let Some(chunk) = self.chunks.get_mut(&name) else { return };
         (chunk.state, chunk.by, chunk.is_to_be_cut) = (ReplicaState::Filling, epoch, false);
+        chunk.directory = DirectoryState::Unknown;
         chunk.tail = None;
         let promise = self.space.promise_of(chunk);
         self.space.promise(promise);
@@ -207,7 +260,7 @@ impl ChunkServer {
         (chunk.state, chunk.by, chunk.end) = (ReplicaState::Sealed, epoch, length);
         (chunk.content_crc, chunk.end_state, chunk.tail) = (content_crc, EndState::Known, None);
         chunk.everywhere = chunk.everywhere.min(length);
-        chunk.is_to_be_cut = true;
+        (chunk.is_to_be_cut, chunk.directory) = (true, DirectoryState::Wanted);
         self.space.withdraw(promised);
         let ticket = self.note_state(name);
         if let Some(chunk) = self.chunks.get_mut(&name) {
@@ -222,8 +275,8 @@ impl ChunkServer {
         let Some(chunk) = self.chunks.get(&name) else { return };
         let mut place = place_of(name, chunk);
         place.limit = chunk.end;
-        let to = to.min(chunk.end);
-        let make = move |io| steps::list(io, place, (from, to), most as usize);
+        let (to, summary) = (to.min(chunk.end), chunk.summary());
+        let make = move |io| directory::list(io, place, summary, (from, to), most as usize);
         self.start_running(name, Running::List(task), make);
     }
 
@@ -245,13 +298,13 @@ impl ChunkServer {
 
     pub(super) fn repair(&mut self, name: ChunkName, mut task: Task, offset: Units) {
         let Some(chunk) = self.chunks.get(&name) else { return };
-        if chunk.state != ReplicaState::Sealed || task.end > chunk.end {
+        let Some(summary) = chunk.summary().filter(|summary| task.end <= summary.length) else {
             return self.refuse(task.to, Refusal::Bad);
-        }
-        let file = chunk.file;
+        };
+        let place = place_of(name, chunk);
         if let Some(record) = task.payload.take() {
             self.start_running(name, Running::Repair(task), move |io| {
-                steps::repair(io, file, offset, record)
+                directory::repair(io, place, summary, offset, record)
             });
         }
     }

@@ -130,6 +130,16 @@ impl Io {
         }
     }
 
+    /// Removes a directory in which nothing is left.
+    pub(super) async fn remove_empty(&self, path: &str) -> Result<(), FileError> {
+        let only = Some(ob_core::NodeKind::Directory);
+        let op = MetadataOp::Remove { base: ob_format::files::ROOT, path: path.into(), only };
+        match self.metadata(op).await {
+            Ok(_) | Err(FileError::NotFound | FileError::NotEmpty) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A file that is there.
     pub(super) async fn open(&self, path: &str) -> Result<NodeInfo, FileError> {
         let base = ob_format::files::ROOT;
@@ -158,6 +168,11 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(io: &'a Io, file: NodeId) -> Self {
         Self { io, file, buffer: None, start: 0, len: 0, is_careful: false }
+    }
+
+    /// One that reads no more than is wanted.
+    pub(super) fn of_little(io: &'a Io, file: NodeId) -> Self {
+        Self { is_careful: true, ..Self::new(io, file) }
     }
 
     /// Bytes of the device's block.

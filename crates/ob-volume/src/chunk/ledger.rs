@@ -53,7 +53,9 @@ pub(super) struct Ledger {
     /// How many of the facts a new file has that is being made.
     rewriting: Option<usize>,
     /// The files did not take a fact: nothing can be promised any more.
-    pub(super) has_failed: bool,
+    pub(super) failed: Option<FileError>,
+    /// It says what is not needed any more: it is written anew though it is not full.
+    pub(super) is_outdated: bool,
 }
 
 impl Ledger {
@@ -66,9 +68,21 @@ impl Ledger {
         if is_planted(Bug::FenceForgotten) {
             return self.durable;
         }
-        self.pending.push_back(fact);
+        if self.failed.is_none() {
+            self.pending.push_back(fact);
+        }
         self.last += 1;
         self.last
+    }
+
+    /// Whether nothing will be durable that is not yet.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Bytes of its file, which a new one may have as well.
+    pub(super) fn len(&self) -> u64 {
+        self.file.len
     }
 
     /// The ticket of everything that was pushed.
@@ -76,9 +90,10 @@ impl Ledger {
         self.last
     }
 
-    /// Whether facts wait that no write has.
+    /// Whether facts wait that no write has, or it is to be written anew.
     pub(super) fn is_wanting(&self) -> bool {
-        !self.pending.is_empty() && self.is_at_rest() && !self.has_failed
+        let is_wanting = !self.pending.is_empty() || self.is_outdated;
+        is_wanting && self.is_at_rest() && self.failed.is_none()
     }
 
     /// Whether nothing is on its way.
@@ -86,8 +101,11 @@ impl Ledger {
         self.writing.is_none() && self.rewriting.is_none()
     }
 
-    /// Whether what is pending finds no room.
-    pub(super) fn is_full(&self) -> bool {
+    /// Whether what is pending finds no room, or it says too much.
+    pub(super) fn is_to_be_rewritten(&self) -> bool {
+        if self.is_outdated {
+            return true;
+        }
         let room = self.file.len.saturating_sub(self.file.at) / LEDGER_ENTRY_LEN as u64;
         (self.pending.len().min(FACTS_A_WRITE) as u64) > room
     }
@@ -136,7 +154,7 @@ impl Ledger {
 
     pub(super) fn fail(&mut self, error: FileError) {
         tracing::error!(%error, "the ledger cannot be written: this server promises nothing any more");
-        self.has_failed = true;
+        self.failed = Some(error);
         self.pending.clear();
         (self.writing, self.rewriting) = (None, None);
     }
@@ -144,6 +162,7 @@ impl Ledger {
     /// Begins to write it anew with all that counts, of which the pending facts are a part: the server and the number that come
     /// first.
     pub(super) fn begin_rewrite(&mut self) -> (ServerId, u64) {
+        self.is_outdated = false;
         self.rewriting = Some(self.pending.len());
         (self.server, self.file.number + 1)
     }

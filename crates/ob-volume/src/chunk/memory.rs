@@ -19,6 +19,16 @@ pub(super) struct Memory {
     pub(super) ledger: Pool,
 }
 
+/// Which of two buffers something needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Short,
+    Long,
+}
+
+/// Parts of the buffers of a class that one connection may have.
+const SHARES: usize = 4;
+
 /// Bytes of a record with the blocks that it lies in.
 fn short_len(block_len: usize) -> usize {
     RECORD_UNITS_MAX.bytes() as usize + 2 * block_len
@@ -43,14 +53,44 @@ impl Memory {
         }
     }
 
+    /// Which buffer so many bytes need.
+    pub(super) fn class_of(&self, len: usize) -> Class {
+        if len <= self.short_in.block_len() { Class::Short } else { Class::Long }
+    }
+
+    /// Buffers of a class that one connection may have at once, for what it sends and for what it reads; for each of the two.
+    pub(super) fn share(&self, class: Class) -> u32 {
+        let pool = match class {
+            Class::Short => &self.short_in,
+            Class::Long => &self.long_in,
+        };
+        (pool.blocks() / SHARES).max(1) as u32
+    }
+
     /// A buffer for so many bytes that are received.
     pub(super) fn take_in(&self, len: u32) -> Option<Slice> {
-        take(&self.short_in, &self.long_in, len as usize)
+        let pool = match self.class_of(len as usize) {
+            Class::Short => &self.short_in,
+            Class::Long => &self.long_in,
+        };
+        take(pool, len as usize)
+    }
+
+    /// Whether there is a buffer for what is received.
+    pub(super) fn has_in(&self, class: Class) -> bool {
+        match class {
+            Class::Short => has_free(&self.short_in),
+            Class::Long => has_free(&self.long_in),
+        }
     }
 
     /// A buffer for so many bytes that are read.
-    pub(super) fn take_out(&self, len: usize) -> Option<Slice> {
-        take(&self.short_out, &self.long_out, len)
+    pub(super) fn take_out(&self, class: Class, len: usize) -> Option<Slice> {
+        let pool = match class {
+            Class::Short => &self.short_out,
+            Class::Long => &self.long_out,
+        };
+        take(pool, len)
     }
 
     /// Where they lie.
@@ -69,9 +109,14 @@ impl Memory {
     }
 }
 
-fn take(short: &Pool, long: &Pool, len: usize) -> Option<Slice> {
-    let fits = |pool: &Pool| len <= pool.block_len();
-    let mut slice = if fits(short) { short.take() } else { long.take() }?;
+/// Whether there is one.
+pub(super) fn has_free(pool: &Pool) -> bool {
+    // Asked this way it takes the same time however many there are.
+    pool.take().is_some()
+}
+
+fn take(pool: &Pool, len: usize) -> Option<Slice> {
+    let mut slice = pool.take()?;
     slice.truncate(len);
     Some(slice)
 }

@@ -18,6 +18,7 @@ mod batch;
 mod chunk;
 mod config;
 mod connection;
+mod directory;
 mod driver;
 mod fence;
 mod found;

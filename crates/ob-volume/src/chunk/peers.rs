@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ob_core::{ConnectionAction, ConnectionId, Instant, TierId};
+use ob_core::{ConnectionAction, ConnectionId, Instant, PoolId, TierId};
 
 use super::config::{ChunkServerConfig, ChunkServerCounts};
 use super::connection::{Connection, ConnectionKey, Payload};
-use crate::wire::{Answer, HEADER_LEN, REQUESTS_MAX, Refusal, Reply, ReplyMessage, WINDOW_LEN};
+use super::memory::Class;
+use crate::wire::{Answer, HEADER_LEN, Refusal, Reply, ReplyMessage};
 
 /// How often connections are looked at while any of them has a time to keep.
 const SWEEP: std::time::Duration = std::time::Duration::from_millis(500);
-/// Ports of tiers whose sessions are remembered.
-const SESSIONS_MAX: usize = 65_536;
 
 /// Who gets an answer.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +20,18 @@ pub(super) struct ReplyTo {
     pub(super) kind: u8,
     /// Bytes of the request's payload, which count until it is answered.
     pub(super) payload_len: u32,
+    pub(super) share: Share,
+}
+
+/// What a request takes of what all connections share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    /// Bytes that its answer may have, but for what is read.
+    pub(super) answer: u32,
+    /// Which buffer its answer is read into.
+    pub(super) read: Option<Class>,
+    /// Its payload came into one of the longer buffers.
+    pub(super) is_long: bool,
 }
 
 #[derive(Default)]
@@ -34,6 +45,8 @@ struct Slot {
 struct Session {
     number: u64,
     connection: ConnectionKey,
+    /// Grows with each session that begins.
+    age: u64,
 }
 
 /// All connections.
@@ -45,8 +58,9 @@ pub(super) struct Peers {
     sessions: BTreeMap<(TierId, u32), Session>,
     dirty: VecDeque<ConnectionKey>,
     actions: VecDeque<ConnectionAction>,
-    /// Connections that wait for memory, in the order in which they began to.
-    pub(super) starving: VecDeque<ConnectionKey>,
+    /// Connections that wait for memory of each class, in the order in which they began to.
+    pub(super) starving: [VecDeque<ConnectionKey>; 2],
+    age: u64,
     /// Connections that are over.
     over: usize,
     sweep_at: Option<Instant>,
@@ -103,44 +117,41 @@ impl Peers {
     /// Counts a request that is to be answered.
     pub(super) fn begin(&mut self, to: ReplyTo) {
         if let Some(connection) = self.get_mut(to.connection) {
-            connection.unanswered += 1;
-            connection.window += to.payload_len;
+            connection.begin(&to);
         }
     }
 
     /// Whether one more request is within what the other side may send.
     pub(super) fn may_begin(&self, key: ConnectionKey, payload_len: u32) -> bool {
-        self.get(key).is_some_and(|connection| {
-            connection.unanswered < REQUESTS_MAX && connection.window + payload_len <= WINDOW_LEN
-        })
+        self.get(key).is_some_and(|connection| connection.may_begin(payload_len))
     }
 
     /// A request is over, answered or not.
-    fn finish(&mut self, to: ReplyTo) {
+    fn finish(&mut self, to: ReplyTo, is_buffer_kept: bool) {
         let Some(connection) = self.get_mut(to.connection) else { return };
-        connection.unanswered = connection.unanswered.saturating_sub(1);
-        connection.window = connection.window.saturating_sub(to.payload_len);
-        if connection.is_ended && connection.unanswered == 0 {
+        let is_last = connection.finish(&to, is_buffer_kept);
+        if connection.is_ended && is_last {
             self.free_slot(to.connection);
         }
     }
 
     /// A request is not executed, and nobody is told.
     pub(super) fn drop_request(&mut self, to: ReplyTo) {
-        self.finish(to);
+        self.finish(to, false);
     }
 
     /// Answers that something was done.
     pub(super) fn answer(&mut self, now: Instant, to: ReplyTo, reply: Reply, payload: Payload) {
         self.counts.requests += 1;
-        self.push(now, to.connection, to.tag, Answer::Good(reply), payload);
-        self.finish(to);
+        let class = to.share.read.filter(|_| matches!(payload, Payload::Slice(_)));
+        self.push(now, to.connection, to.tag, Answer::Good(reply), (payload, class));
+        self.finish(to, class.is_some());
     }
 
     /// Answers that it was not.
     pub(super) fn refuse(&mut self, now: Instant, to: ReplyTo, refusal: Refusal) {
         self.refuse_at_once(now, to.connection, (to.kind, to.tag), refusal);
-        self.finish(to);
+        self.finish(to, false);
     }
 
     /// The same, of a request that was not counted.
@@ -153,16 +164,23 @@ impl Peers {
     ) {
         self.counts.requests += 1;
         self.counts.refusals += 1;
-        self.push(now, key, tag, Answer::Refused { kind, refusal }, Payload::None);
+        self.push(now, key, tag, Answer::Refused { kind, refusal }, (Payload::None, None));
     }
 
-    fn push(&mut self, now: Instant, key: ConnectionKey, tag: u64, answer: Answer, payload: Payload) {
+    fn push(
+        &mut self,
+        now: Instant,
+        key: ConnectionKey,
+        tag: u64,
+        answer: Answer,
+        (payload, class): (Payload, Option<Class>),
+    ) {
         let payload_len = payload.bytes().len() as u32;
         let header: Result<[u8; HEADER_LEN], _> = ReplyMessage { tag, payload_len, answer }.encode();
         let Some(connection) = self.get_mut(key).filter(|connection| !connection.is_ended) else { return };
         match header {
             Ok(header) => {
-                connection.push(now, header, payload);
+                connection.push(now, header, payload, class);
                 self.touch(key);
                 self.arm(now);
             }
@@ -227,9 +245,7 @@ impl Peers {
     /// Ends a connection. What has begun is finished; the server drops the rest.
     pub(super) fn end(&mut self, key: ConnectionKey) {
         let Some(connection) = self.get_mut(key).filter(|connection| !connection.is_ended) else { return };
-        // Nobody waits for the answer to its hello any more.
-        connection.unanswered -= u32::from(connection.greeting.take().is_some());
-        let (net, is_over) = (connection.net, connection.unanswered == 0);
+        let (net, is_over) = (connection.net, connection.forget_greeting());
         connection.end();
         self.open -= 1;
         self.over += 1;
@@ -239,11 +255,17 @@ impl Peers {
         }
     }
 
-    /// Ends all connections.
-    pub(super) fn end_all(&mut self) {
-        for key in self.keys() {
-            self.end(key);
-        }
+    /// All connections.
+    pub(super) fn all(&self) -> Vec<ConnectionKey> {
+        self.keys()
+    }
+
+    /// Those that have said that they are of another pool.
+    pub(super) fn strangers(&self, pool: PoolId) -> Vec<ConnectionKey> {
+        let is_stranger = |connection: &Connection| {
+            !connection.is_ended && connection.pool != PoolId::default() && connection.pool != pool
+        };
+        self.keys().into_iter().filter(|key| self.get(*key).is_some_and(is_stranger)).collect()
     }
 
     fn free_slot(&mut self, key: ConnectionKey) {
@@ -289,15 +311,31 @@ impl Peers {
         who: (TierId, u32),
         number: u64,
         connection: ConnectionKey,
+        most: usize,
     ) -> Result<Option<ConnectionKey>, Refusal> {
         let before = self.sessions.get(&who).copied();
         match before {
             Some(before) if before.number >= number => return Err(Refusal::Stale { known: before.number }),
-            None if self.sessions.len() >= SESSIONS_MAX => return Err(Refusal::Busy),
+            None if self.sessions.len() >= most => self.forget_sessions(most),
             _ => {}
         }
-        self.sessions.insert(who, Session { number, connection });
+        if before.is_none() && self.sessions.len() >= most {
+            return Err(Refusal::Busy);
+        }
+        self.age += 1;
+        self.sessions.insert(who, Session { number, connection, age: self.age });
         Ok(before.map(|before| before.connection).filter(|before| self.get(*before).is_some()))
+    }
+
+    /// Forgets the older half of the sessions whose connection is over: nobody has so many ports at once.
+    fn forget_sessions(&mut self, most: usize) {
+        let over = self.sessions.values().filter(|session| self.get(session.connection).is_none());
+        let mut ages: Vec<u64> = over.map(|session| session.age).collect();
+        ages.sort_unstable();
+        let Some(last) = ages.get((most / 2).min(ages.len().saturating_sub(1))).copied() else { return };
+        let mut sessions = std::mem::take(&mut self.sessions);
+        sessions.retain(|_, session| session.age > last || self.get(session.connection).is_some());
+        self.sessions = sessions;
     }
 
     /// Notes that some connection has a time to keep.

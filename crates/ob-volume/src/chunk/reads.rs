@@ -5,7 +5,7 @@ use ob_files_card::{Completion, Op, Outcome};
 
 use super::chunk::{Chunk, Task};
 use super::connection::Payload;
-use super::memory::UNIT_LEN;
+use super::memory::{Class, UNIT_LEN};
 use super::peers::ReplyTo;
 use super::server::{ChunkServer, Out};
 use super::steps::refusal_of;
@@ -19,6 +19,15 @@ pub(super) struct Reading {
     /// Where the bytes are in the file, and how many.
     offset: u64,
     len: usize,
+}
+
+impl Reading {
+    /// The whole blocks that are read, which the device puts where they are sent from: where they begin, and how long they are.
+    fn blocks(&self, block_len: usize) -> (u64, usize) {
+        let start = self.offset - self.offset % block_len as u64;
+        let end = (self.offset + self.len as u64).next_multiple_of(block_len as u64);
+        (start, (end - start) as usize)
+    }
 }
 
 /// Where the bytes of a read end.
@@ -36,32 +45,40 @@ impl ChunkServer {
         if len == 0 {
             return self.answer(task.to, Reply::Read);
         }
-        self.reads.push_back(Reading { to: task.to, file, offset: offset.bytes(), len });
+        let reading = Reading { to: task.to, file, offset: offset.bytes(), len };
+        // It counts as one of this class since it was taken.
+        match task.to.share.read {
+            Some(Class::Short) => self.reads[Class::Short as usize].push_back(reading),
+            _ => self.reads[Class::Long as usize].push_back(reading),
+        }
         self.feed_reads();
     }
 
     /// Begins reads for which there are buffers; whether there was one.
     pub(super) fn feed_reads(&mut self) -> bool {
+        self.feed_reads_of(Class::Short) | self.feed_reads_of(Class::Long)
+    }
+
+    fn feed_reads_of(&mut self, class: Class) -> bool {
         let mut did = false;
-        while let Some(reading) = self.reads.front().copied() {
-            let block_len = self.block_len as u64;
-            // Whole blocks are read, which the device puts where they are sent from.
-            let start = reading.offset - reading.offset % block_len;
-            let end = (reading.offset + reading.len as u64).next_multiple_of(block_len);
-            let len = (end - start) as usize;
-            let Some(into) = self.memory.take_out(len) else { break };
-            self.reads.pop_front();
-            self.reads_under_way += 1;
-            let op = Op::Read { file: reading.file, offset: start, len: len as u32, into };
+        while let Some(reading) = self.reads[class as usize].front().copied() {
+            let (offset, len) = reading.blocks(self.block_len);
+            let Some(into) = self.memory.take_out(class, len) else { break };
+            self.reads[class as usize].pop_front();
+            let op = Op::Read { file: reading.file, offset, len: len as u32, into };
             self.send(Out::Read(reading), op);
             did = true;
         }
         did
     }
 
+    /// Which buffer a read needs at most.
+    pub(super) fn class_of_read(&self, len: u32) -> Class {
+        self.memory.class_of(len as usize + 2 * self.block_len)
+    }
+
     /// A read is over.
     pub(super) fn read(&mut self, reading: Reading, completion: Completion) {
-        self.reads_under_way -= 1;
         let read = match (completion.result, completion.buffer) {
             (Ok(Outcome::Read { len, .. }), Some(buffer)) => Ok((len as usize, buffer)),
             (Err(error), _) => Err(error),

@@ -1,28 +1,35 @@
 //! From bytes to tasks: messages, greetings, and what becomes of requests whose connection is over.
 
-use ob_core::TierId;
-use ob_format::volume::{RecordHeader, Records};
+use ob_core::PoolId;
+use ob_format::volume::ENTRY_LEN;
 
 use super::chunk::Task;
 use super::config::ServerState;
 use super::connection::{ConnectionKey, Greeting, Payload, Step};
-use super::peers::ReplyTo;
-use super::scan::everywhere_of;
+use super::memory::{Class, has_free};
+use super::peers::{ReplyTo, Share};
 use super::server::ChunkServer;
 use crate::plant::{Bug, is_planted};
 use crate::wire::{
     HELLO_LEN, HelloPayload, REQUESTS_MAX, Refusal, Reply, Request, RequestMessage, VERSION, WINDOW_LEN,
-    WelcomePayload, check_records,
+    WelcomePayload, sum_up_records,
 };
 
 impl ChunkServer {
     /// Takes messages out of what a connection has received, until more is needed.
     pub(super) fn take_messages(&mut self, key: ConnectionKey) {
+        let shares = [Class::Short, Class::Long].map(|class| self.memory.share(class));
         loop {
             let Some(connection) = self.peers.get_mut(key).filter(|connection| !connection.is_ended) else {
                 return;
             };
-            if connection.greeting.is_some() || connection.is_starving {
+            if connection.greeting.is_some() || connection.is_starving || connection.is_held_up {
+                break;
+            }
+            if connection.has_its_share(shares) {
+                connection.is_held_up = true;
+                connection.within_since = None;
+                self.peers.counts.hold_ups += 1;
                 break;
             }
             match connection.step() {
@@ -34,6 +41,7 @@ impl ChunkServer {
                 }
                 Step::Hello(message, bytes) => self.hello(key, &message, &bytes),
                 Step::Message(message, payload) => self.message(key, &message, payload),
+                Step::Refuse { .. } if !self.peers.may_begin(key, 0) => self.cut_off(key),
                 Step::Refuse { kind, tag, refusal } => {
                     self.peers.refuse_at_once(self.now, key, (kind, tag), refusal);
                 }
@@ -48,6 +56,7 @@ impl ChunkServer {
         if let Some(connection) = self.peers.get_mut(key)
             && connection.is_within()
             && !connection.is_starving
+            && !connection.is_held_up
         {
             connection.within_since.get_or_insert(now);
             self.peers.arm(now);
@@ -59,6 +68,29 @@ impl ChunkServer {
         self.forget_requests(key);
     }
 
+    /// Something was sent: a connection that was held up for it is listened to again.
+    pub(super) fn go_on_after_sending(&mut self, key: ConnectionKey) {
+        let shares = [Class::Short, Class::Long].map(|class| self.memory.share(class));
+        let Some(connection) = self.peers.get_mut(key) else { return };
+        if connection.is_held_up && !connection.has_its_share(shares) {
+            connection.is_held_up = false;
+            self.peers.resume(key);
+            self.take_messages(key);
+        }
+    }
+
+    /// What a request takes of what all connections share.
+    fn share_of(&self, message: &RequestMessage) -> Share {
+        let entries = |most: u32| most.saturating_mul(ENTRY_LEN as u32);
+        let (answer, read) = match message.request {
+            Request::Read { len, .. } => (0, Some(self.class_of_read(len))),
+            Request::List { most, .. } | Request::Chunks { most, .. } => (entries(most), None),
+            _ => (0, None),
+        };
+        let is_long = self.memory.class_of(message.payload_len as usize) == Class::Long;
+        Share { answer, read, is_long }
+    }
+
     /// Finds a place for a message's payload; whether the connection can go on.
     fn make_room(&mut self, key: ConnectionKey, message: RequestMessage) -> bool {
         let is_greeted = self.peers.get(key).is_some_and(|connection| connection.is_greeted);
@@ -66,10 +98,13 @@ impl ChunkServer {
             self.cut_off(key);
             return false;
         }
-        let buffer = self.memory.take_in(message.payload_len);
+        let class = self.memory.class_of(message.payload_len as usize);
+        let (is_long, share) = (class == Class::Long, self.memory.share(Class::Long));
         let Some(connection) = self.peers.get_mut(key) else { return false };
-        match buffer {
+        let may_have = !is_long || connection.long_in < share;
+        match may_have.then(|| self.memory.take_in(message.payload_len)).flatten() {
             Some(buffer) => {
+                connection.long_in += u32::from(is_long);
                 connection.begin_records(message, buffer);
                 true
             }
@@ -77,7 +112,7 @@ impl ChunkServer {
                 connection.is_starving = true;
                 connection.within_since = None;
                 self.peers.counts.hold_ups += 1;
-                self.peers.starving.push_back(key);
+                self.peers.starving[class as usize].push_back(key);
                 false
             }
         }
@@ -90,7 +125,8 @@ impl ChunkServer {
             return self.cut_off(key);
         }
         let (request, kind) = (message.request, message.request.kind().code());
-        let to = ReplyTo { connection: key, tag: message.tag, kind, payload_len };
+        let share = self.share_of(message);
+        let to = ReplyTo { connection: key, tag: message.tag, kind, payload_len, share };
         self.peers.begin(to);
         let mut task = Task {
             to,
@@ -117,6 +153,7 @@ impl ChunkServer {
             tag: message.tag,
             kind: message.request.kind().code(),
             payload_len: 0,
+            share: Share::default(),
         };
         self.peers.begin(to);
         let refusal = if !(hello.version_least..=hello.version_most).contains(&VERSION) {
@@ -131,8 +168,8 @@ impl ChunkServer {
         if let Some(refusal) = refusal {
             return self.refuse(to, refusal);
         }
-        match self.peers.begin_session((tier, port), session, key) {
-            Ok(before) => self.replace(key, to, (tier, port), hello, before),
+        match self.peers.begin_session((tier, port), session, key, self.config.sessions_max) {
+            Ok(before) => self.replace(key, to, hello, before),
             Err(refusal) => self.refuse(to, refusal),
         }
     }
@@ -142,7 +179,6 @@ impl ChunkServer {
         &mut self,
         key: ConnectionKey,
         to: ReplyTo,
-        who: (TierId, u32),
         hello: HelloPayload,
         before: Option<ConnectionKey>,
     ) {
@@ -154,7 +190,6 @@ impl ChunkServer {
             self.forget_requests(before);
         }
         if let Some(connection) = self.peers.get_mut(key) {
-            connection.who = Some(who);
             connection.pool = hello.pool;
             connection.greeting = Some(Greeting { to, after: waited.or(before) });
         }
@@ -198,16 +233,24 @@ impl ChunkServer {
 
     /// Drops what a connection that is over has sent and what has not begun.
     pub(super) fn forget_requests(&mut self, key: ConnectionKey) {
+        if self.peers.get(key).is_none() {
+            // Everything of it is answered.
+            return;
+        }
         let is_its = |task: &Task| task.to.connection == key;
         let mut dropped: Vec<ReplyTo> = Vec::new();
         self.fenced.retain(|(_, task)| keep(task.to, !is_its(task), &mut dropped));
-        self.reads.retain(|read| keep(read.to, read.to.connection != key, &mut dropped));
+        for reads in &mut self.reads {
+            reads.retain(|read| keep(read.to, read.to.connection != key, &mut dropped));
+        }
         let mut unmade = Vec::new();
-        for (name, chunk) in &mut self.chunks {
+        for name in &self.busy {
+            let Some(chunk) = self.chunks.get_mut(name) else { continue };
             let Some(work) = chunk.work.as_deref_mut() else { continue };
-            let was_asked = !work.queue.is_empty();
+            let before = work.queue.len();
             work.queue.retain(|task| keep(task.to, !is_its(task), &mut dropped));
-            if !chunk.is_here && was_asked && work.running.is_none() {
+            let is_unasked = before > 0 && work.queue.is_empty();
+            if !chunk.is_here && is_unasked && work.running.is_none() {
                 unmade.push(*name);
             }
         }
@@ -223,51 +266,73 @@ impl ChunkServer {
     /// Gives buffers to who waits for them; whether anybody got one.
     pub(super) fn feed(&mut self) -> bool {
         let mut did = self.feed_reads();
-        for id in std::mem::take(&mut self.waiting_jobs) {
-            let waited = self.waiting_jobs.len();
+        for _ in 0..self.waiting_jobs.len() {
+            if !has_free(&self.memory.jobs) {
+                break;
+            }
+            let Some(id) = self.waiting_jobs.pop_front() else { break };
             self.turn_job(id);
-            did |= self.waiting_jobs.len() == waited;
+            did = true;
         }
         did |= self.feed_batches();
-        for _ in 0..self.peers.starving.len() {
-            let Some(key) = self.peers.starving.pop_front() else { break };
+        did |= self.feed_starving(Class::Short);
+        did | self.feed_starving(Class::Long)
+    }
+
+    /// Lets connections go on that wait for a buffer for what they send, in the order in which they began to wait. One that has its
+    /// share waits on, and keeps nobody else waiting.
+    fn feed_starving(&mut self, class: Class) -> bool {
+        let (mut did, share) = (false, self.memory.share(class));
+        for _ in 0..self.peers.starving[class as usize].len() {
+            if !self.memory.has_in(class) {
+                break;
+            }
+            let Some(key) = self.peers.starving[class as usize].pop_front() else { break };
             let Some(connection) = self.peers.get_mut(key).filter(|connection| connection.is_starving) else {
                 continue;
             };
+            if class == Class::Long && connection.long_in >= share {
+                self.peers.starving[class as usize].push_back(key);
+                continue;
+            }
             connection.is_starving = false;
             self.take_messages(key);
-            let is_starving = self.peers.get(key).is_some_and(|connection| connection.is_starving);
-            if is_starving {
-                // It waits on, which is counted already.
-                self.peers.counts.hold_ups = self.peers.counts.hold_ups.saturating_sub(1);
-                // It keeps its place before those that came later.
-                self.peers.starving.pop_back();
-                self.peers.starving.push_front(key);
-                break;
-            }
             self.peers.resume(key);
             did = true;
         }
         did
     }
-}
 
-impl ChunkServer {
-    /// Lets as many chunks go on that wait for a buffer as there are buffers.
+    /// Gives buffers to chunks that wait for one to write from, in the order in which they began to wait.
     fn feed_batches(&mut self) -> bool {
-        if self.unbuffered.is_empty() {
-            return false;
-        }
-        let batches = &self.memory.batches;
-        let free = batches.blocks().saturating_sub(batches.blocks_out()).min(self.unbuffered.len());
-        for _ in 0..free {
-            let Some(name) = self.unbuffered.pop_front() else { break };
-            if let Some(chunk) = self.chunks.get_mut(&name) {
-                chunk.work().is_unbuffered = false;
+        let mut did = false;
+        while let Some(name) = self.unbuffered.front().copied() {
+            let Some(buffer) = self.memory.batches.take() else { break };
+            self.unbuffered.pop_front();
+            let Some(chunk) = self.chunks.get_mut(&name) else { continue };
+            let work = chunk.work();
+            if std::mem::take(&mut work.is_unbuffered) {
+                work.granted = Some(buffer);
             }
             self.make_ready(name);
+            did = true;
         }
-        free > 0
+        did
+    }
+
+    /// The server is of a pool from now on: those of another one are strangers.
+    pub(super) fn end_strangers(&mut self, pool: PoolId) {
+        for key in self.peers.strangers(pool) {
+            self.cut_off(key);
+        }
+    }
+
+    /// Nothing can be served any more: everybody goes elsewhere.
+    pub(super) fn end_all(&mut self) {
+        for key in self.peers.all() {
+            self.peers.end(key);
+            self.forget_requests(key);
+        }
     }
 }
 
@@ -288,16 +353,7 @@ fn check_payload(task: &mut Task) -> bool {
         _ => return true,
     };
     let bytes = task.payload.as_deref().unwrap_or_default();
-    let Ok(end) = check_records(chunk, offset, bytes) else { return false };
-    task.end = end;
-    for record in Records::new(bytes).flatten() {
-        let header: RecordHeader = record.header;
-        let kind = header.kind.chunk_kind();
-        if *task.records.get_or_insert(kind) != kind {
-            return false;
-        }
-        task.everywhere = task.everywhere.max(everywhere_of(&header).unwrap_or_default());
-    }
-    let is_one = Records::new(bytes).nth(1).is_none();
-    is_one || !matches!(task.request, Request::Repair { .. })
+    let Ok(summary) = sum_up_records(chunk, offset, bytes) else { return false };
+    (task.end, task.everywhere, task.records) = (summary.end, summary.everywhere, Some(summary.kind));
+    summary.count == 1 || !matches!(task.request, Request::Repair { .. })
 }

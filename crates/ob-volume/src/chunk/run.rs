@@ -1,12 +1,15 @@
 //! What is done with chunks: their queues, their batches, and whatever needs a chunk for itself.
 
+use std::collections::VecDeque;
+
 use ob_core::{ChunkName, Units};
 use ob_files_card::Op;
 use ob_format::volume::{ChunkHeader, RECORDS_START};
 use ob_wire_link::files::FileError;
 
 use super::batch::{Batch, Entry};
-use super::chunk::{Chunk, Running, Task};
+use super::chunk::{Chunk, Running, Task, Work};
+use super::directory::{self, DirectoryState};
 use super::peers::ReplyTo;
 use super::reads;
 use super::scan::{Found, Place};
@@ -17,6 +20,8 @@ use crate::wire::{CreateState, Refusal, ReplicaState, Reply, Request};
 
 /// Chunks of a server.
 const CHUNKS_MAX: usize = 1_000_000;
+/// What is kept of what chunks had that nothing goes on with: they need it again.
+const SPARE: usize = 256;
 
 /// The chunk that a request is about.
 fn chunk_of(request: &Request) -> Option<ChunkName> {
@@ -52,8 +57,7 @@ impl ChunkServer {
             let place = (chunk.file, chunk.readable());
             return self.begin_read(&task, place);
         }
-        chunk.work().queue.push_back(task);
-        self.make_ready(name);
+        self.queue(name, task);
     }
 
     fn admit_missing(&mut self, name: ChunkName, task: Task) {
@@ -82,7 +86,8 @@ impl ChunkServer {
         }
         let state = state_of(state);
         // The ledger still says of it that it is stopped; no owner uses a number twice.
-        if state == ReplicaState::Open && self.deleted.contains(&name) {
+        let was_there = self.deleted.contains(&name) || self.deleted_before.contains(&name);
+        if state == ReplicaState::Open && was_there {
             return refused(Refusal::Exists);
         }
         let chunk = Chunk::new(epoch, kind, block_len, length, state);
@@ -91,27 +96,60 @@ impl ChunkServer {
         if needed > free.saturating_sub(kept) || self.chunks.len() >= CHUNKS_MAX {
             return refused(Refusal::Full { free });
         }
-        server.pool = Some(pool);
+        let is_first = server.pool.replace(pool).is_none();
         self.space.promise(needed);
         self.chunks.insert(name, chunk);
         let gate = self.note_state(name);
         if let Some(chunk) = self.chunks.get_mut(&name) {
             chunk.gate = gate;
+        }
+        self.queue(name, task);
+        if is_first {
+            self.end_strangers(pool);
+        }
+        Ok(())
+    }
+
+    /// Puts a request behind the others of its chunk.
+    fn queue(&mut self, name: ChunkName, task: Task) {
+        self.make_ready(name);
+        if let Some(chunk) = self.chunks.get_mut(&name) {
             chunk.work().queue.push_back(task);
         }
-        self.make_ready(name);
-        Ok(())
     }
 
     /// Looks at a chunk in this turn.
     pub(super) fn make_ready(&mut self, name: ChunkName) {
-        if let Some(chunk) = self.chunks.get_mut(&name)
-            && let work = chunk.work()
-            && !work.is_ready
-        {
-            work.is_ready = true;
+        let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        let spare = &mut self.spare_work;
+        let work = chunk.work.get_or_insert_with(|| spare.pop().unwrap_or_default());
+        if work.busy_at.is_none() {
+            work.busy_at = Some(self.busy.len());
+            self.busy.push(name);
+        }
+        if !std::mem::replace(&mut work.is_ready, true) {
             self.ready.push_back(name);
         }
+    }
+
+    /// Nothing goes on with a chunk any more; what waited for it.
+    pub(super) fn end_work(&mut self, name: ChunkName) -> VecDeque<Task> {
+        let work = self.chunks.get_mut(&name).and_then(|chunk| chunk.work.take());
+        let Some(mut work) = work else { return VecDeque::new() };
+        if let Some(at) = work.busy_at.filter(|at| self.busy.get(*at) == Some(&name)) {
+            self.busy.swap_remove(at);
+            let moved = self.busy.get(at).and_then(|moved| self.chunks.get_mut(moved));
+            if let Some(moved) = moved.and_then(|chunk| chunk.work.as_deref_mut()) {
+                moved.busy_at = Some(at);
+            }
+        }
+        let waiting = if work.queue.is_empty() { VecDeque::new() } else { std::mem::take(&mut work.queue) };
+        if self.spare_work.len() < SPARE {
+            let queue = std::mem::take(&mut work.queue);
+            *work = Work { queue, ..Work::default() };
+            self.spare_work.push(work);
+        }
+        waiting
     }
 
     /// Goes on with all chunks for which there is something to do; whether there was one.
@@ -132,6 +170,10 @@ impl ChunkServer {
             work.is_ready = false;
             if work.running.is_some() {
                 return;
+            }
+            if gate > self.ledger.durable && self.ledger.has_failed() {
+                self.give_up_gate(name);
+                continue;
             }
             if gate > self.ledger.durable {
                 if !std::mem::replace(&mut work.is_gated, true) {
@@ -157,6 +199,10 @@ impl ChunkServer {
             }
         }
         self.write_batch(name);
+        if let Some(work) = self.chunks.get_mut(&name).and_then(|chunk| chunk.work.as_deref_mut()) {
+            // What waited for it is over: the next one gets it.
+            work.granted = None;
+        }
         self.rest(name);
     }
 
@@ -174,14 +220,33 @@ impl ChunkServer {
             let (file, length) = (chunk.file, chunk.end);
             chunk.work().running = Some(Running::Cut);
             self.start_job(JobOf::Chunk(name), move |io| steps::cut(io, file, length));
+        } else if chunk.directory == DirectoryState::Wanted {
+            self.make_directory(name);
         } else {
-            chunk.work = None;
+            self.end_work(name);
         }
+    }
+
+    /// Makes a sealed chunk's directory, where there is room that nobody was promised.
+    fn make_directory(&mut self, name: ChunkName) {
+        let Some(chunk) = self.chunks.get_mut(&name) else { return };
+        let needed = self.space.taken_by(directory::len_most(chunk.end));
+        let room = self.space.free().saturating_sub(self.config.reserve_len);
+        let Some(summary) = chunk.summary().filter(|_| needed <= room) else {
+            chunk.directory = DirectoryState::LeftOut;
+            return self.make_ready(name);
+        };
+        let place = Place { limit: summary.length, ..place_of(name, chunk) };
+        self.space.promise(needed);
+        self.start_running(name, Running::Directory(needed), move |io| directory::make(io, place, summary));
     }
 
     /// Does what a request asks for, or gives it back if it has to wait.
     fn execute(&mut self, name: ChunkName, task: Task) -> Option<Task> {
         let chunk = self.chunks.get_mut(&name)?;
+        if chunk.left_alone.is_some() {
+            return self.execute_left_alone(name, task);
+        }
         match task.request {
             Request::Append { .. } | Request::Fill { .. } if chunk.is_here => {
                 return self.take_records(name, task);
@@ -217,6 +282,18 @@ impl ChunkServer {
             Request::List { .. } => self.list(name, task),
             Request::Repair { offset, .. } => self.repair(name, task, offset),
             _ => self.refuse(task.to, Refusal::Busy),
+        }
+        None
+    }
+
+    /// The same of a chunk that cannot be served: what there is of it stays as it is until its owner does without.
+    fn execute_left_alone(&mut self, name: ChunkName, task: Task) -> Option<Task> {
+        match task.request {
+            Request::Delete { .. } => {
+                self.start_running(name, Running::Delete(task), move |io| steps::delete(io, name));
+            }
+            Request::Create { .. } => self.refuse(task.to, Refusal::Exists),
+            _ => self.refuse(task.to, Refusal::Medium),
         }
         None
     }
@@ -305,20 +382,26 @@ impl ChunkServer {
         let chunk = self.chunks.get_mut(&name)?;
         let front = chunk.front();
         if chunk.work().batch.is_none() {
-            let Some(buffer) = self.memory.batches.take() else {
+            let mut buffer = chunk.work().granted.take();
+            if buffer.is_none() && self.unbuffered.is_empty() {
+                buffer = self.memory.batches.take();
+            }
+            let Some(buffer) = buffer else {
+                // Those that wait already come first, or it would be a matter of luck who ever gets one.
                 if !std::mem::replace(&mut chunk.work().is_unbuffered, true) {
                     self.unbuffered.push_back(name);
                 }
                 return Some(task);
             };
-            let batch = Batch::new(buffer, front, chunk.tail.as_deref());
+            let entries = self.spare_entries.pop().unwrap_or_default();
+            let batch = Batch::new(buffer, front, chunk.tail.as_deref(), entries);
             chunk.work().batch = Some(batch);
         }
         let batch = chunk.work().batch.as_mut()?;
         if !batch.has_room(records.len()) {
             return Some(task);
         }
-        batch.push(Entry { to: task.to, epoch, end: task.end, is_fill }, records, task.everywhere);
+        batch.push(Entry { to: task.to, epoch, is_fill }, records, (task.end, task.everywhere));
         None
     }
 
@@ -326,12 +409,10 @@ impl ChunkServer {
     fn write_batch(&mut self, name: ChunkName) {
         let block_len = self.block_len;
         let Some(chunk) = self.chunks.get_mut(&name) else { return };
-        let (file, work) = (chunk.file, chunk.work());
-        if work.writing.is_some() {
-            return;
-        }
+        let file = chunk.file;
+        let Some(work) = chunk.work.as_deref_mut().filter(|work| work.writing.is_none()) else { return };
         let Some(mut batch) = work.batch.take() else { return };
-        let Some((offset, bytes, tail)) = batch.seal(block_len) else { return };
+        let Some((offset, bytes)) = batch.seal(block_len, &mut chunk.tail) else { return };
         if is_planted(Bug::AckBeforeDurable) {
             let durable = batch.front.end;
             for entry in std::mem::take(&mut batch.entries) {
@@ -345,7 +426,6 @@ impl ChunkServer {
             }
         }
         work.writing = Some(batch);
-        chunk.tail = tail;
         self.peers.counts.batches += 1;
         self.send(Out::Batch(name), Op::Write { file, offset, from: bytes.into(), durable: true });
     }
@@ -368,14 +448,18 @@ impl ChunkServer {
         }
         self.peers.counts.appends += batch.entries.len() as u64;
         self.peers.counts.append_bytes += batch.len() as u64;
-        let waiting: Vec<ReplyTo> = batch.entries.iter().map(|entry| entry.to).collect();
+        let mut entries = batch.entries;
         if is_fill && chunk.tail.is_none() && chunk.work().batch.is_none() {
             let (place, known) = (place_of(name, chunk), chunk.known());
+            let waiting = entries.iter().map(|entry| entry.to).collect();
             let make = move |io| steps::look_behind(io, place, known);
             return self.start_running(name, Running::Scan(waiting), make);
         }
-        for to in waiting {
-            self.answer_records(to, is_fill, batch.front.end);
+        for entry in entries.drain(..) {
+            self.answer_records(entry.to, is_fill, batch.front.end);
+        }
+        if self.spare_entries.len() < SPARE {
+            self.spare_entries.push(entries);
         }
         self.make_ready(name);
     }
@@ -445,8 +529,7 @@ impl Chunk {
             end: self.end,
             everywhere: self.everywhere,
             content_crc: self.content_crc,
-            state: self.end_state,
-            tail: None,
+            ..Found::nothing()
         }
     }
 }

@@ -33,11 +33,6 @@ pub(super) struct Found {
     pub(super) tail: Option<Vec<u8>>,
 }
 
-/// How far all members had a chunk when a record was made.
-pub(super) fn everywhere_of(header: &RecordHeader) -> Option<Units> {
-    header.behind.map(|behind| Units(header.offset.0.saturating_sub(u32::from(behind))))
-}
-
 impl Place {
     fn is_here(&self, header: &RecordHeader, at: Units) -> bool {
         header.chunk == self.name
@@ -71,7 +66,7 @@ pub(super) async fn scan(io: &Io, place: Place, known: Found) -> Found {
             break false;
         }
         found.content_crc = crc32c::crc32c_append(found.content_crc, bytes);
-        found.everywhere = found.everywhere.max(everywhere_of(&header).unwrap_or_default());
+        found.everywhere = found.everywhere.max(header.everywhere().unwrap_or_default());
         found.end = header.end();
     };
     found.tail = None;
@@ -89,18 +84,22 @@ async fn judge(place: &Place, reader: &mut Reader<'_>, found: &mut Found) -> Res
     let (at, limit) = (found.end.bytes(), place.limit.bytes());
     let search_end = limit.min(at.saturating_add(BEHIND_LEN));
     let (mut is_all_zero, mut was_everywhere) = (true, false);
-    let mut unit = found.end;
+    // Headers that follow the last valid record one behind the other are those of records, and what lies between them is a client's,
+    // which may look like a header. Where the next one is missing, every unit has to be looked at.
+    let (mut unit, mut is_chain) = (found.end, true);
     while unit.bytes() < search_end {
         let bytes = reader.at(unit.bytes(), Units::LEN as usize).await?;
         is_all_zero &= is_zero(bytes);
         let header = RecordHeader::decode(bytes)
             .ok()
-            .filter(|header| header.chunk == place.name && header.offset == unit && unit > found.end);
-        if let Some(everywhere) = header.as_ref().and_then(everywhere_of) {
+            .filter(|header| header.chunk == place.name && header.offset == unit);
+        let behind = header.as_ref().filter(|_| unit > found.end);
+        if let Some(everywhere) = behind.and_then(RecordHeader::everywhere) {
             was_everywhere |= everywhere > found.end;
             found.everywhere = found.everywhere.max(everywhere);
         }
-        unit = Units(unit.0 + 1);
+        is_chain &= header.is_some();
+        unit = header.filter(|_| is_chain).map_or(Units(unit.0 + 1), |header| header.end());
     }
     if was_everywhere {
         return Ok(EndState::Damaged);
@@ -182,10 +181,10 @@ pub(super) async fn list(
     let (mut entries, mut at) = (Vec::new(), from);
     while at < to {
         let header = place.header(&mut reader, at).await.map_err(Some)?.ok_or(None)?;
-        let bytes = reader.at(at.bytes(), header.len()).await.map_err(Some)?;
         let before = entries.len();
         // Of a trim the ranges are its payload; of others the header is enough, and a broken payload is for who reads it.
         let payload = if header.encoding == Encoding::None && header.stored > 0 && is_trim(&header) {
+            let bytes = reader.at(at.bytes(), header.len()).await.map_err(Some)?;
             Record::decode(bytes).map_err(|_| None)?.payload
         } else {
             &[]

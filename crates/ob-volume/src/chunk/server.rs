@@ -12,9 +12,10 @@ use ob_format::volume::ServerFile;
 use ob_memory::ArenaSpan;
 use ob_wire_link::files::CardInfo;
 
-use super::chunk::{Chunk, Task};
+use super::batch::Entry;
+use super::chunk::{Chunk, Task, Work};
 use super::config::{ChunkServerConfig, ChunkServerFacts, ServerState};
-use super::connection::{ConnectionKey, Payload};
+use super::connection::{Connection, ConnectionKey, Payload};
 use super::jobs::{Io, Jobs, Turned};
 use super::ledger::Ledger;
 use super::memory::Memory;
@@ -80,6 +81,15 @@ pub struct ChunkServer {
     pub(super) chunks: BTreeMap<ChunkName, Chunk>,
     /// Chunks that were deleted in this life, of which the ledger still says something.
     pub(super) deleted: BTreeSet<ChunkName>,
+    /// The same, of which a ledger says nothing any more that is being written.
+    pub(super) deleted_before: BTreeSet<ChunkName>,
+    /// Until when no segments are forgotten, since there were too few that can be.
+    pub(super) forget_again_at: Option<Instant>,
+    /// Chunks with which something goes on, in no order.
+    pub(super) busy: Vec<ChunkName>,
+    #[allow(clippy::vec_box)] // They are what chunks have, and are not moved.
+    pub(super) spare_work: Vec<Box<Work>>,
+    pub(super) spare_entries: Vec<Vec<Entry>>,
     /// Requests whose segment's epoch is not durable yet, each with its ticket.
     pub(super) fenced: VecDeque<(u64, Task)>,
     pub(super) promises: VecDeque<Promise>,
@@ -89,12 +99,11 @@ pub struct ChunkServer {
     pub(super) ready: VecDeque<ChunkName>,
     /// Chunks that wait for a buffer to write from.
     pub(super) unbuffered: VecDeque<ChunkName>,
-    /// Reads that wait for a buffer.
-    pub(super) reads: VecDeque<Reading>,
-    pub(super) reads_under_way: usize,
+    /// Reads that wait for a buffer of each class.
+    pub(super) reads: [VecDeque<Reading>; 2],
     pub(super) jobs: Jobs<Finding, JobOf>,
     /// Jobs that wait for a buffer.
-    pub(super) waiting_jobs: Vec<u64>,
+    pub(super) waiting_jobs: VecDeque<u64>,
     pub(super) out: IdMap<u64, Out>,
     next_token: u64,
     to_submit: VecDeque<(Token, Op)>,
@@ -124,14 +133,18 @@ impl ChunkServer {
             segments: BTreeMap::new(),
             chunks: BTreeMap::new(),
             deleted: BTreeSet::new(),
+            deleted_before: BTreeSet::new(),
+            forget_again_at: None,
+            busy: Vec::new(),
+            spare_work: Vec::new(),
+            spare_entries: Vec::new(),
             fenced: VecDeque::new(),
             promises: VecDeque::new(),
             gated: VecDeque::new(),
             ready: VecDeque::new(),
             unbuffered: VecDeque::new(),
-            reads: VecDeque::new(),
-            reads_under_way: 0,
-            waiting_jobs: Vec::new(),
+            reads: Default::default(),
+            waiting_jobs: VecDeque::new(),
             out: IdMap::default(),
             next_token: 0,
             to_submit: VecDeque::new(),
@@ -185,7 +198,7 @@ impl ChunkServer {
         !self.has_begun
             || self.has_more
             || !self.ready.is_empty()
-            || (self.is_freed && !self.reads.is_empty())
+            || (self.is_freed && self.reads.iter().any(|reads| !reads.is_empty()))
             || self.peers.has_over()
     }
 
@@ -193,6 +206,12 @@ impl ChunkServer {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.out.is_empty() && self.jobs.is_empty() && self.ready.is_empty()
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn state(&self) -> &ServerState {
+        &self.state
     }
 
     /// What it is like.
@@ -254,7 +273,7 @@ impl ChunkServer {
     pub(super) fn turn_job(&mut self, id: u64) {
         match self.jobs.turn(id) {
             Turned::Asks(op) => self.send(Out::Job(id), op),
-            Turned::Waits => self.waiting_jobs.push(id),
+            Turned::Waits => self.waiting_jobs.push_back(id),
             Turned::Ended(finding, of) => self.found(finding, of),
             Turned::Unknown => {}
         }
@@ -322,7 +341,7 @@ impl ChunkServer {
     /// Answers when everything is durable that the ledger was told up to now.
     pub(super) fn promise(&mut self, to: ReplyTo, reply: Reply) {
         let ticket = self.ledger.latest();
-        if self.ledger.has_failed && ticket > self.ledger.durable {
+        if self.ledger.has_failed() && ticket > self.ledger.durable {
             self.refuse(to, Refusal::Medium);
         } else if ticket <= self.ledger.durable {
             self.answer(to, reply);
@@ -377,7 +396,9 @@ impl StreamProtocol for ChunkServer {
     fn sent(&mut self, now: Instant, key: ConnectionKey, count: usize, offered: usize) -> bool {
         let Some(connection) = self.peers.get_mut(key) else { return false };
         self.is_freed |= connection.sent(now, count);
-        connection.has_output() && count == offered
+        self.now = now;
+        self.go_on_after_sending(key);
+        count == offered && self.peers.get(key).is_some_and(Connection::has_output)
     }
 
     fn next_action(&mut self) -> Option<ConnectionAction> {

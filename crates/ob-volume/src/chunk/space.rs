@@ -60,6 +60,12 @@ impl Space {
         self.promised = self.promised.saturating_add(len);
     }
 
+    /// What the ledger may take when it is written anew is another length than before.
+    pub(super) fn promise_again(&mut self, before: u64, after: u64) {
+        self.promised = self.promised.saturating_sub(before).saturating_add(after);
+        self.is_stale = true;
+    }
+
     /// A chunk's promise is another one than before, because something of it was taken.
     pub(super) fn kept(&mut self, before: u64, after: u64) {
         self.promised = self.promised.saturating_sub(before).saturating_add(after);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use ob_core::{
-    ChunkId, ChunkName, Epoch, Incarnation, NodeId, NodeKind, SegmentId, SegmentName, ServerId, Units,
-    VolumeId,
+    ChunkId, ChunkName, Epoch, Incarnation, NodeId, NodeKind, PoolId, SegmentId, SegmentName, ServerId,
+    Units, VolumeId,
 };
 use ob_files_card::{MetadataOp, Outcome};
 use ob_format::files::ROOT;
 use ob_format::volume::{
-    CHUNK_HEADER_LEN, ChunkHeader, LayoutError, LedgerError, LedgerFact, RECORDS_START, ServerFile,
-    long_digits, parse_long, parse_short, read_ledger, short_digits,
+    CHUNK_HEADER_LEN, ChunkHeader, LayoutError, LedgerError, LedgerFact, RECORD_HEADER_LEN, RECORDS_START,
+    RecordHeader, ServerFile, long_digits, parse_long, parse_short, read_ledger, short_digits,
 };
 use ob_wire_link::files::{Entries, FileError, SpaceInfo};
 
@@ -18,6 +18,7 @@ use super::chunk::Chunk;
 use super::jobs::{Io, Reader};
 use super::ledger::{self, LedgerFile};
 use super::scan::{self, Found, Place};
+use crate::plant::{Bug, is_planted};
 use crate::wire::{EndState, ReplicaState};
 
 /// Where everything of a server lies.
@@ -37,6 +38,9 @@ pub enum StartError {
         "/chunks/server does not say who the server is: {0}; remove all data of this server, and let it join anew"
     )]
     Server(LayoutError),
+    /// What it must not forget cannot be written.
+    #[error("the ledger of the chunk server cannot be written: {0}")]
+    LedgerUnwritten(FileError),
     /// It cannot be read whom it has to refuse.
     #[error("{0}; remove all data of this server, and let it join anew")]
     Ledger(#[from] LedgerError),
@@ -68,18 +72,17 @@ pub(super) fn chunk_path(name: ChunkName) -> String {
 /// Looks what there is, and makes it fit to be served.
 pub(super) async fn start(io: Io, fresh: ServerId) -> Result<Started, StartError> {
     io.make_directory(DIRECTORY).await?;
-    let (server, mut facts) = identify(&io, fresh).await?;
+    let (server, facts) = identify(&io, fresh).await?;
     let mut chunks = BTreeMap::new();
     let root = io.node(MetadataOp::Stat { base: ROOT, path: DIRECTORY.into() }).await?;
     for (volume, node) in directories(&io, root.id, parse_long).await? {
         for (segment, node) in directories(&io, node, parse_short).await? {
             let segment = SegmentName { volume: VolumeId(volume), segment: SegmentId(segment) };
-            segment_chunks(&io, segment, node, &facts, &mut chunks).await?;
+            segment_chunks(&io, (segment, node), server.pool, &facts, &mut chunks).await?;
         }
     }
     // What an earlier life has written and not made durable may be told from now on.
     io.flush().await?;
-    facts.chunks.retain(|name, _| chunks.contains_key(name));
     let counting = facts_of(&facts.segments, &chunks);
     let ledger = ledger::rewrite(io.clone(), server.server, facts.number + 1, counting).await?;
     if server.incarnation == Incarnation(1) {
@@ -105,6 +108,10 @@ pub(super) fn facts_of(
 /// What the ledger says of a chunk.
 pub(super) fn chunk_fact(name: ChunkName, chunk: &Chunk) -> Option<LedgerFact> {
     let (epoch, content_crc) = (chunk.by, chunk.content_crc);
+    if let Some(left_alone) = &chunk.left_alone {
+        // It may be readable in another life, and then it is what it was.
+        return left_alone.fact.filter(|_| !is_planted(Bug::LeftAloneForgotten));
+    }
     match chunk.state {
         ReplicaState::Open => None,
         ReplicaState::Stopped => Some(LedgerFact::Stopped { chunk: name, epoch }),
@@ -183,7 +190,7 @@ pub(super) async fn write_server(io: &Io, server: &ServerFile) -> Result<(), Fil
 }
 
 /// All of a short file.
-async fn read_all(io: &Io, file: NodeId, len: u64) -> Result<Vec<u8>, FileError> {
+pub(super) async fn read_all(io: &Io, file: NodeId, len: u64) -> Result<Vec<u8>, FileError> {
     let mut reader = Reader::new(io, file);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < len {
@@ -230,44 +237,99 @@ async fn numbers<N: Copy>(
 
 async fn segment_chunks(
     io: &Io,
-    segment: SegmentName,
-    directory: NodeId,
+    (segment, directory): (SegmentName, NodeId),
+    pool: Option<PoolId>,
     facts: &Facts,
     chunks: &mut BTreeMap<ChunkName, Chunk>,
 ) -> Result<(), FileError> {
     for (number, node) in numbers(io, directory, NodeKind::File, parse_short).await? {
         let name = ChunkName::new(segment, ChunkId(number));
-        let size = io.node(MetadataOp::Stat { base: node, path: Vec::new() }).await?.size;
-        let header = {
-            let mut reader = Reader::new(io, node);
-            reader.at(0, CHUNK_HEADER_LEN).await.map(ChunkHeader::decode)
-        };
-        let header = match header {
-            Ok(Ok(header)) if header.name == name => header,
-            Ok(Ok(_) | Err(LayoutError::Version(_))) | Err(_) => {
-                tracing::warn!(?name, "a chunk cannot be read, and is left alone");
-                continue;
+        let fact = facts.chunks.get(&name);
+        let chunk = match look_at_file(io, name, node, pool, fact).await {
+            Seen::Chunk(chunk) => *chunk,
+            Seen::LeftAlone(why) => {
+                tracing::warn!(?name, why, "a chunk cannot be served, and is left alone");
+                Chunk::left_alone(node, fact.copied())
             }
-            // Nobody was told of it.
-            Ok(Err(_)) => {
+            Seen::NeverTold => {
                 io.remove(&chunk_path(name)).await?;
                 continue;
             }
         };
-        let chunk = look_at(io, &header, node, size, facts.chunks.get(&name)).await?;
         chunks.insert(name, chunk);
     }
     Ok(())
 }
 
-/// How far a chunk goes that is there.
-async fn look_at(
+/// What a file with a chunk's name is.
+enum Seen {
+    Chunk(Box<Chunk>),
+    /// Something is there that cannot be served. It may be all that is left of what was acknowledged: nobody but its owner knows.
+    LeftAlone(&'static str),
+    /// Its making was not over when the server ended, so that nobody was told of it.
+    NeverTold,
+}
+
+async fn look_at_file(
     io: &Io,
-    header: &ChunkHeader,
+    name: ChunkName,
+    file: NodeId,
+    pool: Option<PoolId>,
+    fact: Option<&LedgerFact>,
+) -> Seen {
+    let Ok(info) = io.node(MetadataOp::Stat { base: file, path: Vec::new() }).await else {
+        return Seen::LeftAlone("its length cannot be read");
+    };
+    let header = {
+        let mut reader = Reader::of_little(io, file);
+        reader.at(0, CHUNK_HEADER_LEN).await.map(ChunkHeader::decode)
+    };
+    let header = match header {
+        Err(_) => return Seen::LeftAlone("its header cannot be read"),
+        Ok(Err(LayoutError::Version(_))) => return Seen::LeftAlone("it is of another version"),
+        Ok(Err(_)) if is_planted(Bug::HeaderRotRemoves) => return Seen::NeverTold,
+        Ok(Err(_)) => return unmade_or_broken(io, name, file, info.size, fact).await,
+        Ok(Ok(header)) => header,
+    };
+    if header.name != name {
+        return Seen::LeftAlone("its header is of another chunk");
+    }
+    if pool != Some(header.pool) {
+        return Seen::LeftAlone("it is of another pool");
+    }
+    look_at(io, &header, file, info.size, fact).await
+}
+
+/// What a file is that does not begin like a chunk. A header is a write of one block, so there is nothing of one that was not made.
+async fn unmade_or_broken(
+    io: &Io,
+    name: ChunkName,
     file: NodeId,
     size: u64,
     fact: Option<&LedgerFact>,
-) -> Result<Chunk, FileError> {
+) -> Seen {
+    const BROKEN: Seen = Seen::LeftAlone("its header is broken");
+    if matches!(fact, Some(LedgerFact::Stopped { .. } | LedgerFact::Sealed { .. })) {
+        return BROKEN;
+    }
+    let mut reader = Reader::of_little(io, file);
+    let start = RECORDS_START.bytes() as usize;
+    match reader.at(0, start).await {
+        Ok(block) if block.iter().all(|byte| *byte == 0) => {}
+        _ => return BROKEN,
+    }
+    if size <= start as u64 {
+        return Seen::NeverTold;
+    }
+    match reader.at(start as u64, RECORD_HEADER_LEN).await.map(RecordHeader::decode) {
+        Ok(Ok(record)) if record.chunk == name => BROKEN,
+        Ok(_) => Seen::NeverTold,
+        Err(_) => BROKEN,
+    }
+}
+
+/// How far a chunk goes that is there.
+async fn look_at(io: &Io, header: &ChunkHeader, file: NodeId, size: u64, fact: Option<&LedgerFact>) -> Seen {
     let state = match fact {
         Some(LedgerFact::Stopped { .. }) => ReplicaState::Stopped,
         Some(LedgerFact::Sealed { .. }) => ReplicaState::Sealed,
@@ -280,11 +342,14 @@ async fn look_at(
     match fact {
         Some(LedgerFact::Sealed { length, content_crc, epoch, .. }) => {
             (chunk.end, chunk.content_crc, chunk.by) = (*length, *content_crc, *epoch);
+            if size < length.bytes() {
+                return Seen::LeftAlone("it is shorter than it was sealed");
+            }
             if size > length.bytes() {
                 // What lies behind was to be cut, and is seen by nobody.
-                io.resize(file, length.bytes()).await?;
+                chunk.is_to_be_cut = io.resize(file, length.bytes()).await.is_err();
             }
-            return Ok(chunk);
+            return Seen::Chunk(Box::new(chunk));
         }
         Some(LedgerFact::Stopped { epoch, .. } | LedgerFact::Filling { epoch, .. }) => chunk.by = *epoch,
         _ => {}
@@ -294,7 +359,7 @@ async fn look_at(
     let place = Place { name: header.name, kind: header.kind, file, limit };
     let found = scan::scan(io, place, Found::nothing()).await;
     chunk.found(found);
-    Ok(chunk)
+    Seen::Chunk(Box::new(chunk))
 }
 
 impl Found {

@@ -1,14 +1,16 @@
 //! What is done with a chunk in many steps.
 
 use ob_core::{ChunkName, NodeId, Units};
-use ob_format::volume::{ChunkHeader, Entry, RECORD_HEADER_LEN, RECORDS_START, ServerFile};
+use ob_format::volume::{ChunkHeader, Entry, RECORDS_START, ServerFile};
 use ob_memory::Slice;
-use ob_wire_link::files::FileError;
+use ob_wire_link::files::{FileError, NodeInfo};
 
-use super::jobs::{Io, Reader};
+use super::directory::directory_path;
+use super::jobs::Io;
 use super::ledger::LedgerFile;
 use super::scan::{self, Found, Place};
 use super::start::{StartError, Started, chunk_path, write_server};
+use crate::plant::{Bug, is_planted};
 use crate::wire::Refusal;
 
 /// What a job has found.
@@ -26,7 +28,12 @@ pub(super) enum Finding {
     /// The CRC32C of the records up to the length.
     Summed(Result<u32, FileError>),
     Cut(Result<(), FileError>),
-    Listed(Result<(Vec<Entry>, Units), Option<FileError>>),
+    /// Whether the directory was made.
+    Directory(Result<bool, FileError>),
+    Listed {
+        result: Result<(Vec<Entry>, Units), Option<FileError>>,
+        is_by_directory: bool,
+    },
     Repaired(Result<(), Refusal>),
 }
 
@@ -36,37 +43,52 @@ pub(super) fn refusal_of(error: FileError, free: u64) -> Refusal {
         FileError::NotFound => Refusal::NoChunk,
         FileError::NoSpace => Refusal::Full { free },
         FileError::Busy => Refusal::Busy,
+        FileError::Exists => Refusal::Exists,
         _ => Refusal::Medium,
     }
 }
 
 /// Makes a chunk's file, of which nobody knows before its header is durable.
 pub(super) async fn create(io: Io, header: ChunkHeader, join: Option<ServerFile>) -> Finding {
-    let mut joined = false;
-    let result = make(&io, &header, join, &mut joined).await;
-    if result.is_err() {
-        // What is left of it is removed by the next start, if not now.
+    let mut made = Made::default();
+    let result = make(&io, &header, join, &mut made).await;
+    if result.is_err() && made.file {
+        // What is left of it is removed by the next start, if not now. What was there before is not touched.
         let _ = io.remove(&chunk_path(header.name)).await;
     }
-    Finding::Created { joined, result }
+    Finding::Created { joined: made.joined, result }
 }
+
+/// How far a chunk's making has come.
+#[derive(Default)]
+struct Made {
+    joined: bool,
+    file: bool,
+}
+
+/// How often directories are made that others remove meanwhile, because nothing is in them.
+const DIRECTORIES_AGAIN: usize = 4;
 
 async fn make(
     io: &Io,
     header: &ChunkHeader,
     join: Option<ServerFile>,
-    joined: &mut bool,
+    made: &mut Made,
 ) -> Result<(NodeId, Option<Vec<u8>>), FileError> {
     let bytes = header.encode().map_err(|_| FileError::Invalid)?;
     if let Some(server) = join {
         write_server(io, &server).await?;
-        *joined = true;
+        made.joined = true;
     }
     let path = chunk_path(header.name);
-    for (at, _) in path.match_indices('/').skip(1) {
-        io.make_directory(path.get(..at).unwrap_or_default()).await?;
-    }
-    let node = io.create(&path).await?;
+    let mut again = 0..DIRECTORIES_AGAIN;
+    let node = loop {
+        match make_file(io, &path).await {
+            Err(FileError::NotFound) if again.next().is_some() => {}
+            made => break made?,
+        }
+    };
+    made.file = true;
     // Whole blocks, so that no append changes the size.
     io.resize(node.id, header.length.bytes().next_multiple_of(io.block_len as u64)).await?;
     let mut block = bytes.to_vec();
@@ -76,12 +98,28 @@ async fn make(
     Ok((node.id, Some(tail)))
 }
 
-/// Removes a chunk.
+async fn make_file(io: &Io, path: &str) -> Result<NodeInfo, FileError> {
+    for directory in directories_of(path) {
+        io.make_directory(directory).await?;
+    }
+    io.create(path).await
+}
+
+/// The directories of a chunk's file below that of all, the outer one first.
+fn directories_of(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    path.match_indices('/').skip(1).filter_map(|(at, _)| path.get(..at)).collect::<Vec<_>>().into_iter()
+}
+
+/// Removes a chunk, and the directories that nothing else is in.
 pub(super) async fn delete(io: Io, name: ChunkName) -> Finding {
     let path = chunk_path(name);
     let removed = async {
+        // The chunk goes last: who asks for it once more removes the rest.
+        io.remove(&directory_path(name)).await?;
         io.remove(&path).await?;
-        io.remove(&format!("{path}.dir")).await?;
+        for directory in directories_of(&path).rev() {
+            io.remove_empty(directory).await?;
+        }
         io.flush().await
     };
     Finding::Deleted(removed.await)
@@ -94,7 +132,13 @@ pub(super) async fn compare(io: Io, file: NodeId, offset: Units, records: Slice)
 
 /// Looks how far a chunk goes behind what is known.
 pub(super) async fn look_behind(io: Io, place: Place, known: Found) -> Finding {
-    Finding::Scanned(scan::scan(&io, place, known).await)
+    let end = known.end;
+    let mut found = scan::scan(&io, place, known.clone()).await;
+    // What a write has left there that failed need not be durable yet, and is told from now on.
+    if found.end > end && !is_planted(Bug::FoundUnflushed) && io.flush().await.is_err() {
+        found = known;
+    }
+    Finding::Scanned(found)
 }
 
 /// Sums up a chunk to a length.
@@ -105,26 +149,4 @@ pub(super) async fn sum(io: Io, file: NodeId, length: Units) -> Finding {
 /// Cuts a sealed chunk's file.
 pub(super) async fn cut(io: Io, file: NodeId, length: Units) -> Finding {
     Finding::Cut(io.resize(file, length.bytes()).await)
-}
-
-/// Lists records.
-pub(super) async fn list(io: Io, place: Place, range: (Units, Units), most: usize) -> Finding {
-    Finding::Listed(scan::list(&io, place, range, most).await)
-}
-
-/// Writes a record over the one that has the same header, whose payload is broken or not.
-pub(super) async fn repair(io: Io, file: NodeId, offset: Units, record: Slice) -> Finding {
-    let header_there = async {
-        let mut reader = Reader::new(&io, file);
-        reader.at(offset.bytes(), RECORD_HEADER_LEN).await.map(<[u8]>::to_vec)
-    };
-    let there = match header_there.await {
-        Ok(there) => there,
-        Err(error) => return Finding::Repaired(Err(refusal_of(error, 0))),
-    };
-    if record.get(..RECORD_HEADER_LEN) != Some(&there[..]) {
-        return Finding::Repaired(Err(Refusal::Conflict));
-    }
-    let written = io.write(file, offset.bytes(), record).await;
-    Finding::Repaired(written.map_err(|error| refusal_of(error, 0)))
 }

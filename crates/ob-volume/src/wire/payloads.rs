@@ -320,18 +320,47 @@ fn decode_all<T>(
     Ok(all.into_iter())
 }
 
+/// What records that were checked say together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordsSummary {
+    /// Where they end.
+    pub end: Units,
+    /// What they are.
+    pub kind: ChunkKind,
+    /// How far all members had the chunk, as far as one of them says so.
+    pub everywhere: Units,
+    /// How many they are.
+    pub count: u32,
+}
+
 /// That a payload consists of whole records, of this chunk and from this place on; where they end.
 ///
 /// # Errors
 ///
 /// When one of them is broken, or of another place: then nothing of the message is written.
 pub fn check_records(chunk: ChunkName, offset: Units, payload: &[u8]) -> Result<Units, LayoutError> {
-    let mut end = offset;
+    sum_up_records(chunk, offset, payload).map(|summary| summary.end)
+}
+
+/// The same, and what they say.
+///
+/// # Errors
+///
+/// As [`check_records`].
+pub fn sum_up_records(
+    chunk: ChunkName,
+    offset: Units,
+    payload: &[u8],
+) -> Result<RecordsSummary, LayoutError> {
+    let mut summary: Option<RecordsSummary> = None;
     for record in Records::new(payload) {
         let header = record?.header;
-        must(header.chunk == chunk && header.offset == end, "a record of another place")?;
-        end = header.end();
+        let kind = header.kind.chunk_kind();
+        let before = summary.unwrap_or(RecordsSummary { end: offset, kind, everywhere: Units(0), count: 0 });
+        must(header.chunk == chunk && header.offset == before.end, "a record of another place")?;
+        must(kind == before.kind, "data and index in one chunk")?;
+        let everywhere = header.everywhere().unwrap_or_default().max(before.everywhere);
+        summary = Some(RecordsSummary { end: header.end(), kind, everywhere, count: before.count + 1 });
     }
-    must(end > offset, "no records")?;
-    Ok(end)
+    summary.ok_or(LayoutError::Illegal("no records"))
 }

@@ -21,7 +21,11 @@ pub(crate) struct Disk {
     /// Operations that are kept until they are let go.
     pub(crate) holds: Option<Rule<bool>>,
     pub(crate) fails: Option<Rule<Option<DeviceError>>>,
+    /// Writes that fail when their bytes are in the cache.
+    pub(crate) half_done: Option<Rule<bool>>,
     pub(crate) writes: u64,
+    /// Bytes that were read.
+    pub(crate) read_bytes: u64,
 }
 
 #[derive(Clone)]
@@ -36,7 +40,9 @@ impl SharedDisk {
             queue: VecDeque::new(),
             holds: None,
             fails: None,
+            half_done: None,
             writes: 0,
+            read_bytes: 0,
         })))
     }
 
@@ -54,6 +60,27 @@ impl SharedDisk {
 
     pub(crate) fn fail(&self, rule: impl FnMut(&DeviceOp) -> Option<DeviceError> + 'static) {
         self.0.borrow_mut().fails = Some(Box::new(rule));
+    }
+
+    /// Fails nothing any more.
+    pub(crate) fn heal(&self) {
+        let mut disk = self.0.borrow_mut();
+        (disk.fails, disk.half_done) = (None, None);
+    }
+
+    pub(crate) fn fail_half_done(&self, rule: impl FnMut(&DeviceOp) -> bool + 'static) {
+        self.0.borrow_mut().half_done = Some(Box::new(rule));
+    }
+
+    /// Fails reads of the block that has this byte.
+    pub(crate) fn fail_reads_at(&self, at: usize) {
+        self.fail(move |op| match op {
+            DeviceOp::Read { offset, into } => {
+                let (start, end) = (*offset as usize, *offset as usize + into.len());
+                (start <= at && at < end).then_some(DeviceError::Io)
+            }
+            _ => None,
+        });
     }
 
     /// Where these bytes lie.
@@ -75,12 +102,19 @@ impl SharedDisk {
         disk.bytes[at] ^= 0xff;
         disk.durable[at] ^= 0xff;
     }
+
+    /// Clears bytes behind everybody's back.
+    pub(crate) fn clear(&self, at: usize, len: usize) {
+        let mut disk = self.0.borrow_mut();
+        disk.bytes[at..at + len].fill(0);
+        disk.durable[at..at + len].fill(0);
+    }
 }
 
 impl Disk {
     pub(crate) fn lose_queue(&mut self) {
         self.queue.clear();
-        (self.holds, self.fails) = (None, None);
+        (self.holds, self.fails, self.half_done) = (None, None, None);
     }
 
     pub(crate) fn lose_power(&mut self) {
@@ -93,14 +127,22 @@ impl Disk {
         if let Some(error) = self.fails.as_mut().and_then(|fails| fails(op)) {
             return Err(error);
         }
+        let is_half_done = self.half_done.as_mut().is_some_and(|half_done| half_done(op));
         let (offset, len) = op.extent().unwrap_or((0, 0));
         let (start, end) = (offset as usize, (offset + len) as usize);
         let range = self.bytes.get_mut(start..end).ok_or(DeviceError::OutOfRange)?;
         match op {
-            DeviceOp::Read { into, .. } => into.copy_from_slice(range),
+            DeviceOp::Read { into, .. } => {
+                self.read_bytes += into.len() as u64;
+                into.copy_from_slice(range);
+            }
             DeviceOp::Write { from, durable, .. } => {
                 self.writes += 1;
                 range.copy_from_slice(from);
+                if is_half_done {
+                    self.unflushed.push((start, end));
+                    return Err(DeviceError::Io);
+                }
                 if *durable {
                     self.durable[start..end].copy_from_slice(from);
                 } else {
@@ -141,6 +183,8 @@ impl Device for SharedDisk {
         Some(DeviceCompletion { token, op, result })
     }
 }
+
+impl super::TestDisk for SharedDisk {}
 
 impl Drive for SharedDisk {
     fn device(&mut self) -> &mut dyn Device {

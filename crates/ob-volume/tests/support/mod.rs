@@ -1,5 +1,6 @@
 //! A chunk server over the card's files on a disk in memory, and clients that say exactly what they are told to.
 
+mod crash_disk;
 mod disk;
 
 use std::collections::VecDeque;
@@ -7,10 +8,10 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use ob_core::{
-    BlockLen, ChunkId, ChunkName, ConnectionAction, ConnectionId, Epoch, Instant, Lba, PoolId, SegmentId,
-    Sequence, ServerId, StreamProtocol, TierId, Units, VolumeId,
+    BlockLen, ChunkId, ChunkName, ConnectionAction, ConnectionId, Device, Epoch, Instant, Lba, PoolId,
+    SegmentId, Sequence, ServerId, StreamProtocol, TierId, Token, Units, VolumeId,
 };
-use ob_files_card::{FilesOptions, FilesService, FormatOptions, LocalFiles};
+use ob_files_card::{Drive, FilesOptions, FilesService, FormatOptions, LocalFiles, MetadataOp, Op};
 use ob_format::volume::metadata::Text;
 use ob_format::volume::{ChunkKind, Encoding, Record, RecordHeader, RecordKind};
 use ob_ring::CardService;
@@ -20,6 +21,7 @@ use ob_volume::wire::{
     RequestMessage,
 };
 
+pub(crate) use crash_disk::CrashDisk;
 pub(crate) use disk::SharedDisk;
 
 pub(crate) const POOL: PoolId = PoolId(*b"a pool for tests");
@@ -49,7 +51,16 @@ pub(crate) fn record_behind(
     byte: u8,
     behind: Option<u16>,
 ) -> Vec<u8> {
-    let payload = vec![byte; blocks as usize * 512];
+    record_with(name, offset, count, &vec![byte; blocks as usize * 512], behind)
+}
+
+/// A record with these bytes of blocks.
+pub(crate) fn record_of(name: ChunkName, offset: Units, count: u64, payload: &[u8]) -> Vec<u8> {
+    record_with(name, offset, count, payload, None)
+}
+
+fn record_with(name: ChunkName, offset: Units, count: u64, payload: &[u8], behind: Option<u16>) -> Vec<u8> {
+    let blocks = payload.len() as u32 / 512;
     let sequence = Sequence::new(FIRST, count).unwrap();
     let header = RecordHeader {
         chunk: name,
@@ -59,13 +70,13 @@ pub(crate) fn record_behind(
         lba: Lba(count as u32),
         blocks,
         stored: payload.len() as u32,
-        payload_crc: crc32c::crc32c(&payload),
+        payload_crc: crc32c::crc32c(payload),
         kind: RecordKind::Write,
         encoding: Encoding::None,
         behind,
     };
     let mut bytes = Vec::new();
-    Record { header, payload: &payload }.encode_into(&mut bytes).unwrap();
+    Record { header, payload }.encode_into(&mut bytes).unwrap();
     bytes
 }
 
@@ -103,10 +114,23 @@ struct Wire {
     room: Option<usize>,
 }
 
+/// A disk that the tests have in their hands.
+pub(crate) trait TestDisk: Device + Drive + Clone {
+    /// Lets time pass until it has done something more: the time it is then. Nothing if it has nothing to do.
+    fn pass(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether its power is gone.
+    fn is_off(&self) -> bool {
+        false
+    }
+}
+
 /// All of it.
-pub(crate) struct Rig {
-    pub(crate) disk: SharedDisk,
-    pub(crate) service: FilesService<SharedDisk>,
+pub(crate) struct Rig<D: TestDisk = SharedDisk> {
+    pub(crate) disk: D,
+    pub(crate) service: FilesService<D>,
     files: LocalFiles,
     pub(crate) server: ChunkServer,
     pub(crate) now: Instant,
@@ -126,28 +150,10 @@ impl Rig {
     }
 
     pub(crate) fn with(config: ChunkServerConfig, capacity: usize) -> Self {
-        let mut disk = SharedDisk::new(capacity);
-        let format = FormatOptions {
-            segment_len: Some(64 << 10),
-            section_len: Some(32 << 10),
-            log_len: Some(16 * (32 << 10)),
-        };
-        ob_files_card::format(&mut disk, &format, [1; 16]).unwrap();
-        let mut rig = Self::start(disk, config);
+        let mut rig = Self::formatted(SharedDisk::new(capacity), config);
         rig.run();
         assert_eq!(rig.server.facts().state, ServerState::Serving);
         rig
-    }
-
-    /// A server on what a disk has.
-    pub(crate) fn start(mut disk: SharedDisk, config: ChunkServerConfig) -> Self {
-        let options = FilesOptions { clean_len: 1 << 20, ..FilesOptions::default() };
-        let mounted = ob_files_card::mount(&mut disk, &options).unwrap();
-        let service = FilesService::new(mounted, disk.clone());
-        let files = service.local();
-        let server = ChunkServer::new(config, files.card_info());
-        let now = Instant::from_nanoseconds(1);
-        Self { disk, service, files, server, now, wires: Vec::new(), next_tag: 1 }
     }
 
     /// Another life over what is on the disk: the process died.
@@ -164,11 +170,51 @@ impl Rig {
         Self::restarted(disk)
     }
 
+    /// Another life on a disk whose reads fail at a place.
+    pub(crate) fn restart_unreadable(self, at: usize) -> Self {
+        let Self { disk, .. } = self;
+        disk.0.borrow_mut().lose_queue();
+        let mut rig = Self::start(disk, config());
+        rig.disk.fail_reads_at(at);
+        rig.run();
+        assert_eq!(rig.server.facts().state, ServerState::Serving);
+        rig.disk.heal();
+        rig
+    }
+
     fn restarted(disk: SharedDisk) -> Self {
         let mut rig = Self::start(disk, config());
         rig.run();
         assert_eq!(rig.server.facts().state, ServerState::Serving);
         rig
+    }
+}
+
+impl<D: TestDisk> Rig<D> {
+    /// A server on an empty disk.
+    pub(crate) fn formatted(mut disk: D, config: ChunkServerConfig) -> Self {
+        let format = FormatOptions {
+            segment_len: Some(64 << 10),
+            section_len: Some(32 << 10),
+            log_len: Some(16 * (32 << 10)),
+        };
+        ob_files_card::format(&mut disk, &format, [1; 16]).unwrap();
+        Self::start(disk, config)
+    }
+
+    /// A server on what a disk has.
+    pub(crate) fn start(mut disk: D, config: ChunkServerConfig) -> Self {
+        let options = FilesOptions { clean_len: 1 << 20, ..FilesOptions::default() };
+        let mounted = ob_files_card::mount(&mut disk, &options).unwrap();
+        let service = FilesService::new(mounted, disk.clone());
+        let files = service.local();
+        let server = ChunkServer::new(config, files.card_info());
+        let now = Instant::from_nanoseconds(1);
+        Self { disk, service, files, server, now, wires: Vec::new(), next_tag: 1 }
+    }
+
+    pub(crate) fn disk_is_off(&self) -> bool {
+        self.disk.is_off()
     }
 
     /// A connection that has said nothing.
@@ -201,8 +247,18 @@ impl Rig {
         client
     }
 
+    /// A number that is above all sessions before.
+    pub(crate) fn next_session(&mut self) -> u64 {
+        self.next_tag += 1;
+        self.next_tag
+    }
+
     pub(crate) fn hello(&mut self, client: Client, port: u32, session: u64) -> Told {
-        let hello = HelloPayload { pool: POOL, version_least: 1, version_most: 1, server: None };
+        self.hello_of(client, POOL, port, session)
+    }
+
+    pub(crate) fn hello_of(&mut self, client: Client, pool: PoolId, port: u32, session: u64) -> Told {
+        let hello = HelloPayload { pool, version_least: 1, version_most: 1, server: None };
         self.ask(client, Request::Hello { port, tier: TIER, session }, &hello.encode().unwrap())
     }
 
@@ -263,6 +319,25 @@ impl Rig {
         self.wires[client.0].room = room;
         let key = self.wires[client.0].key;
         self.server.writable(key);
+    }
+
+    /// Whether there is a file or directory.
+    pub(crate) fn has_path(&mut self, path: &str) -> bool {
+        let op = MetadataOp::Stat { base: ob_format::files::ROOT, path: path.into() };
+        let token = Token(u64::MAX);
+        assert!(self.files.submit(token, Op::Metadata(op)).is_ok());
+        loop {
+            self.service.poll(self.now);
+            if let Some(completion) = self.files.poll() {
+                assert_eq!(completion.token, token, "the server is at rest");
+                return completion.result.is_ok();
+            }
+        }
+    }
+
+    /// The server takes no bytes of this client now.
+    pub(crate) fn is_held(&self, client: Client) -> bool {
+        self.wires[client.0].is_held
     }
 
     pub(crate) fn unreceived(&self, client: Client) -> usize {
@@ -336,8 +411,17 @@ impl Rig {
     /// Does everything that can be done.
     pub(crate) fn run(&mut self) {
         let mut idle = 0;
-        for _ in 0..100_000 {
-            idle = if self.step() { 0 } else { idle + 1 };
+        for _ in 0..1_000_000 {
+            if self.disk.is_off() {
+                return;
+            }
+            if self.step() {
+                idle = 0;
+            } else if let Some(now) = self.disk.pass() {
+                (self.now, idle) = (self.now.max(now), 0);
+            } else {
+                idle += 1;
+            }
             if idle == 3 {
                 return;
             }

@@ -112,11 +112,16 @@ pub fn run_chunk_server(
     }));
     tracing::info!(incarnation = life.incarnation().0, %address, "chunk server ready");
     serving.say();
-    while !serving.turn_until_stopped(&stop)? {}
+    while !serving.turn_until_stopped(&stop)? && serving.state() == ServerState::Serving {}
+    let state = serving.state();
     tracing::info!("chunk server stopping");
     serving.say();
     serving.wind_down();
-    Ok(())
+    match state {
+        // It can promise nothing any more. Another life, which its supervisor begins, looks what there is.
+        ServerState::Failed(error) => Err(refused(ChunkServerError::Start(error))),
+        _ => Ok(()),
+    }
 }
 
 fn is_loopback(address: IpAddr) -> bool {
@@ -194,7 +199,7 @@ impl Serving {
     }
 
     fn state(&self) -> ServerState {
-        self.driver.server().facts().state
+        self.driver.server().state().clone()
     }
 
     fn endpoint(&self, address: SocketAddr) -> ServiceEndpoint {
