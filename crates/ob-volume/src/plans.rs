@@ -389,6 +389,12 @@ impl<'a> Runs<'a> {
         self.0.iter().map(|body| Run::of(body).unwrap_or(Run::Zeros { blocks: 0 }))
     }
 
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<Run> {
+        Run::of(self.0.get(at)?).ok()
+    }
+
     /// All their blocks.
     #[must_use]
     pub fn blocks(&self) -> u32 {
@@ -447,6 +453,22 @@ impl<'a> VolumePlan<'a> {
     ///
     /// When it is no plan of volumes, or says what cannot be.
     pub fn decode(entry: &PlanEntry<'a>) -> Result<Self, ArgumentsError> {
+        let plan_of = Self::decode_known(entry)?;
+        let illegal = |what: &'static str| ArgumentsError::Illegal { plan: entry.plan, what };
+        match &plan_of {
+            Self::Read { first, runs, .. } => Runs::check(runs.0, first.unwrap_or(0)).map_err(illegal)?,
+            Self::Trim { ranges, .. } => Ranges::check(ranges.0).map_err(illegal)?,
+            _ => {}
+        }
+        Ok(plan_of)
+    }
+
+    /// What an entry asks for that [`VolumePlan::decode`] has taken before: what it counts is not looked at again.
+    ///
+    /// # Errors
+    ///
+    /// When it is no plan of volumes, or says what cannot be.
+    pub fn decode_known(entry: &PlanEntry<'a>) -> Result<Self, ArgumentsError> {
         let plan = entry.plan;
         let length = ArgumentsError::Length { plan, available: entry.arguments.len() };
         let illegal = |what: &'static str| ArgumentsError::Illegal { plan, what };
@@ -469,7 +491,6 @@ impl<'a> VolumePlan<'a> {
                 if ranges.len() != counted {
                     return Err(length);
                 }
-                Ranges::check(ranges).map_err(illegal)?;
                 let (sequence, is_part) = (Sequence(body.sequence.get()), plan == id::TRIM_PART);
                 check_sequence(sequence).map_err(illegal)?;
                 Ok(Self::Trim { slot: entry.slot, sequence, is_part, ranges: Ranges(ranges) })
@@ -537,7 +558,6 @@ impl<'a> VolumePlan<'a> {
         if runs.len() != usize::from(entry.argument) {
             return Err(length);
         }
-        Runs::check(runs, first.unwrap_or(0)).map_err(illegal)?;
         let member = match u8::try_from(entry.slot.0) {
             Ok(0) => None,
             Ok(number) if usize::from(number) <= ob_split::wire::MEMBERS_MAX => Some(number - 1),

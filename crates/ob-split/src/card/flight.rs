@@ -42,6 +42,7 @@ pub(super) struct Entry {
     slot: Slot,
     pub(super) handle: Handle,
     arguments: Vec<u8>,
+    pub(super) notes: Vec<u32>,
     pub(super) has_message: bool,
     pub(super) has_count: bool,
     header: [u8; HEADER_LEN],
@@ -103,6 +104,10 @@ pub(super) struct Piece {
     pub(super) good: u8,
     pub(super) bad: u8,
     pub(super) bad_members: u8,
+    /// Which send it is whose replies are awaited: those of an earlier one, of which the first was enough, count for nothing.
+    pub(super) round: u8,
+    /// Something was sent whose replies no `Merge` has seen: it goes on to that, whatever becomes of the rest of the plan.
+    pub(super) is_unmerged: bool,
     pub(super) fetch: Option<Fetch>,
     /// What of it has failed, and in which step.
     pub(super) failure: Option<(CompletionStatus, u8)>,
@@ -114,8 +119,10 @@ pub(super) struct Fetch {
     pub(super) before: Shared,
     /// Memory for headers that are yet to be made.
     pub(super) headers: Slice,
-    /// Which of the place's channels is asked next.
-    pub(super) next: u8,
+    /// Which of the place's channels were asked, or need not be: bit n of the nth.
+    pub(super) asked: u8,
+    /// Who was asked last.
+    pub(super) last: u8,
     pub(super) saw_bad: bool,
 }
 
@@ -173,6 +180,7 @@ impl Entry {
             slot: Slot(0),
             handle: Handle(0),
             arguments: Vec::new(),
+            notes: Vec::new(),
             has_message: false,
             has_count: false,
             header: [0; HEADER_LEN],
@@ -185,6 +193,7 @@ impl Entry {
         (self.plan, self.argument, self.slot, self.handle) =
             (entry.plan, entry.argument, entry.slot, entry.handle);
         self.arguments.clear();
+        self.notes.clear();
         self.arguments.extend_from_slice(entry.arguments);
         (self.has_message, self.has_count) = (false, has_count);
         (self.payload_len, self.answer_len) = (0, 0);
@@ -207,6 +216,7 @@ impl Entry {
                 payload_len: self.payload_len,
                 answer_len: self.answer_len,
             }),
+            notes: &self.notes,
         }
     }
 }
@@ -382,10 +392,9 @@ impl Flight {
     /// How one of its completions reads.
     pub(super) fn outcome(&self, piece: u16) -> Outcome {
         let of = self.piece(piece);
-        // What fails behind the pieces, an answer, is of all of them; and those that were stopped share why.
-        let is_whole = of.doing == Doing::Over && of.failure.is_none() && piece != OUTER;
-        let outer = self.outer.failure;
-        let failure = if is_whole { outer } else { of.failure.or(self.failure) };
+        // What fails behind the pieces, an answer, is of all of them; and those that were not begun share why.
+        let is_done = of.doing == Doing::Over && piece != OUTER;
+        let failure = of.failure.or(if is_done { self.outer.failure } else { self.failure });
         let (status, step) = failure.unwrap_or((CompletionStatus::Good, 0));
         Outcome { status, step, bad_members: self.bad_members(piece), found: of.found }
     }

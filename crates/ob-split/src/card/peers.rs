@@ -47,16 +47,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         head.truncate(place.before_len.into());
         let before = head.share();
         let zeros = place.zeros.min(ZEROS_MAX);
-        let deadline = self.now + place.patience;
+        let patience = place.patience;
+        flight.piece_mut(piece).is_unmerged = true;
         // What comes with such a reply is kept beside others, which are not long.
         let reply_len_max = place.reply_len_max.min(REPLY_PAYLOAD_MAX as u32);
         for (member, channel) in place.channels.as_slice().iter().enumerate() {
             let payload_len = before.len() as u32 + len + u32::from(zeros);
             let (tag, header) = self.make_header(flight, piece, *channel, payload_len, &mut headers);
             let message = Outgoing { header, before: before.clone(), payload: payload.clone(), zeros };
-            let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false };
-            let ask = Ask { awaiter, reply_len_max, deadline, into: None };
-            let is_sent = self.wires.ask(*channel, tag, message, ask).is_ok();
+            let round = flight.piece(piece).round;
+            let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false, round };
+            let ask = Ask { awaiter, reply_len_max, patience, into: None };
+            let is_sent = self.wires.ask(self.now, *channel, tag, message, ask).is_ok();
             let of = flight.piece_mut(piece);
             if is_sent {
                 of.awaited += 1;
@@ -101,16 +103,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let of = flight.piece_mut(piece);
         let Some(mut fetch) = of.fetch.take() else { return Went::Failed(CompletionStatus::Refused) };
         let Some(mut room) = of.take_room(into) else { return Went::Failed(CompletionStatus::Refused) };
-        while let Some(channel) = fetch.place.channels.as_slice().get(usize::from(fetch.next)).copied() {
-            let awaiter = Awaiter { flight: key, piece, member: fetch.next, is_fetch: true };
-            fetch.next += 1;
+        while let Some((member, channel)) = self.next_member(&fetch) {
+            let awaiter = Awaiter { flight: key, piece, member, is_fetch: true, round: 0 };
+            (fetch.asked, fetch.last) = (fetch.asked | 1 << member, member);
             let payload_len = fetch.before.len() as u32;
             let (tag, header) = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
             let message = Outgoing { header, before: fetch.before.clone(), payload: None, zeros: 0 };
             let reply_len_max = fetch.place.reply_len_max.min(room.len() as u32);
-            let deadline = self.now + fetch.place.patience;
-            let ask = Ask { awaiter, reply_len_max, deadline, into: Some(room) };
-            match self.wires.ask(channel, tag, message, ask) {
+            let ask = Ask { awaiter, reply_len_max, patience: fetch.place.patience, into: Some(room) };
+            match self.wires.ask(self.now, channel, tag, message, ask) {
                 Ok(()) => {
                     let of = flight.piece_mut(piece);
                     of.doing = Doing::Fetch(awaiter.member);
@@ -122,6 +123,17 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::Failed(if fetch.saw_bad { CompletionStatus::NotVerified } else { CompletionStatus::NoMember })
+    }
+
+    /// Who is asked next: of those that were not, the first that has room for it, or else the first.
+    fn next_member(&self, fetch: &Fetch) -> Option<(u8, ChannelId)> {
+        let channels = fetch.place.channels.as_slice();
+        let count = channels.len().max(1);
+        let places = (0..count).map(|at| (usize::from(fetch.place.first) + at) % count);
+        let left = places.filter(|place| fetch.asked >> place & 1 == 0);
+        let left = left.filter_map(|place| Some((place as u8, *channels.get(place)?)));
+        let has_room = |(_, channel): &(u8, ChannelId)| self.wires.has_room(*channel);
+        left.clone().find(has_room).or_else(|| left.clone().next())
     }
 
     /// Finds out where to fetch from; `Again` if somebody is to be asked.
@@ -148,7 +160,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             };
         }
         head.truncate(place.before_len.into());
-        let fetch = Fetch { place, before: head.share(), headers, next: 0, saw_bad: false };
+        let asked = place.skipped;
+        let fetch = Fetch { place, before: head.share(), headers, asked, last: 0, saw_bad: false };
         flight.piece_mut(piece).fetch = Some(fetch);
         Went::Again
     }
@@ -163,6 +176,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         mut room: Slice,
         len: u32,
     ) -> Judgement {
+        // Whoever accepts it looks at all of it.
+        self.spend(len as usize);
         let payload = room.get(..len as usize).unwrap_or_default();
         let mut parts = std::mem::take(&mut flight.piece_mut(piece).parts);
         parts.clear();
@@ -228,7 +243,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                     }
                 }
             }
-        } else {
+        } else if awaiter.round == flight.piece(piece).round {
             let is_good = !flight.is_orphan && {
                 let posted = flight.entry.posted();
                 self.dialect.judge(&posted, number(piece), channel.channel, &header) == Judgement::Good
@@ -254,7 +269,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             if let (Some(Step::Fetch { into }), Some(room)) = (step, memory) {
                 of.put(into, Memory::Room(room));
             }
-        } else {
+        } else if awaiter.round == flight.piece(piece).round {
             answered(&mut flight, awaiter, false);
         }
         self.flights.put(key, flight);
@@ -271,6 +286,8 @@ pub(super) fn merge(flight: &mut Flight, piece: u16, answers: Answers) -> Went {
         return Went::Waits;
     }
     let (good, bad) = (std::mem::take(&mut of.good), std::mem::take(&mut of.bad));
+    // Who has not answered by now need not any more, and does not answer what is sent next.
+    (of.awaited, of.round, of.is_unmerged) = (0, of.round.wrapping_add(1), false);
     match answers {
         Answers::All if bad > 0 => Went::Failed(CompletionStatus::Broken),
         Answers::First if good == 0 => Went::Failed(CompletionStatus::NoMember),

@@ -114,13 +114,15 @@ impl SetChunk {
         (!was_stopped).then_some(Broken { slot, channel, offset })
     }
 
-    /// Whether it is written to over a channel.
-    pub(super) fn writes_to(&self, channel: ChannelId) -> bool {
-        self.writer.is_some() && self.members.as_slice().contains(&channel)
+    /// The channels over which it is written to.
+    pub(super) fn written_over(&self) -> impl Iterator<Item = ChannelId> + use<> {
+        let count = if self.writer.is_some() { self.members.as_slice().len() } else { 0 };
+        let members = self.members;
+        (0..count).filter_map(move |at| members.as_slice().get(at).copied())
     }
 
     /// How far all members have it.
-    fn everywhere(&self) -> Units {
+    pub(super) fn everywhere(&self) -> Units {
         let count = self.members.as_slice().len();
         let durable = self.writer.iter().flat_map(|writer| writer.durable.iter().take(count).copied());
         durable.min().unwrap_or(RECORDS_START)
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn a_chunk_that_has_stopped_stays_so_and_is_told_of_once() {
         let mut chunk = SetChunk::new(&set(SetWhat::Append, 64, 1024)).unwrap();
-        assert!(chunk.writes_to(ChannelId(2)) && !chunk.writes_to(ChannelId(4)));
+        assert_eq!(chunk.written_over().collect::<Vec<_>>(), [1, 2, 3].map(ChannelId));
         let broken = Broken { slot: Slot(4), channel: ChannelId(2), offset: Units(64) };
         assert_eq!(chunk.stop(ChannelId(2)), Some(broken));
         assert_eq!(chunk.stop(ChannelId(3)), None);
