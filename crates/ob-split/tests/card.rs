@@ -250,22 +250,31 @@ fn what_was_compressed_is_decoded_into_the_answer_and_hostile_bytes_are_not() {
     let (_, handle) = rig.arrived(&bytes, 0);
     rig.post(PACK, 2, 1, handle, &[0; 8]);
     rig.run();
-    let (_, packed, was_packed) = record(&rig.card.net_mut().heard(1)[0].1);
+    let (header, payload) = rig.card.net_mut().heard(1).remove(0);
+    let (_, packed, was_packed) = record(&payload);
     assert!(was_packed);
-    for is_hostile in [true, false] {
+    rig.card.net_mut().say(1, &reply_to(&header, 0, &[]));
+    rig.all_say(0);
+    assert_eq!((rig.done().len(), rig.answers().len()), (1, 1));
+    // As many as so many members give what cannot be decoded: another one is asked then.
+    for hostile in 0..4 {
         let (_, handle) = rig.arrived(&[], bytes.len());
         rig.read(handle, &[Run { slot: 1, from: 64, len: bytes.len() as u32, into: 0 }]);
+        for member in 1..=3 {
+            rig.run();
+            let Some((header, _)) = rig.card.net_mut().heard(member).pop() else { break };
+            let is_hostile = member <= hostile;
+            let sent = if is_hostile { &filler(10, packed.len())[..] } else { &packed[..] };
+            rig.card.net_mut().say(member, &reply_to(&header, 0, sent));
+        }
         rig.run();
-        let heard = rig.card.net_mut().heard(1);
-        let sent = if is_hostile { &filler(10, packed.len())[..] } else { &packed[..] };
-        rig.card.net_mut().say(1, &reply_to(&heard[0].0, 0, sent));
-        rig.run();
-        let status = rig.done().last().unwrap().0.status;
+        let completion = rig.done()[0].0;
         let answers = rig.answers();
-        if is_hostile {
-            assert_eq!((status, answers), (CompletionStatus::NotVerified, vec![]));
+        assert_eq!(completion.bad_members, (1 << hostile) - 1);
+        if hostile == 3 {
+            assert_eq!((completion.status, answers), (CompletionStatus::NotVerified, vec![]));
         } else {
-            assert_eq!(status, CompletionStatus::Good);
+            assert_eq!(completion.status, CompletionStatus::Good);
             assert_eq!(answers[0].1, Said::Bytes(bytes.clone()));
         }
     }

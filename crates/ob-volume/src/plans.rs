@@ -265,16 +265,17 @@ fn scratch() -> Register {
 
 fn write_steps(is_raw: bool, is_part: bool) -> Vec<Step> {
     let into = scratch();
-    let compress = Step::Compress { from: WHAT, into, otherwise: Otherwise::Copy };
-    let mut steps = vec![
-        Step::Each,
-        if is_raw { Step::Copy { from: WHAT, into } } else { compress },
-        Step::Checksum { of: into },
-        Step::Send { payload: Some(into) },
-        Step::Keep { what: into },
+    let mut steps = vec![Step::Each];
+    // What is stored as it is, is sent from where it was received: nobody writes there before the peers have it.
+    let what = if is_raw { WHAT } else { into };
+    steps.extend((!is_raw).then_some(Step::Compress { from: WHAT, into, otherwise: Otherwise::Copy }));
+    steps.extend([
+        Step::Checksum { of: what },
+        Step::Send { payload: Some(what) },
+        Step::Keep { what },
         Step::Merge { answers: Answers::All },
         Step::EndEach,
-    ];
+    ]);
     steps.extend((!is_part).then_some(Step::Answer { payload: None }));
     steps
 }

@@ -296,8 +296,7 @@ pub trait Dialect {
     }
 
     /// Bytes of a register from 2 on of a piece: of what `Fetch` brings, and of what else is written but for copies and compressed bytes
-    /// of register 0, which have as many as the piece. Asked of [`Register::ANSWER`] it is how many bytes any part that `Decode` decompresses
-    /// has at most; 0 if none is compressed.
+    /// of register 0, which have as many as the piece.
     fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32;
 
     /// Where a piece's message goes: of a chunk that is appended to, this is where its place in the chunk is taken. All channels are

@@ -72,6 +72,8 @@ pub(super) enum Doing {
     Engine,
     /// An engine that takes tasks.
     EngineRoom,
+    /// Memory to decompress into.
+    ScratchRoom,
     /// The link, that moves bytes.
     Transfer,
     /// Answers.
@@ -93,9 +95,12 @@ pub(super) struct Piece {
     own: [Memory; OWN],
     /// For messages that are yet to be made.
     pub(super) heads: Vec<Slice>,
-    /// To decode what goes into the answer.
+    /// What is decompressed lies there first.
     pub(super) scratch: Option<Slice>,
+    /// What is known of the bytes that were written or summed last.
     pub(super) found: Found,
+    /// And of those of each register.
+    founds: [Found; Register::END as usize],
     pub(super) parts: Parts,
     /// The part that is next to be decoded.
     pub(super) part: u32,
@@ -115,6 +120,8 @@ pub(super) struct Piece {
 
 /// What is fetched: from where, and who has been asked.
 pub(super) struct Fetch {
+    /// By which step.
+    pub(super) at: u8,
     pub(super) place: Place,
     pub(super) before: Shared,
     /// Memory for headers that are yet to be made.
@@ -130,7 +137,6 @@ pub(super) struct Fetch {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Head,
-    Scratch,
     Own(Register),
 }
 
@@ -242,7 +248,6 @@ impl Piece {
     pub(super) fn give(&mut self, purpose: Purpose, slice: Slice) {
         match purpose {
             Purpose::Head => self.heads.push(slice),
-            Purpose::Scratch => self.scratch = Some(slice),
             Purpose::Own(register) => self.put(register, Memory::Room(slice)),
         }
     }
@@ -265,6 +270,18 @@ impl Piece {
                 None
             }
         }
+    }
+
+    /// Something is known of a register's bytes.
+    pub(super) fn know(&mut self, register: Register, found: Found) {
+        self.found = found;
+        if let Some(place) = self.founds.get_mut(usize::from(register.number())) {
+            *place = found;
+        }
+    }
+
+    fn known(&self, register: Register) -> Found {
+        self.founds.get(usize::from(register.number())).copied().unwrap_or_default()
     }
 
     /// Bytes of memory that a register has, not written.
@@ -360,6 +377,16 @@ impl Flight {
 
     pub(super) fn piece(&self, piece: u16) -> &Piece {
         self.pieces.get(usize::from(piece)).filter(|_| piece != OUTER).unwrap_or(&self.outer)
+    }
+
+    /// What is known of the bytes that a piece reads in a register: its own, or what there was before the pieces.
+    pub(super) fn known(&self, piece: u16, register: Register) -> Found {
+        let own = self.piece(piece).known(register);
+        if register == Register::PAYLOAD || self.piece(piece).written(register).is_some() {
+            return own;
+        }
+        let outer = self.outer.known(register);
+        Found { crc: own.crc.or(outer.crc), ..outer }
     }
 
     /// Where the steps of a piece end.

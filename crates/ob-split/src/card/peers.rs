@@ -6,6 +6,7 @@ use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
 use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Part, Told, ZEROS_MAX};
 use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
+use super::memory::Need;
 use super::port::Port;
 use super::run::{Went, number};
 use crate::engine::Engines;
@@ -20,10 +21,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         key: FlightKey,
         flight: &mut Flight,
         piece: u16,
-        payload: Option<Register>,
+        register: Option<Register>,
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
-        let payload = match payload {
+        let payload = match register {
             Some(register) => match self.source(flight, piece, register) {
                 Some(shared) => Some(shared),
                 None => return refused,
@@ -32,7 +33,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         };
         let Some(mut head) = flight.piece_mut(piece).heads.pop() else { return refused };
         let len = payload.as_ref().map_or(0, |payload| payload.len() as u32);
-        let found = Found { len, ..flight.piece(piece).found };
+        let found = register.map_or(Found::default(), |register| flight.known(piece, register));
+        let found = Found { len, ..found };
         let len_before = BEFORE_MAX.min(head.len());
         let mut headers = head.split_off(len_before);
         head.fill(0);
@@ -94,7 +96,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// Asks the next channel.
     pub(super) fn fetch(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, into: Register) -> Went {
-        if flight.piece(piece).fetch.is_none() {
+        let at = flight.piece(piece).at;
+        if flight.piece(piece).fetch.as_ref().is_none_or(|fetch| fetch.at != at) {
             match self.begin_fetch(flight, piece, into) {
                 Went::Again => {}
                 went => return went,
@@ -161,7 +164,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
         head.truncate(place.before_len.into());
         let asked = place.skipped;
-        let fetch = Fetch { place, before: head.share(), headers, asked, last: 0, saw_bad: false };
+        let at = flight.piece(piece).at;
+        let fetch = Fetch { at, place, before: head.share(), headers, asked, last: 0, saw_bad: false };
         flight.piece_mut(piece).fetch = Some(fetch);
         Went::Again
     }
@@ -197,13 +201,33 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         (of.parts, of.part) = (parts, 0);
         if judgement == Judgement::Good {
             room.truncate(len as usize);
-            of.found = Found { len, encoding: Encoding::Plain, crc: None };
+            of.know(register, Found { len, encoding: Encoding::Plain, crc: None });
             of.put(register, Memory::Written(room.share()));
-            of.fetch = None;
         } else {
             of.put(register, Memory::Room(room));
         }
         judgement
+    }
+
+    /// What was fetched cannot be decoded: whoever gave it is bad, and another is asked.
+    pub(super) fn fetch_again(&mut self, flight: &mut Flight, piece: u16, fetched: Register) -> Went {
+        let not_verified = Went::Failed(CompletionStatus::NotVerified);
+        let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
+        let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
+        let of = flight.piece_mut(piece);
+        let Some(fetch) = of.fetch.as_mut().filter(|fetch| fetch.at == at) else { return not_verified };
+        fetch.saw_bad = true;
+        let last = fetch.last;
+        of.bad_members |= 1 << last;
+        of.scratch = None;
+        // What is shared cannot be written again; its block is free now, and so another is.
+        of.put(fetched, Memory::Nothing);
+        let len = self.dialect.memory(&flight.entry.posted(), number(piece), fetched);
+        let Some(room) = self.memory.take(Need::Bytes(len)) else { return not_verified };
+        let of = flight.piece_mut(piece);
+        of.put(fetched, Memory::Room(room));
+        of.at = at;
+        Went::Again
     }
 
     /// How long that is into which what is fetched to this register will be decoded.

@@ -100,6 +100,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) line: VecDeque<FlightKey>,
     /// Pieces that wait for an engine.
     pub(super) engine_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait for memory to decompress into.
+    pub(super) scratch_line: VecDeque<(FlightKey, u16)>,
     /// What the link is to move.
     pub(super) transfers: VecDeque<(FlightKey, u16, Bulk)>,
     /// Tasks that engines have.
@@ -139,6 +141,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             ready: VecDeque::new(),
             line: VecDeque::new(),
             engine_line: VecDeque::new(),
+            scratch_line: VecDeque::new(),
             transfers: VecDeque::new(),
             tasks: 0,
             engines_due: None,

@@ -136,12 +136,6 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if matches!(step, Step::Send { .. } | Step::Fetch { .. }) {
             add(Purpose::Head, Need::Head);
         }
-        if matches!(step, Step::Decode { .. }) {
-            let len = self.dialect.memory(&posted, number, Register::ANSWER);
-            if len > 0 {
-                add(Purpose::Scratch, Need::Bytes(len));
-            }
-        }
         // Where the payload is read, the piece's bytes must be there.
         let from = match step {
             Step::Compress { from, .. }
@@ -218,6 +212,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn end_orphans(&mut self) {
         self.line.clear();
         self.engine_line.clear();
+        self.scratch_line.clear();
         self.transfers.clear();
         for key in self.flights.keys() {
             let Some(flight) = self.flights.get_mut(key) else { continue };
@@ -226,7 +221,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             for piece in (0..begun).chain([OUTER]) {
                 let of = flight.piece_mut(piece);
                 // What was to be moved is gone with the link.
-                if matches!(of.doing, Doing::EngineRoom | Doing::Transfer) {
+                if matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::Transfer) {
                     of.doing = Doing::Nothing;
                 }
                 self.ready.push_back((key, piece));

@@ -185,6 +185,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             place.copy_from_slice(&source);
             return Went::On;
         }
+        let found = Found { len: source.len() as u32, ..flight.known(piece, from) };
         let of = flight.piece_mut(piece);
         let room = of.take_room(into);
         let Some(mut room) = room.filter(|room| room.len() >= source.len()) else {
@@ -192,7 +193,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         };
         room.truncate(source.len());
         room.copy_from_slice(&source);
-        of.found = Found { len: source.len() as u32, encoding: Encoding::Plain, crc: None };
+        of.know(into, found);
         of.put(into, Memory::Written(room.share()));
         Went::On
     }
@@ -212,7 +213,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.spend(room.len());
         room.fill(0);
         let of = flight.piece_mut(piece);
-        of.found = Found { len: room.len() as u32, encoding: Encoding::Plain, crc: None };
+        of.know(into, Found { len: room.len() as u32, encoding: Encoding::Plain, crc: None });
         of.put(into, Memory::Written(room.share()));
         Went::On
     }

@@ -199,13 +199,6 @@ impl Dialect for TestDialect {
 
     fn memory(&self, plan: &Posted<'_>, piece: u16, of: Register) -> u32 {
         match (plan.plan, of) {
-            (READ, Register::ANSWER) => {
-                if self.is_packed {
-                    64 << 10
-                } else {
-                    0
-                }
-            }
             (READ, _) => Self::run(plan, piece).len,
             _ => 64,
         }

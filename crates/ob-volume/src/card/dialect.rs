@@ -391,11 +391,7 @@ impl Dialect for VolumeDialect {
         from..from.saturating_add(PIECE_LEN).min(end)
     }
 
-    fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32 {
-        if register == Register::ANSWER {
-            // Records are stored as they are in this version: nothing is decompressed, and what says that it is compressed is not believed.
-            return 0;
-        }
+    fn memory(&self, plan: &Posted<'_>, piece: u16, _: Register) -> u32 {
         match decode(plan) {
             Ok(VolumePlan::Read { runs, .. }) => match runs.get(piece.into()) {
                 Some(Run::Record { units, .. }) => units.0 * Units::LEN,

@@ -392,11 +392,6 @@ fn a_read_believes_the_record_that_was_asked_for_and_no_other() {
     assert!(nobody.channels.as_slice().is_empty());
     let place = dialect.place(Instant::default(), &posted, 1, &Found::default(), &mut before).unwrap();
     assert_eq!((place.channels.as_slice().len(), place.reply_len_max), (3, 257 * 64));
-    assert_eq!(
-        dialect.memory(&posted, 1, Register::ANSWER),
-        0,
-        "records of this version are stored as they are"
-    );
     let request = RequestMessage::decode(&dialect.header(&posted, 1, ChannelId(1)).encode()).unwrap();
     let epoch = Epoch::new(5).unwrap();
     assert_eq!(request.request, Request::Read { chunk: NAME, epoch, offset: Units(200), len: 257 * 64 });
