@@ -274,6 +274,13 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["turns-ignored", "passed-by", "never-clogged", "rest-unread", "resume-unheard"],
     },
+    Harness {
+        package: "ob-split",
+        test: "card_faults",
+        build: Build::Plain,
+        plants: &["sent-given-up", "queue-late", "answer-uncovered"],
+    },
+    Harness { package: "ob-split", test: "card", build: Build::Plain, plants: &["decode-unretried"] },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
     Harness {
@@ -338,6 +345,12 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["ack-before-durable", "append-unfenced", "old-connection-heard"],
     },
     Harness { package: "ob-volume", test: "chunk_lives", build: Build::Plain, plants: &["fence-forgotten"] },
+    Harness {
+        package: "ob-volume",
+        test: "card_encodings",
+        build: Build::Plain,
+        plants: &["decode-unretried", "answer-uncovered"],
+    },
     Harness {
         package: "ob-volume",
         test: "tier_model",

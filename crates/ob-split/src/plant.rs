@@ -7,8 +7,8 @@ ob_plant::plants! {
         SentGivenUp = "sent-given-up",
         /// What waits for room at a channel is late before it is sent.
         QueueLate = "queue-late",
-        /// An answer may leave before the host can see what was done.
-        AnswerBeforeDone = "answer-before-done",
+        /// What does not decompress ends its plan, though other members have it.
+        DecodeUnretried = "decode-unretried",
         /// An answer is given with bytes that nobody has written.
         AnswerUncovered = "answer-uncovered",
     }

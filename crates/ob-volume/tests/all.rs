@@ -3,6 +3,7 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod card_encodings;
 mod chunk_hostile;
 mod chunk_lives;
 mod chunk_requests;

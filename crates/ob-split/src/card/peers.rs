@@ -10,6 +10,7 @@ use super::memory::Need;
 use super::port::Port;
 use super::run::{Went, number};
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Answers, ChannelId, CompletionStatus, HEADER_LEN, Header, REPLY_PAYLOAD_MAX, Register, Step,
 };
@@ -212,6 +213,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// What was fetched cannot be decoded: whoever gave it is bad, and another is asked.
     pub(super) fn fetch_again(&mut self, flight: &mut Flight, piece: u16, fetched: Register) -> Went {
         let not_verified = Went::Failed(CompletionStatus::NotVerified);
+        if is_planted(Bug::DecodeUnretried) {
+            return not_verified;
+        }
         let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
         let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
         let of = flight.piece_mut(piece);

@@ -27,7 +27,6 @@ use ob_wire_nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 use super::chunk::{NoPlace, SetChunk};
-use super::plant::{Bug, is_planted};
 use crate::plans::{PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
 
@@ -527,8 +526,7 @@ impl Dialect for VolumeDialect {
         let is_good = matches!(outcome.status, CompletionStatus::Good | CompletionStatus::Withheld);
         let end = Units(placed.offset.0 + placed.units.0);
         let chunk = self.chunks.get(&placed.slot).filter(|_| !is_good);
-        if let Some(chunk) = chunk.filter(|chunk| chunk.everywhere() < end || is_planted(Bug::DurableStopped))
-        {
+        if let Some(chunk) = chunk.filter(|chunk| chunk.everywhere() < end) {
             // It is missing somewhere: behind it nothing can be appended to all members.
             let members = chunk.members.as_slice();
             let bad = usize::try_from(outcome.bad_members.trailing_zeros()).unwrap_or_default();

@@ -10,7 +10,6 @@
 mod chunk;
 mod dialect;
 mod front;
-mod plant;
 
 pub use dialect::{Patience, SEGMENT_BLOCKS, VolumeDialect};
 pub use front::{VolumeFront, VolumeFrontCounts};
