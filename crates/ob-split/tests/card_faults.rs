@@ -357,3 +357,32 @@ fn what_a_host_has_left_behind_is_answered_in_time() {
     assert_eq!(rig.answers(), [(later, Said::Nobody)]);
     rig.assert_empty();
 }
+
+#[test]
+fn what_has_no_room_at_its_chunk_is_sent_when_something_has_ended() {
+    let mut rig = Rig::with_peers();
+    let (_, first) = rig.arrived(&filler(1, 4 * KIB), 0);
+    let (_, second) = rig.arrived(&filler(2, 70 * KIB), 0);
+    rig.write(first);
+    rig.run();
+    rig.card.dialect_mut().is_full = true;
+    rig.write(second);
+    rig.run();
+    rig.all_say(0);
+    assert_eq!((rig.answers().len(), rig.peer_says(1, 0)), (1, 0), "it waits on");
+    rig.card.dialect_mut().is_full = false;
+    let (_, third) = rig.arrived(&[], 0);
+    rig.post(ANSWER, 0, 0, third, &[]);
+    rig.run();
+    rig.all_say(0);
+    assert_eq!(rig.answers().len(), 2);
+    rig.assert_empty();
+    // Nor does one that waits outlive its host.
+    let (_, handle) = rig.arrived(&filler(3, 70 * KIB), 0);
+    rig.card.dialect_mut().is_full = true;
+    rig.write(handle);
+    rig.run();
+    rig.detach();
+    rig.run();
+    assert_eq!((rig.card.counts().plans, rig.card.counts().blocks_out), (0, 0));
+}

@@ -36,7 +36,7 @@ pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 /// Most efforts of compression.
 pub const EFFORT_MAX: u8 = 4;
 /// Handles from here on are the host's, for plans that are of no message.
-pub const HOST_HANDLES: u32 = 1 << 31;
+pub const HOST_HANDLES: u32 = ob_split::wire::OF_HOST;
 
 /// What stands between the beginning of an entry and what is counted.
 const WRITE_LEN: usize = 8;

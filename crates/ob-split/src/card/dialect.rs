@@ -299,6 +299,13 @@ pub trait Dialect {
     /// of register 0, which have as many as the piece.
     fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32;
 
+    /// Whether a piece may be sent now: its chunk has not too much under way. It is asked before its place, and again when something
+    /// has been answered, or has failed.
+    fn has_room(&self, plan: &Posted<'_>) -> bool {
+        let _ = plan;
+        true
+    }
+
     /// Where a piece's message goes: of a chunk that is appended to, this is where its place in the chunk is taken. All channels are
     /// sent to in the order of these calls. What comes before the payload is put into the front of `before`, which has
     /// [`BEFORE_MAX`] bytes.

@@ -74,6 +74,8 @@ pub(super) enum Doing {
     EngineRoom,
     /// Memory to decompress into.
     ScratchRoom,
+    /// Answers to what others have sent to the same chunk.
+    ChunkRoom,
     /// The link, that moves bytes.
     Transfer,
     /// Answers.

@@ -25,6 +25,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         register: Option<Register>,
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
+        if !self.dialect.has_room(&flight.entry.posted()) {
+            flight.piece_mut(piece).doing = Doing::ChunkRoom;
+            self.room_line.push_back((key, piece));
+            return Went::Waits;
+        }
         let payload = match register {
             Some(register) => match self.source(flight, piece, register) {
                 Some(shared) => Some(shared),
@@ -77,6 +82,22 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::On
+    }
+
+    /// Looks again at those that wait until less is under way, each once, if something has come to its end.
+    pub(super) fn take_room(&mut self) -> bool {
+        if !std::mem::take(&mut self.has_ended) {
+            return false;
+        }
+        let count = self.room_line.len();
+        for _ in 0..count {
+            let Some((key, piece)) = self.room_line.pop_front() else { break };
+            if let Some(flight) = self.flights.get_mut(key) {
+                flight.piece_mut(piece).doing = Doing::Nothing;
+                self.ready.push_back((key, piece));
+            }
+        }
+        count > 0
     }
 
     fn make_header(
@@ -249,6 +270,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// A peer has replied.
     pub(super) fn replied(&mut self, channel: ChannelKey, reply: Reply) {
         let Reply { awaiter, header, into, len } = reply;
+        self.has_ended = true;
         let (key, piece) = (awaiter.flight, awaiter.piece);
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;

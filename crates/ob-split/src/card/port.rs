@@ -102,6 +102,9 @@ pub(super) struct Port<F, D, E> {
     pub(super) engine_line: VecDeque<(FlightKey, u16)>,
     /// Pieces that wait for memory to decompress into.
     pub(super) scratch_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait until less is under way to their chunks, and whether something has come to its end since they were looked at.
+    pub(super) room_line: VecDeque<(FlightKey, u16)>,
+    pub(super) has_ended: bool,
     /// What the link is to move.
     pub(super) transfers: VecDeque<(FlightKey, u16, Bulk)>,
     /// Tasks that engines have.
@@ -142,6 +145,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             line: VecDeque::new(),
             engine_line: VecDeque::new(),
             scratch_line: VecDeque::new(),
+            room_line: VecDeque::new(),
+            has_ended: false,
             transfers: VecDeque::new(),
             tasks: 0,
             engines_due: None,
@@ -194,6 +199,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let mut moved = false;
         for _ in 0..ROUNDS_A_TURN {
             moved |= self.take_memory();
+            moved |= self.take_room();
             moved |= self.run_ready();
             moved |= self.poll_engines();
         }
@@ -347,6 +353,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if !self.slots.set(set) {
             return Err(wrong);
         }
+        self.has_ended = true;
         match self.dialect.set(set) {
             Ok(()) => Ok(()),
             Err(Reject::Hostile | Reject::Ends(_)) => Err(wrong),
@@ -367,6 +374,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             };
             self.outbox.channels.push_back(gone);
             self.dialect.channel_gone(channel);
+            self.has_ended = true;
         }
         self.failed = failed;
         self.fail_awaiters();
@@ -374,6 +382,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     fn fail_awaiters(&mut self) {
         let mut failed = std::mem::take(&mut self.failed);
+        self.has_ended |= !failed.is_empty();
         for (awaiter, memory) in failed.drain(..) {
             self.not_replied(awaiter, memory);
         }

@@ -213,6 +213,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.line.clear();
         self.engine_line.clear();
         self.scratch_line.clear();
+        self.room_line.clear();
         self.transfers.clear();
         for key in self.flights.keys() {
             let Some(flight) = self.flights.get_mut(key) else { continue };
@@ -221,7 +222,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             for piece in (0..begun).chain([OUTER]) {
                 let of = flight.piece_mut(piece);
                 // What was to be moved is gone with the link.
-                if matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::Transfer) {
+                let waits = matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::ChunkRoom);
+                if waits || of.doing == Doing::Transfer {
                     of.doing = Doing::Nothing;
                 }
                 self.ready.push_back((key, piece));
@@ -255,6 +257,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return;
         }
         self.own.remove(&handle.0);
+        self.has_ended = true;
         let (posted, slots) = (flight.entry.posted(), &mut self.slots);
         self.dialect.slots(&posted, &mut |slot| slots.release(slot));
         self.complete(key, &mut flight);

@@ -121,6 +121,8 @@ pub struct TestDialect {
     pub ends: BTreeMap<Slot, u32>,
     pub broken: VecDeque<Broken>,
     pub told: Vec<Outcome>,
+    /// Too much is under way.
+    pub is_full: bool,
     /// Pieces are said to lie behind the payload.
     pub is_beyond: bool,
     /// What is fetched is taken for packed.
@@ -202,6 +204,10 @@ impl Dialect for TestDialect {
             (READ, _) => Self::run(plan, piece).len,
             _ => 64,
         }
+    }
+
+    fn has_room(&self, _: &Posted<'_>) -> bool {
+        !self.is_full
     }
 
     fn place(

@@ -5,6 +5,9 @@ use ob_format::volume::{CHUNK_UNITS_MAX, RECORDS_START};
 use ob_split::card::Channels;
 use ob_split::wire::{Broken, ChannelId, MEMBERS_MAX, Set, SetWhat, Slot};
 
+/// Units that records under way may have before another begins: almost 4 MiB.
+const BEHIND_MAX: u32 = u16::MAX as u32 - 1;
+
 /// A chunk that a slot is set to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SetChunk {
@@ -75,6 +78,13 @@ impl SetChunk {
         };
         let (slot, name, epoch) = (set.slot, set.chunk, set.epoch?);
         Some(Self { slot, name, epoch, members: Channels::new(channels)?, writer })
+    }
+
+    /// Whether another record may be under way: how far it lies behind what all members have can be said then. One that has stopped
+    /// has room for all that is to hear of it.
+    pub(super) fn has_room(&self) -> bool {
+        let Some(writer) = self.writer.as_ref().filter(|writer| !writer.is_stopped) else { return true };
+        writer.offset.0.saturating_sub(self.everywhere().0) < BEHIND_MAX
     }
 
     /// Gives a record of so many units the next place.
@@ -174,6 +184,25 @@ mod tests {
         assert!(!chunk.is_durable(ChannelId(4), Units(74), Units(74)), "no member");
         assert!(chunk.is_durable(ChannelId(1), Units(74), Units(74)));
         assert!(!chunk.is_durable(ChannelId(1), Units(70), Units(70)), "less than before");
+    }
+
+    #[test]
+    fn so_much_is_under_way_and_no_more() {
+        let mut chunk = SetChunk::new(&set(SetWhat::Append, 64, 1 << 20)).unwrap();
+        let mut end = 64;
+        while chunk.has_room() {
+            let place = chunk.take_place(Units(1025)).unwrap();
+            assert!(place.behind.is_some(), "it is always known");
+            end = place.offset.0 + 1025;
+        }
+        assert!((60_000..70_000).contains(&(end - 64)));
+        (1..=2).for_each(|member| assert!(chunk.is_durable(ChannelId(member), Units(end), Units(end))));
+        assert!(!chunk.has_room(), "one has nothing yet");
+        assert!(chunk.is_durable(ChannelId(3), Units(64 + 1025), Units(64 + 1025)) && chunk.has_room());
+        chunk.take_place(Units(1025)).unwrap();
+        assert!(!chunk.has_room());
+        chunk.stop(ChannelId(3));
+        assert!(chunk.has_room(), "who comes now is told");
     }
 
     #[test]

@@ -401,6 +401,14 @@ impl Dialect for VolumeDialect {
         }
     }
 
+    fn has_room(&self, plan: &Posted<'_>) -> bool {
+        let chunk = match decode(plan) {
+            Ok(VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. }) => self.chunks.get(&slot),
+            _ => None,
+        };
+        chunk.is_none_or(SetChunk::has_room)
+    }
+
     fn place(
         &mut self,
         _: Instant,
