@@ -349,7 +349,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "card_encodings",
         build: Build::Plain,
-        plants: &["decode-unretried", "answer-uncovered"],
+        plants: &["decode-unretried"],
     },
     Harness {
         package: "ob-volume",

@@ -341,7 +341,7 @@ impl Rig {
             drop(claimed);
             match FromCard::decode(&bytes).unwrap().message {
                 CardMessage::Headers(headers) => {
-                    self.handle = headers.iter().last().unwrap().descriptor().handle
+                    self.handle = headers.iter().last().unwrap().descriptor().handle;
                 }
                 CardMessage::Done(done) => self.done += done.iter().count(),
                 _ => {}
