@@ -276,6 +276,13 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["turns-ignored", "passed-by", "never-clogged", "rest-unread", "resume-unheard"],
     },
+    Harness {
+        package: "ob-split",
+        test: "card_faults",
+        build: Build::Plain,
+        plants: &["sent-given-up", "queue-late", "answer-uncovered"],
+    },
+    Harness { package: "ob-split", test: "card", build: Build::Plain, plants: &["decode-unretried"] },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
     Harness {
@@ -375,6 +382,12 @@ pub const HARNESSES: &[Harness] = &[
         test: "chunk_crash",
         build: Build::Plain,
         plants: &["ack-before-durable", "fence-forgotten"],
+    },
+    Harness {
+        package: "ob-volume",
+        test: "card_encodings",
+        build: Build::Plain,
+        plants: &["decode-unretried"],
     },
     Harness {
         package: "ob-volume",

@@ -8,7 +8,6 @@
 //! ```
 //!
 //! [`wire`] has the bytes between the halves, [`card`] the card's half, [`host`] the host's, [`engine`] what computes on card memory, and
-//! [`wire`] has the bytes between the halves, [`card`] the card's half, [`host`] the host's, [`engine`] what computes on card memory, and
 //! [`ledger`] the places of areas. What it is all for is in `docs/split.md`.
 
 #![forbid(unsafe_code)]
@@ -17,4 +16,5 @@ pub mod card;
 pub mod engine;
 pub mod host;
 pub mod ledger;
+mod plant;
 pub mod wire;

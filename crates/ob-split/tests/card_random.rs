@@ -33,6 +33,8 @@ struct Play {
     answered: BTreeSet<FrontKey>,
     arrived: usize,
     calls: u32,
+    /// Of the next call.
+    own: u32,
     /// Headers that this host has heard of.
     told: u32,
 }
@@ -41,7 +43,7 @@ impl Play {
     fn new(seed: u64) -> Self {
         let (rig, dice) = (Rig::with_peers(), Dice(seed));
         let (known, answered) = (BTreeMap::new(), BTreeSet::new());
-        Self { rig, dice, known, answered, arrived: 0, calls: 0, told: 0 }
+        Self { rig, dice, known, answered, arrived: 0, calls: 0, own: 0, told: 0 }
     }
 
     /// Has the host hear what there is.
@@ -177,7 +179,8 @@ impl Play {
             17 if self.dice.below(6) == 0 => self.host_ends(),
             18 if self.calls < 5 => {
                 self.calls += 1;
-                self.rig.call(1, Handle::of_host(self.calls), request(ask::HELLO), &[0; 8]);
+                self.own += 1;
+                self.rig.call(1, Handle::of_host(self.own), request(ask::HELLO), &[0; 8]);
             }
             _ => self.rig.grant(u32::from(self.rig.credit - self.told < 40)),
         }

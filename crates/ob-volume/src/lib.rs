@@ -14,6 +14,7 @@
 
 pub mod card;
 pub mod chunk;
+pub mod effort;
 pub mod metadata;
 pub mod plans;
 mod plant;

@@ -36,7 +36,7 @@ pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 /// Most efforts of compression.
 pub const EFFORT_MAX: u8 = 4;
 /// Handles from here on are the host's, for plans that are of no message.
-pub const HOST_HANDLES: u32 = 1 << 31;
+pub const HOST_HANDLES: u32 = ob_split::wire::OF_HOST;
 
 /// What stands between the beginning of an entry and what is counted.
 const WRITE_LEN: usize = 8;
@@ -265,16 +265,17 @@ fn scratch() -> Register {
 
 fn write_steps(is_raw: bool, is_part: bool) -> Vec<Step> {
     let into = scratch();
-    let compress = Step::Compress { from: WHAT, into, otherwise: Otherwise::Copy };
-    let mut steps = vec![
-        Step::Each,
-        if is_raw { Step::Copy { from: WHAT, into } } else { compress },
-        Step::Checksum { of: into },
-        Step::Send { payload: Some(into) },
-        Step::Keep { what: into },
+    let mut steps = vec![Step::Each];
+    // What is stored as it is, is sent from where it was received: nobody writes there before the peers have it.
+    let what = if is_raw { WHAT } else { into };
+    steps.extend((!is_raw).then_some(Step::Compress { from: WHAT, into, otherwise: Otherwise::Copy }));
+    steps.extend([
+        Step::Checksum { of: what },
+        Step::Send { payload: Some(what) },
+        Step::Keep { what },
         Step::Merge { answers: Answers::All },
         Step::EndEach,
-    ];
+    ]);
     steps.extend((!is_part).then_some(Step::Answer { payload: None }));
     steps
 }
@@ -389,6 +390,12 @@ impl<'a> Runs<'a> {
         self.0.iter().map(|body| Run::of(body).unwrap_or(Run::Zeros { blocks: 0 }))
     }
 
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<Run> {
+        Run::of(self.0.get(at)?).ok()
+    }
+
     /// All their blocks.
     #[must_use]
     pub fn blocks(&self) -> u32 {
@@ -447,6 +454,22 @@ impl<'a> VolumePlan<'a> {
     ///
     /// When it is no plan of volumes, or says what cannot be.
     pub fn decode(entry: &PlanEntry<'a>) -> Result<Self, ArgumentsError> {
+        let plan_of = Self::decode_known(entry)?;
+        let illegal = |what: &'static str| ArgumentsError::Illegal { plan: entry.plan, what };
+        match &plan_of {
+            Self::Read { first, runs, .. } => Runs::check(runs.0, first.unwrap_or(0)).map_err(illegal)?,
+            Self::Trim { ranges, .. } => Ranges::check(ranges.0).map_err(illegal)?,
+            _ => {}
+        }
+        Ok(plan_of)
+    }
+
+    /// What an entry asks for that [`VolumePlan::decode`] has taken before: what it counts is not looked at again.
+    ///
+    /// # Errors
+    ///
+    /// When it is no plan of volumes, or says what cannot be.
+    pub fn decode_known(entry: &PlanEntry<'a>) -> Result<Self, ArgumentsError> {
         let plan = entry.plan;
         let length = ArgumentsError::Length { plan, available: entry.arguments.len() };
         let illegal = |what: &'static str| ArgumentsError::Illegal { plan, what };
@@ -469,7 +492,6 @@ impl<'a> VolumePlan<'a> {
                 if ranges.len() != counted {
                     return Err(length);
                 }
-                Ranges::check(ranges).map_err(illegal)?;
                 let (sequence, is_part) = (Sequence(body.sequence.get()), plan == id::TRIM_PART);
                 check_sequence(sequence).map_err(illegal)?;
                 Ok(Self::Trim { slot: entry.slot, sequence, is_part, ranges: Ranges(ranges) })
@@ -537,7 +559,6 @@ impl<'a> VolumePlan<'a> {
         if runs.len() != usize::from(entry.argument) {
             return Err(length);
         }
-        Runs::check(runs, first.unwrap_or(0)).map_err(illegal)?;
         let member = match u8::try_from(entry.slot.0) {
             Ok(0) => None,
             Ok(number) if usize::from(number) <= ob_split::wire::MEMBERS_MAX => Some(number - 1),

@@ -6,6 +6,7 @@
 mod chunk_bounds;
 mod chunk_crash;
 mod chunk_directory;
+mod card_encodings;
 mod chunk_hostile;
 mod chunk_lives;
 mod chunk_requests;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ob_core::{BlockLen, Epoch, SegmentId, SegmentName, VolumeId};
-use ob_format::volume::metadata::{ChunkState, SegmentState, Volume};
+use ob_format::volume::metadata::{ChunkState, Class, SegmentState, Volume};
 use ob_split::wire::{Broken, ChannelId, ChannelState, CompletionStatus, Handle, HeaderEntry, Slot};
 use ob_volume::metadata::{MetadataAnswer, MetadataCompletion, MetadataValue, Name};
 use ob_volume::plans::{PostedPlan, id};
@@ -33,6 +33,21 @@ fn status(rig: &mut Rig, opcode: IoOpcode, start: u64, blocks: u32) -> Status {
     let handle = rig.send(opcode, VOLUME, start, blocks);
     rig.finish();
     rig.status_of(handle).unwrap()
+}
+
+#[test]
+fn a_write_is_compressed_as_its_volume_and_the_load_say() {
+    let (name, disk) = volume(1, BlockLen::Large, BLOCKS);
+    let mut rig = Rig::new(config(vec![(name, Volume { class: Class::Standard, ..disk })], 3), 1);
+    rig.open();
+    rig.settle();
+    for (start, load, effort) in [(0, 0, 2), (16, 255, 1)] {
+        rig.tier.set_load(load);
+        assert_eq!(status(&mut rig, IoOpcode::Write, start, 16), Status::SUCCESS);
+        let plans = rig.posted.iter().rev();
+        let efforts = plans.filter(|plan| plan.plan == id::WRITE).map(|plan| plan.argument);
+        assert_eq!(efforts.take(1).collect::<Vec<_>>(), [effort]);
+    }
 }
 
 #[test]

@@ -636,8 +636,7 @@ impl Rig {
             VolumePlan::Trim { sequence, ranges, .. } => {
                 vec![(sequence, ranges.iter().next().unwrap(), Vec::new(), true)]
             }
-            VolumePlan::Write { sequence, part, effort, .. } => {
-                assert_eq!(effort, 0);
+            VolumePlan::Write { sequence, part, .. } => {
                 let (id, command) = self.command(plan.handle);
                 let part = part.unwrap_or(Part { first: 0, blocks: command.blocks });
                 let values = &self.messages[&plan.handle.0].values;
@@ -683,7 +682,8 @@ impl Rig {
             }
         }
         let is_good = completions.iter().all(|completion| completion.status == CompletionStatus::Good);
-        let answers = matches!(plan.plan, ob_volume::plans::id::WRITE_RAW | ob_volume::plans::id::TRIM);
+        use ob_volume::plans::id;
+        let answers = matches!(plan.plan, id::WRITE | id::WRITE_RAW | id::TRIM);
         if is_good && answers && self.whim() {
             completions.iter_mut().for_each(|completion| completion.status = CompletionStatus::Withheld);
         } else if is_good && answers {

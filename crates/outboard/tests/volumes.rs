@@ -163,6 +163,39 @@ fn a_volume_is_written_and_read_and_read_from_the_replicas_that_are_left() {
 }
 
 #[test]
+fn a_client_that_is_killed_in_the_midst_of_its_writes_leaves_the_disk_to_others() {
+    let tier = Tier::start();
+    let disk = tier.disk();
+    let crossed = |tier: &Tier| tier.link()["dma_read_bytes"].as_u64().unwrap();
+    for round in 0..6 {
+        let before = crossed(&tier);
+        let address = tier.volume.to_string();
+        let arguments = ["nvme", "write", "--offset", "1GiB", "--address", address.as_str(), "--nqn", NQN];
+        let mut command = tier.place.command(&arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut client = command.spawn().unwrap();
+        let mut input = client.stdin.take().unwrap();
+        // It is killed before it has taken all of it.
+        let feeder = std::thread::spawn(move || {
+            let image = bytes(MIB, round);
+            while input.write_all(&image).is_ok() {}
+        });
+        // Its commands have come to the host, and more are on their way.
+        while crossed(&tier) < before + 10_000 {
+            assert!(client.try_wait().unwrap().is_none(), "it writes on and on");
+        }
+        client.kill().unwrap();
+        client.wait().unwrap();
+        feeder.join().unwrap();
+        block_on(async {
+            let start = u64::from(round) * 16;
+            disk.write(start, bytes(16 * BLOCK, round)).await.unwrap();
+            assert_eq!(disk.read(start, 16).await.unwrap(), bytes(16 * BLOCK, round));
+        });
+    }
+}
+
+#[test]
 fn only_headers_cross_the_link() {
     let tier = Tier::start();
     let disk = tier.disk();

@@ -80,7 +80,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         of.doing = Doing::Nothing;
         match (done.result, done.bulk, step) {
             (Ok(()), Bulk::Read { into, .. }, Some(Step::FromHost { into: register })) => {
-                of.found = Found { len: into.len() as u32, encoding: Encoding::Plain, crc: None };
+                of.know(register, Found { len: into.len() as u32, encoding: Encoding::Plain, crc: None });
                 of.put(register, Memory::Written(into.share()));
                 of.at = at + 1;
             }

@@ -53,6 +53,7 @@ impl<'a> Call<'a> {
     ) -> Option<Place> {
         before.get_mut(..self.payload.len())?.copy_from_slice(self.payload);
         let channels = Channels::new(&[self.channel])?;
-        Some(Place { channels, before_len: self.payload.len() as u16, zeros: 0, reply_len_max, patience })
+        let before_len = self.payload.len() as u16;
+        Some(Place { channels, first: 0, skipped: 0, before_len, zeros: 0, reply_len_max, patience })
     }
 }

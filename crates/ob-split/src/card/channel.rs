@@ -1,15 +1,19 @@
 //! Channels: connections to peers, what waits to be sent there, and what was asked and is not answered.
 //!
 //! ```text
-//!   ask ─▶ output (header 64 B, before, payload, zeros: one vectored send) ─▶ peer
-//!            │ tag, who awaits it                                              │
-//!            ▼                                                                 ▼
-//!         unanswered ◀── tag ── header, then payload into the memory that waits for it
+//!   ask ─▶ reads, rest ─ room in the window ─▶ output (header 64 B, before, payload, zeros: one vectored send) ─▶ peer
+//!                                                │ tag, who awaits it, from now on                               │
+//!                                                ▼                                                               ▼
+//!                                             unanswered ◀── tag ── header, then payload into the memory that waits for it
 //! ```
+//!
+//! What waits for room is not late: only from then on can its peer know of it. Reads have somebody who waits for them alone, and go
+//! before what is not on its way yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ob_core::{ConnectionAction, ConnectionId, Instant};
 use ob_memory::{Shared, Slice};
@@ -17,10 +21,15 @@ use ob_memory::{Shared, Slice};
 use super::config::PortConfig;
 use super::dialect::ZEROS_MAX;
 use super::flight::FlightKey;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{ChannelId, HEADER_LEN, Header, REPLY_PAYLOAD_MAX};
 
 /// Bytes that are received before it is known what they are: some replies without payload at once, and little of a payload.
 const STAGED_LEN: usize = 512;
+/// A peer that has let so many patiences pass, one behind the other, and has said nothing in between, is as good as gone.
+const SILENCES_MAX: u32 = 5;
+/// Likewise one that leaves so many times the requests unanswered that it may have at a time: those were given up, and others asked.
+const UNANSWERED_TIMES: usize = 4;
 /// Slices of a message: header, what comes before the payload, the payload, zeros.
 const SLICES: usize = 4;
 static ZEROS: [u8; ZEROS_MAX as usize] = [0; ZEROS_MAX as usize];
@@ -41,6 +50,8 @@ pub(super) struct Awaiter {
     pub(super) member: u8,
     /// A `Fetch` awaits it, and no `Merge`.
     pub(super) is_fetch: bool,
+    /// Of several sends the how manieth.
+    pub(super) round: u8,
 }
 
 /// A message to a peer.
@@ -55,18 +66,38 @@ pub(super) struct Outgoing {
 pub(super) struct Ask {
     pub(super) awaiter: Awaiter,
     pub(super) reply_len_max: u32,
-    pub(super) deadline: Instant,
+    /// How long it is waited for, once it may be sent.
+    pub(super) patience: Duration,
     /// Where the reply's payload goes; if nowhere, what is not long is kept until the next.
     pub(super) into: Option<Slice>,
 }
 
+/// A message that waits for room in the window.
+struct Queued {
+    message: Outgoing,
+    tag: u64,
+    ask: Ask,
+    since: Instant,
+}
+
+/// A message that may be sent.
+struct Sending {
+    message: Outgoing,
+    len: u64,
+    tag: u64,
+    is_fetch: bool,
+}
+
+/// A message that was sent, or may be.
 struct Asked {
     tag: u64,
     len: u64,
     reply_len_max: u32,
-    /// None once it was given up, or is being received.
+    /// None once it was given up: it is not in the window any more.
     ask: Option<Ask>,
-    is_over: bool,
+    since: Instant,
+    deadline: Instant,
+    is_sent: bool,
 }
 
 /// A reply that is there, whole.
@@ -83,9 +114,9 @@ enum Input {
     Header,
     /// The payload of a reply: to whom, how much is there. Nobody: it is read away.
     Payload {
-        tag: u64,
         header: Header,
         ask: Option<Ask>,
+        deadline: Instant,
         filled: usize,
     },
 }
@@ -96,13 +127,16 @@ struct Wire {
     connection: Option<ConnectionId>,
     is_up: bool,
     is_dirty: bool,
-    output: VecDeque<(Outgoing, u64)>,
+    reads: VecDeque<Queued>,
+    rest: VecDeque<Queued>,
+    output: VecDeque<Sending>,
     /// Bytes of the first message that are sent.
     sent: usize,
-    /// In the order of tags. `in_window` of them may be sent.
+    /// In the order of tags.
     unanswered: VecDeque<Asked>,
-    /// Messages of `output` from the front on that may be sent now.
-    in_window: usize,
+    /// How often in a row somebody has waited in vain, and since when that is the last time.
+    silences: u32,
+    silent_since: Instant,
     window_requests: u32,
     window_bytes: u64,
     input: Input,
@@ -181,10 +215,13 @@ impl Wires {
             connection: None,
             is_up: false,
             is_dirty: false,
+            reads: VecDeque::new(),
+            rest: VecDeque::new(),
             output: VecDeque::new(),
             sent: 0,
             unanswered: VecDeque::new(),
-            in_window: 0,
+            silences: 0,
+            silent_since: Instant::default(),
             window_requests: 0,
             window_bytes: 0,
             input: Input::Header,
@@ -246,9 +283,10 @@ impl Wires {
         let input = std::mem::replace(&mut wire.input, Input::Header);
         let receiving = if let Input::Payload { ask, .. } = input { ask } else { None };
         let asked = wire.unanswered.drain(..).filter_map(|asked| asked.ask);
-        failed.extend(asked.chain(receiving).map(|ask| (ask.awaiter, ask.into)));
+        let queued = wire.reads.drain(..).chain(wire.rest.drain(..)).map(|queued| queued.ask);
+        failed.extend(asked.chain(queued).chain(receiving).map(|ask| (ask.awaiter, ask.into)));
         wire.output.clear();
-        (wire.sent, wire.in_window, wire.window_requests, wire.window_bytes) = (0, 0, 0, 0);
+        (wire.sent, wire.window_requests, wire.window_bytes) = (0, 0, 0);
         self.actions.extend(connection.map(ConnectionAction::Close));
         Some(was_up)
     }
@@ -267,43 +305,54 @@ impl Wires {
     /// Sends a message with a tag just taken, when there is room for it among those unanswered. `Err` if the channel is down.
     pub(super) fn ask(
         &mut self,
+        now: Instant,
         channel: ChannelId,
         tag: u64,
         message: Outgoing,
         ask: Ask,
     ) -> Result<(), Ask> {
         let Some(wire) = self.all.get_mut(&channel).filter(|wire| wire.is_up) else { return Err(ask) };
-        let len = message.len() as u64;
-        self.check_at = Some(self.check_at.map_or(ask.deadline, |at| at.min(ask.deadline)));
-        let reply_len_max = ask.reply_len_max;
-        wire.unanswered.push_back(Asked { tag, len, reply_len_max, ask: Some(ask), is_over: false });
-        wire.output.push_back((message, len));
+        let line = if ask.awaiter.is_fetch { &mut wire.reads } else { &mut wire.rest };
+        line.push_back(Queued { message, tag, ask, since: now });
         let key = ChannelKey { channel, life: wire.life };
-        self.widen(key);
+        self.widen(now, key);
         Ok(())
     }
 
+    /// Whether what is asked of a channel now may be sent now.
+    pub(super) fn has_room(&self, channel: ChannelId) -> bool {
+        let is_free =
+            |wire: &Wire| wire.is_up && wire.reads.is_empty() && wire.window_requests < self.requests_max;
+        self.all.get(&channel).is_some_and(is_free)
+    }
+
     /// Lets as many more messages go as may be unanswered.
-    fn widen(&mut self, key: ChannelKey) {
+    fn widen(&mut self, now: Instant, key: ChannelKey) {
         let (requests_max, window_len) = (self.requests_max, self.window_len);
+        let mut check_at = self.check_at;
         let Some(wire) = self.get_mut(key) else { return };
-        while let Some((_, len)) = wire.output.get(wire.in_window) {
+        while let Some(next) = wire.reads.front().or_else(|| wire.rest.front()) {
+            let len = next.message.len() as u64;
             let has_room = wire.window_requests < requests_max && wire.window_bytes + len <= window_len;
             if !has_room && wire.window_requests > 0 {
                 break;
             }
-            wire.in_window += 1;
-            wire.window_requests += 1;
-            wire.window_bytes += len;
+            let Some(next) = wire.reads.pop_front().or_else(|| wire.rest.pop_front()) else { break };
+            let from = if is_planted(Bug::QueueLate) { next.since } else { now };
+            let deadline = from + next.ask.patience;
+            check_at = check_at.into_iter().chain([deadline]).min();
+            wire.admit(now, deadline, next, len);
         }
-        if wire.in_window > 0 && !std::mem::replace(&mut wire.is_dirty, true) {
+        let is_dirty = !wire.output.is_empty() && !std::mem::replace(&mut wire.is_dirty, true);
+        self.check_at = check_at;
+        if is_dirty {
             self.dirty.push_back(key);
         }
     }
 
     pub(super) fn writable(&mut self, key: ChannelKey) {
         if let Some(wire) = self.get_mut(key)
-            && wire.in_window > 0
+            && !wire.output.is_empty()
             && !std::mem::replace(&mut wire.is_dirty, true)
         {
             self.dirty.push_back(key);
@@ -330,8 +379,8 @@ impl Wires {
         let Some(wire) = self.get(key) else { return 0 };
         let mut skip = wire.sent;
         let mut filled = 0;
-        for (message, _) in wire.output.iter().take(wire.in_window) {
-            for slice in message.slices() {
+        for sending in &wire.output {
+            for slice in sending.message.slices() {
                 let rest = slice.get(skip..).unwrap_or_default();
                 skip = skip.saturating_sub(slice.len());
                 if rest.is_empty() {
@@ -349,15 +398,17 @@ impl Wires {
     pub(super) fn sent(&mut self, key: ChannelKey, count: usize, offered: usize) -> bool {
         let Some(wire) = self.get_mut(key) else { return false };
         wire.sent += count;
-        while wire.in_window > 0
-            && let Some((_, len)) = wire.output.front()
+        while let Some(Sending { len, tag, .. }) = wire.output.front()
             && let Some(rest) = wire.sent.checked_sub(*len as usize)
         {
+            let tag = *tag;
             wire.sent = rest;
-            wire.in_window -= 1;
             wire.output.pop_front();
+            if let Some(asked) = wire.asked(tag) {
+                asked.is_sent = true;
+            }
         }
-        wire.in_window > 0 && count == offered
+        !wire.output.is_empty() && count == offered
     }
 
     pub(super) fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
@@ -392,7 +443,7 @@ impl Wires {
     }
 
     /// The next reply that is there, whole, and that somebody awaits.
-    pub(super) fn next_reply(&mut self, key: ChannelKey) -> Result<Option<Reply>, Garbage> {
+    pub(super) fn next_reply(&mut self, now: Instant, key: ChannelKey) -> Result<Option<Reply>, Garbage> {
         let magic = self.magic;
         loop {
             let Some(wire) = self.get_mut(key) else { return Ok(None) };
@@ -402,12 +453,11 @@ impl Wires {
             if !wire.take_payload() {
                 return Ok(None);
             }
-            let Input::Payload { tag, header, ask, .. } = std::mem::replace(&mut wire.input, Input::Header)
-            else {
+            let Input::Payload { header, ask, .. } = std::mem::replace(&mut wire.input, Input::Header) else {
                 return Ok(None);
             };
-            wire.is_answered(tag);
-            self.widen(key);
+            wire.silences = 0;
+            self.widen(now, key);
             if let Some(Ask { awaiter, into, .. }) = ask {
                 return Ok(Some(Reply { awaiter, header, into, len: header.payload_len }));
             }
@@ -419,26 +469,33 @@ impl Wires {
         self.get(key).and_then(|wire| wire.small.get(..len as usize)).unwrap_or_default()
     }
 
-    /// Gives up what has been awaited for too long; its reply, if it comes at all, is read away.
-    pub(super) fn expire(&mut self, now: Instant, failed: &mut Vec<(Awaiter, Option<Slice>)>) {
+    /// Gives up what has been awaited for too long; its reply, if it comes at all, is read away. Others go in its place. Channels whose
+    /// peers say nothing any more are told in `mute`.
+    pub(super) fn expire(
+        &mut self,
+        now: Instant,
+        failed: &mut Vec<(Awaiter, Option<Slice>)>,
+        mute: &mut Vec<ChannelKey>,
+    ) {
         if self.check_at.is_none_or(|at| now < at) {
             return;
         }
-        let mut next: Option<Instant> = None;
-        for wire in self.all.values_mut() {
-            let receiving = match &mut wire.input {
-                Input::Payload { ask, .. } => Some(ask),
-                Input::Header => None,
-            };
-            for ask in wire.unanswered.iter_mut().map(|asked| &mut asked.ask).chain(receiving) {
-                match ask.take_if(|ask| ask.deadline <= now) {
-                    Some(ask) => failed.push((ask.awaiter, ask.into)),
-                    None => next = next.into_iter().chain(ask.as_ref().map(|ask| ask.deadline)).min(),
-                }
+        let unanswered_max = self.requests_max as usize * UNANSWERED_TIMES;
+        self.check_at = None;
+        let mut at = ChannelId(0);
+        while let Some((channel, wire)) = self.all.range_mut(at..).next() {
+            let key = ChannelKey { channel: *channel, life: wire.life };
+            let next = wire.expire(now, failed);
+            let is_mute = wire.silences >= SILENCES_MAX || wire.unanswered.len() > unanswered_max;
+            self.check_at = self.check_at.into_iter().chain(next).min();
+            if is_mute {
+                mute.push(key);
+            } else {
+                self.widen(now, key);
             }
-            wire.drop_unsent();
+            let Some(next) = key.channel.0.checked_add(1) else { break };
+            at = ChannelId(next);
         }
-        self.check_at = next;
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
@@ -470,34 +527,89 @@ impl Wire {
             return Err(Garbage::Header);
         }
         self.unstage(HEADER_LEN);
-        let place = self.unanswered.binary_search_by_key(&header.tag, |asked| asked.tag);
-        // What has not been sent yet cannot be answered, either: those are the last.
-        let sent = self.unanswered.len() - self.output.len();
-        let place = place.ok().filter(|place| *place < sent);
-        let asked = place.and_then(|place| self.unanswered.get_mut(place)).filter(|asked| !asked.is_over);
-        let asked = asked.ok_or(Garbage::Tag)?;
-        asked.is_over = true;
-        let (ask, len_max) = (asked.ask.take(), asked.reply_len_max);
+        // What has not been sent yet cannot be answered, nor twice what was.
+        let place = self.unanswered.binary_search_by_key(&header.tag, |asked| asked.tag).ok();
+        let place = place.filter(|place| self.unanswered.get(*place).is_some_and(|asked| asked.is_sent));
+        let asked = place.and_then(|place| self.unanswered.remove(place)).ok_or(Garbage::Tag)?;
+        if asked.ask.is_some() {
+            self.leave_window(asked.len);
+        }
         // Whoever awaits it hears of the channel's end, if it ends.
-        self.input = Input::Payload { tag: header.tag, header, ask, filled: 0 };
-        if header.payload_len > len_max { Err(Garbage::Length) } else { Ok(true) }
+        self.input = Input::Payload { header, ask: asked.ask, deadline: asked.deadline, filled: 0 };
+        if header.payload_len > asked.reply_len_max { Err(Garbage::Length) } else { Ok(true) }
+    }
+
+    /// There is room for a message: it may be sent, and is waited for from now on.
+    fn admit(&mut self, now: Instant, deadline: Instant, queued: Queued, len: u64) {
+        let Queued { message, tag, ask, .. } = queued;
+        let (is_fetch, reply_len_max) = (ask.awaiter.is_fetch, ask.reply_len_max);
+        let begun = usize::from(self.sent > 0);
+        let place = if is_fetch {
+            let waiting = self.output.iter().skip(begun).take_while(|sending| sending.is_fetch);
+            (begun + waiting.count()).min(self.output.len())
+        } else {
+            self.output.len()
+        };
+        self.output.insert(place, Sending { message, len, tag, is_fetch });
+        let asked = Asked { tag, len, reply_len_max, ask: Some(ask), since: now, deadline, is_sent: false };
+        let place = self.unanswered.partition_point(|other| other.tag < tag);
+        self.unanswered.insert(place, asked);
+        self.window_requests += 1;
+        self.window_bytes += len;
+    }
+
+    fn leave_window(&mut self, len: u64) {
+        self.window_requests = self.window_requests.saturating_sub(1);
+        self.window_bytes = self.window_bytes.saturating_sub(len);
+    }
+
+    fn asked(&mut self, tag: u64) -> Option<&mut Asked> {
+        let place = self.unanswered.binary_search_by_key(&tag, |asked| asked.tag).ok()?;
+        self.unanswered.get_mut(place)
+    }
+
+    /// Gives up what has been awaited for too long; when the next is.
+    fn expire(&mut self, now: Instant, failed: &mut Vec<(Awaiter, Option<Slice>)>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        let before = failed.len();
+        for at in 0..self.unanswered.len() {
+            let Some(asked) = self.unanswered.get_mut(at) else { break };
+            let (len, since, deadline) = (asked.len, asked.since, asked.deadline);
+            match asked.ask.take_if(|_| deadline <= now) {
+                Some(ask) => {
+                    failed.push((ask.awaiter, ask.into));
+                    self.leave_window(len);
+                    // Of what was asked at once, one counts: a peer may stand still for a moment.
+                    if since >= self.silent_since {
+                        self.silences += 1;
+                        self.silent_since = now;
+                    }
+                }
+                None => next = next.into_iter().chain(asked.ask.as_ref().map(|_| deadline)).min(),
+            }
+        }
+        if let Input::Payload { ask, deadline, .. } = &mut self.input {
+            match ask.take_if(|_| *deadline <= now) {
+                Some(ask) => failed.push((ask.awaiter, ask.into)),
+                None => next = next.into_iter().chain(ask.as_ref().map(|_| *deadline)).min(),
+            }
+        }
+        if failed.len() > before {
+            self.drop_unsent();
+        }
+        next
     }
 
     /// Drops messages that nobody waits for any more and of which nothing was sent.
     fn drop_unsent(&mut self) {
-        let first = self.unanswered.len() - self.output.len();
         let begun = usize::from(self.sent > 0);
         for place in (begun..self.output.len()).rev() {
-            if self.unanswered.get(first + place).is_none_or(|asked| asked.ask.is_some()) {
+            let Some(tag) = self.output.get(place).map(|sending| sending.tag) else { continue };
+            if self.asked(tag).is_none_or(|asked| asked.ask.is_some()) {
                 continue;
             }
-            self.unanswered.remove(first + place);
-            let dropped = self.output.remove(place);
-            if place < self.in_window {
-                self.in_window -= 1;
-                self.window_requests = self.window_requests.saturating_sub(1);
-                self.window_bytes = self.window_bytes.saturating_sub(dropped.map_or(0, |(_, len)| len));
-            }
+            self.output.remove(place);
+            self.unanswered.retain(|asked| asked.tag != tag);
         }
     }
 
@@ -525,16 +637,5 @@ impl Wire {
     fn unstage(&mut self, count: usize) {
         self.staged.copy_within(count..self.staged_len, 0);
         self.staged_len -= count;
-    }
-
-    /// The reply to this tag has come: others may be sent instead.
-    fn is_answered(&mut self, tag: u64) {
-        if let Ok(place) = self.unanswered.binary_search_by_key(&tag, |asked| asked.tag)
-            && let Some(asked) = self.unanswered.get(place)
-        {
-            self.window_requests = self.window_requests.saturating_sub(1);
-            self.window_bytes = self.window_bytes.saturating_sub(asked.len);
-        }
-        while self.unanswered.pop_front_if(|asked| asked.is_over).is_some() {}
     }
 }

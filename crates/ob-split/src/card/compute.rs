@@ -8,7 +8,7 @@ use super::flight::{Doing, Flight, FlightKey, Memory, of_token, token_of};
 use super::front::Front;
 use super::port::Port;
 use super::run::Went;
-use crate::engine::{Effort, EngineDone, EngineError, EngineId, Engines, Task};
+use crate::engine::{Effort, EngineDone, EngineError, EngineId, Engines, TASK_MAX, Task};
 use crate::wire::{CompletionStatus, Otherwise, Register, Step};
 
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
@@ -24,7 +24,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let Some(effort) = Effort::new(argument) else { return Went::Hostile };
         if effort == Effort::NONE {
             return match otherwise {
-                Otherwise::Copy => self.copy(flight, piece, from, into),
+                Otherwise::Copy => self.take_as_it_is(flight, piece, from, into),
                 Otherwise::Fail => Went::Failed(CompletionStatus::Engine),
             };
         }
@@ -35,6 +35,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return Went::Failed(CompletionStatus::Refused);
         };
         self.submit(key, flight, piece, Task::Compress { effort, from: source.into(), into: room })
+    }
+
+    /// The bytes of a register are those of another as well: who reads them need not know that they are not shorter.
+    fn take_as_it_is(&mut self, flight: &mut Flight, piece: u16, from: Register, into: Register) -> Went {
+        let Some(source) = self.source(flight, piece, from) else {
+            return Went::Failed(CompletionStatus::Refused);
+        };
+        let found = Found { len: source.len() as u32, ..flight.known(piece, from) };
+        let of = flight.piece_mut(piece);
+        of.know(into, found);
+        of.put(into, Memory::Written(source));
+        Went::On
     }
 
     /// Gives a task to an engine that can do it. If none takes it now, its step is done once more when one has room.
@@ -80,8 +92,21 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 self.engine_done(done);
             }
         }
+        while let Some((key, piece)) = self.scratch_line.front().copied() {
+            let Some(flight) = self.flights.get_mut(key) else {
+                self.scratch_line.pop_front();
+                continue;
+            };
+            let Some(scratch) = self.memory.take_scratch() else { break };
+            let of = flight.piece_mut(piece);
+            (of.scratch, of.doing) = (Some(scratch), Doing::Nothing);
+            self.scratch_line.pop_front();
+            self.ready.push_back((key, piece));
+            moved = true;
+        }
         if moved || self.tasks == 0 {
-            for (key, piece) in std::mem::take(&mut self.engine_line) {
+            for _ in 0..self.engine_line.len() {
+                let Some((key, piece)) = self.engine_line.pop_front() else { break };
                 if let Some(flight) = self.flights.get_mut(key) {
                     flight.piece_mut(piece).doing = Doing::Nothing;
                     self.ready.push_back((key, piece));
@@ -106,20 +131,21 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let at = flight.piece(piece).at;
         let step = flight.steps().get(usize::from(at)).copied();
         flight.piece_mut(piece).doing = Doing::Nothing;
-        self.spend(match &task {
-            Task::Compress { from, .. } | Task::Checksum { from, .. } => from.len(),
-            Task::Decompress { len, .. } => *len as usize,
-        });
+        self.spend(cost(&task));
         let went = match (task, step) {
-            (Task::Checksum { .. }, _) => result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
-                flight.piece_mut(piece).found.crc = Some(crc);
-                Went::On
-            }),
+            (Task::Checksum { .. }, Some(Step::Checksum { of })) => {
+                result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
+                    let found = Found { crc: Some(crc), ..flight.known(piece, of) };
+                    flight.piece_mut(piece).know(of, found);
+                    Went::On
+                })
+            }
             (Task::Compress { into, .. }, Some(Step::Compress { from, into: register, otherwise })) => {
                 self.compressed(&mut flight, piece, (from, register, otherwise), into, result)
             }
-            (Task::Decompress { into, .. }, Some(Step::Decode { into: register, .. })) => {
-                self.decompressed(&mut flight, piece, register, into, result)
+            (Task::Decompress { from: compressed, into: scratch, .. }, Some(Step::Decode { from, into })) => {
+                drop(compressed);
+                self.decompressed(&mut flight, piece, (from, into), scratch, result)
             }
             _ => Went::Failed(CompletionStatus::Engine),
         };
@@ -144,13 +170,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Ok(len) if len as usize <= into.len() => {
                 into.truncate(len as usize);
                 let of = flight.piece_mut(piece);
-                of.found = Found { len, encoding: Encoding::Lz4, crc: None };
+                of.know(register, Found { len, encoding: Encoding::Lz4, crc: None });
                 of.put(register, Memory::Written(into.share()));
                 Went::On
             }
             Err(EngineError::NoGain) if otherwise == Otherwise::Copy => {
-                flight.piece_mut(piece).put(register, Memory::Room(into));
-                self.copy(flight, piece, from, register)
+                self.take_as_it_is(flight, piece, from, register)
             }
             _ => Went::Failed(CompletionStatus::Engine),
         }
@@ -173,12 +198,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let Some((range, place)) = part.ranges() else { return Went::Failed(refused) };
             let (skip, take) = (part.skip as usize, part.take as usize);
             if part.encoding == Encoding::Lz4 {
-                let scratch = flight.piece_mut(piece).scratch.take();
-                let scratch = scratch.filter(|scratch| scratch.len() >= part.decoded as usize);
-                let (Some(into), Some(from)) = (scratch, source.part(range)) else {
-                    return Went::Failed(CompletionStatus::Engine);
+                let Some(bytes) = source.part(range).filter(|_| part.decoded as usize <= TASK_MAX) else {
+                    drop(source);
+                    return self.fetch_again(flight, piece, from);
                 };
-                let task = Task::Decompress { from: Source::from(from), into, len: part.decoded };
+                let scratch = flight.piece_mut(piece).scratch.take().or_else(|| self.memory.take_scratch());
+                let Some(into) = scratch else {
+                    flight.piece_mut(piece).doing = Doing::ScratchRoom;
+                    self.scratch_line.push_back((key, piece));
+                    return Went::Waits;
+                };
+                drop(source);
+                let task = Task::Decompress { from: Source::from(bytes), into, len: part.decoded };
                 return self.submit(key, flight, piece, task);
             }
             self.spend(take);
@@ -197,13 +228,14 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// All parts are there.
     fn decoded(&mut self, flight: &mut Flight, piece: u16, into: Register) -> Went {
+        flight.piece_mut(piece).scratch = None;
         if into != Register::ANSWER {
             let of = flight.piece_mut(piece);
             let ends = of.parts.as_slice().iter().map(|part| part.into + part.take);
             let len = ends.max().unwrap_or(0);
             let Some(mut room) = of.take_room(into) else { return Went::Failed(CompletionStatus::Refused) };
             room.truncate(len as usize);
-            of.found = Found { len, encoding: Encoding::Plain, crc: None };
+            of.know(into, Found { len, encoding: Encoding::Plain, crc: None });
             of.put(into, Memory::Written(room.share()));
         }
         Went::On
@@ -213,7 +245,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         &mut self,
         flight: &mut Flight,
         piece: u16,
-        register: Register,
+        (fetched, register): (Register, Register),
         scratch: Slice,
         result: Result<u32, EngineError>,
     ) -> Went {
@@ -223,7 +255,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let Some((part, (_, place))) =
             part.and_then(|part| Some((part, part.ranges()?))).filter(|_| is_whole)
         else {
-            return Went::Failed(CompletionStatus::NotVerified);
+            drop(scratch);
+            return self.fetch_again(flight, piece, fetched);
         };
         let skip = part.skip as usize;
         let Some(place) = self.decode_place(flight, piece, register, place) else {
@@ -253,6 +286,23 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Memory::Room(room) => room.get_mut(range),
             Memory::Nothing | Memory::Written(_) => None,
         }
+    }
+}
+
+/// What a task costs of a turn, in bytes that are copied meanwhile: the hardest efforts take milliseconds, so that one is a turn's work.
+fn cost(task: &Task) -> usize {
+    match task {
+        Task::Compress { effort, from, .. } => {
+            let weight = match effort.number() {
+                0 | 1 => 2,
+                2 => 4,
+                3 => 16,
+                _ => 64,
+            };
+            from.len() * weight
+        }
+        Task::Checksum { from, .. } => from.len(),
+        Task::Decompress { len, .. } => *len as usize,
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a port may have at a time.
 
+use std::time::Duration;
+
 use ob_core::{Incarnation, LockId, TierId};
 
 /// Limits of a port, and who its card is.
@@ -29,6 +31,8 @@ pub struct PortConfig {
     pub requests_max: u32,
     /// Bytes of these.
     pub window_len: u64,
+    /// How long after it has come a message that a host has left behind waits for another.
+    pub hold: Duration,
 }
 
 impl Default for PortConfig {
@@ -46,6 +50,7 @@ impl Default for PortConfig {
             heads: 2048,
             requests_max: 256,
             window_len: 4 << 20,
+            hold: Duration::from_secs(20),
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Posted<'a> {
     pub arguments: &'a [u8],
     /// The message that it is about, if it is about one.
     pub message: Option<Message<'a>>,
+    /// What the dialect has noted in [`Dialect::pieces`].
+    pub notes: &'a [u32],
 }
 
 /// The message that a plan is about.
@@ -97,6 +99,11 @@ impl Channels {
 pub struct Place {
     /// `Send` sends to all of them; `Fetch` asks one after the other. `Fetch` with none asks nobody, and accepts what is empty.
     pub channels: Channels,
+    /// Which of them `Fetch` asks first, before those behind it and then those in front of it; one that has room for more requests goes
+    /// before one that has not.
+    pub first: u8,
+    /// Which of them `Fetch` does not ask: bit n of the nth.
+    pub skipped: u8,
     /// How many bytes were put before the payload.
     pub before_len: u16,
     /// Zeros behind it, at most [`ZEROS_MAX`].
@@ -104,7 +111,8 @@ pub struct Place {
     /// Most bytes that follow the header of a reply. A peer that sends more has its channel ended. Of `Fetch` it is at most what
     /// [`Dialect::memory`] said, of `Send` at most [`REPLY_PAYLOAD_MAX`](crate::wire::REPLY_PAYLOAD_MAX).
     pub reply_len_max: u32,
-    /// How long the reply is waited for, from now on. What has not come then is as good as [`Judgement::Next`].
+    /// How long the reply is waited for, from when the message may be sent on. What has not come then is as good as
+    /// [`Judgement::Next`].
     pub patience: Duration,
 }
 
@@ -273,12 +281,12 @@ pub trait Dialect {
     fn slots(&self, plan: &Posted<'_>, visit: &mut dyn FnMut(Slot));
 
     /// How often the steps between `Each` and its end are done. Here the arguments are checked: what comes later is asked only of
-    /// plans that were taken.
+    /// plans that were taken. What it is not to find out again for each piece it notes, and is then given it in [`Posted::notes`].
     ///
     /// # Errors
     ///
     /// When the arguments cannot be, or the plan cannot be done now.
-    fn pieces(&mut self, plan: &Posted<'_>) -> Result<Pieces, Reject>;
+    fn pieces(&mut self, plan: &Posted<'_>, notes: &mut Vec<u32>) -> Result<Pieces, Reject>;
 
     /// Which bytes of register 0 a piece reads; they must be there, or the group is closed. A plan without `Each` reads all of them.
     fn piece(&self, plan: &Posted<'_>, piece: u16) -> Range<u32> {
@@ -288,9 +296,15 @@ pub trait Dialect {
     }
 
     /// Bytes of a register from 2 on of a piece: of what `Fetch` brings, and of what else is written but for copies and compressed bytes
-    /// of register 0, which have as many as the piece. Asked of [`Register::ANSWER`] it is how many bytes any part that `Decode` decompresses
-    /// has at most; 0 if none is compressed.
+    /// of register 0, which have as many as the piece.
     fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32;
+
+    /// Whether a piece may be sent now: its chunk has not too much under way. It is asked before its place, and again when something
+    /// has been answered, or has failed.
+    fn has_room(&self, plan: &Posted<'_>) -> bool {
+        let _ = plan;
+        true
+    }
 
     /// Where a piece's message goes: of a chunk that is appended to, this is where its place in the chunk is taken. All channels are
     /// sent to in the order of these calls. What comes before the payload is put into the front of `before`, which has

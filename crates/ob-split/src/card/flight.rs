@@ -42,6 +42,7 @@ pub(super) struct Entry {
     slot: Slot,
     pub(super) handle: Handle,
     arguments: Vec<u8>,
+    pub(super) notes: Vec<u32>,
     pub(super) has_message: bool,
     pub(super) has_count: bool,
     header: [u8; HEADER_LEN],
@@ -71,6 +72,10 @@ pub(super) enum Doing {
     Engine,
     /// An engine that takes tasks.
     EngineRoom,
+    /// Memory to decompress into.
+    ScratchRoom,
+    /// Answers to what others have sent to the same chunk.
+    ChunkRoom,
     /// The link, that moves bytes.
     Transfer,
     /// Answers.
@@ -92,9 +97,12 @@ pub(super) struct Piece {
     own: [Memory; OWN],
     /// For messages that are yet to be made.
     pub(super) heads: Vec<Slice>,
-    /// To decode what goes into the answer.
+    /// What is decompressed lies there first.
     pub(super) scratch: Option<Slice>,
+    /// What is known of the bytes that were written or summed last.
     pub(super) found: Found,
+    /// And of those of each register.
+    founds: [Found; Register::END as usize],
     pub(super) parts: Parts,
     /// The part that is next to be decoded.
     pub(super) part: u32,
@@ -103,6 +111,10 @@ pub(super) struct Piece {
     pub(super) good: u8,
     pub(super) bad: u8,
     pub(super) bad_members: u8,
+    /// Which send it is whose replies are awaited: those of an earlier one, of which the first was enough, count for nothing.
+    pub(super) round: u8,
+    /// Something was sent whose replies no `Merge` has seen: it goes on to that, whatever becomes of the rest of the plan.
+    pub(super) is_unmerged: bool,
     pub(super) fetch: Option<Fetch>,
     /// What of it has failed, and in which step.
     pub(super) failure: Option<(CompletionStatus, u8)>,
@@ -110,12 +122,16 @@ pub(super) struct Piece {
 
 /// What is fetched: from where, and who has been asked.
 pub(super) struct Fetch {
+    /// By which step.
+    pub(super) at: u8,
     pub(super) place: Place,
     pub(super) before: Shared,
     /// Memory for headers that are yet to be made.
     pub(super) headers: Slice,
-    /// Which of the place's channels is asked next.
-    pub(super) next: u8,
+    /// Which of the place's channels were asked, or need not be: bit n of the nth.
+    pub(super) asked: u8,
+    /// Who was asked last.
+    pub(super) last: u8,
     pub(super) saw_bad: bool,
 }
 
@@ -123,7 +139,6 @@ pub(super) struct Fetch {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Head,
-    Scratch,
     Own(Register),
 }
 
@@ -173,6 +188,7 @@ impl Entry {
             slot: Slot(0),
             handle: Handle(0),
             arguments: Vec::new(),
+            notes: Vec::new(),
             has_message: false,
             has_count: false,
             header: [0; HEADER_LEN],
@@ -185,6 +201,7 @@ impl Entry {
         (self.plan, self.argument, self.slot, self.handle) =
             (entry.plan, entry.argument, entry.slot, entry.handle);
         self.arguments.clear();
+        self.notes.clear();
         self.arguments.extend_from_slice(entry.arguments);
         (self.has_message, self.has_count) = (false, has_count);
         (self.payload_len, self.answer_len) = (0, 0);
@@ -207,6 +224,7 @@ impl Entry {
                 payload_len: self.payload_len,
                 answer_len: self.answer_len,
             }),
+            notes: &self.notes,
         }
     }
 }
@@ -232,7 +250,6 @@ impl Piece {
     pub(super) fn give(&mut self, purpose: Purpose, slice: Slice) {
         match purpose {
             Purpose::Head => self.heads.push(slice),
-            Purpose::Scratch => self.scratch = Some(slice),
             Purpose::Own(register) => self.put(register, Memory::Room(slice)),
         }
     }
@@ -255,6 +272,18 @@ impl Piece {
                 None
             }
         }
+    }
+
+    /// Something is known of a register's bytes.
+    pub(super) fn know(&mut self, register: Register, found: Found) {
+        self.found = found;
+        if let Some(place) = self.founds.get_mut(usize::from(register.number())) {
+            *place = found;
+        }
+    }
+
+    fn known(&self, register: Register) -> Found {
+        self.founds.get(usize::from(register.number())).copied().unwrap_or_default()
     }
 
     /// Bytes of memory that a register has, not written.
@@ -352,6 +381,16 @@ impl Flight {
         self.pieces.get(usize::from(piece)).filter(|_| piece != OUTER).unwrap_or(&self.outer)
     }
 
+    /// What is known of the bytes that a piece reads in a register: its own, or what there was before the pieces.
+    pub(super) fn known(&self, piece: u16, register: Register) -> Found {
+        let own = self.piece(piece).known(register);
+        if register == Register::PAYLOAD || self.piece(piece).written(register).is_some() {
+            return own;
+        }
+        let outer = self.outer.known(register);
+        Found { crc: own.crc.or(outer.crc), ..outer }
+    }
+
     /// Where the steps of a piece end.
     pub(super) fn end_of(&self, piece: u16) -> u8 {
         match self.body {
@@ -382,10 +421,9 @@ impl Flight {
     /// How one of its completions reads.
     pub(super) fn outcome(&self, piece: u16) -> Outcome {
         let of = self.piece(piece);
-        // What fails behind the pieces, an answer, is of all of them; and those that were stopped share why.
-        let is_whole = of.doing == Doing::Over && of.failure.is_none() && piece != OUTER;
-        let outer = self.outer.failure;
-        let failure = if is_whole { outer } else { of.failure.or(self.failure) };
+        // What fails behind the pieces, an answer, is of all of them; and those that were not begun share why.
+        let is_done = of.doing == Doing::Over && piece != OUTER;
+        let failure = of.failure.or(if is_done { self.outer.failure } else { self.failure });
         let (status, step) = failure.unwrap_or((CompletionStatus::Good, 0));
         Outcome { status, step, bad_members: self.bad_members(piece), found: of.found }
     }

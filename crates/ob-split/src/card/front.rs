@@ -36,6 +36,8 @@ pub enum FrontAnswer {
     Shared(Shared),
     /// How it went, in the words of the service; 0 is well. There are no bytes.
     Status(u16),
+    /// Its host is gone, and no other has come in time.
+    Nobody,
 }
 
 /// Where messages come from that are not of our own framing, such as an NVMe target. What it has given to the port stays there, under
@@ -47,8 +49,8 @@ pub trait Front {
     /// Answers a message. Nothing more is heard of it.
     fn answer(&mut self, key: FrontKey, answer: FrontAnswer);
 
-    /// The next message that its peer has given up. A plan of it ends early, and what it has under way is awaited; the message is
-    /// answered all the same, by a plan of the host's.
+    /// The next message that its peer has given up. Of a plan of it nothing more is begun, and what it has sent comes to its end; the
+    /// message is answered all the same, by a plan of the host's, or by the port if there is no host.
     fn gone(&mut self) -> Option<FrontKey>;
 
     /// When [`Front::next`] is to be asked again although nothing wakes the card, if it must.

@@ -4,6 +4,7 @@ use ob_memory::{Pool, Slice};
 
 use super::config::PortConfig;
 use super::dialect::BEFORE_MAX;
+use crate::engine::TASK_MAX;
 use crate::wire::{HEADER_LEN, MEMBERS_MAX};
 
 /// Headers to each member, and what comes before a payload.
@@ -18,10 +19,17 @@ pub(super) enum Need {
     Bytes(u32),
 }
 
+/// Parts that are being decompressed at a time. What has a block waits for an engine alone, so that they come back.
+const SCRATCH_BLOCKS: usize = 8;
+
 /// The pools of a port, from the shortest blocks to the longest.
 pub(super) struct CardMemory {
     pools: Vec<Pool>,
     heads: Pool,
+    /// What is decompressed lies there until it is copied to where it goes.
+    scratch: Pool,
+    /// Blocks of each pool that are left, while it is found out whether a plan could ever have what it needs.
+    left: Vec<usize>,
 }
 
 impl CardMemory {
@@ -29,7 +37,14 @@ impl CardMemory {
         let mut classes = config.memory.clone();
         classes.sort_unstable();
         let pools = classes.iter().map(|(len, blocks)| Pool::new(*len as usize, *blocks as usize)).collect();
-        Self { pools, heads: Pool::new(HEAD_LEN, config.heads as usize) }
+        let left = Vec::with_capacity(classes.len());
+        let scratch = Pool::new(TASK_MAX, SCRATCH_BLOCKS);
+        Self { pools, heads: Pool::new(HEAD_LEN, config.heads as usize), scratch, left }
+    }
+
+    /// A block for a part that is decompressed, if one is free.
+    pub(super) fn take_scratch(&self) -> Option<Slice> {
+        self.scratch.take()
     }
 
     /// A block that is so long, cut to that; or none now.
@@ -46,17 +61,19 @@ impl CardMemory {
     }
 
     /// Whether all of this could be had at once, if nobody had anything: else waiting for it would never end.
-    pub(super) fn could(&self, mut needs: impl Iterator<Item = Need>) -> bool {
-        let mut heads = self.heads.blocks();
-        let mut left: Vec<(usize, usize)> =
-            self.pools.iter().map(|pool| (pool.block_len(), pool.blocks())).collect();
+    pub(super) fn could(&mut self, mut needs: impl Iterator<Item = Need>) -> bool {
+        let Self { pools, heads, left, .. } = self;
+        let mut heads = heads.blocks();
+        left.clear();
+        left.extend(pools.iter().map(Pool::blocks));
         needs.all(|need| match need {
             Need::Head => heads.checked_sub(1).is_some_and(|less| {
                 heads = less;
                 true
             }),
             Need::Bytes(len) => {
-                let class = left.iter_mut().find(|(block, blocks)| *block >= len as usize && *blocks > 0);
+                let mut classes = pools.iter().zip(left.iter_mut());
+                let class = classes.find(|(pool, blocks)| pool.block_len() >= len as usize && **blocks > 0);
                 class.is_some_and(|(_, blocks)| {
                     *blocks -= 1;
                     true
@@ -73,6 +90,6 @@ impl CardMemory {
 
     /// Blocks that somebody has.
     pub(super) fn blocks_out(&self) -> usize {
-        self.pools.iter().chain([&self.heads]).map(Pool::blocks_out).sum()
+        self.pools.iter().chain([&self.heads, &self.scratch]).map(Pool::blocks_out).sum()
     }
 }

@@ -1,9 +1,12 @@
 //! Messages that have come and are not answered, by handle.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use ob_core::Instant;
 use ob_memory::{Shared, Slice};
 
+use super::coverage::Coverage;
 use super::front::{Arrived, FrontKey};
 use crate::wire::{Descriptor, HEADER_LEN, Handle, HeaderEntry};
 
@@ -13,6 +16,7 @@ const GENERATION_MAX: u16 = 0x7fff;
 /// A message.
 pub(super) struct Held {
     pub(super) key: FrontKey,
+    since: Instant,
     from: u32,
     pub(super) header: [u8; HEADER_LEN],
     pub(super) payload: Option<Shared>,
@@ -21,8 +25,8 @@ pub(super) struct Held {
     pub(super) answer: Option<Slice>,
     pub(super) answer_len: u32,
     /// Bytes of the answer that plans have written.
-    pub(super) written: u64,
-    /// Plans of it that are under way.
+    pub(super) written: Coverage,
+    /// Plans of it that are under way: one, or none.
     pub(super) plans: u32,
     pub(super) was_sent: bool,
     was_parked: bool,
@@ -37,6 +41,8 @@ pub(super) struct Held {
 struct Place {
     generation: u16,
     held: Option<Held>,
+    /// Empty, and kept for the next that comes here.
+    written: Coverage,
 }
 
 /// All of them.
@@ -47,6 +53,8 @@ pub(super) struct Messages {
     untold: VecDeque<Handle>,
     /// Those that were told last.
     told: Vec<Handle>,
+    /// Those that were passed over just now.
+    busy: Vec<Handle>,
     handles_max: usize,
 }
 
@@ -59,7 +67,7 @@ impl Messages {
         let handles_max = (handles_max as usize).min(usize::from(u16::MAX));
         let (untold, told) = (VecDeque::with_capacity(handles_max), Vec::with_capacity(64));
         let (places, free) = (Vec::with_capacity(handles_max), Vec::with_capacity(handles_max));
-        Self { places, free, untold, told, handles_max }
+        Self { places, free, untold, told, busy: Vec::new(), handles_max }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -67,11 +75,11 @@ impl Messages {
     }
 
     /// Keeps a message, if there is room.
-    pub(super) fn insert(&mut self, arrived: Arrived) -> Option<Handle> {
+    pub(super) fn insert(&mut self, now: Instant, arrived: Arrived) -> Option<Handle> {
         let index = self.free.pop().or_else(|| {
             let is_within = self.places.len() < self.handles_max;
             is_within.then(|| {
-                self.places.push(Place { generation: 1, held: None });
+                self.places.push(Place { generation: 1, held: None, written: Coverage::default() });
                 (self.places.len() - 1) as u16
             })
         })?;
@@ -79,13 +87,14 @@ impl Messages {
         let len_of = |slice: &Option<Slice>| slice.as_ref().map_or(0, |slice| slice.len() as u32);
         place.held = Some(Held {
             key: arrived.key,
+            since: now,
             from: arrived.from,
             header: arrived.header,
             payload_len: len_of(&arrived.payload),
             answer_len: len_of(&arrived.answer),
             payload: arrived.payload.map(Slice::share),
             answer: arrived.answer,
-            written: 0,
+            written: std::mem::take(&mut place.written),
             plans: 0,
             was_sent: false,
             was_parked: false,
@@ -114,7 +123,11 @@ impl Messages {
         self.get_mut(handle)?;
         let index = handle.0 as u16;
         let place = self.places.get_mut(usize::from(index))?;
-        let held = place.held.take();
+        let mut held = place.held.take();
+        if let Some(held) = &mut held {
+            held.written.clear();
+            place.written = std::mem::take(&mut held.written);
+        }
         // 0 is no generation, so that no handle is 0; and none of the card's has the highest bit.
         place.generation = if place.generation < GENERATION_MAX { place.generation + 1 } else { 1 };
         self.free.push(index);
@@ -137,29 +150,64 @@ impl Messages {
         for (index, place) in self.places.iter_mut().enumerate() {
             if let Some(held) = &mut place.held {
                 held.was_parked |= held.is_told;
-                (held.is_told, held.is_answered, held.written) = (false, false, 0);
+                (held.is_told, held.is_answered) = (false, false);
+                held.written.clear();
                 self.untold.push_back(handle(index as u16, place.generation));
             }
         }
     }
 
+    /// There is no host: lets those go that their peers have given up, or that have been here for so long, to whoever answers them;
+    /// when it is to be looked again. Those that plans of a host that was there still have wait.
+    pub(super) fn leave(
+        &mut self,
+        now: Instant,
+        hold: Duration,
+        mut answer: impl FnMut(FrontKey),
+    ) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for index in 0..self.places.len() as u32 {
+            let Some(place) = self.places.get(index as usize) else { break };
+            let Some(held) = place.held.as_ref().filter(|held| held.plans == 0) else { continue };
+            let (due, handle) = (held.since + hold, handle(index as u16, place.generation));
+            if !held.is_gone && now < due {
+                next = next.into_iter().chain([due]).min();
+            } else if let Some(held) = self.remove(handle) {
+                answer(held.key);
+            }
+        }
+        let places = &self.places;
+        self.untold.retain(|handle| {
+            let place = places.get(usize::from(handle.0 as u16));
+            place.is_some_and(|place| place.held.is_some() && u32::from(place.generation) == handle.0 >> 16)
+        });
+        next
+    }
+
     /// Tells the host of messages, as long as `tell` has room; how many were told. Those that plans of an earlier host still have wait.
     pub(super) fn tell(&mut self, mut tell: impl FnMut(&HeaderEntry) -> bool) -> usize {
-        let Self { places, untold, told, .. } = self;
+        let Self { places, untold, told, busy, .. } = self;
         told.clear();
-        let mut has_room = true;
-        untold.retain(|handle| {
+        while let Some(handle) = untold.front().copied() {
             let place = places.get_mut(usize::from(handle.0 as u16));
             let same = place.filter(|place| u32::from(place.generation) == handle.0 >> 16);
-            let Some(held) = same.and_then(|place| place.held.as_mut()) else { return false };
-            if !has_room || held.plans > 0 {
-                return true;
+            match same.and_then(|place| place.held.as_mut()) {
+                // It was answered meanwhile.
+                None => {}
+                Some(held) if held.plans > 0 => busy.push(handle),
+                Some(held) => {
+                    if !tell(&held.entry(handle)) {
+                        break;
+                    }
+                    held.is_told = true;
+                    told.push(handle);
+                }
             }
-            has_room = tell(&held.entry(*handle));
-            held.is_told = has_room;
-            told.extend(has_room.then_some(*handle));
-            !has_room
-        });
+            untold.pop_front();
+        }
+        while let Some(handle) = busy.pop() {
+            untold.push_front(handle);
+        }
         told.len()
     }
 
@@ -208,9 +256,9 @@ mod tests {
     #[test]
     fn a_handle_that_was_given_back_finds_nothing_and_the_bound_holds() {
         let mut messages = Messages::new(2);
-        let first = messages.insert(arrived(1)).unwrap();
-        let second = messages.insert(arrived(2)).unwrap();
-        assert!(messages.insert(arrived(3)).is_none() && !messages.has_room());
+        let first = messages.insert(Instant::default(), arrived(1)).unwrap();
+        let second = messages.insert(Instant::default(), arrived(2)).unwrap();
+        assert!(messages.insert(Instant::default(), arrived(3)).is_none() && !messages.has_room());
         assert!(messages.of_plan(first).is_none(), "nobody was told of it");
         let mut room = 1;
         assert_eq!(messages.tell(|_| std::mem::replace(&mut room, 0) > 0), 1);
@@ -221,7 +269,7 @@ mod tests {
         assert!(messages.of_plan(first).is_some());
         assert_eq!(messages.remove(first).unwrap().key, FrontKey(1));
         assert!(messages.get_mut(first).is_none() && messages.remove(first).is_none());
-        let third = messages.insert(arrived(3)).unwrap();
+        let third = messages.insert(Instant::default(), arrived(3)).unwrap();
         assert_eq!((third.0 as u16, messages.len()), (first.0 as u16, 2), "the place is used again");
         assert_ne!(third, first);
         assert_ne!(second, third);
@@ -230,7 +278,7 @@ mod tests {
     #[test]
     fn what_is_parked_is_offered_again_when_no_plan_has_it() {
         let mut messages = Messages::new(4);
-        let handles = [1, 2].map(|key| messages.insert(arrived(key)).unwrap());
+        let handles = [1, 2].map(|key| messages.insert(Instant::default(), arrived(key)).unwrap());
         messages.tell(|_| true);
         let held = messages.get_mut(handles[0]).unwrap();
         (held.plans, held.was_sent) = (1, true);

@@ -17,6 +17,7 @@ mod call;
 mod channel;
 mod compute;
 mod config;
+mod coverage;
 mod dialect;
 mod flight;
 mod front;

@@ -12,6 +12,9 @@ use crate::wire::{
     kind,
 };
 
+/// News of one kind that wait for a host: one that has no room for them has not looked for long.
+const NEWS_MAX: usize = 1024;
+
 /// An answer that is decided.
 pub(super) struct Answer {
     /// Of which message.
@@ -80,6 +83,13 @@ impl Outbox {
     pub(super) fn has_some(&self) -> bool {
         let has_control = self.welcome.is_some() || self.refused.is_some() || !self.channels.is_empty();
         has_control || !self.noted.is_empty() || !self.broken.is_empty() || !self.done.is_empty()
+    }
+
+    /// Whether more waits here than a host asks for that hears what it is told: all of it is what became of something that it has
+    /// said, and of each slot that it has set twice.
+    pub(super) fn is_unheard(&self, slots_max: u16) -> bool {
+        let broken_max = NEWS_MAX + 2 * usize::from(slots_max);
+        self.noted.len() > NEWS_MAX || self.channels.len() > NEWS_MAX || self.broken.len() > broken_max
     }
 
     /// The answers that were not given.

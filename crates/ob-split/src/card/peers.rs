@@ -6,9 +6,11 @@ use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
 use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Part, Told, ZEROS_MAX};
 use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
+use super::memory::Need;
 use super::port::Port;
 use super::run::{Went, number};
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Answers, ChannelId, CompletionStatus, HEADER_LEN, Header, REPLY_PAYLOAD_MAX, Register, Step,
 };
@@ -20,10 +22,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         key: FlightKey,
         flight: &mut Flight,
         piece: u16,
-        payload: Option<Register>,
+        register: Option<Register>,
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
-        let payload = match payload {
+        if !self.dialect.has_room(&flight.entry.posted()) {
+            flight.piece_mut(piece).doing = Doing::ChunkRoom;
+            self.room_line.push_back((key, piece));
+            return Went::Waits;
+        }
+        let payload = match register {
             Some(register) => match self.source(flight, piece, register) {
                 Some(shared) => Some(shared),
                 None => return refused,
@@ -32,7 +39,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         };
         let Some(mut head) = flight.piece_mut(piece).heads.pop() else { return refused };
         let len = payload.as_ref().map_or(0, |payload| payload.len() as u32);
-        let found = Found { len, ..flight.piece(piece).found };
+        let found = register.map_or(Found::default(), |register| flight.known(piece, register));
+        let found = Found { len, ..found };
         let len_before = BEFORE_MAX.min(head.len());
         let mut headers = head.split_off(len_before);
         head.fill(0);
@@ -47,16 +55,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         head.truncate(place.before_len.into());
         let before = head.share();
         let zeros = place.zeros.min(ZEROS_MAX);
-        let deadline = self.now + place.patience;
+        let patience = place.patience;
+        flight.piece_mut(piece).is_unmerged = true;
         // What comes with such a reply is kept beside others, which are not long.
         let reply_len_max = place.reply_len_max.min(REPLY_PAYLOAD_MAX as u32);
         for (member, channel) in place.channels.as_slice().iter().enumerate() {
             let payload_len = before.len() as u32 + len + u32::from(zeros);
             let (tag, header) = self.make_header(flight, piece, *channel, payload_len, &mut headers);
             let message = Outgoing { header, before: before.clone(), payload: payload.clone(), zeros };
-            let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false };
-            let ask = Ask { awaiter, reply_len_max, deadline, into: None };
-            let is_sent = self.wires.ask(*channel, tag, message, ask).is_ok();
+            let round = flight.piece(piece).round;
+            let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false, round };
+            let ask = Ask { awaiter, reply_len_max, patience, into: None };
+            let is_sent = self.wires.ask(self.now, *channel, tag, message, ask).is_ok();
             let of = flight.piece_mut(piece);
             if is_sent {
                 of.awaited += 1;
@@ -72,6 +82,22 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::On
+    }
+
+    /// Looks again at those that wait until less is under way, each once, if something has come to its end.
+    pub(super) fn take_room(&mut self) -> bool {
+        if !std::mem::take(&mut self.has_ended) {
+            return false;
+        }
+        let count = self.room_line.len();
+        for _ in 0..count {
+            let Some((key, piece)) = self.room_line.pop_front() else { break };
+            if let Some(flight) = self.flights.get_mut(key) {
+                flight.piece_mut(piece).doing = Doing::Nothing;
+                self.ready.push_back((key, piece));
+            }
+        }
+        count > 0
     }
 
     fn make_header(
@@ -92,7 +118,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// Asks the next channel.
     pub(super) fn fetch(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, into: Register) -> Went {
-        if flight.piece(piece).fetch.is_none() {
+        let at = flight.piece(piece).at;
+        if flight.piece(piece).fetch.as_ref().is_none_or(|fetch| fetch.at != at) {
             match self.begin_fetch(flight, piece, into) {
                 Went::Again => {}
                 went => return went,
@@ -101,16 +128,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let of = flight.piece_mut(piece);
         let Some(mut fetch) = of.fetch.take() else { return Went::Failed(CompletionStatus::Refused) };
         let Some(mut room) = of.take_room(into) else { return Went::Failed(CompletionStatus::Refused) };
-        while let Some(channel) = fetch.place.channels.as_slice().get(usize::from(fetch.next)).copied() {
-            let awaiter = Awaiter { flight: key, piece, member: fetch.next, is_fetch: true };
-            fetch.next += 1;
+        while let Some((member, channel)) = self.next_member(&fetch) {
+            let awaiter = Awaiter { flight: key, piece, member, is_fetch: true, round: 0 };
+            (fetch.asked, fetch.last) = (fetch.asked | 1 << member, member);
             let payload_len = fetch.before.len() as u32;
             let (tag, header) = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
             let message = Outgoing { header, before: fetch.before.clone(), payload: None, zeros: 0 };
             let reply_len_max = fetch.place.reply_len_max.min(room.len() as u32);
-            let deadline = self.now + fetch.place.patience;
-            let ask = Ask { awaiter, reply_len_max, deadline, into: Some(room) };
-            match self.wires.ask(channel, tag, message, ask) {
+            let ask = Ask { awaiter, reply_len_max, patience: fetch.place.patience, into: Some(room) };
+            match self.wires.ask(self.now, channel, tag, message, ask) {
                 Ok(()) => {
                     let of = flight.piece_mut(piece);
                     of.doing = Doing::Fetch(awaiter.member);
@@ -122,6 +148,17 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::Failed(if fetch.saw_bad { CompletionStatus::NotVerified } else { CompletionStatus::NoMember })
+    }
+
+    /// Who is asked next: of those that were not, the first that has room for it, or else the first.
+    fn next_member(&self, fetch: &Fetch) -> Option<(u8, ChannelId)> {
+        let channels = fetch.place.channels.as_slice();
+        let count = channels.len().max(1);
+        let places = (0..count).map(|at| (usize::from(fetch.place.first) + at) % count);
+        let left = places.filter(|place| fetch.asked >> place & 1 == 0);
+        let left = left.filter_map(|place| Some((place as u8, *channels.get(place)?)));
+        let has_room = |(_, channel): &(u8, ChannelId)| self.wires.has_room(*channel);
+        left.clone().find(has_room).or_else(|| left.clone().next())
     }
 
     /// Finds out where to fetch from; `Again` if somebody is to be asked.
@@ -148,7 +185,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             };
         }
         head.truncate(place.before_len.into());
-        let fetch = Fetch { place, before: head.share(), headers, next: 0, saw_bad: false };
+        let asked = place.skipped;
+        let at = flight.piece(piece).at;
+        let fetch = Fetch { at, place, before: head.share(), headers, asked, last: 0, saw_bad: false };
         flight.piece_mut(piece).fetch = Some(fetch);
         Went::Again
     }
@@ -163,6 +202,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         mut room: Slice,
         len: u32,
     ) -> Judgement {
+        // Whoever accepts it looks at all of it.
+        self.spend(len as usize);
         let payload = room.get(..len as usize).unwrap_or_default();
         let mut parts = std::mem::take(&mut flight.piece_mut(piece).parts);
         parts.clear();
@@ -182,13 +223,36 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         (of.parts, of.part) = (parts, 0);
         if judgement == Judgement::Good {
             room.truncate(len as usize);
-            of.found = Found { len, encoding: Encoding::Plain, crc: None };
+            of.know(register, Found { len, encoding: Encoding::Plain, crc: None });
             of.put(register, Memory::Written(room.share()));
-            of.fetch = None;
         } else {
             of.put(register, Memory::Room(room));
         }
         judgement
+    }
+
+    /// What was fetched cannot be decoded: whoever gave it is bad, and another is asked.
+    pub(super) fn fetch_again(&mut self, flight: &mut Flight, piece: u16, fetched: Register) -> Went {
+        let not_verified = Went::Failed(CompletionStatus::NotVerified);
+        if is_planted(Bug::DecodeUnretried) {
+            return not_verified;
+        }
+        let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
+        let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
+        let of = flight.piece_mut(piece);
+        let Some(fetch) = of.fetch.as_mut().filter(|fetch| fetch.at == at) else { return not_verified };
+        fetch.saw_bad = true;
+        let last = fetch.last;
+        of.bad_members |= 1 << last;
+        of.scratch = None;
+        // What is shared cannot be written again; its block is free now, and so another is.
+        of.put(fetched, Memory::Nothing);
+        let len = self.dialect.memory(&flight.entry.posted(), number(piece), fetched);
+        let Some(room) = self.memory.take(Need::Bytes(len)) else { return not_verified };
+        let of = flight.piece_mut(piece);
+        of.put(fetched, Memory::Room(room));
+        of.at = at;
+        Went::Again
     }
 
     /// How long that is into which what is fetched to this register will be decoded.
@@ -206,6 +270,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// A peer has replied.
     pub(super) fn replied(&mut self, channel: ChannelKey, reply: Reply) {
         let Reply { awaiter, header, into, len } = reply;
+        self.has_ended = true;
         let (key, piece) = (awaiter.flight, awaiter.piece);
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;
@@ -228,7 +293,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                     }
                 }
             }
-        } else {
+        } else if awaiter.round == flight.piece(piece).round {
             let is_good = !flight.is_orphan && {
                 let posted = flight.entry.posted();
                 self.dialect.judge(&posted, number(piece), channel.channel, &header) == Judgement::Good
@@ -254,7 +319,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             if let (Some(Step::Fetch { into }), Some(room)) = (step, memory) {
                 of.put(into, Memory::Room(room));
             }
-        } else {
+        } else if awaiter.round == flight.piece(piece).round {
             answered(&mut flight, awaiter, false);
         }
         self.flights.put(key, flight);
@@ -271,6 +336,8 @@ pub(super) fn merge(flight: &mut Flight, piece: u16, answers: Answers) -> Went {
         return Went::Waits;
     }
     let (good, bad) = (std::mem::take(&mut of.good), std::mem::take(&mut of.bad));
+    // Who has not answered by now need not any more, and does not answer what is sent next.
+    (of.awaited, of.round, of.is_unmerged) = (0, of.round.wrapping_add(1), false);
     match answers {
         Answers::All if bad > 0 => Went::Failed(CompletionStatus::Broken),
         Answers::First if good == 0 => Went::Failed(CompletionStatus::NoMember),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use ob_core::{ConnectionAction, ConnectionId, GateId, Instant, StreamProtocol};
+use ob_core::{ConnectionAction, ConnectionId, GateId, IdMap, Instant, StreamProtocol};
 use ob_memory::Slice;
 use ob_ring::Bulk;
 
@@ -19,8 +19,8 @@ use super::outbox::{Answer, Bytes, Outbox};
 use super::slots::Slots;
 use crate::engine::Engines;
 use crate::wire::{
-    Broken, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello,
-    HostMessage, MessageError, Noted, PlanEntries, RefusedCode, Welcome,
+    Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello, HostMessage,
+    MessageError, Noted, PlanEntries, RefusedCode, Welcome,
 };
 
 /// Bytes that a turn copies, or has engines in software do.
@@ -47,6 +47,12 @@ pub enum Hostile {
     /// It names a message that is not there, or was answered.
     #[error("no message has the handle {0}")]
     Handle(u32),
+    /// It says more and more, and does not hear what becomes of it.
+    #[error("it does not hear what becomes of what it says")]
+    Unheard,
+    /// It posts a plan of a handle that another is under way with.
+    #[error("a plan of the handle {0} is under way already")]
+    Busy(u32),
     /// It posts more than it may.
     #[error("it posts more plans than may be under way")]
     Plans,
@@ -86,12 +92,19 @@ pub(super) struct Port<F, D, E> {
     pub(super) gate: Gate,
     pub(super) outbox: Outbox,
     pub(super) definitions: Definitions,
+    /// Numbers of the host's own that plans are under way with.
+    pub(super) own: IdMap<u32, ()>,
     /// Pieces that can go on.
     pub(super) ready: VecDeque<(FlightKey, u16)>,
     /// Plans that wait for memory, in one line.
     pub(super) line: VecDeque<FlightKey>,
     /// Pieces that wait for an engine.
     pub(super) engine_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait for memory to decompress into.
+    pub(super) scratch_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait until less is under way to their chunks, and whether something has come to its end since they were looked at.
+    pub(super) room_line: VecDeque<(FlightKey, u16)>,
+    pub(super) has_ended: bool,
     /// What the link is to move.
     pub(super) transfers: VecDeque<(FlightKey, u16, Bulk)>,
     /// Tasks that engines have.
@@ -108,6 +121,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) is_open: bool,
     pub(super) is_welcome: bool,
     pub(super) hostile: Option<Hostile>,
+    /// While there is no host: when it is to be looked for messages that nobody else answers.
+    pub(super) left_at: Option<Instant>,
     /// Receives that were granted since the beginning, and messages of which the host was told, modulo 2³².
     granted: u32,
     pub(super) used: u32,
@@ -125,9 +140,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             gate: Gate::default(),
             outbox: Outbox::default(),
             definitions: Definitions::new(),
+            own: IdMap::with_capacity_and_hasher(config.plans_max as usize, Default::default()),
             ready: VecDeque::new(),
             line: VecDeque::new(),
             engine_line: VecDeque::new(),
+            scratch_line: VecDeque::new(),
+            room_line: VecDeque::new(),
+            has_ended: false,
             transfers: VecDeque::new(),
             tasks: 0,
             engines_due: None,
@@ -138,6 +157,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             is_open: false,
             is_welcome: false,
             hostile: None,
+            left_at: None,
             granted: 0,
             used: 0,
             config,
@@ -157,7 +177,21 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn turn(&mut self) -> bool {
         let mut moved = self.expire();
         moved |= self.take_messages();
+        moved |= self.answer_left();
         moved | self.work()
+    }
+
+    /// What a host has left behind is answered here, if nobody waits for it any more, or has waited for as long as one may.
+    fn answer_left(&mut self) -> bool {
+        if self.is_welcome || self.left_at.is_none_or(|at| self.now < at) {
+            return false;
+        }
+        let (front, mut moved) = (&mut self.front, false);
+        self.left_at = self.messages.leave(self.now, self.config.hold, |key| {
+            front.answer(key, FrontAnswer::Nobody);
+            moved = true;
+        });
+        moved
     }
 
     /// Does steps of plans, and what they ask of engines, as much as the turn has left.
@@ -165,6 +199,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let mut moved = false;
         for _ in 0..ROUNDS_A_TURN {
             moved |= self.take_memory();
+            moved |= self.take_room();
             moved |= self.run_ready();
             moved |= self.poll_engines();
         }
@@ -178,13 +213,14 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             moved = true;
             if let Some(held) = self.messages.find(key) {
                 held.is_gone = true;
+                self.left_at = Some(self.now);
             }
         }
         for _ in 0..MESSAGES_A_TURN {
             let may_take = self.messages.untold() < self.room() as usize && self.messages.has_room();
             let Some(arrived) = (if may_take { self.front.next(self.now) } else { None }) else { break };
             // There was room for it.
-            let _ = self.messages.insert(arrived);
+            let _ = self.messages.insert(self.now, arrived);
             moved = true;
         }
         moved
@@ -204,6 +240,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.definitions = definitions;
         if let Some(definition) = result? {
             self.definitions.define(definition).map_err(MessageError::from)?;
+        }
+        if self.outbox.is_unheard(self.config.slots_max) {
+            return Err(Hostile::Unheard);
         }
         self.hostile.take().map_or(Ok(()), Err)
     }
@@ -314,6 +353,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if !self.slots.set(set) {
             return Err(wrong);
         }
+        self.has_ended = true;
         match self.dialect.set(set) {
             Ok(()) => Ok(()),
             Err(Reject::Hostile | Reject::Ends(_)) => Err(wrong),
@@ -334,6 +374,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             };
             self.outbox.channels.push_back(gone);
             self.dialect.channel_gone(channel);
+            self.has_ended = true;
         }
         self.failed = failed;
         self.fail_awaiters();
@@ -341,6 +382,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     fn fail_awaiters(&mut self) {
         let mut failed = std::mem::take(&mut self.failed);
+        self.has_ended |= !failed.is_empty();
         for (awaiter, memory) in failed.drain(..) {
             self.not_replied(awaiter, memory);
         }
@@ -350,19 +392,22 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// Chunks whose writers have stopped.
     pub(super) fn tell_broken(&mut self) {
-        let next: Option<Broken> = self.dialect.next_broken();
-        self.outbox.broken.extend(next.filter(|_| self.is_open));
-        if next.is_some() {
-            self.tell_broken();
+        while let Some(broken) = self.dialect.next_broken() {
+            self.outbox.broken.extend(Some(broken).filter(|_| self.is_open));
         }
     }
 
     fn expire(&mut self) -> bool {
         let mut failed = std::mem::take(&mut self.failed);
-        self.wires.expire(self.now, &mut failed);
+        let mut mute = Vec::new();
+        self.wires.expire(self.now, &mut failed, &mut mute);
         let moved = !failed.is_empty();
         self.failed = failed;
         self.fail_awaiters();
+        for key in mute {
+            tracing::warn!(channel = key.channel.0, "a channel is ended: its peer answers nothing any more");
+            self.end_channel(key.channel, ChannelState::Gone);
+        }
         moved
     }
 
@@ -406,8 +451,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.outbox.clear();
         self.forget_over();
         self.slots.clear();
+        self.own.clear();
         self.definitions = Definitions::new();
         self.messages.park();
+        self.left_at = Some(self.now);
     }
 
     /// Answers that were not given: their memory goes back to their messages.
@@ -447,7 +494,7 @@ impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
     fn received(&mut self, _: Instant, key: ChannelKey, count: usize) {
         self.wires.received(key, count);
         loop {
-            match self.wires.next_reply(key) {
+            match self.wires.next_reply(self.now, key) {
                 Ok(Some(reply)) => self.replied(key, reply),
                 Ok(None) => break,
                 Err(why) => {

@@ -22,25 +22,6 @@ fn writes(step: Step) -> Option<Register> {
     }
 }
 
-/// Whether a step is about a message: its payload, its answer's memory, or its answer.
-fn is_of_message(step: &Step) -> bool {
-    let is_its = |register: Register| register == Register::PAYLOAD || register == Register::ANSWER;
-    match *step {
-        Step::Answer { .. } => true,
-        Step::Compress { from, into, .. } | Step::Copy { from, into } | Step::Decode { from, into } => {
-            is_its(from) || is_its(into)
-        }
-        Step::Checksum { of: register }
-        | Step::ToHost { from: register }
-        | Step::FromHost { into: register }
-        | Step::Fetch { into: register }
-        | Step::Zero { into: register }
-        | Step::Keep { what: register } => is_its(register),
-        Step::Send { payload } => payload.is_some_and(is_its),
-        Step::Each | Step::EndEach | Step::Merge { .. } => false,
-    }
-}
-
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Takes a plan. (What is taken and then found to be impossible ends with the group.)
     pub(super) fn post(&mut self, entry: &PlanEntry<'_>, definition: &Definition) -> Result<(), Hostile> {
@@ -48,10 +29,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         flight.entry.set(entry, definition.has_count());
         flight.set_steps(definition.plan().steps());
         flight.set_count(0);
+        // Whoever posts much has less of it done in this turn.
+        self.budget.steps = self.budget.steps.saturating_sub(1 + entry.arguments.len() / 8);
         match self.check(&mut flight) {
             Ok(()) => {
-                let is_alone = self.line.is_empty();
-                if flight.failure.is_some() || (is_alone && self.give_memory(&mut flight)) {
+                let waits_not = flight.failure.is_some() || flight.needs.is_empty();
+                if waits_not || (self.line.is_empty() && self.give_memory(&mut flight)) {
                     self.ready.push_back((key, OUTER));
                 } else {
                     self.line.push_back(key);
@@ -69,9 +52,19 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     fn check(&mut self, flight: &mut Flight) -> Result<(), Hostile> {
         let handle = flight.entry.handle;
-        let is_of_message = flight.steps().iter().any(is_of_message);
-        if is_of_message {
+        let is_answer = |step: &Step| matches!(step, Step::Answer { .. });
+        if handle.is_of_host() {
+            if flight.steps().iter().any(is_answer) {
+                return Err(Hostile::Handle(handle.0));
+            }
+            if self.own.contains_key(&handle.0) {
+                return Err(Hostile::Busy(handle.0));
+            }
+        } else {
             let held = self.messages.of_plan(handle).ok_or(Hostile::Handle(handle.0))?;
+            if held.plans > 0 {
+                return Err(Hostile::Busy(handle.0));
+            }
             flight.entry.set_message(&held.header, held.payload_len, held.answer_len);
         }
         let (posted, slots) = (flight.entry.posted(), &mut self.slots);
@@ -84,16 +77,16 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if let Some(slot) = unknown {
             return Err(Hostile::Slot(slot.0));
         }
-        let pieces = match self.dialect.pieces(&posted) {
+        let mut notes = Vec::new();
+        std::mem::swap(&mut notes, &mut flight.entry.notes);
+        let pieces = self.dialect.pieces(&flight.entry.posted(), &mut notes);
+        flight.entry.notes = notes;
+        let pieces = match pieces {
             Ok(pieces) if pieces.count <= PIECES_MAX => Ok(pieces),
             Ok(_) => Err(CompletionStatus::Refused),
             Err(Reject::Hostile) => return Err(Hostile::Arguments),
             Err(Reject::Ends(status)) => Err(status),
         };
-        // From here on it is under way.
-        if let Some(held) = self.messages.get_mut(handle).filter(|_| is_of_message) {
-            held.plans += 1;
-        }
         match pieces {
             Ok(Pieces { count, told }) => {
                 flight.set_count(count);
@@ -107,6 +100,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 flight.told = Told::Once;
                 flight.fail(OUTER, status, 0);
             }
+        }
+        // From here on it is under way.
+        match self.messages.get_mut(handle) {
+            Some(held) => held.plans += 1,
+            None => _ = self.own.insert(handle.0, ()),
         }
         Ok(())
     }
@@ -137,12 +135,6 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let mut add = |purpose, need| needs.push((piece, purpose, need));
         if matches!(step, Step::Send { .. } | Step::Fetch { .. }) {
             add(Purpose::Head, Need::Head);
-        }
-        if matches!(step, Step::Decode { .. }) {
-            let len = self.dialect.memory(&posted, number, Register::ANSWER);
-            if len > 0 {
-                add(Purpose::Scratch, Need::Bytes(len));
-            }
         }
         // Where the payload is read, the piece's bytes must be there.
         let from = match step {
@@ -220,6 +212,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn end_orphans(&mut self) {
         self.line.clear();
         self.engine_line.clear();
+        self.scratch_line.clear();
+        self.room_line.clear();
         self.transfers.clear();
         for key in self.flights.keys() {
             let Some(flight) = self.flights.get_mut(key) else { continue };
@@ -228,7 +222,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             for piece in (0..begun).chain([OUTER]) {
                 let of = flight.piece_mut(piece);
                 // What was to be moved is gone with the link.
-                if matches!(of.doing, Doing::EngineRoom | Doing::Transfer) {
+                let waits = matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::ChunkRoom);
+                if waits || of.doing == Doing::Transfer {
                     of.doing = Doing::Nothing;
                 }
                 self.ready.push_back((key, piece));
@@ -244,6 +239,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             && let Some(held) = self.messages.get_mut(handle)
         {
             held.plans = held.plans.saturating_sub(1);
+            if flight.is_orphan {
+                // What it has written since is not what the next host has asked for.
+                held.written.clear();
+            }
             // Of an orphan the answer stays where it was.
             if let Some(answer) = flight.answer.take_if(|_| flight.is_orphan)
                 && let Some(Bytes::Own(slice)) = answer.with
@@ -252,10 +251,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         if flight.is_orphan {
+            self.left_at = Some(self.now);
             self.flights.end(key, flight);
             self.flights.forget(key);
             return;
         }
+        self.own.remove(&handle.0);
+        self.has_ended = true;
         let (posted, slots) = (flight.entry.posted(), &mut self.slots);
         self.dialect.slots(&posted, &mut |slot| slots.release(slot));
         self.complete(key, &mut flight);

@@ -9,6 +9,7 @@ use super::outbox::{Answer, Bytes};
 use super::peers::merge;
 use super::port::{Hostile, Port};
 use crate::engine::{Engines, Task};
+use crate::plant::{Bug, is_planted};
 use crate::wire::{CompletionStatus, Register, Step};
 
 /// What became of a step.
@@ -61,7 +62,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         while flight.piece(piece).doing == Doing::Nothing && self.budget.steps > 0 {
             let at = flight.piece(piece).at;
             self.look_for_gone(flight, piece);
-            if flight.failure.is_some() || flight.is_orphan || at >= flight.end_of(piece) {
+            let of = flight.piece(piece);
+            let is_stopped = of.failure.is_some() || (flight.failure.is_some() && !of.is_unmerged);
+            if is_stopped || flight.is_orphan || at >= flight.end_of(piece) {
                 return self.piece_over(key, flight, piece);
             }
             let Some(step) = flight.steps().get(usize::from(at)).copied() else { return };
@@ -82,16 +85,24 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
     }
 
-    /// Of a message that its peer has given up, nothing further is begun but an answer.
+    /// Of a message that its peer has given up, nothing further is begun but a plan that only answers. What was sent is on its way to
+    /// several peers, and half of it would be worse than all: it comes to its end, and the answer is what is left out.
     fn look_for_gone(&mut self, flight: &mut Flight, piece: u16) {
         let is_answer = matches!(flight.steps().first(), Some(Step::Answer { .. }));
-        if flight.failure.is_none() && flight.entry.has_message && !is_answer {
-            let held = self.messages.get_mut(flight.entry.handle);
-            if held.is_some_and(|held| held.is_gone) {
-                let at = flight.piece(piece).at;
-                flight.fail(piece, CompletionStatus::GivenUp, at + 1);
-            }
+        let of = flight.piece(piece);
+        let (at, is_unmerged) = (of.at, of.is_unmerged && !is_planted(Bug::SentGivenUp));
+        if flight.failure.is_some() || is_answer || is_unmerged || at >= flight.end_of(piece) {
+            return;
         }
+        let held = self.messages.get_mut(flight.entry.handle).filter(|_| flight.entry.has_message);
+        if held.is_none_or(|held| !held.is_gone) {
+            return;
+        }
+        let status = match flight.steps().get(usize::from(at)) {
+            Some(Step::Answer { .. }) => CompletionStatus::Withheld,
+            _ => CompletionStatus::GivenUp,
+        };
+        flight.fail(piece, status, at + 1);
     }
 
     /// A piece comes to its end when nothing of it is out any more.
@@ -101,7 +112,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if of.is_out() {
             return;
         }
-        if failure.is_some() && (piece == OUTER || of.at < body.map_or(0, |(_, end)| end)) {
+        // One that has done all of its steps went well, whatever has become of others.
+        if piece != OUTER && of.at < body.map_or(0, |(_, end)| end) {
             of.failure = of.failure.or(failure);
         }
         of.doing = Doing::Over;
@@ -173,6 +185,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             place.copy_from_slice(&source);
             return Went::On;
         }
+        let found = Found { len: source.len() as u32, ..flight.known(piece, from) };
         let of = flight.piece_mut(piece);
         let room = of.take_room(into);
         let Some(mut room) = room.filter(|room| room.len() >= source.len()) else {
@@ -180,7 +193,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         };
         room.truncate(source.len());
         room.copy_from_slice(&source);
-        of.found = Found { len: source.len() as u32, encoding: Encoding::Plain, crc: None };
+        of.know(into, found);
         of.put(into, Memory::Written(room.share()));
         Went::On
     }
@@ -200,7 +213,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.spend(room.len());
         room.fill(0);
         let of = flight.piece_mut(piece);
-        of.found = Found { len: room.len() as u32, encoding: Encoding::Plain, crc: None };
+        of.know(into, Found { len: room.len() as u32, encoding: Encoding::Plain, crc: None });
         of.put(into, Memory::Written(room.share()));
         Went::On
     }
@@ -212,8 +225,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         range: std::ops::Range<usize>,
     ) -> Option<&mut [u8]> {
         let held = self.messages.get_mut(flight.entry.handle)?;
-        let place = held.answer.as_mut()?.get_mut(range)?;
-        held.written += place.len() as u64;
+        let place = held.answer.as_mut()?.get_mut(range.clone())?;
+        held.written.add(range);
         Some(place)
     }
 
@@ -233,15 +246,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             _ => None,
         };
         let Some(held) = self.messages.of_plan(handle) else { return refused };
-        // Others that write its answer are to be over before.
-        if held.plans > 1 {
-            return refused;
-        }
         let with = match (payload, shared) {
             (Some(_), Some(shared)) => Some(Bytes::Shared(shared)),
             (Some(_), None) => {
                 // What nobody has written is somebody else's, of before.
-                if held.written < u64::from(held.answer_len) {
+                if !held.written.is_whole(held.answer_len as usize) && !is_planted(Bug::AnswerUncovered) {
                     return refused;
                 }
                 let Some(slice) = held.answer.take() else { return refused };

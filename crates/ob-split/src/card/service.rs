@@ -91,7 +91,8 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         if self.port.has_work() || self.streams.is_readable() {
             return Some(self.port.now);
         }
-        let due = [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due];
+        let left = self.port.left_at.filter(|_| !self.port.is_welcome);
+        let due = [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due, left];
         due.into_iter().flatten().min()
     }
 

@@ -24,6 +24,8 @@ use crate::wire::{
 
 /// Preparations of the gate whose times the card has not noted yet.
 const PREPARATIONS_MAX: usize = 8;
+/// Messages without an entry that a card sends one behind the other.
+const EMPTY_MAX: usize = 1024;
 /// Bytes of what an entry of a plan begins with.
 const PLAN_LEN: usize = crate::wire::ENTRY_LEN_MIN as usize;
 
@@ -90,6 +92,9 @@ pub enum PortError {
     /// What the card has sent is no message.
     #[error("the card has sent what is no message: {0}")]
     Message(#[from] MessageError),
+    /// It sends messages in which there is nothing, one behind the other.
+    #[error("the card sends messages without end in which there is nothing")]
+    Empty,
     /// Messages of this service have no payload in the ring.
     #[error("the card has sent a payload of {0} bytes by the ring")]
     Payload(usize),
@@ -506,7 +511,13 @@ impl<L: HostEnds> Port<L> {
     }
 
     fn find(&mut self) -> Result<Option<Found>, PortError> {
+        let mut empty = 0;
         while self.inbox.left == 0 {
+            // A card has a load to tell of now and then.
+            empty += 1;
+            if empty > EMPTY_MAX {
+                return Err(PortError::Empty);
+            }
             if !self.take_message()? {
                 return Ok(None);
             }

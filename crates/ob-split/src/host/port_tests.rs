@@ -557,6 +557,18 @@ fn what_is_no_message_ends_the_port() {
 }
 
 #[test]
+fn messages_without_end_in_which_there_is_nothing_end_the_port() {
+    let sizes = QueueSizes { responses: 4096, ..QueueSizes::default() };
+    let (mut port, card) = open_with(sizes, &OPTIONS);
+    let nothing = message::<Noted>(kind::GATE_NOTED, &[]);
+    // A card has a load to tell of now and then.
+    (0..20).for_each(|_| assert!(card.send(&nothing)));
+    assert_eq!(port.next_event(), Ok(None));
+    (0..2000).for_each(|_| assert!(card.send(&nothing)));
+    assert_eq!(port.next_event(), Err(PortError::Empty));
+}
+
+#[test]
 fn a_full_ring_has_messages_wait_and_then_refuses() {
     let sizes = QueueSizes { requests: 2, ..QueueSizes::default() };
     let (mut port, card) = open_with(sizes, &OPTIONS);

@@ -15,9 +15,9 @@ use super::memory::{CardMemory, CardRange, HostMemory, Returns};
 use super::port::{Port, PortError, PortEvent, PortOptions, PostError};
 use crate::ledger::Ledger;
 use crate::wire::{
-    Answers, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Completion as Piece, CompletionStatus,
-    DESCRIPTOR_AT, Definition, Done, HEADER_LEN, Handle, HeaderEntry, Memory, OF_HOST, Otherwise, Plan,
-    PlanEntry, PlanError, PlanId, Register, Slot, Step, Welcome,
+    ACCEPTED_FROM, Answers, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Completion as Piece,
+    CompletionStatus, DESCRIPTOR_AT, Definition, Done, HEADER_LEN, Handle, HeaderEntry, Memory, OF_HOST,
+    Otherwise, Plan, PlanEntry, PlanError, PlanId, Register, Slot, Step, Welcome,
 };
 
 /// Plans of this layer's own have numbers from here on; those of its users are below.
@@ -67,11 +67,17 @@ pub struct Split<L> {
     returns: Returns,
     /// Handles that are to be given back as soon as no plan is about them.
     returning: Vec<Handle>,
+    /// Memory that tasks under way write, and that is not theirs by its handle.
+    lent: Vec<Handle>,
+    /// Accepted channels that are gone: their numbers are the card's again when they are closed.
+    closing: Vec<ChannelId>,
 }
 
 struct Posted {
     event: Event,
     kind: Kind,
+    /// Other memory that it writes.
+    into: Option<Handle>,
     pieces: Vec<Piece>,
     reply: Vec<u8>,
 }
@@ -160,6 +166,8 @@ impl<L: HostEnds> Split<L> {
             granted: Vec::new(),
             returns: Returns::default(),
             returning: Vec::new(),
+            lent: Vec::new(),
+            closing: Vec::new(),
         })
     }
 
@@ -282,8 +290,14 @@ impl<L: HostEnds> Split<L> {
             return Err(PostError::Channel(channel));
         }
         let waits = self.arrived.iter().any(|header| is_of(header, from));
-        if !waits {
-            self.port.grant(1)?;
+        // Credit of a receive whose channel is gone is still there.
+        let wanted = u32::try_from(self.receives.len() + 1).unwrap_or(u32::MAX);
+        let more = wanted.saturating_sub(self.port.granted());
+        if !waits && self.over.is_some() {
+            return Err(PostError::NotOpen);
+        }
+        if !waits && more > 0 {
+            self.port.grant(more)?;
         }
         let event = self.event();
         self.receives.push_back(Receive { event, from, payload_max });
@@ -321,10 +335,18 @@ impl<L: HostEnds> Split<L> {
     ///
     /// When a plan about that memory is under way, or there is no room.
     pub fn engine(&mut self, task: CardTask<'_>) -> Result<Event, PostError> {
-        let (plan, argument, from, word) = match task {
-            CardTask::Compress { effort, from, into } => (COMPRESS, effort.number(), from, into.handle().0),
-            CardTask::Checksum { from, seed } => (CHECKSUM, 0, from, seed),
+        let (plan, argument, from, word, into) = match task {
+            CardTask::Compress { effort, from, into } => {
+                (COMPRESS, effort.number(), from, into.handle().0, Some(into.handle()))
+            }
+            CardTask::Checksum { from, seed } => (CHECKSUM, 0, from, seed, None),
         };
+        // What is written is nobody else's meanwhile.
+        let is_busy =
+            |into: &Handle| *into == from.handle || self.plans.contains_key(into) || self.lent.contains(into);
+        if let Some(into) = into.filter(is_busy) {
+            return Err(PostError::Busy(into));
+        }
         let mut arguments = [0; TASK_LEN as usize - 8];
         let (front, back) = arguments.split_at_mut(8);
         front.copy_from_slice(&place(from));
@@ -332,7 +354,12 @@ impl<L: HostEnds> Split<L> {
             *byte = value;
         }
         let entry = PlanEntry { plan, argument, slot: Slot(0), handle: from.handle, arguments: &arguments };
-        self.start(&entry, Kind::Engine)
+        let event = self.start(&entry, Kind::Engine)?;
+        if let (Some(into), Some(posted)) = (into, self.plans.get_mut(&from.handle)) {
+            posted.into = Some(into);
+            self.lent.push(into);
+        }
+        Ok(event)
     }
 
     /// Defines a plan of the user's. An entry that posts it has `entry_len` bytes, and `each_len` more for each that it counts.
@@ -423,9 +450,12 @@ impl<L: HostEnds> Split<L> {
     }
 
     fn start(&mut self, entry: &PlanEntry<'_>, kind: Kind) -> Result<Event, PostError> {
+        if self.lent.contains(&entry.handle) {
+            return Err(PostError::Busy(entry.handle));
+        }
         self.port.post(entry)?;
         let event = self.event();
-        let posted = Posted { event, kind, pieces: Vec::new(), reply: Vec::new() };
+        let posted = Posted { event, kind, into: None, pieces: Vec::new(), reply: Vec::new() };
         self.plans.insert(entry.handle, posted);
         Ok(event)
     }
@@ -488,7 +518,8 @@ impl<L: HostEnds> Split<L> {
     }
 
     fn plan_is_over(&mut self, handle: Handle) {
-        let Some(Posted { event, kind, pieces, reply }) = self.plans.remove(&handle) else { return };
+        let Some(Posted { event, kind, into, pieces, reply }) = self.plans.remove(&handle) else { return };
+        self.lent.retain(|lent| Some(*lent) != into);
         let failed = pieces.iter().map(|piece| piece.status).find(|status| *status != CompletionStatus::Good);
         let completion = match (failed, kind) {
             (None, Kind::Send) => Completion::Sent,
@@ -531,6 +562,7 @@ impl<L: HostEnds> Split<L> {
     fn channel_is_gone(&mut self, channel: ChannelId) {
         let mut gone: Vec<Event> = Vec::new();
         gone.extend(self.channels.remove(&channel).and_then(|waiting| waiting.event));
+        self.closing.extend((channel.0 >= ACCEPTED_FROM).then_some(channel));
         self.accepted.retain(|(accepted, _)| *accepted != channel);
         self.accepts.retain(|(event, listener)| {
             gone.extend(Some(*event).filter(|_| *listener == channel));
@@ -599,8 +631,16 @@ impl<L: HostEnds> Split<L> {
     fn settle(&mut self) {
         self.returns.settle_places(&mut self.ledger);
         self.returns.take_handles(&mut self.returning);
-        let port = &mut self.port;
+        let (port, lent) = (&mut self.port, &self.lent);
+        self.closing.retain(|channel| {
+            let closed =
+                port.channel(&Channel { channel: *channel, what: ChannelWhat::Close, address: None });
+            matches!(closed, Err(PostError::Full))
+        });
         self.returning.retain(|handle| {
+            if lent.contains(handle) {
+                return true;
+            }
             let given_back = port.give_back(*handle);
             matches!(given_back, Err(PostError::Busy(_) | PostError::Full))
         });

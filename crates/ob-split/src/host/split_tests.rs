@@ -316,6 +316,69 @@ fn listeners_accept_and_what_ends_completes_all_of_it() {
 }
 
 #[test]
+fn credit_of_a_receive_whose_channel_is_gone_is_used_by_the_next() {
+    let (mut split, mut card) = open();
+    for _ in 0..5 {
+        let channel = connected(&mut split, &mut card);
+        let receives = split.mixed_recv(Incoming::Of(channel), 1).unwrap();
+        split.flush();
+        card.channel(channel.0, ChannelState::Gone, 0);
+        assert_eq!(split.take(receives), failed(SplitFailure::ChannelGone));
+    }
+    split.mixed_recv(Incoming::Any, 1).unwrap();
+    split.flush();
+    card.hear();
+    assert_eq!(card.credit, 1, "one is awaited");
+}
+
+#[test]
+fn accepted_channels_that_are_gone_are_closed_so_that_more_can_come() {
+    let (mut split, mut card) = open();
+    let listens = split.listen(address()).unwrap();
+    split.flush();
+    card.channel(1, ChannelState::Listening, 0);
+    assert!(split.take(listens).is_some());
+    for number in 0..100 {
+        let accepts = split.accept(ChannelId(1));
+        let accepted = ACCEPTED_FROM + number;
+        card.channel(accepted, ChannelState::Accepted, 1);
+        assert_eq!(split.take(accepts), Some(Completion::Connected(ChannelId(accepted))));
+        card.channel(accepted, ChannelState::Gone, 0);
+        assert_eq!(split.poll(), None);
+        split.flush();
+        card.hear();
+        let closed = card.asked.pop().unwrap();
+        assert_eq!((closed.channel, closed.what), (ChannelId(accepted), ChannelWhat::Close));
+    }
+    assert_eq!(split.over(), None);
+}
+
+#[test]
+fn memory_that_a_task_writes_is_busy_until_it_is_over() {
+    let (mut split, mut card) = open();
+    card.grant(3, 8192);
+    card.grant(2, 4096);
+    assert_eq!(split.poll(), None);
+    let (from, into) = (split.card_memory(8192).unwrap(), split.card_memory(4096).unwrap());
+    let task = || CardTask::Compress { effort: Effort::DEFAULT, from: from.all(), into: &into };
+    let event = split.engine(task()).unwrap();
+    let into_busy = Err(PostError::Busy(into.handle()));
+    assert_eq!(split.engine(CardTask::Checksum { from: into.all(), seed: 0 }), into_busy);
+    let itself = CardTask::Compress { effort: Effort::DEFAULT, from: into.all(), into: &into };
+    assert_eq!(split.engine(itself), into_busy);
+    let (from_handle, into_handle) = (from.handle(), into.handle());
+    drop(into);
+    split.flush();
+    card.hear();
+    assert_eq!(card.returned, []);
+    card.done(from_handle, CompletionStatus::Good, 1000);
+    assert_eq!(split.take(event), Some(Completion::Engine(1000)));
+    split.flush();
+    card.hear();
+    assert_eq!(card.returned, [into_handle]);
+}
+
+#[test]
 fn plans_of_users_have_all_their_pieces() {
     let (mut split, mut card) = open();
     let merge = Step::Merge { answers: Answers::First };

@@ -302,6 +302,10 @@ impl Checker {
     }
 
     fn read(&self, register: Register) -> Result<(), &'static str> {
+        // It is another's until all of it is written, and goes nowhere else.
+        if register == Register::ANSWER {
+            return Err("it reads the answer's memory, which only the answer does");
+        }
         let is_written = self.known.written & register.bit() != 0;
         if is_written { Ok(()) } else { Err("it reads what was never written") }
     }
@@ -342,6 +346,9 @@ impl Checker {
             Step::Compress { from, into, .. } | Step::Copy { from, into } => self.turn(from, into),
             Step::Checksum { of } => self.read(of),
             Step::ToHost { from } => self.read(from),
+            Step::Fetch { into } | Step::FromHost { into } if into == Register::ANSWER => {
+                Err("it receives into the answer's memory, which only what was verified goes to")
+            }
             Step::Zero { into } | Step::FromHost { into } => self.write(into),
             Step::Fetch { into } => {
                 self.write(into)?;
@@ -386,6 +393,8 @@ impl Checker {
             }
             (self.has_pieces, self.is_piece_empty) = (true, true);
             self.outside = Some(self.known);
+            // Parts and names of what was fetched and sent before are not each piece's.
+            (self.known.fetched, self.known.sent) = (0, 0);
             return Ok(());
         }
         let Some(outside) = self.outside.take() else { return Err("no pieces were begun") };

@@ -31,8 +31,8 @@ use ob_wire_link::group::{GroupSizes, GroupSpec};
 
 pub use net::TestNet;
 pub use service::{
-    ANSWER, BULK, CALL, MAGIC, PACK, PATIENCE, READ, RECORD, Run, Said, TestDialect, TestFront, WRITE, ask,
-    definitions, reply_to, request,
+    ANSWER, BULK, CALL, MAGIC, NOTE, PACK, PATIENCE, READ, RECORD, Run, Said, TWICE, TestDialect, TestFront,
+    WRITE, ask, definitions, reply_to, request,
 };
 
 /// Whether the host has rung since the card has looked.
@@ -403,6 +403,18 @@ impl Rig {
         assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
         assert_eq!(self.payloads.blocks_out(), 0);
     }
+}
+
+/// Bytes that do not shrink.
+pub fn filler(seed: u8, len: usize) -> Vec<u8> {
+    let mut state = u64::from(seed) + 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
 }
 
 pub fn hello() -> Hello {

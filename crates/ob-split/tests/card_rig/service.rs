@@ -20,6 +20,10 @@ pub const ANSWER: PlanId = PlanId(3);
 pub const CALL: PlanId = PlanId(4);
 pub const PACK: PlanId = PlanId(5);
 pub const BULK: PlanId = PlanId(6);
+/// A header to all members of a chunk, of a message, without an answer.
+pub const NOTE: PlanId = PlanId(7);
+/// A header to all members, of which the first counts, and once more.
+pub const TWICE: PlanId = PlanId(8);
 pub const PATIENCE: Duration = Duration::from_millis(200);
 pub const REPLY_MAX: u32 = 1024;
 /// Bytes of the record's header that a write sends before its payload.
@@ -61,6 +65,7 @@ pub fn definitions() -> Vec<Definition> {
         Step::EndEach,
         Step::Answer { payload: Some(Register::ANSWER) },
     ];
+    let (send, first) = (Step::Send { payload: None }, Step::Merge { answers: Answers::First });
     let bulk = vec![Step::FromHost { into: three }, Step::ToHost { from: three }];
     let define = |id, steps, entry_len, each_len| {
         Definition::new(id, Plan::new(steps).unwrap(), entry_len, each_len).unwrap()
@@ -71,6 +76,8 @@ pub fn definitions() -> Vec<Definition> {
         define(READ, read, 8, 16),
         define(ANSWER, vec![Step::Answer { payload: None }], 8, 0),
         define(BULK, bulk, 8, 0),
+        define(NOTE, vec![send, Step::Merge { answers: Answers::All }], 8, 0),
+        define(TWICE, vec![send, first, send, first], 8, 0),
         Call::definition(CALL).unwrap(),
     ]
 }
@@ -114,8 +121,10 @@ pub struct TestDialect {
     pub ends: BTreeMap<Slot, u32>,
     pub broken: VecDeque<Broken>,
     pub told: Vec<Outcome>,
-    /// Answers are kept back.
-    pub is_late: bool,
+    /// Too much is under way.
+    pub is_full: bool,
+    /// Pieces are said to lie behind the payload.
+    pub is_beyond: bool,
     /// What is fetched is taken for packed.
     pub is_packed: bool,
     pub gone: Vec<ChannelId>,
@@ -150,7 +159,7 @@ impl Dialect for TestDialect {
 
     fn slots(&self, plan: &Posted<'_>, visit: &mut dyn FnMut(Slot)) {
         match plan.plan {
-            WRITE | PACK => visit(plan.slot),
+            WRITE | PACK | NOTE | TWICE => visit(plan.slot),
             READ => Run::all(plan.arguments)
                 .filter(|run| run.slot != u16::MAX)
                 .for_each(|run| visit(Slot(run.slot))),
@@ -158,17 +167,17 @@ impl Dialect for TestDialect {
         }
     }
 
-    fn pieces(&mut self, plan: &Posted<'_>) -> Result<Pieces, Reject> {
+    fn pieces(&mut self, plan: &Posted<'_>, _: &mut Vec<u32>) -> Result<Pieces, Reject> {
         match plan.plan {
             WRITE | PACK => {
-                let len = plan.message.unwrap().payload_len;
+                let len = plan.message.ok_or(Reject::Hostile)?.payload_len;
                 if len == 0 {
                     return Err(Reject::Hostile);
                 }
                 Ok(Pieces { count: len.div_ceil(64 << 10) as u16, told: Told::Each })
             }
             READ => {
-                let answer_len = plan.message.unwrap().answer_len;
+                let answer_len = plan.message.ok_or(Reject::Hostile)?.answer_len;
                 if Run::all(plan.arguments)
                     .any(|run| u64::from(run.into) + u64::from(run.len) > answer_len.into())
                 {
@@ -184,18 +193,21 @@ impl Dialect for TestDialect {
         }
     }
 
+    fn piece(&self, plan: &Posted<'_>, piece: u16) -> std::ops::Range<u32> {
+        let len = plan.message.map_or(0, |message| message.payload_len);
+        let from = u32::from(piece) * (64 << 10) + u32::from(self.is_beyond);
+        from..(from + (64 << 10)).min(len + u32::from(self.is_beyond))
+    }
+
     fn memory(&self, plan: &Posted<'_>, piece: u16, of: Register) -> u32 {
         match (plan.plan, of) {
-            (READ, Register::ANSWER) => {
-                if self.is_packed {
-                    64 << 10
-                } else {
-                    0
-                }
-            }
             (READ, _) => Self::run(plan, piece).len,
             _ => 64,
         }
+    }
+
+    fn has_room(&self, _: &Posted<'_>) -> bool {
+        !self.is_full
     }
 
     fn place(
@@ -207,7 +219,8 @@ impl Dialect for TestDialect {
         before: &mut [u8],
     ) -> Result<Place, Reject> {
         let place = |channels, before_len, reply_len_max| {
-            Ok(Place { channels, before_len, zeros: 0, reply_len_max, patience: PATIENCE })
+            let patience = PATIENCE;
+            Ok(Place { channels, first: 0, skipped: 0, before_len, zeros: 0, reply_len_max, patience })
         };
         match plan.plan {
             WRITE | PACK => {
@@ -233,6 +246,7 @@ impl Dialect for TestDialect {
                     if run.slot == u16::MAX { Channels::default() } else { self.channels(Slot(run.slot)) };
                 place(channels, 0, run.len)
             }
+            NOTE | TWICE => place(self.channels(plan.slot), 0, 0),
             CALL => Ok(Call::of(plan, MAGIC).unwrap().place(before, REPLY_MAX, PATIENCE).unwrap()),
             _ => Err(Reject::Hostile),
         }
@@ -298,7 +312,7 @@ impl Dialect for TestDialect {
     }
 
     fn may_answer(&self, _: Instant, _: &Posted<'_>) -> bool {
-        !self.is_late
+        true
     }
 
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
@@ -344,6 +358,7 @@ pub fn reply_to(header: &Header, status: u16, payload: &[u8]) -> Vec<u8> {
 pub enum Said {
     Bytes(Vec<u8>),
     Status(u16),
+    Nobody,
 }
 
 #[derive(Default)]
@@ -363,6 +378,7 @@ impl Front for TestFront {
             FrontAnswer::Data(slice) => Said::Bytes(slice.to_vec()),
             FrontAnswer::Shared(shared) => Said::Bytes(shared.to_vec()),
             FrontAnswer::Status(status) => Said::Status(status),
+            FrontAnswer::Nobody => Said::Nobody,
         };
         self.answers.push((key, said));
     }

@@ -5,6 +5,9 @@ use ob_format::volume::{CHUNK_UNITS_MAX, RECORDS_START};
 use ob_split::card::Channels;
 use ob_split::wire::{Broken, ChannelId, MEMBERS_MAX, Set, SetWhat, Slot};
 
+/// Units that records under way may have before another begins: almost 4 MiB.
+const BEHIND_MAX: u32 = u16::MAX as u32 - 1;
+
 /// A chunk that a slot is set to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SetChunk {
@@ -77,6 +80,13 @@ impl SetChunk {
         Some(Self { slot, name, epoch, members: Channels::new(channels)?, writer })
     }
 
+    /// Whether another record may be under way: how far it lies behind what all members have can be said then. One that has stopped
+    /// has room for all that is to hear of it.
+    pub(super) fn has_room(&self) -> bool {
+        let Some(writer) = self.writer.as_ref().filter(|writer| !writer.is_stopped) else { return true };
+        writer.offset.0.saturating_sub(self.everywhere().0) < BEHIND_MAX
+    }
+
     /// Gives a record of so many units the next place.
     pub(super) fn take_place(&mut self, units: Units) -> Result<RecordPlace, NoPlace> {
         let everywhere = self.everywhere();
@@ -114,13 +124,15 @@ impl SetChunk {
         (!was_stopped).then_some(Broken { slot, channel, offset })
     }
 
-    /// Whether it is written to over a channel.
-    pub(super) fn writes_to(&self, channel: ChannelId) -> bool {
-        self.writer.is_some() && self.members.as_slice().contains(&channel)
+    /// The channels over which it is written to.
+    pub(super) fn written_over(&self) -> impl Iterator<Item = ChannelId> + use<> {
+        let count = if self.writer.is_some() { self.members.as_slice().len() } else { 0 };
+        let members = self.members;
+        (0..count).filter_map(move |at| members.as_slice().get(at).copied())
     }
 
     /// How far all members have it.
-    fn everywhere(&self) -> Units {
+    pub(super) fn everywhere(&self) -> Units {
         let count = self.members.as_slice().len();
         let durable = self.writer.iter().flat_map(|writer| writer.durable.iter().take(count).copied());
         durable.min().unwrap_or(RECORDS_START)
@@ -175,9 +187,28 @@ mod tests {
     }
 
     #[test]
+    fn so_much_is_under_way_and_no_more() {
+        let mut chunk = SetChunk::new(&set(SetWhat::Append, 64, 1 << 20)).unwrap();
+        let mut end = 64;
+        while chunk.has_room() {
+            let place = chunk.take_place(Units(1025)).unwrap();
+            assert!(place.behind.is_some(), "it is always known");
+            end = place.offset.0 + 1025;
+        }
+        assert!((60_000..70_000).contains(&(end - 64)));
+        (1..=2).for_each(|member| assert!(chunk.is_durable(ChannelId(member), Units(end), Units(end))));
+        assert!(!chunk.has_room(), "one has nothing yet");
+        assert!(chunk.is_durable(ChannelId(3), Units(64 + 1025), Units(64 + 1025)) && chunk.has_room());
+        chunk.take_place(Units(1025)).unwrap();
+        assert!(!chunk.has_room());
+        chunk.stop(ChannelId(3));
+        assert!(chunk.has_room(), "who comes now is told");
+    }
+
+    #[test]
     fn a_chunk_that_has_stopped_stays_so_and_is_told_of_once() {
         let mut chunk = SetChunk::new(&set(SetWhat::Append, 64, 1024)).unwrap();
-        assert!(chunk.writes_to(ChannelId(2)) && !chunk.writes_to(ChannelId(4)));
+        assert_eq!(chunk.written_over().collect::<Vec<_>>(), [1, 2, 3].map(ChannelId));
         let broken = Broken { slot: Slot(4), channel: ChannelId(2), offset: Units(64) };
         assert_eq!(chunk.stop(ChannelId(2)), Some(broken));
         assert_eq!(chunk.stop(ChannelId(3)), None);

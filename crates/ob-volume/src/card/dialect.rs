@@ -7,7 +7,7 @@
 //!   CALL   ─▶ what the host says, to one server; the reply goes to the host
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -63,6 +63,12 @@ impl Default for Patience {
 pub struct VolumeDialect {
     patience: Patience,
     chunks: BTreeMap<Slot, SetChunk>,
+    /// Chunks that are written to, by each channel of their members.
+    writers: BTreeSet<(ChannelId, Slot)>,
+    /// Channels that were gone and have not been greeted since: a chunk server hears nothing before that, and cuts who says it.
+    ungreeted: BTreeSet<ChannelId>,
+    /// Which member is asked first the next time: all have the same.
+    turn: u8,
     /// Records under way, by their plan's handle and piece.
     placed: IdMap<u64, Placed>,
     broken: VecDeque<Broken>,
@@ -96,6 +102,14 @@ impl VolumeDialect {
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience, ..Self::default() }
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        if let Some(chunk) = self.chunks.remove(&slot) {
+            for channel in chunk.written_over() {
+                self.writers.remove(&(channel, slot));
+            }
+        }
     }
 
     fn stop(&mut self, slot: Slot, channel: ChannelId) {
@@ -142,20 +156,19 @@ impl VolumeDialect {
             behind: place.behind,
         };
         let channels = chunk.members;
-        let encoded = match header.encode() {
-            Ok(encoded) => encoded,
-            Err(_) => {
-                // Its place stays empty, and what comes behind it would never be taken.
-                let first = channels.as_slice().first().copied().unwrap_or_default();
-                self.stop(plan.slot, first);
-                return Err(REFUSED);
-            }
+        let Ok(encoded) = header.encode() else {
+            // Its place stays empty, and what comes behind it would never be taken.
+            let first = channels.as_slice().first().copied().unwrap_or_default();
+            self.stop(plan.slot, first);
+            return Err(REFUSED);
         };
         before.get_mut(..RECORD_HEADER_LEN).ok_or(REFUSED)?.copy_from_slice(&encoded);
         let placed = Placed { slot: plan.slot, offset: place.offset, units, payload_crc };
         self.placed.insert(number_of(plan, piece), placed);
         Ok(Place {
             channels,
+            first: 0,
+            skipped: 0,
             before_len: (RECORD_HEADER_LEN as u32 + record.ranges_len()) as u16,
             zeros: ((units.0 - 1) * Units::LEN - stored) as u8,
             reply_len_max: 0,
@@ -163,28 +176,37 @@ impl VolumeDialect {
         })
     }
 
-    fn place_read(&self, member: Option<u8>, run: Run) -> Result<Place, Reject> {
+    fn place_read(&mut self, member: Option<u8>, run: Run) -> Result<Place, Reject> {
         let patience = self.patience.read;
         let Run::Record { slot, units, .. } = run else {
             // Nobody is asked for zeros.
             let channels = Channels::default();
-            return Ok(Place { channels, before_len: 0, zeros: 0, reply_len_max: 0, patience });
+            let place =
+                Place { channels, first: 0, skipped: 0, before_len: 0, zeros: 0, reply_len_max: 0, patience };
+            return Ok(place);
         };
         let chunk = self.chunks.get(&slot).ok_or(HOSTILE)?;
-        let first = usize::from(member.unwrap_or_default());
-        let mut order = [ChannelId::default(); ob_split::wire::MEMBERS_MAX];
-        let members = chunk.members.as_slice();
-        let order = order.get_mut(..members.len()).ok_or(HOSTILE)?;
-        order.copy_from_slice(members);
+        let channels = chunk.members;
+        let members = channels.as_slice();
+        let away = members.iter().enumerate().filter(|(_, channel)| self.ungreeted.contains(channel));
+        let skipped = away.fold(0u8, |mask, (at, _)| mask | 1 << at);
+        if skipped.count_ones() as usize == members.len() {
+            return Err(Reject::Ends(CompletionStatus::NoMember));
+        }
+        self.turn = self.turn.wrapping_add(1);
         // Of a chunk that has no such member it means nothing.
-        order.rotate_left(first % order.len().max(1));
-        let channels = Channels::new(order).ok_or(HOSTILE)?;
+        let first = member.unwrap_or(self.turn) % members.len().max(1) as u8;
         let reply_len_max = units.0 * Units::LEN;
-        Ok(Place { channels, before_len: 0, zeros: 0, reply_len_max, patience })
+        Ok(Place { channels, first, skipped, before_len: 0, zeros: 0, reply_len_max, patience })
     }
 
     /// Checks all that a plan says, once.
-    fn check(&self, plan: &Posted<'_>, volume_plan: &VolumePlan<'_>) -> Result<Pieces, Reject> {
+    fn check(
+        &self,
+        plan: &Posted<'_>,
+        volume_plan: &VolumePlan<'_>,
+        notes: &mut Vec<u32>,
+    ) -> Result<Pieces, Reject> {
         match *volume_plan {
             VolumePlan::Write { part, sequence, .. } => {
                 let blocks = blocks_of_write(plan, part)?;
@@ -196,7 +218,12 @@ impl VolumeDialect {
                 Ok(Pieces { count, told: Told::Each })
             }
             VolumePlan::Read { first, runs, .. } => {
-                blocks_of_read(plan, first, &runs)?;
+                check_read(plan, first, &runs)?;
+                // Of each run, how many blocks come before it.
+                notes.extend(runs.iter().scan(0, |before, run| {
+                    *before += run.blocks();
+                    Some(*before - run.blocks())
+                }));
                 Ok(Pieces { count: runs.len() as u16, told: Told::Once })
             }
             VolumePlan::Trim { .. } | VolumePlan::Answer { .. } => Ok(Pieces { count: 1, told: Told::Once }),
@@ -247,15 +274,15 @@ fn number_of(plan: &Posted<'_>, piece: u16) -> u64 {
     u64::from(plan.handle.0) << 16 | u64::from(piece)
 }
 
+const fn entry_of<'a>(plan: &Posted<'a>) -> PlanEntry<'a> {
+    let Posted { plan, argument, slot, handle, arguments, .. } = *plan;
+    PlanEntry { plan, argument, slot, handle, arguments }
+}
+
+/// What a plan says that was checked, or is about to be.
 fn decode<'a>(plan: &Posted<'a>) -> Result<VolumePlan<'a>, Reject> {
-    let entry = PlanEntry {
-        plan: plan.plan,
-        argument: plan.argument,
-        slot: plan.slot,
-        handle: plan.handle,
-        arguments: plan.arguments,
-    };
-    VolumePlan::decode(&entry).map_err(|_| HOSTILE)
+    let entry = entry_of(plan);
+    VolumePlan::decode_known(&entry).map_err(|_| HOSTILE)
 }
 
 /// What the message's own header says of blocks.
@@ -285,29 +312,28 @@ fn blocks_of_write(plan: &Posted<'_>, part: Option<Part>) -> Result<Blocks, Reje
     Ok(Blocks { lba: Lba(start as u32), count, block_len, from: first * block_len.bytes() })
 }
 
-fn blocks_of_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<Blocks, Reject> {
+fn check_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<(), Reject> {
     let message = plan.message.ok_or(HOSTILE)?;
     let command = command_of(&message)?;
-    let block_len = block_len(message.answer_len, command.blocks)?;
+    block_len(message.answer_len, command.blocks)?;
     let (from, count) = (first.unwrap_or(0), runs.blocks());
     let end = from.checked_add(count).ok_or(HOSTILE)?;
     // A plan that answers has read all of it.
     let fits = if first.is_some() { end <= command.blocks } else { end == command.blocks };
-    if !fits {
-        return Err(HOSTILE);
-    }
-    let lba = Lba(((command.start + u64::from(from)) % SEGMENT_BLOCKS) as u32);
-    Ok(Blocks { lba, count, block_len, from: from * block_len.bytes() })
+    if fits { Ok(()) } else { Err(HOSTILE) }
+}
+
+/// How long blocks of a read are, and where a run of it goes in the answer.
+fn place_of_run(plan: &Posted<'_>, first: Option<u32>, piece: u16) -> Option<(BlockLen, u32)> {
+    let message = plan.message?;
+    let command = command_of(&message).ok()?;
+    let block_len = block_len(message.answer_len, command.blocks).ok()?;
+    let before = plan.notes.get(usize::from(piece))?;
+    Some((block_len, (first.unwrap_or(0) + before) * block_len.bytes()))
 }
 
 fn pieces_of(blocks: &Blocks) -> Result<u16, Reject> {
     u16::try_from(crate::plans::pieces(blocks.count, blocks.block_len)).map_err(|_| HOSTILE)
-}
-
-/// The run of a piece, and how many blocks come before it.
-fn run_of(runs: &Runs<'_>, piece: u16) -> Option<(Run, u32)> {
-    let before = runs.iter().take(usize::from(piece)).map(|run| run.blocks()).sum();
-    Some((runs.iter().nth(usize::from(piece))?, before))
 }
 
 /// What a chunk server says, if it is a reply of the protocol at all.
@@ -323,13 +349,15 @@ impl Dialect for VolumeDialect {
 
     fn set(&mut self, set: &Set) -> Result<(), Reject> {
         if set.what == SetWhat::Forget {
-            self.chunks.remove(&set.slot);
+            self.forget(set.slot);
             return Ok(());
         }
         let chunk = SetChunk::new(set).ok_or(HOSTILE)?;
         if self.chunks.len() >= SLOTS_MAX && !self.chunks.contains_key(&set.slot) {
             return Err(HOSTILE);
         }
+        self.forget(set.slot);
+        self.writers.extend(chunk.written_over().map(|channel| (channel, set.slot)));
         self.chunks.insert(set.slot, chunk);
         Ok(())
     }
@@ -349,8 +377,9 @@ impl Dialect for VolumeDialect {
         }
     }
 
-    fn pieces(&mut self, plan: &Posted<'_>) -> Result<Pieces, Reject> {
-        self.check(plan, &decode(plan)?)
+    fn pieces(&mut self, plan: &Posted<'_>, notes: &mut Vec<u32>) -> Result<Pieces, Reject> {
+        let volume_plan = VolumePlan::decode(&entry_of(plan)).map_err(|_| HOSTILE)?;
+        self.check(plan, &volume_plan, notes)
     }
 
     fn piece(&self, plan: &Posted<'_>, piece: u16) -> Range<u32> {
@@ -361,19 +390,23 @@ impl Dialect for VolumeDialect {
         from..from.saturating_add(PIECE_LEN).min(end)
     }
 
-    fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32 {
-        if register == Register::ANSWER {
-            // Records are stored as they are in this version: nothing is decompressed, and what says that it is compressed is not believed.
-            return 0;
-        }
+    fn memory(&self, plan: &Posted<'_>, piece: u16, _: Register) -> u32 {
         match decode(plan) {
-            Ok(VolumePlan::Read { runs, .. }) => match run_of(&runs, piece) {
-                Some((Run::Record { units, .. }, _)) => units.0 * Units::LEN,
-                Some((Run::Zeros { .. }, _)) | None => 0,
+            Ok(VolumePlan::Read { runs, .. }) => match runs.get(piece.into()) {
+                Some(Run::Record { units, .. }) => units.0 * Units::LEN,
+                Some(Run::Zeros { .. }) | None => 0,
             },
             Ok(VolumePlan::Write { .. }) => self.piece(plan, piece).len() as u32,
             _ => 0,
         }
+    }
+
+    fn has_room(&self, plan: &Posted<'_>) -> bool {
+        let chunk = match decode(plan) {
+            Ok(VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. }) => self.chunks.get(&slot),
+            _ => None,
+        };
+        chunk.is_none_or(SetChunk::has_room)
     }
 
     fn place(
@@ -412,13 +445,15 @@ impl Dialect for VolumeDialect {
                 self.place_record(plan, piece, &record, before)
             }
             VolumePlan::Read { member, runs, .. } => {
-                let (run, _) = run_of(&runs, piece).ok_or(HOSTILE)?;
+                let run = runs.get(piece.into()).ok_or(HOSTILE)?;
                 self.place_read(member, run)
             }
             VolumePlan::Call { channel, payload, .. } => {
                 before.get_mut(..payload.len()).ok_or(REFUSED)?.copy_from_slice(payload);
                 Ok(Place {
                     channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
+                    first: 0,
+                    skipped: 0,
                     before_len: payload.len() as u16,
                     zeros: 0,
                     reply_len_max: REPLY_PAYLOAD_MAX as u32,
@@ -436,6 +471,9 @@ impl Dialect for VolumeDialect {
     fn judge(&mut self, plan: &Posted<'_>, piece: u16, channel: ChannelId, reply: &Header) -> Judgement {
         let answer = answer_of(reply);
         let Some(placed) = self.placed.get(&number_of(plan, piece)).copied() else {
+            if let Some((Answer::Good(Reply::Hello { .. }), _)) = answer {
+                self.ungreeted.remove(&channel);
+            }
             // A call's reply is for the host, whatever it says; but it has to be one.
             return if answer.is_some() { Judgement::Good } else { Judgement::Bad };
         };
@@ -464,18 +502,14 @@ impl Dialect for VolumeDialect {
         parts: &mut Parts,
     ) -> Judgement {
         let Ok(VolumePlan::Read { first, runs, .. }) = decode(plan) else { return Judgement::Bad };
-        let Ok(blocks) = blocks_of_read(plan, first, &runs) else { return Judgement::Bad };
-        let Some((run, before)) = run_of(&runs, piece) else { return Judgement::Bad };
-        let block_len = blocks.block_len.bytes();
-        let into = blocks.from + before * block_len;
+        let Some((block_len, into)) = place_of_run(plan, first, piece) else { return Judgement::Bad };
+        let Some(run) = runs.get(piece.into()) else { return Judgement::Bad };
         let part = match (run, reply) {
-            (Run::Zeros { blocks }, None) => BytesPart::zeros(into, blocks * block_len),
-            (Run::Record { .. }, Some((_, header))) => {
-                match self.verify(&run, header, payload, blocks.block_len) {
-                    Ok(part) => BytesPart { into, ..part },
-                    Err(judgement) => return judgement,
-                }
-            }
+            (Run::Zeros { blocks }, None) => BytesPart::zeros(into, blocks * block_len.bytes()),
+            (Run::Record { .. }, Some((_, header))) => match self.verify(&run, header, payload, block_len) {
+                Ok(part) => BytesPart { into, ..part },
+                Err(judgement) => return judgement,
+            },
             _ => return Judgement::Bad,
         };
         if parts.push(part) { Judgement::Good } else { Judgement::Bad }
@@ -497,10 +531,14 @@ impl Dialect for VolumeDialect {
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
         let placed = self.placed.remove(&number_of(plan, piece));
         let Some(placed) = placed else { return Words::default() };
-        if outcome.status != CompletionStatus::Good && outcome.status != CompletionStatus::Withheld {
-            // Something of it may be missing somewhere: behind it nothing can be appended to all members.
-            let channel =
-                self.chunks.get(&placed.slot).and_then(|chunk| chunk.members.as_slice().first().copied());
+        let is_good = matches!(outcome.status, CompletionStatus::Good | CompletionStatus::Withheld);
+        let end = Units(placed.offset.0 + placed.units.0);
+        let chunk = self.chunks.get(&placed.slot).filter(|_| !is_good);
+        if let Some(chunk) = chunk.filter(|chunk| chunk.everywhere() < end) {
+            // It is missing somewhere: behind it nothing can be appended to all members.
+            let members = chunk.members.as_slice();
+            let bad = usize::try_from(outcome.bad_members.trailing_zeros()).unwrap_or_default();
+            let channel = members.get(bad).or_else(|| members.first()).copied();
             self.stop(placed.slot, channel.unwrap_or_default());
         }
         let units = u16::try_from(placed.units.0).unwrap_or(u16::MAX);
@@ -508,10 +546,15 @@ impl Dialect for VolumeDialect {
     }
 
     fn channel_gone(&mut self, channel: ChannelId) {
-        let written = self.chunks.iter().filter(|(_, chunk)| chunk.writes_to(channel));
-        let slots: Vec<Slot> = written.map(|(slot, _)| *slot).collect();
-        for slot in slots {
+        self.ungreeted.insert(channel);
+        let mut from = Slot(0);
+        // A chunk that has stopped need not hear of it again.
+        while let Some((_, slot)) =
+            self.writers.range((channel, from)..=(channel, Slot(u16::MAX))).next().copied()
+        {
+            self.writers.remove(&(channel, slot));
             self.stop(slot, channel);
+            from = slot;
         }
     }
 
@@ -521,6 +564,8 @@ impl Dialect for VolumeDialect {
 
     fn ended(&mut self) {
         self.chunks.clear();
+        self.writers.clear();
+        self.ungreeted.clear();
         self.placed.clear();
         self.broken.clear();
     }
@@ -541,7 +586,7 @@ impl VolumeDialect {
                 (request, placed.units.0 * Units::LEN)
             }
             VolumePlan::Read { runs, .. } => {
-                let (Run::Record { slot, place, units, .. }, _) = run_of(&runs, piece)? else { return None };
+                let Run::Record { slot, place, units, .. } = runs.get(piece.into())? else { return None };
                 let chunk = self.chunks.get(&slot)?;
                 let len = units.0 * Units::LEN;
                 (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: place, len }, 0)

@@ -33,6 +33,9 @@ const TRIM_BLOCKS_MAX: u32 = 1 << 16;
 /// Messages of one trim that are with the port at once: another command is not to wait for the whole of a disk.
 const TRIMS_AT_ONCE: u32 = 64;
 
+/// Commands that are answered and still in line, before the line is cleared of them.
+const STALE_MAX: usize = 64;
+
 /// What a front has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeFrontCounts {
@@ -54,6 +57,8 @@ pub struct VolumeFront {
     commands: Vec<Option<Command>>,
     /// Commands with messages for the port, the oldest first. One that is answered meanwhile is passed over.
     ready: VecDeque<ForeignKey>,
+    /// How many of these are answered already.
+    stale: usize,
     messages: Messages,
     answers: VecDeque<(ForeignKey, Result<Answer, Status>)>,
     gone: VecDeque<FrontKey>,
@@ -69,8 +74,9 @@ struct Command {
     data: Payload,
     /// What the answer's memory is counted with.
     answer: Option<Ticket>,
-    /// Messages that are with the port.
+    /// Messages that are with the port, and one of them.
     away: u32,
+    first: Option<u32>,
     /// What of it went wrong first.
     status: Status,
     is_given_up: bool,
@@ -98,17 +104,20 @@ struct Messages {
 struct Message {
     generation: u32,
     command: Option<ForeignKey>,
+    /// Another one of the same command.
+    next: Option<u32>,
 }
 
 impl Messages {
-    fn add(&mut self, command: ForeignKey) -> FrontKey {
+    fn add(&mut self, command: ForeignKey, first: &mut Option<u32>) -> FrontKey {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Message { generation: 0, command: None });
+            self.all.push(Message { generation: 0, command: None, next: None });
             self.all.len() as u32 - 1
         });
         let Some(message) = self.all.get_mut(index as usize) else { return FrontKey(u64::MAX) };
         message.generation = message.generation.wrapping_add(1);
         message.command = Some(command);
+        message.next = first.replace(index);
         FrontKey(u64::from(message.generation) << 32 | u64::from(index))
     }
 
@@ -120,12 +129,31 @@ impl Messages {
         Some(command)
     }
 
-    fn of(&self, command: ForeignKey) -> impl Iterator<Item = FrontKey> {
-        let is_its = move |(_, message): &(usize, &Message)| message.command == Some(command);
-        let key = |(index, message): (usize, &Message)| {
-            FrontKey(u64::from(message.generation) << 32 | index as u64)
+    /// Those of a command, of which this is one.
+    fn of(&self, first: Option<u32>) -> impl Iterator<Item = FrontKey> {
+        let get = |index: u32| Some((index, self.all.get(index as usize)?));
+        let next = move |(_, message): &(u32, &Message)| message.next.and_then(get);
+        let key = |(index, message): (u32, &Message)| {
+            FrontKey(u64::from(message.generation) << 32 | u64::from(index))
         };
-        self.all.iter().enumerate().filter(is_its).map(key)
+        std::iter::successors(first.and_then(get), next).map(key)
+    }
+
+    /// One is not among those of its command any more; there are few.
+    fn unlink(&mut self, first: &mut Option<u32>, index: u32) {
+        let next = self.all.get_mut(index as usize).and_then(|message| message.next.take());
+        if *first == Some(index) {
+            *first = next;
+            return;
+        }
+        let mut at = *first;
+        while let Some(message) = at.and_then(|at| self.all.get_mut(at as usize)) {
+            if message.next == Some(index) {
+                message.next = next;
+                return;
+            }
+            at = message.next;
+        }
     }
 }
 
@@ -137,6 +165,7 @@ impl VolumeFront {
             hold,
             commands: Vec::new(),
             ready: VecDeque::new(),
+            stale: 0,
             messages: Messages::default(),
             answers: VecDeque::new(),
             gone: VecDeque::new(),
@@ -223,6 +252,7 @@ impl VolumeFront {
             data: payload,
             answer: None,
             away: 0,
+            first: None,
             status: Status::SUCCESS,
             is_given_up: false,
         };
@@ -253,7 +283,8 @@ impl VolumeFront {
         if command.away == 0 {
             self.finish(key, Err(Status::ABORT_REQUESTED));
         } else if !was_given_up {
-            self.gone.extend(self.messages.of(key));
+            let first = command.first;
+            self.gone.extend(self.messages.of(first));
         }
     }
 
@@ -262,8 +293,12 @@ impl VolumeFront {
         let Some(slot) = self.commands.get_mut(key.slot()) else { return };
         let Some(command) = slot.take_if(|command| command.key == key) else { return };
         if !matches!(command.data, Payload::Unlent | Payload::Given { .. }) {
-            // It goes before its turn, which is rare.
-            self.ready.retain(|ready| *ready != key);
+            self.stale += 1;
+            if self.stale > STALE_MAX && self.stale > self.ready.len() / 2 {
+                let commands = &self.commands;
+                self.ready.retain(|key| is_there(commands, *key));
+                self.stale = 0;
+            }
         }
         self.answers.push_back((key, result));
     }
@@ -276,12 +311,14 @@ impl VolumeFront {
         })
     }
 
-    /// Answers those that no host has taken in time.
+    /// Answers those that no host has taken in time, as many as a turn may.
     fn time_out(&mut self, now: Instant) -> bool {
         let mut did = false;
-        while let Some((key, due)) = self.next_late()
-            && due <= now
-        {
+        for _ in 0..EVENTS_A_TURN {
+            while self.ready.pop_front_if(|key| !is_there(&self.commands, *key)).is_some() {
+                self.stale = self.stale.saturating_sub(1);
+            }
+            let Some((key, _)) = self.next_late().filter(|(_, due)| *due <= now) else { break };
             self.counts.timed_out += 1;
             self.finish(key, Err(Status::NAMESPACE_NOT_READY));
             did = true;
@@ -315,7 +352,8 @@ impl VolumeFront {
                 let (payload, answer, ticket) = (payload.take(), answer.take(), ticket.take());
                 command.data = Payload::Given { _ticket: ticket };
                 command.away = 1;
-                NextMessage::Last(self.messages.arrived(key, from, &entry, payload, answer))
+                let name = self.messages.add(key, &mut command.first);
+                NextMessage::Last(arrived(name, from, &entry, payload, answer))
             }
             Payload::Ranges { ranges, trim, place } => {
                 if command.away >= TRIMS_AT_ONCE {
@@ -332,15 +370,18 @@ impl VolumeFront {
                 }
                 let zeroes = BlockCommand { deallocate: true, ..part };
                 let entry = zeroes.encode(IoOpcode::WriteZeroes, entry.command(), DataPointer::None);
-                let arrived = self.messages.arrived(key, from, &entry, None, None);
+                let name = self.messages.add(key, &mut command.first);
+                let arrived = arrived(name, from, &entry, None, None);
                 if is_last { NextMessage::Last(arrived) } else { NextMessage::One(arrived) }
             }
         }
     }
 
     /// A message is over, and how; the command is answered with the last of them.
-    fn message_over(&mut self, key: ForeignKey, answer: FrontAnswer) {
-        let Some(command) = self.command(key) else { return };
+    fn message_over(&mut self, key: ForeignKey, name: FrontKey, answer: FrontAnswer) {
+        let command = self.commands.get_mut(key.slot()).and_then(Option::as_mut);
+        let Some(command) = command.filter(|command| command.key == key) else { return };
+        self.messages.unlink(&mut command.first, name.0 as u32);
         command.away = command.away.saturating_sub(1);
         let result = match answer {
             FrontAnswer::Data(slice) => match command.answer.take() {
@@ -352,6 +393,7 @@ impl VolumeFront {
             FrontAnswer::Status(0) if command.answer.is_some() => Err(Status::INTERNAL_ERROR),
             FrontAnswer::Status(0) => Ok(Answer::Nothing),
             FrontAnswer::Status(status) => Err(Status::from_field(status << 1)),
+            FrontAnswer::Nobody => Err(Status::NAMESPACE_NOT_READY),
         };
         if let Err(status) = result
             && command.status.is_success()
@@ -387,19 +429,21 @@ enum NextMessage {
     Empty,
 }
 
-impl Messages {
-    fn arrived(
-        &mut self,
-        command: ForeignKey,
-        from: u32,
-        entry: &SubmissionEntry,
-        payload: Option<Slice>,
-        answer: Option<Slice>,
-    ) -> Arrived {
-        let mut header = [0; HEADER_LEN];
-        header.copy_from_slice(entry.as_bytes());
-        Arrived { key: self.add(command), from, header, payload, answer }
-    }
+/// Whether a command is not answered yet.
+fn is_there(commands: &[Option<Command>], key: ForeignKey) -> bool {
+    commands.get(key.slot()).and_then(Option::as_ref).is_some_and(|command| command.key == key)
+}
+
+fn arrived(
+    key: FrontKey,
+    from: u32,
+    entry: &SubmissionEntry,
+    payload: Option<Slice>,
+    answer: Option<Slice>,
+) -> Arrived {
+    let mut header = [0; HEADER_LEN];
+    header.copy_from_slice(entry.as_bytes());
+    Arrived { key, from, header, payload, answer }
 }
 
 /// How far a trim has come.
@@ -453,7 +497,12 @@ impl Front for VolumeFront {
                     postponed += 1;
                     self.ready.rotate_left(1);
                 }
-                NextMessage::Over => _ = self.ready.pop_front(),
+                NextMessage::Over => {
+                    self.ready.pop_front();
+                    if !is_there(&self.commands, key) {
+                        self.stale = self.stale.saturating_sub(1);
+                    }
+                }
                 NextMessage::Empty => {
                     self.ready.pop_front();
                     self.finish(key, Ok(Answer::Nothing));
@@ -465,7 +514,7 @@ impl Front for VolumeFront {
 
     fn answer(&mut self, key: FrontKey, answer: FrontAnswer) {
         if let Some(command) = self.messages.take(key) {
-            self.message_over(command, answer);
+            self.message_over(command, key, answer);
         }
     }
 

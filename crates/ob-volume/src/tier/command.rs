@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ob_core::{BlockLen, Instant, Lba, SegmentId, SegmentName, Sequence, Units, VolumeId};
+use ob_format::volume::metadata::Class;
 use ob_format::volume::{EntryState, IndexEntry, TrimRange};
 use ob_split::wire::{Handle, HeaderEntry, Slot};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
@@ -16,6 +17,7 @@ use super::core::TierCore;
 use super::index::{Index, Stretch};
 use super::segments::Own;
 use super::{PortNumber, TierAction, TierError};
+use crate::effort::{Latency, effort};
 use crate::plans::{HOST_HANDLES, Part, PostedPlan, RUNS_MAX, Run, piece_blocks, pieces};
 
 /// Blocks of a command that one plan is about, and where they are.
@@ -91,6 +93,8 @@ pub(super) struct Command {
     pub(super) start: u64,
     pub(super) blocks: u32,
     pub(super) block_len: BlockLen,
+    /// How long its initiator would wait.
+    pub(super) latency: Latency,
     /// Blocks that are not done, in their order.
     pub(super) todo: VecDeque<Part>,
     /// The first thing that went wrong.
@@ -128,6 +132,7 @@ struct Asked {
     start: u64,
     blocks: u32,
     block_len: BlockLen,
+    latency: Latency,
 }
 
 const INVALID_OPCODE: Status = Status::INVALID_OPCODE.with_do_not_retry();
@@ -192,6 +197,7 @@ impl TierCore {
             start: asked.start,
             blocks: asked.blocks,
             block_len: asked.block_len,
+            latency: asked.latency,
             todo: (asked.blocks > 0).then_some(whole).into_iter().collect(),
             status,
             posted: Posted::Nothing,
@@ -240,7 +246,8 @@ impl TierCore {
         {
             return Err(Status::INTERNAL_ERROR);
         }
-        Ok(Asked { what, volume, start: command.start, blocks: command.blocks, block_len })
+        let latency = Latency::of(entry);
+        Ok(Asked { what, volume, start: command.start, blocks: command.blocks, block_len, latency })
     }
 
     /// As long as volumes are not known, none is missing.
@@ -395,7 +402,9 @@ impl TierCore {
         take_blocks(&mut command.todo, blocks);
         let is_all = command.is_all(&span.part);
         let is_last = is_all;
-        let plan = PostedPlan::write(handle, slot, 0, sequence, (!is_all).then_some(span.part));
+        let class = self.volumes.get(&command.volume).map_or(Class::Plain, |served| served.volume.class);
+        let effort = effort(class, command.latency, self.load);
+        let plan = PostedPlan::write(handle, slot, effort, sequence, (!is_all).then_some(span.part));
         let (failed, worst) = (Vec::new(), Worst::Good);
         command.posted = Posted::Write { span, chunk, sequence, piece: 0, failed, worst, is_last };
         self.post(handle, plan);
@@ -524,7 +533,8 @@ impl TierCore {
 impl Asked {
     /// A command that is about no blocks.
     const fn nothing() -> Self {
-        Self { what: What::Flush, volume: VolumeId(0), start: 0, blocks: 0, block_len: BlockLen::Large }
+        let (volume, block_len, latency) = (VolumeId(0), BlockLen::Large, Latency::None);
+        Self { what: What::Flush, volume, start: 0, blocks: 0, block_len, latency }
     }
 }
 

@@ -40,6 +40,8 @@ pub struct TierCore {
     pub(super) now: Instant,
     pub(super) actions: VecDeque<TierAction>,
     pub(super) port: Option<OpenPort>,
+    /// Of the card's engine, as it was told last.
+    pub(super) load: u8,
     pub(super) store: Store,
     pub(super) volumes: BTreeMap<VolumeId, ServedVolume>,
     /// By NSID.
@@ -87,6 +89,7 @@ impl TierCore {
             now: Instant::default(),
             actions: VecDeque::new(),
             port: None,
+            load: 0,
             store: Store::new(),
             volumes: BTreeMap::new(),
             namespaces: BTreeMap::new(),
@@ -156,6 +159,11 @@ impl TierCore {
                 Ok(())
             }
         }
+    }
+
+    /// How busy the card's engine is, of 255, as the port was told last: what comes now is compressed the less for it.
+    pub fn set_load(&mut self, load: u8) {
+        self.load = load;
     }
 
     /// What is to be done next, if anything. All of it is to be done, in this order.

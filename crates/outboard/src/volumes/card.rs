@@ -196,6 +196,7 @@ fn port_config(config: &CardConfig, incarnation: Incarnation) -> PortConfig {
         handles_max: MESSAGES_MAX,
         plans_max: MESSAGES_MAX,
         channels_max: CHANNELS_MAX,
+        hold: config.volumes.hold.0,
         memory: vec![blocks(8, 4 << 10), blocks(8, 16 << 10), blocks(2, 72 << 10)],
         ..PortConfig::default()
     }

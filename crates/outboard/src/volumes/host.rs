@@ -226,7 +226,7 @@ impl Serving<'_> {
         let replicas = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
         let disk = Volume {
             state: VolumeState::Serving,
-            class: Class::Plain,
+            class: Class::Standard,
             replicas: replicas(volumes.replicas),
             replicas_min: replicas(volumes.replicas_min),
             uuid: random::uuid().map_err(|_| ServeError::Text("the kernel gives no random bytes"))?,
@@ -286,6 +286,7 @@ impl Round<'_> {
             moved |= self.take_events()?;
         }
         moved |= self.take_answers()?;
+        self.tier.set_load(self.port.load());
         for header in std::mem::take(&mut self.headers) {
             let now = MonotonicClock.now();
             self.tier.handle(now, TierEvent::Header { port: PORT, header })?;

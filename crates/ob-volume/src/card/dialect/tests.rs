@@ -47,8 +47,14 @@ impl Command {
             handle: plan.handle,
             arguments: &plan.arguments,
             message: Some(message),
+            notes: &[],
         }
     }
+}
+
+/// What a dialect says of a plan, and notes of it.
+fn pieces(dialect: &mut VolumeDialect, posted: &Posted<'_>) -> Result<Pieces, Reject> {
+    dialect.pieces(posted, &mut Vec::new())
 }
 
 fn set(what: SetWhat) -> Set {
@@ -113,7 +119,7 @@ fn a_write_becomes_records_that_a_chunk_server_takes() {
     let command = Command::new(IoOpcode::Write, 100, 20);
     let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(8), None).unwrap();
     let posted = command.posted(&plan);
-    assert_eq!(dialect.pieces(&posted), Ok(Pieces { count: 2, told: Told::Each }));
+    assert_eq!(pieces(&mut dialect, &posted), Ok(Pieces { count: 2, told: Told::Each }));
     assert_eq!([dialect.piece(&posted, 0), dialect.piece(&posted, 1)], [0..65536, 65536..20 * BLOCK]);
     let payload = bytes_of(20, 1);
     let mut offset = Units(64);
@@ -148,7 +154,7 @@ fn a_part_of_a_write_has_its_own_blocks() {
     let part = Part { first: 3, blocks: 2 };
     let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), Some(part)).unwrap();
     let posted = command.posted(&plan);
-    assert_eq!(dialect.pieces(&posted).unwrap().count, 1);
+    assert_eq!(pieces(&mut dialect, &posted).unwrap().count, 1);
     assert_eq!(dialect.piece(&posted, 0), 3 * BLOCK..5 * BLOCK);
     let (_, bytes) = sent(&mut dialect, &posted, 0, &bytes_of(2, 1));
     let header = Record::decode(&bytes).unwrap().header;
@@ -160,27 +166,27 @@ fn plans_that_cannot_be_are_hostile() {
     let mut dialect = dialect();
     let write = Command::new(IoOpcode::Write, 0, 4);
     let beyond = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), Some(Part { first: 3, blocks: 2 })).unwrap();
-    assert_eq!(dialect.pieces(&write.posted(&beyond)), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &write.posted(&beyond)), Err(HOSTILE));
     // Blocks of a length that there is not.
     let odd = Command { payload_len: 4 * 1000, ..Command::new(IoOpcode::Write, 0, 4) };
     let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
-    assert_eq!(dialect.pieces(&odd.posted(&plan)), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &odd.posted(&plan)), Err(HOSTILE));
     // Beyond the segment: such a command is cut.
     let across = Command::new(IoOpcode::Write, SEGMENT_BLOCKS - 2, 4);
-    assert_eq!(dialect.pieces(&across.posted(&plan)), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &across.posted(&plan)), Err(HOSTILE));
     // More sequences than an epoch has.
     let last = PostedPlan::write(HANDLE, SLOT, 0, sequence(Sequence::COUNT_END - 1), None).unwrap();
     let long = Command::new(IoOpcode::Write, 0, 20);
-    assert_eq!(dialect.pieces(&long.posted(&last)), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &long.posted(&last)), Err(HOSTILE));
     // A read of fewer blocks than its answer has.
     let read = Command::new(IoOpcode::Read, 0, 4);
     let short = PostedPlan::read(HANDLE, None, None, &[Run::Zeros { blocks: 3 }]).unwrap();
-    assert_eq!(dialect.pieces(&read.posted(&short)), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &read.posted(&short)), Err(HOSTILE));
     let part = PostedPlan::read(HANDLE, None, Some(1), &[Run::Zeros { blocks: 3 }]).unwrap();
-    assert!(dialect.pieces(&read.posted(&part)).is_ok());
+    assert!(pieces(&mut dialect, &read.posted(&part)).is_ok());
     // Something without a message, and bytes that are no plan.
     let posted = Posted { message: None, ..read.posted(&part) };
-    assert_eq!(dialect.pieces(&posted), Err(HOSTILE));
+    assert_eq!(pieces(&mut dialect, &posted), Err(HOSTILE));
     for plan in 0..=u8::MAX {
         let posted = Posted {
             plan: ob_split::wire::PlanId(plan),
@@ -188,7 +194,7 @@ fn plans_that_cannot_be_are_hostile() {
             arguments: &[0xFF; 13],
             ..read.posted(&part)
         };
-        assert!(dialect.pieces(&posted).is_err());
+        assert!(pieces(&mut dialect, &posted).is_err());
         assert!(
             dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut [0; BEFORE_MAX]).is_err()
         );
@@ -240,6 +246,81 @@ fn a_channel_that_is_gone_stops_the_chunks_that_are_written_over_it() {
 }
 
 #[test]
+fn what_all_members_have_stops_nothing_however_its_plan_ends() {
+    for (has_all, status) in [
+        (true, CompletionStatus::GivenUp),
+        (true, CompletionStatus::Refused),
+        (false, CompletionStatus::GivenUp),
+    ] {
+        let mut dialect = dialect();
+        let command = Command::new(IoOpcode::Write, 0, 1);
+        let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
+        let posted = command.posted(&plan);
+        sent(&mut dialect, &posted, 0, &bytes_of(1, 1));
+        for member in 1..=if has_all { 3 } else { 2 } {
+            assert_eq!(dialect.judge(&posted, 0, ChannelId(member), &durable(64 + 65)), Judgement::Good);
+        }
+        let words = dialect.words(&posted, 0, &Outcome { bad_members: 0b100, ..outcome(status) });
+        assert_eq!((words.offset, words.units), (64, 65), "where it lies is told");
+        let broken = Broken { slot: SLOT, channel: ChannelId(3), offset: Units(64) };
+        assert_eq!(dialect.next_broken(), (!has_all).then_some(broken));
+        let mut before = [0; BEFORE_MAX];
+        let next = dialect.place(Instant::default(), &posted, 0, &found(&bytes_of(1, 1)), &mut before);
+        assert_eq!(next.is_ok(), has_all, "others write on");
+    }
+}
+
+#[test]
+fn reads_go_to_all_members_by_turns_and_not_to_one_that_was_not_greeted() {
+    let mut dialect = dialect();
+    let command = Command::new(IoOpcode::Read, 102, 1);
+    let plan = PostedPlan::read(HANDLE, None, None, &[run(102, 1, 65)]).unwrap();
+    let posted = command.posted(&plan);
+    let mut before = [0; BEFORE_MAX];
+    let mut place = |dialect: &mut VolumeDialect| {
+        dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut before)
+    };
+    let firsts: BTreeSet<u8> = (0..6).map(|_| place(&mut dialect).unwrap().first).collect();
+    assert_eq!(firsts, [0, 1, 2].into());
+    dialect.channel_gone(ChannelId(2));
+    assert_eq!(place(&mut dialect).unwrap().skipped, 0b010);
+    // It is connected anew, and says no more than that it is there.
+    let request = RequestMessage { tag: 1, payload_len: 0, request: Request::Ping }.encode().unwrap();
+    let call = PostedPlan::call(Handle(crate::plans::HOST_HANDLES), ChannelId(2), &request, &[]).unwrap();
+    let call = Posted { message: None, ..command.posted(&call) };
+    let pong = reply(Answer::Good(Reply::Ping { load: 0, free: 1, used: 1 }), 0);
+    assert_eq!(dialect.judge(&call, 0, ChannelId(2), &pong), Judgement::Good);
+    assert_eq!(place(&mut dialect).unwrap().skipped, 0b010);
+    let hello = Reply::Hello { server: ob_core::ServerId(4), incarnation: ob_core::Incarnation(1) };
+    let hello = reply(Answer::Good(hello), crate::wire::WELCOME_LEN as u32);
+    assert_eq!(dialect.judge(&call, 0, ChannelId(2), &hello), Judgement::Good);
+    assert_eq!(place(&mut dialect).unwrap().skipped, 0);
+    (1..=3).for_each(|channel| dialect.channel_gone(ChannelId(channel)));
+    assert_eq!(place(&mut dialect), Err(Reject::Ends(CompletionStatus::NoMember)));
+}
+
+#[test]
+fn a_read_of_many_runs_is_looked_at_once() {
+    let mut dialect = dialect();
+    let runs: Vec<Run> = (0..254).map(|at| run(at * 2, 1, 65)).collect();
+    let command = Command::new(IoOpcode::Read, 0, 254);
+    let plan = PostedPlan::read(HANDLE, None, None, &runs).unwrap();
+    let mut notes = Vec::new();
+    dialect.pieces(&command.posted(&plan), &mut notes).unwrap();
+    assert_eq!(notes, (0..254).collect::<Vec<_>>());
+    // What is asked of its last piece looks at no other.
+    let mut spoilt = plan.clone();
+    spoilt.arguments[..253 * 16].fill(0xFF);
+    let posted = Posted { notes: &notes, ..command.posted(&spoilt) };
+    assert_eq!(dialect.memory(&posted, 253, Register::new(2).unwrap()), 65 * 64);
+    let payload = stored(1, 506, NAME, 200);
+    let header = reply(Answer::Good(Reply::Read), payload.len() as u32);
+    let mut parts = Parts::default();
+    let judged = dialect.accept(&posted, 253, Some((ChannelId(1), &header)), &payload, &mut parts);
+    assert_eq!((judged, parts.as_slice()[0].into), (Judgement::Good, 253 * BLOCK));
+}
+
+#[test]
 fn a_full_chunk_takes_nothing_and_is_not_broken() {
     let mut dialect = dialect();
     dialect.set(&Set { length: Units(64 + 65 + 64), ..set(SetWhat::Append) }).unwrap();
@@ -262,7 +343,7 @@ fn a_trim_of_one_range_and_of_many_is_a_record() {
         let plan = PostedPlan::trim(HANDLE, SLOT, sequence(4), false, &ranges).unwrap();
         let command = Command::new(IoOpcode::WriteZeroes, 0, 1);
         let posted = command.posted(&plan);
-        assert_eq!(dialect.pieces(&posted), Ok(Pieces { count: 1, told: Told::Once }));
+        assert_eq!(pieces(&mut dialect, &posted), Ok(Pieces { count: 1, told: Told::Once }));
         let (_, bytes) = sent(&mut dialect, &posted, 0, &[]);
         check_records(NAME, Units(64), &bytes).unwrap();
         let record = Record::decode(&bytes).unwrap();
@@ -302,18 +383,15 @@ fn a_read_believes_the_record_that_was_asked_for_and_no_other() {
     // Two blocks of the middle of a record, behind one that was never written.
     let runs = [Run::Zeros { blocks: 1 }, run(103, 2, 1 + 4 * 64)];
     let plan = PostedPlan::read(HANDLE, None, None, &runs).unwrap();
-    let posted = command.posted(&plan);
-    assert_eq!(dialect.pieces(&posted), Ok(Pieces { count: 2, told: Told::Once }));
+    let mut notes = Vec::new();
+    let said = dialect.pieces(&command.posted(&plan), &mut notes);
+    assert_eq!((said, &notes[..]), (Ok(Pieces { count: 2, told: Told::Once }), &[0, 1][..]));
+    let posted = Posted { notes: &notes, ..command.posted(&plan) };
     let mut before = [0; BEFORE_MAX];
     let nobody = dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut before).unwrap();
     assert!(nobody.channels.as_slice().is_empty());
     let place = dialect.place(Instant::default(), &posted, 1, &Found::default(), &mut before).unwrap();
     assert_eq!((place.channels.as_slice().len(), place.reply_len_max), (3, 257 * 64));
-    assert_eq!(
-        dialect.memory(&posted, 1, Register::ANSWER),
-        0,
-        "records of this version are stored as they are"
-    );
     let request = RequestMessage::decode(&dialect.header(&posted, 1, ChannelId(1)).encode()).unwrap();
     let epoch = Epoch::new(5).unwrap();
     assert_eq!(request.request, Request::Read { chunk: NAME, epoch, offset: Units(200), len: 257 * 64 });
@@ -357,10 +435,10 @@ fn a_member_without_the_record_is_passed_over() {
     let mut dialect = dialect();
     let command = Command::new(IoOpcode::Read, 102, 1);
     let plan = PostedPlan::read(HANDLE, Some(1), None, &[run(102, 1, 65)]).unwrap();
-    let posted = command.posted(&plan);
+    let posted = Posted { notes: &[0], ..command.posted(&plan) };
     let mut before = [0; BEFORE_MAX];
     let place = dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut before).unwrap();
-    assert_eq!(place.channels.as_slice(), [ChannelId(2), ChannelId(3), ChannelId(1)]);
+    assert_eq!((place.first, place.skipped), (1, 0), "the second one is asked first");
     let kind = crate::wire::Kind::Read.code();
     let header = reply(Answer::Refused { kind, refusal: Refusal::NoChunk }, 0);
     let mut parts = Parts::default();
@@ -378,7 +456,7 @@ fn calls_go_to_their_channel_and_answers_say_what_the_host_says() {
     let plan = PostedPlan::call(Handle(crate::plans::HOST_HANDLES), ChannelId(9), &request, &[]).unwrap();
     let command = Command::new(IoOpcode::Flush, 0, 1);
     let posted = Posted { message: None, ..command.posted(&plan) };
-    assert_eq!(dialect.pieces(&posted), Ok(Pieces { count: 1, told: Told::Reply }));
+    assert_eq!(pieces(&mut dialect, &posted), Ok(Pieces { count: 1, told: Told::Reply }));
     let mut before = [0; BEFORE_MAX];
     let place = dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut before).unwrap();
     assert_eq!(place.channels.as_slice(), [ChannelId(9)]);

@@ -1,0 +1,15 @@
+//! Bugs that can be put in on purpose, so that it is seen that tests find them (`cargo xtask planted`).
+
+ob_plant::plants! {
+    /// A bug that can be planted.
+    pub(crate) enum Bug {
+        /// A message that its peer gives up ends what was sent of it, before its members have answered.
+        SentGivenUp = "sent-given-up",
+        /// What waits for room at a channel is late before it is sent.
+        QueueLate = "queue-late",
+        /// What does not decompress ends its plan, though other members have it.
+        DecodeUnretried = "decode-unretried",
+        /// An answer is given with bytes that nobody has written.
+        AnswerUncovered = "answer-uncovered",
+    }
+}
