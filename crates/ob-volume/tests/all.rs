@@ -3,10 +3,10 @@
 // A test that cannot go on should say where.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod card_encodings;
 mod chunk_bounds;
 mod chunk_crash;
 mod chunk_directory;
-mod card_encodings;
 mod chunk_hostile;
 mod chunk_lives;
 mod chunk_requests;
