@@ -5,6 +5,7 @@
 //!   READ   ─▶ place: the record's members ─▶ READ to one after the other ─▶ accept: this record, whole, of this place, with these blocks
 //!   TRIM   ─▶ as WRITE, of ranges
 //!   CALL   ─▶ what the host says, to one server; the reply goes to the host
+//!   COPY   ─▶ READ to one server ─▶ accept: whole records of this chunk ─▶ FILL to another; the reply goes to the host
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,6 +28,7 @@ use ob_wire_nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 use super::chunk::{NoPlace, SetChunk};
+use super::copy::whole_records;
 use crate::plans::{PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
 
@@ -65,6 +67,8 @@ pub struct VolumeDialect {
     chunks: BTreeMap<Slot, SetChunk>,
     /// Records under way, by their plan's handle and piece.
     placed: IdMap<u64, Placed>,
+    /// Copies that were fetched, by their handle: how many bytes of them go on.
+    fetched: IdMap<u64, u32>,
     broken: VecDeque<Broken>,
 }
 
@@ -200,7 +204,7 @@ impl VolumeDialect {
                 Ok(Pieces { count: runs.len() as u16, told: Told::Once })
             }
             VolumePlan::Trim { .. } | VolumePlan::Answer { .. } => Ok(Pieces { count: 1, told: Told::Once }),
-            VolumePlan::Call { .. } => Ok(Pieces { count: 1, told: Told::Reply }),
+            VolumePlan::Call { .. } | VolumePlan::Copy(_) => Ok(Pieces { count: 1, told: Told::Reply }),
             // The card of this version takes nothing to its host: the front makes messages of ranges.
             VolumePlan::Take { .. } => Err(REFUSED),
         }
@@ -345,7 +349,13 @@ impl Dialect for VolumeDialect {
                 }
             }
             // What cannot be decoded is refused by `pieces`.
-            Ok(VolumePlan::Answer { .. } | VolumePlan::Call { .. } | VolumePlan::Take { .. }) | Err(_) => {}
+            Ok(
+                VolumePlan::Answer { .. }
+                | VolumePlan::Call { .. }
+                | VolumePlan::Take { .. }
+                | VolumePlan::Copy(_),
+            )
+            | Err(_) => {}
         }
     }
 
@@ -372,6 +382,7 @@ impl Dialect for VolumeDialect {
                 Some((Run::Zeros { .. }, _)) | None => 0,
             },
             Ok(VolumePlan::Write { .. }) => self.piece(plan, piece).len() as u32,
+            Ok(VolumePlan::Copy(copy)) => copy.len(),
             _ => 0,
         }
     }
@@ -425,6 +436,21 @@ impl Dialect for VolumeDialect {
                     patience: self.patience.call,
                 })
             }
+            VolumePlan::Copy(copy) => {
+                // It is asked for twice: from where, and where to.
+                let is_fetched = found.len > 0;
+                if is_fetched {
+                    self.fetched.insert(number_of(plan, piece), found.len);
+                }
+                let channel = if is_fetched { copy.to } else { copy.from };
+                Ok(Place {
+                    channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
+                    before_len: 0,
+                    zeros: 0,
+                    reply_len_max: if is_fetched { 0 } else { copy.len() },
+                    patience: self.patience.append,
+                })
+            }
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
         }
     }
@@ -463,7 +489,27 @@ impl Dialect for VolumeDialect {
         payload: &[u8],
         parts: &mut Parts,
     ) -> Judgement {
-        let Ok(VolumePlan::Read { first, runs, .. }) = decode(plan) else { return Judgement::Bad };
+        let (first, runs) = match decode(plan) {
+            Ok(VolumePlan::Read { first, runs, .. }) => (first, runs),
+            Ok(VolumePlan::Copy(copy)) => {
+                let Some((_, header)) = reply else { return Judgement::Bad };
+                if !matches!(answer_of(header), Some((Answer::Good(Reply::Read), _))) {
+                    return Judgement::Next;
+                }
+                let whole = whole_records(&copy, payload);
+                let part = BytesPart {
+                    from: 0,
+                    stored: whole,
+                    encoding: Encoding::Plain,
+                    decoded: whole,
+                    skip: 0,
+                    take: whole,
+                    into: 0,
+                };
+                return if whole > 0 && parts.push(part) { Judgement::Good } else { Judgement::Bad };
+            }
+            _ => return Judgement::Bad,
+        };
         let Ok(blocks) = blocks_of_read(plan, first, &runs) else { return Judgement::Bad };
         let Some((run, before)) = run_of(&runs, piece) else { return Judgement::Bad };
         let block_len = blocks.block_len.bytes();
@@ -496,6 +542,7 @@ impl Dialect for VolumeDialect {
 
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
         let placed = self.placed.remove(&number_of(plan, piece));
+        self.fetched.remove(&number_of(plan, piece));
         let Some(placed) = placed else { return Words::default() };
         if outcome.status != CompletionStatus::Good && outcome.status != CompletionStatus::Withheld {
             // Something of it may be missing somewhere: behind it nothing can be appended to all members.
@@ -522,6 +569,7 @@ impl Dialect for VolumeDialect {
     fn ended(&mut self) {
         self.chunks.clear();
         self.placed.clear();
+        self.fetched.clear();
         self.broken.clear();
     }
 }
@@ -546,6 +594,13 @@ impl VolumeDialect {
                 let len = units.0 * Units::LEN;
                 (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: place, len }, 0)
             }
+            VolumePlan::Copy(copy) => match self.fetched.get(&number_of(plan, piece)).copied() {
+                Some(len) => (Request::Fill { chunk: copy.chunk, epoch: copy.epoch, offset: copy.at }, len),
+                None => {
+                    let (chunk, epoch, offset, len) = (copy.chunk, copy.epoch, copy.at, copy.len());
+                    (Request::Read { chunk, epoch, offset, len }, 0)
+                }
+            },
             VolumePlan::Call { header, .. } => return Header::decode(header, MAGIC).ok(),
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => return None,
         };
