@@ -351,7 +351,6 @@ pub const HARNESSES: &[Harness] = &[
         plants: &[
             "ack-two-of-three",
             "ack-before-record",
-            "seal-shortest",
             "record-before-copy",
             "return-untruncated",
             "prefix-ignored",
@@ -361,7 +360,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "tier_troubles",
         build: Build::Plain,
-        plants: &["doubt-ignored", "chunk-number-reused"],
+        plants: &["doubt-ignored", "seal-shortest", "chunk-number-reused"],
     },
     Harness { package: "ob-volume", test: "tier_commands", build: Build::Plain, plants: &["parked-again"] },
     Harness {

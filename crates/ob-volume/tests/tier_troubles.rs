@@ -293,6 +293,24 @@ fn a_chunk_is_not_sealed_below_what_was_acknowledged() {
     assert_eq!(status(&mut rig, IoOpcode::Read, 0, 4), Status::SUCCESS);
 }
 
+/// One member has lost the end of what was acknowledged, which the other one has (C4).
+#[test]
+fn a_chunk_is_sealed_where_its_longest_member_ends() {
+    let mut rig = rig_of(3);
+    for block in 0..4 {
+        assert_eq!(status(&mut rig, IoOpcode::Write, block, 1), Status::SUCCESS);
+    }
+    for replica in rig.servers[2].chunks.values_mut() {
+        replica.cut(Units(129));
+    }
+    rig.kill(0);
+    pass(&mut rig, 3);
+    rig.revive(0);
+    heal(&mut rig);
+    rig.check_log(&[0, 1, 2]);
+    assert_eq!(status(&mut rig, IoOpcode::Read, 0, 4), Status::SUCCESS);
+}
+
 /// A replica that returns has more than the chunk's record says, of what was done anew elsewhere: it is cut (C6).
 #[test]
 fn a_replica_that_returns_is_cut_to_the_record() {
