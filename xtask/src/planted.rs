@@ -396,6 +396,25 @@ pub const HARNESSES: &[Harness] = &[
         plants: &["overlaps-race", "chunk-unregistered", "piece-forgotten"],
     },
     Harness {
+        package: "ob-volume",
+        test: "tier_failover",
+        build: Build::Plain,
+        plants: &[
+            "ack-two-of-three",
+            "ack-before-record",
+            "record-before-copy",
+            "return-untruncated",
+            "prefix-ignored",
+        ],
+    },
+    Harness {
+        package: "ob-volume",
+        test: "tier_troubles",
+        build: Build::Plain,
+        plants: &["doubt-ignored", "seal-shortest", "chunk-number-reused"],
+    },
+    Harness { package: "ob-volume", test: "tier_commands", build: Build::Plain, plants: &["parked-again"] },
+    Harness {
         package: "ob-kv",
         test: "model",
         build: Build::Plain,

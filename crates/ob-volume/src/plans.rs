@@ -20,6 +20,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::wire::MAGIC;
 
+pub use copy::{COPY_BYTES_MAX, COPY_FETCH_STEP, Copy};
+
+mod copy;
 #[cfg(test)]
 mod doc_tests;
 #[cfg(test)]
@@ -84,6 +87,8 @@ pub mod id {
     pub const CALL: PlanId = PlanId(11);
     /// A message's payload into the host's area.
     pub const TAKE: PlanId = PlanId(12);
+    /// Records of a chunk from one server to another.
+    pub const COPY: PlanId = PlanId(13);
 
     /// Name and number of each.
     pub const ALL: &[(&str, PlanId)] = &[
@@ -99,6 +104,7 @@ pub mod id {
         ("ANSWER_READ", ANSWER_READ),
         ("CALL", CALL),
         ("TAKE", TAKE),
+        ("COPY", COPY),
     ];
 }
 
@@ -201,6 +207,8 @@ pub enum VolumePlan<'a> {
         /// How many bytes, at least one.
         length: u32,
     },
+    /// Whole records go from one chunk server to another, and what that says of it to the host.
+    Copy(Copy),
 }
 
 /// A plan as it is posted.
@@ -321,6 +329,7 @@ pub fn definitions() -> Result<Vec<Definition>, PlanError> {
             WORD_LEN,
         )?,
         define(id::TAKE, vec![Step::ToHost { from: WHAT }], TAKE_LEN, 0)?,
+        define(id::COPY, copy::steps(), copy::COPY_LEN, 0)?,
     ])
 }
 
@@ -520,6 +529,10 @@ impl<'a> VolumePlan<'a> {
                     return Err(illegal("a place that there cannot be"));
                 }
                 Ok(Self::Take { slot: entry.slot, offset, length })
+            }
+            id::COPY => {
+                check_channel(entry.slot).map_err(illegal)?;
+                Copy::decode(entry).ok_or(length)?.map(Self::Copy).map_err(illegal)
             }
             _ => Err(ArgumentsError::Unknown(plan)),
         }

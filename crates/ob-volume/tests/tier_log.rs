@@ -2,21 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use ob_core::{Sequence, VolumeId};
+use ob_core::{Sequence, Units, VolumeId};
+use ob_format::volume::metadata::ChunkState;
 use ob_format::volume::{Record, RecordKind, TrimRange};
+use ob_volume::metadata::{MetadataValue, Name};
 
 use crate::tier_rig::{Rig, value_of};
 
 impl Rig {
     /// All that servers have, put together by sequence, must be what blocks are: so will whoever replays see it.
-    pub(crate) fn check_log(&self, servers: &[usize]) {
+    pub(crate) fn check_log(&mut self, servers: &[usize]) {
+        self.check_sealed();
         let mut replayed: BTreeMap<VolumeId, Vec<u64>> =
             self.model.iter().map(|(id, blocks)| (*id, vec![0; blocks.len()])).collect();
         let mut records: BTreeMap<(VolumeId, u32, Sequence), Vec<u8>> = BTreeMap::new();
         for server in servers {
-            for (name, chunk) in &self.servers[*server].chunks {
-                for bytes in chunk.values() {
-                    let sequence = Record::decode(bytes).unwrap().header.sequence;
+            let names: Vec<_> = self.servers[*server].chunks.keys().copied().collect();
+            for name in names {
+                // What no record names is nowhere, and of a sealed chunk nothing behind its end.
+                let Some(MetadataValue::Chunk(chunk)) = self.stored(Name::Chunk(name)) else { continue };
+                let end = if chunk.state == ChunkState::Sealed { chunk.length } else { Units(u32::MAX) };
+                for bytes in self.servers[*server].chunks[&name].records.values() {
+                    let Ok(record) = Record::decode(bytes) else { continue };
+                    let (sequence, offset) = (record.header.sequence, record.header.offset);
+                    if offset >= end {
+                        continue;
+                    }
                     let key = (name.volume, name.segment.0, sequence);
                     let before = records.insert(key, bytes.clone());
                     assert!(before.is_none_or(|before| before == *bytes), "two records have one sequence");

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ob_core::{
-    BlockLen, ChunkName, GateId, Incarnation, Instant, LockId, PoolId, Sequence, ServerId, TierId, Token,
-    Units, VolumeId,
+    BlockLen, ChunkName, GateId, Incarnation, Instant, LockId, PoolId, Sequence, TierId, Token, Units,
+    VolumeId,
 };
 use ob_format::volume::metadata::{Class, Text, Volume, VolumeState};
 use ob_format::volume::{Encoding, Record, RecordHeader, RecordKind, TrimRange};
@@ -18,14 +18,14 @@ use ob_volume::metadata::{
     Keys, MemoryStore, MetadataAnswer, MetadataCompletion, MetadataError, MetadataOp, MetadataStore, Name,
 };
 use ob_volume::plans::{Part, PostedPlan, Run, VolumePlan, piece_blocks};
-use ob_volume::tier::{PortNumber, TierAction, TierConfig, TierCore, TierEvent};
-use ob_volume::wire::{
-    Answer, Refusal, Reply, ReplyMessage, Request, RequestMessage, VERSION, WelcomePayload,
-};
+use ob_volume::tier::{PortNumber, TierAction, TierConfig, TierCore, TierEvent, TierNews};
+use ob_volume::wire::RequestMessage;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
+
+use crate::tier_servers::Server;
 
 pub(crate) const PORT: PortNumber = PortNumber(0);
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
@@ -71,18 +71,11 @@ pub(crate) fn config(volumes: Vec<(VolumeId, Volume)>, servers: u16) -> TierConf
     TierConfig::new(POOL, keys, Text::new("127.0.0.1:4421").unwrap(), servers, volumes)
 }
 
-#[derive(Default)]
-pub(crate) struct Server {
-    pub(crate) is_down: bool,
-    pub(crate) is_full: bool,
-    pub(crate) chunks: BTreeMap<ChunkName, BTreeMap<Units, Vec<u8>>>,
-}
-
 /// A chunk of a slot.
-struct SetChunk {
-    set: Set,
+pub(crate) struct SetChunk {
+    pub(crate) set: Set,
     next: Units,
-    is_stopped: bool,
+    pub(crate) is_stopped: bool,
 }
 
 /// A command, as its initiator and the card see it.
@@ -94,11 +87,21 @@ pub(crate) struct Message {
     pub(crate) may_be: Vec<Vec<u64>>,
 }
 
+/// A record that has its place, and of which nobody has said yet whether it counts.
+pub(crate) struct Undecided {
+    pub(crate) sequence: Sequence,
+    pub(crate) offset: Units,
+    pub(crate) units: Units,
+    /// The first block of the volume, and what all of them become.
+    pub(crate) start: usize,
+    pub(crate) values: Vec<u64>,
+}
+
 /// A plan under way.
-struct Running {
-    plan: PostedPlan,
+pub(crate) struct Running {
+    pub(crate) plan: PostedPlan,
     /// Of what has its place.
-    placed: Option<Vec<Completion>>,
+    pub(crate) placed: Option<Vec<Completion>>,
     reply: Vec<u8>,
     /// What each block was when it was looked up.
     expected: Vec<u64>,
@@ -131,11 +134,20 @@ pub(crate) struct Rig {
     pub(crate) has_whims: bool,
     /// How often a slot was set to another chunk.
     pub(crate) resets: usize,
-    channels: BTreeMap<u16, usize>,
-    slots: BTreeMap<u16, SetChunk>,
-    running: Vec<Running>,
-    channel_events: Vec<ChannelIs>,
-    broken: Vec<Broken>,
+    pub(crate) channels: BTreeMap<u16, usize>,
+    pub(crate) slots: BTreeMap<u16, SetChunk>,
+    pub(crate) running: Vec<Running>,
+    pub(crate) channel_events: Vec<ChannelIs>,
+    pub(crate) broken: Vec<Broken>,
+    pub(crate) news: Vec<TierNews>,
+    /// By chunk: records of which nobody has said whether they count.
+    pub(crate) undecided: BTreeMap<ChunkName, Vec<Undecided>>,
+    /// By chunk: the last record that is known to be everywhere, and so all before it.
+    pub(crate) told: BTreeMap<ChunkName, Units>,
+    /// Where the value of a block was written.
+    pub(crate) written: BTreeMap<u64, Vec<(ChunkName, Units)>>,
+    /// Numbers of chunks that servers were asked to make.
+    pub(crate) asked: BTreeMap<(ChunkName, usize), usize>,
     pub(crate) posted: Vec<PostedPlan>,
     next_handle: u32,
     next_value: u64,
@@ -174,6 +186,11 @@ impl Rig {
             running: Vec::new(),
             channel_events: Vec::new(),
             broken: Vec::new(),
+            news: Vec::new(),
+            undecided: BTreeMap::new(),
+            told: BTreeMap::new(),
+            written: BTreeMap::new(),
+            asked: BTreeMap::new(),
             posted: Vec::new(),
             next_handle: 1,
             next_value: 1,
@@ -225,6 +242,7 @@ impl Rig {
                 TierAction::Channel { channel, .. } => self.channel(channel),
                 TierAction::Metadata(token, op) => self.ops.push((token, op)),
                 TierAction::Serve(id, volume) => assert_eq!(self.volumes[&id], volume),
+                TierAction::Report(news) => self.hear(news),
             }
         }
     }
@@ -245,14 +263,10 @@ impl Rig {
     fn set(&mut self, set: Set) {
         let is_named = self.running.iter().any(|running| slots_of(&running.plan).contains(&set.slot.0));
         assert!(!is_named, "plans under way name {:?}", set.slot);
-        for channel in &set.channels[..usize::from(set.members)] {
-            assert!(self.channels.contains_key(&channel.0), "{channel:?} is not there");
-        }
         if set.what == SetWhat::Append {
             for server in set.channels.iter().filter_map(|channel| self.server_of(*channel)) {
-                let chunk = &self.servers[server].chunks[&set.chunk];
-                let end = chunk.last_key_value().map_or(64, |(at, bytes)| at.0 + bytes.len() as u32 / 64);
-                assert_eq!(set.offset.0, end, "the chunk ends elsewhere");
+                let end = self.servers[server].chunks[&set.chunk].end();
+                assert_eq!(set.offset, end, "the chunk ends elsewhere");
             }
         }
         let chunk = SetChunk { set, next: set.offset, is_stopped: false };
@@ -362,7 +376,12 @@ impl Rig {
             let may_be = (command.start..command.end()).map(|block| {
                 let now = self.model[&id][block as usize];
                 let pending = self.messages.values().filter_map(|message| written(message, block));
-                std::iter::once(now).chain(pending).collect()
+                // What was given up may count in the end.
+                let undecided = self.undecided.iter().filter(|(chunk, _)| chunk.volume == id);
+                let left = undecided.flat_map(|(_, records)| records).filter_map(|record| {
+                    record.values.get((block as usize).checked_sub(record.start)?).copied()
+                });
+                std::iter::once(now).chain(pending).chain(left).collect()
             });
             let may_be = may_be.collect();
             let message = self.messages.get_mut(&handle).unwrap();
@@ -462,23 +481,6 @@ impl Rig {
         value.map(|(value, _)| ob_volume::metadata::MetadataValue::decode(&name, value.bytes()).unwrap())
     }
 
-    /// A server dies: its channel is gone, and writers of its chunks stop.
-    pub(crate) fn kill(&mut self, server: usize) {
-        self.servers[server].is_down = true;
-        let number = server as u16 + 1;
-        if self.channels.contains_key(&number) {
-            self.channel_events.push(channel_is(number, ChannelState::Gone));
-        }
-        let channel = ChannelId(number);
-        let stopped = self.slots.values_mut().filter(|chunk| {
-            chunk.set.what == SetWhat::Append && !chunk.is_stopped && chunk.set.channels.contains(&channel)
-        });
-        for chunk in stopped {
-            chunk.is_stopped = true;
-            self.broken.push(Broken { slot: chunk.set.slot, channel, offset: chunk.set.offset });
-        }
-    }
-
     fn run_plan(&mut self, at: usize) {
         let plan = self.running[at].plan.clone();
         match VolumePlan::decode(&plan.entry()).unwrap() {
@@ -515,62 +517,34 @@ impl Rig {
                 let reply = Some(&reply[..]).filter(|reply| !reply.is_empty());
                 self.complete(&[done(plan.handle, status)], reply);
             }
+            VolumePlan::Copy(copy) => {
+                self.running.remove(at);
+                self.copy(plan.handle, &copy);
+            }
             VolumePlan::Take { .. } => panic!("nobody takes anything yet"),
         }
     }
 
-    fn whim(&mut self) -> bool {
+    pub(crate) fn whim(&mut self) -> bool {
         self.has_whims && self.dice.below(8) == 0
     }
 
     /// Completions go to the tier, one behind the other.
-    fn complete(&mut self, completions: &[Completion], reply: Option<&[u8]>) {
+    pub(crate) fn complete(&mut self, completions: &[Completion], reply: Option<&[u8]>) {
         for completion in completions {
             self.tell(TierEvent::Done { port: PORT, completion: *completion, reply });
         }
     }
 
     /// The server behind a channel, while it lives.
-    fn server_of(&self, channel: ChannelId) -> Option<usize> {
+    pub(crate) fn server_of(&self, channel: ChannelId) -> Option<usize> {
         self.channels.get(&channel.0).copied().filter(|server| !self.servers[*server].is_down)
     }
 
     fn serve(&mut self, channel: ChannelId, request: &RequestMessage) -> Option<Vec<u8>> {
         let place = self.server_of(channel)?;
-        let server = &mut self.servers[place];
-        let (mut payload, free) = (Vec::new(), 1 << 40);
-        let answer = match request.request {
-            Request::Hello { .. } => {
-                let welcome = WelcomePayload {
-                    pool: Some(POOL),
-                    version: VERSION,
-                    block_len: 4096,
-                    capacity: free,
-                    free,
-                    requests_max: 256,
-                    window_len: 4 << 20,
-                    domain: Text::new(&format!("machine{place}")).unwrap(),
-                };
-                payload.extend_from_slice(&welcome.encode().unwrap());
-                Answer::Good(Reply::Hello {
-                    server: ServerId(place as u64 + 100),
-                    incarnation: Incarnation(1),
-                })
-            }
-            Request::Create { .. } if server.is_full => {
-                let refusal = Refusal::Full { free: 0 };
-                Answer::Refused { kind: request.request.kind().code(), refusal }
-            }
-            Request::Create { chunk, .. } => {
-                assert!(server.chunks.insert(chunk, BTreeMap::new()).is_none(), "{chunk:?} is there");
-                Answer::Good(Reply::Create { free })
-            }
-            other => panic!("{other:?}"),
-        };
-        let message = ReplyMessage { tag: request.tag, payload_len: payload.len() as u32, answer };
-        let mut reply = message.encode().unwrap().to_vec();
-        reply.extend_from_slice(&payload);
-        Some(reply)
+        self.note_request(place, &request.request);
+        self.servers[place].serve(place, request)
     }
 
     /// Records get their places, and go to all members; what becomes of each.
@@ -604,25 +578,25 @@ impl Rig {
             };
             let units = header.units();
             let mut completion = done(plan.handle, CompletionStatus::Good);
-            (completion.units, completion.offset, completion.has_more) = (units.0 as u16, offset.0, true);
-            let members: Vec<ChannelId> = chunk.set.channels[..usize::from(chunk.set.members)].to_vec();
-            let is_up = |channel: &ChannelId| {
-                self.channels.get(&channel.0).is_some_and(|server| !self.servers[*server].is_down)
-            };
-            if chunk.is_stopped || !members.iter().all(is_up) {
-                chunk.is_stopped = true;
+            completion.has_more = true;
+            if chunk.is_stopped {
                 completion.status = CompletionStatus::Broken;
             } else if is_full || offset.0 + units.0 > chunk.set.length.0 {
                 completion.status = CompletionStatus::ChunkFull;
             } else {
                 chunk.next = Units(offset.0 + units.0);
+                (completion.units, completion.offset) = (units.0 as u16, offset.0);
                 let mut bytes = Vec::new();
                 Record { header, payload: &payload }.encode_into(&mut bytes).unwrap();
                 assert!(self.stored(Name::Chunk(name)).is_some(), "C2: {name:?} is not in the store");
-                for member in members {
-                    let server = self.channels[&member.0];
-                    self.servers[server].chunks.get_mut(&name).unwrap().insert(offset, bytes.clone());
+                let start = name.segment.0 as usize * 1024 + range.lba.0 as usize;
+                let becomes = if is_trim { vec![0; range.blocks as usize] } else { values.clone() };
+                let record = Undecided { sequence, offset, units, start, values: becomes };
+                self.undecided.entry(name).or_default().push(record);
+                for value in &values {
+                    self.written.entry(*value).or_default().push((name, offset));
                 }
+                self.append(plan.slot, offset, &bytes, &mut completion);
             }
             completions.push(completion);
         }
@@ -631,7 +605,7 @@ impl Rig {
     }
 
     /// Sequence, blocks within the segment, what they have, and whether they are gone.
-    fn records_of(&self, plan: &PostedPlan) -> Vec<(Sequence, TrimRange, Vec<u64>, bool)> {
+    pub(crate) fn records_of(&self, plan: &PostedPlan) -> Vec<(Sequence, TrimRange, Vec<u64>, bool)> {
         match VolumePlan::decode(&plan.entry()).unwrap() {
             VolumePlan::Trim { sequence, ranges, .. } => {
                 vec![(sequence, ranges.iter().next().unwrap(), Vec::new(), true)]
@@ -660,26 +634,12 @@ impl Rig {
     fn change_over(&mut self, at: usize) {
         let Running { plan, placed, .. } = self.running.remove(at);
         let mut completions = placed.unwrap();
-        let records = self.records_of(&plan);
-        let chunk = &self.slots[&plan.slot.0];
-        let (id, segment) = (chunk.set.chunk.volume, u64::from(chunk.set.chunk.segment.0));
-        let lost = chunk.set.channels[..usize::from(chunk.set.members)]
-            .iter()
-            .any(|channel| self.server_of(*channel).is_none());
-        let answered = self.dice.below(records.len() as u64 + 1) as usize;
-        for (number, (completion, (_, range, values, _))) in completions.iter_mut().zip(&records).enumerate()
+        let chunk = self.slots[&plan.slot.0].set.chunk;
+        for completion in completions.iter().filter(|completion| completion.status == CompletionStatus::Good)
         {
-            // A member that died had answered so many, and no more.
-            if lost && number >= answered && completion.status == CompletionStatus::Good {
-                completion.status = CompletionStatus::Broken;
-            }
-            if completion.status == CompletionStatus::Good {
-                let start = (segment * 1024 + u64::from(range.lba.0)) as usize;
-                let blocks = &mut self.model.get_mut(&id).unwrap()[start..start + range.blocks as usize];
-                blocks.iter_mut().enumerate().for_each(|(at, block)| {
-                    *block = values.get(at).copied().unwrap_or(0);
-                });
-            }
+            self.decide(chunk, Units(completion.offset));
+            let told = self.told.entry(chunk).or_default();
+            *told = (*told).max(Units(completion.offset));
         }
         let is_good = completions.iter().all(|completion| completion.status == CompletionStatus::Good);
         use ob_volume::plans::id;
@@ -697,12 +657,16 @@ impl Rig {
         let (id, _) = self.command(plan.handle);
         let mut values = Vec::new();
         let mut status = if self.whim() { CompletionStatus::NotVerified } else { CompletionStatus::Good };
+        let mut bad = 0;
         for run in runs {
             match run {
                 Run::Zeros { blocks } => values.resize(values.len() + *blocks as usize, 0),
                 Run::Record { .. } => match self.fetch(id, run) {
-                    Some(found) => values.extend(found),
-                    None => status = CompletionStatus::NoMember,
+                    Ok(found) => values.extend(found),
+                    Err((of, members)) => {
+                        (status, bad) = (of, bad | members);
+                        break;
+                    }
                 },
             }
         }
@@ -715,29 +679,42 @@ impl Rig {
                 self.finish_message(&plan, Status::SUCCESS, true);
             }
         }
-        self.complete(&[done(plan.handle, status)], None);
+        self.complete(&[Completion { bad_members: bad, ..done(plan.handle, status) }], None);
     }
 
-    /// The blocks of a run, as a member has them.
-    fn fetch(&self, id: VolumeId, run: &Run) -> Option<Vec<u64>> {
-        let Run::Record { slot, place, units, lba, blocks } = *run else { return None };
+    /// The blocks of a run, as a member has them; or why nobody gives them, and which members are wrong.
+    fn fetch(&self, id: VolumeId, run: &Run) -> Result<Vec<u64>, (CompletionStatus, u8)> {
+        let Run::Record { slot, place, units, lba, blocks } = *run else { panic!("{run:?}") };
         let set = &self.slots[&slot.0].set;
-        let members = &set.channels[..usize::from(set.members)];
-        let server = members.iter().find_map(|channel| self.server_of(*channel))?;
-        let bytes = self.servers[server].chunks[&set.chunk].get(&place).expect("a record is there");
-        let record = Record::decode(bytes).unwrap();
-        let header = record.header;
-        assert_eq!((header.chunk, header.offset, header.units()), (set.chunk, place, units));
         assert_eq!(set.chunk.volume, id);
-        assert!(header.lba <= lba && lba.0 + blocks <= header.lba.0 + header.blocks, "{run:?} of {header:?}");
-        let block_len = self.block_len(id).bytes() as usize;
-        let all = record.payload.chunks(block_len).map(value_of);
-        Some(all.skip((lba.0 - header.lba.0) as usize).take(blocks as usize).collect())
+        let mut bad = 0;
+        for (number, channel) in set.channels[..usize::from(set.members)].iter().enumerate() {
+            let server = self.server_of(*channel).map(|server| &self.servers[server]);
+            let Some(server) = server.filter(|server| !server.hangs) else { continue };
+            let replica = server.chunks.get(&set.chunk).filter(|replica| !replica.rotten.contains(&place));
+            let bytes = replica.and_then(|replica| replica.records.get(&place));
+            let Some(record) = bytes.and_then(|bytes| Record::decode(bytes).ok()) else {
+                bad |= 1 << number;
+                continue;
+            };
+            let header = record.header;
+            assert_eq!((header.chunk, header.offset, header.units()), (set.chunk, place, units));
+            assert!(
+                header.lba <= lba && lba.0 + blocks <= header.lba.0 + header.blocks,
+                "{run:?} of {header:?}"
+            );
+            let all = record.payload.chunks(self.block_len(id).bytes() as usize).map(value_of);
+            return Ok(all.skip((lba.0 - header.lba.0) as usize).take(blocks as usize).collect());
+        }
+        Err((if bad == 0 { CompletionStatus::NoMember } else { CompletionStatus::NotVerified }, bad))
     }
 
     /// The initiator is answered.
     fn finish_message(&mut self, plan: &PostedPlan, status: Status, has_bytes: bool) {
         let message = self.messages.remove(&plan.handle.0).expect("a message is answered once");
+        if status.is_success() {
+            message.values.iter().for_each(|value| self.check_acknowledged(*value));
+        }
         if has_bytes && status.is_success() {
             for (at, (value, may_be)) in message.read.iter().zip(&message.may_be).enumerate() {
                 assert!(may_be.contains(value), "block {at} reads {value}, and can be {may_be:?}");

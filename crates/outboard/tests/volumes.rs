@@ -24,6 +24,7 @@ const MIB: usize = 1 << 20;
 struct Tier {
     // Programs are killed before their directories are removed.
     servers: Vec<Program>,
+    ports: Vec<SocketAddr>,
     card: Program,
     host: Program,
     place: Place,
@@ -33,12 +34,18 @@ struct Tier {
 
 impl Tier {
     fn start() -> Self {
+        Self::start_with(3)
+    }
+
+    fn start_with(count: u32) -> Self {
         let chunks = Place::new();
         let mut servers = Vec::new();
+        let mut ports = Vec::new();
         let mut addresses = Vec::new();
-        for number in 1..=3 {
+        for number in 1..=count {
             let (server, address) = start_server(&chunks, number);
             servers.push(server);
+            ports.push(address);
             addresses.push(format!("\"{address}\""));
         }
         let text = format!(
@@ -57,14 +64,36 @@ impl Tier {
         let (volume, status) = (at("volumes on "), at("status http://"));
         assert!(ready.contains("preview"), "{ready}");
         let host = place.start(&["host"]);
-        Self { servers, card, host, place, volume, status }
+        Self { servers, ports, card, host, place, volume, status }
+    }
+
+    /// Starts a server that was killed: with what it has, where it was.
+    fn restart(&mut self, server: usize) {
+        let (listen, data) = (self.ports[server].to_string(), format!("chunks/chunk-{}", server + 1));
+        let arguments = ["chunkserver", "--listen", &listen];
+        let mut program = self.place.start_with("outboard.toml", &data, &arguments);
+        program.wait_for("The chunkserver is ready");
+        self.servers[server] = program;
+    }
+
+    /// Until the status of volumes is as it should be.
+    fn wait_for(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..600 {
+            let status = self.status();
+            if is(&status["volumes"]) {
+                return status;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("{what}: {:#}", self.status());
     }
 
     fn disk(&self) -> Namespace {
         block_on(async {
             let options = Options::new(self.volume, NQN, [7; 16]).unwrap();
             let initiator = Initiator::connect(options).await.unwrap();
-            initiator.namespace(NamespaceId(1)).await.unwrap()
+            // Its number is another one after each restart of the host.
+            initiator.namespaces().await.unwrap().pop().unwrap()
         })
     }
 
@@ -79,11 +108,14 @@ impl Tier {
         child.wait_with_output().unwrap()
     }
 
-    fn link(&self) -> Value {
+    fn status(&self) -> Value {
         let address = self.status.to_string();
         let output = self.place.output(&["status", "--json", "--endpoint", &address]);
-        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
-        status["link"].clone()
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn link(&self) -> Value {
+        self.status()["link"].clone()
     }
 }
 
@@ -148,18 +180,84 @@ fn a_volume_is_written_and_read_and_read_from_the_replicas_that_are_left() {
         disk.flush().await.unwrap();
         // The last block, and what is beyond it.
         disk.write((16 << 30) / BLOCK as u64 - 1, bytes(BLOCK, 6)).await.unwrap();
-        assert!(disk.read((16 << 30) / BLOCK as u64, 1).await.is_err());
-        // One of three is gone: what was written is read, and nothing is written any more.
+        let beyond = disk.read((16 << 30) / BLOCK as u64, 1).await;
+        assert!(matches!(beyond, Err(Error::OutOfRange { .. })), "{beyond:?}");
+        // One of three is gone, and then another: what was written is read.
         kill(&mut tier.servers[0]);
         assert!(disk.read(16, 769).await.unwrap() == expected, "from the replicas that are left");
-        let refused = disk.write(16, bytes(BLOCK, 7)).await;
-        assert!(refused.is_err(), "not all members have it");
         kill(&mut tier.servers[1]);
         assert!(disk.read(17, 700).await.unwrap() == expected[BLOCK..701 * BLOCK], "from the last one");
         kill(&mut tier.servers[2]);
-        let nowhere = disk.read(300, 1).await;
-        assert!(nowhere.is_err(), "nobody has it");
+        // Nobody who has it answers, and that is not for good.
+        let nowhere: Error = disk.read(300, 1).await.unwrap_err();
+        assert!(nowhere.status().is_some_and(|status| status.is(Status::NAMESPACE_NOT_READY)), "{nowhere}");
     });
+}
+
+/// A write that is made until it is taken: an initiator that gives up does the same.
+async fn write(disk: &Namespace, start: u64, data: Vec<u8>) {
+    for _ in 0..20 {
+        match disk.write(start, data.clone()).await {
+            Ok(()) => return,
+            Err(error) => {
+                let status = error.status();
+                assert!(status.is_some_and(|status| status.is(Status::NAMESPACE_NOT_READY)), "{error}");
+            }
+        }
+    }
+    panic!("it is never written");
+}
+
+#[test]
+fn writes_go_on_while_one_chunk_server_after_the_other_is_killed_and_returns() {
+    let mut tier = Tier::start_with(4);
+    let disk = tier.disk();
+    let block = |round: usize, number: usize| bytes(BLOCK, (round * 61 + number) as u8 | 1);
+    let mut expected = vec![vec![0; BLOCK]; 400];
+    block_on(async {
+        for round in 0..4 {
+            for number in 0..40 {
+                let at = round * 50 + number;
+                disk.write(at as u64, block(round, number)).await.unwrap();
+                expected[at] = block(round, number);
+            }
+            // One dies while writes go on: others have what was written, and what is written goes to others.
+            kill(&mut tier.servers[round]);
+            for number in 0..40 {
+                let at = (round * 50 + 20 + number) % 400;
+                write(&disk, at as u64, block(round + 7, number)).await;
+                expected[at] = block(round + 7, number);
+            }
+            tier.restart(round);
+            // Its replicas are taken in again.
+            let is_healed = |volumes: &Value| {
+                let ready = volumes["servers"].as_array().unwrap();
+                ready.iter().all(|server| server["state"] != "away")
+                    && volumes["degraded"] == 0
+                    && volumes["closing"] == 0
+                    && volumes["has_host"] == true
+            };
+            tier.wait_for("all replicas are there", is_healed);
+        }
+    });
+    let status = tier.wait_for("chunks are sealed", |volumes| volumes["sealed"].as_u64() > Some(2));
+    assert!(status["volumes"]["replicas_made"].as_u64() > Some(2), "{status:#}");
+    // With any one of them gone all of it is read.
+    for server in 0..4 {
+        kill(&mut tier.servers[server]);
+        let read = block_on(disk.read(0, 400)).unwrap();
+        for (at, block) in expected.iter().enumerate() {
+            assert!(read[at * BLOCK..(at + 1) * BLOCK] == **block, "block {at} without server {server}");
+        }
+        tier.restart(server);
+        tier.wait_for("it is back", |volumes| {
+            volumes["servers"].as_array().unwrap().iter().all(|server| server["state"] != "away")
+                && volumes["degraded"] == 0
+                && volumes["closing"] == 0
+        });
+    }
+    let checks = tier.status()["checks"].clone();
+    assert!(checks.as_array().unwrap().is_empty(), "{checks:#}");
 }
 
 #[test]
@@ -307,7 +405,13 @@ fn a_host_that_comes_back_serves_another_disk_and_an_empty_one() {
     tier.host.wait();
     tier.card.wait_for("an empty disk from now on");
     tier.host = tier.place.start(&["host"]);
+    // Who goes on by the number that the old one had, as Linux does with what it sends again, finds nothing.
+    let old: Error = block_on(disk.write(0, bytes(BLOCK, 3))).unwrap_err();
+    let is_told = old.status().is_some_and(|status| status.is(Status::INVALID_NAMESPACE));
+    assert!(is_told || matches!(old, Error::NamespaceChanged(_)), "{old}");
+    let number = disk.id();
     let disk = tier.disk();
+    assert_ne!(disk.id(), number, "what is sent again for the old one never reaches it");
     assert_ne!(disk.ids().uuid, before.uuid, "nobody takes it for the disk that was there");
     let read = block_on(disk.read(0, 1));
     assert_eq!(read.unwrap(), vec![0; BLOCK]);
@@ -326,7 +430,7 @@ fn without_a_host_commands_are_held_and_then_sent_back() {
     options.retry = RetryPolicy::never();
     block_on(async {
         let initiator = Initiator::connect(options).await.unwrap();
-        let disk = initiator.namespace(NamespaceId(1)).await.unwrap();
+        let disk = initiator.namespaces().await.unwrap().pop().unwrap();
         let error: Error = disk.read(0, 1).await.unwrap_err();
         assert!(error.status().is_some_and(|status| status.is(Status::NAMESPACE_NOT_READY)), "{error}");
     });

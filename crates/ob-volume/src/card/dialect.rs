@@ -5,6 +5,7 @@
 //!   READ   ─▶ place: the record's members ─▶ READ to one after the other ─▶ accept: this record, whole, of this place, with these blocks
 //!   TRIM   ─▶ as WRITE, of ranges
 //!   CALL   ─▶ what the host says, to one server; the reply goes to the host
+//!   COPY   ─▶ READ to one server ─▶ accept: whole records of this chunk ─▶ FILL to another; the reply goes to the host
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,7 +28,8 @@ use ob_wire_nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 use super::chunk::{NoPlace, SetChunk};
-use crate::plans::{PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
+use super::copy::whole_records;
+use crate::plans::{Copy, PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
 
 /// Blocks of a segment, of both lengths that blocks have.
@@ -71,6 +73,8 @@ pub struct VolumeDialect {
     turn: u8,
     /// Records under way, by their plan's handle and piece.
     placed: IdMap<u64, Placed>,
+    /// Copies that were fetched, by their handle: how many bytes of them go on.
+    fetched: IdMap<u64, u32>,
     broken: VecDeque<Broken>,
 }
 
@@ -227,7 +231,7 @@ impl VolumeDialect {
                 Ok(Pieces { count: runs.len() as u16, told: Told::Once })
             }
             VolumePlan::Trim { .. } | VolumePlan::Answer { .. } => Ok(Pieces { count: 1, told: Told::Once }),
-            VolumePlan::Call { .. } => Ok(Pieces { count: 1, told: Told::Reply }),
+            VolumePlan::Call { .. } | VolumePlan::Copy(_) => Ok(Pieces { count: 1, told: Told::Reply }),
             // The card of this version takes nothing to its host: the front makes messages of ranges.
             VolumePlan::Take { .. } => Err(REFUSED),
         }
@@ -323,6 +327,30 @@ fn check_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<
     if fits { Ok(()) } else { Err(HOSTILE) }
 }
 
+/// What was fetched of a copy goes on as far as its records are whole.
+fn accept_copy(
+    copy: &Copy,
+    reply: Option<(ChannelId, &Header)>,
+    payload: &[u8],
+    parts: &mut Parts,
+) -> Judgement {
+    let Some((_, header)) = reply else { return Judgement::Bad };
+    if !matches!(answer_of(header), Some((Answer::Good(Reply::Read), _))) {
+        return Judgement::Next;
+    }
+    let whole = whole_records(copy, payload);
+    let part = BytesPart {
+        from: 0,
+        stored: whole,
+        encoding: Encoding::Plain,
+        decoded: whole,
+        skip: 0,
+        take: whole,
+        into: 0,
+    };
+    if whole > 0 && parts.push(part) { Judgement::Good } else { Judgement::Bad }
+}
+
 /// How long blocks of a read are, and where a run of it goes in the answer.
 fn place_of_run(plan: &Posted<'_>, first: Option<u32>, piece: u16) -> Option<(BlockLen, u32)> {
     let message = plan.message?;
@@ -373,7 +401,13 @@ impl Dialect for VolumeDialect {
                 }
             }
             // What cannot be decoded is refused by `pieces`.
-            Ok(VolumePlan::Answer { .. } | VolumePlan::Call { .. } | VolumePlan::Take { .. }) | Err(_) => {}
+            Ok(
+                VolumePlan::Answer { .. }
+                | VolumePlan::Call { .. }
+                | VolumePlan::Take { .. }
+                | VolumePlan::Copy(_),
+            )
+            | Err(_) => {}
         }
     }
 
@@ -397,6 +431,7 @@ impl Dialect for VolumeDialect {
                 Some(Run::Zeros { .. }) | None => 0,
             },
             Ok(VolumePlan::Write { .. }) => self.piece(plan, piece).len() as u32,
+            Ok(VolumePlan::Copy(copy)) => copy.len(),
             _ => 0,
         }
     }
@@ -460,6 +495,23 @@ impl Dialect for VolumeDialect {
                     patience: self.patience.call,
                 })
             }
+            VolumePlan::Copy(copy) => {
+                // It is asked for twice: from where, and where to.
+                let is_fetched = found.len > 0;
+                if is_fetched {
+                    self.fetched.insert(number_of(plan, piece), found.len);
+                }
+                let channel = if is_fetched { copy.to } else { copy.from };
+                Ok(Place {
+                    channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
+                    first: 0,
+                    skipped: 0,
+                    before_len: 0,
+                    zeros: 0,
+                    reply_len_max: if is_fetched { 0 } else { copy.len() },
+                    patience: self.patience.append,
+                })
+            }
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
         }
     }
@@ -501,7 +553,11 @@ impl Dialect for VolumeDialect {
         payload: &[u8],
         parts: &mut Parts,
     ) -> Judgement {
-        let Ok(VolumePlan::Read { first, runs, .. }) = decode(plan) else { return Judgement::Bad };
+        let (first, runs) = match decode(plan) {
+            Ok(VolumePlan::Read { first, runs, .. }) => (first, runs),
+            Ok(VolumePlan::Copy(copy)) => return accept_copy(&copy, reply, payload, parts),
+            _ => return Judgement::Bad,
+        };
         let Some((block_len, into)) = place_of_run(plan, first, piece) else { return Judgement::Bad };
         let Some(run) = runs.get(piece.into()) else { return Judgement::Bad };
         let part = match (run, reply) {
@@ -530,6 +586,7 @@ impl Dialect for VolumeDialect {
 
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
         let placed = self.placed.remove(&number_of(plan, piece));
+        self.fetched.remove(&number_of(plan, piece));
         let Some(placed) = placed else { return Words::default() };
         let is_good = matches!(outcome.status, CompletionStatus::Good | CompletionStatus::Withheld);
         let end = Units(placed.offset.0 + placed.units.0);
@@ -567,6 +624,7 @@ impl Dialect for VolumeDialect {
         self.writers.clear();
         self.ungreeted.clear();
         self.placed.clear();
+        self.fetched.clear();
         self.broken.clear();
     }
 }
@@ -591,6 +649,13 @@ impl VolumeDialect {
                 let len = units.0 * Units::LEN;
                 (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: place, len }, 0)
             }
+            VolumePlan::Copy(copy) => match self.fetched.get(&number_of(plan, piece)).copied() {
+                Some(len) => (Request::Fill { chunk: copy.chunk, epoch: copy.epoch, offset: copy.at }, len),
+                None => {
+                    let (chunk, epoch, offset, len) = (copy.chunk, copy.epoch, copy.at, copy.len());
+                    (Request::Read { chunk, epoch, offset, len }, 0)
+                }
+            },
             VolumePlan::Call { header, .. } => return Header::decode(header, MAGIC).ok(),
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => return None,
         };

@@ -23,8 +23,8 @@ use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey};
 use ob_split::wire::HEADER_LEN;
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
 use ob_wire_nvme::io::{BlockCommand, BlockRange, DatasetManagement};
-use ob_wire_nvme::{Status, SubmissionEntry};
-use zerocopy::IntoBytes;
+use ob_wire_nvme::{NamespaceId, Status, SubmissionEntry};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Events that are taken in one turn; sockets and plans have theirs in between.
 const EVENTS_A_TURN: usize = 256;
@@ -32,6 +32,9 @@ const EVENTS_A_TURN: usize = 256;
 const TRIM_BLOCKS_MAX: u32 = 1 << 16;
 /// Messages of one trim that are with the port at once: another command is not to wait for the whole of a disk.
 const TRIMS_AT_ONCE: u32 = 64;
+/// Writes and trims that are with the port at once, of the 1024 messages that a host has at a time: when they wait for chunk servers,
+/// reads go on.
+const CHANGES_AT_ONCE: usize = 768;
 
 /// Commands that are answered and still in line, before the line is cleared of them.
 const STALE_MAX: usize = 64;
@@ -63,6 +66,12 @@ pub struct VolumeFront {
     answers: VecDeque<(ForeignKey, Result<Answer, Status>)>,
     gone: VecDeque<FrontKey>,
     counts: VolumeFrontCounts,
+    /// The namespace that initiators see, and what the host calls it.
+    namespace: Option<(NamespaceId, NamespaceId)>,
+    /// Writes and trims that wait for others, the oldest first.
+    put_off: VecDeque<ForeignKey>,
+    /// Messages with the port that change something.
+    changes: usize,
 }
 
 /// A command of the target.
@@ -106,27 +115,30 @@ struct Message {
     command: Option<ForeignKey>,
     /// Another one of the same command.
     next: Option<u32>,
+    is_change: bool,
 }
 
 impl Messages {
-    fn add(&mut self, command: ForeignKey, first: &mut Option<u32>) -> FrontKey {
+    fn add(&mut self, command: ForeignKey, is_change: bool, first: &mut Option<u32>) -> FrontKey {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Message { generation: 0, command: None, next: None });
+            self.all.push(Message { generation: 0, command: None, next: None, is_change });
             self.all.len() as u32 - 1
         });
         let Some(message) = self.all.get_mut(index as usize) else { return FrontKey(u64::MAX) };
         message.generation = message.generation.wrapping_add(1);
-        message.command = Some(command);
+        (message.command, message.is_change) = (Some(command), is_change);
         message.next = first.replace(index);
         FrontKey(u64::from(message.generation) << 32 | u64::from(index))
     }
 
-    fn take(&mut self, key: FrontKey) -> Option<ForeignKey> {
+    /// The command of a message that is over, and whether it was to change something.
+    fn take(&mut self, key: FrontKey) -> Option<(ForeignKey, bool)> {
         let (index, generation) = (key.0 as u32, (key.0 >> 32) as u32);
         let message = self.all.get_mut(index as usize).filter(|message| message.generation == generation)?;
         let command = message.command.take()?;
+        let is_change = message.is_change;
         self.free.push(index);
-        Some(command)
+        Some((command, is_change))
     }
 
     /// Those of a command, of which this is one.
@@ -170,7 +182,16 @@ impl VolumeFront {
             answers: VecDeque::new(),
             gone: VecDeque::new(),
             counts: VolumeFrontCounts::default(),
+            namespace: None,
+            put_off: VecDeque::new(),
+            changes: 0,
         }
+    }
+
+    /// Initiators know the disk by this number from now on, and the host by that one. A command that comes for another is of a disk that
+    /// is not there any more, and is never to reach this one.
+    pub fn set_namespace(&mut self, shown: NamespaceId, known: NamespaceId) {
+        self.namespace = Some((shown, known));
     }
 
     /// What it has done.
@@ -217,8 +238,16 @@ impl VolumeFront {
     }
 
     fn take_command(&mut self, now: Instant, target: &mut Target, command: ForeignCommand) {
-        let ForeignCommand { key, queue, entry, data, len, .. } = command;
+        let ForeignCommand { key, queue, mut entry, data, len, .. } = command;
         self.counts.commands += 1;
+        if let Some((shown, known)) = self.namespace
+            && entry.namespace() != NamespaceId::ALL
+        {
+            if entry.namespace() != shown {
+                return target.foreign_done(key, Err(Status::INVALID_NAMESPACE.with_do_not_retry()), 0);
+            }
+            entry.namespace = known.0.into();
+        }
         let invalid = Status::INVALID_OPCODE.with_do_not_retry();
         let (payload, is_ready) = match IoOpcode::try_from(entry.opcode) {
             Ok(IoOpcode::Read) => {
@@ -294,9 +323,10 @@ impl VolumeFront {
         let Some(command) = slot.take_if(|command| command.key == key) else { return };
         if !matches!(command.data, Payload::Unlent | Payload::Given { .. }) {
             self.stale += 1;
-            if self.stale > STALE_MAX && self.stale > self.ready.len() / 2 {
+            if self.stale > STALE_MAX && self.stale > (self.ready.len() + self.put_off.len()) / 2 {
                 let commands = &self.commands;
                 self.ready.retain(|key| is_there(commands, *key));
+                self.put_off.retain(|key| is_there(commands, *key));
                 self.stale = 0;
             }
         }
@@ -305,10 +335,14 @@ impl VolumeFront {
 
     /// The command that waits here longest, and until when. What is partly with the port was taken by somebody.
     fn next_late(&self) -> Option<(ForeignKey, Instant)> {
-        self.ready.iter().find_map(|key| {
-            let command = self.commands.get(key.slot())?.as_ref()?;
-            (command.away == 0).then_some((*key, command.since + self.hold))
-        })
+        let late = |queue: &VecDeque<ForeignKey>| {
+            queue.iter().find_map(|key| {
+                let command = self.commands.get(key.slot())?.as_ref()?;
+                (command.away == 0).then_some((*key, command.since + self.hold))
+            })
+        };
+        let both = [late(&self.ready), late(&self.put_off)];
+        both.into_iter().flatten().min_by_key(|(_, due)| *due)
     }
 
     /// Answers those that no host has taken in time, as many as a turn may.
@@ -352,7 +386,7 @@ impl VolumeFront {
                 let (payload, answer, ticket) = (payload.take(), answer.take(), ticket.take());
                 command.data = Payload::Given { _ticket: ticket };
                 command.away = 1;
-                let name = self.messages.add(key, &mut command.first);
+                let name = self.messages.add(key, is_change(&entry), &mut command.first);
                 NextMessage::Last(arrived(name, from, &entry, payload, answer))
             }
             Payload::Ranges { ranges, trim, place } => {
@@ -370,7 +404,7 @@ impl VolumeFront {
                 }
                 let zeroes = BlockCommand { deallocate: true, ..part };
                 let entry = zeroes.encode(IoOpcode::WriteZeroes, entry.command(), DataPointer::None);
-                let name = self.messages.add(key, &mut command.first);
+                let name = self.messages.add(key, is_change(&entry), &mut command.first);
                 let arrived = arrived(name, from, &entry, None, None);
                 if is_last { NextMessage::Last(arrived) } else { NextMessage::One(arrived) }
             }
@@ -478,19 +512,54 @@ fn number_of(queue: QueueIdentity) -> u32 {
     u32::from(queue.queue.0)
 }
 
+/// Whether a command changes blocks.
+fn is_change(entry: &SubmissionEntry) -> bool {
+    matches!(
+        IoOpcode::try_from(entry.opcode),
+        Ok(IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement)
+    )
+}
+
+impl VolumeFront {
+    fn note_message(&mut self, arrived: &Arrived) {
+        self.counts.messages += 1;
+        let entry = SubmissionEntry::ref_from_bytes(&arrived.header);
+        self.changes += usize::from(entry.is_ok_and(is_change));
+    }
+
+    /// Those that change something and are in front wait, as long as so many others are with the port.
+    fn put_changes_off(&mut self) {
+        if self.changes < CHANGES_AT_ONCE {
+            // As many as may go come before all others.
+            let count = self.put_off.len().min(CHANGES_AT_ONCE - self.changes);
+            self.ready.extend(self.put_off.drain(..count));
+            self.ready.rotate_right(count);
+            return;
+        }
+        while let Some(key) = self.ready.front().copied() {
+            let command = self.commands.get(key.slot()).and_then(Option::as_ref);
+            if command.is_none_or(|command| command.key != key || !is_change(&command.entry)) {
+                break;
+            }
+            self.put_off.extend(self.ready.pop_front());
+        }
+    }
+}
+
 impl Front for VolumeFront {
     fn next(&mut self, _: Instant) -> Option<Arrived> {
+        self.put_changes_off();
         let mut postponed = 0;
         while postponed < self.ready.len() {
             let key = self.ready.front().copied()?;
             match self.next_of(key) {
                 NextMessage::One(arrived) => {
-                    self.counts.messages += 1;
+                    self.note_message(&arrived);
                     return Some(arrived);
                 }
                 NextMessage::Last(arrived) => {
                     self.ready.pop_front();
-                    self.counts.messages += 1;
+                    self.note_message(&arrived);
                     return Some(arrived);
                 }
                 NextMessage::Later => {
@@ -513,7 +582,8 @@ impl Front for VolumeFront {
     }
 
     fn answer(&mut self, key: FrontKey, answer: FrontAnswer) {
-        if let Some(command) = self.messages.take(key) {
+        if let Some((command, is_change)) = self.messages.take(key) {
+            self.changes = self.changes.saturating_sub(usize::from(is_change));
             self.message_over(command, key, answer);
         }
     }

@@ -8,6 +8,7 @@
 //! ```
 
 mod chunk;
+mod copy;
 mod dialect;
 mod front;
 

@@ -23,6 +23,7 @@ fn coded() -> Vec<Fields> {
         RangeBody::FIELDS.to_vec(),
         entry(CallBody::FIELDS),
         entry(TakeBody::FIELDS),
+        entry(super::copy::FIELDS),
     ]
 }
 

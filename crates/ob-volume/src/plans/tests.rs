@@ -203,6 +203,7 @@ proptest! {
             VolumePlan::Answer { status, has_bytes } => Ok(PostedPlan::answer(HANDLE, status, has_bytes)),
             VolumePlan::Call { channel, header, payload } => PostedPlan::call(HANDLE, channel, header, payload),
             VolumePlan::Take { slot, offset, length } => PostedPlan::take(HANDLE, slot, offset, length),
+            VolumePlan::Copy(copy) => PostedPlan::copy(HANDLE, &copy),
         };
         let posted = posted.unwrap();
         prop_assert_eq!(posted.entry(), entry);

@@ -13,8 +13,9 @@ use ob_wire_nvme::{NamespaceId, Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
 use super::chunks::{Pinned, TierChunk};
-use super::core::TierCore;
+use super::core::{Line, TierCore};
 use super::index::{Index, Stretch};
+use super::plant::{Bug, is_planted};
 use super::segments::Own;
 use super::{PortNumber, TierAction, TierError};
 use crate::effort::{Latency, effort};
@@ -48,14 +49,15 @@ pub(super) enum What {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Nothing,
-    /// Records of a chunk, by its place among the segment's. Pieces that have failed are written anew.
+    /// Records of a chunk, by its place among the segment's. Pieces that had no place are written anew.
     Write {
         span: Span,
         chunk: usize,
         sequence: Sequence,
         piece: u32,
-        failed: Vec<u32>,
         worst: Worst,
+        /// Whether a piece had its place, and nobody knows who has it.
+        is_unresolved: bool,
         is_last: bool,
     },
     Trim {
@@ -66,6 +68,8 @@ pub(super) enum Posted {
     },
     Read {
         part: Part,
+        /// How many members its only record was asked of, if it has one, and these are all that there are.
+        sole: Option<u32>,
         is_last: bool,
     },
     Answer,
@@ -106,6 +110,10 @@ pub(super) struct Command {
     pub(super) is_change: bool,
     /// Whether it waits for others that it overlaps.
     pub(super) is_behind: bool,
+    /// Its records of which nobody knows whether they count.
+    pub(super) unresolved: u32,
+    /// Whether it is read one record at a time, to know of which nobody has it.
+    pub(super) is_careful: bool,
     /// How often it was read in vain.
     pub(super) tries: u8,
     /// What was read in vain the last time.
@@ -179,7 +187,7 @@ impl TierCore {
         };
         let (asked, status) = match asked {
             // I8: only the life that has sent something of it may execute it again.
-            Ok(asked) if descriptor.was_sent && asked.what != What::Read => {
+            Ok(asked) if descriptor.was_sent && asked.what != What::Read && !is_planted(Bug::ParkedAgain) => {
                 (asked, Status::NAMESPACE_NOT_READY)
             }
             Ok(asked) => (asked, Status::SUCCESS),
@@ -204,6 +212,8 @@ impl TierCore {
             pins: Vec::new(),
             is_change,
             is_behind: !may_begin,
+            unresolved: 0,
+            is_careful: false,
             tries: 0,
             tried: Vec::new(),
         };
@@ -258,21 +268,28 @@ impl TierCore {
     /// The next thing that a command needs is done, or it waits in some line.
     pub(super) fn advance(&mut self, now: Instant, handle: Handle) {
         let Some(command) = self.commands.get(&handle.0) else { return };
-        if command.posted != Posted::Nothing || command.is_behind {
+        if command.posted != Posted::Nothing {
             return;
         }
         let (what, status, part) = (command.what, command.status, command.todo.front().copied());
         if !status.is_success() {
             return self.answer(handle, status, false);
         }
+        if command.is_behind {
+            return;
+        }
+        if command.unresolved > 0 {
+            // C3: nothing of it is done anew before it is known what of it is there.
+            return;
+        }
         // L2, of everything: unmapped blocks and flushes too.
         if !self.store.is_leased(now) {
-            return self.unleased.push_back(handle);
+            return self.line_up(Line::Unleased, handle);
         }
         match (what, part) {
             (What::Read, None) => self.answer(handle, Status::SUCCESS, true),
             (_, None) => self.answer(handle, Status::SUCCESS, false),
-            (What::Read, Some(part)) => self.read(handle, part),
+            (What::Read, Some(part)) => self.read(now, handle, part),
             (What::Write, Some(part)) => self.write(now, handle, part),
             (What::Trim, Some(part)) => self.trim(now, handle, part),
             (What::Flush, Some(_)) => self.answer(handle, Status::INTERNAL_ERROR, false),
@@ -301,7 +318,7 @@ impl TierCore {
             }
             Own::Yes => {}
         }
-        if self.segments.get(&span.segment).is_none_or(|segment| segment.is_broken) {
+        if self.segments.get(&span.segment).is_none_or(|segment| segment.is_exhausted) {
             self.refuse(handle, Status::NAMESPACE_NOT_READY);
             return None;
         }
@@ -342,18 +359,19 @@ impl TierCore {
         units: u32,
         handle: Handle,
     ) -> Option<usize> {
-        self.close_if_memberless(name);
+        self.close_if_memberless(now, name);
         let segment = self.segments.get_mut(&name)?;
-        let open = segment
-            .open
-            .filter(|place| segment.chunks.get(*place).is_some_and(|chunk| chunk.room() >= units));
-        if open.is_none() {
-            // What is open has no room, so it stays as it is.
-            segment.open = None;
-            segment.waiting.push_back(handle);
-            self.open_chunk(now, name);
+        let open = segment.open;
+        let has_room = |place: &usize| segment.chunks.get(*place).is_some_and(|chunk| chunk.room() >= units);
+        if let Some(place) = open.filter(has_room) {
+            return Some(place);
         }
-        open
+        if let Some(place) = open {
+            self.close_chunk(now, name, place);
+        }
+        self.line_up(Line::Segment(name), handle);
+        self.open_chunk(now, name);
+        None
     }
 
     /// A slot of a chunk for a plan of a command.
@@ -370,11 +388,11 @@ impl TierCore {
         match self.pin(handle, span.segment, chunk) {
             Pinned::Yes(slot) => Some(slot),
             Pinned::NoSlot => {
-                self.slotless.push_back(handle);
+                self.line_up(Line::Slotless, handle);
                 None
             }
             Pinned::NoMember => {
-                self.memberless.push_back(handle);
+                self.line_up(Line::Memberless, handle);
                 None
             }
         }
@@ -405,8 +423,8 @@ impl TierCore {
         let class = self.volumes.get(&command.volume).map_or(Class::Plain, |served| served.volume.class);
         let effort = effort(class, command.latency, self.load);
         let plan = PostedPlan::write(handle, slot, effort, sequence, (!is_all).then_some(span.part));
-        let (failed, worst) = (Vec::new(), Worst::Good);
-        command.posted = Posted::Write { span, chunk, sequence, piece: 0, failed, worst, is_last };
+        let (worst, is_unresolved) = (Worst::Good, false);
+        command.posted = Posted::Write { span, chunk, sequence, piece: 0, worst, is_unresolved, is_last };
         self.post(handle, plan);
     }
 
@@ -414,7 +432,8 @@ impl TierCore {
         let Some(span) = self.span_to_change(handle, part) else { return };
         let Some(segment) = self.segments.get_mut(&span.segment) else { return };
         if segment.index.is_unmapped(&span.blocks()) {
-            // Nothing is there, and no earlier change is under way: the log says so already.
+            // Nothing is there, and no earlier change is under way, nor is there one of which nobody knows whether it counts: those keep
+            // their blocks. The log says so already.
             if let Some(command) = self.commands.get_mut(&handle.0) {
                 take_blocks(&mut command.todo, span.part.blocks);
             }
@@ -437,7 +456,7 @@ impl TierCore {
     }
 
     /// Looks up where blocks are. All their segments must be this tier's before the first of them is looked up.
-    fn read(&mut self, handle: Handle, part: Part) {
+    fn read(&mut self, now: Instant, handle: Handle, part: Part) {
         let mut rest = part;
         while rest.blocks > 0 {
             let Some(span) = self.commands.get(&handle.0).and_then(|command| self.span(command, rest)) else {
@@ -449,23 +468,25 @@ impl TierCore {
                 Own::No(status) => return self.refuse(handle, status),
             }
         }
+        let is_careful = self.commands.get(&handle.0).is_some_and(|command| command.is_careful);
+        let runs_max = if is_careful { 1 } else { RUNS_MAX };
         let mut runs = Vec::new();
         let mut rest = part;
-        while rest.blocks > 0 && runs.len() < RUNS_MAX {
+        while rest.blocks > 0 && runs.len() < runs_max {
             let Some((span, stretch)) = self.look_up(handle, rest) else { return };
             if stretch.entry == IndexEntry::LOST {
                 self.unpin(handle);
                 return self.refuse(handle, Status::UNRECOVERED_READ_ERROR.with_do_not_retry());
             }
-            match self.run_of(handle, &span, &stretch) {
+            match self.run_of(now, handle, &span, &stretch) {
                 Ok(run) => runs.push(run),
                 // As far as there are slots.
                 Err(Pinned::NoSlot) if !runs.is_empty() => break,
-                Err(Pinned::NoSlot) => return self.slotless.push_back(handle),
+                Err(Pinned::NoSlot) => return self.line_up(Line::Slotless, handle),
                 // Until one of those that have it is there again, or the command has waited as long as it may.
                 Err(_) => {
                     self.unpin(handle);
-                    return self.memberless.push_back(handle);
+                    return self.line_up(Line::Memberless, handle);
                 }
             }
             rest = behind(rest, stretch.blocks);
@@ -475,7 +496,11 @@ impl TierCore {
         take_blocks(&mut command.todo, part.blocks);
         let is_last = command.is_all(&part);
         let plan = PostedPlan::read(handle, None, (!is_last).then_some(part.first), &runs);
-        command.posted = Posted::Read { part, is_last };
+        let sole = match (runs.as_slice(), command.pins.as_slice()) {
+            ([_], [slot]) => self.slots.all_members(*slot).map(|members| members as u32),
+            _ => None,
+        };
+        command.posted = Posted::Read { part, sole, is_last };
         self.post(handle, plan);
     }
 
@@ -486,7 +511,15 @@ impl TierCore {
         Some((span, stretch))
     }
 
-    fn run_of(&mut self, handle: Handle, span: &Span, stretch: &Stretch) -> Result<Run, Pinned> {
+    fn run_of(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        span: &Span,
+        stretch: &Stretch,
+    ) -> Result<Run, Pinned> {
+        // A chunk without all of its members is not written to, but it can be read.
+        self.close_if_memberless(now, span.segment);
         let blocks = stretch.blocks;
         match stretch.entry.state() {
             EntryState::Unmapped | EntryState::Lost => Ok(Run::Zeros { blocks }),

@@ -1,11 +1,14 @@
 //! What has become of plans: the index changes when a record is on all members, and not before (I1).
 
-use ob_core::{Instant, Units};
+use std::ops::Range;
+
+use ob_core::{Instant, Sequence, Units, VolumeId};
 use ob_split::wire::{Broken, Completion, CompletionStatus, Handle};
 use ob_wire_nvme::Status;
 
 use super::TierError;
-use super::command::{Posted, Span, What, Worst};
+use super::chunks::Unresolved;
+use super::command::{Posted, Span, Worst, record_units};
 use super::core::TierCore;
 use super::index::Stretch;
 use super::plant::{Bug, is_planted};
@@ -42,24 +45,13 @@ impl TierCore {
         };
         match std::mem::replace(&mut command.posted, Posted::Nothing) {
             Posted::Write { .. } if completion.has_more && reply.is_some() => Err(no_reply(handle)),
-            posted @ Posted::Write { .. } => self.piece_done(handle, posted, completion),
+            posted @ Posted::Write { .. } => self.piece_done(handle, &posted, completion),
             _ if completion.has_more || reply.is_some() => Err(no_reply(handle)),
             Posted::Trim { span, chunk, sequence, is_last } => {
-                let segment = self.segments.get_mut(&span.segment).ok_or(TierError::NotPosted(handle))?;
-                if is_done(completion.status) {
-                    let (offset, units) = (Units(completion.offset), Units(completion.units.into()));
-                    if units != Units(1)
-                        || !segment.apply(span.blocks(), chunk, sequence, offset, units, true)
-                    {
-                        return Err(TierError::Completion { handle, what: "no trim lies there" });
-                    }
-                }
-                segment.end_change(chunk);
-                self.change_done(now, handle, &span, chunk, worst_of(completion.status), is_last);
-                Ok(())
+                self.trim_done(now, handle, &span, chunk, sequence, is_last, completion)
             }
-            Posted::Read { part, is_last } => {
-                self.read_done(now, handle, part, completion, is_last);
+            Posted::Read { part, sole, is_last } => {
+                self.read_done(now, handle, part, sole, completion, is_last);
                 Ok(())
             }
             Posted::Answer => {
@@ -70,14 +62,57 @@ impl TierCore {
         }
     }
 
+    /// A trim is over: one record.
+    #[expect(clippy::too_many_arguments, reason = "what was posted, and what became of it")]
+    fn trim_done(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        span: &Span,
+        chunk: usize,
+        sequence: Sequence,
+        is_last: bool,
+        completion: &Completion,
+    ) -> Result<(), TierError> {
+        let wrong = TierError::Completion { handle, what: "no trim lies there" };
+        let segment = self.segments.get_mut(&span.segment).ok_or(TierError::NotPosted(handle))?;
+        let (offset, units) = (Units(completion.offset), Units(completion.units.into()));
+        let is_good = is_done(completion);
+        if is_good {
+            if units != Units(1) || !segment.apply(span.blocks(), chunk, sequence, offset, units, true) {
+                return Err(wrong);
+            }
+        } else if units != Units(0) {
+            let blocks = span.blocks();
+            let (part, owner) = (span.part, handle);
+            let record = Unresolved { owner, part, blocks, sequence, offset, units, is_trim: true };
+            self.check_record(chunk, span, &record).ok_or(wrong)?;
+            self.leave_unresolved(span, chunk, record);
+        } else if let Some(command) = self.commands.get_mut(&handle.0) {
+            command.put_back(span.part);
+        }
+        self.end_change(span, chunk);
+        let is_unresolved = !is_good && units != Units(0);
+        self.note_members(now, span, chunk, completion);
+        self.change_done(now, handle, span, chunk, worst_of(completion), is_unresolved, is_last);
+        Ok(())
+    }
+
+    /// Whether a record can lie where the card says that it lies, though not all members have it.
+    fn check_record(&self, chunk: usize, span: &Span, record: &Unresolved) -> Option<()> {
+        let chunk = self.segments.get(&span.segment)?.chunks.get(chunk)?;
+        let end = record.offset.checked_add(record.units)?;
+        (record.offset >= ob_format::volume::RECORDS_START && end <= chunk.posted).then_some(())
+    }
+
     /// A piece of a write. Pieces come in their order; the last has no more behind it.
     fn piece_done(
         &mut self,
         handle: Handle,
-        posted: Posted,
+        posted: &Posted,
         completion: &Completion,
     ) -> Result<(), TierError> {
-        let Posted::Write { span, chunk, sequence, piece, mut failed, worst, is_last } = posted else {
+        let &Posted::Write { span, chunk, sequence, piece, worst, is_unresolved, is_last } = posted else {
             return Err(TierError::NotPosted(handle));
         };
         let wrong = |what| TierError::Completion { handle, what };
@@ -87,43 +122,81 @@ impl TierCore {
         if piece >= count {
             return Err(wrong("a write has fewer pieces"));
         }
-        let segment = self.segments.get_mut(&span.segment).ok_or(TierError::NotPosted(handle))?;
-        if is_done(completion.status) {
-            let first = span.lba + piece * piece_blocks(block_len);
-            let blocks = first..(first + piece_blocks(block_len)).min(span.blocks().end);
-            let (offset, units) = (Units(completion.offset), Units(completion.units.into()));
-            let sequence = ob_core::Sequence(sequence.0 + u64::from(piece));
-            if !segment.apply(blocks, chunk, sequence, offset, units, false) {
+        let (offset, units) = (Units(completion.offset), Units(completion.units.into()));
+        let (part, blocks) = piece_of(&span, piece, piece_blocks(block_len));
+        let record_sequence = Sequence(sequence.0 + u64::from(piece));
+        let is_good = is_done(completion);
+        let is_placed = units != Units(0);
+        if is_good {
+            let segment = self.segments.get_mut(&span.segment).ok_or(TierError::NotPosted(handle))?;
+            if !segment.apply(blocks, chunk, record_sequence, offset, units, false) {
                 return Err(wrong("no record lies there"));
             }
-        } else {
-            failed.push(piece);
+        } else if is_placed {
+            let (owner, sequence) = (handle, record_sequence);
+            let record = Unresolved { owner, part, blocks, sequence, offset, units, is_trim: false };
+            self.check_record(chunk, &span, &record).ok_or(wrong("no record lies there"))?;
+            self.leave_unresolved(&span, chunk, record);
+        } else if let Some(command) = self.commands.get_mut(&handle.0) {
+            command.put_back(part);
+        }
+        self.note_members(now, &span, chunk, completion);
+        // What it was reserved and did not take others may have: blocks may be compressed, or have gone nowhere.
+        let reserved = record_units(part.blocks, block_len);
+        if let Some(segment) = self.segments.get_mut(&span.segment) {
+            segment.give_back(chunk, reserved.saturating_sub(units.0));
         }
         let is_forgotten = piece > 0 && is_planted(Bug::PieceForgotten);
-        let worst = if is_forgotten { worst } else { worst.max(worst_of(completion.status)) };
+        let worst = if is_forgotten { worst } else { worst.max(worst_of(completion)) };
+        let is_unresolved = is_unresolved || (!is_good && is_placed);
         let piece = piece + 1;
         if completion.has_more {
             if let Some(command) = self.commands.get_mut(&handle.0) {
-                command.posted = Posted::Write { span, chunk, sequence, piece, failed, worst, is_last };
+                command.posted =
+                    Posted::Write { span, chunk, sequence, piece, worst, is_unresolved, is_last };
             }
             return Ok(());
         }
-        if piece < count && is_done(completion.status) {
+        if piece < count && is_good {
             return Err(wrong("a write has more pieces"));
         }
         // A plan that did not begin says so once.
-        failed.extend(piece..count);
-        segment.end_change(chunk);
-        if worst == Worst::Full
-            && let Some(command) = self.commands.get_mut(&handle.0)
-        {
-            put_back(command, &span, &failed, piece_blocks(block_len));
+        if let Some(command) = self.commands.get_mut(&handle.0) {
+            for rest in piece..count {
+                command.put_back(piece_of(&span, rest, piece_blocks(block_len)).0);
+            }
         }
-        self.change_done(now, handle, &span, chunk, worst, is_last);
+        self.end_change(&span, chunk);
+        self.change_done(now, handle, &span, chunk, worst, is_unresolved, is_last);
         Ok(())
     }
 
+    /// A plan that wrote to a chunk is over.
+    fn end_change(&mut self, span: &Span, chunk: usize) {
+        if let Some(segment) = self.segments.get_mut(&span.segment) {
+            segment.end_change(chunk);
+        }
+    }
+
+    /// Members that did not make a record durable in time come last from now on.
+    fn note_members(&mut self, now: Instant, span: &Span, chunk: usize, completion: &Completion) {
+        if completion.status != CompletionStatus::Broken {
+            return;
+        }
+        let segment = self.segments.get(&span.segment);
+        let Some(chunk) = segment.and_then(|segment| segment.chunks.get(chunk)) else { return };
+        for (number, member) in chunk.members.iter().enumerate() {
+            if completion.bad_members >> number & 1 == 1
+                && let Some(server) = self.servers.get_mut(*member)
+                && !server.has_failed(now)
+            {
+                server.fail(now);
+            }
+        }
+    }
+
     /// A plan that changes blocks is over.
+    #[expect(clippy::too_many_arguments, reason = "what was posted, and what became of it")]
     fn change_done(
         &mut self,
         now: Instant,
@@ -131,9 +204,16 @@ impl TierCore {
         span: &Span,
         chunk: usize,
         worst: Worst,
+        is_unresolved: bool,
         is_last: bool,
     ) {
         self.unpin(handle);
+        if matches!(worst, Worst::Full | Worst::Broken) || is_unresolved {
+            // It has no room; or something may be missing somewhere, whatever it is called, and nothing can come behind that.
+            self.close_chunk(now, span.segment, chunk);
+        }
+        // It may have been the last one that a chunk which is closed has waited for.
+        self.continue_seal(now, span.segment, chunk);
         match worst {
             Worst::Good if is_last => return self.forget(handle),
             Worst::Good => {}
@@ -142,29 +222,12 @@ impl TierCore {
                 self.counts.withheld += 1;
                 return self.again_at(now + RETRY, handle);
             }
-            Worst::Full => {
-                if let Some(segment) =
-                    self.segments.get_mut(&span.segment).filter(|segment| segment.open == Some(chunk))
-                {
-                    segment.open = None;
-                }
-                // Of a trim all is to be done again.
-                self.trim_again(handle, span);
-            }
+            // What has gone nowhere goes to another chunk.
+            Worst::Full | Worst::Broken => {}
             Worst::GivenUp => self.fail_command(handle, Status::ABORT_REQUESTED),
             Worst::Internal => self.fail_command(handle, Status::INTERNAL_ERROR),
-            Worst::Broken => {
-                self.break_segment(span.segment);
-                self.fail_command(handle, Status::NAMESPACE_NOT_READY);
-            }
         }
         self.ready.push_back(handle);
-    }
-
-    fn trim_again(&mut self, handle: Handle, span: &Span) {
-        if let Some(command) = self.commands.get_mut(&handle.0).filter(|command| command.what == What::Trim) {
-            command.todo.push_front(span.part);
-        }
     }
 
     fn fail_command(&mut self, handle: Handle, status: Status) {
@@ -178,12 +241,16 @@ impl TierCore {
         now: Instant,
         handle: Handle,
         part: Part,
+        sole: Option<u32>,
         completion: &Completion,
         is_last: bool,
     ) {
         self.counts.bad_members += u64::from(completion.bad_members.count_ones());
-        if completion.status == CompletionStatus::NoMember {
-            self.forget_slots(handle);
+        // That nobody has it is known when all members have given what is wrong, of one record.
+        let is_certain = completion.status == CompletionStatus::NotVerified
+            && sole.is_some_and(|members| completion.bad_members.count_ones() >= members);
+        if matches!(completion.status, CompletionStatus::NoMember | CompletionStatus::NotVerified) {
+            self.forget_slots(handle, completion.status == CompletionStatus::NoMember);
         }
         self.unpin(handle);
         let status = match completion.status {
@@ -197,17 +264,25 @@ impl TierCore {
                 if self.lies_elsewhere(handle, part) {
                     return self.ready.push_back(handle);
                 }
-                if completion.status == CompletionStatus::NoMember {
-                    Status::NAMESPACE_NOT_READY
-                } else {
-                    Status::UNRECOVERED_READ_ERROR.with_do_not_retry()
+                if !is_certain {
+                    return self.read_later(now, handle, part);
                 }
+                Status::UNRECOVERED_READ_ERROR.with_do_not_retry()
             }
             CompletionStatus::GivenUp => Status::ABORT_REQUESTED,
             _ => Status::INTERNAL_ERROR,
         };
         self.fail_command(handle, status);
         self.ready.push_back(handle);
+    }
+
+    /// Not all that have the blocks have answered: they are read again, one record at a time, until the command has waited long enough.
+    fn read_later(&mut self, now: Instant, handle: Handle, part: Part) {
+        let Some(command) = self.commands.get_mut(&handle.0) else { return };
+        command.is_careful = true;
+        command.put_back(part);
+        self.counts.reads_again += 1;
+        self.again_at(now + RETRY, handle);
     }
 
     /// Whether blocks that nobody gave are to be read anew, because they are not where they were.
@@ -225,17 +300,18 @@ impl TierCore {
         }
         command.tries += 1;
         command.tried = now_there;
-        command.todo.push_front(part);
+        command.put_back(part);
         true
     }
 
-    /// Nobody whom they are set to is there: they are set anew when they are next needed.
-    fn forget_slots(&mut self, handle: Handle) {
-        let Some(command) = self.commands.get_mut(&handle.0) else { return };
-        let pins = std::mem::take(&mut command.pins);
-        for slot in pins {
-            self.slots.unpin(slot);
-            self.slots.forget_idle(slot);
+    /// Slots that were set without some of the members are set anew when they are next needed; or all, if nobody whom they are set to is
+    /// there.
+    fn forget_slots(&mut self, handle: Handle, all: bool) {
+        let Some(command) = self.commands.get(&handle.0) else { return };
+        for slot in &command.pins {
+            if all || self.slots.all_members(*slot).is_none() {
+                self.slots.retire(*slot);
+            }
         }
     }
 
@@ -263,9 +339,16 @@ impl TierCore {
         let Some(command) = self.commands.get_mut(&handle.0).filter(|command| command.is_change) else {
             return;
         };
-        command.is_change = false;
-        command.is_behind = false;
+        if command.unresolved > 0 {
+            return self.keep_blocks(handle);
+        }
+        (command.is_change, command.is_behind) = (false, false);
         let volume = command.volume;
+        self.blocks_free(volume, handle);
+    }
+
+    /// Nobody keeps these blocks any more: those that wait for them may begin.
+    pub(super) fn blocks_free(&mut self, volume: VolumeId, handle: Handle) {
         let Some(overlaps) = self.overlaps.get_mut(&volume) else { return };
         let (commands, ready) = (&mut self.commands, &mut self.ready);
         overlaps.over(handle, |next| {
@@ -277,18 +360,24 @@ impl TierCore {
     }
 
     /// A chunk's writer has stopped.
-    pub(super) fn writer_stopped(&mut self, broken: &Broken) -> Result<(), TierError> {
+    pub(super) fn writer_stopped(&mut self, now: Instant, broken: &Broken) -> Result<(), TierError> {
         if !self.slots.has(broken.slot) {
             return Err(TierError::Slot(broken.slot));
         }
-        // It may be what the slot had before it was set anew.
+        // If it is what the slot had before it was set anew, another chunk is closed, which does no harm.
         let Some((name, place)) = self.slots.chunk(broken.slot) else { return Ok(()) };
-        let is_open = self.segments.get(&name).is_some_and(|segment| segment.open == Some(place));
-        if is_open {
-            self.break_segment(name);
-        }
+        self.counts.chunks_broken += 1;
+        self.close_chunk(now, name, place);
         Ok(())
     }
+}
+
+/// The blocks of a piece: of the command, and within the segment.
+fn piece_of(span: &Span, piece: u32, piece_blocks: u32) -> (Part, Range<u32>) {
+    let first = piece * piece_blocks;
+    let blocks = span.part.blocks.saturating_sub(first).min(piece_blocks);
+    let part = Part { first: span.part.first + first, blocks };
+    (part, span.lba + first..span.lba + first + blocks)
 }
 
 fn no_reply(handle: Handle) -> TierError {
@@ -296,34 +385,22 @@ fn no_reply(handle: Handle) -> TierError {
 }
 
 /// Whether a record is on all members.
-const fn is_done(status: CompletionStatus) -> bool {
-    matches!(status, CompletionStatus::Good | CompletionStatus::Withheld)
+fn is_done(completion: &Completion) -> bool {
+    let is_nearly = completion.status == CompletionStatus::Broken && completion.bad_members.count_ones() == 1;
+    matches!(completion.status, CompletionStatus::Good | CompletionStatus::Withheld)
+        || (is_nearly && completion.units > 0 && is_planted(Bug::AckTwoOfThree))
 }
 
-const fn worst_of(status: CompletionStatus) -> Worst {
-    match status {
+fn worst_of(completion: &Completion) -> Worst {
+    match completion.status {
         CompletionStatus::Good => Worst::Good,
+        _ if is_done(completion) => Worst::Withheld,
         CompletionStatus::Withheld => Worst::Withheld,
         CompletionStatus::ChunkFull => Worst::Full,
         CompletionStatus::GivenUp => Worst::GivenUp,
         CompletionStatus::Refused | CompletionStatus::Engine => Worst::Internal,
         CompletionStatus::Broken | CompletionStatus::NoMember | CompletionStatus::NotVerified => {
             Worst::Broken
-        }
-    }
-}
-
-/// Pieces that had no room are to be done, before what is to be done behind them.
-fn put_back(command: &mut super::command::Command, span: &Span, failed: &[u32], piece_blocks: u32) {
-    for piece in failed.iter().rev() {
-        let first = piece * piece_blocks;
-        let blocks = (span.part.blocks - first).min(piece_blocks);
-        let first = span.part.first + first;
-        match command.todo.front_mut() {
-            Some(front) if front.first == first + blocks => {
-                *front = Part { first, blocks: front.blocks + blocks };
-            }
-            _ => command.todo.push_front(Part { first, blocks }),
         }
     }
 }

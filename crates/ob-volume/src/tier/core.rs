@@ -8,12 +8,14 @@ use ob_split::wire::{Handle, HeaderEntry, Welcome};
 use ob_wire_nvme::Status;
 
 use super::command::{Command, Posted};
+use super::fates::Keeper;
 use super::overlaps::Overlaps;
+use super::repair::Repair;
 use super::segments::{SegmentCore, Standing};
 use super::servers::{Call, ServerCore};
-use super::slots::Slots;
+use super::slots::{ChunkPlace, Slots};
 use super::status::{Counts, Trouble};
-use super::store::{Phase, Store};
+use super::store::{Phase, RETRY, Store};
 use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, TierEvent};
 use crate::plans::PostedPlan;
 
@@ -23,6 +25,19 @@ pub(super) struct OpenPort {
     pub(super) welcome: Welcome,
     /// Plans under way.
     pub(super) plans: u32,
+}
+
+/// What a command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// The lease.
+    Unleased,
+    /// A slot.
+    Slotless,
+    /// A chunk server.
+    Memberless,
+    /// A segment, or a chunk of it.
+    Segment(SegmentName),
 }
 
 /// A volume, as the store has it.
@@ -53,7 +68,19 @@ pub struct TierCore {
     pub(super) calls: BTreeMap<u32, Call>,
     pub(super) calls_waiting: VecDeque<PostedPlan>,
     pub(super) last_call: u32,
-    pub(super) hello_session: u64,
+    /// Attempts to seal a chunk, or to repair one.
+    pub(super) last_attempt: u64,
+    /// Since when there are fewer servers than chunks should have members.
+    pub(super) short_since: Option<Instant>,
+    /// Chunks that are to be sealed.
+    pub(super) closing: BTreeSet<ChunkPlace>,
+    /// By their numbers.
+    pub(super) keepers: BTreeMap<u32, Keeper>,
+    pub(super) last_keeper: u32,
+    /// The one replica that is made anew.
+    pub(super) repair: Option<Repair>,
+    /// When it is looked for one that is to be made anew.
+    pub(super) repair_at: Option<Instant>,
     /// By handle.
     pub(super) commands: BTreeMap<u32, Command>,
     pub(super) overlaps: BTreeMap<VolumeId, Overlaps>,
@@ -99,7 +126,13 @@ impl TierCore {
             calls: BTreeMap::new(),
             calls_waiting: VecDeque::new(),
             last_call: 0,
-            hello_session: 0,
+            last_attempt: 0,
+            short_since: None,
+            closing: BTreeSet::new(),
+            keepers: BTreeMap::new(),
+            last_keeper: 0,
+            repair: None,
+            repair_at: None,
             commands: BTreeMap::new(),
             overlaps: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -134,7 +167,7 @@ impl TierCore {
             TierEvent::PortOpened { port, welcome } => self.port_opened(now, port, welcome),
             TierEvent::PortClosed { port } => {
                 self.check_port(port)?;
-                self.port_closed();
+                self.port_closed(now);
                 Ok(())
             }
             TierEvent::Header { port, header } => {
@@ -151,7 +184,7 @@ impl TierCore {
             }
             TierEvent::Broken { port, broken } => {
                 self.check_port(port)?;
-                self.writer_stopped(&broken)
+                self.writer_stopped(now, &broken)
             }
             TierEvent::Metadata(completion) => self.answered(now, completion),
             TierEvent::Tick => {
@@ -185,7 +218,11 @@ impl TierCore {
         let later = self.later.front().map(|(due, _)| *due);
         let port = self.port.is_some().then(|| self.servers_next_due()).flatten();
         let openings = self.port.is_some().then(|| self.openings_next_due()).flatten();
-        self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(openings).min()
+        let seals = self.port.is_some().then(|| self.seals_next_due()).flatten();
+        let repair = self.port.is_some().then(|| self.repair_next_due()).flatten();
+        let segments = self.segments_next_due();
+        let others = openings.into_iter().chain(seals).chain(repair).chain(segments);
+        self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
     fn check_port(&self, port: PortNumber) -> Result<(), TierError> {
@@ -204,7 +241,7 @@ impl TierCore {
     }
 
     /// The gate is closed: nothing that was under way is heard of again. Its commands are the card's.
-    fn port_closed(&mut self) {
+    fn port_closed(&mut self, now: Instant) {
         self.port = None;
         self.end_gate();
         self.forget_channels();
@@ -216,6 +253,7 @@ impl TierCore {
                 segment.standing = Standing::Unserved(Trouble::NeedsReplay);
             }
         }
+        self.keepers.clear();
         self.overlaps.clear();
         self.early.clear();
         for queue in [&mut self.ready, &mut self.unleased, &mut self.slotless, &mut self.memberless] {
@@ -226,16 +264,29 @@ impl TierCore {
         for segment in self.segments.values_mut() {
             segment.waiting.clear();
             segment.changes = 0;
+            // Blocks of these are kept by nobody any more.
+            if segment.chunks.iter().any(|chunk| !chunk.unresolved.is_empty()) {
+                segment.standing = Standing::Unserved(Trouble::NeedsReplay);
+            }
+            for chunk in &mut segment.chunks {
+                chunk.changes = 0;
+                chunk.posted = chunk.end;
+            }
             // Servers that were asked to make a chunk are asked for another.
             segment.forget_opening();
         }
+        self.forget_seals(now);
+        self.forget_repair(now);
     }
 
     fn due(&mut self, now: Instant) {
         self.store_due(now);
         if self.port.is_some() {
             self.servers_due(now);
+            self.segments_due(now);
+            self.seals_due(now);
             self.openings_due(now);
+            self.repair_due(now);
         }
         while let Some((_, handle)) = self.later.pop_front_if(|(due, _)| *due <= now) {
             self.ready.push_back(handle);
@@ -246,11 +297,13 @@ impl TierCore {
         while let Some((due, handle)) = self.holds.first().copied().filter(|(due, _)| *due <= now) {
             self.holds.remove(&(due, handle));
             let Some(command) = self.commands.get_mut(&handle) else { continue };
-            command.held_until = now + self.config.hold;
+            // A plan of it is under way: if that does not end it, it has waited long enough.
+            command.held_until = now + RETRY;
             self.holds.insert((command.held_until, handle));
             if command.posted == Posted::Nothing {
                 // Its initiator is told, rather than kept waiting for longer than it waits.
-                self.answer(Handle(handle), Status::NAMESPACE_NOT_READY, false);
+                command.fail(Status::NAMESPACE_NOT_READY);
+                self.ready.push_back(Handle(handle));
             }
         }
     }
@@ -258,6 +311,27 @@ impl TierCore {
     /// A command is looked at again, later.
     pub(super) fn again_at(&mut self, due: Instant, handle: Handle) {
         self.later.push_back((due, handle));
+    }
+
+    /// A command waits. Those of the line that were answered meanwhile are dropped before they are too many.
+    pub(super) fn line_up(&mut self, line: Line, handle: Handle) {
+        let most = self.config.commands_max * 2;
+        let queue = match line {
+            Line::Unleased => &mut self.unleased,
+            Line::Slotless => &mut self.slotless,
+            Line::Memberless => &mut self.memberless,
+            Line::Segment(name) => match self.segments.get_mut(&name) {
+                Some(segment) => &mut segment.waiting,
+                None => return,
+            },
+        };
+        if queue.len() >= most {
+            let mut seen = BTreeSet::new();
+            let commands = &self.commands;
+            let waits = |command: &Command| command.posted == Posted::Nothing;
+            queue.retain(|handle| commands.get(&handle.0).is_some_and(waits) && seen.insert(handle.0));
+        }
+        queue.push_back(handle);
     }
 
     /// Plans are posted as long as there may be more under way: requests to servers first, which others wait for.

@@ -11,16 +11,20 @@
 //! Its driver gives it all completions of a round before any header (`docs/volumes-safety.md`, I2).
 //!
 //! Of what `docs/volumes.md` says this version has one port, effort 0, one open chunk a segment, and no replay: a segment that was
-//! written in an earlier life is not served, and after a chunk server's error writes of its segment are refused. Chunks that are
-//! full stay open on servers and in the store.
+//! written in an earlier life is not served. A chunk that is full, or has lost a member, is closed: what it has is agreed on (`seal`),
+//! and what it lacks is sent to another. Replicas that are missing then are made anew (`repair`).
 
 mod chunks;
 mod command;
 mod completions;
 mod core;
+mod fates;
 mod index;
+mod opening;
 mod overlaps;
 mod plant;
+mod repair;
+mod seal;
 mod segments;
 mod servers;
 mod slots;
@@ -39,7 +43,7 @@ use crate::metadata::{Keys, MetadataCompletion, MetadataOp};
 use crate::plans::PostedPlan;
 
 pub use core::TierCore;
-pub use status::{SegmentStatus, ServerStatus, TierStatus, Trouble};
+pub use status::{SegmentStatus, ServerStatus, ServerTrouble, TierNews, TierStatus, Trouble};
 
 /// Blocks of a segment, where nothing else is said: 32 GiB, or 4 GiB of small blocks.
 pub const SEGMENT_BLOCKS: u64 = 1 << 23;
@@ -69,6 +73,10 @@ pub struct TierConfig {
     pub drift_ppm: u32,
     /// How long a command waits for what is not there.
     pub hold: Duration,
+    /// How long a server is silent before its replicas are made anew elsewhere.
+    pub lost_after: Duration,
+    /// Bytes a second that are copied to make replicas anew.
+    pub rebuild_rate: u64,
     /// Bytes of the index.
     pub index_memory: u64,
     /// Commands at a time. The port is granted no more receives than that.
@@ -118,6 +126,8 @@ impl TierConfig {
             lease: Duration::from_secs(3),
             drift_ppm: 10_000,
             hold: Duration::from_secs(20),
+            lost_after: Duration::from_secs(300),
+            rebuild_rate: 64 << 20,
             index_memory: 1 << 30,
             commands_max: 1024,
             slots_max: 4096,
@@ -145,6 +155,8 @@ impl TierConfig {
         let ranges = [
             (self.commands_max > 0 && self.commands_max <= COMMANDS_MAX, "the number of commands"),
             (self.slots_max > 1, "the number of slots"),
+            (!self.hold.is_zero(), "how long commands are held"),
+            (self.rebuild_rate > 0, "the rate of copying"),
             (self.drift_ppm < 500_000, "the clocks' drift"),
             ((2000..=60_000).contains(&self.lease.as_millis()), "the lease"),
             (self.servers.len() < usize::from(ob_split::wire::ACCEPTED_FROM), "the number of chunk servers"),
@@ -235,6 +247,8 @@ pub enum TierAction {
     Metadata(Token, MetadataOp),
     /// A volume is served: its namespace can be shown.
     Serve(VolumeId, Volume),
+    /// Something that people may want to know.
+    Report(TierNews),
 }
 
 /// What cannot have happened. Whoever is told so closes the port: its card has lost its way.

@@ -34,6 +34,13 @@ impl Overlaps {
         behind == 0
     }
 
+    /// Somebody else keeps the blocks of a change.
+    pub(super) fn hand_over(&mut self, from: Handle, to: Handle) {
+        for change in self.all.iter_mut().filter(|change| change.handle == from) {
+            change.handle = to;
+        }
+    }
+
     /// A change is over. Tells those that may begin now.
     pub(super) fn over(&mut self, handle: Handle, mut may_begin: impl FnMut(Handle)) {
         let Some(place) = self.all.iter().position(|change| change.handle == handle) else { return };

@@ -14,11 +14,12 @@ use ob_format::volume::{IndexEntry, RECORDS_START};
 use ob_split::wire::Handle;
 use ob_wire_nvme::Status;
 
-use super::chunks::{Opening, TierChunk};
-use super::core::TierCore;
+use super::chunks::TierChunk;
+use super::core::{Line, TierCore};
 use super::index::{Index, chunk_of};
+use super::opening::Opening;
 use super::status::Trouble;
-use super::store::{Phase, Then};
+use super::store::{Phase, RETRY, Then};
 use crate::metadata::{Expect, MetadataValue, Name};
 
 /// Numbers of chunks that are reserved at a time (C7).
@@ -62,8 +63,10 @@ pub(super) struct SegmentCore {
     pub(super) waiting: VecDeque<Handle>,
     /// Writes and trims under way.
     pub(super) changes: u32,
-    /// A chunk has lost a member: nothing is written any more.
-    pub(super) is_broken: bool,
+    /// There are no numbers for chunks any more: nothing is written.
+    pub(super) is_exhausted: bool,
+    /// When it is looked at again, after the store has said something else than was thought.
+    pub(super) again: Option<Instant>,
 }
 
 impl SegmentCore {
@@ -83,7 +86,8 @@ impl SegmentCore {
             next_count: 1,
             waiting: VecDeque::new(),
             changes: 0,
-            is_broken: false,
+            is_exhausted: false,
+            again: None,
         }
     }
 
@@ -107,9 +111,16 @@ impl SegmentCore {
         Some(first)
     }
 
+    /// A record takes less than was reserved for it.
+    pub(super) fn give_back(&mut self, chunk: usize, units: u32) {
+        if let Some(chunk) = self.chunks.get_mut(chunk) {
+            chunk.posted = Units(chunk.posted.0.saturating_sub(units)).max(chunk.end);
+        }
+    }
+
     /// Nobody hears of what servers were asked for. A commit is answered all the same.
     pub(super) fn forget_opening(&mut self) {
-        if !self.is_committing {
+        if !self.opening.as_ref().is_some_and(Opening::is_committing) {
             self.opening = None;
         }
     }
@@ -145,6 +156,7 @@ impl SegmentCore {
         let (Some(end), Some(entry)) = (end, entry) else { return false };
         to.end = to.end.max(end);
         to.last_sequence = to.last_sequence.max(sequence);
+        to.records += 1;
         let count = u64::from(blocks.end - blocks.start);
         if !is_trim {
             (to.live, to.blocks) = (to.live + count, to.blocks + count);
@@ -177,8 +189,9 @@ impl TierCore {
             Standing::Unserved(_) => return Own::No(Status::NAMESPACE_NOT_READY),
             Standing::Wanted | Standing::Reading | Standing::Committing => {}
         }
-        segment.waiting.push_back(handle);
-        if segment.standing == Standing::Wanted {
+        let is_wanted = segment.standing == Standing::Wanted && segment.again.is_none();
+        self.line_up(Line::Segment(name), handle);
+        if is_wanted {
             self.want(name);
         }
         Own::Wait
@@ -254,7 +267,7 @@ impl TierCore {
         };
         let (Some(record), Some(revision)) = (&mut segment.record, segment.revision) else { return };
         let Some(next) = record.chunk_next.0.checked_add(CHUNKS_RESERVED) else {
-            segment.is_broken = true;
+            segment.is_exhausted = true;
             return self.wake(name);
         };
         record.chunk_next = ChunkId(next);
@@ -283,6 +296,7 @@ impl TierCore {
             None if was_there && there == segment.revision => {
                 // Nobody has taken it: it was the session that is another by now.
                 (segment.standing, segment.wants_adoption) = (Standing::Owned, true);
+                segment.again = Some(now + RETRY);
             }
             None if was_there => {
                 // Only another owner can have changed it.
@@ -293,12 +307,44 @@ impl TierCore {
                 // The session, or the volume, is another by now; or somebody was first, which the next look shows.
                 segment.record = None;
                 segment.standing = Standing::Wanted;
-                return self.want(name);
+                segment.again = Some(now + RETRY);
+                return;
             }
         }
-        self.adopt(name);
-        self.continue_opening(now, name);
+        self.commit_over(now, name);
+    }
+
+    /// Something of a segment was agreed on, or cannot be: what has waited for that goes on. Commands first: those that only read are
+    /// not to be refused for want of a chunk.
+    pub(super) fn commit_over(&mut self, now: Instant, name: SegmentName) {
         self.wake(name);
+        self.adopt(name);
+        self.continue_seals(now, name);
+        self.continue_opening(now, name);
+        self.continue_repair(now);
+    }
+
+    pub(super) fn segments_next_due(&self) -> Option<Instant> {
+        self.segments.values().filter_map(|segment| segment.again).min()
+    }
+
+    /// Segments of which the store has said something else are looked at again.
+    pub(super) fn segments_due(&mut self, now: Instant) {
+        if self.segments_next_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let names: Vec<SegmentName> = self.segments.keys().copied().collect();
+        for name in names {
+            let Some(segment) = self.segments.get_mut(&name) else { continue };
+            if segment.again.take_if(|again| *again <= now).is_none() {
+                continue;
+            }
+            if segment.standing == Standing::Wanted {
+                self.want(name);
+            } else {
+                self.adopt(name);
+            }
+        }
     }
 
     /// A new session, or a new gate: what was owned is kept if nobody has taken it meanwhile, which its revision shows.
@@ -306,6 +352,7 @@ impl TierCore {
         let names: Vec<SegmentName> = self.segments.keys().copied().collect();
         for name in names {
             let Some(segment) = self.segments.get_mut(&name) else { continue };
+            segment.again = None;
             match segment.standing {
                 Standing::Wanted => self.want(name),
                 Standing::Owned | Standing::Committing => {
@@ -320,7 +367,8 @@ impl TierCore {
     /// Keeps a segment, if that is to be and nothing else of it is being committed.
     pub(super) fn adopt(&mut self, name: SegmentName) {
         let Some(segment) = self.segments.get_mut(&name) else { return };
-        let is_idle = segment.standing == Standing::Owned && !segment.is_committing;
+        let is_idle =
+            segment.standing == Standing::Owned && !segment.is_committing && segment.again.is_none();
         let (true, true, Some(revision)) = (is_idle, segment.wants_adoption, segment.revision) else {
             return;
         };

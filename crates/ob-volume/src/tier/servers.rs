@@ -1,10 +1,13 @@
 //! Chunk servers: a channel each, who they are, and what they are asked by `CALL`.
 //!
 //! ```text
-//!   Down ─ due ─▶ Connecting ─ up ─▶ Greeting ─ HELLO answered ─▶ Ready
-//!     ▲ gone, refused │                │ not as it should be ─▶ Closing
-//!     └───────────────┴────────────────┴───────────────────────────┴──── gone, from any
+//!   Down ─ due ─▶ Connecting ─ up ─▶ Greeting ─ HELLO answered ─▶ Ready ─ silent ─┐
+//!     ▲ gone, refused │                │ not as it should be ─────────────▶ Closing
+//!     └───────────────┴────────────────┴──────────────────────────────────────┴──── gone, from any
 //! ```
+//!
+//! A server that is ready is asked every second whether it is there (`PING`). One that does not say so, or does not answer other calls,
+//! is closed: whoever waits for it gets to know, and what is made next goes to others.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,8 +21,10 @@ use ob_split::wire::{
 };
 
 use super::core::TierCore;
-use super::{PortNumber, TierAction, TierError};
-use crate::plans::{HOST_HANDLES, PostedPlan};
+use super::opening::Made;
+use super::seal::Copied;
+use super::{PortNumber, ServerTrouble, TierAction, TierError, TierNews};
+use crate::plans::{Copy, HOST_HANDLES, PostedPlan};
 use crate::wire::{
     Answer, CreateState, HelloPayload, Refusal, Reply, ReplyMessage, Request, RequestMessage, VERSION,
     WelcomePayload,
@@ -27,8 +32,15 @@ use crate::wire::{
 
 /// How long after it was gone a server is connected to again.
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How long one that has failed, or was full, comes last.
+/// How long one that has failed, or was full, comes last; one that fails again and again, up to [`AVOIDED_MOST`].
 pub(super) const AVOIDED: Duration = Duration::from_secs(10);
+const AVOIDED_MOST: Duration = Duration::from_secs(320);
+/// How often a server is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take to say so.
+const PING_WITHIN: Duration = Duration::from_secs(3);
+/// How many calls one behind the other may have no answer.
+const SILENT_CALLS_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerState {
@@ -53,24 +65,83 @@ pub(super) struct ServerCore {
     pub(super) free: u64,
     pub(super) full_until: Option<Instant>,
     pub(super) failed_until: Option<Instant>,
+    /// How often it has failed since it last did what it was asked to.
+    failures: u32,
+    /// The greatest number of a connection that is known of it.
+    session: u64,
+    /// When it was asked whether it is there, as long as it has not said so.
+    pinged: Option<Instant>,
+    ping_at: Instant,
+    /// Calls without an answer, one behind the other.
+    silent_calls: u32,
+    /// Since when it is not there.
+    pub(super) away_since: Option<Instant>,
+    /// Why it cannot be used, if it has said so.
+    pub(super) trouble: Option<ServerTrouble>,
 }
 
 impl ServerCore {
-    pub(super) const fn new(address: SocketAddr) -> Self {
-        let state = ServerState::Unused;
-        Self { address, state, id: None, domain: None, free: 0, full_until: None, failed_until: None }
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            state: ServerState::Unused,
+            id: None,
+            domain: None,
+            free: 0,
+            full_until: None,
+            failed_until: None,
+            failures: 0,
+            session: 0,
+            pinged: None,
+            ping_at: Instant::default(),
+            silent_calls: 0,
+            away_since: None,
+            trouble: None,
+        }
+    }
+
+    /// It has not done what it was asked to.
+    pub(super) fn fail(&mut self, now: Instant) {
+        let avoided = AVOIDED.saturating_mul(1 << self.failures.min(5)).min(AVOIDED_MOST);
+        self.failures += 1;
+        self.failed_until = Some(now + avoided);
+    }
+
+    /// It has done something that others have failed at.
+    pub(super) fn do_well(&mut self) {
+        (self.failures, self.failed_until) = (0, None);
     }
 
     pub(super) fn is_ready(&self) -> bool {
         self.state == ServerState::Ready
     }
 
+    fn is_due(&self, now: Instant) -> bool {
+        self.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// Whether it has done all that it was asked to.
+    pub(super) const fn is_sound(&self) -> bool {
+        self.failures == 0
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        match (self.state, self.pinged) {
+            (ServerState::Down { again }, _) => Some(again),
+            (ServerState::Ready, None) => Some(self.ping_at),
+            (ServerState::Ready, Some(since)) => Some(since + PING_WITHIN),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.full_until.is_some_and(|until| now < until)
     }
 
+    /// Whether it is to come last: it has failed of late, or does not say that it is there.
     pub(super) fn has_failed(&self, now: Instant) -> bool {
         self.failed_until.is_some_and(|until| now < until)
+            || self.pinged.is_some_and(|since| now.since(since) >= PING_EVERY)
     }
 }
 
@@ -78,7 +149,33 @@ impl ServerCore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFor {
     Hello,
-    Create { segment: SegmentName, chunk: ChunkId },
+    Ping,
+    Create {
+        segment: SegmentName,
+        chunk: ChunkId,
+    },
+    /// What nobody names is to go. Whatever becomes of that, nobody asks again.
+    Delete,
+    Stop(Errand),
+    Seal(Errand),
+    /// A copy, from one server to another.
+    Copy(Errand),
+    /// A chunk that is to be filled.
+    CreateFilling(Errand),
+    /// A replica that does not fit is to go before it is made anew.
+    DeleteReplica(Errand),
+}
+
+/// For which chunk something is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Errand {
+    pub(super) segment: SegmentName,
+    /// Among the segment's.
+    pub(super) place: usize,
+    /// Answers to an earlier one are not heard.
+    pub(super) attempt: u64,
+    /// To make a replica anew, not to seal the chunk.
+    pub(super) is_repair: bool,
 }
 
 #[derive(Debug)]
@@ -88,7 +185,7 @@ pub(super) struct Call {
 }
 
 /// How a call ended.
-enum Outcome {
+pub(super) enum Outcome {
     /// With a reply.
     Answered(Answer),
     /// Without one, or with what is none.
@@ -105,6 +202,7 @@ impl TierCore {
     pub(super) fn connect_servers(&mut self, now: Instant) {
         for server in &mut self.servers {
             server.state = ServerState::Down { again: now };
+            (server.pinged, server.silent_calls) = (None, 0);
         }
         self.servers_due(now);
     }
@@ -119,23 +217,38 @@ impl TierCore {
     }
 
     pub(super) fn servers_due(&mut self, now: Instant) {
-        for (place, server) in self.servers.iter_mut().enumerate() {
-            let ServerState::Down { again } = server.state else { continue };
-            if again <= now {
-                server.state = ServerState::Connecting;
-                let (what, address) = (ChannelWhat::Connect, Some(server.address));
-                let channel = Channel { channel: channel_of(place), what, address };
-                self.actions.push_back(TierAction::Channel { port: PortNumber(0), channel });
+        for place in 0..self.servers.len() {
+            let Some(server) = self.servers.get_mut(place).filter(|server| server.is_due(now)) else {
+                continue;
+            };
+            match (server.state, server.pinged) {
+                (ServerState::Down { .. }, _) => {
+                    server.state = ServerState::Connecting;
+                    let (what, address) = (ChannelWhat::Connect, Some(server.address));
+                    let channel = Channel { channel: channel_of(place), what, address };
+                    self.actions.push_back(TierAction::Channel { port: PortNumber(0), channel });
+                }
+                (ServerState::Ready, None) => {
+                    (server.pinged, server.ping_at) = (Some(now), now + PING_EVERY);
+                    self.call(place, CallFor::Ping, Request::Ping, &[]);
+                }
+                (ServerState::Ready, Some(_)) => self.give_server_up(now, place),
+                _ => {}
             }
         }
     }
 
+    /// It does not answer: whoever waits for it is told, and it is connected to anew.
+    fn give_server_up(&mut self, now: Instant, place: usize) {
+        if let Some(server) = self.servers.get_mut(place) {
+            server.fail(now);
+            self.counts.servers_silent += 1;
+        }
+        self.close_channel(place);
+    }
+
     pub(super) fn servers_next_due(&self) -> Option<Instant> {
-        let due = self.servers.iter().filter_map(|server| match server.state {
-            ServerState::Down { again } => Some(again),
-            _ => None,
-        });
-        due.min()
+        self.servers.iter().filter_map(ServerCore::next_due).min()
     }
 
     /// How a channel is.
@@ -153,19 +266,38 @@ impl TierCore {
             }
             (ChannelState::Gone | ChannelState::Refused, _) => {
                 server.state = ServerState::Down { again: now + RECONNECT };
+                (server.pinged, server.silent_calls) = (None, 0);
+                server.away_since.get_or_insert(now);
                 self.counts.channels_lost += 1;
+                self.server_gone(now, place);
             }
             _ => return Err(wrong),
         }
         Ok(())
     }
 
+    /// Chunks that were written to it are not any more: what is written next goes to others.
+    fn server_gone(&mut self, now: Instant, place: usize) {
+        let open = self.segments.iter().filter_map(|(name, segment)| {
+            let open = segment.open?;
+            segment.chunks.get(open)?.members.contains(&place).then_some((*name, open))
+        });
+        for (name, open) in open.collect::<Vec<_>>() {
+            self.close_chunk(now, name, open);
+        }
+    }
+
     fn greet(&mut self, place: usize) {
         let (tier, gate, _) = self.identity();
         // It grows with each connection. A server that knows a later one says which, and is greeted by one above.
-        self.hello_session = self.hello_session.max(gate.0).saturating_add(1);
-        let request = Request::Hello { port: 0, tier, session: self.hello_session };
-        let server = self.servers.get(place).and_then(|server| server.id);
+        let Some(server) = self.servers.get_mut(place) else { return };
+        let Some(session) = server.session.max(gate.0).checked_add(1) else {
+            // There is none above it: it was another tier that has used this one's name, or a server that does not tell the truth.
+            return self.refuse_server(place, ServerTrouble::Session);
+        };
+        server.session = session;
+        let request = Request::Hello { port: 0, tier, session };
+        let server = server.id;
         let hello =
             HelloPayload { pool: self.config.pool, version_least: VERSION, version_most: VERSION, server };
         match hello.encode() {
@@ -174,11 +306,18 @@ impl TierCore {
         }
     }
 
+    /// A chunk that nobody names is to go from a server that has made it, or may have: it comes behind the request to make it.
+    pub(super) fn delete(&mut self, place: usize, chunk: ChunkName, epoch: ob_core::Epoch) {
+        if self.servers.get(place).is_some_and(ServerCore::is_ready) {
+            self.call(place, CallFor::Delete, Request::Delete { chunk, epoch }, &[]);
+        }
+    }
+
     pub(super) fn create(&mut self, place: usize, request: Request, segment: SegmentName, chunk: ChunkId) {
         self.call(place, CallFor::Create { segment, chunk }, request, &[]);
     }
 
-    fn call(&mut self, server: usize, of: CallFor, request: Request, payload: &[u8]) {
+    pub(super) fn call(&mut self, server: usize, of: CallFor, request: Request, payload: &[u8]) {
         let handle = self.free_call_handle();
         // The port puts in a tag of its own.
         let message = RequestMessage { tag: 0, payload_len: payload.len() as u32, request };
@@ -232,11 +371,88 @@ impl TierCore {
             }
             None => (Outcome::Failed, &[][..]),
         };
+        // Of a copy nobody knows here who has been silent.
+        if !matches!(call.of, CallFor::Copy(_)) {
+            self.note_silence(now, call.server, &outcome);
+        }
         match call.of {
             CallFor::Hello => self.greeted(now, call.server, &outcome, payload),
+            CallFor::Ping => self.pinged(call.server, &outcome),
             CallFor::Create { segment, chunk } => self.created(now, call.server, &outcome, segment, chunk),
+            CallFor::Delete => {}
+            CallFor::Copy(errand) => {
+                let copied = match outcome {
+                    Outcome::Answered(Answer::Good(Reply::Fill { durable })) => Copied::To(durable),
+                    // It has failed where it was to be fetched; the step is told.
+                    Outcome::Failed if completion.word == crate::plans::COPY_FETCH_STEP => Copied::NotGiven,
+                    Outcome::Answered(_) | Outcome::Failed => Copied::NotTaken,
+                };
+                if errand.is_repair {
+                    self.replica_filled(now, errand, copied);
+                } else {
+                    self.member_filled(now, errand, copied);
+                }
+            }
+            CallFor::Stop(errand) if errand.is_repair => self.replica_stopped(now, errand, &outcome),
+            CallFor::Stop(errand) => self.member_stopped(now, errand, call.server, &outcome),
+            CallFor::Seal(errand) if errand.is_repair => self.replica_sealed(now, errand, &outcome),
+            CallFor::Seal(errand) => self.member_sealed(now, errand, call.server, &outcome),
+            CallFor::CreateFilling(errand) => self.replica_made(now, errand, &outcome),
+            CallFor::DeleteReplica(errand) => self.replica_deleted(now, errand, &outcome),
         }
         Ok(())
+    }
+
+    /// Units of a chunk go from one server to another, over the card alone.
+    pub(super) fn copy(
+        &mut self,
+        errand: Errand,
+        (from, to): (usize, usize),
+        chunk: ChunkName,
+        epoch: ob_core::Epoch,
+        at: ob_core::Units,
+        end: ob_core::Units,
+    ) {
+        let handle = self.free_call_handle();
+        let copy = Copy { from: channel_of(from), to: channel_of(to), chunk, epoch, at, end };
+        let Ok(plan) = PostedPlan::copy(handle, &copy) else {
+            self.counts.mistakes += 1;
+            return;
+        };
+        self.calls.insert(handle.0, Call { server: to, of: CallFor::Copy(errand) });
+        self.calls_waiting.push_back(plan);
+    }
+
+    /// A server that answers nothing is as good as gone, though its connection stands.
+    fn note_silence(&mut self, now: Instant, place: usize, outcome: &Outcome) {
+        let Some(server) = self.servers.get_mut(place).filter(|server| server.is_ready()) else { return };
+        server.silent_calls = match outcome {
+            Outcome::Answered(_) => 0,
+            Outcome::Failed => server.silent_calls + 1,
+        };
+        if server.silent_calls >= SILENT_CALLS_MAX {
+            self.give_server_up(now, place);
+        }
+    }
+
+    fn pinged(&mut self, place: usize, outcome: &Outcome) {
+        let Some(server) = self.servers.get_mut(place) else { return };
+        if let Outcome::Answered(answer) = outcome {
+            server.pinged = None;
+            if let Answer::Good(Reply::Ping { free, .. }) = answer {
+                server.free = *free;
+            }
+        }
+    }
+
+    /// A server says that it cannot be used, or says what cannot be. It is asked again, and told of once.
+    fn refuse_server(&mut self, place: usize, trouble: ServerTrouble) {
+        let Some(server) = self.servers.get_mut(place) else { return };
+        if server.trouble.replace(trouble) != Some(trouble) {
+            let news = TierNews::ServerRefused { address: server.address, trouble };
+            self.actions.push_back(TierAction::Report(news));
+        }
+        self.close_channel(place);
     }
 
     fn greeted(&mut self, now: Instant, place: usize, outcome: &Outcome, payload: &[u8]) {
@@ -253,26 +469,43 @@ impl TierCore {
             return;
         };
         let good = match outcome {
-            Outcome::Answered(Answer::Good(Reply::Hello { server: id, .. })) if !others.contains(id) => {
-                let welcome = WelcomePayload::decode(payload).ok();
-                let is_ours = |welcome: &WelcomePayload| {
-                    welcome.version == VERSION && welcome.pool.is_none_or(|of| of == pool)
-                };
-                let is_same = server.id.is_none_or(|known| known == *id);
-                welcome.filter(is_ours).filter(|_| is_same).map(|welcome| (*id, welcome))
+            Outcome::Answered(Answer::Good(Reply::Hello { server: id, .. })) => {
+                let welcome = WelcomePayload::decode(payload).map_err(|_| ServerTrouble::Other);
+                welcome.and_then(|welcome| match () {
+                    () if others.contains(id) => Err(ServerTrouble::Twice),
+                    () if server.id.is_some_and(|known| known != *id) => Err(ServerTrouble::WrongServer),
+                    () if welcome.pool.is_some_and(|of| of != pool) => Err(ServerTrouble::WrongPool),
+                    () if welcome.version != VERSION => Err(ServerTrouble::Version),
+                    () => Ok((*id, welcome)),
+                })
             }
             Outcome::Answered(Answer::Refused { refusal: Refusal::Stale { known }, .. }) => {
-                self.hello_session = self.hello_session.max(*known);
-                None
+                server.session = server.session.max(*known);
+                // The next greeting is above it, if there can be such.
+                return self.close_channel(place);
             }
-            _ => None,
+            Outcome::Answered(Answer::Refused { refusal, .. }) => Err(match refusal {
+                Refusal::WrongPool => ServerTrouble::WrongPool,
+                Refusal::WrongServer { .. } => ServerTrouble::WrongServer,
+                Refusal::Version { .. } => ServerTrouble::Version,
+                _ => ServerTrouble::Other,
+            }),
+            Outcome::Answered(_) => Err(ServerTrouble::Other),
+            Outcome::Failed => return self.close_channel(place),
         };
-        let Some((id, welcome)) = good else { return self.close_channel(place) };
+        let (id, welcome) = match good {
+            Ok(good) => good,
+            Err(trouble) => return self.refuse_server(place, trouble),
+        };
         server.state = ServerState::Ready;
         (server.id, server.domain, server.free) = (Some(id), Some(welcome.domain), welcome.free);
-        (server.full_until, server.failed_until) = (None, None);
+        (server.pinged, server.ping_at, server.silent_calls) = (None, now + PING_EVERY, 0);
+        (server.full_until, server.trouble) = (None, None);
+        server.away_since = None;
         self.ready.extend(self.memberless.drain(..));
+        self.retry_seals(now);
         self.continue_all_openings(now);
+        self.repair_at = Some(now);
     }
 
     fn created(
@@ -283,27 +516,26 @@ impl TierCore {
         segment: SegmentName,
         chunk: ChunkId,
     ) {
-        let is_good = match outcome {
+        let Some(server) = self.servers.get_mut(place) else { return };
+        let made = match outcome {
             Outcome::Answered(Answer::Good(Reply::Create { free })) => {
-                if let Some(server) = self.servers.get_mut(place) {
-                    server.free = *free;
-                }
-                true
+                server.free = *free;
+                Made::Yes
             }
             Outcome::Answered(Answer::Refused { refusal: Refusal::Full { free }, .. }) => {
-                if let Some(server) = self.servers.get_mut(place) {
-                    (server.free, server.full_until) = (*free, Some(now + AVOIDED));
-                }
-                false
+                (server.free, server.full_until) = (*free, Some(now + AVOIDED));
+                Made::No
             }
-            _ => {
-                if let Some(server) = self.servers.get_mut(place) {
-                    server.failed_until = Some(now + AVOIDED);
-                }
-                false
+            Outcome::Answered(_) => {
+                server.fail(now);
+                Made::No
+            }
+            Outcome::Failed => {
+                server.fail(now);
+                Made::Perhaps
             }
         };
-        self.chunk_created(now, segment, chunk, is_good);
+        self.chunk_created(now, segment, chunk, place, made);
     }
 }
 

@@ -14,6 +14,18 @@ struct Held {
     /// Plans under way that name it, and one more while it is written to.
     users: u32,
     used: u64,
+    /// Members that it was set with.
+    members: usize,
+    /// Whether these are all that the chunk has.
+    has_all: bool,
+    /// Whether it is set anew when nobody uses it any more.
+    is_stale: bool,
+}
+
+impl Held {
+    const fn of(chunk: ChunkPlace) -> Self {
+        Self { chunk, users: 0, used: 0, members: 0, has_all: false, is_stale: false }
+    }
 }
 
 /// Which chunk each slot is set to.
@@ -45,10 +57,10 @@ impl Slots {
         self.clock += 1;
         let known = self.of.get(&chunk).copied();
         let slot = known.or_else(|| self.free())?;
-        let held = self.held.entry(slot).or_insert(Held { chunk, users: 0, used: 0 });
+        let held = self.held.entry(slot).or_insert(Held::of(chunk));
         if held.chunk != chunk {
             self.of.remove(&held.chunk);
-            held.chunk = chunk;
+            *held = Held::of(chunk);
         }
         self.of.insert(chunk, slot);
         held.users += 1;
@@ -68,15 +80,38 @@ impl Slots {
 
     /// A user less.
     pub(super) fn unpin(&mut self, slot: Slot) {
-        if let Some(held) = self.held.get_mut(&slot) {
-            held.users = held.users.saturating_sub(1);
+        let Some(held) = self.held.get_mut(&slot) else { return };
+        held.users = held.users.saturating_sub(1);
+        if held.users == 0 && held.is_stale {
+            self.forget(slot);
         }
     }
 
-    /// Who uses it next sets it anew, if nobody uses it now.
-    pub(super) fn forget_idle(&mut self, slot: Slot) {
-        if self.held.get(&slot).is_some_and(|held| held.users == 0) {
+    /// How many members it is set with, and whether these are all that its chunk has.
+    pub(super) fn set_members(&mut self, slot: Slot, members: usize, has_all: bool) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            (held.members, held.has_all) = (members, has_all);
+        }
+    }
+
+    /// How many members it was set with, if these are all that its chunk has.
+    pub(super) fn all_members(&self, slot: Slot) -> Option<usize> {
+        self.held.get(&slot).filter(|held| held.has_all).map(|held| held.members)
+    }
+
+    /// Who uses it when nobody does any more sets it anew.
+    pub(super) fn retire(&mut self, slot: Slot) {
+        let Some(held) = self.held.get_mut(&slot) else { return };
+        held.is_stale = true;
+        if held.users == 0 {
             self.forget(slot);
+        }
+    }
+
+    /// The same of a chunk's slot, if it has one.
+    pub(super) fn retire_chunk(&mut self, chunk: ChunkPlace) {
+        if let Some(slot) = self.of.get(&chunk).copied() {
+            self.retire(slot);
         }
     }
 
@@ -85,13 +120,8 @@ impl Slots {
         if let Some(held) = self.held.get_mut(&slot) {
             self.of.remove(&held.chunk);
             // Nobody can mean it: a segment has fewer chunks.
-            (held.chunk, held.users, held.used) = ((SegmentName::default(), usize::MAX), 0, 0);
+            *held = Held::of((SegmentName::default(), usize::MAX));
         }
-    }
-
-    /// Whether the card has been told of a chunk.
-    pub(super) fn is_set(&self, chunk: ChunkPlace) -> bool {
-        self.of.contains_key(&chunk)
     }
 
     /// What a slot is set to.

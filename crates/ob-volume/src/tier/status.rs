@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_core::{Epoch, SegmentName, ServerId, VolumeId};
+use ob_core::{ChunkName, Epoch, SegmentName, ServerId, Units, VolumeId};
 
-use super::chunks::TierChunk;
+use ob_format::volume::RECORDS_START;
+
+use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::segments::Standing;
 
@@ -32,6 +34,59 @@ pub enum Trouble {
     Store,
 }
 
+/// Why a chunk server cannot be used, though it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServerTrouble {
+    /// It is another pool's.
+    #[error("it belongs to another pool")]
+    WrongPool,
+    /// At its address is another one than before.
+    #[error("another server is at its address now")]
+    WrongServer,
+    /// It is at two addresses.
+    #[error("another address leads to the same server")]
+    Twice,
+    /// It speaks other versions of the protocol.
+    #[error("it speaks another version of the chunk protocol")]
+    Version,
+    /// It knows the greatest number that a connection can have.
+    #[error("it knows a later connection than there can be")]
+    Session,
+    /// It says what it should not.
+    #[error("it does not answer a greeting as chunk servers do")]
+    Other,
+}
+
+/// Something that people may want to know, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierNews {
+    /// A server cannot be used.
+    ServerRefused {
+        /// Where it is.
+        address: SocketAddr,
+        /// Why not.
+        trouble: ServerTrouble,
+    },
+    /// A chunk stays as it is from now on.
+    Sealed {
+        /// Which.
+        chunk: ChunkName,
+        /// How long it is.
+        length: Units,
+        /// How many servers have it.
+        members: usize,
+        /// Records of which nobody knew before whether they count.
+        resolved: usize,
+    },
+    /// A chunk has a replica more.
+    Repaired {
+        /// Which.
+        chunk: ChunkName,
+        /// How many servers have it now.
+        members: usize,
+    },
+}
+
 /// A segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentStatus {
@@ -41,10 +96,18 @@ pub struct SegmentStatus {
     pub epoch: Option<Epoch>,
     /// Why it is not served, if it is not.
     pub trouble: Option<Trouble>,
-    /// Whether writes are refused, because a chunk has lost a member.
-    pub is_broken: bool,
+    /// Whether writes are refused, because there are no numbers for chunks any more.
+    pub is_exhausted: bool,
     /// Its chunks.
     pub chunks: usize,
+    /// Those of them that are being sealed.
+    pub closing: usize,
+    /// Those of these that wait for a server (OB015).
+    pub waiting: usize,
+    /// Sealed ones with fewer replicas than they should have (OB010).
+    pub degraded: usize,
+    /// Records of which nobody knows yet whether they count.
+    pub unresolved: usize,
     /// Blocks that are mapped.
     pub mapped: u64,
     /// Blocks that were written to its chunks.
@@ -62,6 +125,12 @@ pub struct ServerStatus {
     pub server: Option<ServerId>,
     /// Whether it is connected and greeted.
     pub is_ready: bool,
+    /// Whether it comes last when servers are chosen, because it has failed, or does not say that it is there.
+    pub has_failed: bool,
+    /// Whether it has said that it has no room.
+    pub is_full: bool,
+    /// Why it cannot be used, if it has said so.
+    pub trouble: Option<ServerTrouble>,
     /// Bytes that it said are free.
     pub free: u64,
 }
@@ -74,7 +143,11 @@ pub(super) struct Counts {
     pub(super) withheld: u64,
     pub(super) bad_members: u64,
     pub(super) chunks_opened: u64,
-    pub(super) segments_broken: u64,
+    pub(super) chunks_broken: u64,
+    pub(super) chunks_sealed: u64,
+    pub(super) replicas_made: u64,
+    pub(super) reads_again: u64,
+    pub(super) servers_silent: u64,
     pub(super) segments_lost: u64,
     pub(super) sessions_lost: u64,
     pub(super) channels_lost: u64,
@@ -99,6 +172,8 @@ pub struct TierStatus {
     pub servers: Vec<ServerStatus>,
     /// Commands that are not answered.
     pub commands: usize,
+    /// Places in the lines where commands wait; some of them may be of commands that were answered.
+    pub lined_up: usize,
     /// Plans under way.
     pub plans: u32,
     /// Bytes that the index may have for the segments that were written to.
@@ -113,8 +188,16 @@ pub struct TierStatus {
     pub bad_members: u64,
     /// Chunks that were made.
     pub chunks_opened: u64,
-    /// Segments whose writes are refused.
-    pub segments_broken: u64,
+    /// Chunks whose writers have stopped, because a member was lost or slow.
+    pub chunks_broken: u64,
+    /// Chunks that were sealed.
+    pub chunks_sealed: u64,
+    /// Replicas that were made anew, or taken in again.
+    pub replicas_made: u64,
+    /// Reads that were tried again, because not all members had answered.
+    pub reads_again: u64,
+    /// Servers that were given up because they did not answer.
+    pub servers_silent: u64,
     /// Segments that somebody else has taken.
     pub segments_lost: u64,
     /// Sessions that ended.
@@ -136,6 +219,9 @@ impl TierCore {
             address: server.address,
             server: server.id,
             is_ready: server.is_ready(),
+            has_failed: server.has_failed(self.now),
+            is_full: server.is_full(self.now),
+            trouble: server.trouble,
             free: server.free,
         });
         TierStatus {
@@ -146,6 +232,10 @@ impl TierCore {
             segments: self.segments.keys().filter_map(|name| self.segment_status(*name)).collect(),
             servers: servers.collect(),
             commands: self.commands(),
+            lined_up: self.unleased.len()
+                + self.slotless.len()
+                + self.memberless.len()
+                + self.segments.values().map(|segment| segment.waiting.len()).sum::<usize>(),
             plans: self.port.as_ref().map_or(0, |port| port.plans),
             index_reserved: self.index_reserved,
             commands_total: counts.commands,
@@ -153,7 +243,11 @@ impl TierCore {
             withheld: counts.withheld,
             bad_members: counts.bad_members,
             chunks_opened: counts.chunks_opened,
-            segments_broken: counts.segments_broken,
+            chunks_broken: counts.chunks_broken,
+            chunks_sealed: counts.chunks_sealed,
+            replicas_made: counts.replicas_made,
+            reads_again: counts.reads_again,
+            servers_silent: counts.servers_silent,
             segments_lost: counts.segments_lost,
             sessions_lost: counts.sessions_lost,
             channels_lost: counts.channels_lost,
@@ -168,13 +262,22 @@ impl TierCore {
             Standing::Unserved(trouble) => Some(trouble),
             _ => None,
         };
+        let replicas = self.volumes.get(&name.volume).map_or(0, |served| usize::from(served.volume.replicas));
+        let count = |is: &dyn Fn(&TierChunk) -> bool| segment.chunks.iter().filter(|chunk| is(chunk)).count();
         let sum = |of: fn(&TierChunk) -> u64| segment.chunks.iter().map(of).sum();
         Some(SegmentStatus {
             name,
             epoch: segment.epoch().filter(|_| segment.standing == Standing::Owned),
             trouble,
-            is_broken: segment.is_broken,
+            is_exhausted: segment.is_exhausted,
             chunks: segment.chunks.len(),
+            closing: count(&|chunk| matches!(chunk.is, ChunkIs::Closing(_))),
+            waiting: count(&|chunk| matches!(&chunk.is, ChunkIs::Closing(seal) if seal.is_stuck())),
+            degraded: count(&|chunk| {
+                let is_sealed = matches!(chunk.is, ChunkIs::Sealed { .. });
+                is_sealed && chunk.length > RECORDS_START && chunk.members.len() < replicas
+            }),
+            unresolved: segment.chunks.iter().map(|chunk| chunk.unresolved.len()).sum(),
             mapped: segment.index.mapped(),
             written: sum(|chunk| chunk.blocks),
             stored_units: sum(|chunk| chunk.end.0.into()),

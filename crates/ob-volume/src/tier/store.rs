@@ -43,12 +43,16 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
     Pool,
-    Tier,
+    Tier(SessionId),
     Volume(VolumeId),
     Taken(SegmentName),
     Adopted(SegmentName),
     Reserved(SegmentName),
     Opened(SegmentName),
+    /// A chunk, by its place among its segment's.
+    Sealed(SegmentName, usize),
+    /// It has a member more.
+    Repaired(SegmentName, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +61,7 @@ enum Purpose {
         sent: Instant,
     },
     Renew {
+        session: SessionId,
         sent: Instant,
     },
     Pool,
@@ -242,7 +247,7 @@ impl TierCore {
         };
         let expect = self.store.tier_revision.map_or(Expect::Absent, Expect::At);
         let value = MetadataValue::Tier(tier).encode();
-        self.commit(Name::Tier(id), expect, Vec::new(), value, Then::Tier, Some(session));
+        self.commit(Name::Tier(id), expect, Vec::new(), value, Then::Tier(session), Some(session));
     }
 
     fn tier_put(&mut self, now: Instant, revision: Option<Revision>) {
@@ -332,7 +337,7 @@ impl TierCore {
     fn renew(&mut self, now: Instant) {
         let Some(session) = self.store.session else { return };
         self.store.renew_at = None;
-        self.submit(Purpose::Renew { sent: now }, MetadataOp::Renew { session });
+        self.submit(Purpose::Renew { session, sent: now }, MetadataOp::Renew { session });
     }
 
     /// L1: the lease counts from before the renewal was submitted, and ends early by what a clock may run wrong.
@@ -364,7 +369,7 @@ impl TierCore {
         for (token, pending) in &mut self.store.pending {
             if pending.again.is_some_and(|again| again <= now) {
                 pending.again = None;
-                if let Purpose::Renew { sent } | Purpose::Grant { sent } = &mut pending.purpose {
+                if let Purpose::Renew { sent, .. } | Purpose::Grant { sent } = &mut pending.purpose {
                     *sent = now;
                 }
                 self.actions.push_back(TierAction::Metadata(*token, pending.op.clone()));
@@ -387,8 +392,14 @@ impl TierCore {
                 return Ok(());
             }
             Err(MetadataError::NoSession) => {
-                let is_tier = matches!(pending.purpose, Purpose::Commit { then: Then::Tier, .. });
-                if is_tier || matches!(pending.purpose, Purpose::Renew { .. }) {
+                let of = match pending.purpose {
+                    Purpose::Commit { then: Then::Tier(session), .. } | Purpose::Renew { session, .. } => {
+                        Some(session)
+                    }
+                    _ => None,
+                };
+                // What is said of an earlier session ends none but that.
+                if of.is_some() && of == self.store.session {
                     self.session_lost(now);
                 }
                 return Ok(());
@@ -411,7 +422,11 @@ impl TierCore {
                     self.store.phase = Phase::Closed;
                 }
             }
-            (Purpose::Renew { sent }, MetadataAnswer::Renewed) => self.renewed(sent),
+            (Purpose::Renew { session, sent }, MetadataAnswer::Renewed) => {
+                if self.store.session == Some(session) {
+                    self.renewed(sent);
+                }
+            }
             (Purpose::Pool, MetadataAnswer::Value(value)) => {
                 self.pool_read(value.as_ref().map(|(value, _)| value));
             }
@@ -442,12 +457,16 @@ impl TierCore {
         match then {
             Then::Pool if revision.is_some() => self.put_tier(),
             Then::Pool => self.read_pool(),
-            Then::Tier => self.tier_put(now, revision),
+            Then::Tier(session) if Some(session) == self.store.session => self.tier_put(now, revision),
+            // An earlier session's, which has taken its key along.
+            Then::Tier(_) => {}
             Then::Volume(volume) => self.volume_made(volume, revision),
             Then::Taken(segment) | Then::Adopted(segment) | Then::Reserved(segment) => {
                 self.segment_put(now, segment, revision, there);
             }
             Then::Opened(segment) => self.chunk_committed(now, segment, revision),
+            Then::Sealed(segment, place) => self.seal_committed(now, segment, place, revision),
+            Then::Repaired(segment, place) => self.repair_committed(now, segment, place, revision),
         }
     }
 }

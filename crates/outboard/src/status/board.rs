@@ -14,11 +14,12 @@ use tokio::sync::watch;
 use super::checks::{checks, health};
 use super::{
     FilesStatus, FunctionStatus, HalfState, HalfStatus, KvStatus, LinkStatus, NvmeHoldUps, NvmeStatus,
-    RequestCount, Status,
+    RequestCount, Status, VolumesStatus,
 };
 use crate::accounting;
 use crate::config::LinkKind;
 use crate::kv::KvFacts;
+use crate::volumes::VolumesFacts;
 
 // A snapshot this young is as good as a new one, so that a busy monitor cannot keep the reactor awake.
 const YOUNG: Duration = Duration::from_millis(250);
@@ -45,6 +46,8 @@ pub struct Snapshot {
     pub nvme: Option<NvmeFacts>,
     /// The key-value store, if clients reach it through the card; none until the first snapshot.
     pub kv: Option<KvFacts>,
+    /// Volumes, if they are served; none until the first snapshot.
+    pub volumes: Option<VolumesFacts>,
 }
 
 /// What a card knows of itself.
@@ -230,6 +233,7 @@ fn describe(snapshot: &Snapshot, freshness: Freshness) -> Status {
         files: snapshot.files.as_ref().map(describe_files),
         nvme: snapshot.nvme.as_ref().map(describe_nvme),
         kv: snapshot.kv.as_ref().map(describe_kv),
+        volumes: snapshot.volumes.as_ref().map(VolumesStatus::of),
         checks,
     }
 }
@@ -412,6 +416,7 @@ pub(super) mod tests {
             files: None,
             nvme: None,
             kv: None,
+            volumes: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::volumes::volumes_checks;
 use super::{FilesFacts, Freshness, Health, NvmeFacts, Snapshot};
 use crate::terminal::bytes;
 
@@ -59,6 +60,7 @@ pub(super) fn checks(snapshot: &Snapshot, freshness: Freshness) -> Vec<Check> {
     }
     checks.extend(snapshot.files.iter().flat_map(files_checks));
     checks.extend(snapshot.nvme.iter().flat_map(nvme_checks));
+    checks.extend(snapshot.volumes.iter().flat_map(volumes_checks));
     checks
 }
 

@@ -15,6 +15,7 @@ mod client;
 mod listener;
 mod server;
 mod show;
+mod volumes;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,7 @@ pub use checks::{Check, Severity};
 pub use client::{StatusError, fetch};
 pub use server::StatusServer;
 pub use show::show;
+pub use volumes::{ChunkServerStatus, VolumesStatus};
 
 use crate::halves::Half;
 
@@ -51,6 +53,9 @@ pub struct Status {
     /// The key-value store, where clients reach it through the card.
     #[serde(default)]
     pub kv: Option<KvStatus>,
+    /// Volumes, where they are served.
+    #[serde(default)]
+    pub volumes: Option<VolumesStatus>,
     /// What wants attention.
     pub checks: Vec<Check>,
 }

@@ -40,6 +40,10 @@ pub fn show(status: &Status) -> String {
         parts.push(kv_lines(kv));
         parts.push(String::new());
     }
+    if let Some(volumes) = &status.volumes {
+        parts.push(volumes.lines());
+        parts.push(String::new());
+    }
     parts.push(request_lines(status));
     parts.join("\n")
 }

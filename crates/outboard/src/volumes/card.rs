@@ -22,9 +22,11 @@ use ob_nvme::target::{Target, TargetConfig};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 use ob_split::card::{PortConfig, SplitCard};
 use ob_split::engine::SoftEngine;
-use ob_volume::card::{Patience, VolumeDialect, VolumeFront};
+use ob_volume::card::{Patience, VolumeDialect, VolumeFront, VolumeFrontCounts};
+use ob_wire_nvme::NamespaceId;
 
-use super::{BLOCK_LEN, DISK_LEN, NSID, VolumesError};
+use super::report::VolumesReport;
+use super::{BLOCK_LEN, DISK_LEN, NSID, NSIDS, NSIDS_A_LIFE, VolumesError};
 use crate::config::CardConfig;
 use crate::halves::{CardPart, ServiceEndpoint};
 use crate::nvme::{NvmeError, challenge, connect_command, port_spec, subsystem_spec};
@@ -55,17 +57,40 @@ pub(crate) struct VolumesCard {
     split: Rc<RefCell<Split>>,
     /// Hosts that have gone since the disk got its identity.
     host_left: Rc<Cell<bool>>,
+    report: Rc<RefCell<Option<VolumesReport>>>,
+    incarnation: Incarnation,
+    /// Disks before this one, in this life of the card.
+    disks: u64,
     subsystem: SubsystemKey,
     address: SocketAddr,
     connect: String,
+}
+
+/// What a card knows of its volumes, for the status.
+#[derive(Clone, Debug)]
+pub struct VolumesFacts {
+    /// Where they are served.
+    pub address: SocketAddr,
+    /// The number by which initiators know the disk.
+    pub namespace: u32,
+    /// What the front has done.
+    pub front: VolumeFrontCounts,
+    /// What the host has told last, if there is one.
+    pub report: Option<VolumesReport>,
 }
 
 /// What the link needs of it: the host's group, of a card that may not serve volumes.
 #[derive(Default)]
 pub(crate) struct PortGroup(Option<Port>);
 
-/// The split messages of a port, and whether a host has gone since the disk got its identity.
-type Port = (Rc<RefCell<Split>>, Rc<Cell<bool>>);
+/// The split messages of a port, whether a host has gone since the disk got its identity, and what the host has told last.
+type Port = (Rc<RefCell<Split>>, Rc<Cell<bool>>, Rc<RefCell<Option<VolumesReport>>>);
+
+/// The number of a disk: no two that follow each other have the same, over lives of the card and of the host.
+fn number_of(incarnation: Incarnation, disks: u64) -> u32 {
+    let before = incarnation.0.saturating_sub(1).wrapping_mul(NSIDS_A_LIFE).wrapping_add(disks);
+    1 + (before % NSIDS) as u32
+}
 
 impl VolumesCard {
     /// Makes the target and listens.
@@ -80,7 +105,8 @@ impl VolumesCard {
         let serial = format!("{:016x}", u64::from_le_bytes(serial));
         let subsystem = control.add_subsystem(subsystem_spec(config, &section, PORT, &serial)?);
         let subsystem = subsystem.map_err(NvmeError::Refused)?;
-        control.add_namespace(subsystem, &disk()?).map_err(NvmeError::Refused)?;
+        let nsid = number_of(incarnation, 0);
+        control.add_namespace(subsystem, &disk(nsid)?).map_err(NvmeError::Refused)?;
         let limits = TargetConfig {
             connections_max: CONNECTIONS_MAX as usize,
             capsule_buffers: 512,
@@ -92,7 +118,10 @@ impl VolumesCard {
                 tracing::debug!("buffers are not registered: {error}");
             }
         }
-        let front: Front = Rc::new(RefCell::new(VolumeFront::new(config.volumes.hold.0)));
+        // Half of the time a command may be held here, and half by the host.
+        let mut front = VolumeFront::new(config.volumes.hold.0 / 2);
+        front.set_namespace(NamespaceId(nsid), NamespaceId(NSID));
+        let front: Front = Rc::new(RefCell::new(front));
         let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
         let mut driver = TargetDriver::with_service(net, NoDevices, target, Rc::clone(&front));
         let address = config.volumes.port();
@@ -109,9 +138,13 @@ impl VolumesCard {
         let split = SplitCard::new(port_config(config, incarnation), net, Rc::clone(&front), dialect, engine);
         let split = Rc::new(RefCell::new(split));
         let host_left = Rc::new(Cell::new(false));
-        let group = PortGroup(Some((Rc::clone(&split), Rc::clone(&host_left))));
+        let report = Rc::new(RefCell::new(None));
+        let group = PortGroup(Some((Rc::clone(&split), Rc::clone(&host_left), Rc::clone(&report))));
         let connect = connect_command(&section, listening);
-        Ok((Self { driver, front, split, host_left, subsystem, address: listening, connect }, group))
+        let (disks, address) = (0, listening);
+        let card =
+            Self { driver, front, split, host_left, report, incarnation, disks, subsystem, address, connect };
+        Ok((card, group))
     }
 
     /// Commands that initiators have sent.
@@ -119,17 +152,35 @@ impl VolumesCard {
         self.front.borrow().counts().commands
     }
 
+    /// What is to be shown of them.
+    pub(crate) fn facts(&self) -> VolumesFacts {
+        VolumesFacts {
+            address: self.address,
+            namespace: number_of(self.incarnation, self.disks),
+            front: self.front.borrow().counts(),
+            report: self.report.borrow().clone(),
+        }
+    }
+
     /// The host that knew what was where is gone, and the next one begins with nothing: what it serves is another disk, and whoever
-    /// has a file system on this one is to notice.
+    /// has a file system on this one is to notice. It has another number, too: what initiators send again that was for the old one (Linux
+    /// does, by the number alone) is answered that there is no such namespace.
     fn renew_disk(&mut self) -> Result<(), VolumesError> {
         tracing::warn!(
             "the host half is gone, and with it what it knew of volumes: {} is an empty disk from now on, with another identity",
             super::DISK
         );
-        let disk = disk()?;
-        self.front.borrow_mut().give_up_all();
+        let before = number_of(self.incarnation, self.disks);
+        self.disks += 1;
+        let nsid = number_of(self.incarnation, self.disks);
+        let disk = disk(nsid)?;
+        {
+            let mut front = self.front.borrow_mut();
+            front.give_up_all();
+            front.set_namespace(NamespaceId(nsid), NamespaceId(NSID));
+        }
         let control = self.driver.target_mut().control_mut();
-        match control.remove_namespace(self.subsystem, NSID) {
+        match control.remove_namespace(self.subsystem, before) {
             Ok(_) | Err(AdminError::UnknownNamespace(_)) => {}
             Err(error) => return Err(NvmeError::Refused(error).into()),
         }
@@ -202,10 +253,10 @@ fn port_config(config: &CardConfig, incarnation: Incarnation) -> PortConfig {
     }
 }
 
-fn disk() -> Result<NamespaceSpec, VolumesError> {
+fn disk(nsid: u32) -> Result<NamespaceSpec, VolumesError> {
     let uuid = random::uuid()?;
     Ok(NamespaceSpec {
-        nsid: Some(NSID),
+        nsid: Some(nsid),
         backing: Backing::Foreign,
         blocks: DISK_LEN / u64::from(BLOCK_LEN),
         block_len: BLOCK_LEN,
@@ -223,58 +274,64 @@ fn disk() -> Result<NamespaceSpec, VolumesError> {
 impl CardService for PortGroup {
     fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
         match &self.0 {
-            Some((split, _)) => split.borrow_mut().open(key, service),
+            Some((split, ..)) => split.borrow_mut().open(key, service),
             None => Err("this card is not configured to serve volumes".to_owned()),
         }
     }
 
     fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
-        if let Some((split, _)) = &self.0 {
+        if let Some((split, ..)) = &self.0 {
             split.borrow_mut().requests(key, batch, responses);
         }
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
-        if let Some((split, _)) = &self.0 {
+        if let Some((split, ..)) = &self.0 {
             split.borrow_mut().responses(key, responses);
         }
     }
 
     fn transferred(&mut self, key: GroupKey, done: BulkDone, responses: &mut CardSender) {
-        if let Some((split, _)) = &self.0 {
+        if let Some((split, ..)) = &self.0 {
             split.borrow_mut().transferred(key, done, responses);
         }
     }
 
     fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
-        if let Some((split, _)) = &self.0 {
+        if let Some((split, ..)) = &self.0 {
             split.borrow_mut().suspended(attachment, is_suspended);
         }
     }
 
     fn closed(&mut self, key: GroupKey) {
-        if let Some((split, host_left)) = &self.0 {
+        if let Some((split, host_left, report)) = &self.0 {
             split.borrow_mut().closed(key);
+            *report.borrow_mut() = None;
             // The router tells only of groups that were opened.
             host_left.set(true);
         }
     }
 
     fn poll(&mut self, now: Instant) -> bool {
-        self.0.as_ref().is_some_and(|(split, _)| split.borrow_mut().poll(now))
+        self.0.as_ref().is_some_and(|(split, ..)| split.borrow_mut().poll(now))
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.0.as_ref().and_then(|(split, _)| CardService::next_due(&*split.borrow()))
+        self.0.as_ref().and_then(|(split, ..)| CardService::next_due(&*split.borrow()))
     }
 
     fn waiting(&self, groups: &mut Vec<GroupKey>) {
-        if let Some((split, _)) = &self.0 {
+        if let Some((split, ..)) = &self.0 {
             split.borrow().waiting(groups);
         }
     }
 
-    fn channel(&mut self, _: AttachmentId, _: &[u8]) {}
+    fn channel(&mut self, _: AttachmentId, message: &[u8]) {
+        // Others' messages come by here, too.
+        if let (Some((.., report)), Some(told)) = (&self.0, VolumesReport::decode(message)) {
+            *report.borrow_mut() = Some(told);
+        }
+    }
 }
 
 /// No device: all of this target's namespaces are a service's.
@@ -295,5 +352,23 @@ impl Store for NoDevices {
 
     fn next_due(&self) -> Option<Instant> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_that_follow_each_other_have_other_numbers() {
+        assert_eq!(number_of(Incarnation(1), 0), 1);
+        let of = |life, disks| number_of(Incarnation(life), disks);
+        for life in 1..200 {
+            assert!((1..=1024).contains(&of(life, 0)));
+            for disks in 0..31 {
+                assert_ne!(of(life, disks), of(life, disks + 1));
+                assert_ne!(of(life, disks), of(life + 1, 0));
+            }
+        }
     }
 }

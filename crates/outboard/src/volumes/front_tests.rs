@@ -271,6 +271,20 @@ fn what_no_host_takes_is_answered_in_time_so_that_it_is_sent_again() {
     assert!(rig.disk.starts_with(&bytes(1, 5)));
 }
 
+/// What an initiator sends again, after the disk that it was for is gone, finds neither that nor the one in its place.
+#[test]
+fn what_is_sent_for_an_earlier_disk_never_reaches_the_next() {
+    let mut rig = Rig::new(Duration::from_secs(20));
+    // The target has taken it when the disk got its new number.
+    rig.front.borrow_mut().set_namespace(NamespaceId(2), NamespaceId(1));
+    let client = |disk: Namespace| block_on(disk.write(0, bytes(1, 5)));
+    let error = rig.serve(client, |_| {}).unwrap_err();
+    let status = Status::INVALID_NAMESPACE;
+    assert!(error.status().is_some_and(|of| of.is(status) && of.do_not_retry()), "{error:?}");
+    assert!(rig.seen.is_empty());
+    assert!(rig.front.borrow().is_idle());
+}
+
 #[test]
 fn a_host_that_is_gone_gives_up_what_it_has_taken() {
     let mut rig = Rig::new(Duration::from_secs(20));

@@ -27,11 +27,13 @@ use ob_volume::metadata::{Keys, MemoryStore, MetadataOp, MetadataStore};
 use ob_volume::plans::definitions;
 use ob_volume::tier::{
     PortNumber, SEGMENT_BLOCKS, TierAction, TierConfig, TierConfigError, TierCore, TierError, TierEvent,
+    TierNews,
 };
 use ob_wire_link::group::GroupSizes;
 use ob_wire_nvme::NamespaceId;
 
 use super::ends::GroupEnds;
+use super::report::VolumesReport;
 use super::{BLOCK_LEN, DISK, DISK_LEN, NSID};
 use crate::config::HostConfig;
 use crate::durable;
@@ -45,6 +47,8 @@ const RING: u32 = 256 << 10;
 const EVENTS_A_ROUND: usize = 2048;
 /// The longest sleep: whatever the thread might wait for by mistake, it looks again.
 const SLEEP_MAX: Duration = Duration::from_secs(10);
+/// How often the card is told how volumes are doing, if that has changed.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach the card, or to get its port.
 const RETRY: Duration = Duration::from_millis(100);
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
@@ -212,6 +216,10 @@ impl Serving<'_> {
             waiting: VecDeque::new(),
             headers: Vec::new(),
             commands_max: 0,
+            link: &link,
+            report_at: ob_core::Instant::default(),
+            has_news: true,
+            reported: VolumesReport::default(),
             group: &group,
             stop: self.stop,
         };
@@ -242,7 +250,8 @@ impl Serving<'_> {
         let keys = Keys::new("default").map_err(|_| ServeError::Text("a pool whose name is none"))?;
         let addresses = volumes.ports.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
         Ok(TierConfig {
-            hold: volumes.hold.0,
+            // Half of the time a command may be held here, and half by the card.
+            hold: volumes.hold.0 / 2,
             commands_max: COMMANDS_MAX,
             ..TierConfig::new(self.pool, keys, text(&addresses)?, volumes.servers.clone(), vec![(id, disk)])
         })
@@ -263,6 +272,12 @@ struct Round<'a> {
     headers: Vec<HeaderEntry>,
     /// Commands that the tier has at a time, once the port is open.
     commands_max: usize,
+    link: &'a HostLink,
+    /// When the card is told next how volumes are doing, and what it was told last.
+    report_at: ob_core::Instant,
+    /// Whether something has happened since.
+    has_news: bool,
+    reported: VolumesReport,
     group: &'a HostGroup,
     stop: &'a Stop,
 }
@@ -297,9 +312,22 @@ impl Round<'_> {
             moved = true;
         }
         moved |= self.perform()?;
+        self.has_news |= moved;
+        if self.has_news && self.report_at <= now {
+            self.report(now);
+        }
         self.grant()?;
         self.port.flush()?;
         Ok(moved)
+    }
+
+    /// The card shows how volumes are doing. (What it has no room for it is told the next time.)
+    fn report(&mut self, now: ob_core::Instant) {
+        (self.report_at, self.has_news) = (now + REPORT_EVERY, false);
+        let report = VolumesReport::of(&self.tier.status());
+        if report != self.reported && self.link.send(&report.encode()) {
+            self.reported = report;
+        }
     }
 
     fn take_events(&mut self) -> Result<bool, ServeError> {
@@ -328,7 +356,7 @@ impl Round<'_> {
                     tracing::warn!(
                         slot = broken.slot.0,
                         channel = broken.channel.0,
-                        "volumes: a chunk has lost a member; what is written to its segment is refused from now on"
+                        "volumes: a chunk has lost a member; what is written next goes to another"
                     );
                     self.tier.handle(now, TierEvent::Broken { port: PORT, broken })?;
                 }
@@ -372,10 +400,28 @@ impl Round<'_> {
             TierAction::Set { set, .. } => Ok(self.port.set(set)?),
             TierAction::Channel { channel, .. } => Ok(self.port.channel(channel)?),
             TierAction::Metadata(token, op) => self.submit(*token, op.clone()),
+            TierAction::Report(news) => {
+                Self::tell(news);
+                Ok(())
+            }
             TierAction::Serve(id, volume) => {
                 // The card shows its one namespace from the beginning.
                 tracing::info!(volume = id.0, name = volume.name.as_str(), "volumes: served");
                 Ok(())
+            }
+        }
+    }
+
+    fn tell(news: &TierNews) {
+        match news {
+            TierNews::ServerRefused { address, trouble } => {
+                tracing::warn!("volumes: the chunk server at {address} cannot be used: {trouble}");
+            }
+            TierNews::Sealed { chunk, length, members, resolved } => {
+                tracing::info!(?chunk, units = length.0, members, resolved, "volumes: a chunk is sealed");
+            }
+            TierNews::Repaired { chunk, members } => {
+                tracing::info!(?chunk, members, "volumes: a chunk has a replica more");
             }
         }
     }
@@ -404,6 +450,8 @@ impl Round<'_> {
         }
         let now = MonotonicClock.now();
         let due = [self.tier.next_due(), self.store.next_due()].into_iter().flatten().min();
+        // What has changed is told of soon, though nothing else is to be done.
+        let due = due.into_iter().chain(self.has_news.then_some(self.report_at)).min();
         let within = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
         if !within.is_zero() {
             self.port.sleep(ticket, Some(within));

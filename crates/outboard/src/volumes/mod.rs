@@ -15,13 +15,16 @@ mod ends;
 #[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 mod front_tests;
 mod host;
+mod report;
 
 use std::net::SocketAddr;
 
 use ob_core::NetListenError;
 
+pub use card::VolumesFacts;
 pub(crate) use card::{PortGroup, VolumesCard, WATCHES_MAX};
 pub(crate) use host::VolumesHost;
+pub use report::{ServerReport, VolumesReport};
 
 use crate::nvme::NvmeError;
 
@@ -31,8 +34,13 @@ pub const DISK: &str = "disk0";
 pub const DISK_LEN: u64 = 16 << 30;
 /// Its block.
 pub const BLOCK_LEN: u32 = 4096;
-/// Its NSID.
+/// Its NSID, as the host knows it.
 pub const NSID: u32 = 1;
+/// What initiators know it by is one of so many, and another with each disk that is empty: what they send again of an earlier one finds
+/// nothing.
+const NSIDS: u64 = 1024;
+/// How many of these a life of the card has before it comes to those of the next.
+const NSIDS_A_LIFE: u64 = 32;
 
 /// Why volumes are not served.
 #[derive(Debug, thiserror::Error)]

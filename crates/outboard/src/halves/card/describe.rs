@@ -46,6 +46,7 @@ pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endp
     snapshot.kv = kv.as_ref().map(KvCard::facts);
     snapshot.requests.extend(snapshot.kv.iter().flat_map(kv_requests));
     snapshot.requests.extend(volumes.iter().map(volumes_requests));
+    snapshot.volumes = volumes.as_ref().map(VolumesCard::facts);
     snapshot.nvme = Some(nvme);
     if let Some(facts) = &mut snapshot.files {
         facts.space = files.files().space_info();
@@ -106,6 +107,7 @@ pub(super) fn first_snapshot(config: &CardConfig, life: &Life) -> Snapshot {
         files: Some(FilesFacts { device: config.files.device.to_string(), ..FilesFacts::default() }),
         nvme: None,
         kv: None,
+        volumes: None,
     }
 }
 
