@@ -233,6 +233,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["pushed-tombstones-forgotten", "pushed-snapshot-forgotten"],
     },
+    Harness { package: "ob-pushdown", test: "keeper", build: Build::Plain, plants: &["map-not-withdrawn"] },
     Harness { package: "ob-pushdown", test: "fair", build: Build::Plain, plants: &["share-forgotten"] },
     Harness {
         package: "ob-pushdown",

@@ -23,6 +23,8 @@ ob_plant::plants! {
         LeaseSkipped = "lease-skipped",
         /// A map is made before the lease is taken under which it is to be true.
         MapBeforeLease = "map-before-lease",
+        /// A keeper of maps lets writers go on, and does not tell the target that a map has ended.
+        MapNotWithdrawn = "map-not-withdrawn",
         /// A keeper of maps that leaves takes files along that wait for it.
         LeavesWaiting = "leaves-waiting",
         /// What a table's tombstones span is found all the same.

@@ -7,6 +7,7 @@ mod damaged_tables;
 mod damaged_trees;
 mod ends;
 mod fair;
+mod keeper;
 mod kept_levels;
 mod lab;
 mod left_behind;

