@@ -337,7 +337,8 @@ impl VolumeFront {
     fn next_late(&self) -> Option<(ForeignKey, Instant)> {
         let late = |queue: &VecDeque<ForeignKey>| {
             queue.iter().find_map(|key| {
-                let command = self.commands.get(key.slot())?.as_ref()?;
+                let command =
+                    self.commands.get(key.slot())?.as_ref().filter(|command| command.key == *key)?;
                 (command.away == 0).then_some((*key, command.since + self.hold))
             })
         };
@@ -349,8 +350,10 @@ impl VolumeFront {
     fn time_out(&mut self, now: Instant) -> bool {
         let mut did = false;
         for _ in 0..EVENTS_A_TURN {
-            while self.ready.pop_front_if(|key| !is_there(&self.commands, *key)).is_some() {
-                self.stale = self.stale.saturating_sub(1);
+            for line in [&mut self.ready, &mut self.put_off] {
+                while line.pop_front_if(|key| !is_there(&self.commands, *key)).is_some() {
+                    self.stale = self.stale.saturating_sub(1);
+                }
             }
             let Some((key, _)) = self.next_late().filter(|(_, due)| *due <= now) else { break };
             self.counts.timed_out += 1;

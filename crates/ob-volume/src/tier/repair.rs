@@ -45,6 +45,10 @@ pub(super) struct Repair {
     /// Who is asked next for what it lacks.
     source: usize,
     failures: u8,
+    /// Whether what the target had was deleted already, because it did not fit.
+    is_anew: bool,
+    /// Members that stay beside it: the others are lost.
+    kept: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,17 +126,34 @@ impl TierCore {
 
     fn is_any_wanting(&self) -> bool {
         self.sealed_chunks()
-            .any(|((name, _), chunk)| chunk.members.len() < self.replicas(name) || !chunk.strays.is_empty())
+            .any(|((name, _), chunk)| self.is_degraded(name, chunk) || !chunk.strays.is_empty())
+    }
+
+    /// Whether fewer members of a sealed chunk are there than should be.
+    pub(super) fn is_degraded(&self, name: SegmentName, chunk: &TierChunk) -> bool {
+        chunk.members.iter().filter(|member| self.is_ready(**member)).count() < self.replicas(name)
+    }
+
+    /// Whether a server has been away for so long that what it has is made anew.
+    fn is_lost(&self, now: Instant, server: usize) -> bool {
+        let away = self.servers.get(server).and_then(|server| server.away_since);
+        away.is_some_and(|since| now.since(since) >= self.config.lost_after)
+    }
+
+    /// Members that are not lost.
+    fn kept_members(&self, now: Instant, chunk: &TierChunk) -> Vec<usize> {
+        chunk.members.iter().copied().filter(|member| !self.is_lost(now, *member)).collect()
     }
 
     /// The chunk with the fewest replicas, of these the longest, for which there is somebody.
     fn most_wanting(&self, now: Instant) -> Option<Wanting> {
-        let wanting = self.sealed_chunks().filter(|((name, _), chunk)| {
-            chunk.members.len() < self.replicas(*name) && self.has_ready_member(chunk)
-        });
-        let found = wanting.filter_map(|(place, chunk)| {
+        let found = self.sealed_chunks().filter_map(|(place, chunk)| {
+            let kept = self.kept_members(now, chunk).len();
+            if kept >= self.replicas(place.0) || !self.has_ready_member(chunk) {
+                return None;
+            }
             let (target, is_stray) = self.target_for(now, chunk)?;
-            let rank = (chunk.members.len(), u32::MAX - chunk.length.0);
+            let rank = (kept, u32::MAX - chunk.length.0);
             Some((rank, Wanting { chunk: place, target, is_stray }))
         });
         found.min_by_key(|(rank, _)| *rank).map(|(_, wanting)| wanting)
@@ -154,11 +175,7 @@ impl TierCore {
         if let Some(stray) = chunk.strays.iter().copied().find(can) {
             return Some((stray, true));
         }
-        let may_return = |stray: &usize| {
-            let away = self.servers.get(*stray).and_then(|server| server.away_since);
-            away.is_none_or(|since| now.since(since) < self.config.lost_after)
-        };
-        if chunk.strays.iter().any(may_return) {
+        if chunk.strays.iter().any(|stray| !self.is_lost(now, *stray)) {
             return None;
         }
         let has_room = |place: &usize| {
@@ -203,8 +220,17 @@ impl TierCore {
         let (chunk, target) = (wanting.chunk, wanting.target);
         let phase = if wanting.is_stray { Phase::Stopping } else { Phase::Creating };
         let attempt = self.last_attempt;
-        self.repair =
-            Some(Repair { chunk, attempt, target, phase, at: RECORDS_START, source: 0, failures: 0 });
+        self.repair = Some(Repair {
+            chunk,
+            attempt,
+            target,
+            phase,
+            at: RECORDS_START,
+            source: 0,
+            failures: 0,
+            is_anew: false,
+            kept: Vec::new(),
+        });
         if wanting.is_stray { self.ask_stop() } else { self.ask_create() }
     }
 
@@ -281,8 +307,18 @@ impl TierCore {
                 self.copy_next(now);
             }
             Outcome::Answered(Answer::Refused { refusal: Refusal::NoChunk, .. }) => self.ask_create(),
+            // It has something that it cannot read, or that is none of this chunk's.
+            Outcome::Answered(_) if self.can_start_over() => self.start_over(),
             Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, true),
         }
+    }
+
+    /// Whether what the target has may go: once, and when all that are named are there.
+    fn can_start_over(&mut self) -> bool {
+        let Some((.., chunk)) = self.named() else { return false };
+        let are_there = chunk.members.iter().all(|member| self.is_ready(*member));
+        let Some(repair) = &mut self.repair else { return false };
+        are_there && !std::mem::replace(&mut repair.is_anew, true)
     }
 
     /// It does not fit: what is there goes, and is made anew.
@@ -299,7 +335,12 @@ impl TierCore {
             return;
         }
         match outcome {
-            Outcome::Answered(Answer::Good(Reply::Delete)) => self.ask_create(),
+            Outcome::Answered(Answer::Good(Reply::Delete)) => {
+                if let Some(repair) = &mut self.repair {
+                    repair.failures = repair.failures.min(FAILURES_MAX - 1);
+                }
+                self.ask_create();
+            }
             Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, true),
         }
     }
@@ -347,6 +388,11 @@ impl TierCore {
                 repair.source += 1;
             }
         }
+        if repair.failures > FAILURES_MAX && copied != Copied::NotGiven && self.can_start_over() {
+            // Its end is sealed already, and is another.
+            return self.start_over();
+        }
+        let Some(repair) = self.repair_of(errand) else { return };
         if repair.failures > FAILURES_MAX {
             return self.give_repair_up(now, copied != Copied::NotGiven);
         }
@@ -389,17 +435,18 @@ impl TierCore {
         }
     }
 
-    fn commit_repair(&mut self, _: Instant) {
+    fn commit_repair(&mut self, now: Instant) {
         let Some(repair) = &self.repair else { return };
         let ((name, place), target) = (repair.chunk, repair.target);
-        let Some(segment) = self.segments.get_mut(&name) else { return };
+        let Some(segment) = self.segments.get(&name) else { return };
         let Some(revision) = segment.revision else { return };
         if segment.is_committing || segment.standing != Standing::Owned {
             return;
         }
         let Some(chunk) = segment.chunks.get(place) else { return };
         let ChunkIs::Sealed { content_crc } = chunk.is else { return };
-        let ids = chunk.members.iter().chain([&target]).filter_map(|member| self.servers.get(*member)?.id);
+        let kept = self.kept_members(now, chunk);
+        let ids = kept.iter().chain([&target]).filter_map(|member| self.servers.get(*member)?.id);
         let ids: Vec<ServerId> = ids.collect();
         let Some(members) = Members::new(&ids) else { return };
         let record = Chunk {
@@ -415,9 +462,11 @@ impl TierCore {
             joining: None,
         };
         let (expect, number) = (Expect::At(chunk.revision), chunk.number);
-        segment.is_committing = true;
+        if let Some(segment) = self.segments.get_mut(&name) {
+            segment.is_committing = true;
+        }
         if let Some(repair) = &mut self.repair {
-            repair.phase = Phase::Committing;
+            (repair.phase, repair.kept) = (Phase::Committing, kept);
         }
         let others = vec![(self.config.keys.key(Name::Segment(name)), Expect::At(revision))];
         let value = MetadataValue::Chunk(record).encode();
@@ -441,6 +490,10 @@ impl TierCore {
             (Some(revision), Some(chunk), Some(repair)) => {
                 chunk.revision = revision;
                 chunk.strays.retain(|stray| *stray != repair.target);
+                // What those have who were lost is nobody's any more; should they return, it goes.
+                let lost = chunk.members.iter().copied().filter(|member| !repair.kept.contains(member));
+                chunk.strays.extend(lost);
+                chunk.members = repair.kept;
                 chunk.members.push(repair.target);
                 let news = TierNews::Repaired {
                     chunk: ChunkName::new(name, chunk.number),

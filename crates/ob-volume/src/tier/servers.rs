@@ -268,6 +268,7 @@ impl TierCore {
                 server.state = ServerState::Down { again: now + RECONNECT };
                 (server.pinged, server.silent_calls) = (None, 0);
                 server.away_since.get_or_insert(now);
+                self.repair_at.get_or_insert(now);
                 self.counts.channels_lost += 1;
                 self.server_gone(now, place);
             }

@@ -262,7 +262,6 @@ impl TierCore {
             Standing::Unserved(trouble) => Some(trouble),
             _ => None,
         };
-        let replicas = self.volumes.get(&name.volume).map_or(0, |served| usize::from(served.volume.replicas));
         let count = |is: &dyn Fn(&TierChunk) -> bool| segment.chunks.iter().filter(|chunk| is(chunk)).count();
         let sum = |of: fn(&TierChunk) -> u64| segment.chunks.iter().map(of).sum();
         Some(SegmentStatus {
@@ -275,7 +274,7 @@ impl TierCore {
             waiting: count(&|chunk| matches!(&chunk.is, ChunkIs::Closing(seal) if seal.is_stuck())),
             degraded: count(&|chunk| {
                 let is_sealed = matches!(chunk.is, ChunkIs::Sealed { .. });
-                is_sealed && chunk.length > RECORDS_START && chunk.members.len() < replicas
+                is_sealed && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
             }),
             unresolved: segment.chunks.iter().map(|chunk| chunk.unresolved.len()).sum(),
             mapped: segment.index.mapped(),

@@ -163,7 +163,7 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
         let why =
             server.trouble.map_or_else(|| "does not answer".to_owned(), |why| format!("is not used: {why}"));
         let summary = format!("the chunk server at {} {why}", server.address);
-        checks.push(warning("OB011", summary, "start it, or put another in its place"));
+        checks.push(warning("OB011", summary, "start it, with the data that it had; what it has is made anew elsewhere meanwhile, if there is another"));
     }
     let full = report.servers.iter().filter(|server| server.is_full).count();
     if full > 0 {
