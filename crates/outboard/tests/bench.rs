@@ -230,6 +230,7 @@ fn volumes_are_measured_beside_a_namespace_that_is_kept_once() {
         let value = report["ratios"][ratio].as_f64();
         assert!(value.is_some_and(|value| value > 0.0 && value < 0.5), "{ratio}: {value:?}");
     }
+    assert!(report["ratios"]["lz4_vs_library"].as_f64().is_some_and(|ratio| ratio > 0.0));
     let cases = report["cases"].as_array().unwrap();
     for name in ["split.write4k.d16", "split.mixed64k.d16", "once.read64k.d16"] {
         let case = cases.iter().find(|case| case["case"] == name).unwrap();

@@ -13,6 +13,7 @@
 //! load on a namespace in the memory of a card, which is kept once and by nobody else: what three copies, a log of them and a host cost.
 
 mod blocks;
+mod engine;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -49,10 +50,12 @@ struct Plan {
     bytes: u64,
     rounds: u64,
     time: Duration,
+    /// Of the engine beside its library.
+    turns: usize,
 }
 
-const FULL: Plan = Plan { bytes: 128 << 20, rounds: 5, time: Duration::from_secs(2) };
-const QUICK: Plan = Plan { bytes: 8 << 20, rounds: 1, time: Duration::from_millis(200) };
+const FULL: Plan = Plan { bytes: 128 << 20, rounds: 5, time: Duration::from_secs(2), turns: 2000 };
+const QUICK: Plan = Plan { bytes: 8 << 20, rounds: 1, time: Duration::from_millis(200), turns: 10 };
 
 impl Bench for VolumesBench {
     fn name(&self) -> &'static str {
@@ -133,7 +136,9 @@ fn median(name: &str, mut rounds: Vec<Taken>) -> Option<Case> {
 }
 
 fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> Result<Report, BenchFailure> {
-    let image: Payload = blocks::image(usize::try_from(plan.bytes)?)?.into();
+    let image = blocks::image(usize::try_from(plan.bytes)?)?;
+    let engine = engine::measure(&image, plan.turns)?;
+    let image: Payload = image.into();
     let jobs = Job::all();
     let mut contenders: Vec<&str> = [ONCE].iter().chain(PLACEMENTS).copied().collect();
     setting.progress.set_length(plan.rounds * (contenders.len() * jobs.len()) as u64);
@@ -158,7 +163,8 @@ fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> 
     })?;
     let names = jobs.iter().flat_map(|job| contenders.iter().map(|who| format!("{who}.{}", job.name())));
     let cases: Vec<Case> = names.filter_map(|name| median(&name, rounds.remove(&name)?)).collect();
-    let ratios = ratios(&cases);
+    let mut ratios = ratios(&cases);
+    ratios.extend(engine);
     Ok(Report { bench: "volumes".to_owned(), cases, ratios })
 }
 
