@@ -204,6 +204,24 @@ impl VolumeDialect {
         Ok(Place { channels, first, skipped, before_len: 0, zeros: 0, reply_len_max, patience })
     }
 
+    /// Where a copy goes. It is asked for twice: from where, and where to.
+    fn place_copy(&mut self, number: u64, copy: &Copy, found: &Found) -> Result<Place, Reject> {
+        let is_fetched = found.len > 0;
+        if is_fetched {
+            self.fetched.insert(number, found.len);
+        }
+        let channel = if is_fetched { copy.to } else { copy.from };
+        Ok(Place {
+            channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
+            first: 0,
+            skipped: 0,
+            before_len: 0,
+            zeros: 0,
+            reply_len_max: if is_fetched { 0 } else { copy.len() },
+            patience: self.patience.append,
+        })
+    }
+
     /// Checks all that a plan says, once.
     fn check(
         &self,
@@ -495,23 +513,7 @@ impl Dialect for VolumeDialect {
                     patience: self.patience.call,
                 })
             }
-            VolumePlan::Copy(copy) => {
-                // It is asked for twice: from where, and where to.
-                let is_fetched = found.len > 0;
-                if is_fetched {
-                    self.fetched.insert(number_of(plan, piece), found.len);
-                }
-                let channel = if is_fetched { copy.to } else { copy.from };
-                Ok(Place {
-                    channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
-                    first: 0,
-                    skipped: 0,
-                    before_len: 0,
-                    zeros: 0,
-                    reply_len_max: if is_fetched { 0 } else { copy.len() },
-                    patience: self.patience.append,
-                })
-            }
+            VolumePlan::Copy(copy) => self.place_copy(number_of(plan, piece), &copy, found),
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
         }
     }
