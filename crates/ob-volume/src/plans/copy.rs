@@ -96,7 +96,7 @@ pub(super) fn steps() -> Vec<Step> {
 pub(super) const FIELDS: &[(&str, usize, usize)] = CopyBody::FIELDS;
 
 impl PostedPlan {
-    /// Records for a server that lacks them. The handle is the host's own, from [`HOST_HANDLES`] on.
+    /// Records for a server that lacks them. The handle is the host's own, from [`HOST_HANDLES`](super::HOST_HANDLES) on.
     ///
     /// # Errors
     ///
