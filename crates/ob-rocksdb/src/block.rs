@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bytes::Input;
+use crate::compression::BLOCK_LEN_MAX;
 use crate::error::{Damage, ParseError, Unsupported};
 use crate::footer::Handle;
 use crate::keys;
@@ -301,11 +302,25 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 
 /// All entries of a block of plain keys and values.
 ///
+/// Keys share their first bytes and are whole in what comes of it, so that a small block can have very much: what it comes to is counted
+/// before anything of it is kept.
+///
 /// # Errors
-/// When it is damaged.
+/// When it is damaged, or its entries come to more than a block may.
 pub fn entries(bytes: Vec<u8>) -> Result<Vec<Pair>, ParseError> {
     let mut cursor = BlockCursor::new(Block::parse(Arc::new(bytes))?, Keys::Bytes, Values::Plain);
-    let mut entries = Vec::new();
+    let (mut count, mut len) = (0_usize, 0_u64);
+    let mut is_there = cursor.first()?;
+    while is_there {
+        (count, len) =
+            (count + 1, len + (size_of::<Pair>() + cursor.key().len() + cursor.value().len()) as u64);
+        if len > BLOCK_LEN_MAX as u64 {
+            let what = "the entries of a block, each with its whole key,";
+            return Err(Damage::TooLarge { what, len, len_max: BLOCK_LEN_MAX as u64 }.into());
+        }
+        is_there = cursor.advance()?;
+    }
+    let mut entries = Vec::with_capacity(count);
     let mut is_there = cursor.first()?;
     while is_there {
         entries.push((cursor.key().to_vec(), cursor.value().to_vec()));

@@ -130,3 +130,30 @@ fn later_features_are_named() {
     bytes.extend(footer.to_le_bytes());
     assert_eq!(Block::parse(Arc::new(bytes)).err(), Some(Unsupported::BlockFeature(footer).into()));
 }
+
+#[test]
+fn a_small_block_does_not_become_a_large_one() {
+    // A key of 64 KiB, and as many that share all of it as come to `len` bytes at least, in five bytes each.
+    let of = |len: usize| {
+        let key_len = 1 << 16;
+        let mut bytes = Vec::new();
+        for (shared, rest) in std::iter::once((0, key_len)).chain((0..len / key_len).map(|_| (key_len, 0))) {
+            for number in [shared, rest, 0] {
+                put_varint(&mut bytes, number as u64);
+            }
+            bytes.resize(bytes.len() + rest, 7);
+        }
+        bytes.extend([0, 0, 0, 0, 1, 0, 0, 0]);
+        bytes
+    };
+    assert_eq!(entries(of(4 << 20)).unwrap().len(), 65);
+    let bytes = of(BLOCK_LEN_MAX);
+    assert!(bytes.len() < 100 << 10, "{} bytes", bytes.len());
+    let failed = entries(bytes).unwrap_err();
+    assert!(matches!(failed, ParseError::Damaged(Damage::TooLarge { .. })), "{failed}");
+    // Entries of nothing take room, too.
+    let mut bytes = vec![0; 3 * (BLOCK_LEN_MAX / size_of::<Pair>() + 1)];
+    bytes.extend([0, 0, 0, 0, 1, 0, 0, 0]);
+    let failed = entries(bytes).unwrap_err();
+    assert!(matches!(failed, ParseError::Damaged(Damage::TooLarge { .. })), "{failed}");
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::block::BlockCursor;
 use crate::cache::Class;
-use crate::error::{Error, ParseError};
+use crate::error::{Damage, Error, ParseError};
 use crate::files::Files;
 use crate::footer::Handle;
 use crate::keys::{self, InternalKey, Sequence};
@@ -297,6 +297,14 @@ impl<H: Clone + Send + Sync> Source<H> {
             Self::Chunk { .. } => None,
             Self::Table(cursor) => Some(cursor),
             Self::Level(cursor) => cursor.cursor.as_ref(),
+        }
+    }
+
+    /// What it means that the entry which it is at is damaged.
+    pub(crate) fn refused(&self, damage: Damage) -> Error {
+        match (self.table(), self.table().and_then(TableCursor::data)) {
+            (Some(table), Some((handle, _))) => table.failed(handle)(damage.into()),
+            _ => Error::at("a write-ahead log", 0, damage.into()),
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! The writer appends to its logs, then writes tables, then says so in the manifest, and only then removes what it does not need any
 //! more. So a reader goes the other way: it reads the manifest, lists and opens what the manifest needs, and looks at the manifest
-//! again; if that has not changed, nothing that was needed was removed before it was opened.
+//! again; if that has not changed, nothing that was needed was removed before it was opened. What was opened stays what it was when it is
+//! removed, but for logs that are recycled: another log is written over them. Where there may be such, the manifest is looked at once more
+//! when they were read.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -55,6 +57,12 @@ impl<H: Clone + Send + Sync> Tail<H> {
 
     fn error(&self, offset: u64, error: impl Into<ParseError>) -> Error {
         Error::at(&self.name, offset, error.into())
+    }
+
+    /// Whether the file may be another log by now, which is written over this one: this one's last records were not seen then.
+    const fn may_be_another(&self) -> bool {
+        // Of one whose first frame is another's already nothing was read.
+        self.position.is_recycled || self.position.offset == 0
     }
 
     /// Reads what has been appended, and hands on its records. Says how the log ends.
@@ -302,8 +310,17 @@ impl<H: Clone + Send + Sync + 'static> Follower<H> {
         if self.read_manifest(files, bounds.manifest_len_max).await? {
             return Err(Obstacle::Vanished("what the manifest had before".to_owned()));
         }
-        self.read_logs(files, bounds.logs_len_max).await?;
-        Ok(self.view())
+        let read = self.read_logs(files, bounds.logs_len_max).await;
+        let is_doubtful = match &read {
+            Ok(()) => self.logs.values().any(Tail::may_be_another),
+            Err(Obstacle::Failed(_)) => true,
+            Err(Obstacle::Vanished(_)) => false,
+        };
+        // A log that nobody needs any more may be written over while it is read. The manifest says before that it is not needed.
+        if is_doubtful && self.read_manifest(files, bounds.manifest_len_max).await? {
+            return Err(Obstacle::Vanished("a log that another is written over".to_owned()));
+        }
+        read.map(|()| self.view())
     }
 
     /// Reads new records of the manifest, or all of a new one; says whether there were any.

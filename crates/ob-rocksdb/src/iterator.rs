@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::cursor::{LevelCursor, Source, TableCursor};
-use crate::error::Error;
+use crate::error::{Damage, Error};
 use crate::files::Files;
 use crate::keys::{Kind, Sequence};
 use crate::lookup::{Entry, Finding, Found, Lookup};
@@ -171,6 +171,10 @@ impl<'a, F: Files> VersionIterator<'a, F> {
             for source in &mut self.sources {
                 source.seek_before(self.reader, bound.as_deref()).await?;
                 if let Some(user) = source.user()? {
+                    // A search in keys that are out of order leads anywhere: back to where it began, too, without end.
+                    if bound.as_deref().is_some_and(|bound| user >= bound) {
+                        return Err(source.refused(Damage::Malformed("keys are out of order")));
+                    }
                     largest = largest.max(Some(user.to_vec()));
                 }
             }

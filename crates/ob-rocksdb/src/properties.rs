@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::block::{Block, BlockCursor, Keys, Values};
+use crate::block::{Block, BlockCursor, Keys, Values, entries};
 use crate::bytes::Input;
 use crate::checksum::context;
 use crate::error::{Damage, ParseError, Unsupported};
@@ -89,14 +89,7 @@ pub fn parse(raw: &[u8], handle: Handle, footer: &Footer) -> Result<Properties, 
             return Err(Damage::Checksum("the properties").into());
         }
     }
-    let mut cursor = cursor()?;
-    let mut all = BTreeMap::new();
-    let mut is_there = cursor.first()?;
-    while is_there {
-        all.insert(cursor.key().to_vec(), cursor.value().to_vec());
-        is_there = cursor.advance()?;
-    }
-    read(&all)
+    read(&entries(raw[..len].to_vec())?.into_iter().collect())
 }
 
 fn is_sound(raw: &[u8], handle: Handle, footer: &Footer) -> bool {

@@ -6,7 +6,9 @@
 mod damage;
 mod endless;
 mod live;
+mod out_of_order;
 mod plans;
+mod recycled;
 mod support;
 mod vanish;
 mod version_6;
