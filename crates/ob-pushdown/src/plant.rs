@@ -27,6 +27,8 @@ ob_plant::plants! {
         MapNotWithdrawn = "map-not-withdrawn",
         /// A keeper of maps that leaves takes files along that wait for it.
         LeavesWaiting = "leaves-waiting",
+        /// A tree's range or aggregate that takes several requests is believed though the file became another one between them.
+        RangesMixed = "ranges-mixed",
         /// What a table's tombstones span is found all the same.
         TombstonesForgotten = "pushed-tombstones-forgotten",
         /// A lookup at a snapshot sees what was written later.

@@ -18,4 +18,6 @@ mod named;
 mod named_pages;
 mod pairs;
 mod reads;
+mod replaced_maps;
+mod replaced_trees;
 mod rocksdb;

@@ -23,8 +23,8 @@ const BLOCK: usize = 4096;
 const FILES: usize = 4;
 /// Blocks of the longest file.
 const BLOCKS_MAX: u64 = 96;
-/// Reads of a chain.
-const READS: u64 = 200;
+/// Reads of a chain: so many that writers come in the midst of it, and what they have written reaches the device before it ends.
+const READS: u64 = 800;
 /// Bytes of the scratch of `stamps`.
 const ANSWER: u32 = 64;
 

@@ -94,6 +94,10 @@ impl<'session, T: Transport> NamedPages<'session, T> {
 }
 
 impl<T: Transport> Pages for NamedPages<'_, T> {
+    fn are_requests(&self) -> bool {
+        true
+    }
+
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let mut read = self.read_by(PIECE_LEN, offset, len).await;
         if read.as_ref().is_err_and(|error| error.detour() == Some(Detour::Fuel)) {

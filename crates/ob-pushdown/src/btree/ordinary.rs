@@ -11,6 +11,11 @@ use crate::kernel::MountedFile;
 pub trait Pages: Send + Sync {
     /// Bytes of the file; fewer where it ends. A text says what went wrong.
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
+
+    /// Whether each read is a request that names the file: two of them may be of two files, if another takes its name meanwhile.
+    fn are_requests(&self) -> bool {
+        false
+    }
 }
 
 /// By the file system of this machine.
@@ -23,6 +28,10 @@ impl Pages for MountedFile {
 impl<P: Pages> Pages for Arc<P> {
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         (**self).read(offset, len).await
+    }
+
+    fn are_requests(&self) -> bool {
+        (**self).are_requests()
     }
 }
 

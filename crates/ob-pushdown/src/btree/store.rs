@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::node::{BadNode, ENTRIES_MAX, Followed, NODE_LEN, Node, VALUE_LEN};
 use super::ordinary::Pages;
 use crate::client::{Answer, Detour, File, PushError, Query, Read, Session, Transport, lock};
+use crate::plant::{Bug, is_planted};
 
 const GET: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_get.o");
 const SCAN: &[u8] = include_bytes!("../../../../examples/programs/bpfkv_scan.o");
@@ -25,6 +26,8 @@ const LEVELS_MAX: usize = 64;
 const KEPT_MAX: usize = 64 << 10;
 /// What both programs return of a node that cannot be one.
 const CORRUPT: u32 = 1;
+/// How often a question of several requests begins anew because the file became another one meanwhile.
+const ATTEMPTS_MAX: usize = 8;
 /// Reads of an aggregate over one request.
 const AGGREGATE_READS: u16 = 1024;
 
@@ -59,6 +62,11 @@ pub enum BTreeError {
     /// The ordinary path does not answer either.
     #[error("{0}")]
     Read(String),
+    /// Another file takes its name, again and again: ask when that has come to rest, or for less at once.
+    #[error(
+        "the file was replaced {0} times while it was asked; ask again when it stays, or for fewer keys at once"
+    )]
+    Replaced(usize),
     /// The card cannot be asked.
     #[error(transparent)]
     Push(PushError),
@@ -138,6 +146,14 @@ impl Obstacle {
             (error, _) => error,
         }
     }
+}
+
+/// A question that may be several requests.
+struct Asked {
+    /// Which file it began with, by [`File::incarnation`].
+    incarnation: Option<u64>,
+    /// Whether it is several by now.
+    is_several: bool,
 }
 
 /// A tree.
@@ -313,14 +329,42 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     ///
     /// When it is not known whether there is one.
     pub async fn get(&self, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
-        let cache = self.cache().await?;
-        let mut said = self.get_from(&cache, key).await;
-        if !self.is_current(&cache) {
-            // The file has changed since its upper levels were read: what was followed leads anywhere in it, to what looks like damage too.
-            said = self.get_from(&Cache::default(), key).await;
+        for _ in 0..ATTEMPTS_MAX {
+            let mut asked = self.begin().await;
+            let said = self.get_once(key).await;
+            asked.is_several = self.pages.are_requests() && !matches!(said, Ok((_, Path::Pushed)));
+            if self.is_of_one_file(&asked, said.is_err()) {
+                let (value, path) = said?;
+                return Ok((value, self.count(path)));
+            }
         }
-        let (value, path) = said?;
-        Ok((value, self.count(path)))
+        Err(BTreeError::Replaced(ATTEMPTS_MAX))
+    }
+
+    async fn get_once(&self, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
+        let cache = self.cache().await?;
+        let said = self.get_from(&cache, key).await;
+        if self.is_current(&cache) {
+            return said;
+        }
+        // The file has changed since its upper levels were read: what was followed leads anywhere in it, to what looks like damage too.
+        self.get_from(&Cache::default(), key).await
+    }
+
+    /// Begins with a question that may be several requests.
+    async fn begin(&self) -> Asked {
+        let is_asked = !self.options.only_ordinary || self.pages.are_requests();
+        let incarnation = if is_asked { self.session.incarnation_to_be(&self.file).await } else { None };
+        Asked { incarnation, is_several: false }
+    }
+
+    /// Whether all requests of a question saw the same file. Without a file to begin with, an error is one whatever came of it.
+    fn is_of_one_file(&self, asked: &Asked, has_failed: bool) -> bool {
+        match asked.incarnation {
+            _ if !asked.is_several || is_planted(Bug::RangesMixed) => true,
+            None => has_failed,
+            begun => self.file.incarnation() == begun,
+        }
     }
 
     async fn get_from(&self, cache: &Cache, key: u64) -> Result<(Option<[u8; VALUE_LEN]>, Path), BTreeError> {
@@ -408,12 +452,37 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
         to: u64,
         limit: usize,
     ) -> Result<Vec<(u64, [u8; VALUE_LEN])>, BTreeError> {
-        let (mut all, mut from) = (Vec::new(), from);
-        while all.len() < limit && from <= to {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut asked = self.begin().await;
+            let said = self.range_once(&mut asked, (from, to), limit).await;
+            if self.is_of_one_file(&asked, said.is_err()) {
+                return said;
+            }
+        }
+        if !self.file.has_versions() {
+            return Err(BTreeError::Replaced(ATTEMPTS_MAX));
+        }
+        let push = |all: &mut Vec<_>, key, value| all.push((key, value));
+        let said = self.range_ordinary(from, to, limit, push).await?;
+        self.count(Path::Ordinary);
+        Ok(said)
+    }
+
+    /// The same, as far as it is found before the file is seen to be another one.
+    async fn range_once(
+        &self,
+        asked: &mut Asked,
+        (mut from, to): (u64, u64),
+        limit: usize,
+    ) -> Result<Vec<(u64, [u8; VALUE_LEN])>, BTreeError> {
+        let mut all = Vec::new();
+        while all.len() < limit && from <= to && self.is_of_one_file(asked, false) {
             let left = ((limit - all.len()) as u64).min(FOUND_MAX);
             let (found, resume) = match self.range_pushed(from, to, left).await? {
                 Ok(found) => found,
                 Err(obstacle) => {
+                    // Each read may be a request.
+                    asked.is_several |= self.pages.are_requests();
                     let push = |rest: &mut Vec<_>, key, value| rest.push((key, value));
                     let rest = self.range_ordinary(from, to, limit - all.len(), push).await;
                     all.extend(rest.map_err(|error| obstacle.explain(error))?);
@@ -425,6 +494,8 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             all.extend(found);
             let Some(resume) = resume else { break };
             from = resume;
+            // What follows is another request, if anything does.
+            asked.is_several |= all.len() < limit && from <= to;
         }
         Ok(all)
     }
@@ -566,6 +637,27 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
     ///
     /// As [`BTree::get`].
     pub async fn aggregate(&self, from: u64, to: u64, filter: Filter) -> Result<Aggregate, BTreeError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut asked = self.begin().await;
+            let said = self.aggregate_once(&mut asked, (from, to), filter).await;
+            if self.is_of_one_file(&asked, said.is_err()) {
+                return said;
+            }
+        }
+        if !self.file.has_versions() {
+            return Err(BTreeError::Replaced(ATTEMPTS_MAX));
+        }
+        let said = self.aggregate_ordinary((from, to), filter).await?;
+        self.count(Path::Ordinary);
+        Ok(said)
+    }
+
+    async fn aggregate_once(
+        &self,
+        asked: &mut Asked,
+        (from, to): (u64, u64),
+        filter: Filter,
+    ) -> Result<Aggregate, BTreeError> {
         let field = filter.field.min(VALUE_LEN - 8);
         let mut found = Aggregate::default();
         let mut first = from;
@@ -581,21 +673,36 @@ impl<'session, T: Transport, P: Pages> BTree<'session, T, P> {
             found.add(&scratch)?;
             let Some(next) = resume(&scratch, first)? else { return Ok(found) };
             first = next;
-        };
-        let fold = |rest: &mut Aggregate, _, value: [u8; VALUE_LEN]| {
-            let bytes = value.get(field..).and_then(|rest| rest.first_chunk::<8>()).copied();
-            let number = u64::from_le_bytes(bytes.unwrap_or_default());
-            if (filter.low..=filter.high).contains(&number) {
-                rest.join(1, number, number, number);
+            asked.is_several = true;
+            if !self.is_of_one_file(asked, false) {
+                return Ok(found);
             }
         };
-        let rest = self.range_ordinary(first, to, usize::MAX, fold).await;
+        // Each read may be a request.
+        asked.is_several |= self.pages.are_requests();
+        let rest = self.aggregate_ordinary((first, to), filter).await;
         let rest = rest.map_err(|error| obstacle.explain(error))?;
         self.count(Path::Ordinary);
         if let (Some(least), Some(greatest)) = (rest.least, rest.greatest) {
             found.join(rest.count, rest.sum, least, greatest);
         }
         Ok(found)
+    }
+
+    async fn aggregate_ordinary(
+        &self,
+        (from, to): (u64, u64),
+        filter: Filter,
+    ) -> Result<Aggregate, BTreeError> {
+        let field = filter.field.min(VALUE_LEN - 8);
+        let fold = |found: &mut Aggregate, _, value: [u8; VALUE_LEN]| {
+            let bytes = value.get(field..).and_then(|rest| rest.first_chunk::<8>()).copied();
+            let number = u64::from_le_bytes(bytes.unwrap_or_default());
+            if (filter.low..=filter.high).contains(&number) {
+                found.join(1, number, number, number);
+            }
+        };
+        self.range_ordinary(from, to, usize::MAX, fold).await
     }
 }
 

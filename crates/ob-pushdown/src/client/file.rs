@@ -202,6 +202,15 @@ impl File {
         matches!(self.inner.kind, Kind::Mapped(_))
     }
 
+    /// What tells it from what it was or will be: the version of its map; of a file by name the number that it has at the target, which a file
+    /// that takes its name does not have. Nothing while that is not known.
+    pub(crate) fn incarnation(&self) -> Option<u64> {
+        match &self.inner.kind {
+            Kind::Named(_) => self.opened().map(|opened| opened.number),
+            Kind::Mapped(source) => source.version(),
+        }
+    }
+
     /// The version of the map that is current; of a file by name, 0.
     pub(crate) fn version(&self) -> Option<u64> {
         match &self.inner.kind {

@@ -263,6 +263,15 @@ impl<T: Transport> Session<T> {
         file.version().or_else(|| if self.leave_to_keeper(file) { None } else { file.map_now() })
     }
 
+    /// What [`File::incarnation`] says; a file by name that is not open is opened first, as a request would.
+    pub(crate) async fn incarnation_to_be(&self, file: &File) -> Option<u64> {
+        match file.kind() {
+            Kind::Named(_) if self.description().is_none() => None,
+            Kind::Named(_) => self.open_for_request(file).await.ok().map(|opened| opened.number),
+            Kind::Mapped(_) => file.incarnation(),
+        }
+    }
+
     fn leave_to_keeper(&self, file: &File) -> bool {
         let Kind::Mapped(source) = file.kind() else { return false };
         // A file that cannot have a map for a while is not worth the keeper's time.
@@ -296,8 +305,8 @@ impl<T: Transport> Session<T> {
         let opened = opened?;
         self.held.file(opened.number);
         *file.opened() = Some(opened);
-        // A map that ended while it was sent found nothing to withdraw then.
-        if file.version().is_none() {
+        // A map that ended while it was sent found nothing to withdraw then, whether or not there is another by now.
+        if file.version() != Some(opened.version) {
             let withdrawn = file.opened().take();
             withdrawn.into_iter().for_each(|lost| self.chores.tell(Function::Close(lost.number)));
         }

@@ -35,8 +35,11 @@ impl MapKeeper {
 
 impl Drop for MapKeeper {
     fn drop(&mut self) {
-        (self.leave)();
         if let Some(thread) = self.thread.take() {
+            // One that has ended by itself keeps nothing any more; maps may be kept by another since.
+            if !thread.is_finished() {
+                (self.leave)();
+            }
             // It has nothing to say.
             let _ = thread.join();
         }

@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ob_files_card::{MetadataOp, Op};
+use ob_format::files::ROOT;
 use ob_pushdown::client::{Command, CommandAnswer, CommandData, Transport, TransportError};
 use ob_pushdown::target::FunctionCounts;
 use ob_wire_nvme::Status;
@@ -15,6 +17,10 @@ enum Asked {
     Command(Command, Sender<Result<CommandAnswer, TransportError>>),
     /// A file of the folder gets other content, of the same length.
     Put(String, Vec<u8>),
+    /// Another file takes the place of one in the folder.
+    Replace(String, Vec<u8>),
+    /// The namespace has these bytes, from this one on.
+    Disk(usize, Vec<u8>),
     /// Time passes.
     Wait(Duration),
     Counts(Sender<FunctionCounts>),
@@ -42,6 +48,16 @@ impl Remote {
     /// Writes over a file.
     pub fn put(&self, name: &str, content: &[u8]) {
         self.send(Asked::Put(name.to_owned(), content.to_vec()));
+    }
+
+    /// Has another file take the place of one.
+    pub fn replace(&self, name: &str, content: &[u8]) {
+        self.send(Asked::Replace(name.to_owned(), content.to_vec()));
+    }
+
+    /// Puts bytes into the namespace.
+    pub fn write_disk(&self, offset: u64, bytes: &[u8]) {
+        self.send(Asked::Disk(offset as usize, bytes.to_vec()));
     }
 
     /// Has time pass.
@@ -81,6 +97,17 @@ fn serve(files: &[(String, Vec<u8>)], asked: &Receiver<Asked>) {
             Asked::Command(command, answer) => (command, answer),
             Asked::Put(name, content) => {
                 lab.file(&format!("{FOLDER}/{name}"), &content);
+                continue;
+            }
+            Asked::Replace(name, content) => {
+                lab.file("replacement", &content);
+                let (path, to_path) = (b"replacement".to_vec(), format!("{FOLDER}/{name}").into_bytes());
+                let rename = MetadataOp::Rename { base: ROOT, path, to_base: ROOT, to_path, replace: true };
+                lab.local(Op::Metadata(rename));
+                continue;
+            }
+            Asked::Disk(offset, bytes) => {
+                lab.rig.disk.bytes[offset..][..bytes.len()].copy_from_slice(&bytes);
                 continue;
             }
             Asked::Wait(time) => {

@@ -37,6 +37,10 @@ impl Pages for TreePages<'_> {
         };
         read.map_err(|error| error.to_string())
     }
+
+    fn are_requests(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
 }
 
 /// Bytes of a file; fewer where it ends.
