@@ -49,8 +49,13 @@ pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
 }
 
 /// Builds all targets, then runs the chosen ones: each uses one processor, and finds what was built.
-fn run_together(repository: &Repository, chosen: &[String], profile: &str, limits: &[String]) -> Result<()> {
-    command::run(&mut command::cargo(repository, &["+nightly", "fuzz", "build", profile]))?;
+fn run_together(
+    repository: &Repository,
+    chosen: &[String],
+    profile: &[&str],
+    limits: &[String],
+) -> Result<()> {
+    command::run(command::cargo(repository, &["+nightly", "fuzz", "build"]).args(profile))?;
     let run = |target: &String| command::run_quietly(&mut fuzz(repository, target, profile, limits)?);
     command::side_by_side(chosen, run)?;
     Ok(())
@@ -69,8 +74,9 @@ fn seconds(seconds: u64) -> String {
     format!("-max_total_time={seconds}")
 }
 
-fn fuzz(repository: &Repository, target: &str, profile: &str, limits: &[String]) -> Result<Command> {
-    let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run", profile, target]);
+fn fuzz(repository: &Repository, target: &str, profile: &[&str], limits: &[String]) -> Result<Command> {
+    let mut fuzz = command::cargo(repository, &["+nightly", "fuzz", "run"]);
+    fuzz.args(profile).arg(target);
     let seeds = repository.root().join("fuzz/seeds").join(target);
     if seeds.is_dir() {
         // What is learnt goes to the first folder, so that the seeds stay as they are.
@@ -83,12 +89,13 @@ fn fuzz(repository: &Repository, target: &str, profile: &str, limits: &[String])
 }
 
 /// Inputs that a target has when it is only to be seen that it builds and runs, and the seconds in which the slow ones have fewer.
-const INPUTS_BRIEFLY: u64 = 20_000;
-const SECONDS_BRIEFLY: u64 = 10;
+const INPUTS_BRIEFLY: u64 = 5_000;
+const SECONDS_BRIEFLY: u64 = 3;
 
 // As cargo-fuzz calls the profiles of `fuzz/Cargo.toml`.
-const RELEASE: &str = "--release";
-const QUICKLY_BUILT: &str = "--dev";
+const RELEASE: &[&str] = &["--release"];
+// Without the sanitizer of addresses, which doubles what is compiled: Miri looks at the memory that is raw.
+const QUICKLY_BUILT: &[&str] = &["--dev", "--sanitizer", "none"];
 
 /// Some inputs for each target: enough to see that they build and run.
 ///

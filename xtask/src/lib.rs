@@ -11,6 +11,7 @@
 //!   cargo xtask kernel                            an unmodified Linux kernel as the client of our NVMe/TCP target
 //!   cargo xtask spdk                              SPDK's initiator as its client
 //!   cargo xtask redis                             Redis' own programs as clients of the key-value store
+//!   cargo xtask etcd                              a real etcd as the metadata store of volumes
 //!   cargo xtask peers                             what programs on the card are measured against
 //!   cargo xtask paths                             what a request costs, counted
 //!   cargo xtask results                           every figure that was expected, and what is measured: docs/results.md
@@ -25,6 +26,7 @@ pub mod apt;
 pub mod arm;
 pub mod ci;
 pub mod command;
+pub mod etcd;
 pub mod fuzz;
 pub mod kernel;
 pub mod loom;

@@ -8,7 +8,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::outcome::Outcome;
 use xtask::repository::Repository;
-use xtask::{arm, ci, fuzz, kernel, loom, miri, paths, peers, planted, redis, results, sim, spdk, tidy};
+use xtask::{
+    arm, ci, etcd, fuzz, kernel, loom, miri, paths, peers, planted, redis, results, sim, spdk, tidy,
+};
 
 /// Repository chores that cargo itself does not reach.
 ///
@@ -33,6 +35,7 @@ enum Verb {
     Kernel(kernel::Arguments),
     Spdk(spdk::Arguments),
     Redis(redis::Arguments),
+    Etcd,
     Peers(peers::Arguments),
     Paths(paths::Arguments),
     Results(results::Arguments),
@@ -43,6 +46,7 @@ fn command() -> clap::Command {
     <Arguments as clap::CommandFactory>::command()
         .mut_subcommand("tidy", |verb| verb.about(tidy::ABOUT).long_about(tidy::long_about()))
         .mut_subcommand("sim", |verb| verb.about(sim::ABOUT).long_about(sim::LONG_ABOUT))
+        .mut_subcommand("etcd", |verb| verb.about(etcd::ABOUT).long_about(etcd::LONG_ABOUT))
         .mut_subcommand("miri", |verb| verb.about(miri::ABOUT).long_about(miri::LONG_ABOUT))
         .mut_subcommand("arm", |verb| verb.about(arm::ABOUT).long_about(arm::LONG_ABOUT))
 }
@@ -63,6 +67,7 @@ fn run() -> Result<Outcome> {
         Verb::Kernel(arguments) => kernel::run(&repository, &arguments),
         Verb::Spdk(arguments) => spdk::run(&repository, &arguments),
         Verb::Redis(arguments) => redis::run(&repository, &arguments),
+        Verb::Etcd => etcd::run(&repository),
         Verb::Peers(arguments) => peers::run(&repository, &arguments),
         Verb::Paths(arguments) => paths::run(&repository, &arguments),
         Verb::Results(arguments) => results::run(&repository, &arguments),

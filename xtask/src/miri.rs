@@ -67,6 +67,8 @@ fn test_command(repository: &Repository) -> Command {
         command.args(["--package", package]);
     }
     command.env("CARGO_TARGET_DIR", repository.target_folder("miri"));
+    // CI's, for compilers that optimise.
+    command.env_remove("RUSTC_WORKSPACE_WRAPPER");
     let variables = [
         ("MIRIFLAGS", FLAGS),
         ("PROPTEST_CASES", PROPERTY_CASES),
@@ -100,7 +102,8 @@ fn test_targets(repository: &Repository) -> Result<BTreeSet<String>> {
 
 /// Miri is there, and so are the sources from which it builds a standard library for itself.
 fn is_ready(repository: &Repository) -> bool {
-    command::succeeds(&mut command::cargo(repository, &["+nightly", "miri", "setup"]))
+    let mut setup = command::cargo(repository, &["+nightly", "miri", "setup"]);
+    command::succeeds(setup.env_remove("RUSTC_WORKSPACE_WRAPPER"))
 }
 
 fn install(repository: &Repository) -> bool {

@@ -7,6 +7,8 @@ pub enum Outcome {
     Done,
     /// The machine cannot do this work; nothing is known. The text says what is missing.
     Skipped(String),
+    /// It was left out, because nothing that it checks has changed. The text says since when.
+    Unchanged(String),
 }
 
 impl Outcome {

@@ -4,6 +4,8 @@
 //! where it is built for tests; the variable `OB_PLANT` names the one bug to break it with. A name that the crate does not
 //! know must change nothing, so that a misspelled plant shows up here as one that was not found.
 
+mod harnesses;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -16,436 +18,9 @@ use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::repository::Repository;
-use crate::{command, loom};
+use crate::{command, loom, program};
 
-/// The test targets that must find bugs, and the bugs.
-///
-/// To add a plant: break the code where `OB_PLANT` has its name, then add the name here.
-pub const HARNESSES: &[Harness] = &[
-    Harness {
-        package: "ob-ring",
-        test: "loom",
-        build: Build::Loom,
-        plants: &[
-            "dropped-fence",
-            "relaxed-publish",
-            "head-before-read",
-            "lost-doorbell",
-            "lost-bell",
-            "tail-before-data",
-        ],
-    },
-    Harness { package: "ob-ring", test: "bulk", build: Build::Plain, plants: &["message-before-bulk"] },
-    Harness {
-        package: "ob-table",
-        test: "loom",
-        build: Build::Loom,
-        plants: &[
-            "move-forgets",
-            "move-unchecked",
-            "floor-unchecked",
-            "no-second-look",
-            "moved-unseen",
-            "torn-read",
-            "not-at-once",
-            "cleared-between",
-        ],
-    },
-    Harness {
-        package: "ob-table",
-        test: "model",
-        build: Build::Plain,
-        plants: &["eviction-forgets", "plain-store", "stale-replaces", "removed-stays", "cleared-unseen"],
-    },
-    Harness {
-        package: "ob-ebpf",
-        test: "number",
-        build: Build::Plain,
-        plants: &[
-            "bound-off-by-one",
-            "upper-half-kept",
-            "join-forgets-bits",
-            "carry-forgotten",
-            "zero-divisor-forgotten",
-            "end-excluded",
-            "widened-too-little",
-        ],
-    },
-    Harness {
-        package: "ob-ebpf",
-        test: "campaign",
-        build: Build::Plain,
-        plants: &[
-            "range-off-by-one",
-            "halves-compared",
-            "merge-keeps-one",
-            "stale-spill",
-            "relation-kept",
-            "frames-not-shifted",
-            "null-check-spreads",
-            "wrapped-bound",
-            "check-tells-too-much",
-            "smudge-forgotten",
-            "answer-kept",
-            "edge-for-less",
-            "helper-left-out",
-        ],
-    },
-    Harness {
-        package: "ob-sim",
-        test: "planted",
-        build: Build::Plain,
-        plants: &["head-before-read", "lost-doorbell", "lost-bell", "tail-before-data"],
-    },
-    Harness {
-        package: "ob-scenarios",
-        test: "planted",
-        build: Build::Plain,
-        plants: &[
-            "skip-zeroing",
-            "reuse-before-durable",
-            "answer-before-log",
-            "size-not-logged",
-            "rename-in-two-frames",
-            "unlocked-edges",
-            "ghost-ignored",
-            "cleaner-forgets",
-            "flush-skipped",
-            "tail-kept",
-            "change-uncounted",
-            "version-while-changing",
-        ],
-    },
-    Harness {
-        package: "ob-scenarios",
-        test: "kv",
-        build: Build::Plain,
-        plants: &[
-            "unchecked-read",
-            "forward-past-read",
-            "stale-replaces",
-            "flush-keeps",
-            "answer-before-durable",
-            "settled-with-gaps",
-            "unlocked-change",
-            "clock-unmeasured",
-            "no-margin",
-            "partly-answered",
-            "not-revisited",
-            "life-unmarked",
-            "answers-kept",
-            "unchecked-program",
-        ],
-    },
-    Harness {
-        package: "ob-kv",
-        test: "revisit",
-        build: Build::Plain,
-        plants: &["not-revisited", "gap-left", "life-unmarked", "recovered-not-flushed", "durable-early"],
-    },
-    Harness {
-        package: "ob-rocksdb",
-        test: "agree",
-        build: Build::Plain,
-        plants: &[
-            "range-tombstones-ignored",
-            "first-table-ends",
-            "snapshot-ignored",
-            "logs-ignored",
-            "merge-base-forgotten",
-            "filter-hash-of-today",
-        ],
-    },
-    Harness { package: "ob-files-card", test: "durable", build: Build::Plain, plants: &["flush-assumed"] },
-    Harness {
-        package: "ob-files-card",
-        test: "earlier_builds",
-        build: Build::Plain,
-        plants: &["node-fields-swapped"],
-    },
-    Harness {
-        package: "ob-kv",
-        test: "earlier_builds",
-        build: Build::Plain,
-        plants: &["record-fields-swapped"],
-    },
-    Harness {
-        package: "ob-nvme",
-        test: "earlier_builds",
-        build: Build::Plain,
-        plants: &["registrant-fields-swapped"],
-    },
-    Harness { package: "ob-offload", test: "programmed", build: Build::Plain, plants: &["outdated-check"] },
-    Harness { package: "ob-kv", test: "files_heard", build: Build::Plain, plants: &["file-unheard"] },
-    Harness { package: "ob-kv", test: "clock_told", build: Build::Plain, plants: &["clock-untold"] },
-    Harness {
-        package: "ob-nvme",
-        test: "model",
-        build: Build::Plain,
-        plants: &[
-            "orphans-forgotten",
-            "fua-ignored",
-            "zeroes-not-forced",
-            "reads-not-forced",
-            "flush-at-once",
-            "compare-always-equal",
-            "pair-writes-anyway",
-        ],
-    },
-    Harness {
-        package: "ob-scenarios",
-        test: "nvme",
-        build: Build::Plain,
-        plants: &["orphans-forgotten", "orphans-kept", "fua-ignored", "flush-at-once"],
-    },
-    Harness {
-        package: "ob-scenarios",
-        test: "pushdown",
-        build: Build::Plain,
-        plants: &[
-            "chain-versions-ignored",
-            "chain-last-look-skipped",
-            "withdrawn-map-read",
-            "map-version-unchecked",
-            "scratch-not-cleared",
-            "files-of-anybody",
-            "after-check-skipped",
-            "map-before-lease",
-            "leaves-waiting",
-        ],
-    },
-    Harness {
-        package: "ob-pushdown",
-        test: "named",
-        build: Build::Plain,
-        plants: &["chain-versions-ignored", "chain-last-look-skipped"],
-    },
-    Harness {
-        package: "ob-pushdown",
-        test: "ends",
-        build: Build::Plain,
-        plants: &["withdrawn-map-read", "files-of-anybody"],
-    },
-    Harness { package: "ob-pushdown", test: "maps", build: Build::Plain, plants: &["map-version-unchecked"] },
-    Harness {
-        package: "ob-pushdown",
-        test: "rocksdb",
-        build: Build::Plain,
-        plants: &["pushed-tombstones-forgotten", "pushed-snapshot-forgotten"],
-    },
-    Harness { package: "ob-pushdown", test: "keeper", build: Build::Plain, plants: &["map-not-withdrawn"] },
-    Harness { package: "ob-pushdown", test: "fair", build: Build::Plain, plants: &["share-forgotten"] },
-    Harness {
-        package: "ob-pushdown",
-        test: "many_files",
-        build: Build::Plain,
-        plants: &["files-of-anybody"],
-    },
-    Harness { package: "ob-pushdown", test: "reads", build: Build::Plain, plants: &["scratch-not-cleared"] },
-    Harness {
-        package: "ob-director",
-        test: "order",
-        build: Build::Plain,
-        plants: &[
-            "invalidate-after-forward",
-            "forward-past-read",
-            "fallback-alone",
-            "served-unadmitted",
-            "unchecked-read",
-            "admitted-at-submission",
-            "write-cut",
-            "read-unseen",
-            "partly-answered",
-            "standing-kept",
-        ],
-    },
-    Harness {
-        package: "ob-director",
-        test: "random",
-        build: Build::Plain,
-        plants: &["forward-past-read", "fallback-alone", "admitted-at-submission", "unchecked-read"],
-    },
-    Harness {
-        package: "ob-director",
-        test: "lives",
-        build: Build::Plain,
-        plants: &["table-kept", "stamps-reused", "earlier-life-kept", "undecoded-ignored"],
-    },
-    Harness {
-        package: "ob-director",
-        test: "connections",
-        build: Build::Plain,
-        plants: &["turns-ignored", "passed-by", "never-clogged", "rest-unread", "resume-unheard"],
-    },
-    Harness {
-        package: "ob-split",
-        test: "card_faults",
-        build: Build::Plain,
-        plants: &["sent-given-up", "queue-late", "answer-uncovered"],
-    },
-    Harness { package: "ob-split", test: "card", build: Build::Plain, plants: &["decode-unretried"] },
-    Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
-    Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
-    Harness {
-        package: "ob-link",
-        test: "one_turn",
-        build: Build::Plain,
-        plants: &["room-unasked", "end-unsaid"],
-    },
-    // These two want root and loop devices.
-    Harness {
-        package: "ob-passthrough",
-        test: "mounted",
-        build: Build::Plain,
-        plants: &["partition-forgotten", "joined-apart"],
-    },
-    Harness {
-        package: "ob-passthrough",
-        test: "plain_files",
-        build: Build::Plain,
-        plants: &["unwritten-taken", "not-synced"],
-    },
-    Harness {
-        package: "ob-passthrough",
-        test: "leases",
-        build: Build::Plain,
-        plants: &["released-before-version", "no-grace"],
-    },
-    Harness { package: "ob-nvme", test: "io", build: Build::Plain, plants: &["pair-unlocked"] },
-    Harness { package: "ob-nvme", test: "hostile", build: Build::Plain, plants: &["offset-unchecked"] },
-    Harness {
-        package: "ob-nvme",
-        test: "lifetime",
-        build: Build::Plain,
-        plants: &[
-            "replaced-not-awaited",
-            "reset-heard-late",
-            "shutdown-at-once",
-            "refused-unheard",
-            "answers-unheard",
-            "lingering-watched",
-            "orphans-forgotten",
-        ],
-    },
-    Harness { package: "ob-nvme", test: "associations", build: Build::Plain, plants: &["admitted-for-ever"] },
-    Harness {
-        package: "ob-nvme",
-        test: "foreign_model",
-        build: Build::Plain,
-        plants: &["chains-pass-ranges", "service-forgotten", "orphans-forgotten"],
-    },
-    Harness {
-        package: "ob-nvme",
-        test: "foreign",
-        build: Build::Plain,
-        plants: &["admitted-for-ever", "chains-pass-ranges", "service-forgotten"],
-    },
-    Harness { package: "ob-files-card", test: "data", build: Build::Plain, plants: &["hole-reused-early"] },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_requests",
-        build: Build::Plain,
-        plants: &[
-            "ack-before-durable",
-            "append-unfenced",
-            "seal-unfenced",
-            "delete-unfenced",
-            "read-unfenced",
-            "old-connection-heard",
-        ],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_lives",
-        build: Build::Plain,
-        plants: &["fence-forgotten", "fill-wipes"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_rot",
-        build: Build::Plain,
-        plants: &["header-rot-removes", "left-alone-forgotten", "found-unflushed"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_bounds",
-        build: Build::Plain,
-        plants: &["ledger-believed-early"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_directory",
-        build: Build::Plain,
-        plants: &["directory-uncompared"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "chunk_crash",
-        build: Build::Plain,
-        plants: &["ack-before-durable", "fence-forgotten"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "card_encodings",
-        build: Build::Plain,
-        plants: &["decode-unretried"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "tier_model",
-        build: Build::Plain,
-        plants: &["overlaps-race", "chunk-unregistered", "piece-forgotten"],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "tier_failover",
-        build: Build::Plain,
-        plants: &[
-            "ack-two-of-three",
-            "ack-before-record",
-            "record-before-copy",
-            "return-untruncated",
-            "prefix-ignored",
-        ],
-    },
-    Harness {
-        package: "ob-volume",
-        test: "tier_troubles",
-        build: Build::Plain,
-        plants: &["doubt-ignored", "seal-shortest", "chunk-number-reused"],
-    },
-    Harness { package: "ob-volume", test: "tier_commands", build: Build::Plain, plants: &["parked-again"] },
-    Harness {
-        package: "ob-kv",
-        test: "model",
-        build: Build::Plain,
-        plants: &[
-            "answer-before-durable",
-            "read-before-durable",
-            "compaction-drops-live",
-            "compaction-copies-old",
-            "earlier-address-wins",
-            "part-removed-early",
-            "settled-with-gaps",
-            "life-written-ahead",
-            "unlocked-change",
-            "removed-not-logged",
-            "stamp-in-two-groups",
-            "attests-locked",
-            "attests-unsettled",
-            "durable-early",
-            "recovered-not-flushed",
-        ],
-    },
-    Harness { package: "ob-kv", test: "damage", build: Build::Plain, plants: &["damage-is-the-end"] },
-    Harness { package: "ob-kv", test: "space", build: Build::Plain, plants: &["reserve-given-away"] },
-    Harness {
-        package: "ob-kv",
-        test: "rounds",
-        build: Build::Plain,
-        plants: &["removals-unbounded", "rounds-left-out", "copies-scattered"],
-    },
-];
+pub use harnesses::HARNESSES;
 
 const PLANT_VARIABLE: &str = "OB_PLANT";
 
@@ -494,16 +69,54 @@ pub struct Arguments {
 /// # Errors
 /// When a target does not build, fails with no bug chosen, or does not find a bug.
 pub fn run(repository: &Repository, arguments: &Arguments) -> Result<Outcome> {
-    try_plants(repository, arguments.plant.as_deref(), Sound::Shown)
+    let chosen = match arguments.plant.as_deref() {
+        Some(plant) => Chosen::Named(plant),
+        None => Chosen::All,
+    };
+    try_plants(repository, chosen, Sound::Shown)
 }
 
-/// Runs all plants, in programs that are known to pass without one, since the steps `test` and `loom` have run them; but for those
-/// that look longer for a bug.
+/// Of so many harnesses one is tried in CI, others with the next commit.
+const HARNESSES_A_TRIAL: usize = 4;
+
+/// Runs one plant of a share of the harnesses, others with each commit, in programs that are known to pass without one, since the steps
+/// `test` and `loom` have run them; but for those that look longer for a bug.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_in_ci(repository: &Repository) -> Result<Outcome> {
-    try_plants(repository, None, Sound::Known)
+    try_plants(repository, Chosen::Some(number_of_commit(repository)), Sound::Known)
+}
+
+/// A number that is the same whenever a commit is tried, and another for the next one. Without git it is always the same.
+fn number_of_commit(repository: &Repository) -> usize {
+    let hash = command::capture(&mut command::program(repository, "git", &["rev-parse", "HEAD"]));
+    let hash = hash.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    hash.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0)
+}
+
+/// Which plants are tried.
+#[derive(Clone, Copy)]
+enum Chosen<'a> {
+    All,
+    Named(&'a str),
+    /// One of some harnesses, by this number.
+    Some(usize),
+}
+
+impl Chosen<'_> {
+    /// Of the harness at this place of the list.
+    fn of<'h>(&self, at: usize, harness: &'h Harness) -> Vec<&'h str> {
+        match *self {
+            Self::All => harness.plants.to_vec(),
+            Self::Named(name) => harness.plants.iter().copied().filter(|plant| *plant == name).collect(),
+            Self::Some(number) if at % HARNESSES_A_TRIAL == number % HARNESSES_A_TRIAL => {
+                let at = (number / HARNESSES_A_TRIAL).checked_rem(harness.plants.len());
+                at.and_then(|at| harness.plants.get(at)).copied().into_iter().collect()
+            }
+            Self::Some(_) => Vec::new(),
+        }
+    }
 }
 
 /// That a test program passes without a plant. Where its tests fail anyway, every plant would look found.
@@ -515,24 +128,23 @@ enum Sound {
     Shown,
 }
 
-fn try_plants(repository: &Repository, chosen: Option<&str>, sound: Sound) -> Result<Outcome> {
-    if let Some(plant) = chosen
+fn try_plants(repository: &Repository, chosen: Chosen<'_>, sound: Sound) -> Result<Outcome> {
+    if let Chosen::Named(plant) = chosen
         && !HARNESSES.iter().any(|harness| harness.plants.contains(&plant))
     {
         let known: Vec<&str> = HARNESSES.iter().flat_map(|harness| harness.plants).copied().collect();
         bail!("no plant is called `{plant}`; there are: {}", known.join(", "));
     }
-    let is_chosen = |plant: &str| chosen.is_none_or(|chosen| chosen == plant);
-    let harnesses: Vec<&Harness> =
-        HARNESSES.iter().filter(|harness| harness.plants.iter().any(|plant| is_chosen(plant))).collect();
+    let tried = HARNESSES.iter().enumerate().map(|(at, harness)| (harness, chosen.of(at, harness)));
+    let (harnesses, plants): (Vec<&Harness>, Vec<Vec<&str>>) =
+        tried.filter(|(_, plants)| !plants.is_empty()).unzip();
     let programs = build(repository, &harnesses)?;
     let mut trials = Vec::new();
-    for (harness, program) in harnesses.iter().zip(&programs) {
+    for ((harness, program), plants) in harnesses.iter().zip(&programs).zip(plants) {
         if sound == Sound::Shown || harness.package == LOOKS_LONGER {
             trials.push(Trial { harness, program, plant: None });
         }
-        let plants = harness.plants.iter().copied().filter(|plant| is_chosen(plant));
-        trials.extend(plants.map(|plant| Trial { harness, program, plant: Some(plant) }));
+        trials.extend(plants.into_iter().map(|plant| Trial { harness, program, plant: Some(plant) }));
     }
     // Side by side, since most of these tests use one processor.
     let results = command::side_by_side(&trials, |trial| trial.run(repository))?;
@@ -611,9 +223,10 @@ fn build_together(repository: &Repository, kind: Build, harnesses: &[&Harness]) 
         // them with. What is built is still only what the test targets need.
         Build::Plain => command::cargo(repository, &["test", "--workspace"]),
     };
-    if kind == Build::Loom {
-        command.args(packages.iter().flat_map(|package| ["--package", package]));
-    }
+    match kind {
+        Build::Loom => command.args(packages.iter().flat_map(|package| ["--package", package])),
+        Build::Plain => command.args(program::TESTS_OF_ALL_FEATURES.iter().flat_map(|test| ["--test", test])),
+    };
     command.args(tests.iter().flat_map(|test| ["--test", test.as_str()]));
     command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     println!("$ {}", command::shown(&command));
@@ -761,6 +374,23 @@ mod tests {
     fn a_module_is_not_taken_for_one_whose_name_ends_like_its_own() {
         let list = "foreign_model::a: test\nmodel::b: test\nmodel::deeper::c: test\nmodel_of::d: test\nmodel::e: bench\n";
         assert_eq!(tests_of(list, "model"), ["model::b", "model::deeper::c"]);
+    }
+
+    #[test]
+    fn ci_tries_some_bugs_and_comes_round_to_all() {
+        for (at, harness) in HARNESSES.iter().enumerate() {
+            let numbers = 0..harness.plants.len() * HARNESSES_A_TRIAL;
+            let tried: BTreeSet<&str> =
+                numbers.flat_map(|number| Chosen::Some(number).of(at, harness)).collect();
+            assert_eq!(tried, harness.plants.iter().copied().collect());
+        }
+        for number in [0, 1, 2, 3, usize::MAX] {
+            let tried = |(at, harness): (usize, &Harness)| Chosen::Some(number).of(at, harness).len();
+            let count: usize = HARNESSES.iter().enumerate().map(tried).sum();
+            assert!(count.abs_diff(HARNESSES.len() / HARNESSES_A_TRIAL) <= 1, "{count} with {number}");
+        }
+        let none = Harness { package: "xtask", test: "itself", build: Build::Plain, plants: &[] };
+        assert!(Chosen::Some(4).of(0, &none).is_empty());
     }
 
     #[test]

@@ -9,17 +9,21 @@ use anyhow::Result;
 use crate::repository::Repository;
 use crate::{command, peers};
 
-/// The program as the tests have it.
+/// What a `cargo test --workspace` that names test targets has to name besides, so that what the plain one has left is taken.
 ///
-/// Built the way `cargo test --workspace` builds it, because only then what that has left can be taken: by itself the package
-/// is compiled with fewer features of what it depends on, and most of that would be compiled once more. The test target
-/// named here brings the program along, and is not run.
+/// Cargo has features on that somebody wants among the packages of the targets which are named. The binary and the chores want all that
+/// anybody does; without them `syn` would be another one, and with it nearly everything be compiled once more.
+pub const TESTS_OF_ALL_FEATURES: &[&str] = &["outboard-tests", "tidy"];
+
+/// The program as the tests have it: built as `cargo test --workspace` builds it, and left by that if that was run before. The tests that
+/// are named bring it along, and are not run.
 ///
 /// # Errors
 /// When it does not build.
 pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
-    let arguments = ["test", "--workspace", "--test", "outboard-tests", "--no-run"];
-    command::run(&mut command::cargo(repository, &arguments))?;
+    let mut command = command::cargo(repository, &["test", "--workspace", "--no-run"]);
+    command.args(TESTS_OF_ALL_FEATURES.iter().flat_map(|test| ["--test", test]));
+    command::run(&mut command)?;
     Ok(repository.target_folder("debug/outboard"))
 }
 
@@ -29,7 +33,9 @@ pub fn of_the_tests(repository: &Repository) -> Result<PathBuf> {
 /// # Errors
 /// When it does not build.
 pub fn for_guests(repository: &Repository, outboard: &Path) -> Result<Vec<(String, PathBuf)>> {
-    command::run(&mut command::cargo(repository, &["build", "--workspace", "--example", "agree"]))?;
+    // With the two programs that have all features on, as in `TESTS_OF_ALL_FEATURES`.
+    let arguments = ["build", "--workspace", "--example", "agree", "--bin", "outboard", "--bin", "xtask"];
+    command::run(&mut command::cargo(repository, &arguments))?;
     let mut programs = vec![("agree".to_owned(), repository.target_folder("debug/examples/agree"))];
     if outboard.is_file() {
         programs.push(("outboard".to_owned(), outboard.to_owned()));

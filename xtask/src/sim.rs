@@ -22,8 +22,15 @@ The seeds are others than those of the scenarios' tests, and take about a minute
 has built. Seeds that nobody has run yet are for campaigns: `outboard sim NAME --seeds COMMIT+N --keep-going`.";
 
 /// Scenarios, and how many seeds of each take some ten seconds of a processor.
-pub const CAMPAIGNS: &[(&str, u64)] =
-    &[("ring", 800), ("link", 250), ("files", 100), ("nvme", 100), ("kv", 100), ("pushdown", 20)];
+pub const CAMPAIGNS: &[(&str, u64)] = &[
+    ("ring", 800),
+    ("link", 250),
+    ("files", 100),
+    ("nvme", 100),
+    ("kv", 100),
+    ("pushdown", 20),
+    ("volumes", 60),
+];
 
 /// The first seed: beyond those that the scenarios' tests run.
 const FIRST: u64 = 1_000_000;

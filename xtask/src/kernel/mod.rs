@@ -272,10 +272,11 @@ impl Run {
         for scenario in scenarios {
             println!("\n==== kernel {}: {} ====", scenario.name, scenario.purpose);
             if let Peer::Process(target) = &mut self.peer {
-                target.start_afresh(match scenario.name {
-                    "authentication" => target::AUTHENTICATING,
-                    "volumes" => target::VOLUMES,
-                    _ => target::CONFIGURATION,
+                target.start_afresh(&match scenario.name {
+                    "authentication" => target::AUTHENTICATING.to_owned(),
+                    "volumes" => target::VOLUMES.to_owned(),
+                    "full" => [target::VOLUMES, target::SMALL].concat(),
+                    _ => target::CONFIGURATION.to_owned(),
                 })?;
             }
             if self.machine.is_none() {

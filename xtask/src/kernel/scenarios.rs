@@ -42,8 +42,13 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("authentication", 180, "DH-HMAC-CHAP, the host alone and both sides, and wrong secrets"),
     scenario!("ext4", 300, "mkfs, mount, fio with verify, fstrim, unmount, fsck"),
     scenario!("xfs", 300, "the same with xfs"),
-    scenario!("volumes", 600, "a volume on three chunk servers: mkfs, mount, fill, trim, unmount, fsck"),
-    scenario!("pushdown", 900, "storage functions over mounted files that are written meanwhile"),
+    scenario!(
+        "volumes",
+        900,
+        "a volume on three chunk servers, of which each is killed, as are card and host"
+    ),
+    scenario!("full", 600, "a volume whose chunk servers have no room any more, and have some again"),
+    scenario!("pushdown", 1500, "storage functions over mounted files that are written meanwhile"),
     scenario!("disconnect", 180, "disconnect under I/O, reconnect, reset"),
     scenario!("resize", 300, "a namespace grows and shrinks while it is connected"),
     scenario!("remove", 180, "a namespace is removed under I/O"),

@@ -21,6 +21,8 @@ pub const CONFIGURATION: &str = include_str!("target.toml");
 pub const AUTHENTICATING: &str = include_str!("target-authentication.toml");
 /// What it reads where the guest's disk is a volume, kept by three chunk servers.
 pub const VOLUMES: &str = include_str!("target-volumes.toml");
+/// What it reads besides where those have little room.
+pub const SMALL: &str = "\n[chunkserver]\nsize = \"768MiB\"\n";
 
 /// Commands that do things to the target. Words in braces are filled in.
 #[derive(Clone, Debug)]
@@ -73,8 +75,17 @@ impl Target {
                 Ok(())
             }
             ["restart-target"] => self.start(),
+            ["kill-one", what] => self.kill_one(what, ""),
+            ["kill-one", what, folder] => self.kill_one(what, folder),
             ["resize", nsid, bytes] => self.run(&self.commands.resize, &[("nsid", nsid), ("size", bytes)]),
             ["remove", nsid] => self.run(&self.commands.remove, &[("nsid", nsid)]),
+            ["volume", verb @ ("create" | "resize"), name, bytes] => {
+                let words = [("verb", verb), ("name", name), ("size", bytes)];
+                self.run("{outboard} volume {verb} --config {config} {name} --size {size}B", &words)
+            }
+            ["volume", "rm", name] => {
+                self.run("{outboard} volume rm --config {config} {name} --force", &[("name", name)])
+            }
             _ => bail_with(words),
         };
         match done {
@@ -130,6 +141,22 @@ impl Target {
             kill_all(&family_of(child.id()));
             let _ = child.wait();
         }
+    }
+
+    /// Ends one of the target's processes, without a chance to tidy up: who has started it starts it again. Of several of a kind it is the one
+    /// with an argument that ends in the folder's name.
+    fn kill_one(&self, what: &str, folder: &str) -> Result<()> {
+        let child = self.child.as_ref().context("the target is not running")?;
+        let is_it = |process: &Process| {
+            let line = fs::read(format!("/proc/{}/cmdline", process.number)).unwrap_or_default();
+            let mut arguments = line.split(|byte| *byte == 0).skip(1);
+            arguments.next() == Some(what.as_bytes())
+                && arguments.any(|argument| argument.ends_with(folder.as_bytes()))
+        };
+        let one = family_of(child.id()).into_iter().find(is_it);
+        let one = one.with_context(|| format!("the target has no process `{what} {folder}`"))?;
+        signal("KILL", &[one.number]);
+        Ok(())
     }
 
     /// Asks the target to end, and insists when it, or something that it started, does not.

@@ -50,7 +50,7 @@ pub fn check_plants(snapshot: &Snapshot) -> Vec<Violation> {
     }
     violations.extend(untold.iter().map(|plant| {
         let message = format!(
-            "`{plant}` (HARNESSES in xtask/src/planted.rs) is not told of below \"{PLANTS_HEADING}\""
+            "`{plant}` (HARNESSES in xtask/src/planted/harnesses.rs) is not told of below \"{PLANTS_HEADING}\""
         );
         Violation::of(PLANTS_DOCUMENT, message)
     }));
@@ -69,7 +69,7 @@ fn planted() -> BTreeSet<&'static str> {
 }
 
 fn not_planted(name: &str) -> String {
-    format!("no bug `{name}` is planted (HARNESSES in xtask/src/planted.rs)")
+    format!("no bug `{name}` is planted (HARNESSES in xtask/src/planted/harnesses.rs)")
 }
 
 /// Whether it looks like the name of a bug, and not of a crate.

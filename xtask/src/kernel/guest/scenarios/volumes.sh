@@ -11,5 +11,79 @@ check connect connect
 check size sixteen_gibibytes
 check thin is_thin
 check raw verified_io "$DEVICE" 64
+
+# Another volume is made, grown and removed while the kernel is connected, which sees all of it.
+second() { device_of "$SUBSYSTEM" 2; }
+is_there() { [ -n "$(second)" ]; }
+is_gone() { ! is_there; }
+second_sectors() { cat "/sys/class/block/$(second)/size"; }
+second_has() { [ "$(second_sectors)" = "$1" ]; }
+make_second() {
+    please volume create data $((256 << 20)) || return 1
+    wait_for 20 is_there || why "the kernel does not see the second volume"
+    wait_for 20 second_has $((256 << 11)) || why "it has $(second_sectors) sectors"
+}
+grow_second() {
+    please volume resize data $((512 << 20)) || return 1
+    wait_for 20 second_has $((512 << 11)) || why "the kernel still sees $(second_sectors) sectors"
+}
+is_another() {
+    dd if="/dev/$(second)" of=/tmp/second bs=1M count=4 iflag=direct || return 1
+    cmp -n $((4 << 20)) /tmp/second /dev/zero || why "a new volume has something"
+}
+remove_second() {
+    please volume rm data || return 1
+    wait_for 20 is_gone || why "the kernel still sees the volume that was removed"
+}
+check make-second make_second
+check second-is-empty is_another
+check second-io verified_io "/dev/$(second)" 32
+check grow-second grow_second
+check first-goes-on verified_io "$DEVICE" 16
+check remove-second remove_second
+check first-is-there verified_io "$DEVICE" 16
 check disconnect disconnect
 life_of_a_file_system ext4
+
+# One process after the other is killed while a file system is written to, and comes back: nothing that was acknowledged may be missing, and
+# the file system is whole.
+start_writing() {
+    fio --name=verified --filename=/mnt/verified --size=48m --rw=randwrite --bs=16k --rate_iops=60 --ioengine=libaio --direct=1 \
+        --iodepth=8 --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --eta=never --output=/tmp/fio &
+    WRITER=$!
+    wait_for 40 has_written || why "nothing was written within 40 s"
+}
+has_written() { [ "$(completed 5)" -gt $((BEFORE + 50)) ]; }
+goes_on() {
+    BEFORE=$(completed 5)
+    wait_for 90 has_gone_on || why "writes do not go on: $(completed 5), $BEFORE before, the controller is $(controller_state)"
+}
+has_gone_on() { [ "$(completed 5)" -gt $((BEFORE + 40)) ] || ! kill -0 $WRITER 2> /dev/null; }
+still_writing() { kill -0 $WRITER || why "the writer was done before everything had been killed: $(tail -n 1 /tmp/fio)"; }
+writer_ends_well() {
+    wait $WRITER
+    status=$?
+    cat /tmp/fio
+    [ $status = 0 ] || why "fio: $(grep -iE 'verify|error|fio:' /tmp/fio | head -n 1)"
+}
+LOST_TARGET=1
+check connect-to-kill connect -k 5 -l 180 -c 2
+check mkfs-to-kill make_file_system
+check mount-to-kill mount_it ext4
+check write-files-to-kill write_files
+BEFORE=$(completed 5)
+check write start_writing
+for round in 1 2 3; do
+    for process in "chunkserver chunk-$round" host card; do
+        name=$(echo "$process" | tr ' ' '-')
+        # Two words of the request.
+        check "kill-$name-$round" please kill-one $process
+        check "goes-on-after-$name-$round" goes_on
+    done
+done
+check still-writing still_writing
+check writer-ends-well writer_ends_well
+check files-are-whole-after-kills files_are_whole /tmp/sums
+check unmount-after-kills umount /mnt
+check fsck-after-kills check_file_system
+check disconnect-killed disconnect
