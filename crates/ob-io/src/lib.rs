@@ -55,7 +55,7 @@ mod tcp;
 mod timers;
 mod waker;
 
-pub use clock::MonotonicClock;
+pub use clock::{BootClock, MonotonicClock};
 pub use device::{FileDevice, FileDeviceOptions, MemoryDevice, OpenError, Resize, ResizeOutcome, Space};
 pub use direct::{DirectFile, DirectOp};
 pub use idle::{Decision, IdlePolicy, SPIN_DEFAULT, available_cores};

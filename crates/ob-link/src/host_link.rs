@@ -139,6 +139,8 @@ struct Shared {
     agent_bell: Arc<AgentBell>,
     /// Readable when the attachment is over.
     over: OwnedFd,
+    /// Called with each message of the ordered channel.
+    ring: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
 struct State {
@@ -233,7 +235,8 @@ impl HostLink {
         let (inbox_in, inbox) = sync_channel(INBOX_MAX);
         let state =
             State { core, answers: BTreeMap::new(), given_up: BTreeSet::new(), over: None, stopping: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), agent_bell, over });
+        let (state, ring) = (Mutex::new(state), Mutex::new(None));
+        let shared = Arc::new(Shared { state, changed: Condvar::new(), agent_bell, over, ring });
         let mut agent = AgentThread {
             shared: Arc::clone(&shared),
             connection: Some(connection),
@@ -342,6 +345,12 @@ impl HostLink {
             self.shared.agent_bell.wake();
         }
         accepted
+    }
+
+    /// Has this called with each message of the card, which is to be taken then with [`HostLink::receive`]: for who sleeps elsewhere. It must
+    /// not wait. What has come before is not told of.
+    pub fn on_message(&self, ring: impl Fn() + Send + Sync + 'static) {
+        *self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(ring));
     }
 
     /// The next message of the ordered channel.

@@ -71,6 +71,10 @@ pub struct CardSender {
 struct Look {
     /// The bound moved since the last read was submitted: host threads may have gone to sleep before they saw it.
     sleepers_unseen: bool,
+    /// What is committed and not submitted, or submitted and not shown, has to wake them; else only what is quiet.
+    urgent: bool,
+    /// The bound moved for what is quiet alone, and nobody has looked since.
+    unheard: bool,
     /// Somebody was refused for want of room, and must be woken when there is some.
     room_wanted: bool,
     /// The ticket is written, the read that must follow it is not submitted yet.
@@ -233,6 +237,7 @@ impl CardSender {
         }
         assert_eq!(bytes.len(), span as usize, "a reservation is committed with the payload it was given");
         self.ready.push_back(bytes);
+        self.look.urgent = true;
         self.committed += 1;
         self.committed_bytes += u64::from(span);
     }
@@ -244,6 +249,26 @@ impl CardSender {
         let reservation = self.reserve(Shape { inline_len, payload: None })?;
         self.commit(reservation, inline, 0);
         Ok(())
+    }
+
+    /// Like [`CardSender::push`], but nobody is woken for it: a thread that sleeps finds it when something else wakes it, or when
+    /// [`CardSender::rouse`] does, which is not to be put off for long.
+    pub fn push_quietly(&mut self, inline: &[u8]) -> Result<(), ReserveError> {
+        let was_urgent = self.look.urgent;
+        self.push(inline)?;
+        self.look.urgent = was_urgent;
+        Ok(())
+    }
+
+    /// Whether something went out quietly that nobody may have heard.
+    pub fn has_unheard(&self) -> bool {
+        self.look.unheard
+    }
+
+    /// Has sleepers looked for now, for what went out quietly: the next [`CardSender::step`] does.
+    pub fn rouse(&mut self) {
+        let unheard = std::mem::take(&mut self.look.unheard);
+        self.look.sleepers_unseen |= unheard && !plant::is_planted(Bug::QuietForgotten);
     }
 
     /// Moves bytes between card memory and an area of the group. A write takes effect before every message that is
@@ -354,7 +379,15 @@ impl CardSender {
 
     /// Lets the host see what was submitted. `false` if the link is busy.
     fn publish(&mut self, dma: &mut dyn Dma) -> Result<bool, RingError> {
-        self.look.sleepers_unseen |= self.buffered != self.single.bound;
+        if self.buffered != self.single.bound {
+            if self.look.urgent {
+                (self.look.sleepers_unseen, self.look.unheard) = (true, false);
+            } else {
+                self.look.unheard = !self.look.sleepers_unseen;
+            }
+            // What is ready may be what is urgent.
+            self.look.urgent &= !self.ready.is_empty();
+        }
         self.single.advance(self.buffered);
         let is_written = self.single.write_bound(dma)?;
         if is_written
@@ -433,7 +466,7 @@ impl CardSender {
     /// The link was cut and is back: those who sleep are looked for again, and rung for if they are there.
     pub fn link_restored(&mut self) {
         self.single.link_restored();
-        self.look.sleepers_unseen = true;
+        (self.look.sleepers_unseen, self.look.unheard) = (true, false);
         self.wake();
     }
 
@@ -545,6 +578,8 @@ impl CardSender {
         if self.single.believe(words)? {
             self.freed = self.single.claim;
         }
+        // Whoever has taken all of it has heard it.
+        self.look.unheard &= self.freed != self.buffered;
         if self.freed != freed_before {
             // Whoever wants room may have it now; if it is not enough, they will say so again.
             (self.look.room_wanted, self.look.armed) = (false, false);

@@ -13,6 +13,8 @@ ob_plant::plants! {
         LostDoorbell = "lost-doorbell",
         /// The card publishes responses but does not ring those who sleep.
         LostBell = "lost-bell",
+        /// The card never looks for those who sleep beside what it has published quietly.
+        QuietForgotten = "quiet-forgotten",
         /// The card publishes its tail before the data it covers.
         TailBeforeData = "tail-before-data",
         /// The card does not hold messages back until the bulk write before them is submitted.

@@ -15,3 +15,4 @@ pub mod files;
 pub mod kv;
 pub mod nvme;
 pub mod pushdown;
+pub mod volumes;

@@ -9,6 +9,10 @@ ob_plant::plants! {
         QueueLate = "queue-late",
         /// What does not decompress ends its plan, though other members have it.
         DecodeUnretried = "decode-unretried",
+        /// A gate is extended from the time of another preparation.
+        ExtendedByAnother = "extended-by-another",
+        /// No gate is ever closed, nor late.
+        GateOpen = "gate-open",
         /// An answer is given with bytes that nobody has written.
         AnswerUncovered = "answer-uncovered",
     }

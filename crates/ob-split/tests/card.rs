@@ -688,6 +688,25 @@ fn the_gate_keeps_answers_back_and_lets_them_out_when_it_is_extended() {
     rig.assert_empty();
 }
 
+/// Whose time an extension counts from is the preparation that it names, and no later one; what refuses may leave all the same.
+#[test]
+fn an_extension_names_its_preparation() {
+    let mut rig = Rig::with_peers();
+    let (key, handle) = rig.arrived(&filler(19, 512), 0);
+    rig.say(kind::GATE, &Gate::Prepare { number: 1 });
+    rig.say(kind::GATE, &Gate::Prepare { number: 2 });
+    rig.say(kind::GATE, &Gate::Extend { number: 1, milliseconds: 1000 });
+    rig.post(ANSWER, 0, 0, handle, &[]);
+    rig.run();
+    assert_eq!(rig.heard.noted, [1, 2]);
+    assert_eq!(rig.done()[0].0.status, CompletionStatus::Withheld);
+    assert_eq!(rig.answers(), []);
+    rig.post(ANSWER, 0, 7, handle, &[]);
+    rig.run();
+    assert_eq!(rig.answers(), [(key, Said::Status(7))]);
+    rig.assert_empty();
+}
+
 #[test]
 fn bytes_go_to_the_hosts_areas_and_come_from_there() {
     let mut rig = Rig::with_host();

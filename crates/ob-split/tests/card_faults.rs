@@ -5,6 +5,8 @@
 
 mod card_rig;
 
+use std::time::Duration;
+
 use card_rig::{
     ANSWER, NOTE, PATIENCE, Rig, Run, Said, TWICE, WRITE, ask, config, filler, reply_to, request, set,
 };
@@ -385,4 +387,56 @@ fn what_has_no_room_at_its_chunk_is_sent_when_something_has_ended() {
     rig.detach();
     rig.run();
     assert_eq!((rig.card.counts().plans, rig.card.counts().blocks_out), (0, 0));
+}
+
+#[test]
+fn a_host_may_sleep_for_a_while_beside_what_went_well_and_beside_nothing_else() {
+    let mut rig = Rig::with_host();
+    rig.connect(&[1, 2, 3]);
+    rig.say(kind::SET, &set(1, SetWhat::Append, &[1, 2, 3]));
+    rig.grant(8);
+    let (_, first) = rig.arrived(&filler(3, 512), 0);
+    rig.write(first);
+    rig.run();
+    assert!(!rig.is_unheard());
+    rig.all_say(0);
+    assert_eq!((rig.answers().len(), rig.is_unheard()), (1, true));
+    let due = rig.card.next_due().unwrap();
+    assert!(due <= rig.now + Duration::from_millis(1), "it is not left to sleep for long");
+    // A command wakes it, and it finds the other.
+    let (_, second) = rig.arrived(&filler(4, 512), 0);
+    assert!(!rig.is_unheard());
+    rig.write(second);
+    rig.run();
+    rig.all_say(0);
+    assert!(rig.is_unheard());
+    rig.pass(Duration::from_millis(1));
+    rig.run();
+    assert!(!rig.is_unheard(), "nothing else has woken it");
+    // What a member has refused is told at once.
+    let (_, third) = rig.arrived(&filler(5, 512), 0);
+    rig.write(third);
+    rig.run();
+    rig.all_say(3);
+    assert!(!rig.is_unheard());
+}
+
+#[test]
+fn a_host_that_may_not_have_them_is_told_of_no_message_until_it_may() {
+    let mut rig = Rig::with_host();
+    let parked = rig.arrive(&[], 0);
+    rig.run();
+    rig.detach();
+    rig.heard.headers.clear();
+    rig.card.hold_back(true);
+    rig.attach();
+    rig.arrive(&[], 0);
+    rig.grant(8);
+    rig.run();
+    assert_eq!(rig.heard.headers.len(), 0, "it has granted receives, and may not have them yet");
+    rig.card.hold_back(false);
+    rig.run();
+    let told: Vec<_> = rig.heard.headers.iter().map(|header| header.descriptor()).collect();
+    assert_eq!((told.len(), told[0].was_parked, told[1].was_parked), (2, true, false), "{parked:?}");
+    assert_eq!(rig.card.front_mut().inbox.len(), 0);
 }

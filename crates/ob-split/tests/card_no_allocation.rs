@@ -352,7 +352,8 @@ impl Rig {
     /// A message, its plan, what its peers say to that, and its answer.
     fn message(&mut self, plan: PlanId, payload: Option<Slice>, answer: Option<Slice>, given: &[u8]) {
         let header = [1; HEADER_LEN];
-        self.card.front_mut().next = Some(Arrived { key: FrontKey(5), from: 1, header, payload, answer });
+        self.card.front_mut().next =
+            Some(Arrived { key: FrontKey(5), from: 1, since: Instant::default(), header, payload, answer });
         self.run();
         self.builder.begin(kind::PLANS);
         let entry = PlanEntry { plan, argument: 2, slot: Slot(1), handle: self.handle, arguments: &[] };

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`wire`] is the chunk protocol, [`chunk`] the server that speaks it, [`tier`] decides, [`plans`] is what that asks of the card, [`card`]
-//! what the card makes of it, and [`metadata`] what several machines agree on. What the rest will be is in `docs/volumes.md`.
+//! what the card makes of it, [`press`] what a host makes of payloads that it is to see, and [`metadata`] what several machines agree on. What the rest will be is in `docs/volumes.md`.
 
 #![forbid(unsafe_code)]
 
@@ -18,5 +18,6 @@ pub mod effort;
 pub mod metadata;
 pub mod plans;
 mod plant;
+pub mod press;
 pub mod tier;
 pub mod wire;

@@ -21,10 +21,18 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::wire::MAGIC;
 
 pub use copy::{COPY_BYTES_MAX, COPY_FETCH_STEP, Copy};
+pub use given::{GIVEN_MAX, Given, GivenPiece};
+pub use index::{Index, IndexPart};
+pub use look::{LOOK_BYTES_MAX, LOOK_ENTRIES_MAX, LOOK_FETCH_STEP, Look};
+pub use moves::Move;
 
 mod copy;
 #[cfg(test)]
 mod doc_tests;
+mod given;
+mod index;
+mod look;
+mod moves;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +46,10 @@ pub const RANGES_MAX: usize = 255;
 pub const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
 /// Most efforts of compression.
 pub const EFFORT_MAX: u8 = 4;
+/// Where slots for payloads begin in both areas: what tiers look at, and write of their indexes, comes before them.
+pub const TAKE_BASE: u64 = 4 << 20;
+/// Bytes of a slot of the card's area into which `TAKE` puts payloads, and of one in the host's area from which they come back.
+pub const TAKE_SLOT_LEN: u64 = 128 << 10;
 /// Handles from here on are the host's, for plans that are of no message.
 pub const HOST_HANDLES: u32 = ob_split::wire::OF_HOST;
 
@@ -89,6 +101,20 @@ pub mod id {
     pub const TAKE: PlanId = PlanId(12);
     /// Records of a chunk from one server to another.
     pub const COPY: PlanId = PlanId(13);
+    /// What a chunk server tells at length into the card's area.
+    pub const LOOK: PlanId = PlanId(14);
+    /// Bytes of the host's area into an index chunk.
+    pub const INDEX: PlanId = PlanId(15);
+    /// A record of one chunk to the end of another.
+    pub const MOVE: PlanId = PlanId(16);
+    /// Some blocks of a record.
+    pub const MOVE_CUT: PlanId = PlanId(17);
+    /// Records whose payloads the host gives, and the answer.
+    pub const WRITE_GIVEN: PlanId = PlanId(18);
+    /// The same of some blocks.
+    pub const WRITE_GIVEN_PART: PlanId = PlanId(19);
+    /// A record of a chunk from one server over what has rotted at another.
+    pub const MEND: PlanId = PlanId(20);
 
     /// Name and number of each.
     pub const ALL: &[(&str, PlanId)] = &[
@@ -105,6 +131,13 @@ pub mod id {
         ("CALL", CALL),
         ("TAKE", TAKE),
         ("COPY", COPY),
+        ("LOOK", LOOK),
+        ("INDEX", INDEX),
+        ("MOVE", MOVE),
+        ("MOVE_CUT", MOVE_CUT),
+        ("WRITE_GIVEN", WRITE_GIVEN),
+        ("WRITE_GIVEN_PART", WRITE_GIVEN_PART),
+        ("MEND", MEND),
     ];
 }
 
@@ -207,8 +240,16 @@ pub enum VolumePlan<'a> {
         /// How many bytes, at least one.
         length: u32,
     },
-    /// Whole records go from one chunk server to another, and what that says of it to the host.
+    /// Blocks of the message become records, whose payloads the host gives.
+    Given(Given<'a>),
+    /// Whole records go from one chunk server to another, or one over what has rotted; the reply goes to the host.
     Copy(Copy),
+    /// What a chunk server tells goes into the card's area.
+    Look(Look),
+    /// Bytes of the host's area become a record of the index.
+    Index(Index),
+    /// Blocks go from one chunk to another.
+    Move(Move),
 }
 
 /// A plan as it is posted.
@@ -330,6 +371,13 @@ pub fn definitions() -> Result<Vec<Definition>, PlanError> {
         )?,
         define(id::TAKE, vec![Step::ToHost { from: WHAT }], TAKE_LEN, 0)?,
         define(id::COPY, copy::steps(), copy::COPY_LEN, 0)?,
+        define(id::LOOK, look::steps(), look::LOOK_LEN, 0)?,
+        define(id::INDEX, index::steps(), index::INDEX_LEN, 0)?,
+        define(id::MOVE, moves::steps(false), moves::MOVE_LEN, 0)?,
+        define(id::MOVE_CUT, moves::steps(true), moves::MOVE_LEN, 0)?,
+        define(id::WRITE_GIVEN, given::steps(false), given::GIVEN_LEN, given::EACH_GIVEN_LEN)?,
+        define(id::WRITE_GIVEN_PART, given::steps(true), given::GIVEN_LEN, given::EACH_GIVEN_LEN)?,
+        define(id::MEND, copy::steps(), copy::COPY_LEN, 0)?,
     ])
 }
 
@@ -530,10 +578,19 @@ impl<'a> VolumePlan<'a> {
                 }
                 Ok(Self::Take { slot: entry.slot, offset, length })
             }
-            id::COPY => {
+            id::COPY | id::MEND => {
                 check_channel(entry.slot).map_err(illegal)?;
                 Copy::decode(entry).ok_or(length)?.map(Self::Copy).map_err(illegal)
             }
+            id::LOOK => {
+                check_channel(entry.slot).map_err(illegal)?;
+                Look::decode(entry).ok_or(length)?.map(Self::Look).map_err(illegal)
+            }
+            id::INDEX => Index::decode(entry).ok_or(length)?.map(Self::Index).map_err(illegal),
+            id::WRITE_GIVEN | id::WRITE_GIVEN_PART => {
+                Given::decode(entry).ok_or(length)?.map(Self::Given).map_err(illegal)
+            }
+            id::MOVE | id::MOVE_CUT => Move::decode(entry).ok_or(length)?.map(Self::Move).map_err(illegal),
             _ => Err(ArgumentsError::Unknown(plan)),
         }
     }

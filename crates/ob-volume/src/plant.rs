@@ -29,5 +29,13 @@ ob_plant::plants! {
         LeftAloneForgotten = "left-alone-forgotten",
         /// It goes on with what an earlier connection of the same tier and port has sent.
         OldConnectionHeard = "old-connection-heard",
+        /// It gives nothing of a read of many blocks of which one cannot be read.
+        ReadAllOrNothing = "read-all-or-nothing",
+        /// It writes a block that cannot be read with zeros where it was not sent what others have there.
+        BlockGuessed = "block-guessed",
+        /// The card sends on what it copies without looking at it (R1).
+        CopyUnverified = "copy-unverified",
+        /// It answers what it has read without looking at its sum (R3).
+        ChecksumUnchecked = "checksum-unchecked",
     }
 }

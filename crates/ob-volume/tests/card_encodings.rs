@@ -12,17 +12,17 @@ use ob_core::{
 use ob_format::volume::{Encoding, Record, RecordKind};
 use ob_memory::{Pool, Region, Slice};
 use ob_ring::{
-    CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostReceiver, HostSender, LocalDma,
-    Outgoing, Received,
+    CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostAreas, HostReceiver, HostSender,
+    LocalDma, Outgoing, Received,
 };
 use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey, PortConfig, SplitCard};
-use ob_split::engine::SoftEngine;
+use ob_split::engine::{Effort, SoftEngine};
 use ob_split::wire::{
-    CardMessage, Channel, ChannelId, ChannelWhat, CompletionStatus, Entry, FromCard, HEADER_LEN, Handle,
-    Hello, MessageBuilder, SPLIT_SERVICE, Set, SetWhat, Slot, kind,
+    CardMessage, Channel, ChannelId, ChannelWhat, Completion, CompletionStatus, Entry, FromCard, HEADER_LEN,
+    Handle, Hello, MessageBuilder, SPLIT_SERVICE, Set, SetWhat, Slot, kind,
 };
 use ob_volume::card::{Patience, VolumeDialect};
-use ob_volume::plans::{PostedPlan, Run, definitions, piece_blocks};
+use ob_volume::plans::{GivenPiece, PostedPlan, Run, TAKE_BASE, TAKE_SLOT_LEN, definitions, piece_blocks};
 use ob_volume::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage, check_records};
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
@@ -36,21 +36,22 @@ mod net;
 
 use net::TestNet;
 
-const NAME: ChunkName = ChunkName { volume: VolumeId(1), segment: SegmentId(0), chunk: ChunkId(2) };
-const SLOT: Slot = Slot(3);
+pub(crate) const NAME: ChunkName =
+    ChunkName { volume: VolumeId(1), segment: SegmentId(0), chunk: ChunkId(2) };
+pub(crate) const SLOT: Slot = Slot(3);
 const BLOCKS: usize = 2048;
 const RESPONSES: u64 = 4;
 
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
 
     /// Bytes of one kind or another: zeros, text, noise, and text with noise in it.
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         let (kind, seed) = (self.below(4), self.below(200) as u8);
         let text = |at: usize| b"the same words again and again "[(at + usize::from(seed)) % 31];
         (0..len)
@@ -66,7 +67,7 @@ impl Dice {
 }
 
 #[derive(Default)]
-struct Bell(AtomicBool);
+pub(crate) struct Bell(AtomicBool);
 
 impl CardBell for Bell {
     fn ring(&self) {
@@ -75,7 +76,7 @@ impl CardBell for Bell {
 }
 
 #[derive(Default)]
-struct Commands {
+pub(crate) struct Commands {
     inbox: VecDeque<Arrived>,
     answers: HashMap<u64, Option<Vec<u8>>>,
 }
@@ -102,7 +103,7 @@ impl Front for Commands {
 
 /// What a chunk server does with a record that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     None,
     /// A byte is another.
     Flipped,
@@ -115,8 +116,11 @@ enum Fault {
 /// The host's view of a block: where its record lies.
 type Place = (Units, Units);
 
-struct Rig {
-    card: SplitCard<TestNet, Commands, VolumeDialect, SoftEngine>,
+/// Bytes of both areas.
+const AREA: u64 = TAKE_BASE + 2 * TAKE_SLOT_LEN;
+
+pub(crate) struct Rig {
+    pub(crate) card: SplitCard<TestNet, Commands, VolumeDialect, SoftEngine>,
     key: GroupKey,
     dma: LocalDma,
     receiver: CardReceiver,
@@ -132,18 +136,28 @@ struct Rig {
     headers: VecDeque<Handle>,
     /// Pieces of plans that are over.
     done: BTreeMap<u32, Vec<(CompletionStatus, Units, Units, u8)>>,
-    chunk: Vec<u8>,
-    faults: [Fault; 3],
-    dice: Dice,
+    /// The last completion of each handle.
+    pub(crate) last: BTreeMap<u32, Completion>,
+    /// All servers have the same.
+    pub(crate) chunks: BTreeMap<ChunkName, Vec<u8>>,
+    /// What is said to what is no append and no read: the reply, and what comes with it.
+    pub(crate) script: VecDeque<(Answer, Vec<u8>)>,
+    pub(crate) asked: Vec<Request>,
+    /// What came with the last of these.
+    pub(crate) sent: Vec<u8>,
+    pub(crate) areas: HostAreas,
+    pub(crate) faults: [Fault; 3],
+    pub(crate) dice: Dice,
     next: u64,
     encoded: [usize; 2],
+    given_plans: usize,
     block_len: BlockLen,
     disk: Vec<u8>,
     index: Vec<Option<Place>>,
 }
 
 impl Rig {
-    fn new(seed: u64, block_len: BlockLen) -> Self {
+    pub(crate) fn new(seed: u64, block_len: BlockLen) -> Self {
         let config = PortConfig {
             memory: vec![(4 << 10, 64), (72 << 10, 40)],
             plans_max: 64,
@@ -152,8 +166,7 @@ impl Rig {
         };
         let (net, dialect) = (TestNet::default(), VolumeDialect::new(Patience::default()));
         let card = SplitCard::new(config, net, Commands::default(), dialect, SoftEngine::new(4));
-        let sizes =
-            GroupSizes { request: 64 << 10, response: 64 << 10, card_area: 64 << 10, host_area: 64 << 10 };
+        let sizes = GroupSizes { request: 64 << 10, response: 64 << 10, card_area: AREA, host_area: AREA };
         let spec = GroupSpec::new(RegionId(0), sizes, 2 << 20).unwrap();
         let region = Region::on_heap(spec.region_len as usize);
         let mut dma = LocalDma::new(1024, 2 << 20);
@@ -166,7 +179,7 @@ impl Rig {
             receiver: CardReceiver::of_group(&spec, Token(0)).unwrap(),
             sender: CardSender::of_group(&spec, Token(RESPONSES)).unwrap(),
             host_sender: HostSender::new(region.clone(), spec.request, closed.clone(), bell.clone()),
-            host_receiver: HostReceiver::new(region, spec.response, closed, bell.clone()),
+            host_receiver: HostReceiver::new(region.clone(), spec.response, closed.clone(), bell.clone()),
             bell,
             builder: MessageBuilder::default(),
             credit: 64,
@@ -174,11 +187,17 @@ impl Rig {
             payloads: Pool::new(1 << 20, 16),
             headers: VecDeque::new(),
             done: BTreeMap::new(),
-            chunk: vec![0; 64 << 20],
+            last: BTreeMap::new(),
+            chunks: BTreeMap::from([(NAME, vec![0; 64 << 20])]),
+            script: VecDeque::new(),
+            asked: Vec::new(),
+            sent: Vec::new(),
+            areas: HostAreas::new(region, &spec, closed).unwrap(),
             faults: [Fault::None; 3],
             dice: Dice(seed),
             next: 1,
             encoded: [0; 2],
+            given_plans: 0,
             block_len,
             disk: vec![0; BLOCKS * block_len.bytes() as usize],
             index: vec![None; BLOCKS],
@@ -204,13 +223,15 @@ impl Rig {
             );
         }
         self.run();
+        self.set(SLOT, NAME, SetWhat::Append);
+    }
+
+    /// A slot is set to a chunk, which is made if it is not there.
+    pub(crate) fn set(&mut self, slot: Slot, chunk: ChunkName, what: SetWhat) {
+        self.chunks.entry(chunk).or_insert_with(|| vec![0; 8 << 20]);
         let channels = [ChannelId(1), ChannelId(2), ChannelId(3), ChannelId(0)];
-        let (offset, length) = (Units(64), Units(1 << 20));
-        let (what, epoch) = (SetWhat::Append, Epoch::new(1));
-        self.say(
-            kind::SET,
-            &Set { slot: SLOT, what, epoch, chunk: NAME, channels, members: 3, offset, length },
-        );
+        let (offset, length, epoch) = (Units(64), Units(1 << 17), Epoch::new(1));
+        self.say(kind::SET, &Set { slot, what, epoch, chunk, channels, members: 3, offset, length });
         self.run();
     }
 
@@ -225,7 +246,7 @@ impl Rig {
         self.push(&bytes);
     }
 
-    fn post(&mut self, plan: &PostedPlan) {
+    pub(crate) fn post(&mut self, plan: &PostedPlan) {
         self.builder.begin(kind::PLANS);
         assert!(self.builder.push_plan(&plan.entry()));
         let bytes = self.builder.finish(0, self.credit).to_vec();
@@ -275,6 +296,7 @@ impl Rig {
                     let of = done.completion;
                     let piece = (of.status, Units(of.offset), Units(of.units.into()), of.bad_members);
                     self.done.entry(of.handle.0).or_default().push(piece);
+                    self.last.insert(of.handle.0, of);
                 }
             }
             CardMessage::Broken(broken) => panic!("{:?}", broken.iter().next()),
@@ -292,30 +314,39 @@ impl Rig {
                 let request = RequestMessage::decode(&header.encode()).unwrap();
                 let (reply, bytes) = match request.request {
                     Request::Append { chunk, offset, .. } => {
-                        assert_eq!(chunk, NAME);
-                        let end = check_records(NAME, offset, &payload).unwrap();
+                        let end = check_records(chunk, offset, &payload).unwrap();
                         let at = offset.bytes() as usize;
-                        self.chunk[at..at + payload.len()].copy_from_slice(&payload);
+                        self.chunks.get_mut(&chunk).unwrap()[at..at + payload.len()]
+                            .copy_from_slice(&payload);
                         let record = Record::decode(&payload).unwrap().header;
                         self.encoded[usize::from(record.encoding == Encoding::Lz4)] += 1;
                         (Reply::Append { durable: end, free: 1 << 40 }, Vec::new())
                     }
-                    Request::Read { offset, len, .. } => {
+                    Request::Read { chunk, offset, len, .. } if self.script.is_empty() => {
                         let at = offset.bytes() as usize;
-                        let bytes = self.chunk[at..at + len as usize].to_vec();
+                        let bytes = self.chunks[&chunk][at..at + len as usize].to_vec();
                         match self.given(usize::from(port) - 1, bytes) {
                             Some(bytes) => (Reply::Read, bytes),
                             None => continue,
                         }
                     }
-                    other => panic!("{other:?}"),
+                    other => {
+                        self.asked.push(other);
+                        self.sent = payload;
+                        let (answer, bytes) = self.script.pop_front().unwrap();
+                        self.reply(port, header.tag, answer, &bytes);
+                        continue;
+                    }
                 };
-                let (tag, payload_len) = (header.tag, bytes.len() as u32);
-                let reply = ReplyMessage { tag, payload_len, answer: Answer::Good(reply) }.encode().unwrap();
-                self.card.net_mut().say(port, &[&reply[..], &bytes].concat());
+                self.reply(port, header.tag, Answer::Good(reply), &bytes);
             }
         }
         worked
+    }
+
+    fn reply(&mut self, port: u16, tag: u64, answer: Answer, bytes: &[u8]) {
+        let reply = ReplyMessage { tag, payload_len: bytes.len() as u32, answer }.encode().unwrap();
+        self.card.net_mut().say(port, &[&reply[..], bytes].concat());
     }
 
     /// What a server gives in place of a record.
@@ -350,7 +381,7 @@ impl Rig {
         Some(bytes)
     }
 
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let mut idle = 0;
         for _ in 0..20_000 {
             idle = if self.turn() { 0 } else { idle + 1 };
@@ -387,6 +418,7 @@ impl Rig {
         self.card.front_mut().inbox.push_back(Arrived {
             key: FrontKey(key),
             from: 1,
+            since: self.now,
             header,
             payload,
             answer,
@@ -405,7 +437,13 @@ impl Rig {
         let (key, handle) = self.command(IoOpcode::Write, start, blocks);
         let effort = self.dice.below(5) as u8;
         let sequence = Sequence::new(Epoch::new(1).unwrap(), key << 10).unwrap();
-        self.post(&PostedPlan::write(handle, SLOT, effort, sequence, None).unwrap());
+        // The host may make of it what is stored, if it has room for it.
+        let is_given = bytes.len() as u64 <= TAKE_SLOT_LEN && self.dice.below(3) == 0;
+        if is_given {
+            self.give(handle, effort, sequence, &bytes);
+        } else {
+            self.post(&PostedPlan::write(handle, SLOT, effort, sequence, None).unwrap());
+        }
         self.run();
         assert_eq!(self.card.front_mut().answers.remove(&key), Some(None));
         let each = piece_blocks(self.block_len) as usize;
@@ -417,6 +455,28 @@ impl Rig {
                 self.index[block] = Some((offset, units));
             }
         }
+    }
+
+    /// A payload goes to the host, which compresses it and gives it back.
+    fn give(&mut self, handle: Handle, effort: u8, sequence: Sequence, bytes: &[u8]) {
+        self.post(&PostedPlan::take(handle, Slot(1), 0, bytes.len() as u32).unwrap());
+        self.run();
+        assert_eq!(self.done.remove(&handle.0).unwrap()[0].0, CompletionStatus::Good);
+        let mut taken = vec![0; bytes.len()];
+        self.areas.copy_out(TAKE_BASE + TAKE_SLOT_LEN, &mut taken).unwrap();
+        assert!(taken == bytes, "what is taken is the payload");
+        let (mut engine, mut packed, mut at) = (SoftEngine::new(1), vec![0; 64 << 10], TAKE_BASE);
+        let mut pieces = Vec::new();
+        for piece in taken.chunks(64 << 10) {
+            let effort = Effort::new(effort).filter(|effort| effort.number() > 0);
+            let len = effort.and_then(|effort| engine.compress(effort, piece, &mut packed).ok());
+            let stored = len.map_or(piece, |len| &packed[..len as usize]);
+            self.areas.copy_in(at, stored).unwrap();
+            pieces.push(GivenPiece { at, stored: stored.len() as u32, is_lz4: len.is_some() });
+            at += stored.len() as u64;
+        }
+        self.given_plans += 1;
+        self.post(&PostedPlan::given(handle, SLOT, sequence, None, &pieces).unwrap());
     }
 
     fn read(&mut self) {
@@ -476,6 +536,7 @@ fn play(seed: u64, block_len: BlockLen) -> [usize; 2] {
     let counts = rig.card.counts();
     assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
     assert_eq!(rig.payloads.blocks_out(), 0);
+    assert!(rig.given_plans > 0);
     rig.encoded
 }
 

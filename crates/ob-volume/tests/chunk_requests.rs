@@ -45,7 +45,7 @@ fn what_is_appended_is_read_back() {
     // Behind its end a chunk is zeros, and behind its file there is nothing.
     assert_eq!(rig.read(client, name, at, 128).unwrap(), [0; 128]);
     assert_eq!(rig.read(client, name, Units(CHUNK_UNITS.0 - 1), 4096).unwrap().len(), 64);
-    assert_eq!(rig.read(client, name, CHUNK_UNITS, READ_MAX).unwrap(), []);
+    assert!(rig.read(client, name, CHUNK_UNITS, READ_MAX).unwrap().is_empty());
     let (end, state) = rig.stat(client, name, FIRST);
     assert_eq!((end.end, end.content_crc, end.state), (at, crc32c::crc32c(&all), EndState::Known));
     assert_eq!(state, ReplicaState::Open);

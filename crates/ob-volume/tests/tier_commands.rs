@@ -7,7 +7,7 @@ use ob_format::volume::metadata::{ChunkState, Class, SegmentState, Volume};
 use ob_split::wire::{Broken, ChannelId, ChannelState, CompletionStatus, Handle, HeaderEntry, Slot};
 use ob_volume::metadata::{MetadataAnswer, MetadataCompletion, MetadataValue, Name};
 use ob_volume::plans::{PostedPlan, id};
-use ob_volume::tier::{PortNumber, TierAction, TierConfigError, TierCore, TierError, TierEvent, Trouble};
+use ob_volume::tier::{PortNumber, TierAction, TierConfigError, TierCore, TierError, TierEvent};
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
@@ -205,29 +205,36 @@ fn nothing_is_answered_without_the_lease() {
 }
 
 #[test]
-fn a_segment_that_was_written_in_another_life_is_not_served() {
+fn what_another_life_has_written_is_replayed() {
     let mut rig = rig();
-    assert_eq!(status(&mut rig, IoOpcode::Write, 0, 1), Status::SUCCESS);
-    let mut next = rig_after(rig);
-    assert_eq!(status(&mut next, IoOpcode::Read, 0, 1), Status::NAMESPACE_NOT_READY);
-    assert_eq!(next.tier.status().segments[0].trouble, Some(Trouble::NeedsReplay));
-    assert_eq!(status(&mut next, IoOpcode::Read, 1024, 1), Status::SUCCESS, "another was not");
+    assert_eq!(status(&mut rig, IoOpcode::Write, 0, 8), Status::SUCCESS);
+    assert_eq!(status(&mut rig, IoOpcode::Write, 4, 2), Status::SUCCESS);
+    assert_eq!(status(&mut rig, IoOpcode::WriteZeroes, 6, 1), Status::SUCCESS);
+    let before = rig.tier.status().segments[0];
+    rig.die();
+    assert_eq!(status(&mut rig, IoOpcode::Read, 0, 8), Status::SUCCESS);
+    let after = rig.tier.status().segments[0];
+    assert_eq!(after.epoch, before.epoch.and_then(ob_core::Epoch::next));
+    assert_eq!((after.mapped, after.written, after.chunks), (before.mapped, before.written, 1));
+    assert_eq!(rig.tier.status().segments_taken, 1);
+    assert_eq!(status(&mut rig, IoOpcode::Read, 1024, 1), Status::SUCCESS, "another was not written");
 }
 
-/// The next life of a host, with the store of the last one.
-fn rig_after(mut before: Rig) -> Rig {
-    let mut rig = closed();
-    std::mem::swap(&mut rig.store, &mut before.store);
-    rig.now = before.now;
-    // Until the last life's session is over.
-    rig.pass(Duration::from_secs(4));
-    rig.open();
-    rig.settle();
-    rig
+/// Who tells less than the chunk's record says is not believed: another member is asked.
+#[test]
+fn a_list_that_lacks_something_is_asked_of_another() {
+    let mut rig = rig();
+    for block in 0..30 {
+        assert_eq!(status(&mut rig, IoOpcode::Write, block * 20, 16), Status::SUCCESS);
+    }
+    rig.servers[0].forgets = true;
+    rig.die();
+    assert_eq!(status(&mut rig, IoOpcode::Read, 0, 600), Status::SUCCESS);
+    assert!(rig.servers[0].lists > 0, "it was asked");
 }
 
 #[test]
-fn a_port_that_opens_anew_goes_on_where_nothing_was_under_way() {
+fn a_port_that_opens_anew_takes_its_segments_anew() {
     let mut rig = rig();
     assert_eq!(status(&mut rig, IoOpcode::Write, 0, 4), Status::SUCCESS);
     rig.send(IoOpcode::Write, VOLUME, 1030, 1);
@@ -240,8 +247,8 @@ fn a_port_that_opens_anew_goes_on_where_nothing_was_under_way() {
     rig.open();
     rig.settle();
     assert_eq!(status(&mut rig, IoOpcode::Read, 0, 4), Status::SUCCESS);
-    assert_eq!(status(&mut rig, IoOpcode::Write, 2, 4), Status::SUCCESS, "its chunk goes on at its end");
-    assert_eq!(status(&mut rig, IoOpcode::Read, 1030, 1), Status::NAMESPACE_NOT_READY, "only the log knows");
+    assert_eq!(status(&mut rig, IoOpcode::Write, 2, 4), Status::SUCCESS);
+    assert_eq!(status(&mut rig, IoOpcode::Read, 1030, 1), Status::SUCCESS);
 }
 
 #[test]
@@ -342,13 +349,30 @@ fn more_commands_than_were_granted_are_too_many() {
 #[test]
 fn an_index_without_memory_refuses_writes_and_nothing_else() {
     let mut config = config(vec![volume(1, BlockLen::Large, BLOCKS)], 3);
-    config.index_memory = 10_000;
+    // A page, and as much to replay it.
+    config.index_memory = 20_000;
     let mut rig = Rig::new(config, 1);
     rig.open();
     assert_eq!(status(&mut rig, IoOpcode::Write, 0, 1), Status::SUCCESS);
     assert_eq!(status(&mut rig, IoOpcode::Write, 1024, 1), Status::NAMESPACE_NOT_READY);
     assert_eq!(status(&mut rig, IoOpcode::Read, 1024, 1), Status::SUCCESS);
     assert_eq!(rig.tier.status().index_full, 1);
+}
+
+#[test]
+fn what_was_written_has_room_to_be_replayed() {
+    let mut config = config(vec![volume(1, BlockLen::Large, BLOCKS)], 3);
+    config.index_memory = 20_000;
+    let mut rig = Rig::new(config, 1);
+    rig.open();
+    assert_eq!(status(&mut rig, IoOpcode::Write, 0, 1), Status::SUCCESS);
+    rig.die();
+    assert_eq!(status(&mut rig, IoOpcode::Read, 0, 1), Status::SUCCESS);
+    // With less there would have been room for the index, and none for what stands beside it.
+    rig.config.index_memory = 12_000;
+    rig.die();
+    assert_eq!(status(&mut rig, IoOpcode::Read, 0, 1), Status::NAMESPACE_NOT_READY);
+    assert_eq!(rig.tier.status().index_reserved, 0);
 }
 
 #[test]

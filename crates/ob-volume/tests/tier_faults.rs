@@ -1,14 +1,18 @@
 //! What befalls servers of the rig, and what must be true whatever does.
 
-use ob_core::{ChunkName, ServerId, Units};
+use ob_core::{ChunkName, ServerId, Token, Units, VolumeId};
 use ob_format::volume::metadata::ChunkState;
-use ob_split::wire::{Broken, ChannelId, ChannelState, Completion, CompletionStatus, Handle, SetWhat, Slot};
-use ob_volume::metadata::{MetadataValue, Name};
-use ob_volume::plans::Copy;
-use ob_volume::tier::TierNews;
-use ob_volume::wire::{Answer, CreateState, Reply, ReplyMessage, Request};
+use ob_format::volume::{RecordHeader, RecordKind};
+use ob_split::wire::{
+    Broken, ChannelId, ChannelState, Completion, CompletionStatus, Descriptor, Gate, Handle, HeaderEntry,
+    Set, SetWhat, Slot,
+};
+use ob_volume::metadata::{MetadataOp, MetadataStore, MetadataValue, Name};
+use ob_volume::plans::{Copy, Given, Part, PostedPlan, Run, VolumePlan};
+use ob_volume::tier::{TierCore, TierEvent, TierNews};
+use ob_volume::wire::{Answer, CreateState, EndState, Reply, ReplyMessage, Request};
 
-use crate::tier_rig::{Rig, channel_is, done};
+use crate::tier_rig::{PORT, Rig, Undecided, channel_is, done, header_of};
 use crate::tier_servers::ReplicaIs;
 
 impl Rig {
@@ -21,6 +25,13 @@ impl Rig {
             // One that hangs may have taken it all the same.
             let takes = server.is_some() && (!hangs || self.dice.below(2) == 0);
             if let Some(server) = server.filter(|_| takes) {
+                if self.is_robbed(server, &set) {
+                    // F1: somebody else has the segment.
+                    completion.status = CompletionStatus::Broken;
+                    completion.bad_members |= 1 << number;
+                    self.stop_writer(slot, *channel);
+                    continue;
+                }
                 let replica = self.servers[server].chunks.get_mut(&set.chunk).unwrap();
                 assert_eq!(replica.is, ReplicaIs::Open, "{:?} is appended to", set.chunk);
                 assert!(replica.records.insert(offset, bytes.to_vec()).is_none());
@@ -31,6 +42,12 @@ impl Rig {
                 self.stop_writer(slot, *channel);
             }
         }
+    }
+
+    /// Whether a server has heard of a later epoch than a chunk is written in.
+    fn is_robbed(&self, server: usize, set: &Set) -> bool {
+        let known = self.servers[server].epochs.get(&set.chunk.segment_name());
+        known.is_some_and(|known| Some(*known) > set.epoch)
     }
 
     fn stop_writer(&mut self, slot: Slot, channel: ChannelId) {
@@ -46,6 +63,13 @@ impl Rig {
     pub(crate) fn kill(&mut self, server: usize) {
         if std::mem::replace(&mut self.servers[server].is_down, true) {
             return;
+        }
+        // It may have lost power, and look what there is.
+        let knows = [EndState::Clean, EndState::Doubtful][self.dice.below(2) as usize];
+        for replica in self.servers[server].chunks.values_mut() {
+            if !matches!(replica.is, ReplicaIs::Sealed(_)) {
+                replica.known = knows;
+            }
         }
         let number = server as u16 + 1;
         if self.channels.contains_key(&number) {
@@ -94,6 +118,35 @@ impl Rig {
         }
     }
 
+    /// The connections to all members of a chunk end: what was under way is on as many of them as it pleases.
+    pub(crate) fn scatter(&mut self, slot: u16) {
+        let chunk = &self.slots[&slot];
+        if chunk.set.what != SetWhat::Append {
+            return;
+        }
+        let told = self.told.get(&chunk.set.chunk).copied().unwrap_or_default();
+        let set = chunk.set;
+        for channel in &set.channels[..usize::from(set.members)] {
+            let Some(server) = self.channels.get(&channel.0).copied() else { continue };
+            // One that is stopped has told its end; and it may be nobody's any more.
+            let replica = self.servers[server].chunks.get_mut(&set.chunk);
+            let Some(replica) = replica.filter(|replica| replica.is == ReplicaIs::Open) else { continue };
+            let later: Vec<Units> = replica.records.keys().copied().filter(|at| *at > told).collect();
+            let kept = self.dice.below(later.len() as u64 + 1) as usize;
+            if let Some(cut) = later.get(kept) {
+                self.servers[server].chunks.get_mut(&set.chunk).unwrap().cut(*cut);
+            }
+        }
+    }
+
+    /// What the store says of a chunk's end decides what of it counts.
+    pub(crate) fn decide_sealed(&mut self, chunk: ChunkName) {
+        let Some(MetadataValue::Chunk(record)) = self.stored(Name::Chunk(chunk)) else { return };
+        if record.state == ChunkState::Sealed {
+            self.count(chunk, record.length);
+        }
+    }
+
     /// It is there again, with what it had.
     pub(crate) fn revive(&mut self, server: usize) {
         self.servers[server].is_down = false;
@@ -104,19 +157,31 @@ impl Rig {
         let server = |channel| self.server_of(channel).filter(|server| !self.servers[*server].hangs);
         let (from, to) = (server(copy.from), server(copy.to));
         let given = from.map(|from| self.servers[from].give(copy)).unwrap_or_default();
-        let mut completion = done(handle, CompletionStatus::NoMember);
         if given.is_empty() {
-            completion.word = 1;
-            return self.complete(&[completion], None);
+            let completion = match from {
+                // It has answered, and what it has is wrong.
+                Some(_) => Completion { bad_members: 1, ..done(handle, CompletionStatus::NotVerified) },
+                None => done(handle, CompletionStatus::NoMember),
+            };
+            return self.complete(&[Completion { word: 1, ..completion }], None);
         }
-        completion.word = 4;
+        let completion = Completion { word: 4, ..done(handle, CompletionStatus::NoMember) };
         let Some(to) = to else { return self.complete(&[completion], None) };
-        let answer = match self.servers[to].fill(copy, given) {
-            Ok(durable) => Answer::Good(Reply::Fill { durable }),
-            Err(refusal) => Answer::Refused { kind: 7, refusal },
+        let result = match copy.is_mend {
+            true => self.servers[to].mend(copy, &given).map(|()| Reply::Repair),
+            false => self.servers[to].fill(copy, given).map(|durable| Reply::Fill { durable }),
         };
+        let kind = if copy.is_mend { 14 } else { 7 };
+        let answer = result.map_or_else(|refusal| Answer::Refused { kind, refusal }, Answer::Good);
         let reply = ReplyMessage { tag: 0, payload_len: 0, answer }.encode().unwrap();
         self.complete(&[done(handle, CompletionStatus::Good)], Some(&reply));
+    }
+
+    fn server_called(&self, id: ServerId) -> usize {
+        let is_it = |(place, server): &(usize, &crate::tier_servers::Server)| {
+            server.number.unwrap_or(*place as u64 + 100) == id.0
+        };
+        self.servers.iter().enumerate().find(is_it).unwrap().0
     }
 
     /// No two chunks have one number (C7).
@@ -128,24 +193,75 @@ impl Rig {
         }
     }
 
+    /// I3: of changes that overlap one is under way at a time.
+    pub(crate) fn check_overlaps(&self, plan: &PostedPlan) {
+        let Some((volume, blocks)) = self.changed(plan) else { return };
+        for other in &self.running {
+            let Some((of, others)) = self.changed(&other.plan) else { continue };
+            let overlap = of == volume && blocks.start < others.end && others.start < blocks.end;
+            assert!(!overlap, "{blocks:?} and {others:?} of {volume} are changed at once");
+        }
+    }
+
+    fn changed(&self, plan: &PostedPlan) -> Option<(VolumeId, std::ops::Range<u64>)> {
+        match VolumePlan::decode(&plan.entry()).unwrap() {
+            VolumePlan::Write { part, .. } | VolumePlan::Given(Given { part, .. }) => {
+                let (id, command) = self.command(plan.handle);
+                let part = part.unwrap_or(Part { first: 0, blocks: command.blocks });
+                let start = command.start + u64::from(part.first);
+                Some((id, start..start + u64::from(part.blocks)))
+            }
+            VolumePlan::Trim { ranges, slot, .. } => {
+                let set = &self.slots[&slot.0].set;
+                let id = set.chunk.volume;
+                let range = ranges.iter().next().unwrap();
+                let start = u64::from(set.chunk.segment.0) * 1024 + u64::from(range.lba.0);
+                Some((id, start..start + u64::from(range.blocks)))
+            }
+            VolumePlan::Move(moved) => {
+                let of = self.slots[&moved.to.0].set.chunk;
+                let start = u64::from(of.segment.0) * 1024 + u64::from(moved.lba.0);
+                Some((of.volume, start..start + u64::from(moved.blocks)))
+            }
+            _ => None,
+        }
+    }
+
     /// A record counts.
     pub(crate) fn decide(&mut self, chunk: ChunkName, offset: Units) {
-        let records = self.undecided.get_mut(&chunk).unwrap();
+        let records = self.undecided.get_mut(&chunk).unwrap_or_else(|| {
+            panic!(
+                "{chunk:?} {offset:?} {:?}",
+                self.news
+                    .iter()
+                    .filter(|n| format!("{n:?}").contains(&format!("{chunk:?}")))
+                    .collect::<Vec<_>>()
+            )
+        });
         let at = records.iter().position(|record| record.offset == offset).unwrap();
         let record = records.remove(at);
+        self.put(chunk, &record);
+    }
+
+    fn put(&mut self, chunk: ChunkName, record: &Undecided) {
         let blocks = self.model.get_mut(&chunk.volume).unwrap();
-        blocks[record.start..record.start + record.values.len()].copy_from_slice(&record.values);
+        let blocks = &mut blocks[record.start..record.start + record.values.len()];
+        self.superseded.extend(blocks.iter().copied());
+        blocks.copy_from_slice(&record.values);
     }
 
     /// The tier has told something. Of a chunk that is sealed, what lies before its end counts, and nothing else of it (I9).
     pub(crate) fn hear(&mut self, news: TierNews) {
         self.news.push(news);
         let TierNews::Sealed { chunk, length, .. } = news else { return };
+        self.count(chunk, length);
+    }
+
+    fn count(&mut self, chunk: ChunkName, length: Units) {
         let mut records = self.undecided.remove(&chunk).unwrap_or_default();
         records.sort_by_key(|record| record.sequence);
         for record in records.into_iter().filter(|record| record.offset.0 + record.units.0 <= length.0) {
-            let blocks = self.model.get_mut(&chunk.volume).unwrap();
-            blocks[record.start..record.start + record.values.len()].copy_from_slice(&record.values);
+            self.put(chunk, &record);
         }
     }
 
@@ -155,12 +271,14 @@ impl Rig {
         let is_safe = places.iter().any(|(name, offset)| {
             let Some(MetadataValue::Chunk(chunk)) = self.stored(Name::Chunk(*name)) else { return false };
             let is_there = |id: &ServerId| {
-                let server = &self.servers[id.0 as usize - 100];
+                let server = &self.servers[self.server_called(*id)];
                 server.chunks.get(name).is_some_and(|replica| replica.records.contains_key(offset))
             };
             let is_within = chunk.state == ChunkState::Open || *offset < chunk.length;
             is_within && chunk.members.servers().iter().all(is_there)
         });
+        // What was written over it since it was there may have taken its chunk along.
+        let is_safe = is_safe || self.superseded.contains(&value);
         assert!(is_safe, "{value} is acknowledged, and not where the store says: {places:?}");
     }
 
@@ -177,7 +295,7 @@ impl Rig {
                 .members
                 .servers()
                 .iter()
-                .map(|id| &self.servers[id.0 as usize - 100].chunks[&name])
+                .map(|id| &self.servers[self.server_called(*id)].chunks[&name])
                 .collect();
             for replica in &replicas {
                 assert_eq!(replica.is, ReplicaIs::Sealed(chunk.length), "{name:?}");
@@ -190,11 +308,108 @@ impl Rig {
             assert_eq!(headers.len() as u32, chunk.records, "{name:?}");
             let last = headers.iter().map(|header| header.sequence).max().unwrap_or_default();
             assert_eq!(last, chunk.last_sequence, "{name:?}");
-            let is_write = |header: &&ob_format::volume::RecordHeader| {
-                header.kind == ob_format::volume::RecordKind::Write
-            };
+            let is_write =
+                |header: &&RecordHeader| matches!(header.kind, RecordKind::Write | RecordKind::Move);
             let blocks: u32 = headers.iter().filter(is_write).map(|header| header.blocks).sum();
             assert_eq!(blocks, chunk.blocks, "{name:?}");
         }
+    }
+
+    /// The tier says something of the card's gate.
+    pub(crate) fn gate(&mut self, gate: Gate) {
+        match gate {
+            Gate::Prepare { number } => self.gates.push(number),
+            Gate::Extend { number, milliseconds } => {
+                let its = self.noted.filter(|(last, _)| *last == number);
+                let until = its.map(|(_, at)| at + std::time::Duration::from_millis(milliseconds.into()));
+                self.open_until = self.open_until.max(until);
+            }
+        }
+    }
+
+    /// The card notes the time of a preparation, if there is one.
+    pub(crate) fn note_gate(&mut self) -> bool {
+        if self.gates.is_empty() {
+            return false;
+        }
+        let number = self.gates.remove(0);
+        self.noted = Some((number, self.now));
+        self.tell(TierEvent::Noted { port: PORT, number });
+        true
+    }
+
+    /// Whether the gate keeps answers back.
+    pub(crate) fn is_gate_late(&self) -> bool {
+        self.noted.is_some() && self.open_until.is_none_or(|until| self.now >= until)
+    }
+
+    /// The host dies: what is under way is on some members and not on others, what the store was asked may be done, later too; the card
+    /// keeps messages, and offers them to the host's next life.
+    pub(crate) fn die(&mut self) {
+        let appended: Vec<u16> = self.slots.keys().copied().collect();
+        for slot in appended {
+            self.scatter(slot);
+        }
+        for (_, op) in std::mem::take(&mut self.ops) {
+            match self.dice.below(3) {
+                0 => self.run_late(op),
+                1 => self.late.push(op),
+                _ => {}
+            }
+        }
+        self.channels.clear();
+        self.slots.clear();
+        self.running.clear();
+        self.channel_events.clear();
+        self.broken.clear();
+        self.tier = TierCore::new(self.config.clone()).unwrap();
+        let sealed: Vec<ChunkName> = self.undecided.keys().copied().collect();
+        for name in sealed {
+            self.decide_sealed(name);
+        }
+        self.open();
+        self.offer();
+    }
+
+    /// Messages go to the host once more.
+    fn offer(&mut self) {
+        let handles: Vec<u32> = self.messages.keys().copied().collect();
+        for handle in handles {
+            let message = &self.messages[&handle];
+            let header = header_of(&message.entry, handle, message.length);
+            let was_sent = message.was_sent;
+            let descriptor = Descriptor { was_parked: true, was_sent, ..header.descriptor() };
+            let header = HeaderEntry::new(*header.bytes(), descriptor);
+            self.tell(TierEvent::Header { port: PORT, header });
+        }
+    }
+
+    /// The store comes to what an earlier life has asked; nobody hears of it.
+    pub(crate) fn run_late(&mut self, op: MetadataOp) {
+        self.store.submit(Token(u64::MAX), op).unwrap();
+        self.store.poll().unwrap();
+        let names: Vec<ChunkName> = self.undecided.keys().copied().collect();
+        for name in names {
+            self.decide_sealed(name);
+        }
+    }
+}
+
+/// Slots that a plan names.
+pub(crate) fn slots_of(plan: &PostedPlan) -> Vec<u16> {
+    match VolumePlan::decode(&plan.entry()).unwrap() {
+        VolumePlan::Write { slot, .. }
+        | VolumePlan::Given(Given { slot, .. })
+        | VolumePlan::Trim { slot, .. } => vec![slot.0],
+        VolumePlan::Index(index) => vec![index.slot.0],
+        VolumePlan::Move(moved) => vec![moved.from.0, moved.to.0],
+        VolumePlan::Read { runs, .. } => {
+            let slots = runs.iter().filter_map(|run| match run {
+                Run::Record { slot, .. } => Some(slot.0),
+                Run::Zeros { .. } => None,
+            });
+            slots.collect()
+        }
+        _ => Vec::new(),
     }
 }

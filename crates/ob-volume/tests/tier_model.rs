@@ -78,7 +78,11 @@ pub(crate) fn read_all(rig: &mut Rig) {
     }
 }
 
+/// `OUTBOARD_TIER_SEEDS` has another number, for campaigns.
 pub(crate) fn seeds() -> u64 {
+    if let Some(seeds) = std::env::var("OUTBOARD_TIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()) {
+        return seeds;
+    }
     if ob_plant::is_any_chosen() { 60 } else { 20 }
 }
 
@@ -122,5 +126,34 @@ fn a_card_with_whims_delays_commands_and_changes_nothing_else() {
         read_all(&mut rig);
         rig.check_log(&[0, 1, 2, 3]);
         assert!(rig.tier.status().withheld > 0, "seed {seed}");
+    }
+}
+
+/// Payloads that go to the host and come back are written as those that stay on the card.
+#[test]
+fn payloads_may_go_to_the_host() {
+    for seed in 500..500 + seeds() {
+        let mut of = both();
+        of.placement = ob_volume::tier::Placement::Host;
+        let mut rig = Rig::new(of, seed);
+        let mut dice = Dice::new(seed + 1_000_000);
+        rig.open();
+        let mut left = 200;
+        while left > 0 {
+            if dice.below(3) == 0 && rig.messages.len() < 200 {
+                send_any(&mut rig, &mut dice);
+                left -= 1;
+            } else if !rig.step() || dice.below(50) == 0 {
+                rig.pass(Duration::from_millis(1 + dice.below(40)));
+            }
+        }
+        rig.finish();
+        assert!(rig.answered.iter().all(|answered| answered.status == Status::SUCCESS), "seed {seed}");
+        let raw = rig.posted.iter().filter(|plan| plan.plan == ob_volume::plans::id::WRITE_RAW).count();
+        let given = rig.posted.iter().filter(|plan| plan.plan == ob_volume::plans::id::WRITE_GIVEN).count();
+        // Those that are longer than a slot stay on the card.
+        assert!(given > 10 && raw < given, "{given} given, {raw} not");
+        read_all(&mut rig);
+        rig.check_log(&[0, 1, 2, 3]);
     }
 }

@@ -1,6 +1,6 @@
 //! A card with chunk servers, and a metadata store, in memory: plans are done in any order, and what they do is checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -17,34 +17,22 @@ use ob_split::wire::{
 use ob_volume::metadata::{
     Keys, MemoryStore, MetadataAnswer, MetadataCompletion, MetadataError, MetadataOp, MetadataStore, Name,
 };
-use ob_volume::plans::{Part, PostedPlan, Run, VolumePlan, piece_blocks};
-use ob_volume::tier::{PortNumber, TierAction, TierConfig, TierCore, TierEvent, TierNews};
+use ob_volume::plans::{Given, GivenPiece, Part, PostedPlan, Run, VolumePlan, piece_blocks};
+use ob_volume::tier::{
+    AdminAnswer, AdminError, PortNumber, Ticket, TierAction, TierConfig, TierCore, TierEvent, TierNews,
+};
 use ob_volume::wire::RequestMessage;
 use ob_wire_nvme::command::IoOpcode;
 use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry};
 use zerocopy::IntoBytes;
 
+pub(crate) use crate::tier_dice::Dice;
+use crate::tier_faults::slots_of;
 use crate::tier_servers::Server;
 
 pub(crate) const PORT: PortNumber = PortNumber(0);
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
-
-/// Numbers that look random, the same each time.
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end.max(1)
-    }
-}
 
 pub(crate) fn volume(id: u64, block_len: BlockLen, blocks: u64) -> (VolumeId, Volume) {
     let volume = Volume {
@@ -74,7 +62,7 @@ pub(crate) fn config(volumes: Vec<(VolumeId, Volume)>, servers: u16) -> TierConf
 /// A chunk of a slot.
 pub(crate) struct SetChunk {
     pub(crate) set: Set,
-    next: Units,
+    pub(crate) next: Units,
     pub(crate) is_stopped: bool,
 }
 
@@ -85,6 +73,9 @@ pub(crate) struct Message {
     pub(crate) read: Vec<u64>,
     /// What each block of a read may be, as its initiator sees it.
     pub(crate) may_be: Vec<Vec<u64>>,
+    pub(crate) length: u32,
+    /// Whether something of it was sent to servers.
+    pub(crate) was_sent: bool,
 }
 
 /// A record that has its place, and of which nobody has said yet whether it counts.
@@ -104,7 +95,7 @@ pub(crate) struct Running {
     pub(crate) placed: Option<Vec<Completion>>,
     reply: Vec<u8>,
     /// What each block was when it was looked up.
-    expected: Vec<u64>,
+    pub(crate) expected: Vec<u64>,
 }
 
 /// How a command ended.
@@ -132,8 +123,13 @@ pub(crate) struct Rig {
     pub(crate) is_store_silent: bool,
     /// The card has whims: chunks are full before they are, answers are withheld, nothing is as it should be at first.
     pub(crate) has_whims: bool,
+    /// Records of the index stay under way, or the plan of a command.
+    pub(crate) holds_index: bool,
+    pub(crate) held: Option<u32>,
     /// How often a slot was set to another chunk.
     pub(crate) resets: usize,
+    /// Which server is asked first for what it has.
+    pub(crate) first_asked: usize,
     pub(crate) channels: BTreeMap<u16, usize>,
     pub(crate) slots: BTreeMap<u16, SetChunk>,
     pub(crate) running: Vec<Running>,
@@ -144,13 +140,35 @@ pub(crate) struct Rig {
     pub(crate) undecided: BTreeMap<ChunkName, Vec<Undecided>>,
     /// By chunk: the last record that is known to be everywhere, and so all before it.
     pub(crate) told: BTreeMap<ChunkName, Units>,
+    /// Values of blocks that others have been written over.
+    pub(crate) superseded: BTreeSet<u64>,
     /// Where the value of a block was written.
     pub(crate) written: BTreeMap<u64, Vec<(ChunkName, Units)>>,
     /// Numbers of chunks that servers were asked to make.
     pub(crate) asked: BTreeMap<(ChunkName, usize), usize>,
     pub(crate) posted: Vec<PostedPlan>,
+    /// Operations of lives that are over, which the store may come to.
+    pub(crate) late: Vec<MetadataOp>,
+    pub(crate) config: TierConfig,
+    /// What the host gives its card to read.
+    pub(crate) host_area: Vec<u8>,
+    /// The gate: preparations that are not noted, the last one that is, and until when it is open.
+    pub(crate) gates: Vec<u64>,
+    pub(crate) noted: Option<(u64, Instant)>,
+    pub(crate) open_until: Option<Instant>,
+    /// Which tier it is, and whether it is on a copy of that one's data directory.
+    pub(crate) number: u64,
+    pub(crate) is_copy: bool,
+    /// Others may have written since a block was looked up.
+    pub(crate) is_shared: bool,
+    /// Others may have made the volumes.
+    pub(crate) accepts_volumes: bool,
+    /// Volumes that are shown.
+    pub(crate) served: BTreeSet<VolumeId>,
+    /// What administrators were told.
+    pub(crate) told_admin: Vec<(Ticket, Result<AdminAnswer, AdminError>)>,
     next_handle: u32,
-    next_value: u64,
+    pub(crate) next_value: u64,
     gate: u64,
 }
 
@@ -167,7 +185,9 @@ impl Rig {
         let model = model.collect();
         let servers = config.servers.iter().map(|_| Server::default()).collect();
         Self {
-            tier: TierCore::new(config).unwrap(),
+            tier: TierCore::new(config.clone()).unwrap(),
+            config,
+            late: Vec::new(),
             store: MemoryStore::new(),
             dice: Dice::new(seed),
             now: Instant::from_nanoseconds(1),
@@ -180,7 +200,10 @@ impl Rig {
             unknown: u64::MAX,
             is_store_silent: false,
             has_whims: false,
+            holds_index: false,
+            held: None,
             resets: 0,
+            first_asked: 0,
             channels: BTreeMap::new(),
             slots: BTreeMap::new(),
             running: Vec::new(),
@@ -189,9 +212,20 @@ impl Rig {
             news: Vec::new(),
             undecided: BTreeMap::new(),
             told: BTreeMap::new(),
+            superseded: BTreeSet::new(),
             written: BTreeMap::new(),
             asked: BTreeMap::new(),
             posted: Vec::new(),
+            host_area: Vec::new(),
+            gates: Vec::new(),
+            noted: None,
+            open_until: None,
+            number: 1,
+            is_copy: false,
+            is_shared: false,
+            accepts_volumes: false,
+            served: BTreeSet::new(),
+            told_admin: Vec::new(),
             next_handle: 1,
             next_value: 1,
             gate: 1 << 32,
@@ -207,8 +241,8 @@ impl Rig {
             plans_max: 12,
             parked: 0,
             channels_max: 16,
-            tier: TierId(1),
-            lock: LockId([3; 16]),
+            tier: TierId(self.number),
+            lock: LockId([self.number as u8 + 2 + 100 * u8::from(self.is_copy); 16]),
         }
     }
 
@@ -219,6 +253,8 @@ impl Rig {
 
     pub(crate) fn open(&mut self) {
         self.gate += 1;
+        (self.noted, self.open_until) = (None, None);
+        self.gates.clear();
         let welcome = self.welcome();
         self.tell(TierEvent::PortOpened { port: PORT, welcome });
     }
@@ -238,10 +274,29 @@ impl Rig {
         while let Some(action) = self.tier.next_action() {
             match action {
                 TierAction::Post { plan, .. } => self.post(plan),
+                TierAction::Press { press, .. } => {
+                    let mut into = press.into;
+                    let given = press.pieces.iter().map(|(_, len)| {
+                        let at = into;
+                        into += u64::from(*len);
+                        GivenPiece { at, stored: *len, is_lz4: false }
+                    });
+                    let given: Vec<GivenPiece> = given.collect();
+                    self.post(press.plan(&given).unwrap());
+                }
                 TierAction::Set { set, .. } => self.set(set),
                 TierAction::Channel { channel, .. } => self.channel(channel),
+                TierAction::Upload { at, bytes, .. } => self.upload(at, &bytes),
+                TierAction::Gate { gate, .. } => self.gate(gate),
                 TierAction::Metadata(token, op) => self.ops.push((token, op)),
-                TierAction::Serve(id, volume) => assert_eq!(self.volumes[&id], volume),
+                TierAction::Serve(volumes) => {
+                    for (id, volume) in &volumes {
+                        let before = self.volumes.insert(*id, *volume);
+                        assert!(self.accepts_volumes || before == Some(*volume));
+                    }
+                    self.served = volumes.into_iter().map(|(id, _)| id).collect();
+                }
+                TierAction::Tell { ticket, answer } => self.told_admin.push((ticket, answer)),
                 TierAction::Report(news) => self.hear(news),
             }
         }
@@ -249,6 +304,11 @@ impl Rig {
 
     fn channel(&mut self, channel: Channel) {
         let (number, server) = (channel.channel.0, usize::from(channel.channel.0) - 1);
+        let is_gone = |is: &ChannelIs| is.channel == channel.channel && is.state == ChannelState::Gone;
+        if channel.what == ChannelWhat::Close && self.channel_events.iter().any(is_gone) {
+            // It is told once.
+            return;
+        }
         let state = if channel.what == ChannelWhat::Close {
             ChannelState::Gone
         } else if self.servers[server].is_down {
@@ -295,36 +355,7 @@ impl Rig {
         self.running.push(Running { plan, placed: None, reply: Vec::new(), expected });
     }
 
-    /// I3: of changes that overlap one is under way at a time.
-    fn check_overlaps(&self, plan: &PostedPlan) {
-        let Some((volume, blocks)) = self.changed(plan) else { return };
-        for other in &self.running {
-            let Some((of, others)) = self.changed(&other.plan) else { continue };
-            let overlap = of == volume && blocks.start < others.end && others.start < blocks.end;
-            assert!(!overlap, "{blocks:?} and {others:?} of {volume} are changed at once");
-        }
-    }
-
-    fn changed(&self, plan: &PostedPlan) -> Option<(VolumeId, std::ops::Range<u64>)> {
-        match VolumePlan::decode(&plan.entry()).unwrap() {
-            VolumePlan::Write { part, .. } => {
-                let (id, command) = self.command(plan.handle);
-                let part = part.unwrap_or(Part { first: 0, blocks: command.blocks });
-                let start = command.start + u64::from(part.first);
-                Some((id, start..start + u64::from(part.blocks)))
-            }
-            VolumePlan::Trim { ranges, slot, .. } => {
-                let set = &self.slots[&slot.0].set;
-                let id = set.chunk.volume;
-                let range = ranges.iter().next().unwrap();
-                let start = u64::from(set.chunk.segment.0) * 1024 + u64::from(range.lba.0);
-                Some((id, start..start + u64::from(range.blocks)))
-            }
-            _ => None,
-        }
-    }
-
-    fn command(&self, handle: Handle) -> (VolumeId, BlockCommand) {
+    pub(crate) fn command(&self, handle: Handle) -> (VolumeId, BlockCommand) {
         let command = BlockCommand::parse(&self.messages[&handle.0].entry).unwrap();
         (VolumeId(command.namespace.0.into()), command)
     }
@@ -348,7 +379,8 @@ impl Rig {
         let count = if entry.opcode == IoOpcode::Write.code() { u64::from(command.blocks) } else { 0 };
         let values = (self.next_value..self.next_value + count).collect();
         self.next_value += count;
-        let message = Message { entry, values, read: Vec::new(), may_be: Vec::new() };
+        let (read, may_be, was_sent) = (Vec::new(), Vec::new(), false);
+        let message = Message { entry, values, read, may_be, length, was_sent };
         self.messages.insert(handle, message);
         self.expect_of(handle);
         self.tell(TierEvent::Header { port: PORT, header: header_of(&entry, handle, length) });
@@ -363,15 +395,7 @@ impl Rig {
         if command.end() > blocks {
             return;
         }
-        let written = |message: &Message, block: u64| {
-            let other = BlockCommand::parse(&message.entry).unwrap();
-            let is_there = other.namespace.0 == id.0 as u32 && (other.start..other.end()).contains(&block);
-            match IoOpcode::try_from(message.entry.opcode) {
-                Ok(IoOpcode::Write) if is_there => Some(message.values[(block - other.start) as usize]),
-                Ok(IoOpcode::WriteZeroes) if is_there => Some(0),
-                _ => None,
-            }
-        };
+        let written = |message: &Message, block: u64| message.written(id, block);
         if opcode == IoOpcode::Read {
             let may_be = (command.start..command.end()).map(|block| {
                 let now = self.model[&id][block as usize];
@@ -403,9 +427,26 @@ impl Rig {
 
     /// Lets one thing happen that is under way; `false` if there is nothing.
     pub(crate) fn step(&mut self) -> bool {
+        if self.note_gate() {
+            return true;
+        }
         let ops = if self.is_store_silent { 0 } else { self.ops.len() };
-        let counts = [self.running.len(), ops, self.channel_events.len(), self.broken.len()];
+        let (holds_index, held) = (self.holds_index, self.held);
+        let is_held = |running: &Running| {
+            let is_index = running.plan.plan == ob_volume::plans::id::INDEX;
+            (holds_index && is_index) || Some(running.plan.handle.0) == held
+        };
+        if holds_index || held.is_some() {
+            // Those that are held come last, and are not reached.
+            self.running.sort_by_key(is_held);
+        }
+        let held = self.running.iter().filter(|running| is_held(running)).count();
+        let counts = [self.running.len() - held, ops, self.channel_events.len(), self.broken.len()];
         let all: usize = counts.iter().sum();
+        if !self.late.is_empty() && self.dice.below(20) == 0 {
+            let op = self.late.remove(0);
+            self.run_late(op);
+        }
         let Some(mut at) = (all > 0).then(|| self.dice.below(all as u64) as usize) else { return false };
         if at < counts[0] {
             self.run_plan(at);
@@ -484,7 +525,9 @@ impl Rig {
     fn run_plan(&mut self, at: usize) {
         let plan = self.running[at].plan.clone();
         match VolumePlan::decode(&plan.entry()).unwrap() {
-            VolumePlan::Write { .. } | VolumePlan::Trim { .. } if self.running[at].placed.is_none() => {
+            VolumePlan::Write { .. } | VolumePlan::Given(_) | VolumePlan::Trim { .. }
+                if self.running[at].placed.is_none() =>
+            {
                 if self.whim() {
                     // Its peer has given it up before anything was sent.
                     self.running.remove(at);
@@ -493,14 +536,26 @@ impl Rig {
                 let placed = self.place(&plan);
                 self.running[at].placed = Some(placed);
             }
-            VolumePlan::Write { .. } | VolumePlan::Trim { .. } => self.change_over(at),
+            VolumePlan::Index(_) | VolumePlan::Move(_) if self.running[at].placed.is_none() => {
+                let placed = self.place_maintenance(&plan);
+                self.running[at].placed = Some(placed);
+            }
+            VolumePlan::Write { .. }
+            | VolumePlan::Given(_)
+            | VolumePlan::Trim { .. }
+            | VolumePlan::Index(_)
+            | VolumePlan::Move(_) => self.change_over(at),
+            VolumePlan::Look(look) => {
+                self.running.remove(at);
+                self.run_look(plan.handle, &look);
+            }
             VolumePlan::Read { first, runs, .. } => {
                 let runs: Vec<Run> = runs.iter().collect();
                 self.read(at, first, &runs);
             }
             VolumePlan::Answer { status, has_bytes } => {
                 self.running.remove(at);
-                if self.whim() {
+                if self.whim() || (status.is_success() && self.is_gate_late()) {
                     return self.complete(&[done(plan.handle, CompletionStatus::Withheld)], None);
                 }
                 self.finish_message(&plan, status, has_bytes);
@@ -509,7 +564,7 @@ impl Rig {
             VolumePlan::Call { channel, header, payload } => {
                 let request = RequestMessage::decode(header).unwrap();
                 assert_eq!(request.payload_len as usize, payload.len());
-                let reply = self.serve(channel, &request);
+                let reply = self.serve(channel, &request, payload);
                 let running = self.running.remove(at);
                 let status =
                     if reply.is_some() { CompletionStatus::Good } else { CompletionStatus::NoMember };
@@ -521,7 +576,10 @@ impl Rig {
                 self.running.remove(at);
                 self.copy(plan.handle, &copy);
             }
-            VolumePlan::Take { .. } => panic!("nobody takes anything yet"),
+            VolumePlan::Take { .. } => {
+                self.running.remove(at);
+                self.complete(&[done(plan.handle, CompletionStatus::Good)], None);
+            }
         }
     }
 
@@ -541,10 +599,10 @@ impl Rig {
         self.channels.get(&channel.0).copied().filter(|server| !self.servers[*server].is_down)
     }
 
-    fn serve(&mut self, channel: ChannelId, request: &RequestMessage) -> Option<Vec<u8>> {
+    fn serve(&mut self, channel: ChannelId, request: &RequestMessage, sent: &[u8]) -> Option<Vec<u8>> {
         let place = self.server_of(channel)?;
         self.note_request(place, &request.request);
-        self.servers[place].serve(place, request)
+        self.servers[place].serve(place, request, sent)
     }
 
     /// Records get their places, and go to all members; what becomes of each.
@@ -593,6 +651,7 @@ impl Rig {
                 let becomes = if is_trim { vec![0; range.blocks as usize] } else { values.clone() };
                 let record = Undecided { sequence, offset, units, start, values: becomes };
                 self.undecided.entry(name).or_default().push(record);
+                self.messages.get_mut(&plan.handle.0).unwrap().was_sent = true;
                 for value in &values {
                     self.written.entry(*value).or_default().push((name, offset));
                 }
@@ -610,7 +669,7 @@ impl Rig {
             VolumePlan::Trim { sequence, ranges, .. } => {
                 vec![(sequence, ranges.iter().next().unwrap(), Vec::new(), true)]
             }
-            VolumePlan::Write { sequence, part, .. } => {
+            VolumePlan::Write { sequence, part, .. } | VolumePlan::Given(Given { sequence, part, .. }) => {
                 let (id, command) = self.command(plan.handle);
                 let part = part.unwrap_or(Part { first: 0, blocks: command.blocks });
                 let values = &self.messages[&plan.handle.0].values;
@@ -643,8 +702,8 @@ impl Rig {
         }
         let is_good = completions.iter().all(|completion| completion.status == CompletionStatus::Good);
         use ob_volume::plans::id;
-        let answers = matches!(plan.plan, id::WRITE | id::WRITE_RAW | id::TRIM);
-        if is_good && answers && self.whim() {
+        let answers = matches!(plan.plan, id::WRITE | id::WRITE_RAW | id::WRITE_GIVEN | id::TRIM);
+        if is_good && answers && (self.whim() || self.is_gate_late()) {
             completions.iter_mut().for_each(|completion| completion.status = CompletionStatus::Withheld);
         } else if is_good && answers {
             self.finish_message(&plan, Status::SUCCESS, false);
@@ -652,65 +711,8 @@ impl Rig {
         self.complete(&completions, None);
     }
 
-    fn read(&mut self, at: usize, first: Option<u32>, runs: &[Run]) {
-        let Running { plan, expected, .. } = self.running.remove(at);
-        let (id, _) = self.command(plan.handle);
-        let mut values = Vec::new();
-        let mut status = if self.whim() { CompletionStatus::NotVerified } else { CompletionStatus::Good };
-        let mut bad = 0;
-        for run in runs {
-            match run {
-                Run::Zeros { blocks } => values.resize(values.len() + *blocks as usize, 0),
-                Run::Record { .. } => match self.fetch(id, run) {
-                    Ok(found) => values.extend(found),
-                    Err((of, members)) => {
-                        (status, bad) = (of, bad | members);
-                        break;
-                    }
-                },
-            }
-        }
-        if status == CompletionStatus::Good {
-            assert_eq!(values, expected, "blocks are not what they were when they were looked up");
-            let from = first.unwrap_or(0) as usize;
-            let message = self.messages.get_mut(&plan.handle.0).unwrap();
-            message.read[from..from + values.len()].copy_from_slice(&values);
-            if first.is_none() {
-                self.finish_message(&plan, Status::SUCCESS, true);
-            }
-        }
-        self.complete(&[Completion { bad_members: bad, ..done(plan.handle, status) }], None);
-    }
-
-    /// The blocks of a run, as a member has them; or why nobody gives them, and which members are wrong.
-    fn fetch(&self, id: VolumeId, run: &Run) -> Result<Vec<u64>, (CompletionStatus, u8)> {
-        let Run::Record { slot, place, units, lba, blocks } = *run else { panic!("{run:?}") };
-        let set = &self.slots[&slot.0].set;
-        assert_eq!(set.chunk.volume, id);
-        let mut bad = 0;
-        for (number, channel) in set.channels[..usize::from(set.members)].iter().enumerate() {
-            let server = self.server_of(*channel).map(|server| &self.servers[server]);
-            let Some(server) = server.filter(|server| !server.hangs) else { continue };
-            let replica = server.chunks.get(&set.chunk).filter(|replica| !replica.rotten.contains(&place));
-            let bytes = replica.and_then(|replica| replica.records.get(&place));
-            let Some(record) = bytes.and_then(|bytes| Record::decode(bytes).ok()) else {
-                bad |= 1 << number;
-                continue;
-            };
-            let header = record.header;
-            assert_eq!((header.chunk, header.offset, header.units()), (set.chunk, place, units));
-            assert!(
-                header.lba <= lba && lba.0 + blocks <= header.lba.0 + header.blocks,
-                "{run:?} of {header:?}"
-            );
-            let all = record.payload.chunks(self.block_len(id).bytes() as usize).map(value_of);
-            return Ok(all.skip((lba.0 - header.lba.0) as usize).take(blocks as usize).collect());
-        }
-        Err((if bad == 0 { CompletionStatus::NoMember } else { CompletionStatus::NotVerified }, bad))
-    }
-
     /// The initiator is answered.
-    fn finish_message(&mut self, plan: &PostedPlan, status: Status, has_bytes: bool) {
+    pub(crate) fn finish_message(&mut self, plan: &PostedPlan, status: Status, has_bytes: bool) {
         let message = self.messages.remove(&plan.handle.0).expect("a message is answered once");
         if status.is_success() {
             message.values.iter().for_each(|value| self.check_acknowledged(*value));
@@ -746,18 +748,4 @@ pub(crate) fn header_of(entry: &SubmissionEntry, handle: u32, length: u32) -> He
     let descriptor =
         Descriptor { handle: Handle(handle), length, front: 0, was_parked: false, was_sent: false };
     HeaderEntry::new(entry.as_bytes().try_into().unwrap(), descriptor)
-}
-
-fn slots_of(plan: &PostedPlan) -> Vec<u16> {
-    match VolumePlan::decode(&plan.entry()).unwrap() {
-        VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. } => vec![slot.0],
-        VolumePlan::Read { runs, .. } => {
-            let slots = runs.iter().filter_map(|run| match run {
-                Run::Record { slot, .. } => Some(slot.0),
-                Run::Zeros { .. } => None,
-            });
-            slots.collect()
-        }
-        _ => Vec::new(),
-    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::files::{FilesCardOptions, run_files_card};
-use crate::bench::kv::{HogOptions, run_hog};
+use crate::bench::hog::{HogOptions, run_hog};
 use crate::bench::paths::{PathOptions, run_path};
 use crate::bench::remote::{RemoteCardOptions, RemoteHostOptions, run_remote_card, run_remote_host};
 use crate::bench::ring::{DoorbellOptions, ProducerOptions, run_doorbell, run_producers};
@@ -26,6 +26,8 @@ use crate::sim::{self, SCENARIOS, SimError, SimOptions};
 use crate::status::{Health, StatusError, fetch, show};
 use crate::supervise::{self, UpError};
 use crate::terminal::{GOOD, say, styled};
+use crate::volumes;
+use crate::volumes::admin::command::VolumeCommand;
 use crate::worker::{self, HalfToRun};
 
 /// Ended as asked.
@@ -132,6 +134,20 @@ Examples:
 Hosts that are connected see each change at once."
     )]
     Namespace(NamespaceCommand),
+    /// Make, list, show, resize and remove the volumes of a running card
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  outboard volume create data --size 100GiB
+  outboard volume ls
+  outboard volume resize data --size 200GiB
+  outboard volume rm data
+
+A volume is a disk for any NVMe/TCP initiator, compressed and kept on several chunk servers.
+`outboard up --volumes` serves them; what a command has done is durable when it ends."
+    )]
+    Volume(VolumeCommand),
     /// Use an NVMe/TCP target, ours or another: find it, look at it, read and write its namespaces
     #[command(
         subcommand,
@@ -253,7 +269,7 @@ pub struct UpOptions {
     /// Format the device of the card's files first, which destroys whatever it holds
     #[arg(long)]
     pub format: bool,
-    /// Serve volumes too, kept by three chunk servers: a preview, which a restart of the host half empties
+    /// Serve volumes too, kept by three chunk servers
     #[arg(long)]
     pub volumes: bool,
     /// Tell each event as a line of JSON instead
@@ -482,6 +498,7 @@ pub fn run(cli: Cli) -> Result<(), CommandError> {
         Command::Status(options) => status(&options),
         Command::Files(command) => Ok(files::run(&command)?),
         Command::Namespace(command) => nvme::run(&command),
+        Command::Volume(command) => volumes::admin::command::run(&command),
         Command::Nvme(command) => Ok(initiator::run(&command)?),
         Command::Bpf(command) => Ok(bpf::run(&command)?),
         Command::Offload(command) => programs::run(&command),

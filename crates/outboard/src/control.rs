@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   outboard namespace … ─┐   a line: the request, and bytes if it says so        ┌─▶ nvme: the thread that serves them
-//!   outboard offload …   ─┴─▶ card/control.sock ─▶ a thread for each, some at once ┴─▶ programs
+//!   outboard offload …   ─┼─▶ card/control.sock ─▶ a thread for each, some at once ┼─▶ programs
+//!   outboard volume …    ─┘                                                        └─▶ volumes: the host decides
 //!                         ◀── a line: the answer
 //! ```
 //!
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::deadline::Until;
 use crate::nvme::admin::AdminMessage;
 use crate::programs::ProgramRequest;
+use crate::volumes::VolumesRequest;
 
 /// Bytes of a request's line at most.
 const REQUEST_LEN_MAX: u64 = 64 << 10;
@@ -41,6 +43,8 @@ pub enum ControlRequest {
     Namespaces(AdminMessage),
     /// About programs.
     Programs(ProgramRequest),
+    /// About volumes.
+    Volumes(VolumesRequest),
 }
 
 impl ControlRequest {
@@ -48,7 +52,7 @@ impl ControlRequest {
     fn body_len(&self) -> usize {
         match self {
             Self::Programs(ProgramRequest::Load { len, .. }) => *len,
-            Self::Programs(_) | Self::Namespaces(_) => 0,
+            Self::Programs(_) | Self::Namespaces(_) | Self::Volumes(_) => 0,
         }
     }
 }

@@ -20,5 +20,7 @@ mod rocksdb_command;
 mod subsystems;
 mod support;
 mod up;
+mod volume_command;
 mod volumes;
+mod volumes_tiers;
 mod your_own_program;

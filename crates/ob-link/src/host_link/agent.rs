@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use ob_io::doorbell;
@@ -170,7 +170,12 @@ impl AgentThread {
     /// allowed to stop the transfers that share this connection.
     fn deliver(&self, message: Vec<u8>) -> Result<(), Stop> {
         match self.inbox.try_send(message) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if let Some(ring) = &*self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner) {
+                    ring();
+                }
+                Ok(())
+            }
             Err(TrySendError::Full(_)) => {
                 Err(ended(format!("{INBOX_MAX} messages of the card were not taken by this host")))
             }

@@ -149,6 +149,31 @@ impl Media {
         Some(*block)
     }
 
+    /// Flips a bit of the byte that `pick` names in the first block, from a random one on; which block that was.
+    pub(super) fn flip_where(
+        &mut self,
+        rng: &mut Rng,
+        pick: &mut dyn FnMut(u64, &[u8]) -> Option<usize>,
+    ) -> Option<u64> {
+        let (block, byte) = self.find_where(rng, pick)?;
+        let bit = 1 << rng.below(8);
+        *self.image.blocks.get_mut(&block)?.get_mut(byte)? ^= bit;
+        Some(block)
+    }
+
+    /// The first block at rest in which `pick` names something, from a random one on, and what that is.
+    pub(super) fn find_where(
+        &self,
+        rng: &mut Rng,
+        pick: &mut dyn FnMut(u64, &[u8]) -> Option<usize>,
+    ) -> Option<(u64, usize)> {
+        let first = self.image.blocks.keys().nth(rng.index(self.image.blocks.len())).copied()?;
+        let at_rest = |block: &u64| !self.volatile.contains_key(block);
+        let blocks = self.image.blocks.range(first..).chain(self.image.blocks.range(..first));
+        let mut blocks = blocks.filter(|(block, _)| at_rest(block));
+        blocks.find_map(|(block, bytes)| Some((*block, pick(*block, bytes)?)))
+    }
+
     pub(super) fn blocks_held(&self) -> u64 {
         let unflushed = self.volatile.keys().filter(|block| !self.image.blocks.contains_key(block)).count();
         (self.image.blocks.len() + unflushed) as u64

@@ -35,6 +35,8 @@ pub struct SimDisk {
     trace: Trace,
     rng: Rng,
     media: Media,
+    /// Blocks that cannot be read before they are written anew, by their numbers.
+    unreadable: BTreeSet<u64>,
     flights: BTreeMap<Number, Flight>,
     actions: BTreeMap<(Instant, u64), Action>,
     completions: BTreeSet<(Instant, u64)>,
@@ -75,6 +77,7 @@ impl SimDisk {
             trace,
             rng,
             media: Media::new(image),
+            unreadable: BTreeSet::new(),
             flights: BTreeMap::new(),
             actions: BTreeMap::new(),
             completions: BTreeSet::new(),
@@ -137,6 +140,34 @@ impl SimDisk {
                 self.trace.note("bit flipped", &[block]);
             }
         }
+    }
+
+    /// Flips one bit at rest, silently, in the first block in which `pick` names a byte: it is given blocks by their numbers, from a random
+    /// one on, as they are on the medium. Those that have something newer in the disk's memory are left out. Whether there was one.
+    pub fn rot_where(&mut self, mut pick: impl FnMut(u64, &[u8]) -> Option<usize>) -> bool {
+        self.catch_up();
+        let found = self.media.flip_where(&mut self.rng, &mut pick);
+        if let Some(block) = found {
+            self.stats.bits_flipped += 1;
+            self.trace.note("bit flipped", &[block]);
+        }
+        found.is_some()
+    }
+
+    /// From now on the first block that `pick` wants, as [`SimDisk::rot_where`] gives them, cannot be read, until it is written anew; its
+    /// number, if there was one.
+    pub fn break_where(&mut self, mut pick: impl FnMut(u64, &[u8]) -> bool) -> Option<u64> {
+        self.catch_up();
+        let mut pick = |number: u64, block: &[u8]| pick(number, block).then_some(0);
+        let (block, _) = self.media.find_where(&mut self.rng, &mut pick)?;
+        self.unreadable.insert(block);
+        self.trace.note("block unreadable", &[block]);
+        Some(block)
+    }
+
+    /// A block can be read again, as it was; whether it could not.
+    pub fn heal_block(&mut self, block: u64) -> bool {
+        self.unreadable.remove(&block)
     }
 
     /// Lets operations that got stuck complete.
@@ -264,8 +295,11 @@ impl SimDisk {
             op.extent().is_some_and(|(offset, len)| offset < bad.end && bad.start < offset + len)
         };
         let is_read = matches!(op, DeviceOp::Read { .. });
+        let block_len = u64::from(self.plan.block_len);
+        let blocks = op.extent().map(|(offset, len)| offset / block_len..(offset + len).div_ceil(block_len));
+        let is_unreadable = blocks.is_some_and(|blocks| self.unreadable.range(blocks).next().is_some());
         let bad = if is_read { &self.plan.bad_to_read } else { &self.plan.bad_to_write };
-        if bad.iter().any(touches) || self.rng.chance(likely) {
+        if bad.iter().any(touches) || (is_read && is_unreadable) || self.rng.chance(likely) {
             *count += 1;
             return Err(DeviceError::Io);
         }
@@ -305,6 +339,7 @@ impl SimDisk {
             self.stats.misdirected += 1;
             self.trace.note("write misdirected", &[block]);
         }
+        self.unreadable.remove(&block);
         self.media.write(block, bytes, number);
     }
 

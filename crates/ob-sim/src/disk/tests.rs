@@ -186,6 +186,12 @@ fn the_model_finds_a_bit_flipped_at_rest_and_a_write_that_went_elsewhere() {
     let after = rig.disk.image();
     let differ = (0..BLOCKS).filter(|block| before.block(*block) != after.block(*block)).count();
     assert_eq!((differ, rig.disk.stats().bits_flipped), (1, 1));
+    let chosen = (0..BLOCKS).rev().find(|block| after.block(*block).is_some()).unwrap();
+    assert!(rig.disk.rot_where(|block, _| (block == chosen).then_some(7)));
+    assert!(!rig.disk.rot_where(|_, _| None), "there is none");
+    let at = |image: &DiskImage| image.block(chosen).map(|bytes| (bytes[6], bytes[7], bytes[8])).unwrap();
+    let (was, is) = (at(&after), at(&rig.disk.image()));
+    assert_eq!((was.0, was.2, (was.1 ^ is.1).count_ones()), (is.0, is.2, 1));
     let found = (0..50).filter(|seed| {
         let mut rig =
             Rig::new(*seed, DiskPlan { misdirected: PerMillion::percent(20), ..DiskPlan::default() });

@@ -11,6 +11,9 @@ use super::endpoint::{Endpoint, Phase, Segment};
 use super::{NetPlan, NetStats, Network};
 use crate::{Death, NodeId, Rng, Trace};
 
+/// How many times as long somebody tries to connect whom nobody answers, as one whose bytes do not get through: longer than programs wait that
+/// have a patience of their own.
+const CONNECT_TIMEOUTS: u32 = 8;
 /// First of the ports that are given out where none is asked for.
 const EPHEMERAL: u16 = 32768;
 
@@ -114,8 +117,10 @@ impl State {
         let ends: Vec<ConnectionId> = self.ends(|end| end.node == node);
         for id in ends {
             let peer = self.remove(id).and_then(|end| end.peer);
-            if let (Some(peer), Death::Process) = (peer, how) {
-                self.send_reset(node, peer);
+            match (peer, how) {
+                (Some(peer), Death::Process) => self.send_reset(node, peer),
+                (Some(peer), Death::Power) => self.leave_connecting(peer),
+                (None, _) => {}
             }
         }
     }
@@ -322,6 +327,18 @@ impl State {
             let at = self.now() + self.rng.skewed(self.plan.latency.clone());
             self.resets.insert((at, to));
             self.expect_by(at);
+        } else {
+            self.leave_connecting(to);
+        }
+    }
+
+    /// Whoever was to be told that it is connected, and never will be, gives up after a while: it has nothing to send, by which it would find
+    /// out.
+    fn leave_connecting(&mut self, id: ConnectionId) {
+        if self.endpoints.get(&id).is_some_and(|end| end.phase == Phase::Connecting) {
+            let at = self.now() + self.plan.timeout * CONNECT_TIMEOUTS;
+            self.resets.insert((at, id));
+            self.expect_by(at);
         }
     }
 
@@ -482,6 +499,7 @@ impl State {
             }
             Phase::Connecting | Phase::Open => {}
         }
+        let peer = end.peer;
         let refused = was == Phase::Connecting && error == NetError::Reset;
         let error = if refused { NetError::Refused } else { error };
         end.phase = Phase::Broken(error);
@@ -489,6 +507,9 @@ impl State {
         self.stats.resets += u64::from(error == NetError::Reset);
         self.due.retain(|(_, due)| *due != id);
         self.trace.note("broken", &[id.0, error as u64]);
+        if error == NetError::TimedOut {
+            peer.into_iter().for_each(|peer| self.leave_connecting(peer));
+        }
         self.tell(node, NetEvent::Closed { connection: id, error });
     }
 

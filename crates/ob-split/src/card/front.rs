@@ -19,6 +19,8 @@ pub struct Arrived {
     pub key: FrontKey,
     /// Who sent it, as the host is told: queue or channel.
     pub from: u32,
+    /// Since when it waits, wherever it was: so long ago is what it is held by.
+    pub since: Instant,
     /// Its first bytes. Of bytes 24 to 39 the host sees the descriptor instead.
     pub header: [u8; HEADER_LEN],
     /// What follows: register 0 of its plans.

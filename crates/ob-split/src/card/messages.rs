@@ -75,7 +75,7 @@ impl Messages {
     }
 
     /// Keeps a message, if there is room.
-    pub(super) fn insert(&mut self, now: Instant, arrived: Arrived) -> Option<Handle> {
+    pub(super) fn insert(&mut self, arrived: Arrived) -> Option<Handle> {
         let index = self.free.pop().or_else(|| {
             let is_within = self.places.len() < self.handles_max;
             is_within.then(|| {
@@ -87,7 +87,7 @@ impl Messages {
         let len_of = |slice: &Option<Slice>| slice.as_ref().map_or(0, |slice| slice.len() as u32);
         place.held = Some(Held {
             key: arrived.key,
-            since: now,
+            since: arrived.since,
             from: arrived.from,
             header: arrived.header,
             payload_len: len_of(&arrived.payload),
@@ -250,15 +250,22 @@ mod tests {
     use super::*;
 
     fn arrived(key: u64) -> Arrived {
-        Arrived { key: FrontKey(key), from: 3, header: [7; HEADER_LEN], payload: None, answer: None }
+        Arrived {
+            key: FrontKey(key),
+            from: 3,
+            since: Instant::default(),
+            header: [7; HEADER_LEN],
+            payload: None,
+            answer: None,
+        }
     }
 
     #[test]
     fn a_handle_that_was_given_back_finds_nothing_and_the_bound_holds() {
         let mut messages = Messages::new(2);
-        let first = messages.insert(Instant::default(), arrived(1)).unwrap();
-        let second = messages.insert(Instant::default(), arrived(2)).unwrap();
-        assert!(messages.insert(Instant::default(), arrived(3)).is_none() && !messages.has_room());
+        let first = messages.insert(arrived(1)).unwrap();
+        let second = messages.insert(arrived(2)).unwrap();
+        assert!(messages.insert(arrived(3)).is_none() && !messages.has_room());
         assert!(messages.of_plan(first).is_none(), "nobody was told of it");
         let mut room = 1;
         assert_eq!(messages.tell(|_| std::mem::replace(&mut room, 0) > 0), 1);
@@ -269,7 +276,7 @@ mod tests {
         assert!(messages.of_plan(first).is_some());
         assert_eq!(messages.remove(first).unwrap().key, FrontKey(1));
         assert!(messages.get_mut(first).is_none() && messages.remove(first).is_none());
-        let third = messages.insert(Instant::default(), arrived(3)).unwrap();
+        let third = messages.insert(arrived(3)).unwrap();
         assert_eq!((third.0 as u16, messages.len()), (first.0 as u16, 2), "the place is used again");
         assert_ne!(third, first);
         assert_ne!(second, third);
@@ -278,7 +285,7 @@ mod tests {
     #[test]
     fn what_is_parked_is_offered_again_when_no_plan_has_it() {
         let mut messages = Messages::new(4);
-        let handles = [1, 2].map(|key| messages.insert(Instant::default(), arrived(key)).unwrap());
+        let handles = [1, 2].map(|key| messages.insert(arrived(key)).unwrap());
         messages.tell(|_| true);
         let held = messages.get_mut(handles[0]).unwrap();
         (held.plans, held.was_sent) = (1, true);

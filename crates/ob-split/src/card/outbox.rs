@@ -8,8 +8,8 @@ use ob_ring::{CardSender, ReserveError};
 use super::flight::FlightKey;
 use super::messages::Messages;
 use crate::wire::{
-    Broken, ChannelIs, Completion, Done, Engine, Entry, Handle, MessageBuilder, Noted, RefusedCode, Welcome,
-    kind,
+    Broken, ChannelIs, Completion, CompletionStatus, Done, Engine, Entry, Handle, MessageBuilder, Noted,
+    RefusedCode, Welcome, kind,
 };
 
 /// News of one kind that wait for a host: one that has no room for them has not looked for long.
@@ -23,6 +23,13 @@ pub(super) struct Answer {
     pub(super) status: u16,
     /// With which bytes, if with bytes.
     pub(super) with: Option<Bytes>,
+}
+
+impl Answer {
+    /// Whether it tells its peer only that nothing was done, or not all.
+    pub(super) const fn is_refusal(&self) -> bool {
+        self.with.is_none() && self.status != 0
+    }
 }
 
 /// Bytes of an answer.
@@ -41,6 +48,16 @@ pub(super) struct Waiting {
     pub(super) last: Option<(FlightKey, Option<Answer>)>,
 }
 
+impl Waiting {
+    /// Whether a host that sleeps need not be woken for it: it went well, and whoever waits for it is answered by the card, or the rest of
+    /// it follows.
+    fn is_quiet(&self) -> bool {
+        let Completion { status, has_more, bad_members, .. } = self.completion;
+        let is_answered = matches!(self.last, Some((_, Some(_))));
+        status == CompletionStatus::Good && bad_members == 0 && (has_more || is_answered)
+    }
+}
+
 /// What waits for the host of a port.
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -55,6 +72,8 @@ pub(super) struct Outbox {
     answers: VecDeque<(u64, Answer)>,
     /// Plans whose completions were given to the ring.
     pub(super) over: Vec<FlightKey>,
+    /// Completions were given to it for which nobody was to be woken.
+    pub(super) was_quiet: bool,
 }
 
 /// The ring has no room now, or is too small for any message.
@@ -105,8 +124,14 @@ impl Outbox {
     }
 
     /// The next answer that may leave: its completion is delivered.
-    pub(super) fn next_answer(&mut self, delivered: u64) -> Option<Answer> {
-        self.answers.pop_front_if(|(needed, _)| *needed <= delivered).map(|(_, answer)| answer)
+    pub(super) fn next_answer(
+        &mut self,
+        delivered: u64,
+        may_leave: impl Fn(&Answer) -> bool,
+    ) -> Option<Answer> {
+        let delivered = self.answers.iter().take_while(|(needed, _)| *needed <= delivered);
+        let place = { delivered }.position(|(_, answer)| may_leave(answer))?;
+        self.answers.remove(place).map(|(_, answer)| answer)
     }
 
     /// Gives the ring what it has room for, and the headers of at most `room` messages; of how many the host was told. The group is to
@@ -159,10 +184,18 @@ impl Outbox {
                 self.builder.push_done(&done)
             };
             let count = self.done.iter().take_while(fits).count();
-            ring.push(self.builder.finish(load, 0))?;
-            let needed = ring.committed_bytes();
             // What no message has room for there is not: a reply is cut to what fits.
-            for (flight, answer) in self.done.drain(..count.max(1)).filter_map(|waiting| waiting.last) {
+            let count = count.max(1);
+            let is_quiet = self.done.iter().take(count).all(Waiting::is_quiet);
+            let message = self.builder.finish(load, 0);
+            if is_quiet {
+                ring.push_quietly(message)?;
+            } else {
+                ring.push(message)?;
+            }
+            self.was_quiet |= is_quiet;
+            let needed = ring.committed_bytes();
+            for (flight, answer) in self.done.drain(..count).filter_map(|waiting| waiting.last) {
                 self.over.push(flight);
                 self.answers.extend(answer.map(|answer| (needed, answer)));
             }

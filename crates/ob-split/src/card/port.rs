@@ -90,6 +90,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) wires: Wires,
     pub(super) slots: Slots,
     pub(super) gate: Gate,
+    /// What the clock shows that leases are counted on, if it is another.
+    pub(super) lease_now: Option<Instant>,
     pub(super) outbox: Outbox,
     pub(super) definitions: Definitions,
     /// Numbers of the host's own that plans are under way with.
@@ -121,6 +123,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) is_open: bool,
     pub(super) is_welcome: bool,
     pub(super) hostile: Option<Hostile>,
+    /// Whoever has the port waits until it knows what its host serves: it is told of no message.
+    pub(super) is_held_back: bool,
     /// While there is no host: when it is to be looked for messages that nobody else answers.
     pub(super) left_at: Option<Instant>,
     /// Receives that were granted since the beginning, and messages of which the host was told, modulo 2³².
@@ -138,6 +142,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             wires: Wires::new(&config, dialect.magic()),
             slots: Slots::new(config.slots_max),
             gate: Gate::default(),
+            lease_now: None,
             outbox: Outbox::default(),
             definitions: Definitions::new(),
             own: IdMap::with_capacity_and_hasher(config.plans_max as usize, Default::default()),
@@ -157,6 +162,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             is_open: false,
             is_welcome: false,
             hostile: None,
+            is_held_back: false,
             left_at: None,
             granted: 0,
             used: 0,
@@ -220,10 +226,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let may_take = self.messages.untold() < self.room() as usize && self.messages.has_room();
             let Some(arrived) = (if may_take { self.front.next(self.now) } else { None }) else { break };
             // There was room for it.
-            let _ = self.messages.insert(self.now, arrived);
+            let _ = self.messages.insert(arrived);
             moved = true;
         }
         moved
+    }
+
+    /// When it is, for the gate.
+    pub(super) fn lease_now(&self) -> Instant {
+        self.lease_now.unwrap_or(self.now)
     }
 
     /// Takes a message of the host.
@@ -263,7 +274,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
             HostMessage::Set(sets) => sets.iter().try_for_each(|set| self.set(&set))?,
             HostMessage::Gate(gates) => {
-                let noted = gates.iter().filter_map(|gate| self.gate.told(self.now, gate));
+                let now = self.lease_now();
+                let noted = gates.iter().filter_map(|gate| self.gate.told(now, gate));
                 self.outbox.noted.extend(noted.map(|number| Noted { number }));
             }
             HostMessage::Memory(_) => return Err(Hostile::NotYet("card memory for the host")),
@@ -316,7 +328,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// How many messages the host may be told of.
     pub(super) fn room(&self) -> u32 {
-        if self.is_welcome { self.granted.wrapping_sub(self.used) } else { 0 }
+        if self.is_welcome && !self.is_held_back { self.granted.wrapping_sub(self.used) } else { 0 }
     }
 
     fn post_all(&mut self, plans: &PlanEntries<'_>) -> Result<(), Hostile> {
@@ -414,10 +426,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Answers what may be answered: completions are delivered so far.
     pub(super) fn answer(&mut self, delivered: u64) -> bool {
         let mut moved = false;
-        // A gate that is late keeps answers until it is extended, or its group ends.
-        while self.gate.is_open(self.now)
-            && let Some(Answer { handle, status, with }) = self.outbox.next_answer(delivered)
-        {
+        // A gate that is late keeps answers until it is extended, or its group ends; but for those that refuse.
+        let (is_open, is_there) = (self.gate.is_open(self.lease_now()), self.gate.is_there());
+        let may_leave = |answer: &Answer| is_open || (is_there && answer.is_refusal());
+        while let Some(Answer { handle, status, with }) = self.outbox.next_answer(delivered, may_leave) {
             moved = true;
             let Some(held) = self.messages.remove(handle) else { continue };
             let answer = match with {

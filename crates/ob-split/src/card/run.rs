@@ -234,10 +234,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     fn decide_answer(&mut self, flight: &mut Flight, payload: Option<Register>) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
         let posted = flight.entry.posted();
-        if !self.gate.is_open(self.now) || !self.dialect.may_answer(self.now, &posted) {
+        let (status, handle) = (self.dialect.status(&posted), flight.entry.handle);
+        let is_refusal = payload.is_none() && status != 0;
+        let is_open = self.gate.is_open(self.lease_now()) || (is_refusal && self.gate.is_there());
+        if !is_open || !self.dialect.may_answer(self.now, &posted) {
             return Went::Failed(CompletionStatus::Withheld);
         }
-        let (status, handle) = (self.dialect.status(&posted), flight.entry.handle);
         let shared = match payload {
             Some(register) if register != Register::ANSWER => match self.source(flight, OUTER, register) {
                 Some(shared) => Some(shared),

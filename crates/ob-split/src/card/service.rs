@@ -1,5 +1,7 @@
 //! The card's half of a port, with its sockets, behind the rings of its host.
 
+use std::time::Duration;
+
 use ob_core::{AttachmentId, Instant, Net, Streams};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 
@@ -14,6 +16,10 @@ use crate::wire::{ChannelState, SPLIT_SERVICE};
 /// Receives of one channel in a turn.
 const RECEIVES_A_TURN: usize = 16;
 
+/// For how long a host that sleeps does not hear of what went well, unless something else wakes it: whoever waits is answered by then, but
+/// what it decides next may depend on it.
+const QUIET_MAX: Duration = Duration::from_millis(1);
+
 /// One port: messages of a [`Front`], plans of a host, channels to peers over a [`Net`].
 ///
 /// The link drives it as a [`CardService`]; what the reactor has for its network goes to [`SplitCard::net_mut`] before
@@ -23,6 +29,8 @@ pub struct SplitCard<N: Net, F, D, E> {
     streams: Streams<N, ChannelKey>,
     port: Port<F, D, E>,
     key: Option<GroupKey>,
+    /// When something was first said quietly that the host may not have heard.
+    quiet_since: Option<Instant>,
 }
 
 /// What a port has, and has done.
@@ -40,7 +48,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
     /// A port without a host.
     pub fn new(config: PortConfig, net: N, front: F, dialect: D, engines: E) -> Self {
         let port = Port::new(config, front, dialect, engines);
-        Self { streams: Streams::new(net, RECEIVES_A_TURN), port, key: None }
+        Self { streams: Streams::new(net, RECEIVES_A_TURN), port, key: None, quiet_since: None }
     }
 
     /// The network, for a reactor's events.
@@ -63,6 +71,12 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         &mut self.port.dialect
     }
 
+    /// Whether the host is told of no message for now, however many receives it grants: until it is known to serve what the messages are
+    /// for. They wait as they would without a host.
+    pub fn hold_back(&mut self, is_held_back: bool) {
+        self.port.is_held_back = is_held_back;
+    }
+
     /// What it has at the moment.
     pub fn counts(&self) -> PortCounts {
         PortCounts {
@@ -70,6 +84,11 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
             plans: self.port.flights.len(),
             blocks_out: self.port.memory.blocks_out(),
         }
+    }
+
+    /// What the clock shows that leases are counted on, which may be another than the one of turns: the gate's deadline is of it.
+    pub fn tell_lease_time(&mut self, now: Instant) {
+        self.port.lease_now = Some(now);
     }
 
     /// Front, channels, engines, plans: as much as a turn may. Whether anything moved.
@@ -92,7 +111,9 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
             return Some(self.port.now);
         }
         let left = self.port.left_at.filter(|_| !self.port.is_welcome);
-        let due = [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due, left];
+        let quiet = self.quiet_since.map(|since| since + QUIET_MAX);
+        let due =
+            [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due, left, quiet];
         due.into_iter().flatten().min()
     }
 
@@ -125,6 +146,23 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         *used = used.wrapping_add(outbox.pump(load, messages, room, ring));
         self.port.forget_over();
         self.port.answer(ring.delivered_bytes());
+        self.end_quiet(ring);
+    }
+
+    /// Has the host woken for what was said quietly, if nothing else has for long.
+    fn end_quiet(&mut self, ring: &mut CardSender) {
+        let said = std::mem::take(&mut self.port.outbox.was_quiet).then_some(self.port.now);
+        if self.is_quiet_too_long() {
+            ring.rouse();
+            // What was said just now is not out yet.
+            self.quiet_since = said;
+        } else {
+            self.quiet_since = self.quiet_since.or(said);
+        }
+    }
+
+    fn is_quiet_too_long(&self) -> bool {
+        self.quiet_since.is_some_and(|since| self.port.now >= since + QUIET_MAX)
     }
 }
 
@@ -185,7 +223,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> CardService for SplitCard<N, F, D
 
     fn closed(&mut self, key: GroupKey) {
         if self.key == Some(key) {
-            self.key = None;
+            (self.key, self.quiet_since) = (None, None);
             self.port.close();
             self.flush();
         }
@@ -204,7 +242,8 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> CardService for SplitCard<N, F, D
         let waits = !port.transfers.is_empty()
             || port.outbox.has_some()
             || port.outbox.has_answers()
-            || port.hostile.is_some();
+            || port.hostile.is_some()
+            || self.is_quiet_too_long();
         let has_headers = port.room() > 0 && port.messages.has_untold();
         groups.extend(self.key.filter(|_| waits || has_headers));
     }

@@ -59,7 +59,12 @@ impl SoftEngine {
         }
     }
 
-    fn compress(&mut self, effort: Effort, from: &[u8], into: &mut [u8]) -> Result<u32, EngineError> {
+    /// Compresses bytes at once, for who has no engine to wait for.
+    ///
+    /// # Errors
+    ///
+    /// When it would save less than a sixteenth, or there is no such effort or no room.
+    pub fn compress(&mut self, effort: Effort, from: &[u8], into: &mut [u8]) -> Result<u32, EngineError> {
         check_len(from.len())?;
         let mode = mode(effort).ok_or(EngineError::Unsupported)?;
         let is_wide = into.len() >= space(from.len());

@@ -287,7 +287,14 @@ impl Rig {
         });
         let answer = take(answer_len);
         let header = [key.0 as u8; HEADER_LEN];
-        self.card.front_mut().inbox.push_back(Arrived { key, from: 7, header, payload, answer });
+        self.card.front_mut().inbox.push_back(Arrived {
+            key,
+            from: 7,
+            since: self.now,
+            header,
+            payload,
+            answer,
+        });
         key
     }
 
@@ -324,6 +331,11 @@ impl Rig {
             }
         }
         panic!("the port never comes to rest");
+    }
+
+    /// Whether the host was told something that it may sleep beside.
+    pub fn is_unheard(&self) -> bool {
+        self.group.as_ref().unwrap().sender.has_unheard()
     }
 
     /// The host is gone.

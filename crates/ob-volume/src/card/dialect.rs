@@ -6,6 +6,8 @@
 //!   TRIM   ─▶ as WRITE, of ranges
 //!   CALL   ─▶ what the host says, to one server; the reply goes to the host
 //!   COPY   ─▶ READ to one server ─▶ accept: whole records of this chunk ─▶ FILL to another; the reply goes to the host
+//!   MEND   ─▶ as COPY, of one record ─▶ REPAIR
+//!   LOOK, INDEX, MOVE: see `maintenance`
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,20 +19,26 @@ use ob_format::volume::{
     Encoding as Stored, RECORD_HEADER_LEN, Record, RecordHeader, RecordKind, STORED_MAX,
 };
 use ob_split::card::{
-    Channels, Dialect, Encoding, Found, Judgement, Message, Outcome, Part as BytesPart, Parts, Pieces, Place,
+    Area, Channels, Dialect, Encoding, Found, Judgement, Outcome, Part as BytesPart, Parts, Pieces, Place,
     Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Broken, ChannelId, CompletionStatus, Header, PlanEntry, REPLY_PAYLOAD_MAX, Register, Set, SetWhat, Slot,
 };
-use ob_wire_nvme::io::BlockCommand;
-use ob_wire_nvme::{Status, SubmissionEntry};
-use zerocopy::FromBytes;
+use ob_wire_nvme::Status;
 
 use super::chunk::{NoPlace, SetChunk};
-use super::copy::whole_records;
-use crate::plans::{Copy, PIECE_LEN, Part, Ranges, Run, Runs, VolumePlan};
+use super::copy::{accept_copy, judge_refusal};
+use crate::plans::{
+    Copy, Given, Index, Move, PIECE_LEN, Part, Ranges, Run, TAKE_BASE, TAKE_SLOT_LEN, VolumePlan,
+};
+use crate::plant::{Bug, is_planted};
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
+use blocks::{blocks_of_write, check_read, piece_fits, pieces_of, place_of_run};
+use maintenance::{Looked, Moving, memory_of_look, memory_of_move, word_of};
+
+mod blocks;
+mod maintenance;
 
 /// Blocks of a segment, of both lengths that blocks have.
 pub const SEGMENT_BLOCKS: u64 = 1 << 23;
@@ -75,6 +83,12 @@ pub struct VolumeDialect {
     placed: IdMap<u64, Placed>,
     /// Copies that were fetched, by their handle: how many bytes of them go on.
     fetched: IdMap<u64, u32>,
+    /// What came of looks, by their handle.
+    looked: IdMap<u64, Looked>,
+    /// Records that were fetched to be moved, by the move's handle.
+    moving: IdMap<u64, Moving>,
+    /// Of reads under way, by their handle, the first run of which somebody gave what was wrong.
+    rotten: IdMap<u64, u16>,
     broken: VecDeque<Broken>,
 }
 
@@ -84,18 +98,8 @@ struct Placed {
     slot: Slot,
     offset: Units,
     units: Units,
-    payload_crc: u32,
-}
-
-/// The blocks of a message, as its plan has it.
-#[derive(Clone, Copy, Debug)]
-struct Blocks {
-    /// The first, within the segment.
-    lba: Lba,
-    count: u32,
-    block_len: BlockLen,
-    /// Where its bytes begin in the message's payload or answer.
-    from: u32,
+    /// What the host is told besides.
+    word: u32,
 }
 
 const HOSTILE: Reject = Reject::Hostile;
@@ -150,7 +154,7 @@ impl VolumeDialect {
             chunk: chunk.name,
             offset: place.offset,
             sequence: record.sequence,
-            version: record.sequence,
+            version: record.version,
             lba: record.lba,
             blocks: record.blocks,
             stored,
@@ -167,7 +171,8 @@ impl VolumeDialect {
             return Err(REFUSED);
         };
         before.get_mut(..RECORD_HEADER_LEN).ok_or(REFUSED)?.copy_from_slice(&encoded);
-        let placed = Placed { slot: plan.slot, offset: place.offset, units, payload_crc };
+        let word = word_of(record.kind, stored, payload_crc);
+        let placed = Placed { slot: plan.slot, offset: place.offset, units, word };
         self.placed.insert(number_of(plan, piece), placed);
         Ok(Place {
             channels,
@@ -178,6 +183,31 @@ impl VolumeDialect {
             reply_len_max: 0,
             patience: self.patience.append,
         })
+    }
+
+    /// Where a record of a message's blocks goes.
+    fn place_write(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        (sequence, part): (Sequence, Option<Part>),
+        found: Found,
+        before: &mut [u8],
+    ) -> Result<Place, Reject> {
+        let blocks = blocks_of_write(plan, part)?;
+        let piece_blocks = crate::plans::piece_blocks(blocks.block_len);
+        let first = u32::from(piece) * piece_blocks;
+        let sequence = Sequence(sequence.0 + u64::from(piece));
+        let record = Unplaced {
+            kind: RecordKind::Write,
+            sequence,
+            version: sequence,
+            lba: Lba(blocks.lba.0 + first),
+            blocks: blocks.count.saturating_sub(first).min(piece_blocks),
+            found,
+            ranges: None,
+        };
+        self.place_record(plan, piece, &record, before)
     }
 
     fn place_read(&mut self, member: Option<u8>, run: Run) -> Result<Place, Reject> {
@@ -211,6 +241,9 @@ impl VolumeDialect {
             self.fetched.insert(number, found.len);
         }
         let channel = if is_fetched { copy.to } else { copy.from };
+        if self.ungreeted.contains(&channel) {
+            return Err(Reject::Ends(CompletionStatus::NoMember));
+        }
         Ok(Place {
             channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
             first: 0,
@@ -248,10 +281,24 @@ impl VolumeDialect {
                 }));
                 Ok(Pieces { count: runs.len() as u16, told: Told::Once })
             }
-            VolumePlan::Trim { .. } | VolumePlan::Answer { .. } => Ok(Pieces { count: 1, told: Told::Once }),
+            VolumePlan::Trim { .. }
+            | VolumePlan::Answer { .. }
+            | VolumePlan::Look(_)
+            | VolumePlan::Index(_)
+            | VolumePlan::Move(_) => Ok(Pieces { count: 1, told: Told::Once }),
             VolumePlan::Call { .. } | VolumePlan::Copy(_) => Ok(Pieces { count: 1, told: Told::Reply }),
-            // The card of this version takes nothing to its host: the front makes messages of ranges.
-            VolumePlan::Take { .. } => Err(REFUSED),
+            VolumePlan::Given(given) => {
+                let blocks = blocks_of_write(plan, given.part)?;
+                let count = pieces_of(&blocks)?;
+                let last = given.sequence.count().checked_add(u64::from(count)).ok_or(HOSTILE)?;
+                let fits = (0..count).all(|piece| piece_fits(&given, &blocks, piece));
+                if usize::from(count) != given.len() || !fits || last > Sequence::COUNT_END {
+                    return Err(HOSTILE);
+                }
+                Ok(Pieces { count, told: Told::Each })
+            }
+            VolumePlan::Take { .. } if plan.message.is_some() => Ok(Pieces { count: 1, told: Told::Once }),
+            VolumePlan::Take { .. } => Err(HOSTILE),
         }
     }
 }
@@ -260,6 +307,7 @@ impl VolumeDialect {
 struct Unplaced<'a> {
     kind: RecordKind,
     sequence: Sequence,
+    version: Sequence,
     lba: Lba,
     blocks: u32,
     found: Found,
@@ -307,83 +355,8 @@ fn decode<'a>(plan: &Posted<'a>) -> Result<VolumePlan<'a>, Reject> {
     VolumePlan::decode_known(&entry).map_err(|_| HOSTILE)
 }
 
-/// What the message's own header says of blocks.
-fn command_of(message: &Message<'_>) -> Result<BlockCommand, Reject> {
-    let entry = SubmissionEntry::ref_from_bytes(message.header).map_err(|_| HOSTILE)?;
-    BlockCommand::parse(entry).map_err(|_| HOSTILE)
-}
-
-/// Bytes of a block, of a command that moves so many bytes.
-fn block_len(len: u32, blocks: u32) -> Result<BlockLen, Reject> {
-    let block_len = BlockLen::from_bytes(len / blocks.max(1)).ok_or(HOSTILE)?;
-    if blocks.checked_mul(block_len.bytes()) == Some(len) { Ok(block_len) } else { Err(HOSTILE) }
-}
-
-fn blocks_of_write(plan: &Posted<'_>, part: Option<Part>) -> Result<Blocks, Reject> {
-    let message = plan.message.ok_or(HOSTILE)?;
-    let command = command_of(&message)?;
-    let block_len = block_len(message.payload_len, command.blocks)?;
-    let Part { first, blocks: count } = part.unwrap_or(Part { first: 0, blocks: command.blocks });
-    if first.checked_add(count).is_none_or(|end| end > command.blocks) || count == 0 {
-        return Err(HOSTILE);
-    }
-    let start = (command.start + u64::from(first)) % SEGMENT_BLOCKS;
-    if start + u64::from(count) > SEGMENT_BLOCKS {
-        return Err(HOSTILE);
-    }
-    Ok(Blocks { lba: Lba(start as u32), count, block_len, from: first * block_len.bytes() })
-}
-
-fn check_read(plan: &Posted<'_>, first: Option<u32>, runs: &Runs<'_>) -> Result<(), Reject> {
-    let message = plan.message.ok_or(HOSTILE)?;
-    let command = command_of(&message)?;
-    block_len(message.answer_len, command.blocks)?;
-    let (from, count) = (first.unwrap_or(0), runs.blocks());
-    let end = from.checked_add(count).ok_or(HOSTILE)?;
-    // A plan that answers has read all of it.
-    let fits = if first.is_some() { end <= command.blocks } else { end == command.blocks };
-    if fits { Ok(()) } else { Err(HOSTILE) }
-}
-
-/// What was fetched of a copy goes on as far as its records are whole.
-fn accept_copy(
-    copy: &Copy,
-    reply: Option<(ChannelId, &Header)>,
-    payload: &[u8],
-    parts: &mut Parts,
-) -> Judgement {
-    let Some((_, header)) = reply else { return Judgement::Bad };
-    if !matches!(answer_of(header), Some((Answer::Good(Reply::Read), _))) {
-        return Judgement::Next;
-    }
-    let whole = whole_records(copy, payload);
-    let part = BytesPart {
-        from: 0,
-        stored: whole,
-        encoding: Encoding::Plain,
-        decoded: whole,
-        skip: 0,
-        take: whole,
-        into: 0,
-    };
-    if whole > 0 && parts.push(part) { Judgement::Good } else { Judgement::Bad }
-}
-
-/// How long blocks of a read are, and where a run of it goes in the answer.
-fn place_of_run(plan: &Posted<'_>, first: Option<u32>, piece: u16) -> Option<(BlockLen, u32)> {
-    let message = plan.message?;
-    let command = command_of(&message).ok()?;
-    let block_len = block_len(message.answer_len, command.blocks).ok()?;
-    let before = plan.notes.get(usize::from(piece))?;
-    Some((block_len, (first.unwrap_or(0) + before) * block_len.bytes()))
-}
-
-fn pieces_of(blocks: &Blocks) -> Result<u16, Reject> {
-    u16::try_from(crate::plans::pieces(blocks.count, blocks.block_len)).map_err(|_| HOSTILE)
-}
-
 /// What a chunk server says, if it is a reply of the protocol at all.
-fn answer_of(reply: &Header) -> Option<(Answer, u32)> {
+pub(super) fn answer_of(reply: &Header) -> Option<(Answer, u32)> {
     let message = ReplyMessage::decode(&reply.encode()).ok()?;
     Some((message.answer, message.payload_len))
 }
@@ -410,7 +383,16 @@ impl Dialect for VolumeDialect {
 
     fn slots(&self, plan: &Posted<'_>, visit: &mut dyn FnMut(Slot)) {
         match decode(plan) {
-            Ok(VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. }) => visit(slot),
+            Ok(
+                VolumePlan::Write { slot, .. }
+                | VolumePlan::Trim { slot, .. }
+                | VolumePlan::Given(Given { slot, .. })
+                | VolumePlan::Index(Index { slot, .. }),
+            ) => visit(slot),
+            Ok(VolumePlan::Move(Move { from, to, .. })) => {
+                visit(from);
+                visit(to);
+            }
             Ok(VolumePlan::Read { runs, .. }) => {
                 for run in runs.iter() {
                     if let Run::Record { slot, .. } = run {
@@ -423,6 +405,7 @@ impl Dialect for VolumeDialect {
                 VolumePlan::Answer { .. }
                 | VolumePlan::Call { .. }
                 | VolumePlan::Take { .. }
+                | VolumePlan::Look(_)
                 | VolumePlan::Copy(_),
             )
             | Err(_) => {}
@@ -442,21 +425,47 @@ impl Dialect for VolumeDialect {
         from..from.saturating_add(PIECE_LEN).min(end)
     }
 
-    fn memory(&self, plan: &Posted<'_>, piece: u16, _: Register) -> u32 {
+    fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32 {
         match decode(plan) {
             Ok(VolumePlan::Read { runs, .. }) => match runs.get(piece.into()) {
                 Some(Run::Record { units, .. }) => units.0 * Units::LEN,
                 Some(Run::Zeros { .. }) | None => 0,
             },
             Ok(VolumePlan::Write { .. }) => self.piece(plan, piece).len() as u32,
+            Ok(VolumePlan::Given(given)) => given.piece(piece.into()).map_or(0, |piece| piece.stored),
             Ok(VolumePlan::Copy(copy)) => copy.len(),
+            Ok(VolumePlan::Look(look)) => memory_of_look(&look, register),
+            Ok(VolumePlan::Index(index)) => index.length,
+            Ok(VolumePlan::Move(moved)) => memory_of_move(&moved, register),
             _ => 0,
+        }
+    }
+
+    fn area(&self, plan: &Posted<'_>, piece: u16) -> Option<Area> {
+        match decode(plan).ok()? {
+            VolumePlan::Look(look) => self.area_of_look(number_of(plan, piece), &look),
+            VolumePlan::Index(index) => Some(Area { at: index.at, len: index.length }),
+            VolumePlan::Take { slot, offset, length } => {
+                let at = u64::from(slot.0) * TAKE_SLOT_LEN + u64::from(offset);
+                Some(Area { at: TAKE_BASE + at, len: length })
+            }
+            VolumePlan::Given(given) => {
+                let piece = given.piece(piece.into())?;
+                Some(Area { at: piece.at, len: piece.stored })
+            }
+            _ => None,
         }
     }
 
     fn has_room(&self, plan: &Posted<'_>) -> bool {
         let chunk = match decode(plan) {
-            Ok(VolumePlan::Write { slot, .. } | VolumePlan::Trim { slot, .. }) => self.chunks.get(&slot),
+            Ok(
+                VolumePlan::Write { slot, .. }
+                | VolumePlan::Trim { slot, .. }
+                | VolumePlan::Given(Given { slot, .. })
+                | VolumePlan::Index(Index { slot, .. })
+                | VolumePlan::Move(Move { to: slot, .. }),
+            ) => self.chunks.get(&slot),
             _ => None,
         };
         chunk.is_none_or(SetChunk::has_room)
@@ -472,24 +481,19 @@ impl Dialect for VolumeDialect {
     ) -> Result<Place, Reject> {
         match decode(plan)? {
             VolumePlan::Write { sequence, part, .. } => {
-                let blocks = blocks_of_write(plan, part)?;
-                let piece_blocks = crate::plans::piece_blocks(blocks.block_len);
-                let first = u32::from(piece) * piece_blocks;
-                let record = Unplaced {
-                    kind: RecordKind::Write,
-                    sequence: Sequence(sequence.0 + u64::from(piece)),
-                    lba: Lba(blocks.lba.0 + first),
-                    blocks: blocks.count.saturating_sub(first).min(piece_blocks),
-                    found: *found,
-                    ranges: None,
-                };
-                self.place_record(plan, piece, &record, before)
+                self.place_write(plan, piece, (sequence, part), *found, before)
+            }
+            VolumePlan::Given(given) => {
+                let of = given.piece(piece.into()).ok_or(HOSTILE)?;
+                let found = Found { encoding: of.encoding(), ..*found };
+                self.place_write(plan, piece, (given.sequence, given.part), found, before)
             }
             VolumePlan::Trim { sequence, ranges, .. } => {
                 let single = ranges.iter().next().filter(|_| ranges.len() == 1);
                 let record = Unplaced {
                     kind: RecordKind::Trim,
                     sequence,
+                    version: sequence,
                     lba: single.map_or(Lba(0), |range| range.lba),
                     blocks: single.map_or(0, |range| range.blocks),
                     found: Found::default(),
@@ -501,7 +505,13 @@ impl Dialect for VolumeDialect {
                 let run = runs.get(piece.into()).ok_or(HOSTILE)?;
                 self.place_read(member, run)
             }
-            VolumePlan::Call { channel, payload, .. } => {
+            VolumePlan::Call { channel, header, payload } => {
+                let said = RequestMessage::decode(header);
+                let is_greeting = said.is_ok_and(|said| matches!(said.request, Request::Hello { .. }));
+                if !is_greeting && self.ungreeted.contains(&channel) {
+                    // It was asked of the connection before.
+                    return Err(Reject::Ends(CompletionStatus::NoMember));
+                }
                 before.get_mut(..payload.len()).ok_or(REFUSED)?.copy_from_slice(payload);
                 Ok(Place {
                     channels: Channels::new(&[channel]).ok_or(HOSTILE)?,
@@ -514,6 +524,9 @@ impl Dialect for VolumeDialect {
                 })
             }
             VolumePlan::Copy(copy) => self.place_copy(number_of(plan, piece), &copy, found),
+            VolumePlan::Look(look) => self.place_look(&look),
+            VolumePlan::Index(index) => self.place_index(plan, &index, found, before),
+            VolumePlan::Move(moved) => self.place_move(plan, &moved, found, before),
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => Err(HOSTILE),
         }
     }
@@ -558,6 +571,12 @@ impl Dialect for VolumeDialect {
         let (first, runs) = match decode(plan) {
             Ok(VolumePlan::Read { first, runs, .. }) => (first, runs),
             Ok(VolumePlan::Copy(copy)) => return accept_copy(&copy, reply, payload, parts),
+            Ok(VolumePlan::Look(look)) => {
+                return self.accept_look(number_of(plan, piece), &look, reply, payload, parts);
+            }
+            Ok(VolumePlan::Move(moved)) => {
+                return self.accept_move(number_of(plan, piece), &moved, reply, payload, parts);
+            }
             _ => return Judgement::Bad,
         };
         let Some((block_len, into)) = place_of_run(plan, first, piece) else { return Judgement::Bad };
@@ -566,7 +585,12 @@ impl Dialect for VolumeDialect {
             (Run::Zeros { blocks }, None) => BytesPart::zeros(into, blocks * block_len.bytes()),
             (Run::Record { .. }, Some((_, header))) => match self.verify(&run, header, payload, block_len) {
                 Ok(part) => BytesPart { into, ..part },
-                Err(judgement) => return judgement,
+                Err(judgement) => {
+                    if judgement == Judgement::Bad {
+                        self.rotten.entry(number_of(plan, 0)).or_insert(piece);
+                    }
+                    return judgement;
+                }
             },
             _ => return Judgement::Bad,
         };
@@ -587,9 +611,15 @@ impl Dialect for VolumeDialect {
     }
 
     fn words(&mut self, plan: &Posted<'_>, piece: u16, outcome: &Outcome) -> Words {
-        let placed = self.placed.remove(&number_of(plan, piece));
-        self.fetched.remove(&number_of(plan, piece));
-        let Some(placed) = placed else { return Words::default() };
+        let number = number_of(plan, piece);
+        if let Some(words) = self.words_of_look(number, outcome.status == CompletionStatus::Good) {
+            return words;
+        }
+        let placed = self.placed.remove(&number);
+        self.fetched.remove(&number);
+        self.moving.remove(&number);
+        let rotten = self.rotten.remove(&number).map_or(0, |run| run.saturating_add(1));
+        let Some(placed) = placed else { return Words { units: rotten, ..Words::default() } };
         let is_good = matches!(outcome.status, CompletionStatus::Good | CompletionStatus::Withheld);
         let end = Units(placed.offset.0 + placed.units.0);
         let chunk = self.chunks.get(&placed.slot).filter(|_| !is_good);
@@ -601,7 +631,7 @@ impl Dialect for VolumeDialect {
             self.stop(placed.slot, channel.unwrap_or_default());
         }
         let units = u16::try_from(placed.units.0).unwrap_or(u16::MAX);
-        Words { units, offset: placed.offset.0, word: placed.payload_crc }
+        Words { units, offset: placed.offset.0, word: placed.word }
     }
 
     fn channel_gone(&mut self, channel: ChannelId) {
@@ -627,6 +657,9 @@ impl Dialect for VolumeDialect {
         self.ungreeted.clear();
         self.placed.clear();
         self.fetched.clear();
+        self.looked.clear();
+        self.moving.clear();
+        self.rotten.clear();
         self.broken.clear();
     }
 }
@@ -638,7 +671,17 @@ const NOTHING: Header =
 impl VolumeDialect {
     fn request(&self, plan: &Posted<'_>, piece: u16) -> Option<Header> {
         let (request, payload_len) = match decode(plan).ok()? {
-            VolumePlan::Write { .. } | VolumePlan::Trim { .. } => {
+            // A move that has no place yet asks for its record.
+            VolumePlan::Move(moved) if !self.placed.contains_key(&number_of(plan, piece)) => {
+                let chunk = self.chunks.get(&moved.from)?;
+                let len = moved.units.0 * Units::LEN;
+                (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: moved.place, len }, 0)
+            }
+            VolumePlan::Write { .. }
+            | VolumePlan::Given(_)
+            | VolumePlan::Trim { .. }
+            | VolumePlan::Index(_)
+            | VolumePlan::Move(_) => {
                 let placed = self.placed.get(&number_of(plan, piece))?;
                 let chunk = self.chunks.get(&placed.slot)?;
                 let request =
@@ -652,12 +695,20 @@ impl VolumeDialect {
                 (Request::Read { chunk: chunk.name, epoch: chunk.epoch, offset: place, len }, 0)
             }
             VolumePlan::Copy(copy) => match self.fetched.get(&number_of(plan, piece)).copied() {
-                Some(len) => (Request::Fill { chunk: copy.chunk, epoch: copy.epoch, offset: copy.at }, len),
+                Some(len) => {
+                    let (chunk, epoch, offset) = (copy.chunk, copy.epoch, copy.at);
+                    let request = match copy.is_mend {
+                        true => Request::Repair { chunk, epoch, offset },
+                        false => Request::Fill { chunk, epoch, offset },
+                    };
+                    (request, len)
+                }
                 None => {
                     let (chunk, epoch, offset, len) = (copy.chunk, copy.epoch, copy.at, copy.len());
                     (Request::Read { chunk, epoch, offset, len }, 0)
                 }
             },
+            VolumePlan::Look(look) => (look.request, 0),
             VolumePlan::Call { header, .. } => return Header::decode(header, MAGIC).ok(),
             VolumePlan::Answer { .. } | VolumePlan::Take { .. } => return None,
         };
@@ -677,11 +728,15 @@ impl VolumeDialect {
         let Run::Record { slot, place, units, lba, blocks } = *run else { return Err(Judgement::Bad) };
         match answer_of(header) {
             Some((Answer::Good(Reply::Read), _)) => {}
-            Some((Answer::Refused { .. }, _)) => return Err(Judgement::Next),
+            Some((Answer::Refused { refusal, .. }, _)) => return Err(judge_refusal(refusal)),
             Some(_) | None => return Err(Judgement::Bad),
         }
         let chunk = self.chunks.get(&slot).ok_or(Judgement::Bad)?;
-        let record = Record::decode(payload).map_err(|_| Judgement::Bad)?.header;
+        // R3: nothing is answered that was not verified.
+        let record = match is_planted(Bug::ChecksumUnchecked) {
+            true => RecordHeader::decode(payload).map_err(|_| Judgement::Bad)?,
+            false => Record::decode(payload).map_err(|_| Judgement::Bad)?.header,
+        };
         let is_it = record.chunk == chunk.name
             && record.offset == place
             && record.units() == units

@@ -11,7 +11,7 @@
 //! The payload of a write is read where the target has received it, and what is read is decoded into the buffer that the target has
 //! lent: both stay counted for their connection until the command is answered.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ob_core::Instant;
@@ -66,8 +66,8 @@ pub struct VolumeFront {
     answers: VecDeque<(ForeignKey, Result<Answer, Status>)>,
     gone: VecDeque<FrontKey>,
     counts: VolumeFrontCounts,
-    /// The namespace that initiators see, and what the host calls it.
-    namespace: Option<(NamespaceId, NamespaceId)>,
+    /// Namespaces that initiators see, by their numbers, and what the host calls each; nothing before any was said.
+    namespaces: Option<BTreeMap<u32, NamespaceId>>,
     /// Writes and trims that wait for others, the oldest first.
     put_off: VecDeque<ForeignKey>,
     /// Messages with the port that change something.
@@ -182,16 +182,27 @@ impl VolumeFront {
             answers: VecDeque::new(),
             gone: VecDeque::new(),
             counts: VolumeFrontCounts::default(),
-            namespace: None,
+            namespaces: None,
             put_off: VecDeque::new(),
             changes: 0,
         }
     }
 
-    /// Initiators know the disk by this number from now on, and the host by that one. A command that comes for another is of a disk that
-    /// is not there any more, and is never to reach this one.
+    /// Initiators know a disk by this number from now on, and the host by that one. A command that comes for a number that is none's is of
+    /// a disk that is not there any more, and never reaches another.
     pub fn set_namespace(&mut self, shown: NamespaceId, known: NamespaceId) {
-        self.namespace = Some((shown, known));
+        self.namespaces.get_or_insert_default().insert(shown.0, known);
+    }
+
+    /// A disk is not there any more: what was sent for it is given up, as if its host had, and what comes for it is refused.
+    pub fn remove_namespace(&mut self, shown: NamespaceId) {
+        let known = self.namespaces.get_or_insert_default().remove(&shown.0);
+        let of = |command: &&Command| known.is_some_and(|known| command.entry.namespace() == known);
+        let keys: Vec<ForeignKey> =
+            self.commands.iter().flatten().filter(of).map(|command| command.key).collect();
+        for key in keys {
+            self.give_up(key);
+        }
     }
 
     /// What it has done.
@@ -210,14 +221,6 @@ impl VolumeFront {
     #[must_use]
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty()
-    }
-
-    /// Gives every command up, as if its host had: who was asked is not there any more, and who comes knows nothing of them.
-    pub fn give_up_all(&mut self) {
-        let keys: Vec<ForeignKey> = self.commands.iter().flatten().map(|command| command.key).collect();
-        for key in keys {
-            self.give_up(key);
-        }
     }
 
     fn command(&mut self, key: ForeignKey) -> Option<&mut Command> {
@@ -240,12 +243,12 @@ impl VolumeFront {
     fn take_command(&mut self, now: Instant, target: &mut Target, command: ForeignCommand) {
         let ForeignCommand { key, queue, mut entry, data, len, .. } = command;
         self.counts.commands += 1;
-        if let Some((shown, known)) = self.namespace
+        if let Some(namespaces) = &self.namespaces
             && entry.namespace() != NamespaceId::ALL
         {
-            if entry.namespace() != shown {
+            let Some(known) = namespaces.get(&entry.namespace().0) else {
                 return target.foreign_done(key, Err(Status::INVALID_NAMESPACE.with_do_not_retry()), 0);
-            }
+            };
             entry.namespace = known.0.into();
         }
         let invalid = Status::INVALID_OPCODE.with_do_not_retry();
@@ -379,7 +382,7 @@ impl VolumeFront {
         if command.key != key {
             return NextMessage::Over;
         }
-        let (entry, from) = (command.entry, command.from);
+        let (entry, from) = (command.entry, (command.from, command.since));
         let is_wanted = !command.is_given_up && command.status.is_success();
         match &mut command.data {
             Payload::Unlent | Payload::Given { .. } => NextMessage::Over,
@@ -473,14 +476,14 @@ fn is_there(commands: &[Option<Command>], key: ForeignKey) -> bool {
 
 fn arrived(
     key: FrontKey,
-    from: u32,
+    (from, since): (u32, Instant),
     entry: &SubmissionEntry,
     payload: Option<Slice>,
     answer: Option<Slice>,
 ) -> Arrived {
     let mut header = [0; HEADER_LEN];
     header.copy_from_slice(entry.as_bytes());
-    Arrived { key, from, header, payload, answer }
+    Arrived { key, from, since, header, payload, answer }
 }
 
 /// How far a trim has come.

@@ -103,6 +103,8 @@ pub(super) enum Running {
     Directory(u64),
     List(Task),
     Repair(Task),
+    /// Looks whether records are whole.
+    Check(Task),
 }
 
 /// How far a chunk will be when everything that was taken is written.
@@ -208,6 +210,7 @@ impl Chunk {
                     | Request::Read { .. }
                     | Request::Stat { .. }
                     | Request::List { .. }
+                    | Request::Check { .. }
                     | Request::Stop { .. }
             )
         };

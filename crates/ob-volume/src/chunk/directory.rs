@@ -4,18 +4,15 @@
 
 use ob_core::{ChunkName, NodeId, Units};
 use ob_format::volume::{
-    DIRECTORY_HEADER_LEN, Directory, DirectorySummary, ENTRY_LEN, Entry, RECORDS_START, Record,
-    encode_directory, entries_of,
+    DIRECTORY_HEADER_LEN, Directory, DirectorySummary, ENTRY_LEN, Entry, RECORDS_START, encode_directory,
 };
-use ob_memory::Slice;
 use ob_wire_link::files::FileError;
 
-use super::jobs::{Io, Reader};
+use super::jobs::Io;
 use super::scan::{self, Place};
 use super::start::{chunk_path, read_all};
-use super::steps::{Finding, refusal_of};
+use super::steps::Finding;
 use crate::plant::{Bug, is_planted};
-use crate::wire::Refusal;
 
 /// Entries of the longest directory. Longer ones are left out: a server would need much memory for them at once.
 const ENTRIES_MAX: usize = 1 << 18;
@@ -77,7 +74,7 @@ async fn write_file(io: &Io, file: NodeId, bytes: &[u8]) -> Result<(), FileError
 }
 
 /// The bytes of a chunk's directory, if there is one that is not too long.
-async fn read(io: &Io, name: ChunkName) -> Option<Vec<u8>> {
+pub(super) async fn read(io: &Io, name: ChunkName) -> Option<Vec<u8>> {
     let info = io.open(&directory_path(name)).await.ok()?;
     let most = DIRECTORY_HEADER_LEN + ENTRIES_MAX * ENTRY_LEN;
     if info.size > most as u64 {
@@ -87,7 +84,7 @@ async fn read(io: &Io, name: ChunkName) -> Option<Vec<u8>> {
 }
 
 /// The directory that these bytes are, if it is the one of this chunk as it was sealed.
-fn fitting<'a>(bytes: &'a [u8], summary: &DirectorySummary) -> Option<Directory<'a>> {
+pub(super) fn fitting<'a>(bytes: &'a [u8], summary: &DirectorySummary) -> Option<Directory<'a>> {
     let directory = Directory::decode(bytes).ok()?;
     (directory.summary == *summary || is_planted(Bug::DirectoryUncompared)).then_some(directory)
 }
@@ -138,37 +135,4 @@ fn list_of(
         }
     }
     Some((listed, Units(u32::MAX)))
-}
-
-/// Writes a record over what lies at its place: over the one that has the same header, or over anything if the directory says that
-/// this record belongs there.
-pub(super) async fn repair(
-    io: Io,
-    place: Place,
-    summary: DirectorySummary,
-    offset: Units,
-    record: Slice,
-) -> Finding {
-    let there = {
-        let mut reader = Reader::of_little(&io, place.file);
-        let header = reader.at(offset.bytes(), ob_format::volume::RECORD_HEADER_LEN).await;
-        header.map(|header| record.starts_with(header) && !header.is_empty())
-    };
-    if there != Ok(true) {
-        let bytes = read(&io, place.name).await.unwrap_or_default();
-        let directory = fitting(&bytes, &summary);
-        match (directory.map(|directory| is_of(&directory, offset, &record)), there) {
-            (Some(true), _) => {}
-            (None, Err(error)) => return Finding::Repaired(Err(refusal_of(error, 0))),
-            _ => return Finding::Repaired(Err(Refusal::Conflict)),
-        }
-    }
-    let written = io.write(place.file, offset.bytes(), record).await;
-    Finding::Repaired(written.map_err(|error| refusal_of(error, 0)))
-}
-
-/// Whether a directory has these entries at a place.
-fn is_of(directory: &Directory<'_>, offset: Units, record: &[u8]) -> bool {
-    let Ok(record) = Record::decode(record) else { return false };
-    directory.entries().filter(|entry| entry.offset == offset).eq(entries_of(&record))
 }

@@ -9,8 +9,9 @@ use super::config::ServerState;
 use super::connection::Payload;
 use super::directory::{self, DirectoryState};
 use super::ledger::Ledger;
+use super::mending;
 use super::run::place_of;
-use super::scan::Found;
+use super::scan::{Found, Place};
 use super::server::{ChunkServer, JobOf, Segment};
 use super::start::{StartError, Started};
 use super::steps::{self, Finding, refusal_of};
@@ -118,10 +119,13 @@ impl ChunkServer {
                 }
                 self.listed(&task, result);
             }
-            (Running::Repair(task), Finding::Repaired(result)) => match result {
-                Ok(()) => self.answer(task.to, Reply::Repair),
-                Err(refusal) => self.refuse(task.to, refusal),
-            },
+            (Running::Repair(task), Finding::Repaired(result, patches)) => {
+                self.keep_patches(name, patches);
+                self.answer_or_refuse(&task, result.map(|()| Reply::Repair));
+            }
+            (Running::Check(task), Finding::Checked(result)) => {
+                self.answer_or_refuse(&task, result.map(|sound| Reply::Check { sound }));
+            }
             _ => {}
         }
     }
@@ -198,6 +202,7 @@ impl ChunkServer {
     pub(super) fn forget(&mut self, name: ChunkName, promised: u64) {
         let waiting = self.end_work(name);
         let Some(chunk) = self.chunks.remove(&name) else { return };
+        drop(self.take_patches(name));
         self.space.withdraw(promised);
         if super::start::chunk_fact(name, &chunk).is_some() {
             self.deleted.insert(name);
@@ -303,9 +308,27 @@ impl ChunkServer {
         };
         let place = place_of(name, chunk);
         if let Some(record) = task.payload.take() {
+            let kept = self.take_patches(name);
             self.start_running(name, Running::Repair(task), move |io| {
-                directory::repair(io, place, summary, offset, record)
+                mending::repair(io, place, summary, (offset, record), kept)
             });
+        }
+    }
+
+    /// Looks at what a sealed chunk has on the device.
+    pub(super) fn check(&mut self, name: ChunkName, task: Task, offset: Units) {
+        let Some(chunk) = self.chunks.get(&name) else { return };
+        let Some(summary) = chunk.summary().filter(|summary| offset < summary.length) else {
+            return self.refuse(task.to, Refusal::Bad);
+        };
+        let place = Place { limit: summary.length, ..place_of(name, chunk) };
+        self.start_running(name, Running::Check(task), move |io| steps::check(io, place, offset));
+    }
+
+    fn answer_or_refuse(&mut self, task: &Task, result: Result<Reply, Refusal>) {
+        match result {
+            Ok(reply) => self.answer(task.to, reply),
+            Err(refusal) => self.refuse(task.to, refusal),
         }
     }
 }

@@ -25,6 +25,7 @@ mod found;
 mod jobs;
 mod ledger;
 mod memory;
+mod mending;
 mod peers;
 mod reads;
 mod receive;

@@ -2,6 +2,8 @@
 
 use ob_core::{NodeId, Units};
 use ob_files_card::{Completion, Op, Outcome};
+use ob_memory::Slice;
+use ob_wire_link::files::FileError;
 
 use super::chunk::{Chunk, Task};
 use super::connection::Payload;
@@ -9,7 +11,8 @@ use super::memory::{Class, UNIT_LEN};
 use super::peers::ReplyTo;
 use super::server::{ChunkServer, Out};
 use super::steps::refusal_of;
-use crate::wire::{Reply, Request};
+use crate::plant::{Bug, is_planted};
+use crate::wire::{Refusal, Reply, Request};
 
 /// A read that is under way, or waits for a buffer.
 #[derive(Clone, Copy)]
@@ -19,6 +22,44 @@ pub(super) struct Reading {
     /// Where the bytes are in the file, and how many.
     offset: u64,
     len: usize,
+    search: Search,
+}
+
+/// Where the first block is that cannot be read, as far as that is known: bytes of whole blocks from the first one on.
+#[derive(Clone, Copy, Default)]
+struct Search {
+    /// So many can be read.
+    sound: usize,
+    /// So many cannot; nothing: that was never so.
+    broken: Option<usize>,
+}
+
+impl Search {
+    /// How many are read next, of so many.
+    fn next(&self, all: usize, block_len: usize) -> usize {
+        let Some(broken) = self.broken else { return all };
+        let between = broken.saturating_sub(self.sound) / block_len;
+        self.sound + between / 2 * block_len
+    }
+
+    /// So many could not be read; whether there may be some before them that can.
+    fn failed(&mut self, tried: usize) -> bool {
+        self.broken = Some(tried);
+        // What was read a moment ago need not be there for ever.
+        if self.sound >= tried {
+            self.sound = 0;
+        }
+        tried > 0
+    }
+
+    /// So many were read; whether they are all there are before the block that cannot be.
+    const fn read(&mut self, tried: usize, block_len: usize) -> bool {
+        self.sound = tried;
+        match self.broken {
+            None => true,
+            Some(broken) => broken <= tried + block_len,
+        }
+    }
 }
 
 impl Reading {
@@ -27,6 +68,11 @@ impl Reading {
         let start = self.offset - self.offset % block_len as u64;
         let end = (self.offset + self.len as u64).next_multiple_of(block_len as u64);
         (start, (end - start) as usize)
+    }
+
+    /// How many of these bytes are read next.
+    fn next_len(&self, block_len: usize) -> usize {
+        self.search.next(self.blocks(block_len).1, block_len)
     }
 }
 
@@ -45,7 +91,8 @@ impl ChunkServer {
         if len == 0 {
             return self.answer(task.to, Reply::Read);
         }
-        let reading = Reading { to: task.to, file, offset: offset.bytes(), len };
+        let search = Search::default();
+        let reading = Reading { to: task.to, file, offset: offset.bytes(), len, search };
         // It counts as one of this class since it was taken.
         match task.to.share.read {
             Some(Class::Short) => self.reads[Class::Short as usize].push_back(reading),
@@ -77,16 +124,25 @@ impl ChunkServer {
         self.memory.class_of(len as usize + 2 * self.block_len)
     }
 
-    /// A read is over.
-    pub(super) fn read(&mut self, reading: Reading, completion: Completion) {
-        let read = match (completion.result, completion.buffer) {
-            (Ok(Outcome::Read { len, .. }), Some(buffer)) => Ok((len as usize, buffer)),
-            (Err(error), _) => Err(error),
-            (Ok(_), _) => Err(ob_wire_link::files::FileError::Io),
-        };
-        let (len, mut buffer) = match read {
-            Ok(read) => read,
-            Err(error) => return self.refuse(reading.to, refusal_of(error, self.space.free())),
+    /// A read is over, or a part of one: where a block cannot be read, all that lies before it is given.
+    pub(super) fn read(&mut self, mut reading: Reading, completion: Completion) {
+        let tried = reading.next_len(self.block_len);
+        let (len, mut buffer) = match (completion.result, completion.buffer) {
+            (Ok(Outcome::Read { len, .. }), Some(buffer)) => {
+                if !reading.search.read(tried, self.block_len) {
+                    return self.read_again(reading, buffer);
+                }
+                (len as usize, buffer)
+            }
+            (Err(FileError::Io), Some(buffer))
+                if reading.search.failed(tried)
+                    && reading.next_len(self.block_len) > 0
+                    && !is_planted(Bug::ReadAllOrNothing) =>
+            {
+                return self.read_again(reading, buffer);
+            }
+            (Err(error), _) => return self.refuse(reading.to, refusal_of(error, self.space.free())),
+            (Ok(_), _) => return self.refuse(reading.to, Refusal::Medium),
         };
         let skip = (reading.offset % self.block_len as u64) as usize;
         let len = len.min(buffer.len()).saturating_sub(skip).min(reading.len);
@@ -99,6 +155,13 @@ impl ChunkServer {
         self.peers.counts.reads += 1;
         self.peers.counts.read_bytes += len as u64;
         self.peers.answer(self.now, reading.to, Reply::Read, Payload::Slice(buffer));
+    }
+
+    /// Looks, in a few steps, how much lies before the first block that cannot be read.
+    fn read_again(&mut self, reading: Reading, into: Slice) {
+        let (offset, len) = (reading.blocks(self.block_len).0, reading.next_len(self.block_len));
+        let op = Op::Read { file: reading.file, offset, len: len as u32, into };
+        self.send(Out::Read(reading), op);
     }
 }
 

@@ -36,7 +36,8 @@ fn chunk_of(request: &Request) -> Option<ChunkName> {
         | Request::Delete { chunk, .. }
         | Request::Stat { chunk, .. }
         | Request::List { chunk, .. }
-        | Request::Repair { chunk, .. } => Some(chunk),
+        | Request::Repair { chunk, .. }
+        | Request::Check { chunk, .. } => Some(chunk),
     }
 }
 
@@ -281,6 +282,7 @@ impl ChunkServer {
             Request::Seal { .. } => self.seal(name, task),
             Request::List { .. } => self.list(name, task),
             Request::Repair { offset, .. } => self.repair(name, task, offset),
+            Request::Check { offset, .. } => self.check(name, task, offset),
             _ => self.refuse(task.to, Refusal::Busy),
         }
         None

@@ -146,6 +146,34 @@ pub(super) async fn content_crc(io: &Io, file: NodeId, from: Units, length: Unit
     Ok(crc)
 }
 
+/// Bytes of records that are looked at for one answer.
+const CHECKED_LEN: u64 = 4 << 20;
+
+/// Up to where records follow each other that are whole, from one on, as far as it is looked for one answer.
+///
+/// # Errors
+///
+/// When the first one cannot be read.
+pub(super) async fn whole_records(io: &Io, place: Place, from: Units) -> Result<Units, FileError> {
+    let mut reader = Reader::new(io, place.file);
+    let mut at = from;
+    while at < place.limit && at.bytes() - from.bytes() < CHECKED_LEN {
+        match whole_record(&mut reader, &place, at).await {
+            Ok(Some(end)) => at = end,
+            Err(error) if at == from => return Err(error),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    Ok(at)
+}
+
+/// Where the record ends that begins here, if it is whole.
+async fn whole_record(reader: &mut Reader<'_>, place: &Place, at: Units) -> Result<Option<Units>, FileError> {
+    let Some(header) = place.header(reader, at).await? else { return Ok(None) };
+    let bytes = reader.at(at.bytes(), header.len()).await?;
+    Ok(Record::decode(bytes).ok().map(|_| header.end()))
+}
+
 /// Whether the headers of records that were sent are those that are there.
 pub(super) async fn are_there(
     io: &Io,

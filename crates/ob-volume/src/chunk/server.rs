@@ -19,6 +19,7 @@ use super::connection::{Connection, ConnectionKey, Payload};
 use super::jobs::{Io, Jobs, Turned};
 use super::ledger::Ledger;
 use super::memory::Memory;
+use super::mending::Kept;
 use super::peers::{Peers, ReplyTo};
 use super::reads::Reading;
 use super::space::Space;
@@ -101,6 +102,8 @@ pub struct ChunkServer {
     pub(super) unbuffered: VecDeque<ChunkName>,
     /// Reads that wait for a buffer of each class.
     pub(super) reads: [VecDeque<Reading>; 2],
+    /// Blocks that cannot be read, as far as what they have was sent; those come last that were sent something for last.
+    pub(super) patches: Vec<(ChunkName, Kept)>,
     pub(super) jobs: Jobs<Finding, JobOf>,
     /// Jobs that wait for a buffer.
     pub(super) waiting_jobs: VecDeque<u64>,
@@ -144,6 +147,7 @@ impl ChunkServer {
             ready: VecDeque::new(),
             unbuffered: VecDeque::new(),
             reads: Default::default(),
+            patches: Vec::new(),
             waiting_jobs: VecDeque::new(),
             out: IdMap::default(),
             next_token: 0,

@@ -8,6 +8,7 @@ use ob_wire_link::files::{FileError, NodeInfo};
 use super::directory::directory_path;
 use super::jobs::Io;
 use super::ledger::LedgerFile;
+use super::mending::Patches;
 use super::scan::{self, Found, Place};
 use super::start::{StartError, Started, chunk_path, write_server};
 use crate::plant::{Bug, is_planted};
@@ -34,7 +35,9 @@ pub(super) enum Finding {
         result: Result<(Vec<Entry>, Units), Option<FileError>>,
         is_by_directory: bool,
     },
-    Repaired(Result<(), Refusal>),
+    Repaired(Result<(), Refusal>, Patches),
+    /// Up to where records are whole.
+    Checked(Result<Units, Refusal>),
 }
 
 /// What was wrong with the files, as a tier is told.
@@ -146,7 +149,16 @@ pub(super) async fn sum(io: Io, file: NodeId, length: Units) -> Finding {
     Finding::Summed(scan::content_crc(&io, file, RECORDS_START, length).await)
 }
 
-/// Cuts a sealed chunk's file.
+/// Looks at the records of a sealed chunk.
+pub(super) async fn check(io: Io, place: Place, from: Units) -> Finding {
+    Finding::Checked(match scan::whole_records(&io, place, from).await {
+        Ok(sound) if sound > from => Ok(sound),
+        Ok(_) => Err(Refusal::Damaged),
+        Err(error) => Err(refusal_of(error, 0)),
+    })
+}
+
+/// Cuts a sealed chunk's file, at the end of a block: the last one can be written whole, whatever can be read of it.
 pub(super) async fn cut(io: Io, file: NodeId, length: Units) -> Finding {
-    Finding::Cut(io.resize(file, length.bytes()).await)
+    Finding::Cut(io.resize(file, length.bytes().next_multiple_of(io.block_len as u64)).await)
 }

@@ -30,7 +30,7 @@ struct Session {
 
 /// A store in memory. An operation takes effect when its answer is polled, in the order in which they were submitted; time goes
 /// on as it is told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     now: Instant,
     keys: BTreeMap<Key, Held>,
@@ -91,6 +91,8 @@ impl MemoryStore {
                 self.end(session);
                 Ok(MetadataAnswer::Revoked)
             }
+            // It has no more than the last value of each key.
+            MetadataOp::Forget { .. } => Ok(MetadataAnswer::Forgotten),
         }
     }
 

@@ -2,27 +2,32 @@
 //!
 //! ```text
 //!   TierCore ── submit(token, MetadataOp) ──▶ MetadataStore ── poll() ──▶ MetadataCompletion
-//!                                             MemoryStore (here), redb on one machine, etcd where there are several
+//!                                             MemoryStore in tests, RedbStore on one machine, etcd where there are several
 //! ```
 //!
 //! Transactions compare and swap, sessions end when nobody renews them, nobody watches. The contract is in
 //! `docs/volumes-safety.md`; what values look like, in `ob_format::volume::metadata`.
 
+mod etcd;
 mod keys;
 mod memory;
+mod plant;
+mod redb;
 
 #[cfg(test)]
 mod doc_tests;
-#[cfg(test)]
-mod model_tests;
 
 use std::fmt;
 use std::time::Duration;
 
 use ob_core::{Instant, Refused, Revision, SessionId, Token};
 
+pub use etcd::{
+    EtcdOp, EtcdOutcome, EtcdRequest, EtcdSessions, EtcdStep, HttpAnswer, http_answer, http_post,
+};
 pub use keys::{Keys, KeysError, MetadataValue, Name, POOL_NAME_LEN_MAX};
 pub use memory::MemoryStore;
+pub use redb::{RedbError, RedbStore, Standing};
 
 /// Most comparisons of a transaction, and most changes.
 pub const TRANSACTION_MAX: usize = 64;
@@ -74,6 +79,11 @@ pub enum MetadataOp {
     Revoke {
         /// Which session.
         session: SessionId,
+    },
+    /// That nobody asks any more what was before a revision: [`MetadataAnswer::Forgotten`]. A store that keeps no history does nothing.
+    Forget {
+        /// It is the first that is kept.
+        before: Revision,
     },
 }
 
@@ -147,6 +157,8 @@ pub enum MetadataAnswer {
     Renewed,
     /// The session is over, and its keys are gone.
     Revoked,
+    /// What was before is forgotten.
+    Forgotten,
 }
 
 /// Why a store has no answer.

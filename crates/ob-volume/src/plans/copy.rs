@@ -1,8 +1,8 @@
-//! `COPY`: records of a chunk from one server to another, over the card alone.
+//! `COPY` and `MEND`: records of a chunk from one server to another, over the card alone.
 
 use ob_core::{ChunkId, ChunkName, Epoch, SegmentId, Units, VolumeId, layout};
 use ob_format::volume::{CHUNK_UNITS_MAX, RECORDS_START};
-use ob_split::wire::{Answers, ChannelId, Handle, PlanEntry, Register, Slot, Step};
+use ob_split::wire::{Answers, ChannelId, Handle, PlanEntry, PlanId, Register, Slot, Step};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -12,14 +12,14 @@ use super::{ANSWER, ArgumentsError, PostedPlan, id, scratch};
 pub(super) const COPY_LEN: usize = 32;
 /// Bytes that one `COPY` moves at most: a record has room in them, and they in the blocks that cards have for records.
 pub const COPY_BYTES_MAX: u32 = 72 << 10;
-/// The step of `COPY` that asks the giver, as completions count them.
+/// The step of both that asks the giver, as completions count them.
 pub const COPY_FETCH_STEP: u32 = 1;
 
 layout!(CopyBody, COPY_LEN, {
     volume: U64, segment: U32, chunk: U32, epoch: U32, at: U32, end: U32, to: U16, reserved: U16
 });
 
-/// Records of a chunk that one server has and another lacks.
+/// Records of a chunk that one server has and another lacks; or one that has rotted there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
     /// Who has them.
@@ -34,9 +34,15 @@ pub struct Copy {
     pub at: Units,
     /// Where the last of them ends; what goes in one plan may be less.
     pub end: Units,
+    /// Whether it is one record, which is written over what lies at its place.
+    pub is_mend: bool,
 }
 
 impl Copy {
+    const fn plan(&self) -> PlanId {
+        if self.is_mend { id::MEND } else { id::COPY }
+    }
+
     /// Bytes that are asked for at once: whole records are taken of them.
     #[must_use]
     pub const fn len(&self) -> u32 {
@@ -56,10 +62,10 @@ impl Copy {
         if entry.argument != 0 {
             return Some(Err("a copy that is counted"));
         }
-        Some(Self::of(entry.slot, body))
+        Some(Self::of(entry.slot, body, entry.plan == id::MEND))
     }
 
-    fn of(slot: Slot, body: &CopyBody) -> Result<Self, &'static str> {
+    fn of(slot: Slot, body: &CopyBody, is_mend: bool) -> Result<Self, &'static str> {
         let chunk = ChunkName {
             volume: VolumeId(body.volume.get()),
             segment: SegmentId(body.segment.get()),
@@ -74,7 +80,7 @@ impl Copy {
         if from == to || to.0 == 0 || body.reserved.get() != 0 {
             return Err("a copy to nobody");
         }
-        Ok(Self { from, to, chunk, epoch, at, end })
+        Ok(Self { from, to, chunk, epoch, at, end, is_mend })
     }
 }
 
@@ -96,7 +102,7 @@ pub(super) fn steps() -> Vec<Step> {
 pub(super) const FIELDS: &[(&str, usize, usize)] = CopyBody::FIELDS;
 
 impl PostedPlan {
-    /// Records for a server that lacks them. The handle is the host's own, from [`HOST_HANDLES`](super::HOST_HANDLES) on.
+    /// Records for a server that lacks them, or one that has rotted there. The handle is the host's own, from [`HOST_HANDLES`](super::HOST_HANDLES) on.
     ///
     /// # Errors
     ///
@@ -113,6 +119,6 @@ impl PostedPlan {
             reserved: 0.into(),
         };
         let (slot, arguments) = (Slot(copy.from.0), body.as_bytes().to_vec());
-        Self { plan: id::COPY, argument: 0, slot, handle, arguments }.checked()
+        Self { plan: copy.plan(), argument: 0, slot, handle, arguments }.checked()
     }
 }

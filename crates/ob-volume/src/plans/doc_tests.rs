@@ -24,6 +24,11 @@ fn coded() -> Vec<Fields> {
         entry(CallBody::FIELDS),
         entry(TakeBody::FIELDS),
         entry(super::copy::FIELDS),
+        entry(super::look::FIELDS),
+        entry(super::index::FIELDS),
+        entry(super::moves::FIELDS),
+        entry(super::given::FIELDS),
+        super::given::EACH_FIELDS.to_vec(),
     ]
 }
 
@@ -119,4 +124,6 @@ fn constants_are_the_documents() {
     assert!(split.contains("a plan has at most 254 runs or 255 ranges"));
     assert_eq!(HOST_HANDLES, 1 << 31);
     assert!(split.contains("from 2³¹ on"));
+    assert!(DOCUMENT.contains(&format!("at most `LOOK_BYTES_MAX` = {LOOK_BYTES_MAX} bytes")));
+    assert!(DOCUMENT.contains(&format!("`LOOK_ENTRIES_MAX` = {LOOK_ENTRIES_MAX}")));
 }

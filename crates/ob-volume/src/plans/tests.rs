@@ -174,6 +174,105 @@ fn what_cannot_be_is_not_posted() {
     assert!(PostedPlan::take(HANDLE, SLOT, u32::MAX, 1).is_err());
 }
 
+const CHUNK: ob_core::ChunkName = ob_core::ChunkName {
+    volume: ob_core::VolumeId(1),
+    segment: ob_core::SegmentId(2),
+    chunk: ob_core::ChunkId(3),
+};
+
+#[test]
+fn looks_have_room_for_all_that_may_come() {
+    let (chunk, epoch, from, to) = (CHUNK, Epoch::FIRST, Units(64), Units(1 << 20));
+    let look = |request, room| Look { channel: ChannelId(3), request, at: 65536, room };
+    let list = |most| Request::List { chunk, epoch, from, to, most };
+    let read = |len| Request::Read { chunk, epoch, offset: from, len };
+    let good = look(list(LOOK_ENTRIES_MAX), LOOK_BYTES_MAX);
+    let posted = PostedPlan::look(HANDLE, &good).unwrap();
+    assert_eq!((posted.plan, posted.slot, posted.arguments.len()), (id::LOOK, Slot(3), 80));
+    across(&posted, |entry| assert_eq!(VolumePlan::decode(entry), Ok(VolumePlan::Look(good))));
+    let is_posted = |look: Look| PostedPlan::look(HANDLE, &look).is_ok();
+    assert!(is_posted(look(read(1025 * 64), 1)));
+    assert!(!is_posted(look(read(1026 * 64), LOOK_BYTES_MAX)), "more than a record");
+    assert!(!is_posted(look(read(128), 0)) && !is_posted(look(read(128), LOOK_BYTES_MAX + 1)));
+    assert!(!is_posted(look(list(LOOK_ENTRIES_MAX + 1), LOOK_BYTES_MAX)));
+    assert!(is_posted(look(list(1), 255 * 32 + 4)) && !is_posted(look(list(1), 255 * 32 + 3)), "ranges");
+    let chunks = Request::Chunks { after: CHUNK, is_of_segment: true, most: 2 };
+    assert!(is_posted(look(chunks, 68)) && !is_posted(look(chunks, 67)));
+    assert!(!is_posted(look(Request::Ping, 64)), "it brings nothing");
+    assert!(!is_posted(Look { channel: ChannelId(0), ..good }));
+    assert!(!is_posted(Look { at: u64::MAX - 5, ..good }));
+}
+
+#[test]
+fn records_of_the_index_are_whole_pages_or_parts_of_a_root() {
+    let page = ob_format::volume::PAGE_LEN as u32;
+    let part = IndexPart::Page(7);
+    let good = Index { slot: SLOT, effort: 2, sequence: sequence(9), at: 1 << 16, length: page, part };
+    let posted = PostedPlan::index(HANDLE, &good).unwrap();
+    assert_eq!((posted.plan, posted.argument, posted.arguments.len()), (id::INDEX, 2, 32));
+    across(&posted, |entry| assert_eq!(VolumePlan::decode(entry), Ok(VolumePlan::Index(good))));
+    let is_posted = |index: Index| PostedPlan::index(HANDLE, &index).is_ok();
+    let root = |length| Index { part: IndexPart::Root, length, ..good };
+    assert!(is_posted(root(1)) && is_posted(root(65536)) && !is_posted(root(65537)) && !is_posted(root(0)));
+    assert!(!is_posted(Index { length: page - 1, ..good }));
+    assert!(!is_posted(Index { part: IndexPart::Page(u32::MAX), ..good }));
+    assert!(!is_posted(Index { effort: EFFORT_MAX + 1, ..good }));
+    assert!(!is_posted(Index { sequence: Sequence(5), ..good }));
+    assert!(!is_posted(Index { at: u64::MAX, ..good }));
+}
+
+#[test]
+fn moves_say_where_from_and_how_much() {
+    let (from, to, block_len) = (Slot(4), SLOT, BlockLen::Large);
+    let (place, units, lba, blocks) = (Units(64), Units(1025), Lba(3), 16);
+    let whole = Move { from, to, place, units, lba, blocks, block_len, sequence: sequence(9), cut: None };
+    let cut = Move { blocks: 2, cut: Some(1), ..whole };
+    for (good, plan, argument) in [(whole, id::MOVE, 0), (cut, id::MOVE_CUT, 1)] {
+        let posted = PostedPlan::move_record(HANDLE, &good).unwrap();
+        assert_eq!((posted.plan, posted.argument, posted.arguments.len()), (plan, argument, 32));
+        across(&posted, |entry| assert_eq!(VolumePlan::decode(entry), Ok(VolumePlan::Move(good))));
+    }
+    let is_posted = |moved: Move| PostedPlan::move_record(HANDLE, &moved).is_ok();
+    assert!(!is_posted(Move { blocks: 17, ..whole }) && !is_posted(Move { blocks: 0, ..whole }));
+    assert!(is_posted(Move { blocks: 128, block_len: BlockLen::Small, ..whole }));
+    assert!(
+        !is_posted(Move { units: Units(1), ..whole }) && !is_posted(Move { units: Units(1026), ..whole })
+    );
+    assert!(!is_posted(Move { units: Units(1 << 16), ..whole }));
+    assert!(!is_posted(Move { place: Units(63), ..whole }));
+    assert!(!is_posted(Move { place: CHUNK_UNITS_MAX, ..whole }));
+    assert!(!is_posted(Move { lba: Lba(u32::MAX), ..whole }));
+    assert!(!is_posted(Move { from: to, ..whole }), "to where it comes from");
+    assert!(!is_posted(Move { sequence: Sequence(5), ..whole }));
+    assert!(!is_posted(Move { cut: Some(EFFORT_MAX + 1), ..whole }));
+}
+
+#[test]
+fn what_the_host_gives_lies_in_its_area() {
+    let piece = GivenPiece { at: TAKE_BASE, stored: 100, is_lz4: true };
+    let part = Some(Part { first: 3, blocks: 40 });
+    for part in [None, part] {
+        let posted = PostedPlan::given(HANDLE, SLOT, sequence(9), part, &[piece; 3]).unwrap();
+        across(&posted, |entry| {
+            let Ok(VolumePlan::Given(given)) = VolumePlan::decode(entry) else { panic!("{entry:?}") };
+            assert_eq!((given.slot, given.sequence, given.part, given.len()), (SLOT, sequence(9), part, 3));
+            assert_eq!((given.piece(2), given.piece(3)), (Some(piece), None));
+        });
+    }
+    let is_posted =
+        |part, pieces: &[GivenPiece]| PostedPlan::given(HANDLE, SLOT, sequence(9), part, pieces).is_ok();
+    assert!(
+        is_posted(None, &[piece; GIVEN_MAX])
+            && !is_posted(None, &[piece; GIVEN_MAX + 1])
+            && !is_posted(None, &[])
+    );
+    assert!(!is_posted(None, &[GivenPiece { stored: 0, ..piece }]));
+    assert!(!is_posted(None, &[GivenPiece { stored: PIECE_LEN + 1, ..piece }]));
+    assert!(!is_posted(None, &[GivenPiece { at: u64::MAX, ..piece }]));
+    assert!(!is_posted(Some(Part { first: 1, blocks: 0 }), &[piece]));
+    assert!(!is_posted(Some(Part { first: u32::MAX, blocks: 1 }), &[piece]));
+}
+
 #[test]
 fn writes_are_cut_into_full_pieces() {
     assert_eq!(piece_blocks(BlockLen::Large), 16);
@@ -185,7 +284,7 @@ proptest! {
     /// Whatever an entry has is refused, or is what would be posted for it.
     #[test]
     fn entries_have_one_meaning(
-        plan in 0u8..14,
+        plan in 0u8..22,
         argument in prop_oneof![0u8..6, any::<u8>()],
         slot in prop_oneof![0u16..6, any::<u16>()],
         arguments in prop::collection::vec(prop_oneof![Just(0u8), 0u8..3, Just(64), any::<u8>()], 0..128),
@@ -204,6 +303,13 @@ proptest! {
             VolumePlan::Call { channel, header, payload } => PostedPlan::call(HANDLE, channel, header, payload),
             VolumePlan::Take { slot, offset, length } => PostedPlan::take(HANDLE, slot, offset, length),
             VolumePlan::Copy(copy) => PostedPlan::copy(HANDLE, &copy),
+            VolumePlan::Look(look) => PostedPlan::look(HANDLE, &look),
+            VolumePlan::Index(index) => PostedPlan::index(HANDLE, &index),
+            VolumePlan::Move(moved) => PostedPlan::move_record(HANDLE, &moved),
+            VolumePlan::Given(given) => {
+                let pieces: Vec<GivenPiece> = (0..given.len()).map(|at| given.piece(at).unwrap()).collect();
+                PostedPlan::given(HANDLE, given.slot, given.sequence, given.part, &pieces)
+            }
         };
         let posted = posted.unwrap();
         prop_assert_eq!(posted.entry(), entry);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ob_core::{BlockLen, Instant, Lba, SegmentId, SegmentName, Sequence, Units, VolumeId};
-use ob_format::volume::metadata::Class;
+use ob_format::volume::metadata::{Class, Volume};
 use ob_format::volume::{EntryState, IndexEntry, TrimRange};
 use ob_split::wire::{Handle, HeaderEntry, Slot};
 use ob_wire_nvme::command::{Fuse, IoOpcode};
@@ -15,8 +15,10 @@ use zerocopy::FromBytes;
 use super::chunks::{Pinned, TierChunk};
 use super::core::{Line, TierCore};
 use super::index::{Index, Stretch};
+use super::opening::OpenFor;
 use super::plant::{Bug, is_planted};
 use super::segments::Own;
+use super::store::RETRY;
 use super::{PortNumber, TierAction, TierError};
 use crate::effort::{Latency, effort};
 use crate::plans::{HOST_HANDLES, Part, PostedPlan, RUNS_MAX, Run, piece_blocks, pieces};
@@ -70,8 +72,11 @@ pub(super) enum Posted {
         part: Part,
         /// How many members its only record was asked of, if it has one, and these are all that there are.
         sole: Option<u32>,
+        runs: Vec<Run>,
         is_last: bool,
     },
+    /// The payload of a write goes to the host.
+    Take,
     Answer,
 }
 
@@ -104,6 +109,8 @@ pub(super) struct Command {
     /// The first thing that went wrong.
     pub(super) status: Status,
     pub(super) posted: Posted,
+    /// Where its payload is, if the host has taken it.
+    pub(super) taken: Option<u16>,
     /// Slots that the plan names.
     pub(super) pins: Vec<Slot>,
     /// Whether it stands in the way of others, or behind them.
@@ -145,7 +152,7 @@ struct Asked {
 
 const INVALID_OPCODE: Status = Status::INVALID_OPCODE.with_do_not_retry();
 const OUT_OF_RANGE: Status = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
-const NO_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_do_not_retry();
+pub(super) const NO_NAMESPACE: Status = Status::INVALID_NAMESPACE.with_do_not_retry();
 
 impl TierCore {
     /// A command has come.
@@ -209,6 +216,7 @@ impl TierCore {
             todo: (asked.blocks > 0).then_some(whole).into_iter().collect(),
             status,
             posted: Posted::Nothing,
+            taken: None,
             pins: Vec::new(),
             is_change,
             is_behind: !may_begin,
@@ -272,6 +280,7 @@ impl TierCore {
             return;
         }
         let (what, status, part) = (command.what, command.status, command.todo.front().copied());
+        let command_volume = command.volume;
         if !status.is_success() {
             return self.answer(handle, status, false);
         }
@@ -282,8 +291,11 @@ impl TierCore {
             // C3: nothing of it is done anew before it is known what of it is there.
             return;
         }
+        if let Err(status) = self.status_of_volume(command_volume) {
+            return self.refuse(handle, status);
+        }
         // L2, of everything: unmapped blocks and flushes too.
-        if !self.store.is_leased(now) {
+        if !self.store.is_leased(now) && !self.goes_on_unleased(what, part, handle) {
             return self.line_up(Line::Unleased, handle);
         }
         match (what, part) {
@@ -294,6 +306,22 @@ impl TierCore {
             (What::Trim, Some(part)) => self.trim(now, handle, part),
             (What::Flush, Some(_)) => self.answer(handle, Status::INTERNAL_ERROR, false),
         }
+    }
+
+    /// Whether a bug has it looked up though nobody may.
+    fn goes_on_unleased(&self, what: What, part: Option<Part>, handle: Handle) -> bool {
+        let is_unmapped = |part: Part| {
+            let span = self.commands.get(&handle.0).and_then(|command| self.span(command, part));
+            let segment = span.and_then(|span| self.segments.get(&span.segment).zip(Some(span)));
+            segment.is_some_and(|(segment, span)| segment.index.is_unmapped(&span.blocks()))
+        };
+        is_planted(Bug::LeaseUnchecked)
+            || (is_planted(Bug::UnmappedUnleased)
+                && match what {
+                    What::Read => part.is_some_and(is_unmapped),
+                    What::Flush => true,
+                    _ => false,
+                })
     }
 
     /// The blocks at the beginning of a part that are in one segment.
@@ -333,22 +361,36 @@ impl TierCore {
     }
 
     /// Memory for a segment's index, all of it, when it is first written to.
-    fn reserve_index(&mut self, name: SegmentName) -> bool {
-        let Some(volume) = self.volumes.get(&name.volume).map(|served| served.volume) else { return false };
+    pub(super) fn reserve_index(&mut self, name: SegmentName) -> bool {
+        let memory = self.index_memory_of(name);
+        // What was taken must have room to be replayed by the next life, one segment at a time.
+        let beside = self.replay_memory_of(name).max(self.replay_most);
         let Some(segment) = self.segments.get_mut(&name) else { return false };
-        if segment.is_reserved {
+        // A volume that has grown has more of its last segment.
+        let more = memory.saturating_sub(segment.reserved.unwrap_or(0));
+        if segment.reserved.is_some() && more == 0 {
             return true;
         }
-        let all = volume.size / u64::from(volume.block_len.bytes());
-        let before = volume.segment_blocks() * u64::from(name.segment.0);
-        let memory = Index::memory_of(volume.segment_blocks().min(all.saturating_sub(before)));
-        segment.is_reserved = self.index_reserved + memory <= self.config.index_memory;
-        if segment.is_reserved {
-            self.index_reserved += memory;
+        let has_room = self.index_reserved + more + beside <= self.config.index_memory;
+        if has_room {
+            segment.reserved = Some(segment.reserved.unwrap_or(0) + more);
+            (self.index_reserved, self.replay_most) = (self.index_reserved + more, beside);
         } else {
             self.counts.index_full += 1;
         }
-        segment.is_reserved
+        has_room
+    }
+
+    /// How much memory the index of a segment may need.
+    pub(super) fn index_memory_of(&self, name: SegmentName) -> u64 {
+        let volume = self.volumes.get(&name.volume).map(|served| served.volume);
+        volume.map_or(0, |volume| Index::memory_of(blocks_of(&volume, name)))
+    }
+
+    /// A segment's index is not needed.
+    pub(super) fn give_index_back(&mut self, name: SegmentName) {
+        let reserved = self.segments.get_mut(&name).and_then(|segment| segment.reserved.take());
+        self.index_reserved = self.index_reserved.saturating_sub(reserved.unwrap_or(0));
     }
 
     /// The chunk that is appended to, with room for so many units at least. If there is none, one is made, and the command waits.
@@ -370,8 +412,23 @@ impl TierCore {
             self.close_chunk(now, name, place);
         }
         self.line_up(Line::Segment(name), handle);
-        self.open_chunk(now, name);
+        self.open_chunk(now, name, OpenFor::Client);
         None
+    }
+
+    /// The same for a trim: when there is no space for clients, the chunk that maintenance fills takes it (G6).
+    fn chunk_for_trim(&mut self, now: Instant, name: SegmentName, handle: Handle) -> Option<usize> {
+        let segment = self.segments.get(&name)?;
+        if segment.open.is_some() || !segment.space.is_full {
+            return self.chunk_with_room(now, name, 1, handle);
+        }
+        // It waits before one is looked for: if there is no room for any, those that wait hear of it.
+        self.line_up(Line::Segment(name), handle);
+        let place = self.maintenance_chunk(now, name, 1)?;
+        if let Some(segment) = self.segments.get_mut(&name) {
+            segment.waiting.pop_back_if(|last| *last == handle);
+        }
+        Some(place)
     }
 
     /// A slot of a chunk for a plan of a command.
@@ -401,7 +458,13 @@ impl TierCore {
     fn write(&mut self, now: Instant, handle: Handle, part: Part) {
         let Some(mut span) = self.span_to_change(handle, part) else { return };
         if !self.reserve_index(span.segment) {
+            if self.give_idle_back(span.segment) {
+                return self.again_at(now + RETRY, handle);
+            }
             return self.refuse(handle, Status::NAMESPACE_NOT_READY);
+        }
+        if !self.has_payload(handle) {
+            return;
         }
         let Some(block_len) = self.commands.get(&handle.0).map(|command| command.block_len) else { return };
         let first = record_units(span.part.blocks.min(piece_blocks(block_len)), block_len);
@@ -416,16 +479,19 @@ impl TierCore {
             self.unpin(handle);
             return self.refuse(handle, Status::NAMESPACE_NOT_READY);
         };
+        self.end_epoch_in_time(now, span.segment);
         let Some(command) = self.commands.get_mut(&handle.0) else { return };
         take_blocks(&mut command.todo, blocks);
         let is_all = command.is_all(&span.part);
         let is_last = is_all;
         let class = self.volumes.get(&command.volume).map_or(Class::Plain, |served| served.volume.class);
         let effort = effort(class, command.latency, self.load);
-        let plan = PostedPlan::write(handle, slot, effort, sequence, (!is_all).then_some(span.part));
-        let (worst, is_unresolved) = (Worst::Good, false);
+        let (worst, is_unresolved, part) = (Worst::Good, false, (!is_all).then_some(span.part));
         command.posted = Posted::Write { span, chunk, sequence, piece: 0, worst, is_unresolved, is_last };
-        self.post(handle, plan);
+        match command.taken {
+            Some(taken) => self.post_pressed((handle, taken), (slot, effort, sequence), &span, part),
+            None => self.post(handle, PostedPlan::write(handle, slot, effort, sequence, part)),
+        }
     }
 
     fn trim(&mut self, now: Instant, handle: Handle, part: Part) {
@@ -439,13 +505,14 @@ impl TierCore {
             }
             return self.ready.push_back(handle);
         }
-        let Some(chunk) = self.chunk_with_room(now, span.segment, 1, handle) else { return };
+        let Some(chunk) = self.chunk_for_trim(now, span.segment, handle) else { return };
         let Some(slot) = self.pin_to_change(handle, &span, chunk) else { return };
         let Some(segment) = self.segments.get_mut(&span.segment) else { return };
         let Some(sequence) = segment.begin_change(chunk, 1, 1) else {
             self.unpin(handle);
             return self.refuse(handle, Status::NAMESPACE_NOT_READY);
         };
+        self.end_epoch_in_time(now, span.segment);
         let Some(command) = self.commands.get_mut(&handle.0) else { return };
         take_blocks(&mut command.todo, span.part.blocks);
         let is_last = command.is_all(&span.part);
@@ -455,8 +522,8 @@ impl TierCore {
         self.post(handle, plan);
     }
 
-    /// Looks up where blocks are. All their segments must be this tier's before the first of them is looked up.
-    fn read(&mut self, now: Instant, handle: Handle, part: Part) {
+    /// Looks up where blocks are, as far as their segments are this tier's.
+    fn read(&mut self, now: Instant, handle: Handle, mut part: Part) {
         let mut rest = part;
         while rest.blocks > 0 {
             let Some(span) = self.commands.get(&handle.0).and_then(|command| self.span(command, rest)) else {
@@ -464,6 +531,11 @@ impl TierCore {
             };
             match self.own(span.segment, handle) {
                 Own::Yes => rest = behind(rest, span.part.blocks),
+                // As far as its segments are there: two tiers that each have one of them would both wait.
+                Own::Wait if rest.first > part.first => {
+                    part.blocks = rest.first - part.first;
+                    break;
+                }
                 Own::Wait => return,
                 Own::No(status) => return self.refuse(handle, status),
             }
@@ -500,7 +572,7 @@ impl TierCore {
             ([_], [slot]) => self.slots.all_members(*slot).map(|members| members as u32),
             _ => None,
         };
-        command.posted = Posted::Read { part, sole, is_last };
+        command.posted = Posted::Read { part, sole, runs, is_last };
         self.post(handle, plan);
     }
 
@@ -551,7 +623,7 @@ impl TierCore {
         self.post(handle, Ok(PostedPlan::answer(handle, status, has_bytes)));
     }
 
-    fn post(&mut self, handle: Handle, plan: Result<PostedPlan, crate::plans::ArgumentsError>) {
+    pub(super) fn post(&mut self, handle: Handle, plan: Result<PostedPlan, crate::plans::ArgumentsError>) {
         let Some(port) = &mut self.port else { return };
         // Plans are made of what was checked. One that cannot be would leave its command without an answer.
         let plan = plan.unwrap_or_else(|_| {
@@ -569,6 +641,13 @@ impl Asked {
         let (volume, block_len, latency) = (VolumeId(0), BlockLen::Large, Latency::None);
         Self { what: What::Flush, volume, start: 0, blocks: 0, block_len, latency }
     }
+}
+
+/// Blocks that a segment of a volume has: its last one may have fewer.
+pub(super) fn blocks_of(volume: &Volume, name: SegmentName) -> u64 {
+    let all = volume.size / u64::from(volume.block_len.bytes());
+    let before = volume.segment_blocks() * u64::from(name.segment.0);
+    volume.segment_blocks().min(all.saturating_sub(before))
 }
 
 /// Units of a record of so many blocks that are stored as they are.

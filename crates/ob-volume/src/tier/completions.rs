@@ -50,8 +50,13 @@ impl TierCore {
             Posted::Trim { span, chunk, sequence, is_last } => {
                 self.trim_done(now, handle, &span, chunk, sequence, is_last, completion)
             }
-            Posted::Read { part, sole, is_last } => {
+            Posted::Read { part, sole, runs, is_last } => {
+                self.note_rotten_run(now, &runs, completion);
                 self.read_done(now, handle, part, sole, completion, is_last);
+                Ok(())
+            }
+            Posted::Take => {
+                self.payload_taken(now, handle, completion);
                 Ok(())
             }
             Posted::Answer => {
@@ -91,7 +96,7 @@ impl TierCore {
         } else if let Some(command) = self.commands.get_mut(&handle.0) {
             command.put_back(span.part);
         }
-        self.end_change(span, chunk);
+        self.end_change(span, chunk, sequence);
         let is_unresolved = !is_good && units != Units(0);
         self.note_members(now, span, chunk, completion);
         self.change_done(now, handle, span, chunk, worst_of(completion), is_unresolved, is_last);
@@ -166,15 +171,15 @@ impl TierCore {
                 command.put_back(piece_of(&span, rest, piece_blocks(block_len)).0);
             }
         }
-        self.end_change(&span, chunk);
+        self.end_change(&span, chunk, sequence);
         self.change_done(now, handle, &span, chunk, worst, is_unresolved, is_last);
         Ok(())
     }
 
     /// A plan that wrote to a chunk is over.
-    fn end_change(&mut self, span: &Span, chunk: usize) {
+    fn end_change(&mut self, span: &Span, chunk: usize, first: Sequence) {
         if let Some(segment) = self.segments.get_mut(&span.segment) {
-            segment.end_change(chunk);
+            segment.end_change(chunk, first);
         }
     }
 
@@ -246,9 +251,14 @@ impl TierCore {
         is_last: bool,
     ) {
         self.counts.bad_members += u64::from(completion.bad_members.count_ones());
-        // That nobody has it is known when all members have given what is wrong, of one record.
-        let is_certain = completion.status == CompletionStatus::NotVerified
+        // That nobody has it is known when all members have given what is wrong, of one record, and all servers have told what they have.
+        let are_all_bad = completion.status == CompletionStatus::NotVerified
             && sole.is_some_and(|members| completion.bad_members.count_ones() >= members);
+        let of = self.look_up(handle, part).filter(|_| are_all_bad);
+        let is_certain = of.is_some_and(|(span, _)| self.have_told(span.segment));
+        if are_all_bad && !is_certain {
+            self.ask_untold();
+        }
         if matches!(completion.status, CompletionStatus::NoMember | CompletionStatus::NotVerified) {
             self.forget_slots(handle, completion.status == CompletionStatus::NoMember);
         }
@@ -331,6 +341,7 @@ impl TierCore {
         self.change_over(handle);
         if let Some(command) = self.commands.remove(&handle.0) {
             self.holds.remove(&(command.held_until, handle.0));
+            self.give_payload_back(command.taken);
         }
     }
 
@@ -350,12 +361,13 @@ impl TierCore {
     /// Nobody keeps these blocks any more: those that wait for them may begin.
     pub(super) fn blocks_free(&mut self, volume: VolumeId, handle: Handle) {
         let Some(overlaps) = self.overlaps.get_mut(&volume) else { return };
-        let (commands, ready) = (&mut self.commands, &mut self.ready);
-        overlaps.over(handle, |next| {
-            if let Some(command) = commands.get_mut(&next.0) {
+        let (commands, ready, moves) = (&mut self.commands, &mut self.ready, &mut self.moves_ready);
+        overlaps.over(handle, |next| match commands.get_mut(&next.0) {
+            Some(command) => {
                 command.is_behind = false;
                 ready.push_back(next);
             }
+            None => moves.push_back(next),
         });
     }
 

@@ -1,23 +1,41 @@
 //! The one owner of a tier's state: told what happened, asked what to do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use ob_core::{Instant, Revision, SegmentName, VolumeId};
+use ob_core::{Instant, PoolId, Revision, SegmentName, TierId, VolumeId};
 use ob_format::volume::metadata::Volume;
 use ob_split::wire::{Handle, HeaderEntry, Welcome};
 use ob_wire_nvme::Status;
 
+use super::admin::{AdminRequest, Jobs, Ticket};
+use super::areas::Areas;
+use super::checkpoint::Checkpoint;
 use super::command::{Command, Posted};
+use super::compact::{Compaction, Mover};
+use super::cutting::Cuts;
 use super::fates::Keeper;
+use super::given::TakeSlots;
+use super::handing::Unowned;
+use super::history::History;
+use super::leaving::Leaving;
+use super::mend::Mending;
 use super::overlaps::Overlaps;
+use super::plant::{Bug, is_planted};
+use super::rebuilding::Rebuilding;
+use super::removing::Removals;
 use super::repair::Repair;
-use super::segments::{SegmentCore, Standing};
+use super::segments::SegmentCore;
 use super::servers::{Call, ServerCore};
 use super::slots::{ChunkPlace, Slots};
 use super::status::{Counts, Trouble};
 use super::store::{Phase, RETRY, Store};
+use super::volumes::Watch;
 use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, TierEvent};
 use crate::plans::PostedPlan;
+
+/// A tier hears of something more often than that, unless its machine sleeps.
+const ASLEEP: Duration = Duration::from_secs(60);
 
 /// A port that is open.
 #[derive(Debug)]
@@ -36,6 +54,8 @@ pub(super) enum Line {
     Slotless,
     /// A chunk server.
     Memberless,
+    /// Room for its payload.
+    Payloads,
     /// A segment, or a chunk of it.
     Segment(SegmentName),
 }
@@ -55,10 +75,21 @@ pub struct TierCore {
     pub(super) now: Instant,
     pub(super) actions: VecDeque<TierAction>,
     pub(super) port: Option<OpenPort>,
+    /// The pool, as the store has said.
+    pub(super) pool: Option<PoolId>,
+    /// Which tier this is, as the card has said: always the same.
+    tier: Option<TierId>,
     /// Of the card's engine, as it was told last.
     pub(super) load: u8,
     pub(super) store: Store,
     pub(super) volumes: BTreeMap<VolumeId, ServedVolume>,
+    pub(super) watch: Watch,
+    pub(super) removals: Removals,
+    pub(super) cuts: Cuts,
+    /// What administrators have asked.
+    pub(super) jobs: Jobs,
+    /// And before it was known which volumes there are.
+    pub(super) early_jobs: VecDeque<(Ticket, AdminRequest)>,
     /// By NSID.
     pub(super) namespaces: BTreeMap<u32, VolumeId>,
     pub(super) segments: BTreeMap<SegmentName, SegmentCore>,
@@ -68,7 +99,7 @@ pub struct TierCore {
     pub(super) calls: BTreeMap<u32, Call>,
     pub(super) calls_waiting: VecDeque<PostedPlan>,
     pub(super) last_call: u32,
-    /// Attempts to seal a chunk, or to repair one.
+    /// Attempts to seal a chunk, to repair one, or to mend a record.
     pub(super) last_attempt: u64,
     /// Since when there are fewer servers than chunks should have members.
     pub(super) short_since: Option<Instant>,
@@ -81,6 +112,29 @@ pub struct TierCore {
     pub(super) repair: Option<Repair>,
     /// When it is looked for one that is to be made anew.
     pub(super) repair_at: Option<Instant>,
+    /// Chunks of which none could be made, and until when that is not tried again.
+    pub(super) repairs_left: BTreeMap<ChunkPlace, Instant>,
+    pub(super) rebuilding: Rebuilding,
+    /// Records that have rotted somewhere.
+    pub(super) mending: Mending,
+    pub(super) areas: Areas,
+    /// When it is looked for what space can be had, and for what servers have that nobody names.
+    pub(super) space_at: Option<Instant>,
+    pub(super) sweep_at: Option<Instant>,
+    /// Counts what was taken since servers told what they have.
+    pub(super) sweep_round: u64,
+    /// One at a time.
+    pub(super) checkpoints: BTreeMap<SegmentName, Checkpoint>,
+    pub(super) checkpoint_again: Option<Instant>,
+    pub(super) compaction: Option<Compaction>,
+    /// When the next move may begin, by the rate.
+    pub(super) compact_at: Option<Instant>,
+    /// Chunks that could not be emptied, and until when that is not tried again.
+    pub(super) left_alone: BTreeMap<ChunkPlace, Instant>,
+    /// By the handles that keep their blocks.
+    pub(super) movers: BTreeMap<u32, Mover>,
+    /// Those whose blocks are free.
+    pub(super) moves_ready: VecDeque<Handle>,
     /// By handle.
     pub(super) commands: BTreeMap<u32, Command>,
     pub(super) overlaps: BTreeMap<VolumeId, Overlaps>,
@@ -92,6 +146,8 @@ pub struct TierCore {
     pub(super) slotless: VecDeque<Handle>,
     /// Commands that wait for a chunk server.
     pub(super) memberless: VecDeque<Handle>,
+    /// Room for payloads, where the host takes them.
+    pub(super) takes: TakeSlots,
     /// Whether it is known which volumes there are.
     pub(super) is_listed: bool,
     /// Headers that came before that, and until when they wait.
@@ -101,7 +157,16 @@ pub struct TierCore {
     /// Until when commands wait at most, and their handles.
     pub(super) holds: BTreeSet<(Instant, u32)>,
     pub(super) index_reserved: u64,
+    /// Segments that are handed over, and until when that is tried.
+    pub(super) handing: BTreeMap<SegmentName, Instant>,
+    pub(super) unowned: Unowned,
+    pub(super) leaving: Leaving,
+    pub(super) history: History,
+    /// The most that the replay of one of its segments takes beside that.
+    pub(super) replay_most: u64,
     pub(super) counts: Counts,
+    /// When the last event was, and how long was slept before: of a clock that a bug has stand still.
+    slept: (Instant, Duration),
 }
 
 impl TierCore {
@@ -116,9 +181,16 @@ impl TierCore {
             now: Instant::default(),
             actions: VecDeque::new(),
             port: None,
+            pool: None,
+            tier: None,
             load: 0,
             store: Store::new(),
             volumes: BTreeMap::new(),
+            watch: Watch::default(),
+            removals: Removals::default(),
+            cuts: Cuts::default(),
+            jobs: Jobs::new(),
+            early_jobs: VecDeque::new(),
             namespaces: BTreeMap::new(),
             segments: BTreeMap::new(),
             slots: Slots::new(config.slots_max),
@@ -133,18 +205,39 @@ impl TierCore {
             last_keeper: 0,
             repair: None,
             repair_at: None,
+            repairs_left: BTreeMap::new(),
+            rebuilding: Rebuilding::default(),
+            mending: Mending::default(),
+            areas: Areas::new(config.card_area, config.host_area),
+            space_at: None,
+            sweep_at: None,
+            sweep_round: 0,
+            checkpoints: BTreeMap::new(),
+            checkpoint_again: None,
+            compaction: None,
+            compact_at: None,
+            left_alone: BTreeMap::new(),
+            movers: BTreeMap::new(),
+            moves_ready: VecDeque::new(),
             commands: BTreeMap::new(),
             overlaps: BTreeMap::new(),
             ready: VecDeque::new(),
             unleased: VecDeque::new(),
             slotless: VecDeque::new(),
             memberless: VecDeque::new(),
+            takes: TakeSlots::new(config.placement),
             is_listed: false,
             early: VecDeque::new(),
             later: VecDeque::new(),
             holds: BTreeSet::new(),
             index_reserved: 0,
+            handing: BTreeMap::new(),
+            unowned: Unowned::default(),
+            leaving: Leaving::default(),
+            history: History::default(),
+            replay_most: 0,
             counts: Counts::default(),
+            slept: (Instant::default(), Duration::ZERO),
             config,
         })
     }
@@ -155,11 +248,39 @@ impl TierCore {
     ///
     /// When it cannot have happened: then the port is to be closed, and [`TierEvent::PortClosed`] to be told.
     pub fn handle(&mut self, now: Instant, event: TierEvent<'_>) -> Result<(), TierError> {
-        self.now = self.now.max(now);
+        self.now = self.now.max(self.judged(now, &event));
         let now = self.now;
         let result = self.take(now, event);
+        while let Some(keeper) = self.moves_ready.pop_front() {
+            if self.is_cutter(keeper) {
+                self.cut_off(now, keeper);
+            } else {
+                self.post_move(now, keeper);
+            }
+        }
         self.run(now);
+        if !self.handing.is_empty() {
+            self.continue_handing(now);
+            self.run(now);
+        }
+        self.continue_leaving(now);
         result
+    }
+
+    /// By which time an event is judged: the one that was read, but for bugs.
+    fn judged(&mut self, now: Instant, event: &TierEvent<'_>) -> Instant {
+        if is_planted(Bug::ClockReadEarly) && matches!(event, TierEvent::Header { .. }) {
+            return self.now;
+        }
+        if !is_planted(Bug::ClockSleeps) {
+            return now;
+        }
+        // Nothing happens while a machine sleeps.
+        let (last, slept) = self.slept;
+        let passed = now.since(last);
+        let slept = if last > Instant::default() && passed > ASLEEP { slept + passed } else { slept };
+        self.slept = (now, slept);
+        Instant::from_nanoseconds(now.nanoseconds().saturating_sub(slept.as_nanos() as u64))
     }
 
     fn take(&mut self, now: Instant, event: TierEvent<'_>) -> Result<(), TierError> {
@@ -186,7 +307,20 @@ impl TierCore {
                 self.check_port(port)?;
                 self.writer_stopped(now, &broken)
             }
+            TierEvent::Noted { port, number } => {
+                self.check_port(port)?;
+                self.gate_noted(now, number);
+                Ok(())
+            }
             TierEvent::Metadata(completion) => self.answered(now, completion),
+            TierEvent::Administer { ticket, request } => {
+                self.administer(ticket, request);
+                Ok(())
+            }
+            TierEvent::Leave => {
+                self.leave(now);
+                Ok(())
+            }
             TierEvent::Tick => {
                 self.due(now);
                 Ok(())
@@ -221,7 +355,13 @@ impl TierCore {
         let seals = self.port.is_some().then(|| self.seals_next_due()).flatten();
         let repair = self.port.is_some().then(|| self.repair_next_due()).flatten();
         let segments = self.segments_next_due();
-        let others = openings.into_iter().chain(seals).chain(repair).chain(segments);
+        let takings = self.port.is_some().then(|| self.takings_next_due()).flatten();
+        let space = self.port.is_some().then(|| self.space_next_due()).flatten();
+        let compaction = self.port.is_some().then(|| self.compaction_next_due()).flatten();
+        let others = openings.into_iter().chain(seals).chain(repair).chain(segments).chain(takings);
+        let others = others.chain(space).chain(compaction).chain(self.handing_next_due());
+        let mends = self.port.is_some().then(|| self.mends_next_due()).flatten();
+        let others = others.chain(mends).chain(self.leaving_next_due());
         self.store.next_due().into_iter().chain(held).chain(later).chain(port).chain(others).min()
     }
 
@@ -230,29 +370,28 @@ impl TierCore {
     }
 
     fn port_opened(&mut self, now: Instant, port: PortNumber, welcome: Welcome) -> Result<(), TierError> {
-        let is_known = self.segments.values().find_map(|segment| segment.record).map(|record| record.owner);
-        if port != PortNumber(0) || self.port.is_some() || is_known.is_some_and(|tier| tier != welcome.tier) {
+        if port != PortNumber(0) || self.port.is_some() || self.tier.is_some_and(|tier| tier != welcome.tier)
+        {
             return Err(TierError::Port(port));
         }
+        self.tier = Some(welcome.tier);
         self.port = Some(OpenPort { welcome, plans: 0 });
-        self.connect_servers(now);
-        self.begin_session(now);
+        // Before that nobody knows whose they are.
+        if self.pool.is_some() {
+            self.connect_servers(now);
+        }
+        self.begin_session();
         Ok(())
     }
 
     /// The gate is closed: nothing that was under way is heard of again. Its commands are the card's.
     fn port_closed(&mut self, now: Instant) {
         self.port = None;
-        self.end_gate();
+        self.end_gate(now);
         self.forget_channels();
         self.slots.clear();
-        for command in std::mem::take(&mut self.commands).into_values() {
-            let (Posted::Write { span, .. } | Posted::Trim { span, .. }) = command.posted else { continue };
-            // Its records may be on all members, and its initiator may have been answered: only the log knows.
-            if let Some(segment) = self.segments.get_mut(&span.segment) {
-                segment.standing = Standing::Unserved(Trouble::NeedsReplay);
-            }
-        }
+        self.commands.clear();
+        self.takes = TakeSlots::new(self.config.placement);
         self.keepers.clear();
         self.overlaps.clear();
         self.early.clear();
@@ -261,22 +400,21 @@ impl TierCore {
         }
         self.later.clear();
         self.holds.clear();
-        for segment in self.segments.values_mut() {
-            segment.waiting.clear();
-            segment.changes = 0;
-            // Blocks of these are kept by nobody any more.
-            if segment.chunks.iter().any(|chunk| !chunk.unresolved.is_empty()) {
-                segment.standing = Standing::Unserved(Trouble::NeedsReplay);
-            }
-            for chunk in &mut segment.chunks {
-                chunk.changes = 0;
-                chunk.posted = chunk.end;
-            }
-            // Servers that were asked to make a chunk are asked for another.
-            segment.forget_opening();
-        }
-        self.forget_seals(now);
-        self.forget_repair(now);
+        // What the card was about to say of them nobody knows: only their logs do. They are taken anew.
+        self.segments.clear();
+        self.handing.clear();
+        (self.index_reserved, self.replay_most) = (0, 0);
+        self.closing.clear();
+        self.repair = None;
+        self.repair_at = Some(now);
+        self.repairs_left.clear();
+        // Whoever has asked is told so by who is left.
+        self.jobs.clear();
+        self.early_jobs.clear();
+        self.end_cuts();
+        self.forget_mends();
+        self.forget_space();
+        self.forget_asked(None);
     }
 
     fn due(&mut self, now: Instant) {
@@ -284,9 +422,15 @@ impl TierCore {
         if self.port.is_some() {
             self.servers_due(now);
             self.segments_due(now);
+            self.takings_due(now);
             self.seals_due(now);
             self.openings_due(now);
+            self.mends_due(now);
             self.repair_due(now);
+            self.space_due(now);
+            if self.compact_at.is_some_and(|at| at <= now) {
+                self.continue_compaction(now);
+            }
         }
         while let Some((_, handle)) = self.later.pop_front_if(|(due, _)| *due <= now) {
             self.ready.push_back(handle);
@@ -320,6 +464,7 @@ impl TierCore {
             Line::Unleased => &mut self.unleased,
             Line::Slotless => &mut self.slotless,
             Line::Memberless => &mut self.memberless,
+            Line::Payloads => &mut self.takes.waiting,
             Line::Segment(name) => match self.segments.get_mut(&name) {
                 Some(segment) => &mut segment.waiting,
                 None => return,

@@ -3,8 +3,9 @@
 //! Whoever is answered before that, because its initiator has given it up or it has waited for too long, leaves a keeper of its blocks
 //! behind: what the sealed chunk has of it enters the index all the same (I9), and a later change must come behind it (I3).
 
-use ob_core::VolumeId;
+use ob_core::{SegmentName, VolumeId};
 use ob_split::wire::Handle;
+use ob_wire_nvme::Status;
 
 use super::chunks::Unresolved;
 use super::command::{Command, Span};
@@ -17,6 +18,13 @@ pub(super) struct Keeper {
     volume: VolumeId,
     /// Records that are not resolved.
     left: u32,
+}
+
+impl Keeper {
+    /// Of the blocks of a move.
+    pub(super) const fn of_move(volume: VolumeId) -> Self {
+        Self { volume, left: 1 }
+    }
 }
 
 impl TierCore {
@@ -50,12 +58,26 @@ impl TierCore {
         }
     }
 
+    /// Whether these records count the next owner decides: their commands are sent back, to be sent anew (I8).
+    pub(super) fn give_unresolved_up(&mut self, name: SegmentName) {
+        let Some(segment) = self.segments.get_mut(&name) else { return };
+        let unresolved: Vec<Unresolved> =
+            segment.chunks.iter_mut().flat_map(|chunk| std::mem::take(&mut chunk.unresolved)).collect();
+        for record in unresolved {
+            if let Some(command) = self.commands.get_mut(&record.owner.0) {
+                command.fail(Status::NAMESPACE_NOT_READY);
+            }
+            self.record_resolved(record.owner, record.part, true);
+        }
+    }
+
     /// A number that no command can have.
-    fn free_keeper(&mut self) -> Handle {
+    pub(super) fn free_keeper(&mut self) -> Handle {
         loop {
             self.last_keeper = self.last_keeper.wrapping_add(1) % HOST_HANDLES;
             let keeper = HOST_HANDLES + self.last_keeper;
-            if !self.keepers.contains_key(&keeper) {
+            let is_taken = self.keepers.contains_key(&keeper) || self.movers.contains_key(&keeper);
+            if !is_taken && !self.is_cutter(Handle(keeper)) {
                 return Handle(keeper);
             }
         }

@@ -8,7 +8,7 @@ use ob_format::volume::{EntryState, IndexEntry, PAGE_ENTRIES};
 type Page = Box<[IndexEntry; PAGE_ENTRIES]>;
 
 /// The index of a segment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     pages: Vec<Option<Page>>,
     mapped: u64,
@@ -76,6 +76,18 @@ impl Index {
                 *place = entry;
             }
         }
+    }
+
+    /// Where those blocks lie whose pages were made.
+    pub(super) fn entries(&self) -> impl Iterator<Item = IndexEntry> {
+        self.pages.iter().flatten().flat_map(|page| page.iter().copied())
+    }
+
+    /// The first page from this one on that has an entry.
+    pub(super) fn page_from(&self, first: u32) -> Option<(u32, &[IndexEntry; PAGE_ENTRIES])> {
+        let pages = self.pages.iter().enumerate().skip(first as usize);
+        let made = pages.filter_map(|(number, page)| Some((number as u32, &**page.as_ref()?)));
+        made.into_iter().find(|(_, page)| page.iter().any(|entry| !entry.is_unmapped()))
     }
 
     /// Whether none of these blocks is mapped.

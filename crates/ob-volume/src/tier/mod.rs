@@ -10,26 +10,46 @@
 //! [`TierCore`] is told what happened ([`TierEvent`]) and asked what to do ([`TierAction`]); it opens no socket and reads no clock.
 //! Its driver gives it all completions of a round before any header (`docs/volumes-safety.md`, I2).
 //!
-//! Of what `docs/volumes.md` says this version has one port, effort 0, one open chunk a segment, and no replay: a segment that was
-//! written in an earlier life is not served. A chunk that is full, or has lost a member, is closed: what it has is agreed on (`seal`),
-//! and what it lacks is sent to another. Replicas that are missing then are made anew (`repair`).
+//! Of what `docs/volumes.md` says this version has one port and one open chunk a segment. A chunk that is full, or has lost a member, is
+//! closed: what it has is agreed on (`seal`), and what it lacks is sent to another. Replicas that are missing then are made anew
+//! (`repair`). A segment that an earlier life has written is taken: its open chunks are sealed, and all are replayed (`taking`, `replay`).
+//! Whatever ends the port ends all that is known of segments: they are taken anew when the next one opens.
 
+mod admin;
+mod areas;
+mod behind;
+mod checkpoint;
 mod chunks;
 mod command;
+mod compact;
 mod completions;
 mod core;
+mod cutting;
 mod fates;
+mod given;
+mod handing;
+mod history;
+mod identities;
 mod index;
+mod leaving;
+mod loading;
+mod mend;
 mod opening;
 mod overlaps;
 mod plant;
+mod rebuilding;
+mod removing;
 mod repair;
+mod replay;
 mod seal;
 mod segments;
 mod servers;
 mod slots;
+mod space;
 mod status;
 mod store;
+mod taking;
+mod volumes;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,13 +57,22 @@ use std::time::Duration;
 use ob_core::{PoolId, Token, VolumeId};
 use ob_format::volume::metadata::{Text, Volume};
 use ob_format::volume::{LayoutError, RECORD_UNITS_MAX, RECORDS_START};
-use ob_split::wire::{Broken, Channel, ChannelIs, Completion, Handle, HeaderEntry, Set, Slot, Welcome};
+use ob_split::ledger::SLOT_LEN;
+use ob_split::wire::{Broken, Channel, ChannelIs, Completion, Gate, Handle, HeaderEntry, Set, Slot, Welcome};
 
-use crate::metadata::{Keys, MetadataCompletion, MetadataOp};
+use crate::metadata::{Keys, MetadataCompletion, MetadataOp, TRANSACTION_MAX};
 use crate::plans::PostedPlan;
 
+pub use admin::{
+    AdminAnswer, AdminError, AdminRequest, NEW_CHUNK_LEN_MIN, NewVolume, OwnSegmentFacts, SegmentFacts,
+    Ticket, VOLUME_LEN_MAX, VOLUMES_MAX, VolumeFacts, VolumeHealth,
+};
 pub use core::TierCore;
-pub use status::{SegmentStatus, ServerStatus, ServerTrouble, TierNews, TierStatus, Trouble};
+pub use given::{Placement, Press};
+pub use leaving::LEAVES_WITHIN;
+pub use space::Fullness;
+pub use status::{RebuildStatus, SegmentStatus, ServerStatus, ServerTrouble, TierNews, TierStatus, Trouble};
+pub use taking::TakingStatus;
 
 /// Blocks of a segment, where nothing else is said: 32 GiB, or 4 GiB of small blocks.
 pub const SEGMENT_BLOCKS: u64 = 1 << 23;
@@ -57,7 +86,7 @@ pub struct PortNumber(pub u32);
 /// What a tier is told when it is made.
 #[derive(Clone, Debug)]
 pub struct TierConfig {
-    /// The pool.
+    /// What the pool is called if the store has none yet: a name that nobody else has. What the store says is what counts.
     pub pool: PoolId,
     /// Its keys in the metadata store.
     pub keys: Keys,
@@ -65,7 +94,7 @@ pub struct TierConfig {
     pub addresses: Text<128>,
     /// Where chunk servers are.
     pub servers: Vec<SocketAddr>,
-    /// Volumes that are made if the store does not have them.
+    /// Volumes that are made with the pool, if the store has none.
     pub volumes: Vec<(VolumeId, Volume)>,
     /// How long the lease is.
     pub lease: Duration,
@@ -83,6 +112,28 @@ pub struct TierConfig {
     pub commands_max: usize,
     /// Slots of the card.
     pub slots_max: u16,
+    /// Where payloads are made what is stored. The areas have [`Placement::area_len`].
+    pub placement: Placement,
+    /// Bytes of the area in which the card puts what servers tell at length, and of the one from which it takes the index.
+    pub card_area: u64,
+    /// The latter.
+    pub host_area: u64,
+    /// Blocks that are logged before a checkpoint begins, if the index has fewer.
+    pub checkpoint_blocks: u64,
+    /// Bytes of dead chunks that only wait for one, if they are half of what counts.
+    pub checkpoint_dead: u64,
+    /// Chunks that are sealed before one begins.
+    pub checkpoint_chunks: u32,
+    /// How many thousandths of a chunk's blocks are overwritten before it is compacted.
+    pub compact_share: u32,
+    /// Or how many of its blocks.
+    pub compact_writes: u64,
+    /// Bytes a second that compaction moves.
+    pub compact_rate: u64,
+    /// Changes of a segment before its next epoch begins: half of what there are sequences for.
+    pub epoch_changes: u64,
+    /// Whether the store's history is left alone, because others read it.
+    pub keeps_history: bool,
 }
 
 /// Why a tier cannot be as it is configured.
@@ -131,6 +182,17 @@ impl TierConfig {
             index_memory: 1 << 30,
             commands_max: 1024,
             slots_max: 4096,
+            placement: Placement::Split,
+            card_area: 2 << 20,
+            host_area: 1 << 20,
+            checkpoint_blocks: 65_536,
+            checkpoint_dead: 256 << 20,
+            checkpoint_chunks: 256,
+            compact_share: 500,
+            compact_writes: 16_384,
+            compact_rate: 64 << 20,
+            epoch_changes: 1 << 35,
+            keeps_history: false,
         }
     }
 
@@ -157,9 +219,15 @@ impl TierConfig {
             (self.slots_max > 1, "the number of slots"),
             (!self.hold.is_zero(), "how long commands are held"),
             (self.rebuild_rate > 0, "the rate of copying"),
+            (self.compact_rate > 0, "the rate of compaction"),
+            ((1..=1 << 35).contains(&self.epoch_changes), "the number of changes of an epoch"),
+            ((1..=1000).contains(&self.compact_share), "the share that is compacted"),
+            (self.card_area >= SLOT_LEN && self.host_area >= SLOT_LEN, "the areas"),
             (self.drift_ppm < 500_000, "the clocks' drift"),
             ((2000..=60_000).contains(&self.lease.as_millis()), "the lease"),
             (self.servers.len() < usize::from(ob_split::wire::ACCEPTED_FROM), "the number of chunk servers"),
+            // Each is two keys of the commit that makes the pool.
+            (self.volumes.len() < TRANSACTION_MAX / 2, "the number of volumes"),
         ];
         match ranges.into_iter().find(|(is_within, _)| !is_within) {
             Some((_, what)) => Err(TierConfigError::Range(what)),
@@ -196,7 +264,7 @@ pub enum TierEvent<'a> {
         port: PortNumber,
         /// How it went.
         completion: Completion,
-        /// Header and payload of a peer's reply, of `CALL`.
+        /// Header and payload of a peer's reply, of `CALL`; of `LOOK` the bytes that it brought ([`TierCore::brought`]).
         reply: Option<&'a [u8]>,
     },
     /// How a channel is.
@@ -213,8 +281,24 @@ pub enum TierEvent<'a> {
         /// Which.
         broken: Broken,
     },
+    /// The card has noted the time of a preparation of its gate.
+    Noted {
+        /// Of which port.
+        port: PortNumber,
+        /// Which preparation.
+        number: u64,
+    },
     /// The metadata store has answered.
     Metadata(MetadataCompletion),
+    /// An administrator asks.
+    Administer {
+        /// Which answer is his.
+        ticket: Ticket,
+        /// What he asks.
+        request: AdminRequest,
+    },
+    /// The process ends: what it has is given back, until [`TierCore::has_left`].
+    Leave,
     /// Nothing but time.
     Tick,
 }
@@ -228,6 +312,13 @@ pub enum TierAction {
         port: PortNumber,
         /// The plan.
         plan: PostedPlan,
+    },
+    /// Make of a payload what is stored, and post the plan that writes it, in the order of what is posted.
+    Press {
+        /// By which port.
+        port: PortNumber,
+        /// What, and how.
+        press: Press,
     },
     /// Tell the card of a chunk.
     Set {
@@ -243,12 +334,35 @@ pub enum TierAction {
         /// Which, and what it is to do.
         channel: Channel,
     },
+    /// Have the card's gate note the time, or stay open.
+    Gate {
+        /// Of which port.
+        port: PortNumber,
+        /// What it is to do.
+        gate: Gate,
+    },
+    /// Put bytes into the host's area, before what is posted next.
+    Upload {
+        /// Of which port.
+        port: PortNumber,
+        /// Where.
+        at: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// Submit an operation to the metadata store. What it refuses for being busy is submitted again, later.
     Metadata(Token, MetadataOp),
-    /// A volume is served: its namespace can be shown.
-    Serve(VolumeId, Volume),
+    /// These volumes are served, and no others: their namespaces can be shown.
+    Serve(Vec<(VolumeId, Volume)>),
     /// Something that people may want to know.
     Report(TierNews),
+    /// What an administrator has asked is done, or is not.
+    Tell {
+        /// Whose answer it is.
+        ticket: Ticket,
+        /// What was done; or why nothing was.
+        answer: Result<AdminAnswer, AdminError>,
+    },
 }
 
 /// What cannot have happened. Whoever is told so closes the port: its card has lost its way.

@@ -7,28 +7,58 @@
 //!
 //! Servers that have failed of late come last. As long as there are not enough others, a chunk waits for them for a while, counted from
 //! when that began and not from each chunk anew; then it has fewer members, if there are as many as there must be.
+//!
+//! A segment may have one opened for each of what it is for: for what clients write, for maintenance, and for the index. The latter two may
+//! use what is kept of the servers' space for them.
 
 use std::time::Duration;
 
-use ob_core::{ChunkId, ChunkName, Instant, Revision, SegmentName, ServerId, Units};
+use ob_core::{ChunkId, ChunkName, Instant, Revision, SegmentName, Units};
 use ob_format::volume::ChunkKind;
-use ob_format::volume::metadata::{Chunk, ChunkState, Members, Text, Volume};
+use ob_format::volume::metadata::{ChunkState, Text, Volume};
 use ob_split::wire::MEMBERS_MAX;
 use ob_wire_nvme::Status;
 
 use super::chunks::TierChunk;
+use super::command::What;
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::segments::Standing;
+use super::servers::ServerCore;
 use super::servers::create_request;
-use super::status::Trouble;
 use super::store::{RETRY, Then};
+use super::taking::ListSums;
 use crate::metadata::{Expect, MetadataValue, Name};
 
 /// How long a chunk waits for all the members that it should have, before it takes fewer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long after it was not made a chunk is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a chunk is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OpenFor {
+    /// What clients write.
+    Client,
+    /// What compaction moves, and trims when there is no other.
+    Maintenance,
+    /// A checkpoint.
+    Index,
+}
+
+impl OpenFor {
+    const fn kind(self) -> ChunkKind {
+        match self {
+            Self::Client | Self::Maintenance => ChunkKind::Data,
+            Self::Index => ChunkKind::Index,
+        }
+    }
+
+    /// G6: clients may not.
+    fn may_use_reserve(self) -> bool {
+        self != Self::Client || is_planted(Bug::ReserveEaten)
+    }
+}
 
 /// What has become of a request to make a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +99,11 @@ impl Opening {
         self.phase == OpeningPhase::Creating && self.members.iter().all(|(_, made)| *made == Some(Made::Yes))
     }
 
+    /// Whether it is the chunk of this number that is made.
+    pub(super) fn is_of(&self, chunk: ChunkId) -> bool {
+        self.chunk == chunk && !matches!(self.phase, OpeningPhase::Choosing { .. })
+    }
+
     /// Whether its record is on its way to the store.
     pub(super) fn is_committing(&self) -> bool {
         self.phase == OpeningPhase::Committing
@@ -77,17 +112,17 @@ impl Opening {
 
 impl TierCore {
     /// The next chunk of a segment is to be made, unless that is under way.
-    pub(super) fn open_chunk(&mut self, now: Instant, name: SegmentName) {
+    pub(super) fn open_chunk(&mut self, now: Instant, name: SegmentName, of: OpenFor) {
         let Some(segment) = self.segments.get_mut(&name) else { return };
-        if segment.opening.is_none() && !segment.is_exhausted {
+        if !segment.openings.contains_key(&of) && !segment.is_exhausted {
             let phase = OpeningPhase::Choosing { again: now };
-            segment.opening = Some(Opening { phase, chunk: ChunkId(0), members: Vec::new() });
-            self.continue_opening(now, name);
+            segment.openings.insert(of, Opening { phase, chunk: ChunkId(0), members: Vec::new() });
+            self.continue_one(now, name, of);
         }
     }
 
     pub(super) fn continue_all_openings(&mut self, now: Instant) {
-        let opening = self.segments.iter().filter(|(_, segment)| segment.opening.is_some());
+        let opening = self.segments.iter().filter(|(_, segment)| !segment.openings.is_empty());
         let names: Vec<SegmentName> = opening.map(|(name, _)| *name).collect();
         for name in names {
             self.continue_opening(now, name);
@@ -102,7 +137,7 @@ impl TierCore {
     }
 
     pub(super) fn openings_next_due(&self) -> Option<Instant> {
-        let phases = self.segments.values().filter_map(|segment| segment.opening.as_ref());
+        let phases = self.segments.values().flat_map(|segment| segment.openings.values());
         let due = phases.filter_map(|opening| match opening.phase {
             OpeningPhase::Choosing { again } => Some(again),
             _ => None,
@@ -110,31 +145,40 @@ impl TierCore {
         due.min()
     }
 
-    /// Chooses servers and asks them, if nothing is missing for it.
+    /// All that are made for a segment go on.
     pub(super) fn continue_opening(&mut self, now: Instant, name: SegmentName) {
+        for of in [OpenFor::Client, OpenFor::Maintenance, OpenFor::Index] {
+            self.continue_one(now, name, of);
+        }
+    }
+
+    /// Chooses servers and asks them, if nothing is missing for it.
+    fn continue_one(&mut self, now: Instant, name: SegmentName, of: OpenFor) {
         let Some(segment) = self.segments.get_mut(&name) else { return };
         let is_owned = segment.standing == Standing::Owned && !segment.is_committing && self.port.is_some();
         let (next_chunk, record) = (segment.next_chunk, segment.record);
-        let Some(opening) = &mut segment.opening else { return };
+        let Some(opening) = segment.openings.get_mut(&of) else { return };
         if opening.is_made() {
-            return self.commit_chunk(name);
+            return self.commit_chunk(name, of);
         }
-        let is_choosing = matches!(opening.phase, OpeningPhase::Choosing { .. });
-        let (true, true, Some(record)) = (is_choosing, is_owned, record) else { return };
-        // Whatever comes of this, it is not looked at before.
+        if !matches!(opening.phase, OpeningPhase::Choosing { .. }) {
+            return;
+        }
+        // Whatever comes of this, it is not looked at before: nor while the segment waits for the store, which goes on with it.
         opening.phase = OpeningPhase::Choosing { again: now + RETRY };
+        let (true, Some(record)) = (is_owned, record) else { return };
         let Some(volume) = self.volumes.get(&name.volume).map(|served| served.volume) else { return };
         if next_chunk >= record.chunk_next.0 {
             return self.reserve_chunks(name);
         }
-        let chosen = self.choose(now, &volume, next_chunk);
+        let chosen = self.choose(now, &volume, next_chunk, of);
         let Some(segment) = self.segments.get_mut(&name) else { return };
         let members = match chosen {
             Ok(members) => members,
             Err(Unchosen::Missing) => return,
             Err(Unchosen::Full) => {
-                segment.opening = None;
-                return self.refuse_changes(name, Status::CAPACITY_EXCEEDED.with_do_not_retry());
+                segment.openings.remove(&of);
+                return self.not_for_want_of_space(name, of);
             }
         };
         let chunk = ChunkId(next_chunk);
@@ -143,22 +187,54 @@ impl TierCore {
         }
         let (phase, length) = (OpeningPhase::Creating, Units::of_bytes(volume.chunk_len));
         let asked = members.iter().map(|member| (*member, None)).collect();
-        segment.opening = Some(Opening { phase, chunk, members: asked });
-        let request = create_request(ChunkName::new(name, chunk), record.epoch, length, volume.block_len);
+        segment.openings.insert(of, Opening { phase, chunk, members: asked });
+        let request = create_request(
+            (ChunkName::new(name, chunk), record.epoch),
+            length,
+            volume.block_len,
+            of.kind(),
+            of.may_use_reserve(),
+        );
         for member in members {
             self.create(member, request, name, chunk);
         }
     }
 
+    /// Who was at a place is at another: a chunk that is being made there is made anew, unless the store has it already.
+    pub(super) fn rename_in_openings(&mut self, now: Instant, from: usize, to: usize) {
+        for segment in self.segments.values_mut() {
+            for opening in segment.openings.values_mut() {
+                if opening.phase == OpeningPhase::Committing {
+                    for (member, _) in opening.members.iter_mut().filter(|(member, _)| *member == from) {
+                        *member = to;
+                    }
+                } else if opening.members.iter().any(|(member, _)| *member == from || *member == to) {
+                    // What the others have made of it nobody names: it is swept.
+                    opening.phase = OpeningPhase::Choosing { again: now + AGAIN };
+                    opening.members.clear();
+                }
+            }
+        }
+    }
+
     /// Servers for a chunk.
-    fn choose(&mut self, now: Instant, volume: &Volume, turn: u32) -> Result<Vec<usize>, Unchosen> {
+    fn choose(
+        &mut self,
+        now: Instant,
+        volume: &Volume,
+        turn: u32,
+        of: OpenFor,
+    ) -> Result<Vec<usize>, Unchosen> {
         let length = Units::of_bytes(volume.chunk_len);
         let (replicas, least) = (usize::from(volume.replicas), usize::from(volume.replicas_min).max(1));
         // One that has refused is asked again after a while: it says what is free only when it is asked for something.
         let has_room = |place: &usize| {
             let server = self.servers.get(*place);
-            server.is_some_and(|server| {
-                !server.is_full(now) && (server.full_until.is_some() || server.free >= length.bytes())
+            let has_space = |server: &ServerCore| server.free >= length.bytes();
+            server.is_some_and(|server| match of.may_use_reserve() {
+                // What it has refused to others it may have kept for this.
+                true => has_space(server),
+                false => !server.is_full(now) && (server.full_until.is_some() || has_space(server)),
             })
         };
         let is_ready =
@@ -166,7 +242,7 @@ impl TierCore {
         let ready: Vec<usize> = (0..self.servers.len()).filter(is_ready).collect();
         let full = ready.iter().filter(|place| !has_room(place)).count();
         // Refused for want of space only if that is what is wanting.
-        if full > 0 && self.servers.len() - full < least {
+        if full > 0 && self.servers_placed() - full < least {
             return Err(Unchosen::Full);
         }
         let mut candidates: Vec<usize> = ready.into_iter().filter(has_room).collect();
@@ -232,10 +308,11 @@ impl TierCore {
     ) {
         let Some(segment) = self.segments.get_mut(&name) else { return };
         let Some(epoch) = segment.epoch() else { return };
-        let opening = segment.opening.as_mut();
-        let Some(opening) =
-            opening.filter(|opening| opening.chunk == chunk && opening.phase == OpeningPhase::Creating)
-        else {
+        let mut openings = segment.openings.iter_mut();
+        let found = openings
+            .find(|(_, opening)| opening.chunk == chunk && opening.phase == OpeningPhase::Creating)
+            .map(|(of, opening)| (*of, opening));
+        let Some((purpose, opening)) = found else {
             // It was given up meanwhile.
             if made != Made::No {
                 self.delete(place, ChunkName::new(name, chunk), epoch);
@@ -249,7 +326,7 @@ impl TierCore {
             return;
         }
         if opening.is_made() {
-            return self.commit_chunk(name);
+            return self.commit_chunk(name, purpose);
         }
         // Nobody will name it: those that have it, or may have, are to have its room again.
         opening.phase = OpeningPhase::Choosing { again: now + AGAIN };
@@ -260,45 +337,41 @@ impl TierCore {
     }
 
     /// All members have the chunk: the store is told.
-    fn commit_chunk(&mut self, name: SegmentName) {
-        let Some(segment) = self.segments.get_mut(&name) else { return };
+    fn commit_chunk(&mut self, name: SegmentName, of: OpenFor) {
+        let Some(segment) = self.segments.get(&name) else { return };
         let (epoch, revision) = (segment.epoch(), segment.revision);
-        let Some(opening) = &mut segment.opening else { return };
+        let Some(opening) = segment.openings.get(&of) else { return };
         if segment.is_committing || segment.standing != Standing::Owned {
             // Something else of the segment is being agreed on: it comes behind that.
             return;
         }
-        opening.phase = OpeningPhase::Committing;
         let chunk = opening.chunk;
-        let ids = opening.members.iter().filter_map(|(place, _)| self.servers.get(*place)?.id);
-        let ids: Vec<ServerId> = ids.collect();
-        let (Some(members), Some(epoch), Some(revision)) = (Members::new(&ids), epoch, revision) else {
-            return;
+        let members: Vec<usize> = opening.members.iter().map(|(place, _)| *place).collect();
+        let record = epoch.and_then(|epoch| {
+            let what = (ChunkState::Open, of.kind(), epoch);
+            self.record_of(what, &members, (Units(0), 0), ListSums::default())
+        });
+        let Some(segment) = self.segments.get_mut(&name) else { return };
+        let (Some(record), Some(revision)) = (record, revision) else {
+            // Somebody is another by now.
+            segment.openings.remove(&of);
+            return self.wake(name);
         };
         segment.is_committing = true;
-        for (place, _) in &opening.members {
-            if let Some(server) = self.servers.get_mut(*place) {
+        if let Some(opening) = segment.openings.get_mut(&of) {
+            opening.phase = OpeningPhase::Committing;
+        }
+        for place in members {
+            if let Some(server) = self.servers.get_mut(place) {
                 server.do_well();
             }
         }
-        let record = Chunk {
-            state: ChunkState::Open,
-            kind: ChunkKind::Data,
-            members,
-            epoch,
-            length: Units(0),
-            last_sequence: ob_core::Sequence(0),
-            blocks: 0,
-            records: 0,
-            content_crc: 0,
-            joining: None,
-        };
         let others = vec![(self.config.keys.key(Name::Segment(name)), Expect::At(revision))];
         let value = MetadataValue::Chunk(record).encode();
         let key = Name::Chunk(ChunkName::new(name, chunk));
         self.commit(key, Expect::Absent, others, value, Then::Opened(name), None);
         if is_planted(Bug::ChunkUnregistered) {
-            self.chunk_opened(name, Revision(0));
+            self.chunk_opened(self.now, name, Revision(0));
         }
     }
 
@@ -307,34 +380,69 @@ impl TierCore {
         let Some(segment) = self.segments.get_mut(&name) else { return };
         segment.is_committing = false;
         match revision {
-            Some(revision) => self.chunk_opened(name, revision),
+            Some(revision) => self.chunk_opened(now, name, revision),
             None => {
-                segment.opening = None;
-                segment.standing = Standing::Unserved(Trouble::Taken);
-                self.counts.segments_lost += 1;
+                segment.openings.clear();
+                return self.segment_robbed(now, name);
             }
         }
         self.commit_over(now, name);
     }
 
-    fn chunk_opened(&mut self, name: SegmentName, revision: Revision) {
+    fn chunk_opened(&mut self, now: Instant, name: SegmentName, revision: Revision) {
         let Some(volume) = self.volumes.get(&name.volume).map(|served| served.volume) else { return };
+        let may_reuse = !self.is_checkpointed(name);
         let Some(segment) = self.segments.get_mut(&name) else { return };
-        let Some(opening) = segment.opening.take() else { return };
+        // One thing of a segment is committed at a time.
+        let committed = segment.openings.iter().find(|(_, opening)| opening.is_committing());
+        let Some(of) = committed.map(|(of, _)| *of) else { return };
+        let Some(opening) = segment.openings.remove(&of) else { return };
         let Some(epoch) = segment.epoch() else { return };
         let members = opening.members.iter().map(|(member, _)| *member).collect();
         let length = Units::of_bytes(volume.chunk_len);
-        segment.open = Some(segment.chunks.len());
-        segment.chunks.push(TierChunk::new(opening.chunk, epoch, revision, members, length));
+        let chunk = TierChunk::new(opening.chunk, of.kind(), epoch, revision, members, length);
+        let slots = &self.slots;
+        let place = segment.put_chunk(chunk, may_reuse, |place| !slots.is_named((name, place)));
+        self.slots.retire_chunk((name, place));
         self.counts.chunks_opened += 1;
+        match of {
+            OpenFor::Client => {
+                segment.open = Some(place);
+                segment.space.is_full = false;
+            }
+            OpenFor::Maintenance => {
+                segment.space.maintenance = Some(place);
+                self.close_maintenance_but(now, name);
+            }
+            OpenFor::Index => self.index_chunk_opened(now, name, place),
+        }
         self.wake(name);
+        self.continue_compaction(now);
     }
 
-    /// All that wait to change something in a segment are told that there will be no chunk for it.
-    fn refuse_changes(&mut self, name: SegmentName, status: Status) {
+    /// There is no space for a chunk: whoever waits to write is told. What trims need, and maintenance, is kept for them.
+    fn not_for_want_of_space(&mut self, name: SegmentName, of: OpenFor) {
+        match of {
+            OpenFor::Client => {
+                if let Some(segment) = self.segments.get_mut(&name) {
+                    segment.space.is_full = true;
+                }
+                self.space_at = Some(self.now);
+                self.refuse_changes(name, false);
+            }
+            OpenFor::Maintenance => self.refuse_changes(name, true),
+            OpenFor::Index => self.give_checkpoint_up(name),
+        }
+    }
+
+    /// All that wait to write to a segment are told that there will be no chunk for it, or those that wait to trim.
+    fn refuse_changes(&mut self, name: SegmentName, are_trims: bool) {
+        let status = Status::CAPACITY_EXCEEDED.with_do_not_retry();
         let Some(segment) = self.segments.get_mut(&name) else { return };
         for handle in std::mem::take(&mut segment.waiting) {
-            if let Some(command) = self.commands.get_mut(&handle.0).filter(|command| command.is_change) {
+            let what = if are_trims { What::Trim } else { What::Write };
+            let command = self.commands.get_mut(&handle.0);
+            if let Some(command) = command.filter(|command| command.is_change && command.what == what) {
                 command.fail(status);
             }
             self.ready.push_back(handle);

@@ -41,6 +41,11 @@ impl Overlaps {
         }
     }
 
+    /// Whether nothing changes any block.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// A change is over. Tells those that may begin now.
     pub(super) fn over(&mut self, handle: Handle, mut may_begin: impl FnMut(Handle)) {
         let Some(place) = self.all.iter().position(|change| change.handle == handle) else { return };

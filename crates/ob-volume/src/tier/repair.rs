@@ -2,27 +2,26 @@
 //!
 //! ```text
 //!   a server that is not named and may have something: Stopping ─ its end ─▶ Copying ─ as long as the record says ─▶ Sealing ─▶ Committing
-//!                                                        │ it does not fit                   ▲                                    named
-//!   one that has nothing:                    Deleting ◀──┘──▶ Creating ──────────────────────┘
+//!                                                        │ it does not fit                   ▲                 └▶ Checking ─┘     named
+//!   one that has nothing:        Checking ─▶ Deleting ◀──┘──▶ Creating ──────────────────────┘
 //! ```
 //!
-//! A replica that returns is cut or filled to the record exactly, and sealed with its CRC, before it is named (C6). When all members
+//! A replica that returns is cut or filled to the record exactly, sealed with its CRC, and looked at record by record as it lies on the device,
+//! before it is named (C6). It goes, to be made anew, when the same was done with all that members have (R7). When all members
 //! are there, what others have is discarded (R4).
 
 use std::time::Duration;
 
-use ob_core::{ChunkName, Instant, Revision, SegmentName, ServerId, Units};
-use ob_format::volume::metadata::{Chunk, ChunkState, Members};
-use ob_format::volume::{ChunkKind, RECORDS_START};
+use ob_core::{ChunkName, Instant, Revision, SegmentName, Units};
+use ob_format::volume::RECORDS_START;
 
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::plant::{Bug, is_planted};
 use super::seal::Copied;
 use super::segments::Standing;
-use super::servers::{CallFor, Errand, Outcome, ServerCore};
+use super::servers::{AVOIDED, CallFor, Errand, Outcome, ServerCore};
 use super::slots::ChunkPlace;
-use super::status::Trouble;
 use super::store::Then;
 use super::{TierAction, TierNews};
 use crate::metadata::{Expect, MetadataValue, Name};
@@ -32,6 +31,8 @@ use crate::wire::{Answer, CreateState, Refusal, Reply, Request};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often a copy may fail before its replica is given up.
 const FAILURES_MAX: u8 = 3;
+/// How long a chunk is left alone of which a replica could not be made: others come first.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
 
 /// A replica that is made anew.
 #[derive(Debug)]
@@ -42,13 +43,27 @@ pub(super) struct Repair {
     phase: Phase,
     /// How far the target is.
     at: Units,
-    /// Who is asked next for what it lacks.
+    /// Who is asked next for what it lacks, counted on; and who was asked last.
     source: usize,
+    giver: usize,
     failures: u8,
     /// Whether what the target had was deleted already, because it did not fit.
     is_anew: bool,
+    /// Whether what the target has is of this repair alone.
+    is_own: bool,
     /// Members that stay beside it: the others are lost.
     kept: Vec<usize>,
+    check: Check,
+}
+
+/// Whose records are looked at, one behind the other.
+#[derive(Clone, Debug)]
+struct Check {
+    server: usize,
+    /// Which is the next.
+    at: Units,
+    /// Members all of whose records are whole.
+    sound: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +76,27 @@ enum Phase {
     Resting {
         until: Instant,
     },
+    /// Records are looked at: those of the target before it is named, or those of members before it goes.
+    Checking,
+    /// The next of them are due then.
+    CheckResting {
+        until: Instant,
+    },
     Sealing,
     Agreed,
     Committing,
+}
+
+impl Repair {
+    /// Of which chunk.
+    pub(super) const fn chunk(&self) -> ChunkPlace {
+        self.chunk
+    }
+
+    /// How much of it the target has.
+    pub(super) const fn copied(&self) -> Units {
+        Units(self.at.0.saturating_sub(RECORDS_START.0))
+    }
 }
 
 /// A chunk that misses a replica, and where that is to be.
@@ -73,10 +106,18 @@ struct Wanting {
     is_stray: bool,
 }
 
+/// How long it is waited after so much was copied, or looked at: at most so much a second.
+fn pause_of(at: Units, before: Units, rate: u64) -> Duration {
+    let bytes = u64::from(at.0.saturating_sub(before.0)) * u64::from(Units::LEN);
+    Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64)
+}
+
 impl TierCore {
     pub(super) fn repair_next_due(&self) -> Option<Instant> {
         match &self.repair {
-            Some(Repair { phase: Phase::Resting { until }, .. }) => Some(*until),
+            Some(Repair { phase: Phase::Resting { until } | Phase::CheckResting { until }, .. }) => {
+                Some(*until)
+            }
             Some(_) => None,
             None => self.repair_at,
         }
@@ -86,22 +127,56 @@ impl TierCore {
         if self.repair_next_due().is_none_or(|due| due > now) {
             return;
         }
-        if self.repair.is_some() {
-            return self.copy_next(now);
+        match &self.repair {
+            Some(Repair { phase: Phase::CheckResting { .. }, .. }) => return self.check_next(now),
+            Some(_) => return self.copy_next(now),
+            None => {}
         }
         self.discard_strays();
+        self.repairs_left.retain(|_, until| *until > now);
+        self.ask_untold();
         match self.most_wanting(now) {
             Some(wanting) => self.begin_repair(&wanting),
-            None => self.repair_at = self.is_any_wanting().then(|| now + LOOK_EVERY),
+            None => {
+                self.repair_at = self.is_any_wanting().then(|| now + LOOK_EVERY);
+                if self.rebuild_left(now) == 0 {
+                    self.rebuilding.end();
+                }
+            }
         }
     }
 
-    /// The port is closed: what was asked is asked anew.
-    pub(super) fn forget_repair(&mut self, now: Instant) {
-        if self.repair.as_ref().is_some_and(|repair| repair.phase != Phase::Committing) {
+    /// Who was at a place is at another. A replica that is being made there is made anew, unless the store has it already.
+    pub(super) fn rename_in_repair(&mut self, now: Instant, from: usize, to: usize) {
+        let Some(repair) = &mut self.repair else { return };
+        let is_its = |server: usize| server == from || server == to;
+        let is_asked = is_its(repair.target) || is_its(repair.check.server);
+        repair.check.sound.retain(|member| !is_its(*member));
+        if repair.phase != Phase::Committing && is_asked {
             self.repair = None;
+            self.repair_at = Some(now);
+            return;
         }
-        self.repair_at = Some(now);
+        for place in repair.kept.iter_mut().chain([&mut repair.target]).filter(|place| **place == from) {
+            *place = to;
+        }
+    }
+
+    /// Nobody needs replicas of a chunk any more.
+    pub(super) fn end_repair_of(&mut self, chunk: ChunkPlace) {
+        self.forget_mends_of(|of| of == chunk);
+        if self.repair.take_if(|repair| repair.chunk == chunk).is_some() {
+            self.repair_at = Some(self.now);
+        }
+    }
+
+    /// Nothing is known of a segment any more: places of its chunks are others' by now.
+    pub(super) fn drop_repair_of(&mut self, name: SegmentName) {
+        self.forget_mends_of(|of| of.0 == name);
+        self.repairs_left.retain(|chunk, _| chunk.0 != name);
+        if self.repair.take_if(|repair| repair.chunk.0 == name).is_some() {
+            self.repair_at = Some(self.now);
+        }
     }
 
     /// A commit that was waited for is over.
@@ -111,12 +186,13 @@ impl TierCore {
         }
     }
 
-    fn replicas(&self, name: SegmentName) -> usize {
+    pub(super) fn replicas(&self, name: SegmentName) -> usize {
         self.volumes.get(&name.volume).map_or(0, |served| usize::from(served.volume.replicas))
     }
 
-    fn sealed_chunks(&self) -> impl Iterator<Item = (ChunkPlace, &TierChunk)> {
+    pub(super) fn sealed_chunks(&self) -> impl Iterator<Item = (ChunkPlace, &TierChunk)> {
         let owned = self.segments.iter().filter(|(_, segment)| segment.standing == Standing::Owned);
+        let owned = owned.filter(|(name, _)| !self.is_handed_over(**name));
         let chunks = owned.flat_map(|(name, segment)| {
             segment.chunks.iter().enumerate().map(|(place, chunk)| ((*name, place), chunk))
         });
@@ -135,13 +211,13 @@ impl TierCore {
     }
 
     /// Whether a server has been away for so long that what it has is made anew.
-    fn is_lost(&self, now: Instant, server: usize) -> bool {
+    pub(super) fn is_lost(&self, now: Instant, server: usize) -> bool {
         let away = self.servers.get(server).and_then(|server| server.away_since);
         away.is_some_and(|since| now.since(since) >= self.config.lost_after)
     }
 
     /// Members that are not lost.
-    fn kept_members(&self, now: Instant, chunk: &TierChunk) -> Vec<usize> {
+    pub(super) fn kept_members(&self, now: Instant, chunk: &TierChunk) -> Vec<usize> {
         chunk.members.iter().copied().filter(|member| !self.is_lost(now, *member)).collect()
     }
 
@@ -149,10 +225,14 @@ impl TierCore {
     fn most_wanting(&self, now: Instant) -> Option<Wanting> {
         let found = self.sealed_chunks().filter_map(|(place, chunk)| {
             let kept = self.kept_members(now, chunk).len();
-            if kept >= self.replicas(place.0) || !self.has_ready_member(chunk) {
+            if kept >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
                 return None;
             }
             let (target, is_stray) = self.target_for(now, chunk)?;
+            // What nobody names may be all that is left (R4); and what somebody has already is not copied elsewhere.
+            if !(is_stray || self.has_ready_member(chunk) && self.have_told(place.0)) {
+                return None;
+            }
             let rank = (kept, u32::MAX - chunk.length.0);
             Some((rank, Wanting { chunk: place, target, is_stray }))
         });
@@ -172,32 +252,48 @@ impl TierCore {
         let can = |server: &usize| {
             self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
-        if let Some(stray) = chunk.strays.iter().copied().find(can) {
+        let is_whole = |stray: &&usize| !chunk.rotten.contains(*stray);
+        if let Some(stray) = chunk.strays.iter().filter(is_whole).copied().find(can) {
             return Some((stray, true));
         }
-        if chunk.strays.iter().any(|stray| !self.is_lost(now, *stray)) {
+        // Who is away may come back with it. Who is there and fails, again and again, is not waited for.
+        let may_give = |stray: &usize| {
+            let fails = self.servers.get(*stray).is_some_and(|server| server.is_ready() && server.fails());
+            !self.is_lost(now, *stray) && !fails
+        };
+        if chunk.strays.iter().filter(is_whole).any(may_give) {
             return None;
         }
-        let has_room = |place: &usize| {
+        self.place_for(now, chunk).map(|place| (place, false))
+    }
+
+    /// A server that has nothing of a chunk, and room for it.
+    pub(super) fn place_for(&self, now: Instant, chunk: &TierChunk) -> Option<usize> {
+        let can = |place: &usize| {
             self.servers.get(*place).is_some_and(|server| {
-                !server.is_full(now) && server.free >= u64::from(chunk.length.0) * u64::from(Units::LEN)
+                let has_room = server.free >= u64::from(chunk.length.0) * u64::from(Units::LEN);
+                server.is_ready() && !server.has_failed(now) && !server.is_full(now) && has_room
             })
         };
-        let others = (0..self.servers.len()).filter(|place| !chunk.members.contains(place));
-        let others = others.filter(|place| can(place) && has_room(place));
+        let has_none = |place: &usize| !chunk.members.contains(place) && !chunk.strays.contains(place);
         let domain = |place: usize| self.servers.get(place).and_then(|server| server.domain);
         let is_apart = |place: &usize| chunk.members.iter().all(|member| domain(*member) != domain(*place));
-        others
-            .max_by_key(|place| (is_apart(place), self.servers.get(*place).map_or(0, |server| server.free)))
-            .map(|place| (place, false))
+        let free = |place: &usize| self.servers.get(*place).map_or(0, |server| server.free);
+        let others = (0..self.servers.len()).filter(|place| has_none(place) && can(place));
+        others.max_by_key(|place| (is_apart(place), free(place)))
     }
 
     /// What is not named goes where all members are there and sealed (R4).
     fn discard_strays(&mut self) {
         let mut discarded = Vec::new();
         for ((name, place), chunk) in self.sealed_chunks() {
+            // A stray may have what members have lost.
+            if self.is_mended((name, place)) {
+                continue;
+            }
             let is_whole = chunk.members.len() >= self.replicas(name)
                 && chunk.members.iter().all(|member| self.is_ready(*member));
+            let is_whole = is_whole || is_planted(Bug::StrayDiscarded);
             if is_whole {
                 let there = chunk.strays.iter().copied().filter(|stray| self.is_ready(*stray));
                 discarded.extend(there.map(|stray| (name, place, stray)));
@@ -209,6 +305,7 @@ impl TierCore {
                 continue;
             };
             chunk.strays.retain(|other| *other != stray);
+            chunk.rotten.retain(|other| *other != stray);
             let of = ChunkName::new(name, chunk.number);
             self.slots.retire_chunk((name, place));
             self.delete(stray, of, epoch);
@@ -227,11 +324,17 @@ impl TierCore {
             phase,
             at: RECORDS_START,
             source: 0,
+            giver: target,
             failures: 0,
             is_anew: false,
+            is_own: false,
             kept: Vec::new(),
+            check: Check { server: target, at: RECORDS_START, sound: Vec::new() },
         });
-        if wanting.is_stray { self.ask_stop() } else { self.ask_create() }
+        if !wanting.is_stray {
+            return self.ask_create();
+        }
+        self.ask_stop();
     }
 
     /// What a request of the repair names.
@@ -251,7 +354,7 @@ impl TierCore {
 
     fn ask_create(&mut self) {
         let Some((errand, target, name, epoch, chunk)) = self.named() else { return };
-        let length = chunk.length;
+        let (length, chunk_kind) = (chunk.length, chunk.kind);
         let Some(volume) = self.volumes.get(&errand.segment.volume).map(|served| served.volume) else {
             return;
         };
@@ -261,7 +364,7 @@ impl TierCore {
             length,
             block_len: volume.block_len,
             state: CreateState::Filling,
-            kind: ChunkKind::Data,
+            kind: chunk_kind,
             may_use_reserve: false,
         };
         if let Some(repair) = &mut self.repair {
@@ -281,6 +384,16 @@ impl TierCore {
         }
     }
 
+    /// The target has nothing of the chunk after all.
+    fn forget_stray(&mut self, errand: Errand) {
+        let Some(target) = self.repair_of(errand).map(|repair| repair.target) else { return };
+        let segment = self.segments.get_mut(&errand.segment);
+        if let Some(chunk) = segment.and_then(|segment| segment.chunks.get_mut(errand.place)) {
+            chunk.strays.retain(|stray| *stray != target);
+            chunk.rotten.retain(|stray| *stray != target);
+        }
+    }
+
     fn repair_of(&mut self, errand: Errand) -> Option<&mut Repair> {
         self.repair.as_mut().filter(|repair| repair.attempt == errand.attempt)
     }
@@ -291,6 +404,8 @@ impl TierCore {
         if has_target_failed && let Some(server) = self.servers.get_mut(repair.target) {
             server.fail(now);
         }
+        // A server that comes changes that.
+        self.repairs_left.insert(repair.chunk, now + LEFT_ALONE);
         self.repair_at = Some(now + LOOK_EVERY);
     }
 
@@ -307,27 +422,109 @@ impl TierCore {
                 self.copy_next(now);
             }
             Outcome::Answered(Answer::Refused { refusal: Refusal::NoChunk, .. }) => self.ask_create(),
+            // It does something else just now.
+            Outcome::Answered(Answer::Refused { refusal: Refusal::Busy, .. }) => {
+                self.give_repair_up(now, false);
+            }
             // It has something that it cannot read, or that is none of this chunk's.
-            Outcome::Answered(_) if self.can_start_over() => self.start_over(),
+            Outcome::Answered(_) if self.can_start_over() => self.start_over(now),
             Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, true),
         }
     }
 
-    /// Whether what the target has may go: once, and when all that are named are there.
-    fn can_start_over(&mut self) -> bool {
-        let Some((.., chunk)) = self.named() else { return false };
-        let are_there = chunk.members.iter().all(|member| self.is_ready(*member));
-        let Some(repair) = &mut self.repair else { return false };
-        are_there && !std::mem::replace(&mut repair.is_anew, true)
+    /// Whether what the target has may go: once, and when all that are named are there, are one less than there should be at most, and none is
+    /// known to lack a record.
+    fn can_start_over(&self) -> bool {
+        let Some((errand, .., chunk)) = self.named() else { return false };
+        let of = (errand.segment, errand.place);
+        let are_enough = !chunk.members.is_empty() && chunk.members.len() + 1 >= self.replicas(of.0);
+        let are_there = are_enough && chunk.members.iter().all(|member| self.is_ready(*member));
+        let are_whole = are_there && !self.is_mended(of);
+        are_whole && self.repair.as_ref().is_some_and(|repair| !repair.is_anew)
     }
 
-    /// It does not fit: what is there goes, and is made anew.
-    fn start_over(&mut self) {
+    /// It does not fit: what is there goes, and is made anew, if members have each record of it. What has rotted at all of them may be there.
+    fn start_over(&mut self, now: Instant) {
+        let (Some((.., chunk)), Some(repair)) = (self.named(), &self.repair) else { return };
+        let unchecked = chunk.members.iter().copied().find(|member| !repair.check.sound.contains(member));
+        if let Some(server) = unchecked.filter(|_| !is_planted(Bug::StartedUnchecked)) {
+            return self.check_from(now, server);
+        }
+        if let Some(repair) = &mut self.repair {
+            repair.is_anew = true;
+        }
+        self.delete_target();
+    }
+
+    /// What the target has goes.
+    fn delete_target(&mut self) {
         let Some((errand, target, chunk, epoch, _)) = self.named() else { return };
         if let Some(repair) = &mut self.repair {
             repair.phase = Phase::Deleting;
         }
         self.call(target, CallFor::DeleteReplica(errand), Request::Delete { chunk, epoch }, &[]);
+    }
+
+    /// All records of a server are looked at.
+    fn check_from(&mut self, now: Instant, server: usize) {
+        if let Some(repair) = &mut self.repair {
+            (repair.check.server, repair.check.at) = (server, RECORDS_START);
+            self.check_next(now);
+        }
+    }
+
+    /// The next records are looked at, or all were.
+    fn check_next(&mut self, now: Instant) {
+        let Some((errand, target, name, epoch, chunk)) = self.named() else {
+            self.repair = None;
+            return;
+        };
+        let length = chunk.length;
+        let Some(repair) = &mut self.repair else { return };
+        let Check { server, at, .. } = repair.check;
+        repair.phase = Phase::Checking;
+        if at < length {
+            let request = Request::Check { chunk: name, epoch, offset: at };
+            return self.call(server, CallFor::Check(errand), request, &[]);
+        }
+        if server == target {
+            repair.phase = Phase::Agreed;
+            return self.commit_repair(now);
+        }
+        repair.check.sound.push(server);
+        // Meanwhile one may have gone, or have been found to lack something.
+        if self.can_start_over() {
+            self.start_over(now);
+        } else {
+            self.give_repair_up(now, false);
+        }
+    }
+
+    /// A server has looked at records, or has not.
+    pub(super) fn replica_checked(&mut self, now: Instant, errand: Errand, server: usize, outcome: &Outcome) {
+        let rate = self.config.rebuild_rate;
+        let Some(repair) = self.repair_of(errand) else { return };
+        let (at, is_target) = (repair.check.at, server == repair.target);
+        match outcome {
+            Outcome::Answered(Answer::Good(Reply::Check { sound })) if *sound > at => {
+                repair.check.at = *sound;
+                let pause = pause_of(*sound, at, rate);
+                repair.phase = Phase::CheckResting { until: now + pause };
+                if pause.is_zero() {
+                    self.check_next(now);
+                }
+            }
+            Outcome::Answered(Answer::Refused { refusal: Refusal::Damaged | Refusal::Medium, .. }) => {
+                if is_target && self.can_start_over() {
+                    return self.start_over(now);
+                }
+                if !is_target {
+                    self.note_rotten(now, (errand.segment, errand.place), server, at);
+                }
+                self.give_repair_up(now, false);
+            }
+            Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, is_target),
+        }
     }
 
     pub(super) fn replica_deleted(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
@@ -350,7 +547,21 @@ impl TierCore {
             return;
         }
         match outcome {
-            Outcome::Answered(Answer::Good(Reply::Create { .. })) => self.copy_next(now),
+            Outcome::Answered(Answer::Good(Reply::Create { .. })) => {
+                if let Some(repair) = &mut self.repair {
+                    repair.is_own = true;
+                }
+                self.copy_next(now);
+            }
+            Outcome::Answered(Answer::Refused { refusal: Refusal::Full { free }, .. }) => {
+                let target = self.repair.as_ref().and_then(|repair| self.servers.get_mut(repair.target));
+                if let Some(server) = target {
+                    (server.free, server.full_until) = (*free, Some(now + AVOIDED));
+                }
+                // It has nothing of it, and is not to be waited for.
+                self.forget_stray(errand);
+                self.give_repair_up(now, false);
+            }
             Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, true),
         }
     }
@@ -362,8 +573,10 @@ impl TierCore {
             return;
         };
         let length = chunk.length;
+        // A place means one record for ever: what no member gives, others may (R5).
+        let sources = chunk.members.iter().chain(&chunk.strays).copied();
         let sources: Vec<usize> =
-            chunk.members.iter().copied().filter(|member| self.is_ready(*member)).collect();
+            sources.filter(|source| *source != target && self.is_ready(*source)).collect();
         let Some(repair) = &mut self.repair else { return };
         if repair.at >= length {
             return self.ask_seal();
@@ -371,7 +584,7 @@ impl TierCore {
         let Some(source) = sources.get(repair.source % sources.len().max(1)).copied() else {
             return self.give_repair_up(now, false);
         };
-        repair.phase = Phase::Copying;
+        (repair.phase, repair.giver) = (Phase::Copying, source);
         let at = repair.at;
         self.copy(errand, (source, target), name, epoch, at, length);
     }
@@ -379,26 +592,39 @@ impl TierCore {
     pub(super) fn replica_filled(&mut self, now: Instant, errand: Errand, copied: Copied) {
         let rate = self.config.rebuild_rate;
         let Some(repair) = self.repair_of(errand) else { return };
-        let before = repair.at;
+        let (before, giver) = (repair.at, repair.giver);
+        if let Copied::To(durable) = copied {
+            self.rebuilding.note(now, durable.0.saturating_sub(before.0));
+        }
+        let Some(repair) = self.repair_of(errand) else { return };
         match copied {
-            Copied::To(durable) if durable > before => repair.at = durable,
+            Copied::To(durable) if durable > before => {
+                repair.at = durable;
+                if is_planted(Bug::JoinedEarly) {
+                    repair.phase = Phase::Agreed;
+                    return self.commit_repair(now);
+                }
+            }
             Copied::To(_) | Copied::NotTaken => repair.failures += 1,
-            Copied::NotGiven => {
+            Copied::NotGiven { is_bad } => {
                 repair.failures += 1;
                 repair.source += 1;
+                if is_bad {
+                    self.note_rotten(now, (errand.segment, errand.place), giver, before);
+                }
             }
         }
-        if repair.failures > FAILURES_MAX && copied != Copied::NotGiven && self.can_start_over() {
+        let is_taken = !matches!(copied, Copied::NotGiven { .. });
+        let Some(repair) = self.repair_of(errand) else { return };
+        if repair.failures > FAILURES_MAX && is_taken && self.can_start_over() {
             // Its end is sealed already, and is another.
-            return self.start_over();
+            return self.start_over(now);
         }
         let Some(repair) = self.repair_of(errand) else { return };
         if repair.failures > FAILURES_MAX {
-            return self.give_repair_up(now, copied != Copied::NotGiven);
+            return self.give_repair_up(now, is_taken);
         }
-        // At most so much a second.
-        let bytes = u64::from(repair.at.0.saturating_sub(before.0)) * u64::from(Units::LEN);
-        let pause = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64);
+        let pause = pause_of(repair.at, before, rate);
         repair.phase = Phase::Resting { until: now + pause };
         if pause.is_zero() {
             self.copy_next(now);
@@ -420,16 +646,29 @@ impl TierCore {
         match outcome {
             Outcome::Answered(Answer::Good(Reply::Seal)) => {
                 repair.phase = Phase::Agreed;
-                let target = repair.target;
+                let (target, is_own) = (repair.target, repair.is_own);
                 if let Some(server) = self.servers.get_mut(target) {
                     server.do_well();
                 }
-                self.commit_repair(now);
+                // What was copied just now was looked at on its way (R1). A server that has sealed it before compares numbers.
+                if is_own || is_planted(Bug::ReturnUnchecked) {
+                    self.commit_repair(now);
+                } else {
+                    self.check_from(now, target);
+                }
             }
             Outcome::Answered(_) if repair.failures <= FAILURES_MAX => {
                 // Once for each of these: what was copied may have been cut, or be another's end.
                 repair.failures += 2;
-                self.start_over();
+                let is_own = repair.is_own;
+                // What it had before may be the last good one (R4).
+                if is_own {
+                    self.delete_target();
+                } else if self.can_start_over() {
+                    self.start_over(now);
+                } else {
+                    self.give_repair_up(now, true);
+                }
             }
             Outcome::Answered(_) | Outcome::Failed => self.give_repair_up(now, true),
         }
@@ -438,28 +677,19 @@ impl TierCore {
     fn commit_repair(&mut self, now: Instant) {
         let Some(repair) = &self.repair else { return };
         let ((name, place), target) = (repair.chunk, repair.target);
-        let Some(segment) = self.segments.get(&name) else { return };
-        let Some(revision) = segment.revision else { return };
+        let Some(segment) = self.segments.get(&name) else { return self.give_repair_up(now, false) };
+        let Some(revision) = segment.revision else { return self.give_repair_up(now, false) };
+        if !segment.standing.is_held() && segment.standing != Standing::Committing {
+            return self.give_repair_up(now, false);
+        }
         if segment.is_committing || segment.standing != Standing::Owned {
             return;
         }
-        let Some(chunk) = segment.chunks.get(place) else { return };
-        let ChunkIs::Sealed { content_crc } = chunk.is else { return };
+        let Some(chunk) = segment.chunks.get(place) else { return self.give_repair_up(now, false) };
         let kept = self.kept_members(now, chunk);
-        let ids = kept.iter().chain([&target]).filter_map(|member| self.servers.get(*member)?.id);
-        let ids: Vec<ServerId> = ids.collect();
-        let Some(members) = Members::new(&ids) else { return };
-        let record = Chunk {
-            state: ChunkState::Sealed,
-            kind: ChunkKind::Data,
-            members,
-            epoch: chunk.epoch,
-            length: chunk.length,
-            last_sequence: chunk.last_sequence,
-            blocks: u32::try_from(chunk.blocks).unwrap_or(u32::MAX),
-            records: chunk.records,
-            content_crc,
-            joining: None,
+        let members: Vec<usize> = kept.iter().copied().chain([target]).collect();
+        let Some(record) = self.sealed_record(chunk, &members) else {
+            return self.give_repair_up(now, false);
         };
         let (expect, number) = (Expect::At(chunk.revision), chunk.number);
         if let Some(segment) = self.segments.get_mut(&name) {
@@ -490,6 +720,7 @@ impl TierCore {
             (Some(revision), Some(chunk), Some(repair)) => {
                 chunk.revision = revision;
                 chunk.strays.retain(|stray| *stray != repair.target);
+                chunk.rotten.retain(|stray| *stray != repair.target);
                 // What those have who were lost is nobody's any more; should they return, it goes.
                 let lost = chunk.members.iter().copied().filter(|member| !repair.kept.contains(member));
                 chunk.strays.extend(lost);
@@ -503,10 +734,7 @@ impl TierCore {
                 self.counts.replicas_made += 1;
                 self.slots.retire_chunk((name, place));
             }
-            (None, ..) => {
-                segment.standing = Standing::Unserved(Trouble::Taken);
-                self.counts.segments_lost += 1;
-            }
+            (None, ..) => return self.segment_robbed(now, name),
             _ => {}
         }
         self.commit_over(now, name);

@@ -20,11 +20,13 @@ use ob_split::wire::{
     Handle,
 };
 
+use super::areas::{LookFor, RecordFor};
 use super::core::TierCore;
 use super::opening::Made;
 use super::seal::Copied;
+use super::space::Sweep;
 use super::{PortNumber, ServerTrouble, TierAction, TierError, TierNews};
-use crate::plans::{Copy, HOST_HANDLES, PostedPlan};
+use crate::plans::{COPY_FETCH_STEP, Copy, HOST_HANDLES, PostedPlan};
 use crate::wire::{
     Answer, CreateState, HelloPayload, Refusal, Reply, ReplyMessage, Request, RequestMessage, VERSION,
     WelcomePayload,
@@ -63,6 +65,8 @@ pub(super) struct ServerCore {
     pub(super) id: Option<ServerId>,
     pub(super) domain: Option<Text<32>>,
     pub(super) free: u64,
+    /// Bytes of its device.
+    pub(super) capacity: u64,
     pub(super) full_until: Option<Instant>,
     pub(super) failed_until: Option<Instant>,
     /// How often it has failed since it last did what it was asked to.
@@ -78,6 +82,10 @@ pub(super) struct ServerCore {
     pub(super) away_since: Option<Instant>,
     /// Why it cannot be used, if it has said so.
     pub(super) trouble: Option<ServerTrouble>,
+    /// What it has told of what it has.
+    pub(super) sweep: Sweep,
+    /// Chunks' records name it, and it has not been found at any address yet. (With no id: nobody; another such may have its place.)
+    pub(super) is_unplaced: bool,
 }
 
 impl ServerCore {
@@ -88,6 +96,7 @@ impl ServerCore {
             id: None,
             domain: None,
             free: 0,
+            capacity: 0,
             full_until: None,
             failed_until: None,
             failures: 0,
@@ -97,6 +106,8 @@ impl ServerCore {
             silent_calls: 0,
             away_since: None,
             trouble: None,
+            sweep: Sweep::default(),
+            is_unplaced: false,
         }
     }
 
@@ -118,6 +129,11 @@ impl ServerCore {
 
     fn is_due(&self, now: Instant) -> bool {
         self.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// Whether it fails at what others do, again and again.
+    pub(super) const fn fails(&self) -> bool {
+        self.failures > 1
     }
 
     /// Whether it has done all that it was asked to.
@@ -160,10 +176,26 @@ pub(super) enum CallFor {
     Seal(Errand),
     /// A copy, from one server to another.
     Copy(Errand),
+    /// A record that has rotted is written over.
+    Mend(u64),
     /// A chunk that is to be filled.
     CreateFilling(Errand),
     /// A replica that does not fit is to go before it is made anew.
     DeleteReplica(Errand),
+    /// What a server has of a sealed chunk is to be looked at.
+    Check(Errand),
+    /// A member that was sealed at a shorter length is to be filled.
+    Reopen(Errand),
+    /// A segment's epoch.
+    Fence(Errand),
+    /// What the store calls dead is to go.
+    DeleteDead(Errand, ChunkId),
+    /// What is told at length.
+    Look(LookFor),
+    /// A record of the index.
+    Record(RecordFor),
+    /// A move, whose blocks this keeps.
+    Move(Handle),
 }
 
 /// For which chunk something is asked.
@@ -192,6 +224,16 @@ pub(super) enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// The later epoch in which somebody else has the segment, if so.
+    pub(super) const fn stale(&self) -> Option<u64> {
+        match self {
+            Self::Answered(Answer::Refused { refusal: Refusal::Stale { known }, .. }) => Some(*known),
+            _ => None,
+        }
+    }
+}
+
 /// Channels have the numbers of servers, from 1 on.
 pub(super) const fn channel_of(server: usize) -> ChannelId {
     ChannelId(server as u16 + 1)
@@ -200,7 +242,7 @@ pub(super) const fn channel_of(server: usize) -> ChannelId {
 impl TierCore {
     /// A port is open: every server is connected to.
     pub(super) fn connect_servers(&mut self, now: Instant) {
-        for server in &mut self.servers {
+        for server in self.servers.iter_mut().filter(|server| !server.is_unplaced) {
             server.state = ServerState::Down { again: now };
             (server.pinged, server.silent_calls) = (None, 0);
         }
@@ -279,9 +321,10 @@ impl TierCore {
 
     /// Chunks that were written to it are not any more: what is written next goes to others.
     fn server_gone(&mut self, now: Instant, place: usize) {
-        let open = self.segments.iter().filter_map(|(name, segment)| {
-            let open = segment.open?;
-            segment.chunks.get(open)?.members.contains(&place).then_some((*name, open))
+        let open = self.segments.iter().flat_map(|(name, segment)| {
+            let chunks = segment.chunks.iter().enumerate();
+            let open = chunks.filter(|(_, chunk)| chunk.is_open() && chunk.members.contains(&place));
+            open.map(|(open, _)| (*name, open))
         });
         for (name, open) in open.collect::<Vec<_>>() {
             self.close_chunk(now, name, open);
@@ -299,8 +342,8 @@ impl TierCore {
         server.session = session;
         let request = Request::Hello { port: 0, tier, session };
         let server = server.id;
-        let hello =
-            HelloPayload { pool: self.config.pool, version_least: VERSION, version_most: VERSION, server };
+        let Some(pool) = self.pool else { return self.close_channel(place) };
+        let hello = HelloPayload { pool, version_least: VERSION, version_most: VERSION, server };
         match hello.encode() {
             Ok(payload) => self.call(place, CallFor::Hello, request, &payload),
             Err(_) => self.close_channel(place),
@@ -331,7 +374,7 @@ impl TierCore {
         self.calls_waiting.push_back(plan);
     }
 
-    fn free_call_handle(&mut self) -> Handle {
+    pub(super) fn free_call_handle(&mut self) -> Handle {
         loop {
             self.last_call = self.last_call.wrapping_add(1) % HOST_HANDLES;
             let handle = HOST_HANDLES + self.last_call;
@@ -360,6 +403,15 @@ impl TierCore {
         if completion.has_more {
             return Err(TierError::Completion { handle, what: "a call has one piece" });
         }
+        match call.of {
+            CallFor::Look(of) => return self.look_over(now, call.server, of, completion, reply),
+            CallFor::Record(_) | CallFor::Move(_) if reply.is_some() => {
+                return Err(TierError::Completion { handle, what: "it brings no reply" });
+            }
+            CallFor::Record(record) => return self.record_over(now, record, completion),
+            CallFor::Move(keeper) => return self.move_over(now, keeper, completion),
+            _ => {}
+        }
         let split = reply.and_then(|reply| reply.split_at_checked(HEADER_LEN));
         let (outcome, payload) = match split.map(|(header, payload)| (ReplyMessage::decode(header), payload))
         {
@@ -373,7 +425,7 @@ impl TierCore {
             None => (Outcome::Failed, &[][..]),
         };
         // Of a copy nobody knows here who has been silent.
-        if !matches!(call.of, CallFor::Copy(_)) {
+        if !matches!(call.of, CallFor::Copy(_) | CallFor::Mend(_)) {
             self.note_silence(now, call.server, &outcome);
         }
         match call.of {
@@ -381,27 +433,40 @@ impl TierCore {
             CallFor::Ping => self.pinged(call.server, &outcome),
             CallFor::Create { segment, chunk } => self.created(now, call.server, &outcome, segment, chunk),
             CallFor::Delete => {}
-            CallFor::Copy(errand) => {
-                let copied = match outcome {
-                    Outcome::Answered(Answer::Good(Reply::Fill { durable })) => Copied::To(durable),
-                    // It has failed where it was to be fetched; the step is told.
-                    Outcome::Failed if completion.word == crate::plans::COPY_FETCH_STEP => Copied::NotGiven,
-                    Outcome::Answered(_) | Outcome::Failed => Copied::NotTaken,
-                };
-                if errand.is_repair {
-                    self.replica_filled(now, errand, copied);
-                } else {
-                    self.member_filled(now, errand, copied);
-                }
-            }
+            CallFor::Copy(errand) => self.copy_over(now, errand, &outcome, completion),
+            CallFor::Mend(attempt) => self.mend_over(now, attempt, &outcome, completion),
             CallFor::Stop(errand) if errand.is_repair => self.replica_stopped(now, errand, &outcome),
             CallFor::Stop(errand) => self.member_stopped(now, errand, call.server, &outcome),
             CallFor::Seal(errand) if errand.is_repair => self.replica_sealed(now, errand, &outcome),
             CallFor::Seal(errand) => self.member_sealed(now, errand, call.server, &outcome),
             CallFor::CreateFilling(errand) => self.replica_made(now, errand, &outcome),
             CallFor::DeleteReplica(errand) => self.replica_deleted(now, errand, &outcome),
+            CallFor::Check(errand) => self.replica_checked(now, errand, call.server, &outcome),
+            CallFor::Reopen(errand) => self.member_reopened(now, errand, call.server, &outcome),
+            CallFor::Fence(errand) => self.fenced(now, errand, call.server, &outcome),
+            CallFor::DeleteDead(errand, chunk) => {
+                self.dead_deleted(now, (errand, chunk), call.server, &outcome);
+            }
+            CallFor::Look(_) | CallFor::Record(_) | CallFor::Move(_) => {}
         }
         Ok(())
+    }
+
+    /// A copy is over: who has done what was asked of it, and who has not.
+    fn copy_over(&mut self, now: Instant, errand: Errand, outcome: &Outcome, completion: &Completion) {
+        let copied = match outcome {
+            Outcome::Answered(Answer::Good(Reply::Fill { durable })) => Copied::To(*durable),
+            // It has failed where it was to be fetched; the step is told.
+            Outcome::Failed if completion.word == COPY_FETCH_STEP => {
+                Copied::NotGiven { is_bad: completion.status == CompletionStatus::NotVerified }
+            }
+            Outcome::Answered(_) | Outcome::Failed => Copied::NotTaken,
+        };
+        if errand.is_repair {
+            self.replica_filled(now, errand, copied);
+        } else {
+            self.member_filled(now, errand, copied);
+        }
     }
 
     /// Units of a chunk go from one server to another, over the card alone.
@@ -414,13 +479,18 @@ impl TierCore {
         at: ob_core::Units,
         end: ob_core::Units,
     ) {
+        let (from, is_mend) = (channel_of(from), false);
+        let copy = Copy { from, to: channel_of(to), chunk, epoch, at, end, is_mend };
+        self.post_copy(to, CallFor::Copy(errand), &copy);
+    }
+
+    pub(super) fn post_copy(&mut self, to: usize, of: CallFor, copy: &Copy) {
         let handle = self.free_call_handle();
-        let copy = Copy { from: channel_of(from), to: channel_of(to), chunk, epoch, at, end };
-        let Ok(plan) = PostedPlan::copy(handle, &copy) else {
+        let Ok(plan) = PostedPlan::copy(handle, copy) else {
             self.counts.mistakes += 1;
             return;
         };
-        self.calls.insert(handle.0, Call { server: to, of: CallFor::Copy(errand) });
+        self.calls.insert(handle.0, Call { server: to, of });
         self.calls_waiting.push_back(plan);
     }
 
@@ -457,12 +527,12 @@ impl TierCore {
     }
 
     fn greeted(&mut self, now: Instant, place: usize, outcome: &Outcome, payload: &[u8]) {
-        let pool = self.config.pool;
+        let pool = self.pool;
         let others: Vec<ServerId> = self
             .servers
             .iter()
             .enumerate()
-            .filter(|(other, _)| *other != place)
+            .filter(|(other, server)| *other != place && server.is_ready())
             .filter_map(|(_, other)| other.id)
             .collect();
         let Some(server) = self.servers.get_mut(place).filter(|server| server.state == ServerState::Greeting)
@@ -474,8 +544,7 @@ impl TierCore {
                 let welcome = WelcomePayload::decode(payload).map_err(|_| ServerTrouble::Other);
                 welcome.and_then(|welcome| match () {
                     () if others.contains(id) => Err(ServerTrouble::Twice),
-                    () if server.id.is_some_and(|known| known != *id) => Err(ServerTrouble::WrongServer),
-                    () if welcome.pool.is_some_and(|of| of != pool) => Err(ServerTrouble::WrongPool),
+                    () if welcome.pool.is_some() && welcome.pool != pool => Err(ServerTrouble::WrongPool),
                     () if welcome.version != VERSION => Err(ServerTrouble::Version),
                     () => Ok((*id, welcome)),
                 })
@@ -484,6 +553,13 @@ impl TierCore {
                 server.session = server.session.max(*known);
                 // The next greeting is above it, if there can be such.
                 return self.close_channel(place);
+            }
+            // At its address is another one now: that is greeted for itself.
+            Outcome::Answered(Answer::Refused { refusal: Refusal::WrongServer { .. }, .. })
+                if server.id.is_some() =>
+            {
+                self.move_identity_out(now, place);
+                return self.refuse_server(place, ServerTrouble::WrongServer);
             }
             Outcome::Answered(Answer::Refused { refusal, .. }) => Err(match refusal {
                 Refusal::WrongPool => ServerTrouble::WrongPool,
@@ -498,15 +574,38 @@ impl TierCore {
             Ok(good) => good,
             Err(trouble) => return self.refuse_server(place, trouble),
         };
+        if server.id.is_some_and(|known| known != id) {
+            self.move_identity_out(now, place);
+        }
+        // It may have been somewhere else before.
+        let is_it = |(other, server): (usize, &ServerCore)| {
+            other != place && !server.is_unplaced && server.id == Some(id)
+        };
+        if let Some(other) = self.servers.iter().enumerate().position(is_it) {
+            self.move_identity_out(now, other);
+        }
+        self.move_identity_in(now, place, id);
+        self.fence_again(place);
+        let Some(server) = self.servers.get_mut(place) else { return };
         server.state = ServerState::Ready;
         (server.id, server.domain, server.free) = (Some(id), Some(welcome.domain), welcome.free);
+        server.capacity = welcome.capacity;
         (server.pinged, server.ping_at, server.silent_calls) = (None, now + PING_EVERY, 0);
         (server.full_until, server.trouble) = (None, None);
-        server.away_since = None;
+        (server.away_since, server.sweep) = (None, Sweep::default());
+        self.server_ready(now, place);
+    }
+
+    /// Whoever waits for a server goes on.
+    fn server_ready(&mut self, now: Instant, place: usize) {
         self.ready.extend(self.memberless.drain(..));
         self.retry_seals(now);
         self.continue_all_openings(now);
+        self.continue_takings(now);
         self.repair_at = Some(now);
+        self.repairs_left.clear();
+        self.sweep(place);
+        self.space_at = Some(now);
     }
 
     fn created(
@@ -542,11 +641,12 @@ impl TierCore {
 
 /// The request that makes a chunk.
 pub(super) fn create_request(
-    chunk: ChunkName,
-    epoch: ob_core::Epoch,
+    (chunk, epoch): (ChunkName, ob_core::Epoch),
     length: ob_core::Units,
     block_len: ob_core::BlockLen,
+    kind: ChunkKind,
+    may_use_reserve: bool,
 ) -> Request {
-    let (state, kind) = (CreateState::Open, ChunkKind::Data);
-    Request::Create { chunk, epoch, length, block_len, state, kind, may_use_reserve: false }
+    let state = CreateState::Open;
+    Request::Create { chunk, epoch, length, block_len, state, kind, may_use_reserve }
 }

@@ -14,17 +14,20 @@ struct Held {
     /// Plans under way that name it, and one more while it is written to.
     users: u32,
     used: u64,
-    /// Members that it was set with.
-    members: usize,
+    /// Servers that it was set with, in their order.
+    servers: Vec<usize>,
     /// Whether these are all that the chunk has.
     has_all: bool,
     /// Whether it is set anew when nobody uses it any more.
     is_stale: bool,
+    /// Whether it is appended to: there may be no other at the same time.
+    is_open: bool,
 }
 
 impl Held {
     const fn of(chunk: ChunkPlace) -> Self {
-        Self { chunk, users: 0, used: 0, members: 0, has_all: false, is_stale: false }
+        let servers = Vec::new();
+        Self { chunk, users: 0, used: 0, servers, has_all: false, is_stale: false, is_open: false }
     }
 }
 
@@ -59,7 +62,9 @@ impl Slots {
         let slot = known.or_else(|| self.free())?;
         let held = self.held.entry(slot).or_insert(Held::of(chunk));
         if held.chunk != chunk {
-            self.of.remove(&held.chunk);
+            if self.of.get(&held.chunk) == Some(&slot) {
+                self.of.remove(&held.chunk);
+            }
             *held = Held::of(chunk);
         }
         self.of.insert(chunk, slot);
@@ -87,22 +92,31 @@ impl Slots {
         }
     }
 
-    /// How many members it is set with, and whether these are all that its chunk has.
-    pub(super) fn set_members(&mut self, slot: Slot, members: usize, has_all: bool) {
+    /// Which servers it is set with, and whether these are all that have something of its chunk.
+    pub(super) fn set_members(&mut self, slot: Slot, servers: Vec<usize>, has_all: bool, is_open: bool) {
         if let Some(held) = self.held.get_mut(&slot) {
-            (held.members, held.has_all) = (members, has_all);
+            (held.servers, held.has_all, held.is_open) = (servers, has_all, is_open);
         }
+    }
+
+    /// Which servers it was set with.
+    pub(super) fn servers(&self, slot: Slot) -> &[usize] {
+        self.held.get(&slot).map_or(&[], |held| &held.servers)
     }
 
     /// How many members it was set with, if these are all that its chunk has.
     pub(super) fn all_members(&self, slot: Slot) -> Option<usize> {
-        self.held.get(&slot).filter(|held| held.has_all).map(|held| held.members)
+        self.held.get(&slot).filter(|held| held.has_all).map(|held| held.servers.len())
     }
 
     /// Who uses it when nobody does any more sets it anew.
     pub(super) fn retire(&mut self, slot: Slot) {
         let Some(held) = self.held.get_mut(&slot) else { return };
         held.is_stale = true;
+        // Who comes now gets another, however long this one is used.
+        if !held.is_open && self.of.get(&held.chunk) == Some(&slot) {
+            self.of.remove(&held.chunk);
+        }
         if held.users == 0 {
             self.forget(slot);
         }
@@ -115,12 +129,28 @@ impl Slots {
         }
     }
 
+    /// Whether plans under way name a chunk: its place is no other's.
+    pub(super) fn is_named(&self, chunk: ChunkPlace) -> bool {
+        let named = |held: &Held| held.chunk == chunk && held.users > 0;
+        self.held.values().any(named)
+    }
+
     /// It was not set after all.
     pub(super) fn forget(&mut self, slot: Slot) {
         if let Some(held) = self.held.get_mut(&slot) {
-            self.of.remove(&held.chunk);
+            if self.of.get(&held.chunk) == Some(&slot) {
+                self.of.remove(&held.chunk);
+            }
             // Nobody can mean it: a segment has fewer chunks.
             *held = Held::of((SegmentName::default(), usize::MAX));
+        }
+    }
+
+    /// The same of all chunks of a segment.
+    pub(super) fn retire_segment(&mut self, name: SegmentName) {
+        let of = self.of.iter().filter(|((of, _), _)| *of == name);
+        for slot in of.map(|(_, slot)| *slot).collect::<Vec<_>>() {
+            self.retire(slot);
         }
     }
 

@@ -10,18 +10,34 @@ use ob_format::volume::RECORDS_START;
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::segments::Standing;
+use super::space::Fullness;
+use super::taking::TakingStatus;
 
 /// Why something is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// A segment was written in an earlier life.
-    #[error("the segment was written in an earlier life of the tier, and this version does not replay")]
+    /// A segment has a checkpoint.
+    #[error("the segment has a checkpoint, which this version does not read")]
     NeedsReplay,
+    /// There is no epoch for a segment any more, or no number for its chunks.
+    #[error("the segment has changed hands too often")]
+    Exhausted,
+    /// The index of a segment has no room.
+    #[error("the index of the segment does not fit into index_memory")]
+    NoMemory,
+    /// A chunk has what cannot be.
+    #[error("a chunk of the segment has records that there cannot be")]
+    Impossible,
     /// A segment is another owner's.
     #[error("another owner has the segment")]
     Taken,
-    /// The pool's record is another's, or says another drift.
-    #[error("the metadata store has another pool, or one with another clock_drift")]
+    /// Chunk servers know of later epochs, or have records, that the store knows nothing of.
+    #[error(
+        "chunk servers have more of the segment than the metadata store knows of: it was exchanged, or brought back from a copy; bring the store back that the pool has had last"
+    )]
+    StoreBehind,
+    /// The pool's record is another than a moment ago, or says another drift.
+    #[error("the metadata store has another pool than before, or one with another clock_drift")]
     OtherPool,
     /// A volume cannot be made.
     #[error("{0} cannot be made: its number or its name is another's")]
@@ -38,7 +54,9 @@ pub enum Trouble {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerTrouble {
     /// It is another pool's.
-    #[error("it belongs to another pool")]
+    #[error(
+        "it belongs to another pool: the metadata store is not the one that it was used with; bring that back, or give the server an empty data directory"
+    )]
     WrongPool,
     /// At its address is another one than before.
     #[error("another server is at its address now")]
@@ -85,6 +103,20 @@ pub enum TierNews {
         /// How many servers have it now.
         members: usize,
     },
+    /// A record that had rotted at a member was written over with what others have.
+    Mended {
+        /// Of which chunk.
+        chunk: ChunkName,
+        /// Where it begins.
+        at: Units,
+    },
+    /// A member whose record could not be mended is none any more: the chunk gets another replica.
+    Dropped {
+        /// Of which chunk.
+        chunk: ChunkName,
+        /// How many servers have it now.
+        members: usize,
+    },
 }
 
 /// A segment.
@@ -108,6 +140,8 @@ pub struct SegmentStatus {
     pub degraded: usize,
     /// Records of which nobody knows yet whether they count.
     pub unresolved: usize,
+    /// How far it is, if what an earlier life has written is still found out.
+    pub taking: Option<TakingStatus>,
     /// Blocks that are mapped.
     pub mapped: u64,
     /// Blocks that were written to its chunks.
@@ -149,10 +183,38 @@ pub(super) struct Counts {
     pub(super) reads_again: u64,
     pub(super) servers_silent: u64,
     pub(super) segments_lost: u64,
+    pub(super) segments_taken: u64,
+    pub(super) segments_released: u64,
     pub(super) sessions_lost: u64,
     pub(super) channels_lost: u64,
     pub(super) index_full: u64,
     pub(super) mistakes: u64,
+    pub(super) checkpoints: u64,
+    pub(super) checkpoints_given_up: u64,
+    pub(super) heads_loaded: u64,
+    pub(super) chunks_compacted: u64,
+    pub(super) moves: u64,
+    pub(super) moved_units: u64,
+    pub(super) chunks_dead: u64,
+    pub(super) chunks_deleted: u64,
+    pub(super) strays_deleted: u64,
+    pub(super) strays_kept: u64,
+    pub(super) rotten_found: u64,
+    pub(super) mended: u64,
+    pub(super) mends_given_up: u64,
+    pub(super) members_dropped: u64,
+    pub(super) volumes_removed: u64,
+}
+
+/// How far replicas are that are made anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RebuildStatus {
+    /// Bytes that were copied since something began to be missing.
+    pub done: u64,
+    /// Bytes that are still to be copied.
+    pub left: u64,
+    /// Bytes that were copied in a second, of late.
+    pub rate: u64,
 }
 
 /// How a tier is doing.
@@ -200,6 +262,10 @@ pub struct TierStatus {
     pub servers_silent: u64,
     /// Segments that somebody else has taken.
     pub segments_lost: u64,
+    /// Segments that were taken as an earlier life had left them.
+    pub segments_taken: u64,
+    /// Segments that were handed over to others that wanted them.
+    pub segments_released: u64,
     /// Sessions that ended.
     pub sessions_lost: u64,
     /// Channels that ended, or were refused.
@@ -208,6 +274,40 @@ pub struct TierStatus {
     pub index_full: u64,
     /// Plans that should have been legal and were not.
     pub mistakes: u64,
+    /// How full the pool is.
+    pub fullness: Fullness,
+    /// Checkpoints that were made.
+    pub checkpoints: u64,
+    /// Those that were given up.
+    pub checkpoints_given_up: u64,
+    /// Heads that segments which were taken began with.
+    pub heads_loaded: u64,
+    /// Chunks that were emptied by compaction.
+    pub chunks_compacted: u64,
+    /// Records that it has moved.
+    pub moves: u64,
+    /// Units of them.
+    pub moved_units: u64,
+    /// Chunks that were called dead.
+    pub chunks_dead: u64,
+    /// Those of them of which nothing is left.
+    pub chunks_deleted: u64,
+    /// Chunks that servers had and nobody named.
+    pub strays_deleted: u64,
+    /// Those that were never sealed, and may have what nobody else has.
+    pub strays_kept: u64,
+    /// Records that members did not have as they should.
+    pub rotten_found: u64,
+    /// Those of them that were written over with what others have.
+    pub mended: u64,
+    /// Those that nobody who was there could give, or that were not taken.
+    pub mends_given_up: u64,
+    /// Members that are none any more, because a record of theirs could not be mended.
+    pub members_dropped: u64,
+    /// Records that wait to be mended.
+    pub mends_waiting: usize,
+    /// What is missing, and is made anew.
+    pub rebuild: RebuildStatus,
 }
 
 impl TierCore {
@@ -215,7 +315,7 @@ impl TierCore {
     #[must_use]
     pub fn status(&self) -> TierStatus {
         let counts = self.counts;
-        let servers = self.servers.iter().map(|server| ServerStatus {
+        let servers = self.servers.iter().filter(|server| !server.is_unplaced).map(|server| ServerStatus {
             address: server.address,
             server: server.id,
             is_ready: server.is_ready(),
@@ -249,34 +349,56 @@ impl TierCore {
             reads_again: counts.reads_again,
             servers_silent: counts.servers_silent,
             segments_lost: counts.segments_lost,
+            segments_taken: counts.segments_taken,
+            segments_released: counts.segments_released,
             sessions_lost: counts.sessions_lost,
             channels_lost: counts.channels_lost,
             index_full: counts.index_full,
             mistakes: counts.mistakes,
+            fullness: self.fullness(),
+            checkpoints: counts.checkpoints,
+            checkpoints_given_up: counts.checkpoints_given_up,
+            heads_loaded: counts.heads_loaded,
+            chunks_compacted: counts.chunks_compacted,
+            moves: counts.moves,
+            moved_units: counts.moved_units,
+            chunks_dead: counts.chunks_dead,
+            chunks_deleted: counts.chunks_deleted,
+            strays_deleted: counts.strays_deleted,
+            strays_kept: counts.strays_kept,
+            rotten_found: counts.rotten_found,
+            mended: counts.mended,
+            mends_given_up: counts.mends_given_up,
+            members_dropped: counts.members_dropped,
+            mends_waiting: self.mends_waiting(),
+            rebuild: self.rebuild_status(),
         }
     }
 
-    fn segment_status(&self, name: SegmentName) -> Option<SegmentStatus> {
+    pub(super) fn segment_status(&self, name: SegmentName) -> Option<SegmentStatus> {
         let segment = self.segments.get(&name)?;
         let trouble = match segment.standing {
             Standing::Unserved(trouble) => Some(trouble),
             _ => None,
         };
-        let count = |is: &dyn Fn(&TierChunk) -> bool| segment.chunks.iter().filter(|chunk| is(chunk)).count();
-        let sum = |of: fn(&TierChunk) -> u64| segment.chunks.iter().map(of).sum();
+        let count =
+            |is: &dyn Fn(&TierChunk) -> bool| segment.chunks_there().filter(|chunk| is(chunk)).count();
+        let sum = |of: fn(&TierChunk) -> u64| segment.chunks_there().map(of).sum();
         Some(SegmentStatus {
             name,
             epoch: segment.epoch().filter(|_| segment.standing == Standing::Owned),
             trouble,
             is_exhausted: segment.is_exhausted,
-            chunks: segment.chunks.len(),
+            chunks: segment.chunks_there().count(),
             closing: count(&|chunk| matches!(chunk.is, ChunkIs::Closing(_))),
-            waiting: count(&|chunk| matches!(&chunk.is, ChunkIs::Closing(seal) if seal.is_stuck())),
+            waiting: count(&|chunk| matches!(&chunk.is, ChunkIs::Closing(seal) if seal.is_stuck()))
+                + self.lists_waiting(name),
             degraded: count(&|chunk| {
                 let is_sealed = matches!(chunk.is, ChunkIs::Sealed { .. });
                 is_sealed && chunk.length > RECORDS_START && self.is_degraded(name, chunk)
             }),
             unresolved: segment.chunks.iter().map(|chunk| chunk.unresolved.len()).sum(),
+            taking: self.taking_status(name),
             mapped: segment.index.mapped(),
             written: sum(|chunk| chunk.blocks),
             stored_units: sum(|chunk| chunk.end.0.into()),

@@ -68,6 +68,8 @@ codes!(
         Fence = 13, "FENCE";
         /// Write a record that is broken.
         Repair = 14, "REPAIR";
+        /// Look whether records are whole.
+        Check = 15, "CHECK";
     }
 );
 codes!(
@@ -210,6 +212,15 @@ pub enum Request {
         /// Where.
         offset: Units,
     },
+    /// Look whether the records are whole, as they lie on the device.
+    Check {
+        /// Of which chunk.
+        chunk: ChunkName,
+        /// The owner's epoch.
+        epoch: Epoch,
+        /// From which one on.
+        offset: Units,
+    },
 }
 
 /// A request with its tag.
@@ -245,6 +256,7 @@ impl Request {
             Self::Chunks { .. } => Kind::Chunks,
             Self::Fence { .. } => Kind::Fence,
             Self::Repair { .. } => Kind::Repair,
+            Self::Check { .. } => Kind::Check,
         }
     }
 
@@ -263,7 +275,8 @@ impl Request {
             | Self::Delete { chunk, epoch }
             | Self::Stat { chunk, epoch }
             | Self::List { chunk, epoch, .. }
-            | Self::Repair { chunk, epoch, .. } => Some((chunk.segment_name(), epoch)),
+            | Self::Repair { chunk, epoch, .. }
+            | Self::Check { chunk, epoch, .. } => Some((chunk.segment_name(), epoch)),
         }
     }
 
@@ -283,7 +296,8 @@ impl Request {
             },
             Self::Append { chunk, epoch, offset }
             | Self::Fill { chunk, epoch, offset }
-            | Self::Repair { chunk, epoch, offset } => Fields { a: offset.0, ..of(chunk, epoch) },
+            | Self::Repair { chunk, epoch, offset }
+            | Self::Check { chunk, epoch, offset } => Fields { a: offset.0, ..of(chunk, epoch) },
             Self::Read { chunk, epoch, offset, len } => {
                 Fields { a: offset.0, b: len.into(), ..of(chunk, epoch) }
             }
@@ -322,6 +336,7 @@ impl Request {
                     Kind::Append => Self::Append { chunk, epoch, offset },
                     Kind::Fill => Self::Fill { chunk, epoch, offset },
                     Kind::Repair => Self::Repair { chunk, epoch, offset },
+                    Kind::Check => Self::Check { chunk, epoch, offset },
                     Kind::Read => Self::Read { chunk, epoch, offset, len: fields.word("b", fields.b)? },
                     Kind::Seal => {
                         let content_crc = fields.word("b", fields.b)?;
@@ -368,7 +383,10 @@ impl Request {
             Self::Create { length, .. } => {
                 fields.must(is_length(length) && length > RECORDS_START, "a", length.0)?;
             }
-            Self::Append { offset, .. } | Self::Fill { offset, .. } | Self::Repair { offset, .. } => {
+            Self::Append { offset, .. }
+            | Self::Fill { offset, .. }
+            | Self::Repair { offset, .. }
+            | Self::Check { offset, .. } => {
                 fields.must(is_place(offset), "a", offset.0)?;
             }
             Self::Read { offset, len, .. } => {

@@ -23,6 +23,6 @@ pub use header::{
 pub use messages::{CreateState, Kind, LIST_MAX, Request, RequestMessage};
 pub use payloads::{
     CHUNK_LINE_LEN, ChunkLine, HELLO_LEN, HelloPayload, RecordsSummary, WELCOME_LEN, WelcomePayload,
-    check_records, decode_chunks, decode_entries, encode_chunks, encode_entries, sum_up_records,
+    check_records, decode_chunks, decode_entries, encode_chunks, encode_entries, is_summed, sum_up_records,
 };
 pub use replies::{Answer, End, EndState, Refusal, ReplicaState, Reply, ReplyMessage};

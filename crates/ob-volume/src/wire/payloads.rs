@@ -98,6 +98,12 @@ fn open(bytes: &[u8]) -> Result<&[u8], LayoutError> {
     if crc32c::crc32c(covered) == u32::from_le_bytes(*crc) { Ok(covered) } else { Err(LayoutError::Checksum) }
 }
 
+/// Whether a payload that is no records ends with its checksum.
+#[must_use]
+pub fn is_summed(payload: &[u8]) -> bool {
+    open(payload).is_ok()
+}
+
 impl HelloPayload {
     /// Its bytes.
     ///

@@ -116,6 +116,11 @@ pub enum Reply {
     Fence,
     /// The record is written.
     Repair,
+    /// The records are whole.
+    Check {
+        /// Up to there, where the next one begins that was not looked at.
+        sound: Units,
+    },
 }
 
 /// What a server answers when it has not.
@@ -168,6 +173,11 @@ pub enum Refusal {
     },
     /// It does not know what is asked.
     UnknownKind,
+    /// A block that a record has in common with another cannot be read: it is written when that is there as well.
+    Beside {
+        /// Where the other one begins.
+        at: Units,
+    },
 }
 
 /// What a server answers.
@@ -213,7 +223,14 @@ impl Refusal {
         ("WRONG_POOL", 13),
         ("WRONG_SERVER", 14),
         ("UNKNOWN_KIND", 15),
+        ("BESIDE", 16),
     ];
+
+    /// Its number.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        self.words().0
+    }
 
     /// Status, `a` and `b`.
     const fn words(self) -> (u16, u32, u64) {
@@ -233,6 +250,7 @@ impl Refusal {
             Self::WrongPool => (13, 0, 0),
             Self::WrongServer { server } => (14, 0, server.0),
             Self::UnknownKind => (15, 0, 0),
+            Self::Beside { at } => (16, at.0, 0),
         }
     }
 
@@ -253,6 +271,7 @@ impl Refusal {
             13 => Self::WrongPool,
             14 => Self::WrongServer { server: ServerId(b) },
             15 => Self::UnknownKind,
+            16 => Self::Beside { at: Units(a) },
             _ => return None,
         };
         Some(refusal)
@@ -278,6 +297,7 @@ impl Reply {
             Self::Chunks { .. } => Kind::Chunks,
             Self::Fence => Kind::Fence,
             Self::Repair => Kind::Repair,
+            Self::Check { .. } => Kind::Check,
         }
     }
 
@@ -296,6 +316,7 @@ impl Reply {
             Self::Append { durable, free } => Fields { a: durable.0, b: free, ..none },
             Self::Stop(end) => of(end),
             Self::Fill { durable } => Fields { a: durable.0, ..none },
+            Self::Check { sound } => Fields { a: sound.0, ..none },
             Self::Stat { end, state } => Fields { flags: state.code().into(), ..of(end) },
             Self::List { next } => Fields { a: next.0, ..none },
             Self::Chunks { has_more } => Fields { a: has_more.into(), ..none },
@@ -323,6 +344,7 @@ impl Reply {
             Kind::Chunks => Self::Chunks { has_more: fields.a == 1 },
             Kind::Fence => Self::Fence,
             Kind::Repair => Self::Repair,
+            Kind::Check => Self::Check { sound: units },
         };
         let plain = Fields { tag: fields.tag, payload_len: fields.payload_len, ..reply.fields() };
         fields.must(plain == *fields, "fields", 0u8)?;
@@ -336,6 +358,7 @@ impl Reply {
             Self::Hello { server, .. } => fields.must(server.0 != 0, "b", server.0)?,
             Self::Append { durable: units, .. }
             | Self::Fill { durable: units }
+            | Self::Check { sound: units }
             | Self::List { next: units } => {
                 fields.must(is_length(units), "a", units.0)?;
             }

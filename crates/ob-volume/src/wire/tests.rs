@@ -225,8 +225,8 @@ fn what_cannot_be_asked_is_refused_and_answered() {
         let Some((kind, TAG, Refusal::Bad)) = error.refusal() else { panic!("{error} is not answered") };
         assert_eq!(kind, golden(name)[3]);
     }
-    let unknown = RequestMessage::decode(&altered("fence", 3, &[15])).unwrap_err();
-    assert_eq!(unknown.refusal(), Some((15, TAG, Refusal::UnknownKind)));
+    let unknown = RequestMessage::decode(&altered("fence", 3, &[16])).unwrap_err();
+    assert_eq!(unknown.refusal(), Some((16, TAG, Refusal::UnknownKind)));
     for (at, byte) in [(0, b'X'), (2, 2), (18, 0x12), (3, 0x84)] {
         let error = RequestMessage::decode(&altered("append", at, &[byte])).unwrap_err();
         assert_eq!(error.refusal(), None, "{error}");

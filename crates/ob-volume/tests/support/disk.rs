@@ -1,7 +1,7 @@
 //! A disk in memory with a volatile cache, which does what it is told when it is let.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use ob_core::{Device, DeviceCompletion, DeviceError, DeviceInfo, DeviceOp, Refused, Token};
@@ -23,6 +23,8 @@ pub(crate) struct Disk {
     pub(crate) fails: Option<Rule<Option<DeviceError>>>,
     /// Writes that fail when their bytes are in the cache.
     pub(crate) half_done: Option<Rule<bool>>,
+    /// Blocks that cannot be read before they are written anew, by where they begin.
+    unreadable: BTreeSet<usize>,
     pub(crate) writes: u64,
     /// Bytes that were read.
     pub(crate) read_bytes: u64,
@@ -41,6 +43,7 @@ impl SharedDisk {
             holds: None,
             fails: None,
             half_done: None,
+            unreadable: BTreeSet::new(),
             writes: 0,
             read_bytes: 0,
         })))
@@ -81,6 +84,16 @@ impl SharedDisk {
             }
             _ => None,
         });
+    }
+
+    /// The block that has this byte cannot be read before it is written anew.
+    pub(crate) fn break_block(&self, at: usize) {
+        self.0.borrow_mut().unreadable.insert(at - at % BLOCK_LEN as usize);
+    }
+
+    /// How many blocks cannot be read.
+    pub(crate) fn broken_blocks(&self) -> usize {
+        self.0.borrow().unreadable.len()
     }
 
     /// Where these bytes lie.
@@ -131,6 +144,13 @@ impl Disk {
         let (offset, len) = op.extent().unwrap_or((0, 0));
         let (start, end) = (offset as usize, (offset + len) as usize);
         let range = self.bytes.get_mut(start..end).ok_or(DeviceError::OutOfRange)?;
+        match op {
+            DeviceOp::Read { .. } if self.unreadable.range(start..end).next().is_some() => {
+                return Err(DeviceError::Io);
+            }
+            DeviceOp::Read { .. } | DeviceOp::Flush => {}
+            _ => self.unreadable.retain(|at| !(start..end).contains(at)),
+        }
         match op {
             DeviceOp::Read { into, .. } => {
                 self.read_bytes += into.len() as u64;

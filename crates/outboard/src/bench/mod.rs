@@ -13,6 +13,7 @@ pub mod bpf;
 mod cores;
 pub mod director;
 pub mod files;
+pub mod hog;
 pub mod kv;
 mod latency;
 mod load;

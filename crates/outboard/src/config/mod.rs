@@ -38,8 +38,8 @@ pub use network::Network;
 pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
 pub use programs::ProgramsConfig;
-pub use quantity::{ByteSize, QuantityError, TimeSpan};
-pub use volumes::{ChunkServerConfig, ChunkServerSection, VolumesConfig};
+pub use quantity::{ByteRate, ByteSize, QuantityError, Share, TimeSpan};
+pub use volumes::{ChunkServerConfig, ChunkServerSection, MetadataPlace, VolumesConfig};
 
 /// The names that `[link] model` accepts.
 pub const LINK_MODELS: &[(&str, ob_link::Costs)] = ob_link::Costs::PRESETS;

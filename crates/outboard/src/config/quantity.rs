@@ -50,6 +50,46 @@ impl Serialize for ByteSize {
     }
 }
 
+/// Bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRate(pub u64);
+
+impl ByteRate {
+    /// Reads a number of bytes a second, such as `64MiB/s`.
+    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+        let size = text.trim().strip_suffix("/s").unwrap_or(text);
+        ByteSize::parse(size).map(|size| Self(size.0))
+    }
+}
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/s", ByteSize(self.0))
+    }
+}
+
+impl Serialize for ByteRate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A part of a whole, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(pub u32);
+
+impl fmt::Display for Share {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(f64::from(self.0) / 1000.0)
+    }
+}
+
 /// A length of time, exact to the nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(pub Duration);

@@ -471,7 +471,14 @@ fn a_section_switches_volumes_on_and_says_so_when_it_is_shown() {
     let server = config.chunk_server(Some(volumes.servers[2]));
     assert_eq!((server.listen.port(), server.files.size), (4442, ByteSize(1 << 30)));
     assert_eq!(server.files.device, FilesDevice::Path("outboard-data/chunks.img".into()));
-    for text in ["", "[volumes]", "[volumes]\nenabled = false\nhold = \"5s\"\nreplicas = 2"] {
+    let shared = "[volumes]\nmetadata = [\"http://10.0.0.1:2379\", \"http://[::1]:2379/\"]";
+    let endpoints = ["10.0.0.1:2379", "[::1]:2379"].map(|endpoint| endpoint.parse().unwrap());
+    assert_eq!(parse(shared).unwrap().volumes.metadata, MetadataPlace::Etcd(endpoints.to_vec()));
+    assert_eq!(
+        parse("[volumes]\nmetadata = \"embedded\"").unwrap().volumes.metadata,
+        MetadataPlace::Embedded
+    );
+    for text in ["", "[volumes]", "[volumes]\nenabled = false\nhold = \"5s\"\nreplicas = 2", shared] {
         let config = parse(text).unwrap();
         let shown = config.to_toml().unwrap();
         let again = parse(&shown).unwrap();
@@ -481,19 +488,45 @@ fn a_section_switches_volumes_on_and_says_so_when_it_is_shown() {
 }
 
 #[test]
+fn the_pace_of_volumes_is_read() {
+    let text = "[volumes]
+lease = \"5s\"
+index_memory = \"2GiB\"
+lost_after = \"10min\"
+rebuild_rate = \"32MiB/s\"
+compact_rate = \"16MiB\"
+compact_share = 0.25
+compact_writes = 4096
+metadata_history = true
+";
+    let config = parse(text).unwrap();
+    let volumes = &config.volumes;
+    assert_eq!((volumes.lease.0.as_secs(), volumes.lost_after.0.as_secs()), (5, 600));
+    assert_eq!((volumes.rebuild_rate, volumes.compact_rate), (ByteRate(32 << 20), ByteRate(16 << 20)));
+    assert_eq!((volumes.compact_share, volumes.compact_writes), (Share(250), 4096));
+    assert_eq!((volumes.index_memory, volumes.metadata_history), (ByteSize(2 << 30), true));
+    let shown = config.to_toml().unwrap();
+    assert!(
+        shown.contains("rebuild_rate = \"32MiB/s\"") && shown.contains("compact_share = 0.25"),
+        "{shown}"
+    );
+    assert_eq!(parse(&shown).unwrap().to_toml().unwrap(), shown);
+}
+
+#[test]
 fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
     assert_eq!(
-        explained("[volumes]\nplacement = \"host\""),
+        explained("[volumes]\nclock_drift = 0.01"),
         "\
-`placement` in [volumes] does nothing in this version
+`clock_drift` in [volumes] does nothing in this version
  --> outboard.toml:2:1
   |
-2 | placement = \"host\"
-  | ^^^^^^^^^
-  = hint: leave the line out: volumes are a preview, which docs/volumes.md tells of"
+2 | clock_drift = 0.01
+  | ^^^^^^^^^^^
+  = hint: leave the line out: docs/volumes.md tells what there is of volumes"
     );
     for text in
-        ["[volumes]\nlease = \"3s\"", "[chunkserver]\nallow = []", "[chunkserver]\nreserve = \"1GiB\""]
+        ["[volumes]\npool = \"other\"", "[chunkserver]\nallow = []", "[chunkserver]\nreserve = \"1GiB\""]
     {
         assert!(explained(text).contains("does nothing in this version"), "{text}");
     }
@@ -506,6 +539,13 @@ fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
 #[test]
 fn volumes_that_cannot_be_kept_are_explained() {
     let cases = [
+        ("metadata = \"etcd\"", "metadata cannot be in `etcd`"),
+        ("metadata = []", "there can be from 1 to 9"),
+        ("metadata = [\"10.0.0.1:2379\"]", "such as \"http://10.0.0.1:2379\""),
+        ("metadata = [\"http://etcd:2379\"]", "`http://etcd:2379` is no endpoint of etcd"),
+        ("metadata = [\"http://10.0.0.1:0\"]", "is no endpoint of etcd"),
+        ("metadata = [\"http://10.0.0.1:1\", \"http://10.0.0.1:1\"]", "http://10.0.0.1:1 is there twice"),
+        ("metadata = [\"https://10.0.0.1:2379\"]", "without TLS in this version"),
         ("replicas = 4", "`replicas` is 4, and `servers` names 3"),
         ("servers = [\"127.0.0.1:4440\"]", "`replicas` is 3, and `servers` names 1"),
         ("replicas = 2\nreplicas_min = 3", "set `replicas_min` to that, or less"),
@@ -514,6 +554,15 @@ fn volumes_that_cannot_be_kept_are_explained() {
         ("servers = [\"127.0.0.1:0\"]", "nothing can be reached at port 0"),
         ("hold = \"40s\"", "it can be from 1s to 29s"),
         ("replicas = 5", "it can be from 1 to 4"),
+        ("lease = \"1s\"", "it can be from 2s to 1min"),
+        ("index_memory = \"64MiB\"", "it can be from 256MiB to 1TiB"),
+        ("lost_after = \"1s\"", "it can be from 10s to 720h"),
+        ("rebuild_rate = 64", "such as \"64MiB/s\""),
+        ("rebuild_rate = \"much\"", "is not a number of bytes a second"),
+        ("compact_rate = \"1KiB/s\"", "it can be from 1MiB/s to 1TiB/s"),
+        ("compact_share = 1.5", "it can be from 0.001 to 1.0"),
+        ("compact_share = \"half\"", "such as 0.5"),
+        ("compact_writes = 0", "it can be from 1 to 1048576"),
         ("ports = [\"127.0.0.1:4420\"]", "give one of them another port than 4420"),
         (
             "controller_key = \"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:\"",

@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ob_nvme::auth::Secret;
+use ob_volume::tier::Placement;
 use ob_wire_nvme::text::Nqn;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::nvme::{as_text, as_texts};
 use super::{
-    ByteSize, ConfigSource, FilesConfig, FilesDevice, LogConfig, ReactorConfig, SegmentSize, SubsystemConfig,
-    TimeSpan,
+    ByteRate, ByteSize, ConfigSource, FilesConfig, FilesDevice, LogConfig, ReactorConfig, SegmentSize, Share,
+    SubsystemConfig, TimeSpan,
 };
 
 /// The subsystem's name where nothing else is said.
 const NQN_DEFAULT: &str = "nqn.2026-11.io.outboard:volumes";
+/// What says that metadata are in a file.
+pub(super) const EMBEDDED: &str = "embedded";
 /// The port of the first chunk server where nothing else is said; others of `up` follow it.
 const CHUNK_PORT: u16 = 4440;
 /// The device of a chunk server, in its data directory.
@@ -42,6 +45,10 @@ pub struct VolumesConfig {
     pub controller_key: Option<Secret>,
     /// Where the chunk servers are. `up` starts one for each.
     pub servers: Vec<SocketAddr>,
+    /// Where it is agreed on what volumes there are, and where their data lie.
+    pub metadata: MetadataPlace,
+    /// Whether etcd's history of changes is left alone, because others read it.
+    pub metadata_history: bool,
     /// Chunk servers that have each record of a new volume.
     pub replicas: usize,
     /// With fewer that answer, no chunk is opened.
@@ -50,6 +57,43 @@ pub struct VolumesConfig {
     pub hold: TimeSpan,
     /// Memory of the card for records under way, replies, and payloads that are retained.
     pub card_memory: ByteSize,
+    /// Where payloads are made what is stored.
+    #[serde(serialize_with = "as_name")]
+    pub placement: Placement,
+    /// How long a tier owns its segments without renewing that.
+    pub lease: TimeSpan,
+    /// Memory of a tier's index, and for its replay.
+    pub index_memory: ByteSize,
+    /// How long a chunk server is silent before its replicas are made anew elsewhere.
+    pub lost_after: TimeSpan,
+    /// How much is copied a second to make replicas anew.
+    pub rebuild_rate: ByteRate,
+    /// How much compaction moves a second.
+    pub compact_rate: ByteRate,
+    /// Which share of a chunk's blocks is overwritten before it is compacted.
+    pub compact_share: Share,
+    /// Or how many of them.
+    pub compact_writes: usize,
+}
+
+/// Where the metadata of volumes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetadataPlace {
+    /// In a file of the host's.
+    Embedded,
+    /// In etcd, whose JSON gateway is at these addresses.
+    Etcd(Vec<SocketAddr>),
+}
+
+impl Serialize for MetadataPlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Embedded => serializer.serialize_str(EMBEDDED),
+            Self::Etcd(endpoints) => {
+                serializer.collect_seq(endpoints.iter().map(|endpoint| format!("http://{endpoint}")))
+            }
+        }
+    }
 }
 
 impl VolumesConfig {
@@ -83,12 +127,27 @@ impl Default for VolumesConfig {
             key: None,
             controller_key: None,
             servers: (0..3).map(server).collect(),
+            metadata: MetadataPlace::Embedded,
+            metadata_history: false,
             replicas: 3,
             replicas_min: 2,
             hold: TimeSpan(Duration::from_secs(20)),
             card_memory: ByteSize(128 << 20),
+            placement: Placement::Split,
+            lease: TimeSpan(Duration::from_secs(3)),
+            index_memory: ByteSize(1 << 30),
+            lost_after: TimeSpan(Duration::from_secs(300)),
+            rebuild_rate: ByteRate(64 << 20),
+            compact_rate: ByteRate(64 << 20),
+            compact_share: Share(500),
+            compact_writes: 16_384,
         }
     }
+}
+
+fn as_name<S: Serializer>(placement: &Placement, serializer: S) -> Result<S::Ok, S::Error> {
+    let name = Placement::NAMES.iter().find(|(_, of)| of == placement).map_or("", |(name, _)| name);
+    serializer.serialize_str(name)
 }
 
 fn port_default() -> SocketAddr {

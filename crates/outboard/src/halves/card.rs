@@ -34,6 +34,7 @@ use crate::router::{Router, Services};
 use crate::signals::StopSignal;
 use crate::status::{StatusBoard, StatusServer};
 use crate::terminal::bytes;
+use crate::volumes::admin::Desk;
 use crate::volumes::{PortGroup, VolumesCard};
 use describe::{describe, first_snapshot, link_endpoint};
 pub(crate) use parts::CardPart;
@@ -104,12 +105,12 @@ pub fn run_card(
     };
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
-    let volumes = start_volumes(config, &life, &reactor, &mut services)?;
+    let (volumes, desk) = start_volumes(config, &life, &reactor, &mut services)?;
     let mut card = open_link(config, &life, reactor, services)?;
     let (nvme, namespaces) = start_nvme(config, &mut card, &programs.workshop())
         .map_err(|error| HalfError::Nvme(Box::new(error)))?;
     let mut parts = Parts { nvme, kv, volumes };
-    let _control = start_control(config, namespaces, Arc::clone(&programs))?;
+    let _control = start_control(config, namespaces, Arc::clone(&programs), desk)?;
     programs.restore();
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
     let asked = Arc::new(AtomicBool::new(false));
@@ -162,11 +163,13 @@ fn start_control(
     config: &CardConfig,
     namespaces: Directory,
     programs: Arc<CardPrograms>,
+    volumes: Desk,
 ) -> Result<ControlServer, HalfError> {
     let path = config.control_socket();
     let started = ControlServer::start(&path, move |request, body| match request {
         ControlRequest::Namespaces(message) => answer_of(namespaces.ask(message)),
         ControlRequest::Programs(request) => answer_of(programs.ask(request, body)),
+        ControlRequest::Volumes(request) => answer_of(volumes.ask(request)),
     });
     started.map_err(|source| HalfError::Control { path, source })
 }
@@ -194,14 +197,14 @@ fn start_volumes(
     life: &Life,
     reactor: &Reactor,
     services: &mut CardServices,
-) -> Result<Option<VolumesCard>, HalfError> {
+) -> Result<(Option<VolumesCard>, Desk), HalfError> {
     if !config.volumes.enabled {
-        return Ok(None);
+        return Ok((None, Desk::closed()));
     }
     let started = VolumesCard::start(config, life.incarnation(), &reactor.handle());
-    let (volumes, group) = started.map_err(|error| HalfError::Volumes(Box::new(error)))?;
+    let (volumes, group, desk) = started.map_err(|error| HalfError::Volumes(Box::new(error)))?;
     services.volumes = group;
-    Ok(Some(volumes))
+    Ok((Some(volumes), desk))
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {

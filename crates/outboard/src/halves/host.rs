@@ -84,15 +84,15 @@ impl HostParts {
             return Ok(Self { kv, volumes: None });
         }
         let volumes = VolumesHost::start(config, link.clone(), life.incarnation());
-        Ok(Self { kv, volumes: Some(volumes.map_err(HalfError::system("start volumes"))?) })
+        Ok(Self { kv, volumes: Some(volumes.map_err(|error| HalfError::Volumes(Box::new(error)))?) })
     }
 
     /// Each becomes readable when its thread has ended by mistake. Then this half ends too: whoever goes on without it looks healthy,
     /// and answers nobody.
     fn ends(&self) -> Vec<End<'_>> {
         let kv = self.kv.end().map(|end| (end, kv_ended as fn() -> HalfError));
-        let volumes = self.volumes.as_ref().map(|host| (host.end(), volumes_ended as fn() -> HalfError));
-        kv.into_iter().chain(volumes).collect()
+        let volumes = self.volumes.iter().flat_map(VolumesHost::ends);
+        kv.into_iter().chain(volumes.map(|end| (end, volumes_ended as fn() -> HalfError))).collect()
     }
 }
 

@@ -287,6 +287,7 @@ impl HalfError {
         match self {
             Self::Files(error) => error.is_lasting(),
             Self::ChunkServer(error) => error.is_lasting(),
+            Self::Volumes(error) => error.is_lasting(),
             _ => false,
         }
     }

@@ -59,6 +59,12 @@ pub const SCENARIOS: &[Simulated] = &[
         steps: 1_000,
         make: || Box::new(ob_scenarios::pushdown::PushdownScenario),
     },
+    Simulated {
+        name: "volumes",
+        about: "clients share a disk kept on chunk servers while servers, connections and metadata fail, beside a model",
+        steps: 200,
+        make: || Box::new(ob_scenarios::volumes::VolumesScenario),
+    },
 ];
 
 /// A scenario of the simulator, as people ask for it.

@@ -1,18 +1,21 @@
 //! What the status says of volumes.
 
+use std::time::Duration;
+
+use ob_volume::tier::{Fullness, RebuildStatus};
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Severity};
-use crate::terminal::{BAD, HEADING, bytes, counted, styled};
-use crate::volumes::{ServerReport, VolumesFacts};
+use crate::terminal::{BAD, HEADING, bytes, counted, duration, styled};
+use crate::volumes::{DiskFacts, ServerReport, VolumesFacts};
 
 /// Volumes: what initiators have asked for, and how the chunk servers are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumesStatus {
     /// Where they are served.
     pub address: String,
-    /// The NSID of the disk; another one after each restart of the host half, which empties it.
-    pub namespace: u32,
+    /// The disks that initiators see.
+    pub disks: Vec<DiskStatus>,
     /// Commands of initiators.
     pub commands: u64,
     /// Commands that no host has taken in time.
@@ -43,8 +46,60 @@ pub struct VolumesStatus {
     pub bad_members: u64,
     /// Reads that were tried again, because not all members had answered.
     pub reads_again: u64,
+    /// Records that members did not have as they should.
+    pub rotten_found: u64,
+    /// Those of them that were mended.
+    pub mended: u64,
+    /// Those that could not be, so far.
+    pub mends_given_up: u64,
+    /// Members that were dropped for it.
+    pub members_dropped: u64,
+    /// What is missing, as far as it is made anew; nothing if nothing is.
+    pub rebuild: Option<Rebuild>,
     /// The chunk servers.
     pub servers: Vec<ChunkServerStatus>,
+}
+
+/// A disk, as initiators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// Its NSID.
+    pub namespace: u32,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// Replicas that are made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebuild {
+    /// Bytes that were copied.
+    pub done_bytes: u64,
+    /// Those that are still to be.
+    pub left_bytes: u64,
+    /// How much of all that is.
+    pub percent: u8,
+    /// How long it takes at the rate of the last thirty seconds; nothing if nothing was copied in them.
+    pub seconds_left: Option<u64>,
+}
+
+impl Rebuild {
+    fn of(report: &RebuildStatus) -> Option<Self> {
+        let RebuildStatus { done, left, rate } = *report;
+        let all = u128::from(done) + u128::from(left);
+        // What is not over is not told to be.
+        let percent = (u128::from(done) * 100).checked_div(all).map_or(0, |percent| percent.min(99) as u8);
+        let seconds_left = left.checked_add(rate.saturating_sub(1)).and_then(|left| left.checked_div(rate));
+        (left > 0).then_some(Self { done_bytes: done, left_bytes: left, percent, seconds_left })
+    }
+
+    /// For people.
+    fn told(&self) -> String {
+        let left = self
+            .seconds_left
+            .map(|seconds| format!(", about {} left", duration(Duration::from_secs(seconds))));
+        let (percent, left) = (self.percent, left.unwrap_or_default());
+        format!("{percent} % of {}{left}", bytes(self.done_bytes.saturating_add(self.left_bytes)))
+    }
 }
 
 /// A chunk server, as the tier sees it.
@@ -67,7 +122,7 @@ impl VolumesStatus {
         let report = facts.report.clone().unwrap_or_default();
         Self {
             address: facts.address.to_string(),
-            namespace: facts.namespace,
+            disks: facts.disks.iter().map(DiskStatus::of).collect(),
             commands: facts.front.commands,
             timed_out: facts.front.timed_out,
             has_host: facts.report.is_some(),
@@ -83,7 +138,20 @@ impl VolumesStatus {
             replicas_made: report.replicas,
             bad_members: report.bad_members,
             reads_again: report.reads_again,
+            rotten_found: report.rotten_found,
+            mended: report.mended,
+            mends_given_up: report.mends_given_up,
+            members_dropped: report.members_dropped,
+            rebuild: Rebuild::of(&report.rebuild),
             servers: report.servers.iter().map(ChunkServerStatus::of).collect(),
+        }
+    }
+
+    fn disks_text(&self) -> String {
+        match self.disks.as_slice() {
+            [] => "no disk".to_owned(),
+            [disk] => format!("NSID {}", disk.namespace),
+            disks => counted(disks.len() as u64, "disk", "disks"),
         }
     }
 
@@ -94,13 +162,15 @@ impl VolumesStatus {
                 if server.state == "ready" { server.state.clone() } else { styled(BAD, &server.state) };
             format!("\n  server     {} {state}, {} free", server.address, bytes(server.free_bytes))
         });
+        let rebuild = self.rebuild.map(|rebuild| format!("\n  rebuilding {}", rebuild.told()));
         format!(
-            "{} {}, NSID {}\n  commands   {}; {} answered with an error, {} taken by no host in time\n  \
+            "{} {}, {}\n  commands   {}; {} answered with an error, {} taken by no host in time\n  \
              chunks     {}: {} being sealed, {} with too few replicas; so far {} sealed, {} of them for a lost member\n  \
-             replicas   {} made anew; {} gave wrong bytes, {} reads were tried again{}",
+             replicas   {} made anew; {} gave wrong bytes, {} reads were tried again\n  \
+             rot        {} records found, {} mended, {} given up; {} replicas dropped for it{}{}",
             styled(HEADING, "volumes:"),
             self.address,
-            self.namespace,
+            self.disks_text(),
             self.commands,
             self.errors,
             self.timed_out,
@@ -112,8 +182,19 @@ impl VolumesStatus {
             self.replicas_made,
             self.bad_members,
             self.reads_again,
+            self.rotten_found,
+            self.mended,
+            self.mends_given_up,
+            self.members_dropped,
+            rebuild.unwrap_or_default(),
             servers.collect::<String>()
         )
+    }
+}
+
+impl DiskStatus {
+    const fn of(facts: &DiskFacts) -> Self {
+        Self { namespace: facts.namespace, size_bytes: facts.bytes }
     }
 }
 
@@ -152,12 +233,11 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
     let mut checks = Vec::new();
     if report.degraded > 0 {
         let chunks = counted(report.degraded.into(), "chunk has", "chunks have");
-        let summary = format!("{chunks} fewer replicas than they should");
-        checks.push(warning(
-            "OB010",
-            summary,
-            "wait while they are copied; there must be servers enough to copy to",
-        ));
+        let is_copied = Rebuild::of(&report.rebuild).filter(|_| report.rebuild.rate > 0);
+        let how = is_copied.map(|rebuild| format!(": rebuilding, {}", rebuild.told())).unwrap_or_default();
+        let summary = format!("{chunks} fewer replicas than they should{how}");
+        let hint = "wait while they are copied; there must be servers enough to copy to";
+        checks.push(warning("OB010", summary, hint));
     }
     for server in report.servers.iter().filter(|server| !server.is_ready) {
         let why =
@@ -166,12 +246,18 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
         checks.push(warning("OB011", summary, "start it, with the data that it had; what it has is made anew elsewhere meanwhile, if there is another"));
     }
     let full = report.servers.iter().filter(|server| server.is_full).count();
-    if full > 0 {
-        let summary = format!(
-            "{} no room for another chunk",
-            counted(full as u64, "chunk server has", "chunk servers have")
-        );
+    if full > 0 || report.fullness == Fullness::Full {
+        let summary = match full {
+            0 => "the pool is full: writes are refused".to_owned(),
+            full => format!(
+                "{} no room for another chunk",
+                counted(full as u64, "chunk server has", "chunk servers have")
+            ),
+        };
         checks.push(warning("OB013", summary, "trim, remove, or add a server"));
+    } else if report.fullness == Fullness::Short {
+        let summary = "four fifths of the pool are used, or promised".to_owned();
+        checks.push(warning("OB012", summary, "trim, remove, or add a server"));
     }
     if !report.is_open {
         let summary = "the lease was lost, or is not there yet: nothing is answered".to_owned();
@@ -181,6 +267,11 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
         let chunks = counted(report.waiting.into(), "chunk waits", "chunks wait");
         let summary = format!("{chunks} for a chunk server that has what was acknowledged");
         checks.push(warning("OB015", summary, "start the chunk servers that are missing"));
+    }
+    if report.unindexed > 0 {
+        let segments = counted(report.unindexed.into(), "segment does", "segments do");
+        let summary = format!("the index of {segments} not fit into memory: its blocks are not served");
+        checks.push(warning("OB016", summary, "raise `index_memory`, or start another tier"));
     }
     checks
 }
@@ -195,10 +286,34 @@ mod tests {
 
     fn codes(report: Option<VolumesReport>) -> Vec<String> {
         let address = ([127, 0, 0, 1], 4421).into();
-        let facts = VolumesFacts { address, namespace: 1, front: VolumeFrontCounts::default(), report };
+        let disks = vec![DiskFacts { namespace: 1, bytes: 1 << 30 }];
+        let facts = VolumesFacts { address, disks, front: VolumeFrontCounts::default(), report };
         let status = VolumesStatus::of(&facts);
         assert!(status.lines().contains("127.0.0.1:4421, NSID 1"), "{}", status.lines());
         volumes_checks(&facts).into_iter().map(|check| check.code).collect()
+    }
+
+    #[test]
+    fn what_is_rebuilt_says_how_far_it_is() {
+        let of = |done, left, rate| Rebuild::of(&RebuildStatus { done, left, rate });
+        assert_eq!(of(5, 0, 7), None, "nothing is missing");
+        let told = |done, left, rate| of(done, left, rate).map(|of| (of.percent, of.seconds_left)).unwrap();
+        assert_eq!(told(0, 100, 0), (0, None), "nobody knows when it is over");
+        assert_eq!(told(30, 70, 8), (30, Some(9)));
+        assert_eq!(told(1 << 40, 1, 1 << 20), (99, Some(1)), "it is not over");
+        assert_eq!(told(u64::MAX, u64::MAX, 1).0, 50);
+        let report = VolumesReport {
+            is_open: true,
+            degraded: 2,
+            rebuild: RebuildStatus { done: 3 << 20, left: 1 << 20, rate: 1 << 18 },
+            ..VolumesReport::default()
+        };
+        let address = ([127, 0, 0, 1], 4421).into();
+        let front = VolumeFrontCounts::default();
+        let facts = VolumesFacts { address, disks: Vec::new(), front, report: Some(report) };
+        let summary = &volumes_checks(&facts)[0].summary;
+        assert!(summary.contains("rebuilding, 75 % of") && summary.contains("about 4"), "{summary}");
+        assert!(VolumesStatus::of(&facts).lines().contains("rebuilding 75 %"));
     }
 
     #[test]
@@ -219,7 +334,12 @@ mod tests {
         let full = ServerReport { is_full: true, ..server(true) };
         assert_eq!(codes(Some(VolumesReport { servers: vec![full], ..good.clone() })), ["OB013"]);
         assert_eq!(codes(Some(VolumesReport { is_open: false, ..good.clone() })), ["OB014"]);
-        assert_eq!(codes(Some(VolumesReport { waiting: 1, ..good })), ["OB015"]);
+        assert_eq!(codes(Some(VolumesReport { waiting: 1, ..good.clone() })), ["OB015"]);
+        let short = VolumesReport { fullness: Fullness::Short, ..good.clone() };
+        assert_eq!(codes(Some(short.clone())), ["OB012"]);
+        assert_eq!(codes(Some(VolumesReport { servers: vec![full], ..short })), ["OB013"]);
+        assert_eq!(codes(Some(VolumesReport { fullness: Fullness::Full, ..good.clone() })), ["OB013"]);
+        assert_eq!(codes(Some(VolumesReport { unindexed: 1, ..good })), ["OB016"]);
         let refused = ServerReport { trouble: Some(ServerTrouble::WrongPool), ..server(false) };
         let shown = ChunkServerStatus::of(&refused);
         assert_eq!((shown.state.as_str(), shown.trouble.is_some()), ("refused", true));

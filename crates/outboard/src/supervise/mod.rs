@@ -129,14 +129,9 @@ fn roles(servers: usize) -> Vec<Role> {
     [Role::Card, Role::Host].into_iter().chain(servers).collect()
 }
 
-/// Whether a device is formatted when its process is started first. What chunk servers have of an earlier life is nobody's: their host
-/// keeps in memory what is where.
+/// Whether a device is formatted when its process is started first: never what volumes lie on.
 fn is_begun_anew(role: Role, format: bool) -> bool {
-    match role {
-        Role::Card => format,
-        Role::Host => false,
-        Role::ChunkServer(_) => true,
-    }
+    format && role == Role::Card
 }
 
 /// The processes, and what the policy decides about them.

@@ -6,14 +6,17 @@
 //!                                                                                  └─▶ chunk servers
 //! ```
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ob_core::{
-    AttachmentId, DeviceCompletion, DeviceInfo, DeviceOp, Incarnation, Instant, Refused, RefusedReason, Token,
+    AttachmentId, Clock, DeviceCompletion, DeviceInfo, DeviceOp, Incarnation, Instant, Refused,
+    RefusedReason, TierId, Token,
 };
-use ob_io::{Event, Handle, TcpNet};
+use ob_io::{BootClock, Event, Handle, TcpNet};
 use ob_nvme::driver::{Store, TargetDriver};
 use ob_nvme::target::control::{
     AdminError, BackendId, Backing, Control, ControlConfig, NamespaceSpec, PortKey, SubsystemKey,
@@ -25,12 +28,14 @@ use ob_split::engine::SoftEngine;
 use ob_volume::card::{Patience, VolumeDialect, VolumeFront, VolumeFrontCounts};
 use ob_wire_nvme::NamespaceId;
 
+use super::VolumesError;
+use super::admin::{Desk, DeskInbox, VolumesReply, VolumesRequest, desk, is_answer, uuid_text};
+use super::disk::{Disk, Memory, Shown, ShownDisks, Told, ToldDisks};
+use super::identity;
 use super::report::VolumesReport;
-use super::{BLOCK_LEN, DISK_LEN, NSID, NSIDS, NSIDS_A_LIFE, VolumesError};
 use crate::config::CardConfig;
 use crate::halves::{CardPart, ServiceEndpoint};
 use crate::nvme::{NvmeError, challenge, connect_command, port_spec, subsystem_spec};
-use crate::random;
 
 /// Connections of initiators at once.
 const CONNECTIONS_MAX: u32 = 256;
@@ -44,23 +49,86 @@ pub(crate) const WATCHES_MAX: u32 = CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR + 
 const MESSAGES_MAX: u32 = 1024;
 /// Tasks that the engine has waiting.
 const ENGINE_DEPTH: u16 = 256;
+/// Pauses between attempts to show a disk.
+const SHOW_AGAIN: Duration = Duration::from_secs(1);
 /// The port of the target.
 const PORT: PortKey = PortKey(1);
 
 type Front = Rc<RefCell<VolumeFront>>;
 type Split = SplitCard<TcpNet, Front, VolumeDialect, SoftEngine>;
 
+/// What the host says, shared with the link's end.
+type FromHost = Rc<RefCell<HostWords>>;
+
+/// Parts of answers that wait for the card's next turn; a host that says more at once is not heard.
+const ANSWERS_MAX: usize = 4096;
+
+/// What a host has said.
+#[derive(Default)]
+struct HostWords {
+    /// Whose group the port is: nobody else is heard.
+    host: Option<AttachmentId>,
+    /// Which host it is, counted.
+    life: u64,
+    told: ToldDisks,
+    /// What is to be shown, as it was told last.
+    due: Option<Vec<Disk>>,
+    /// Those that it serves. Their sizes may change; another disk by the same number has another host.
+    own: Vec<Disk>,
+    report: Option<VolumesReport>,
+    /// Parts of answers to administrators.
+    answers: VecDeque<Vec<u8>>,
+}
+
+impl HostWords {
+    /// The host says something.
+    fn hear(&mut self, message: &[u8]) {
+        if let Some(report) = VolumesReport::decode(message) {
+            self.report = Some(report);
+        } else if is_answer(message) {
+            if self.answers.len() < ANSWERS_MAX {
+                self.answers.push_back(message.to_owned());
+            }
+        } else {
+            match self.told.take(message) {
+                Told::All(disks) if self.may_tell(&disks) => {
+                    (self.due, self.own) = (Some(disks.clone()), disks);
+                }
+                Told::All(_) | Told::Wrong => {
+                    tracing::warn!("the host tells of disks that cannot be, which is not heard");
+                }
+                Told::Part | Told::NotOfDisks => {}
+            }
+        }
+    }
+
+    /// Whether these can be disks of the pool whose others it has told of: what it knows by a number is always the same.
+    fn may_tell(&self, disks: &[Disk]) -> bool {
+        let is_other =
+            |disk: &Disk| self.own.iter().any(|own| own.namespace == disk.namespace && !own.is_same(disk));
+        !disks.iter().any(is_other)
+    }
+
+    /// The host is gone.
+    fn end(&mut self) {
+        *self = Self { life: self.life + 1, ..Self::default() };
+    }
+}
+
 /// A port of volumes.
 pub(crate) struct VolumesCard {
     driver: TargetDriver<TcpNet, NoDevices, Front>,
     front: Front,
     split: Rc<RefCell<Split>>,
-    /// Hosts that have gone since the disk got its identity.
-    host_left: Rc<Cell<bool>>,
-    report: Rc<RefCell<Option<VolumesReport>>>,
-    incarnation: Incarnation,
-    /// Disks before this one, in this life of the card.
-    disks: u64,
+    /// What the host has said, and when its disks are tried again to be shown after that has failed.
+    words: FromHost,
+    show_again: Option<Instant>,
+    /// The disks that initiators see.
+    shown: ShownDisks,
+    memory: Memory,
+    /// What administrators ask, and which life of the host has it.
+    inbox: DeskInbox,
+    asked_life: u64,
     subsystem: SubsystemKey,
     address: SocketAddr,
     connect: String,
@@ -71,25 +139,31 @@ pub(crate) struct VolumesCard {
 pub struct VolumesFacts {
     /// Where they are served.
     pub address: SocketAddr,
-    /// The number by which initiators know the disk.
-    pub namespace: u32,
+    /// The disks that are shown.
+    pub disks: Vec<DiskFacts>,
     /// What the front has done.
     pub front: VolumeFrontCounts,
     /// What the host has told last, if there is one.
     pub report: Option<VolumesReport>,
 }
 
+/// A disk, as initiators see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFacts {
+    /// By which number they know it.
+    pub namespace: u32,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// What the link needs of it: the host's group, of a card that may not serve volumes.
 #[derive(Default)]
 pub(crate) struct PortGroup(Option<Port>);
 
-/// The split messages of a port, whether a host has gone since the disk got its identity, and what the host has told last.
-type Port = (Rc<RefCell<Split>>, Rc<Cell<bool>>, Rc<RefCell<Option<VolumesReport>>>);
-
-/// The number of a disk: no two that follow each other have the same, over lives of the card and of the host.
-fn number_of(incarnation: Incarnation, disks: u64) -> u32 {
-    let before = incarnation.0.saturating_sub(1).wrapping_mul(NSIDS_A_LIFE).wrapping_add(disks);
-    1 + (before % NSIDS) as u32
+/// The split messages of a port, and what its host says besides.
+struct Port {
+    split: Rc<RefCell<Split>>,
+    words: FromHost,
 }
 
 impl VolumesCard {
@@ -98,29 +172,31 @@ impl VolumesCard {
         config: &CardConfig,
         incarnation: Incarnation,
         handle: &Handle,
-    ) -> Result<(Self, PortGroup), VolumesError> {
+    ) -> Result<(Self, PortGroup, Desk), VolumesError> {
         let section = config.volumes.subsystem();
         let mut control = Control::new(ControlConfig::default()).with_random(challenge);
-        let serial: [u8; 8] = random::bytes()?;
-        let serial = format!("{:016x}", u64::from_le_bytes(serial));
+        let tier = identity::tier(&config.directory)?;
+        // Initiators that come back after a restart of the card look whether it is the same.
+        let serial = format!("{:016x}", tier.0);
         let subsystem = control.add_subsystem(subsystem_spec(config, &section, PORT, &serial)?);
         let subsystem = subsystem.map_err(NvmeError::Refused)?;
-        let nsid = number_of(incarnation, 0);
-        control.add_namespace(subsystem, &disk(nsid)?).map_err(NvmeError::Refused)?;
+        // Initiators are there before the first host: they find the disks that they know.
+        let shown = ShownDisks::recall(&config.directory);
+        for shown in &shown.disks {
+            control.add_namespace(subsystem, &namespace(shown)).map_err(NvmeError::Refused)?;
+        }
         let limits = TargetConfig {
             connections_max: CONNECTIONS_MAX as usize,
             capsule_buffers: 512,
             ..TargetConfig::default()
         };
         let target = Target::new(limits, control);
-        for arena in target.arenas() {
-            if let Err(error) = handle.register_arena(arena) {
-                tracing::debug!("buffers are not registered: {error}");
-            }
-        }
+        register(&target, handle);
         // Half of the time a command may be held here, and half by the host.
         let mut front = VolumeFront::new(config.volumes.hold.0 / 2);
-        front.set_namespace(NamespaceId(nsid), NamespaceId(NSID));
+        for Shown { disk, number } in &shown.disks {
+            front.set_namespace(NamespaceId(*number), NamespaceId(disk.namespace));
+        }
         let front: Front = Rc::new(RefCell::new(front));
         let net = TcpNet::new(handle, CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR);
         let mut driver = TargetDriver::with_service(net, NoDevices, target, Rc::clone(&front));
@@ -132,19 +208,32 @@ impl VolumesCard {
         })?;
         let port = driver.target_mut().control_mut().add_port(port_spec(PORT, listening));
         port.map_err(NvmeError::Refused)?;
-        let net = TcpNet::new(handle, u32::from(CHANNELS_MAX));
-        let dialect = VolumeDialect::new(Patience::default());
-        let engine = SoftEngine::new(ENGINE_DEPTH);
-        let split = SplitCard::new(port_config(config, incarnation), net, Rc::clone(&front), dialect, engine);
+        let mut split = split(config, incarnation, tier, handle, Rc::clone(&front))?;
+        // What initiators have sent is for the disks that they see: until the host has said which it serves, it gets nothing of it.
+        split.hold_back(true);
         let split = Rc::new(RefCell::new(split));
-        let host_left = Rc::new(Cell::new(false));
-        let report = Rc::new(RefCell::new(None));
-        let group = PortGroup(Some((Rc::clone(&split), Rc::clone(&host_left), Rc::clone(&report))));
+        let words = FromHost::default();
+        let group = PortGroup(Some(Port { split: Rc::clone(&split), words: Rc::clone(&words) }));
+        let waker = handle.waker();
+        let (desk, inbox) = desk(move || waker.wake());
         let connect = connect_command(&section, listening);
-        let (disks, address) = (0, listening);
-        let card =
-            Self { driver, front, split, host_left, report, incarnation, disks, subsystem, address, connect };
-        Ok((card, group))
+        let memory = Memory::start(&config.directory)?;
+        let (show_again, address) = (None, listening);
+        let card = Self {
+            driver,
+            front,
+            split,
+            words,
+            show_again,
+            shown,
+            memory,
+            inbox,
+            asked_life: 0,
+            subsystem,
+            address,
+            connect,
+        };
+        Ok((card, group, desk))
     }
 
     /// Commands that initiators have sent.
@@ -156,36 +245,125 @@ impl VolumesCard {
     pub(crate) fn facts(&self) -> VolumesFacts {
         VolumesFacts {
             address: self.address,
-            namespace: number_of(self.incarnation, self.disks),
+            disks: self.shown.disks.iter().map(DiskFacts::of).collect(),
             front: self.front.borrow().counts(),
-            report: self.report.borrow().clone(),
+            report: self.words.borrow().report.clone(),
         }
     }
 
-    /// The host that knew what was where is gone, and the next one begins with nothing: what it serves is another disk, and whoever
-    /// has a file system on this one is to notice. It has another number, too: what initiators send again that was for the old one (Linux
-    /// does, by the number alone) is answered that there is no such namespace.
-    fn renew_disk(&mut self) -> Result<(), VolumesError> {
-        tracing::warn!(
-            "the host half is gone, and with it what it knew of volumes: {} is an empty disk from now on, with another identity",
-            super::DISK
-        );
-        let before = number_of(self.incarnation, self.disks);
-        self.disks += 1;
-        let nsid = number_of(self.incarnation, self.disks);
-        let disk = disk(nsid)?;
-        {
-            let mut front = self.front.borrow_mut();
-            front.give_up_all();
-            front.set_namespace(NamespaceId(nsid), NamespaceId(NSID));
+    /// The next message for the host that has the port, and who that is.
+    pub(crate) fn next_message(&mut self) -> Option<(AttachmentId, &mut VecDeque<Vec<u8>>)> {
+        let host = self.words.borrow().host?;
+        let outgoing = self.inbox.outgoing();
+        (!outgoing.is_empty()).then_some((host, outgoing))
+    }
+
+    /// Shows the host's disks; then, and not before, the host hears of what was sent for them.
+    fn show_or_try_again(&mut self, now: Instant, disks: &[Disk]) {
+        if let Err(error) = self.show(disks) {
+            if self.show_again.is_none() {
+                tracing::error!("a disk that the host tells of cannot be shown: {error}; trying again");
+            }
+            self.show_again = Some(now + SHOW_AGAIN);
+            return;
         }
-        let control = self.driver.target_mut().control_mut();
-        match control.remove_namespace(self.subsystem, before) {
-            Ok(_) | Err(AdminError::UnknownNamespace(_)) => {}
-            Err(error) => return Err(NvmeError::Refused(error).into()),
+        self.show_again = None;
+        self.words.borrow_mut().due = None;
+        self.split.borrow_mut().hold_back(false);
+    }
+
+    /// The host says which disks there are. Those that initiators see stay theirs while there is no host, and after; what they have sent
+    /// waits for the next one.
+    fn show(&mut self, disks: &[Disk]) -> Result<(), NvmeError> {
+        let next = self.shown.instead(disks);
+        if next == self.shown {
+            return Ok(());
         }
-        control.add_namespace(self.subsystem, &disk).map_err(NvmeError::Refused)?;
+        for gone in self.shown.disks.clone() {
+            if !next.disks.iter().any(|shown| shown.number == gone.number && shown.disk.is_same(&gone.disk)) {
+                self.hide(&gone)?;
+            }
+        }
+        for shown in &next.disks {
+            let control = self.driver.target_mut().control_mut();
+            match self.shown.disks.iter_mut().find(|before| before.number == shown.number) {
+                Some(before) => {
+                    control.resize_namespace(self.subsystem, shown.number, shown.disk.blocks)?;
+                    *before = *shown;
+                }
+                None => {
+                    control.add_namespace(self.subsystem, &namespace(shown))?;
+                    let (number, known) = (NamespaceId(shown.number), NamespaceId(shown.disk.namespace));
+                    self.front.borrow_mut().set_namespace(number, known);
+                    self.shown.disks.push(*shown);
+                }
+            }
+        }
+        self.shown = next;
+        self.memory.remember(&self.shown);
         Ok(())
+    }
+
+    /// A disk is not served any more. Whoever has a file system on it is to notice, and what was sent for it never reaches another.
+    fn hide(&mut self, gone: &Shown) -> Result<(), NvmeError> {
+        tracing::warn!(namespace = gone.number, "a disk is gone that initiators knew");
+        self.front.borrow_mut().remove_namespace(NamespaceId(gone.number));
+        match self.driver.target_mut().control_mut().remove_namespace(self.subsystem, gone.number) {
+            Ok(_) | Err(AdminError::UnknownNamespace(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.shown.disks.retain(|shown| shown.number != gone.number);
+        Ok(())
+    }
+
+    /// What administrators ask goes to the host, and what it has answered to them. Disks that it has told of before are shown by now.
+    fn administer(&mut self, now: Instant) -> bool {
+        let (life, has_host) = {
+            let words = self.words.borrow();
+            (words.life, words.host.is_some())
+        };
+        if std::mem::replace(&mut self.asked_life, life) != life {
+            self.inbox.host_ended();
+        }
+        let controllers = self.driver.target_mut().control_mut().controllers_of(self.subsystem);
+        let mut did = self.inbox.take(now, has_host, |request| refuse(request, controllers));
+        let shown = &self.shown;
+        while let Some(part) = self.words.borrow_mut().answers.pop_front() {
+            did = true;
+            self.inbox.answered(&part, |reply| add_numbers(reply, shown));
+        }
+        did
+    }
+}
+
+impl DiskFacts {
+    fn of(shown: &Shown) -> Self {
+        let Shown { disk, number } = shown;
+        Self { namespace: *number, bytes: disk.blocks.saturating_mul(disk.block_len.into()) }
+    }
+}
+
+/// What the card refuses by itself: a volume is not taken away from a host that may have a file system on it.
+fn refuse(request: &VolumesRequest, controllers: usize) -> Option<String> {
+    match request {
+        VolumesRequest::Remove { force: false, name } if controllers > 0 => Some(format!(
+            "{} connected to this card, and so to {name}\n\
+             hint: disconnect (`nvme disconnect -n NQN`), or say --force: what uses the volume gets errors from then on",
+            crate::terminal::counted(
+                controllers as u64,
+                "controller of a host is",
+                "controllers of hosts are"
+            )
+        )),
+        _ => None,
+    }
+}
+
+/// Initiators may know a disk by another number than its pool does.
+fn add_numbers(reply: &mut VolumesReply, shown: &ShownDisks) {
+    for volume in reply.volumes_mut() {
+        let is_it = |shown: &&Shown| uuid_text(&shown.disk.uuid) == volume.uuid;
+        volume.nsid = shown.disks.iter().find(is_it).map_or(volume.nsid, |shown| shown.number);
     }
 }
 
@@ -195,15 +373,17 @@ impl CardPart for VolumesCard {
     }
 
     fn turn(&mut self, now: Instant) -> bool {
-        if self.host_left.take()
-            && let Err(error) = self.renew_disk()
-        {
-            // It cannot be had anew, so it is not there at all.
-            tracing::error!("the disk is not served any more: {error}");
+        if self.show_again.is_none_or(|at| at <= now) {
+            let due = self.words.borrow().due.clone();
+            if let Some(disks) = due {
+                self.show_or_try_again(now, &disks);
+            }
         }
+        let asked = self.administer(now);
         let turn = self.driver.turn(now);
+        self.split.borrow_mut().tell_lease_time(BootClock.now());
         let moved = self.split.borrow_mut().turn(now);
-        let mut worked = turn.events > 0 || turn.has_more || moved;
+        let mut worked = asked || turn.events > 0 || turn.has_more || moved;
         if self.front.borrow().has_answers() {
             // What chunk servers have said just now answers initiators just now.
             worked |= self.driver.turn(now).events > 0;
@@ -212,8 +392,9 @@ impl CardPart for VolumesCard {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let renew = self.host_left.get().then(Instant::default);
-        [renew, self.driver.next_due(), self.split.borrow().next_due()].into_iter().flatten().min()
+        let told = self.words.borrow().due.as_ref().map(|_| self.show_again.unwrap_or_default());
+        let others = [self.driver.next_due(), self.split.borrow().next_due(), self.inbox.next_due()];
+        others.into_iter().chain([told]).flatten().min()
     }
 
     fn is_idle(&self) -> bool {
@@ -223,113 +404,139 @@ impl CardPart for VolumesCard {
     fn endpoints(&self) -> Vec<ServiceEndpoint> {
         vec![ServiceEndpoint {
             service: "volumes".to_owned(),
-            address: format!(
-                "{} ({}, {}; preview: a restart of the host half empties it)",
-                self.address,
-                super::DISK,
-                crate::terminal::bytes(DISK_LEN)
-            ),
+            address: format!("{} (`outboard volume ls` lists them)", self.address),
             next: self.connect.clone(),
         }]
     }
 }
 
+/// The target's buffers are where devices and sockets find them at once, if that can be.
+fn register(target: &Target, handle: &Handle) {
+    for arena in target.arenas() {
+        if let Err(error) = handle.register_arena(arena) {
+            tracing::debug!("buffers are not registered: {error}");
+        }
+    }
+}
+
+/// The card's half of the port, of this tier.
+fn split(
+    config: &CardConfig,
+    incarnation: Incarnation,
+    tier: TierId,
+    handle: &Handle,
+    front: Front,
+) -> Result<Split, VolumesError> {
+    let net = TcpNet::new(handle, u32::from(CHANNELS_MAX));
+    let dialect = VolumeDialect::new(Patience::default());
+    let engine = SoftEngine::new(ENGINE_DEPTH);
+    let lock = identity::lock(&config.directory)?;
+    let ports = PortConfig { incarnation, tier, lock, ..port_config(config) };
+    Ok(SplitCard::new(ports, net, front, dialect, engine))
+}
+
 /// The card's limits, by the memory that is configured: blocks of each size have their share of it.
-fn port_config(config: &CardConfig, incarnation: Incarnation) -> PortConfig {
+fn port_config(config: &CardConfig) -> PortConfig {
     let memory = config.volumes.card_memory.0;
     let blocks = |share: u64, len: u32| {
         let count = memory / share / u64::from(len);
         (len, u32::try_from(count).unwrap_or(u32::MAX).max(4))
     };
     PortConfig {
-        incarnation,
         payload_max: ob_nvme::target::TRANSFER_LEN_MAX as u32,
         handles_max: MESSAGES_MAX,
         plans_max: MESSAGES_MAX,
         channels_max: CHANNELS_MAX,
-        hold: config.volumes.hold.0,
+        // As long as the front, and counted from when it came as well: then, at the latest, it goes to no host any more.
+        hold: config.volumes.hold.0 / 2,
         memory: vec![blocks(8, 4 << 10), blocks(8, 16 << 10), blocks(2, 72 << 10)],
         ..PortConfig::default()
     }
 }
 
-fn disk(nsid: u32) -> Result<NamespaceSpec, VolumesError> {
-    let uuid = random::uuid()?;
-    Ok(NamespaceSpec {
-        nsid: Some(nsid),
+fn namespace(shown: &Shown) -> NamespaceSpec {
+    let Shown { disk, number } = *shown;
+    NamespaceSpec {
+        nsid: Some(number),
         backing: Backing::Foreign,
-        blocks: DISK_LEN / u64::from(BLOCK_LEN),
-        block_len: BLOCK_LEN,
-        uuid,
-        nguid: uuid,
+        blocks: disk.blocks,
+        block_len: disk.block_len,
+        uuid: disk.uuid,
+        nguid: disk.uuid,
         // A write that is answered is durable on all members.
         volatile_cache: false,
         deallocated_reads_zero: true,
-        deallocate_len: BLOCK_LEN,
+        deallocate_len: disk.block_len,
         ana_group: 1,
         read_only: false,
-    })
+    }
 }
 
 impl CardService for PortGroup {
     fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
-        match &self.0 {
-            Some((split, ..)) => split.borrow_mut().open(key, service),
-            None => Err("this card is not configured to serve volumes".to_owned()),
-        }
+        let Some(port) = &mut self.0 else {
+            return Err("this card is not configured to serve volumes".to_owned());
+        };
+        port.split.borrow_mut().open(key, service)?;
+        port.words.borrow_mut().host = Some(key.attachment);
+        Ok(())
     }
 
     fn requests(&mut self, key: GroupKey, batch: Batch, responses: &mut CardSender) {
-        if let Some((split, ..)) = &self.0 {
-            split.borrow_mut().requests(key, batch, responses);
+        if let Some(port) = &self.0 {
+            port.split.borrow_mut().requests(key, batch, responses);
         }
     }
 
     fn responses(&mut self, key: GroupKey, responses: &mut CardSender) {
-        if let Some((split, ..)) = &self.0 {
-            split.borrow_mut().responses(key, responses);
+        if let Some(port) = &self.0 {
+            port.split.borrow_mut().responses(key, responses);
         }
     }
 
     fn transferred(&mut self, key: GroupKey, done: BulkDone, responses: &mut CardSender) {
-        if let Some((split, ..)) = &self.0 {
-            split.borrow_mut().transferred(key, done, responses);
+        if let Some(port) = &self.0 {
+            port.split.borrow_mut().transferred(key, done, responses);
         }
     }
 
     fn suspended(&mut self, attachment: AttachmentId, is_suspended: bool) {
-        if let Some((split, ..)) = &self.0 {
-            split.borrow_mut().suspended(attachment, is_suspended);
+        if let Some(port) = &self.0 {
+            port.split.borrow_mut().suspended(attachment, is_suspended);
         }
     }
 
     fn closed(&mut self, key: GroupKey) {
-        if let Some((split, host_left, report)) = &self.0 {
-            split.borrow_mut().closed(key);
-            *report.borrow_mut() = None;
-            // The router tells only of groups that were opened.
-            host_left.set(true);
+        if let Some(port) = &mut self.0 {
+            let mut split = port.split.borrow_mut();
+            split.closed(key);
+            // The next one may serve other disks.
+            split.hold_back(true);
+            // The router tells only of groups that were opened, and there is one at a time.
+            port.words.borrow_mut().end();
         }
     }
 
     fn poll(&mut self, now: Instant) -> bool {
-        self.0.as_ref().is_some_and(|(split, ..)| split.borrow_mut().poll(now))
+        self.0.as_ref().is_some_and(|port| port.split.borrow_mut().poll(now))
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.0.as_ref().and_then(|(split, ..)| CardService::next_due(&*split.borrow()))
+        self.0.as_ref().and_then(|port| CardService::next_due(&*port.split.borrow()))
     }
 
     fn waiting(&self, groups: &mut Vec<GroupKey>) {
-        if let Some((split, ..)) = &self.0 {
-            split.borrow().waiting(groups);
+        if let Some(port) = &self.0 {
+            port.split.borrow().waiting(groups);
         }
     }
 
-    fn channel(&mut self, _: AttachmentId, message: &[u8]) {
-        // Others' messages come by here, too.
-        if let (Some((.., report)), Some(told)) = (&self.0, VolumesReport::decode(message)) {
-            *report.borrow_mut() = Some(told);
+    fn channel(&mut self, attachment: AttachmentId, message: &[u8]) {
+        // Others' messages come by here, too; and an application that uses the card's files says nothing of its disks.
+        let Some(port) = &self.0 else { return };
+        let mut words = port.words.borrow_mut();
+        if words.host == Some(attachment) {
+            words.hear(message);
         }
     }
 }
@@ -352,23 +559,5 @@ impl Store for NoDevices {
 
     fn next_due(&self) -> Option<Instant> {
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn disks_that_follow_each_other_have_other_numbers() {
-        assert_eq!(number_of(Incarnation(1), 0), 1);
-        let of = |life, disks| number_of(Incarnation(life), disks);
-        for life in 1..200 {
-            assert!((1..=1024).contains(&of(life, 0)));
-            for disks in 0..31 {
-                assert_ne!(of(life, disks), of(life, disks + 1));
-                assert_ne!(of(life, disks), of(life + 1, 0));
-            }
-        }
     }
 }

@@ -3,46 +3,50 @@
 //! ```text
 //!   attach ─▶ group ─▶ HELLO … WELCOME ─▶ plans ─▶ rounds: completions, metadata ─▶ headers ─▶ actions ─▶ flush ─▶ sleep ─┐
 //!      ▲                                               ▲──────────────────────────────────────────────────────────────────┘
-//!      └── the card is gone, or does not want this host ◀┘        (the next port begins with an empty disk)
+//!      └── the card is gone, or does not want this host ◀┘
 //! ```
 //!
-//! What is where is kept in memory, by this thread alone: a preview. Each port that is opened is therefore served by a tier that knows
-//! nothing, and its disk has a number that no other had; the card gives it another identity likewise.
+//! Each port that is opened is served by a tier that knows nothing but what the metadata store has, and takes its segments from there.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ob_core::{BlockLen, Clock, Incarnation, PoolId, Token, VolumeId};
 use ob_format::volume::metadata::{Class, Text, Volume, VolumeState};
-use ob_io::{MonotonicClock, doorbell};
+use ob_io::{BootClock, doorbell};
 use ob_link::{AttachError, HostGroup, HostLink, HostLinkConfig, OpenGroupError};
-use ob_split::host::{Port, PortError, PortEvent, PortOptions, PostError};
-use ob_split::wire::{HeaderEntry, RefusedCode, SPLIT_SERVICE};
-use ob_volume::metadata::{Keys, MemoryStore, MetadataOp, MetadataStore};
-use ob_volume::plans::definitions;
+use ob_ring::AreaError;
+use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError};
+use ob_split::wire::{Completion, HeaderEntry, RefusedCode, SPLIT_SERVICE};
+use ob_volume::metadata::{Keys, MetadataOp, MetadataStore};
+use ob_volume::plans::{PostedPlan, definitions};
+use ob_volume::press::{PressError, Presser};
 use ob_volume::tier::{
-    PortNumber, SEGMENT_BLOCKS, TierAction, TierConfig, TierConfigError, TierCore, TierError, TierEvent,
-    TierNews,
+    LEAVES_WITHIN, Placement, PortNumber, Press, SEGMENT_BLOCKS, TierAction, TierConfig, TierConfigError,
+    TierCore, TierError, TierEvent, TierNews,
 };
 use ob_wire_link::group::GroupSizes;
 use ob_wire_nvme::NamespaceId;
 
+use super::admin::{Came, Counter, Defaults, answer_messages, answer_of};
+use super::disk::{Disk, encode_disks};
 use super::ends::GroupEnds;
+use super::metadata::{MetadataClient, MetadataThreads};
 use super::report::VolumesReport;
-use super::{BLOCK_LEN, DISK, DISK_LEN, NSID};
+use super::{BLOCK_LEN, DISK, DISK_LEN, NSID, VOLUME, VolumesError};
 use crate::config::HostConfig;
-use crate::durable;
 use crate::kv::WatchedThread;
-use crate::nvme::{hex, unhex};
 use crate::random;
 
 /// Bytes of the port's rings.
 const RING: u32 = 256 << 10;
+/// Bytes of the areas in which the card puts what servers tell at length, and from which it takes the index.
+const CARD_AREA: u64 = 2 << 20;
+const HOST_AREA: u64 = 1 << 20;
 /// Messages of the port that are taken before its answers go out.
 const EVENTS_A_ROUND: usize = 2048;
 /// The longest sleep: whatever the thread might wait for by mistake, it looks again.
@@ -52,19 +56,20 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach the card, or to get its port.
 const RETRY: Duration = Duration::from_millis(100);
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
+/// How long a host that ends waits for the store to hear of it, when all is given back.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// Commands that the tier has at a time.
 const COMMANDS_MAX: usize = 1024;
 /// Bytes of the volume's chunks.
 const CHUNK_LEN: u32 = 64 << 20;
 /// The card has one port.
 const PORT: PortNumber = PortNumber(0);
-/// Where the host keeps the pool's name.
-const POOL_FILE: &str = "pool";
 
-/// The thread of volumes.
+/// The threads of volumes.
 pub(crate) struct VolumesHost {
     stop: Arc<Stop>,
     thread: WatchedThread,
+    metadata: Arc<MetadataThreads>,
 }
 
 #[derive(Default)]
@@ -74,6 +79,12 @@ struct Stop {
 }
 
 impl Stop {
+    /// Wakes the thread, wherever it sleeps.
+    fn ring(&self) {
+        self.bell.fetch_add(1, Ordering::AcqRel);
+        doorbell::futex_wake_all(&self.bell);
+    }
+
     fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
@@ -89,17 +100,21 @@ impl Stop {
 }
 
 impl VolumesHost {
-    /// Starts the thread, of a host in this life.
+    /// Starts the threads, of a host in this life.
     pub(crate) fn start(
         config: &HostConfig,
         link: HostLinkConfig,
         incarnation: Incarnation,
-    ) -> std::io::Result<Self> {
-        let pool = pool(&config.directory)?;
+    ) -> Result<Self, VolumesError> {
+        // What a pool is called that this host makes, in a store that has none: chunk servers that have another's data refuse it.
+        let pool = PoolId(random::uuid()?);
         let stop = Arc::new(Stop::default());
-        let (config, asked) = (config.clone(), Arc::clone(&stop));
+        let rung = Arc::clone(&stop);
+        let (place, bell) = (&config.volumes.metadata, Arc::new(move || rung.ring()));
+        let metadata = Arc::new(MetadataThreads::start(place, &config.directory, bell)?);
+        let (config, asked, store) = (config.clone(), Arc::clone(&stop), Arc::clone(&metadata));
         let run = move || {
-            let mut serving = Serving { config, link, incarnation, pool, ports: 0, stop: &asked };
+            let mut serving = Serving { config, link, incarnation, pool, store, stop: &asked };
             let mut told = String::new();
             while !asked.is_asked() {
                 let Err(error) = serving.serve() else { continue };
@@ -110,43 +125,23 @@ impl VolumesHost {
                 }
                 asked.sleep(error.pause());
             }
+            // Where the port was over first.
+            serving.store.end_sessions(HEARD_WITHIN);
         };
-        Ok(Self { stop, thread: WatchedThread::start("volumes", run)? })
+        Ok(Self { stop, thread: WatchedThread::start("volumes", run)?, metadata })
     }
 
-    /// Becomes readable when its thread has ended, though nobody has asked it to.
-    pub(crate) fn end(&self) -> BorrowedFd<'_> {
-        self.thread.as_fd()
+    /// Each becomes readable when a thread has ended, though nobody has asked it to.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.thread.as_fd()).chain(self.metadata.ends())
     }
 }
 
 impl Drop for VolumesHost {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
-        self.stop.bell.fetch_add(1, Ordering::AcqRel);
-        doorbell::futex_wake_all(&self.stop.bell);
+        self.stop.ring();
         self.thread.join();
-    }
-}
-
-/// The pool that this host's chunk servers belong to: drawn once, and known over restarts, because they do not change it.
-fn pool(directory: &Path) -> std::io::Result<PoolId> {
-    let path = directory.join(POOL_FILE);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let bytes = unhex(text.trim()).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
-            let wrong = || {
-                let text = format!("{} should hold 32 hexadecimal digits; remove it", path.display());
-                std::io::Error::new(std::io::ErrorKind::InvalidData, text)
-            };
-            bytes.map(PoolId).ok_or_else(wrong)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let pool = random::uuid()?;
-            durable::replace(&directory.join("pool.new"), &path, hex(&pool).as_bytes())?;
-            Ok(PoolId(pool))
-        }
-        Err(error) => Err(error),
     }
 }
 
@@ -169,6 +164,8 @@ enum ServeError {
     Config(#[from] TierConfigError),
     #[error("a plan of volumes cannot be defined: {0}")]
     Plan(#[from] ob_split::wire::PlanError),
+    #[error("a payload cannot be written: {0}")]
+    Press(#[from] PressError),
     #[error("{0}")]
     Text(&'static str),
 }
@@ -178,7 +175,7 @@ impl ServeError {
     fn pause(&self) -> Duration {
         match self {
             Self::Attach(_) => RETRY,
-            Self::Group(_) | Self::Port(_) | Self::Post(_) | Self::Tier(_) => REFUSED_PAUSE,
+            Self::Group(_) | Self::Port(_) | Self::Post(_) | Self::Tier(_) | Self::Press(_) => REFUSED_PAUSE,
             // That does not change by itself.
             Self::Refused(_) | Self::Config(_) | Self::Plan(_) | Self::Text(_) => Duration::from_secs(30),
         }
@@ -195,43 +192,65 @@ struct Serving<'a> {
     link: HostLinkConfig,
     incarnation: Incarnation,
     pool: PoolId,
-    /// Ports that were opened in this life.
-    ports: u32,
-    stop: &'a Stop,
+    store: Arc<MetadataThreads>,
+    stop: &'a Arc<Stop>,
 }
 
 impl Serving<'_> {
     /// Serves one port, until it is over or somebody asks.
     fn serve(&mut self) -> Result<(), ServeError> {
         let link = HostLink::attach(&self.link)?;
-        let group = link.open_group_of(SPLIT_SERVICE, sizes())?;
-        self.ports += 1;
+        let (rung, stop) = (Arc::new(AtomicBool::new(false)), Arc::clone(self.stop));
+        let ring = Arc::clone(&rung);
+        link.on_message(move || {
+            ring.store(true, Ordering::Release);
+            stop.ring();
+        });
+        let group = link.open_group_of(SPLIT_SERVICE, sizes(self.config.volumes.placement))?;
         let tier = TierCore::new(self.tier_config()?)?;
         let options = PortOptions { incarnation: self.incarnation, ..PortOptions::default() };
         let port = Port::open(GroupEnds::new(&group, &self.stop.bell), &options)?;
         let mut round = Round {
             port,
             tier,
-            store: MemoryStore::new(),
+            store: self.store.client(),
             waiting: VecDeque::new(),
             headers: Vec::new(),
+            brought: Vec::new(),
             commands_max: 0,
+            outbox: VecDeque::new(),
+            tellings: 0,
+            counter: Counter::new(self.defaults()),
+            rung,
             link: &link,
             report_at: ob_core::Instant::default(),
             has_news: true,
             reported: VolumesReport::default(),
             group: &group,
+            presser: Presser::default(),
             stop: self.stop,
+            is_leaving: false,
         };
-        round.run()
+        round.run()?;
+        round.leave(self.config.volumes.lease.0.min(LEAVES_WITHIN) + HEARD_WITHIN)
+    }
+
+    /// What a volume has of which its maker says nothing.
+    fn defaults(&self) -> Defaults {
+        let replicas = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+        let volumes = &self.config.volumes;
+        Defaults {
+            replicas: replicas(volumes.replicas),
+            replicas_min: replicas(volumes.replicas_min),
+            chunk_len: CHUNK_LEN,
+        }
     }
 
     fn tier_config(&self) -> Result<TierConfig, ServeError> {
         let volumes = &self.config.volumes;
         let text = |text: &str| Text::new(text).ok_or(ServeError::Text("an address that is no text"));
-        // No two lives of the disk have one number, so that chunks of an earlier one are never taken for this one's.
-        let id = VolumeId(self.incarnation.0 << 24 | u64::from(self.ports));
         let replicas = |count: usize| u8::try_from(count).unwrap_or(u8::MAX);
+        // What the store has is what counts: it is made so if that has none.
         let disk = Volume {
             state: VolumeState::Serving,
             class: Class::Standard,
@@ -253,25 +272,53 @@ impl Serving<'_> {
             // Half of the time a command may be held here, and half by the card.
             hold: volumes.hold.0 / 2,
             commands_max: COMMANDS_MAX,
-            ..TierConfig::new(self.pool, keys, text(&addresses)?, volumes.servers.clone(), vec![(id, disk)])
+            placement: volumes.placement,
+            lease: volumes.lease.0,
+            index_memory: volumes.index_memory.0,
+            lost_after: volumes.lost_after.0,
+            rebuild_rate: volumes.rebuild_rate.0,
+            compact_rate: volumes.compact_rate.0,
+            compact_share: volumes.compact_share.0,
+            compact_writes: volumes.compact_writes as u64,
+            keeps_history: volumes.metadata_history,
+            card_area: CARD_AREA,
+            host_area: HOST_AREA,
+            ..TierConfig::new(
+                self.pool,
+                keys,
+                text(&addresses)?,
+                volumes.servers.clone(),
+                vec![(VolumeId(VOLUME), disk)],
+            )
         })
     }
 }
 
-fn sizes() -> GroupSizes {
-    GroupSizes::rings(RING, RING)
+/// Rings, and areas: for what goes at length, as the tier is told of, and behind that for payloads, if the host takes them.
+fn sizes(placement: Placement) -> GroupSizes {
+    let area = placement.area_len().unwrap_or(0);
+    let (card_area, host_area) = (CARD_AREA.max(area), HOST_AREA.max(area));
+    GroupSizes { card_area, host_area, ..GroupSizes::rings(RING, RING) }
 }
 
 /// One port that is served, round by round.
 struct Round<'a> {
     port: Port<GroupEnds<'a>>,
     tier: TierCore,
-    store: MemoryStore,
+    store: MetadataClient,
     /// What the port, or the store, had no room for.
     waiting: VecDeque<TierAction>,
     headers: Vec<HeaderEntry>,
+    /// What a server has told, out of the card's area.
+    brought: Vec<u8>,
     /// Commands that the tier has at a time, once the port is open.
     commands_max: usize,
+    /// What the card is to be told of disks, and administrators, in this order; and how often it was told of disks.
+    outbox: VecDeque<Vec<u8>>,
+    tellings: u64,
+    counter: Counter,
+    /// Whether the card may have said something on the channel.
+    rung: Arc<AtomicBool>,
     link: &'a HostLink,
     /// When the card is told next how volumes are doing, and what it was told last.
     report_at: ob_core::Instant,
@@ -279,12 +326,29 @@ struct Round<'a> {
     has_news: bool,
     reported: VolumesReport,
     group: &'a HostGroup,
+    presser: Presser,
     stop: &'a Stop,
+    /// It was asked to stop, and gives back what it has.
+    is_leaving: bool,
 }
 
 impl Round<'_> {
     fn run(&mut self) -> Result<(), ServeError> {
         while !self.stop.is_asked() {
+            let moved = self.round()?;
+            if !moved {
+                self.sleep()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what this tier has, so that nobody has to wait for its lease; if that takes longer than so, it is left as it is.
+    fn leave(&mut self, within: Duration) -> Result<(), ServeError> {
+        let until = BootClock.now() + within;
+        self.is_leaving = true;
+        self.tier.handle(BootClock.now(), TierEvent::Leave)?;
+        while !self.tier.has_left() && BootClock.now() < until {
             let moved = self.round()?;
             if !moved {
                 self.sleep()?;
@@ -301,17 +365,22 @@ impl Round<'_> {
             moved |= self.take_events()?;
         }
         moved |= self.take_answers()?;
+        moved |= self.take_requests()?;
         self.tier.set_load(self.port.load());
         for header in std::mem::take(&mut self.headers) {
-            let now = MonotonicClock.now();
+            let now = BootClock.now();
             self.tier.handle(now, TierEvent::Header { port: PORT, header })?;
         }
-        let now = MonotonicClock.now();
+        let now = BootClock.now();
         if self.tier.next_due().is_some_and(|due| due <= now) {
             self.tier.handle(now, TierEvent::Tick)?;
             moved = true;
         }
         moved |= self.perform()?;
+        // (What the card has no room for it is told the next time.)
+        while self.outbox.front().is_some_and(|message| self.link.send(message)) {
+            self.outbox.pop_front();
+        }
         self.has_news |= moved;
         if self.has_news && self.report_at <= now {
             self.report(now);
@@ -335,7 +404,7 @@ impl Round<'_> {
         for _ in 0..EVENTS_A_ROUND {
             let Some(event) = self.port.next_event()? else { break };
             moved = true;
-            let now = MonotonicClock.now();
+            let now = BootClock.now();
             match event {
                 PortEvent::Welcome(welcome) => {
                     for definition in definitions()? {
@@ -349,7 +418,10 @@ impl Round<'_> {
                 PortEvent::Header(header) => self.headers.push(header),
                 PortEvent::Done(done) => {
                     let (completion, reply) = (done.completion, done.reply);
-                    self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?;
+                    match self.tier.brought(&completion) {
+                        None => self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?,
+                        Some(place) => self.bring(now, completion, place)?,
+                    }
                 }
                 PortEvent::Channel(is) => self.tier.handle(now, TierEvent::Channel { port: PORT, is })?,
                 PortEvent::Broken(broken) => {
@@ -360,20 +432,54 @@ impl Round<'_> {
                     );
                     self.tier.handle(now, TierEvent::Broken { port: PORT, broken })?;
                 }
-                // Neither is asked for: the gate of this version has no deadline, and memory is the card's.
-                PortEvent::Noted(_) | PortEvent::Memory(_) => {}
+                PortEvent::Noted(noted) => {
+                    self.tier.handle(now, TierEvent::Noted { port: PORT, number: noted.number })?;
+                }
+                // It is not asked for: memory is the card's.
+                PortEvent::Memory(_) => {}
             }
         }
         Ok(moved)
     }
 
+    /// What a server has told lies in the card's area.
+    fn bring(
+        &mut self,
+        now: ob_core::Instant,
+        completion: Completion,
+        (at, len): (u64, usize),
+    ) -> Result<(), ServeError> {
+        self.brought.resize(len, 0);
+        self.port.ends().copy_out(at, &mut self.brought).map_err(|error| out_of_area(&error))?;
+        let reply = Some(&self.brought[..]);
+        Ok(self.tier.handle(now, TierEvent::Done { port: PORT, completion, reply })?)
+    }
+
     /// What the metadata store has to say.
     fn take_answers(&mut self) -> Result<bool, ServeError> {
         let mut moved = false;
-        self.store.set_time(MonotonicClock.now());
         while let Some(completion) = self.store.poll() {
             moved = true;
-            self.tier.handle(MonotonicClock.now(), TierEvent::Metadata(completion))?;
+            self.tier.handle(BootClock.now(), TierEvent::Metadata(completion))?;
+        }
+        Ok(moved)
+    }
+
+    /// What administrators ask, by way of the card.
+    fn take_requests(&mut self) -> Result<bool, ServeError> {
+        let mut moved = false;
+        if !self.rung.swap(false, Ordering::AcqRel) {
+            return Ok(moved);
+        }
+        while let Ok(message) = self.link.receive(Duration::ZERO) {
+            moved = true;
+            match self.counter.take(&message) {
+                Came::Request(ticket, request) => {
+                    self.tier.handle(BootClock.now(), TierEvent::Administer { ticket, request })?;
+                }
+                Came::Answered(messages) => self.outbox.extend(messages),
+                Came::Nothing => {}
+            }
         }
         Ok(moved)
     }
@@ -382,6 +488,11 @@ impl Round<'_> {
     fn perform(&mut self) -> Result<bool, ServeError> {
         let mut moved = false;
         while let Some(action) = self.waiting.pop_front().or_else(|| self.tier.next_action()) {
+            // What was made of a payload is kept, if there is no room for its plan.
+            let action = match action {
+                TierAction::Press { port, press } => TierAction::Post { port, plan: self.press(&press)? },
+                action => action,
+            };
             match self.do_one(&action) {
                 Ok(()) => moved = true,
                 Err(Undone::NoRoom) => {
@@ -397,16 +508,30 @@ impl Round<'_> {
     fn do_one(&mut self, action: &TierAction) -> Result<(), Undone> {
         match action {
             TierAction::Post { plan, .. } => Ok(self.port.post(&plan.entry())?),
+            TierAction::Press { press, .. } => {
+                let plan = self.press(press).map_err(|error| Undone::Failed(error.into()))?;
+                Ok(self.port.post(&plan.entry())?)
+            }
             TierAction::Set { set, .. } => Ok(self.port.set(set)?),
             TierAction::Channel { channel, .. } => Ok(self.port.channel(channel)?),
+            TierAction::Gate { gate, .. } => Ok(self.port.gate(gate)?),
+            TierAction::Upload { at, bytes, .. } => {
+                self.port.ends().copy_in(*at, bytes).map_err(|error| Undone::Failed(out_of_area(&error)))
+            }
             TierAction::Metadata(token, op) => self.submit(*token, op.clone()),
             TierAction::Report(news) => {
                 Self::tell(news);
                 Ok(())
             }
-            TierAction::Serve(id, volume) => {
-                // The card shows its one namespace from the beginning.
-                tracing::info!(volume = id.0, name = volume.name.as_str(), "volumes: served");
+            TierAction::Serve(volumes) => {
+                tracing::info!(volumes = volumes.len(), "volumes: served");
+                let disks: Vec<Disk> = volumes.iter().map(|(_, volume)| Disk::of(volume)).collect();
+                self.tellings += 1;
+                self.outbox.extend(encode_disks(self.tellings, &disks));
+                Ok(())
+            }
+            TierAction::Tell { ticket, answer } => {
+                self.outbox.extend(answer_messages(*ticket, &answer_of(answer)));
                 Ok(())
             }
         }
@@ -423,7 +548,24 @@ impl Round<'_> {
             TierNews::Repaired { chunk, members } => {
                 tracing::info!(?chunk, members, "volumes: a chunk has a replica more");
             }
+            TierNews::Mended { chunk, at } => {
+                tracing::warn!(
+                    ?chunk,
+                    unit = at.0,
+                    "volumes: a record had rotted at a chunk server, and is mended"
+                );
+            }
+            TierNews::Dropped { chunk, members } => {
+                tracing::warn!(?chunk, members, "volumes: a replica had rotted and is made anew");
+            }
         }
+    }
+
+    /// The host's processor makes of a payload what is stored.
+    fn press(&mut self, press: &Press) -> Result<PostedPlan, PressError> {
+        let areas = self.port.ends();
+        let out = |at, into: &mut [u8]| areas.copy_out(at, into);
+        self.presser.press(press, out, |at, from| areas.copy_in(at, from))
     }
 
     fn submit(&mut self, token: Token, op: MetadataOp) -> Result<(), Undone> {
@@ -445,18 +587,28 @@ impl Round<'_> {
     fn sleep(&mut self) -> Result<(), ServeError> {
         let ticket = self.port.register();
         // Once more, now that whoever brings something rings.
-        if self.round()? || self.stop.is_asked() || self.group.is_closed() {
+        let is_over = if self.is_leaving { self.tier.has_left() } else { self.stop.is_asked() };
+        if self.round()? || is_over || self.group.is_closed() {
             return Ok(());
         }
-        let now = MonotonicClock.now();
-        let due = [self.tier.next_due(), self.store.next_due()].into_iter().flatten().min();
+        let now = BootClock.now();
+        let due = self.tier.next_due();
         // What has changed is told of soon, though nothing else is to be done.
-        let due = due.into_iter().chain(self.has_news.then_some(self.report_at)).min();
+        let due = due.into_iter().chain(self.has_news.then_some(self.report_at));
+        let due = due.chain(self.outbox.front().map(|_| now + RETRY)).min();
         let within = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
         if !within.is_zero() {
             self.port.sleep(ticket, Some(within));
         }
         Ok(())
+    }
+}
+
+/// The group is over, or the tier gives out what there is not.
+const fn out_of_area(error: &AreaError) -> ServeError {
+    match error {
+        AreaError::Closed => ServeError::Port(PortError::Closed),
+        _ => ServeError::Text("an area of the port is shorter than it should be"),
     }
 }
 

@@ -2,45 +2,52 @@
 //!
 //! ```text
 //!   initiators ─▶ VolumesCard: Target ─▶ VolumeFront ─▶ SplitCard ══ VolumesGroup, link ══▶ VolumesHost: Port ─▶ TierCore
-//!                                                        │                                                   MemoryStore
+//!                                                        │                                   threads metadata: RedbStore, or etcd
 //!                                                        └── channels ──▶ chunk servers
 //! ```
 //!
-//! A preview: the host keeps in memory what is where, so that a restart of the host half leaves a new, empty disk. The card gives it
-//! another identity then, so that nobody takes it for the disk that was there.
+//! Which disks there are is in the store, and the host tells the card, which remembers them: initiators see the same ones after restarts
+//! of either half, and what they have sent meanwhile waits.
 
+pub(crate) mod admin;
 mod card;
+mod disk;
 mod ends;
+mod etcd;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 mod front_tests;
 mod host;
+mod identity;
+mod metadata;
 mod report;
 
 use std::net::SocketAddr;
 
 use ob_core::NetListenError;
+use ob_volume::metadata::RedbError;
 
-pub use card::VolumesFacts;
+pub use admin::{
+    ClassName, CreateRequest, OwnSegmentFacts, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest,
+};
+pub use card::{DiskFacts, VolumesFacts};
 pub(crate) use card::{PortGroup, VolumesCard, WATCHES_MAX};
 pub(crate) use host::VolumesHost;
+pub use metadata::MetadataStoreError;
 pub use report::{ServerReport, VolumesReport};
 
 use crate::nvme::NvmeError;
 
-/// The only volume.
+/// The volume that a new pool has.
 pub const DISK: &str = "disk0";
 /// Its size.
 pub const DISK_LEN: u64 = 16 << 30;
 /// Its block.
 pub const BLOCK_LEN: u32 = 4096;
-/// Its NSID, as the host knows it.
+/// Its number in the pool.
+pub const VOLUME: u64 = 1;
+/// Its NSID.
 pub const NSID: u32 = 1;
-/// What initiators know it by is one of so many, and another with each disk that is empty: what they send again of an earlier one finds
-/// nothing.
-const NSIDS: u64 = 1024;
-/// How many of these a life of the card has before it comes to those of the next.
-const NSIDS_A_LIFE: u64 = 32;
 
 /// Why volumes are not served.
 #[derive(Debug, thiserror::Error)]
@@ -58,10 +65,22 @@ pub enum VolumesError {
     /// The target refuses what it is to serve.
     #[error("cannot serve volumes: {0}")]
     Nvme(#[from] NvmeError),
+    /// There is no metadata store.
+    #[error("{0}")]
+    Metadata(#[from] MetadataStoreError),
     /// The system refused something that should always work.
     #[error("volumes: {0}")]
     System(#[from] std::io::Error),
     /// The thread of the host has ended.
     #[error("the thread of volumes has ended")]
     Ended,
+}
+
+impl VolumesError {
+    /// Whether it stays so until a person has changed something.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Metadata(MetadataStoreError::Store { source, .. })
+            if matches!(source, RedbError::Damaged(_) | RedbError::Version { .. }))
+    }
 }

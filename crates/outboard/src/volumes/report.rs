@@ -3,22 +3,23 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ob_core::layout;
-use ob_volume::tier::{ServerTrouble, TierStatus};
+use ob_volume::tier::{Fullness, RebuildStatus, ServerTrouble, TierStatus, Trouble};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Says that a channel message is a report of volumes.
 const REPORT_KIND: u32 = 2;
 /// Bytes before the servers, and of each server.
-const REPORT_LEN: usize = 96;
+const REPORT_LEN: usize = 160;
 const SERVER_LEN: usize = 32;
 /// More servers are not told of.
 const SERVERS_MAX: usize = 64;
 
 layout!(ReportBody, REPORT_LEN, {
     kind: U32, servers: U32, is_open: U32, segments: U32, chunks: U32, closing: U32, waiting: U32, degraded: U32,
-    unresolved: U32, reserved: U32, commands: U64, errors: U64, sealed: U64, broken: U64, replicas: U64, bad_members: U64,
-    reads_again: U64
+    unresolved: U32, fullness: U32, commands: U64, errors: U64, sealed: U64, broken: U64, replicas: U64, bad_members: U64,
+    reads_again: U64, rotten_found: U64, mended: U64, mends_given_up: U64, members_dropped: U64,
+    rebuilt: U64, rebuild_left: U64, rebuild_rate: U64, unindexed: U32, reserved: U32
 });
 layout!(ServerBody, SERVER_LEN, { address: [u8; 16], port: U16, flags: U16, trouble: U32, free: U64 });
 
@@ -59,6 +60,20 @@ pub struct VolumesReport {
     pub bad_members: u64,
     /// Reads that were tried again, because not all members had answered.
     pub reads_again: u64,
+    /// Records that members did not have as they should.
+    pub rotten_found: u64,
+    /// Those of them that were mended.
+    pub mended: u64,
+    /// Those that could not be, so far.
+    pub mends_given_up: u64,
+    /// Members that were dropped for it.
+    pub members_dropped: u64,
+    /// How full the pool is.
+    pub fullness: Fullness,
+    /// Bytes that were copied since replicas are missing, those that are still to be, and how many are in a second.
+    pub rebuild: RebuildStatus,
+    /// Segments whose index does not fit into memory.
+    pub unindexed: u32,
     /// Its chunk servers.
     pub servers: Vec<ServerReport>,
 }
@@ -79,6 +94,8 @@ pub struct ServerReport {
     /// Bytes that are free.
     pub free: u64,
 }
+
+const FULLNESS: [Fullness; 3] = [Fullness::Roomy, Fullness::Short, Fullness::Full];
 
 const TROUBLES: [ServerTrouble; 6] = [
     ServerTrouble::WrongPool,
@@ -119,6 +136,13 @@ impl VolumesReport {
             replicas: status.replicas_made,
             bad_members: status.bad_members,
             reads_again: status.reads_again,
+            rotten_found: status.rotten_found,
+            mended: status.mended,
+            mends_given_up: status.mends_given_up,
+            members_dropped: status.members_dropped,
+            fullness: status.fullness,
+            rebuild: status.rebuild,
+            unindexed: sum(|segment| usize::from(segment.trouble == Some(Trouble::NoMemory))),
             servers: servers.collect(),
         }
     }
@@ -136,7 +160,7 @@ impl VolumesReport {
             waiting: self.waiting.into(),
             degraded: self.degraded.into(),
             unresolved: self.unresolved.into(),
-            reserved: 0.into(),
+            fullness: FULLNESS.iter().position(|of| *of == self.fullness).map_or(0, |at| at as u32).into(),
             commands: self.commands.into(),
             errors: self.errors.into(),
             sealed: self.sealed.into(),
@@ -144,6 +168,15 @@ impl VolumesReport {
             replicas: self.replicas.into(),
             bad_members: self.bad_members.into(),
             reads_again: self.reads_again.into(),
+            rotten_found: self.rotten_found.into(),
+            mended: self.mended.into(),
+            mends_given_up: self.mends_given_up.into(),
+            members_dropped: self.members_dropped.into(),
+            rebuilt: self.rebuild.done.into(),
+            rebuild_left: self.rebuild.left.into(),
+            rebuild_rate: self.rebuild.rate.into(),
+            unindexed: self.unindexed.into(),
+            reserved: 0.into(),
         };
         let mut bytes = body.as_bytes().to_vec();
         for server in &self.servers {
@@ -178,6 +211,17 @@ impl VolumesReport {
             replicas: body.replicas.get(),
             bad_members: body.bad_members.get(),
             reads_again: body.reads_again.get(),
+            rotten_found: body.rotten_found.get(),
+            mended: body.mended.get(),
+            mends_given_up: body.mends_given_up.get(),
+            members_dropped: body.members_dropped.get(),
+            fullness: FULLNESS.get(body.fullness.get() as usize).copied().unwrap_or_default(),
+            rebuild: RebuildStatus {
+                done: body.rebuilt.get(),
+                left: body.rebuild_left.get(),
+                rate: body.rebuild_rate.get(),
+            },
+            unindexed: body.unindexed.get(),
             servers: servers.iter().map(ServerReport::of).collect(),
         })
     }
@@ -247,13 +291,20 @@ mod tests {
             replicas: 11,
             bad_members: 12,
             reads_again: 13,
+            rotten_found: 14,
+            mended: 15,
+            mends_given_up: 16,
+            members_dropped: 17,
+            fullness: Fullness::Short,
+            rebuild: RebuildStatus { done: 18, left: 19, rate: 20 },
+            unindexed: 21,
             servers: vec![server(4440, None), server(4441, Some(ServerTrouble::Version))],
         };
         let bytes = report.encode();
-        assert_eq!((bytes.len(), bytes[..8].to_vec()), (160, vec![2, 0, 0, 0, 2, 0, 0, 0]));
+        assert_eq!((bytes.len(), bytes[..8].to_vec()), (224, vec![2, 0, 0, 0, 2, 0, 0, 0]));
         assert_eq!(VolumesReport::decode(&bytes), Some(report));
-        assert_eq!(VolumesReport::decode(&bytes[..159]), None);
-        assert_eq!(VolumesReport::decode(&bytes[..128]), None, "a server less than it says");
+        assert_eq!(VolumesReport::decode(&bytes[..223]), None);
+        assert_eq!(VolumesReport::decode(&bytes[..192]), None, "a server less than it says");
         assert_eq!(VolumesReport::decode(&[1; 24]), None);
     }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod confinement;
+pub(crate) mod etcd;
 pub(crate) mod kv;
 pub(crate) mod resp;
 
@@ -112,7 +113,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         follow(child.stdout.take().unwrap(), sender.clone());

@@ -79,6 +79,8 @@ codes!(
         Released = 2,
         /// Its owner, which may still have to wait.
         Taken = 3,
+        /// Nobody, for good: chunk servers have more of it than the store that this is in.
+        Behind = 4,
     }
 );
 codes!(
@@ -368,7 +370,7 @@ impl Segment {
         must(self.owner.0 != 0, "an owner without a number")?;
         must(self.lease_ms > 0, "a lease of no time")?;
         let is_wait = match self.state {
-            SegmentState::Owned => self.wait_ms == self.lease_ms,
+            SegmentState::Owned | SegmentState::Behind => self.wait_ms == self.lease_ms,
             SegmentState::Released => self.wait_ms == 0,
             SegmentState::Taken => self.wait_ms >= self.lease_ms,
         };

@@ -203,6 +203,14 @@ impl Control {
         self.controllers.iter().flatten().count()
     }
 
+    /// How many controllers a subsystem has: hosts, as often as they are connected.
+    #[must_use]
+    pub fn controllers_of(&self, key: SubsystemKey) -> usize {
+        let all = self.controllers.iter().flatten();
+        let of = all.filter(|controller| matches!(controller.role, Role::Io(of) if of == key));
+        of.filter(|controller| !controller.lingers()).count()
+    }
+
     fn namespace_for_change(&mut self, key: SubsystemKey, nsid: u32) -> Result<&mut Namespace, AdminError> {
         let subsystem = self.subsystem_mut(key).ok_or(AdminError::UnknownSubsystem)?;
         subsystem.namespace_mut(nsid).ok_or(AdminError::UnknownNamespace(nsid))

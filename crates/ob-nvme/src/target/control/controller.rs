@@ -191,6 +191,11 @@ impl Controller {
         self.keep_alive.map(|timeout| timeout * 2).or(self.idle_max)
     }
 
+    /// Whether its host has left it.
+    pub(super) const fn lingers(&self) -> bool {
+        self.lingers_until.is_some()
+    }
+
     pub(super) fn linger(&mut self, until: Option<(Instant, CloseReason)>) {
         self.lingers_until = until;
     }

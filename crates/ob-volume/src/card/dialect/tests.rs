@@ -7,6 +7,7 @@ use ob_format::volume::TrimRange;
 use ob_split::card::{BEFORE_MAX, Message};
 use ob_split::wire::{HEADER_LEN, Handle, MEMBERS_MAX};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
+use ob_wire_nvme::io::BlockCommand;
 use ob_wire_nvme::{CommandId, NamespaceId};
 use zerocopy::IntoBytes;
 
@@ -440,10 +441,23 @@ fn a_member_without_the_record_is_passed_over() {
     let place = dialect.place(Instant::default(), &posted, 0, &Found::default(), &mut before).unwrap();
     assert_eq!((place.first, place.skipped), (1, 0), "the second one is asked first");
     let kind = crate::wire::Kind::Read.code();
-    let header = reply(Answer::Refused { kind, refusal: Refusal::NoChunk }, 0);
     let mut parts = Parts::default();
-    let judged = dialect.accept(&posted, 0, Some((ChannelId(2), &header)), &[], &mut parts);
-    assert_eq!(judged, Judgement::Next);
+    // Who cannot read what it should have is told of to the host, which mends it; of others nobody knows what they have.
+    let refusals = [
+        (Refusal::Busy, Judgement::Next),
+        (Refusal::Stale { known: 9 }, Judgement::Next),
+        (Refusal::NoChunk, Judgement::Bad),
+        (Refusal::Medium, Judgement::Bad),
+        (Refusal::Damaged, Judgement::Bad),
+    ];
+    for (refusal, expected) in refusals {
+        let header = reply(Answer::Refused { kind, refusal }, 0);
+        let judged = dialect.accept(&posted, 0, Some((ChannelId(2), &header)), &[], &mut parts);
+        assert_eq!(judged, expected, "{refusal:?}");
+        let outcome = Outcome { bad_members: 1, ..outcome(CompletionStatus::Good) };
+        let run = u16::from(expected == Judgement::Bad);
+        assert_eq!(dialect.words(&posted, 0, &outcome).units, run, "{refusal:?}: of which run it was");
+    }
     let durable = durable(64);
     let judged = dialect.accept(&posted, 0, Some((ChannelId(2), &durable)), &[], &mut parts);
     assert_eq!((judged, parts.as_slice().len()), (Judgement::Bad, 0));

@@ -14,7 +14,6 @@
 
 pub(in crate::bench) mod client;
 mod conversation;
-mod hog;
 pub(in crate::bench) mod keys;
 pub(in crate::bench) mod ledger;
 pub(in crate::bench) mod server;
@@ -24,15 +23,13 @@ use std::time::Duration;
 
 use rustix::thread::sched_setaffinity;
 
-pub use hog::{HogOptions, run_hog};
-
 use super::cores::{Layout, pin};
 use super::process::Place;
 use super::talk::{Pace, Span, case};
 use super::turns::by_turns;
 use super::{Bench, BenchFailure, Case, Report, Setting};
+use crate::bench::hog::{Hog, HogWork};
 use client::{Client, Job, What};
-use hog::Hog;
 use keys::Distribution;
 use ledger::Shape;
 use server::{Answered, Memory, Server, Who, has_redis};
@@ -252,7 +249,9 @@ impl Measuring<'_> {
         }
         let pace = self.pace(scene);
         let job = Job { what: What::Mix(scene.distribution, scene.reads), pace };
-        let _hog = (scene.arrangement == Arrangement::Busy).then(|| Hog::start(layout.host)).transpose()?;
+        let _hog = (scene.arrangement == Arrangement::Busy)
+            .then(|| Hog::start(layout.host, HogWork::Count))
+            .transpose()?;
         let before: Vec<Answered> =
             contenders.iter().map(|contender| contender.server.answered()).collect::<Result<_, _>>()?;
         let rounds = by_turns(self.plan.rounds, contenders, |contender, round| {

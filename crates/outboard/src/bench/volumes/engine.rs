@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lz4::block::{CompressionMode, compress_to_buffer, decompress_to_buffer};
 use ob_core::Token;
-use ob_memory::{Pool, Shared, Source};
+use ob_memory::{Pool, Shared, Slice, Source};
 use ob_split::engine::{Effort, Engine, SoftEngine, Task};
 
 use crate::bench::BenchFailure;
@@ -66,65 +66,53 @@ fn mode() -> Option<CompressionMode> {
 }
 
 fn compression(pool: &Pool, blocks: &[Shared], turns: usize) -> Result<f64, BenchFailure> {
-    let (mut engine, mut room) = (SoftEngine::new(1), vec![0; ROOM]);
-    by_turns(
-        turns,
-        || {
-            blocks.iter().try_for_each(|block| {
-                let into = pool.take().ok_or("the pool has no memory")?;
-                let from = Source::from(block.clone());
-                run(&mut engine, Task::Compress { effort: Effort::DEFAULT, from, into })
-            })
-        },
-        || blocks.iter().try_for_each(|block| compress_to_buffer(block, mode(), false, &mut room).map(used)),
-    )
+    let task = |from, into| Task::Compress { effort: Effort::DEFAULT, from, into };
+    by_turns(pool, blocks, turns, task, |from, into| compress_to_buffer(from, mode(), false, into))
 }
 
 fn decompression(pool: &Pool, blocks: &[Shared], len: usize, turns: usize) -> Result<f64, BenchFailure> {
-    let (mut engine, mut room) = (SoftEngine::new(1), vec![0; len]);
-    by_turns(
-        turns,
-        || {
-            blocks.iter().try_for_each(|block| {
-                let into = pool.take().ok_or("the pool has no memory")?;
-                let from = Source::from(block.clone());
-                run(&mut engine, Task::Decompress { from, into, len: len as u32 })
-            })
-        },
-        || {
-            blocks
-                .iter()
-                .try_for_each(|block| decompress_to_buffer(block, Some(len as i32), &mut room).map(used))
-        },
-    )
+    let task = |from, into| Task::Decompress { from, into, len: len as u32 };
+    by_turns(pool, blocks, turns, task, |from, into| decompress_to_buffer(from, Some(len as i32), into))
 }
 
-fn used(len: usize) {
-    black_box(len);
+/// The library's shortest time by the engine's. Both write into the same memory: where that lies, and whether the processor has it near
+/// itself, matters more than who asks.
+fn by_turns(
+    pool: &Pool,
+    blocks: &[Shared],
+    turns: usize,
+    task: impl Fn(Source, Slice) -> Task,
+    mut library: impl FnMut(&[u8], &mut [u8]) -> io::Result<usize>,
+) -> Result<f64, BenchFailure> {
+    let mut engine = SoftEngine::new(1);
+    let rooms = blocks.iter().map(|_| pool.take()).collect::<Option<Vec<Slice>>>();
+    let mut rooms = rooms.ok_or("the pool has no memory")?;
+    let (mut engines, mut librarys) = (Duration::MAX, Duration::MAX);
+    for _ in 0..turns {
+        let begun = Instant::now();
+        rooms = blocks
+            .iter()
+            .zip(rooms)
+            .map(|(block, room)| run(&mut engine, task(Source::from(block.clone()), room)))
+            .collect::<Result<_, _>>()?;
+        engines = engines.min(begun.elapsed());
+        let begun = Instant::now();
+        for (block, room) in blocks.iter().zip(&mut rooms) {
+            black_box(library(block, room)?);
+        }
+        librarys = librarys.min(begun.elapsed());
+    }
+    Ok(librarys.as_secs_f64() / engines.as_secs_f64())
 }
 
-fn run(engine: &mut SoftEngine, task: Task) -> Result<(), BenchFailure> {
+/// Has the engine do a task; the memory that it has written into.
+fn run(engine: &mut SoftEngine, task: Task) -> Result<Slice, BenchFailure> {
     engine.submit(Token(1), task).map_err(|_| "the engine is busy")?;
     let done = engine.poll(ob_core::Instant::default()).ok_or("the engine has nothing to give")?;
     // What does not shrink is a result, too.
     black_box(done.result.is_ok());
-    Ok(())
-}
-
-/// The library's shortest time by the engine's.
-fn by_turns(
-    turns: usize,
-    mut engine: impl FnMut() -> Result<(), BenchFailure>,
-    mut library: impl FnMut() -> io::Result<()>,
-) -> Result<f64, BenchFailure> {
-    let (mut engines, mut librarys) = (Duration::MAX, Duration::MAX);
-    for _ in 0..turns {
-        let begun = Instant::now();
-        engine()?;
-        engines = engines.min(begun.elapsed());
-        let begun = Instant::now();
-        library()?;
-        librarys = librarys.min(begun.elapsed());
+    match done.task {
+        Task::Compress { into, .. } | Task::Decompress { into, .. } => Ok(into),
+        Task::Checksum { .. } => Err("the engine has done another task".into()),
     }
-    Ok(librarys.as_secs_f64() / engines.as_secs_f64())
 }

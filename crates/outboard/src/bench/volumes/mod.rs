@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use ob_nvme::initiator::Payload;
 
 use super::cores::{Layout, pin};
+use super::hog::{Hog, HogWork};
 use super::load::{Direction, Load, Measured, Order, Role};
 use super::nvme::client::{Client, Shape};
 use super::nvme::target::{Backend, TargetProcess, Who};
@@ -34,7 +35,7 @@ use pool::{Pool, Spent};
 use rustix::thread::sched_setaffinity;
 
 /// Placements that there are.
-const PLACEMENTS: &[&str] = &["split"];
+const PLACEMENTS: &[&str] = &["split", "host"];
 /// A namespace in memory.
 const ONCE: &str = "once";
 /// Commands that are out at any time.
@@ -47,15 +48,20 @@ const SERVED_WITHIN: Duration = Duration::from_secs(30);
 pub struct VolumesBench;
 
 struct Plan {
+    /// So many that hardly any chunk is overwritten to a half while a load lasts.
     bytes: u64,
+    /// So few that writes overwrite them again and again.
+    overwritten: u64,
     rounds: u64,
     time: Duration,
     /// Of the engine beside its library.
     turns: usize,
 }
 
-const FULL: Plan = Plan { bytes: 128 << 20, rounds: 5, time: Duration::from_secs(2), turns: 2000 };
-const QUICK: Plan = Plan { bytes: 8 << 20, rounds: 1, time: Duration::from_millis(200), turns: 10 };
+const FULL: Plan =
+    Plan { bytes: 512 << 20, overwritten: 64 << 20, rounds: 5, time: Duration::from_secs(2), turns: 2000 };
+const QUICK: Plan =
+    Plan { bytes: 8 << 20, overwritten: 1 << 20, rounds: 1, time: Duration::from_millis(200), turns: 10 };
 
 impl Bench for VolumesBench {
     fn name(&self) -> &'static str {
@@ -83,6 +89,8 @@ struct Job {
     load: Load,
     /// Five reads, then a write.
     is_mixed: bool,
+    /// While another process copies memory on the host's core.
+    has_hog: bool,
 }
 
 impl Job {
@@ -90,9 +98,20 @@ impl Job {
         let kinds = [(Direction::Write, false), (Direction::Read, false), (Direction::Read, true)];
         let job = |len, (direction, is_mixed)| {
             let load = Load { direction, len, depth: DEPTH, order: Order::Random };
-            Self { load, is_mixed }
+            Self { load, is_mixed, has_hog: false }
         };
         [4 << 10, 64 << 10].into_iter().flat_map(|len| kinds.map(|kind| job(len, kind))).collect()
+    }
+
+    /// What a host's other work does to writes: without it, and with it.
+    fn beside_hog() -> Vec<Self> {
+        let load = Load { direction: Direction::Write, len: 4 << 10, depth: DEPTH, order: Order::Random };
+        [false, true].map(|has_hog| Self { load, is_mixed: false, has_hog }).into()
+    }
+
+    /// Writes of a volume that is overwritten again and again.
+    fn overwriting() -> Vec<Self> {
+        Self::all().into_iter().filter(|job| job.load.direction == Direction::Write).collect()
     }
 
     /// Such as `mixed4k.d16`.
@@ -138,19 +157,23 @@ fn median(name: &str, mut rounds: Vec<Taken>) -> Option<Case> {
 fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> Result<Report, BenchFailure> {
     let image = blocks::image(usize::try_from(plan.bytes)?)?;
     let engine = engine::measure(&image, plan.turns)?;
+    let overwritten: Payload = image.get(..usize::try_from(plan.overwritten)?).unwrap_or(&image).into();
     let image: Payload = image.into();
-    let jobs = Job::all();
-    let mut contenders: Vec<&str> = [ONCE].iter().chain(PLACEMENTS).copied().collect();
-    setting.progress.set_length(plan.rounds * (contenders.len() * jobs.len()) as u64);
+    let mut contenders = contenders(layout)?;
+    let turns: usize = contenders.iter().map(|contender| contender.jobs.len()).sum();
+    setting.progress.set_length(plan.rounds * turns as u64);
     let mut rounds: BTreeMap<String, Vec<Taken>> = BTreeMap::new();
-    by_turns(plan.rounds, &mut contenders, |who, round| {
-        let own = place.join(format!("{who}-{round}"));
-        let served = Served::start(who, &own, layout, plan)?;
-        let mut client = served.client(&image)?;
+    let names: Vec<String> = contenders.iter().flat_map(Contender::cases).collect();
+    by_turns(plan.rounds, &mut contenders, |contender, round| {
+        let own = place.join(format!("{}-{round}", contender.name));
+        let served = Served::start(contender, &own, plan)?;
+        let mut client = served.client(if contender.is_overwritten { &overwritten } else { &image })?;
         client.fill()?;
-        for job in &jobs {
-            let name = format!("{who}.{}", job.name());
+        for job in &contender.jobs {
+            let name = contender.case(*job);
             setting.progress.set_message(name.clone());
+            let work = job.has_hog.then(|| Hog::start(contender.layout.host, HogWork::Memory));
+            let _hog = work.transpose()?;
             let before = served.spent()?;
             let other_each = if job.is_mixed { 6 } else { u64::MAX };
             let measured = client.run_mixed(job.load, other_each, round, plan.time, served.card());
@@ -161,11 +184,59 @@ fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> 
         }
         Ok(Some(()))
     })?;
-    let names = jobs.iter().flat_map(|job| contenders.iter().map(|who| format!("{who}.{}", job.name())));
-    let cases: Vec<Case> = names.filter_map(|name| median(&name, rounds.remove(&name)?)).collect();
+    let cases: Vec<Case> = names.iter().filter_map(|name| median(name, rounds.remove(name)?)).collect();
     let mut ratios = ratios(&cases);
     ratios.extend(engine);
     Ok(Report { bench: "volumes".to_owned(), cases, ratios })
+}
+
+/// Who takes turns.
+struct Contender {
+    name: String,
+    placement: &'static str,
+    layout: Layout,
+    /// Whether chunks are compacted all the while.
+    is_overwritten: bool,
+    jobs: Vec<Job>,
+}
+
+impl Contender {
+    fn case(&self, job: Job) -> String {
+        let beside = if job.has_hog { ".hog" } else { "" };
+        format!("{}{beside}.{}", self.name, job.name())
+    }
+
+    fn cases(&self) -> Vec<String> {
+        self.jobs.iter().map(|job| self.case(*job)).collect()
+    }
+}
+
+/// Each placement with card and host on one core; a volume that is overwritten again and again; and each placement with its halves apart,
+/// where the host's core has other work besides.
+fn contenders(layout: Layout) -> Result<Vec<Contender>, BenchFailure> {
+    let apart = Layout::apart()?;
+    let together = [ONCE].iter().chain(PLACEMENTS).map(|placement| Contender {
+        name: (*placement).to_owned(),
+        placement,
+        layout,
+        is_overwritten: false,
+        jobs: Job::all(),
+    });
+    let overwritten = Contender {
+        name: "split.overwritten".to_owned(),
+        placement: "split",
+        layout,
+        is_overwritten: true,
+        jobs: Job::overwriting(),
+    };
+    let apart = PLACEMENTS.iter().map(|placement| Contender {
+        name: format!("{placement}.apart"),
+        placement,
+        layout: apart,
+        is_overwritten: false,
+        jobs: Job::beside_hog(),
+    });
+    Ok(together.chain([overwritten]).chain(apart).collect())
 }
 
 /// Who serves.
@@ -175,12 +246,13 @@ enum Served {
 }
 
 impl Served {
-    fn start(who: &str, place: &Path, layout: Layout, plan: &Plan) -> Result<Self, BenchFailure> {
-        if who == ONCE {
+    fn start(contender: &Contender, place: &Path, plan: &Plan) -> Result<Self, BenchFailure> {
+        let layout = contender.layout;
+        if contender.placement == ONCE {
             let target = TargetProcess::start(Who::Card, &Backend::Memory(plan.bytes), place, layout.card)?;
             return Ok(Self::Once(target));
         }
-        Ok(Self::Pool(Box::new(Pool::start(who, place, layout)?)))
+        Ok(Self::Pool(Box::new(Pool::start(contender.placement, place, layout)?)))
     }
 
     fn address(&self) -> SocketAddr {
@@ -235,6 +307,32 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
         {
             ratios.insert(format!("throughput_vs_once.{who}.{load}"), case.ops_per_s / once.ops_per_s);
         }
+    }
+    ratios.extend(against_host(cases));
+    ratios
+}
+
+/// Placement `split` against `host`.
+fn against_host(cases: &[Case]) -> Vec<(String, f64)> {
+    let find = |name: String| cases.iter().find(|case| case.case == name);
+    let mut ratios = Vec::new();
+    for case in cases {
+        let Some(load) = case.case.strip_prefix("split.") else { continue };
+        let Some(host) = find(format!("host.{load}")) else { continue };
+        let load = load.strip_suffix(&format!(".d{DEPTH}")).unwrap_or(load);
+        ratios.push((format!("throughput_vs_host.{load}"), case.ops_per_s / host.ops_per_s));
+        if let (Some(own), Some(other)) = (case.cpu.host_cpu_us, host.cpu.host_cpu_us) {
+            ratios.push((format!("host_cpu_vs_host.{load}"), own / other));
+        }
+    }
+    let inflation = |who: &str| {
+        let of = |beside: &str| find(format!("{who}.apart{beside}.write4k.d{DEPTH}")).map(|case| case.p99_us);
+        Some(of(".hog")? / of("")?)
+    };
+    if let (Some(split), Some(host)) = (inflation("split"), inflation("host")) {
+        ratios.push(("p99_inflation.split".to_owned(), split));
+        ratios.push(("p99_inflation.host".to_owned(), host));
+        ratios.push(("p99_inflation_split_vs_host".to_owned(), split / host));
     }
     ratios
 }

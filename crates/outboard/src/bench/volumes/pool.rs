@@ -136,11 +136,8 @@ fn write_server(place: &Path, name: &str) -> Result<PathBuf, BenchFailure> {
 
 fn write_halves(place: &Path, placement: &str, servers: &[SocketAddr]) -> Result<PathBuf, BenchFailure> {
     let servers: Vec<String> = servers.iter().map(|server| format!("\"{server}\"")).collect();
-    // There is one placement so far, which need not be named.
-    let placement =
-        if placement == "split" { String::new() } else { format!("placement = \"{placement}\"\n") };
     let text = format!(
-        "[volumes]\nports = [\"127.0.0.1:0\"]\nnqn = \"{SUBSYSTEM}\"\nservers = [{}]\n{placement}[kv]\nenabled = false\n\
+        "[volumes]\nports = [\"127.0.0.1:0\"]\nnqn = \"{SUBSYSTEM}\"\nservers = [{}]\nplacement = \"{placement}\"\n[kv]\nenabled = false\n\
          [nvme]\nlisten = \"127.0.0.1:0\"\ndiscovery = \"127.0.0.1:0\"\ndevice = \"memory\"\nsize = \"1MiB\"\n\
          [files]\ndevice = \"memory\"\nsize = \"64MiB\"\n[status]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"warn\"\n",
         servers.join(", ")

@@ -73,6 +73,12 @@ impl Parts {
         for part in self.all_mut() {
             worked |= part.turn(now);
         }
+        if let Some((host, messages)) = self.volumes.as_mut().and_then(VolumesCard::next_message) {
+            // What it has no room for it is told in a later turn.
+            while messages.front().is_some_and(|message| card.link.send(host, message)) {
+                messages.pop_front();
+            }
+        }
         if worked {
             card.worked(now);
         }

@@ -1,9 +1,16 @@
 //! A store beside a model of what it promises: a list of keys, looked through from the beginning each time.
 
+use std::time::Duration;
+
 use ob_core::{Instant, Refused, Revision, SessionId, Token};
+use ob_volume::metadata::{
+    Change, Expect, Key, KeyValue, MemoryStore, MetadataAnswer, MetadataCompletion, MetadataError,
+    MetadataOp, MetadataStore, RedbStore, TRANSACTION_MAX, Transaction, Value,
+};
 use proptest::prelude::*;
 
-use super::*;
+use crate::metadata_etcd::Etcd;
+use crate::support::SharedDisk;
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -23,6 +30,7 @@ enum Event {
     Renew(usize),
     Revoke(usize),
     Time(u64),
+    Reopen,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +54,72 @@ fn value(byte: u8) -> Value {
 /// Whatever keeps to the contract: the store, and how it is told the time.
 trait Subject: MetadataStore {
     fn set_time(&mut self, now: Instant);
+
+    /// Nanoseconds that one of the model's is for it.
+    fn scale(&self) -> u32 {
+        1
+    }
+
+    /// Ends as its process would, and begins again; whether there is anything that could.
+    fn reopen(&mut self) -> bool {
+        false
+    }
 }
 
 impl Subject for MemoryStore {
     fn set_time(&mut self, now: Instant) {
         self.set_time(now);
+    }
+}
+
+/// A store on a disk that does everything at once.
+struct OnDisk {
+    store: RedbStore<SharedDisk>,
+    disk: SharedDisk,
+}
+
+impl OnDisk {
+    fn new() -> Self {
+        let disk = SharedDisk::new(2 << 20);
+        let mut store = RedbStore::create(disk.clone()).unwrap();
+        assert_eq!(store.poll(), None, "it is being made until it was polled");
+        Self { store, disk }
+    }
+}
+
+impl MetadataStore for OnDisk {
+    fn submit(&mut self, token: Token, op: MetadataOp) -> Result<(), Refused<MetadataOp>> {
+        self.store.submit(token, op)
+    }
+
+    fn poll(&mut self) -> Option<MetadataCompletion> {
+        self.store.poll()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.store.next_due()
+    }
+}
+
+impl Subject for OnDisk {
+    fn set_time(&mut self, now: Instant) {
+        self.store.set_time(now);
+    }
+
+    fn reopen(&mut self) -> bool {
+        self.store = RedbStore::open(self.disk.clone()).unwrap();
+        true
+    }
+}
+
+/// A nanosecond of the model is a second there, where leases are of whole ones.
+impl Subject for Etcd {
+    fn set_time(&mut self, now: Instant) {
+        self.gateway.set_time(now.nanoseconds());
+    }
+
+    fn scale(&self) -> u32 {
+        1_000_000_000
     }
 }
 
@@ -155,8 +224,12 @@ impl Model {
             Ok(MetadataAnswer::Committed(revision))
                 if !(is_twice || is_uncompared || is_over) && unmet.is_none() =>
             {
-                if !transaction.change.is_empty() && self.revisions.iter().any(|earlier| earlier >= revision)
-                {
+                // To delete what is not there may be no change.
+                let is_change = |change: &Change| {
+                    matches!(change, Change::Put { .. }) || self.find(change.key()).is_some()
+                };
+                let has_changed = transaction.change.iter().any(is_change);
+                if self.revisions.iter().any(|last| last > revision || (has_changed && last == revision)) {
                     return Err(format!("{revision} does not grow"));
                 }
                 self.revisions.push(*revision);
@@ -203,14 +276,17 @@ fn step(store: &mut impl Subject, model: &mut Model, event: &Event) -> Result<()
             let found = ask(store, MetadataOp::Commit(transaction.clone()));
             model.commit(&transaction, &found)
         }
-        Event::Grant(ttl) => match ask(store, MetadataOp::Grant { ttl: Duration::from_nanos(*ttl) }) {
-            Ok(MetadataAnswer::Session(session)) if !model.granted.contains(&session) => {
-                model.granted.push(session);
-                model.sessions.push((session, *ttl, model.now + ttl));
-                Ok(())
+        Event::Grant(ttl) => {
+            let length = Duration::from_nanos(*ttl) * store.scale();
+            match ask(store, MetadataOp::Grant { ttl: length }) {
+                Ok(MetadataAnswer::Session(session)) if !model.granted.contains(&session) => {
+                    model.granted.push(session);
+                    model.sessions.push((session, *ttl, model.now + ttl));
+                    Ok(())
+                }
+                other => differs(&other),
             }
-            other => differs(&other),
-        },
+        }
         Event::Renew(number) => {
             let (session, now) = (model.session(*number), model.now);
             let found = ask(store, MetadataOp::Renew { session });
@@ -237,6 +313,15 @@ fn step(store: &mut impl Subject, model: &mut Model, event: &Event) -> Result<()
             over.into_iter().for_each(|session| model.end(session));
             let due = model.sessions.iter().map(|(.., end)| Instant::from_nanoseconds(*end)).min();
             if store.next_due() != due { differs(&store.next_due()) } else { Ok(()) }
+        }
+        Event::Reopen => {
+            if store.reopen() {
+                for (session, ..) in std::mem::take(&mut model.sessions) {
+                    model.end(session);
+                }
+                store.set_time(Instant::from_nanoseconds(model.now));
+            }
+            Ok(())
         }
     }
 }
@@ -267,6 +352,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..4usize).prop_map(Event::Renew),
         1 => (0..4usize).prop_map(Event::Revoke),
         2 => (0..30u64).prop_map(Event::Time),
+        1 => Just(Event::Reopen),
     ];
     proptest::collection::vec(event, 1..60)
 }
@@ -275,6 +361,23 @@ proptest! {
     #[test]
     fn the_store_does_as_the_model(events in events()) {
         let outcome = run(&mut MemoryStore::new(), &events);
+        prop_assert_eq!(outcome, Ok(()));
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_store_over_a_gateway_does_as_the_model(events in events()) {
+        let outcome = run(&mut Etcd::default(), &events);
+        prop_assert_eq!(outcome, Ok(()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn the_store_on_a_disk_does_as_the_model_over_its_lives(events in events()) {
+        let outcome = run(&mut OnDisk::new(), &events);
         prop_assert_eq!(outcome, Ok(()));
     }
 }

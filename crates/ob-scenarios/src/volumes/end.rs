@@ -1,0 +1,197 @@
+//! The end of a run: everything is mended, and then all must be as it was promised.
+
+use std::time::Duration;
+
+use ob_core::SegmentName;
+use ob_sim::{Failure, Progress};
+
+use super::card::Card;
+use super::client::Client;
+use super::host::Host;
+use super::plan::Sort;
+use super::tier::Tier;
+use super::{Run, STILL_MAX, describe};
+
+/// How often all is read to find what has rotted.
+const ROUNDS_MAX: usize = 12;
+/// How long owners take to find what nobody names.
+const SWEPT_WITHIN: Duration = Duration::from_secs(1500);
+/// Attempts to read a block.
+const ATTEMPTS_MAX: usize = 20;
+
+impl Run {
+    /// Everything comes to rest, every block is read twice, and replicas are compared.
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        self.trace.note("the end begins", &[]);
+        self.mend();
+        self.progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
+        self.stride = Duration::from_millis(100);
+        self.settle()?;
+        self.rest()?;
+        // Whoever takes the segments now finds what nobody names, and sees the blocks as the one before.
+        let now = self.now();
+        for tier in &mut self.tiers {
+            tier.lose_host(now);
+        }
+        self.settle()?;
+        self.rest()?;
+        for round in 0..2 {
+            if self.tiers.len() > 1 {
+                // Through each of them.
+                for number in 0..self.clients.len() {
+                    self.move_client(number, (number + round) % self.tiers.len())?;
+                }
+                self.settle()?;
+            }
+            for at in 0..self.plan.blocks {
+                self.look(at)?;
+            }
+        }
+        self.read_from_all()?;
+        self.rest()?;
+        self.sweep()?;
+        let Self { clients, history, .. } = self;
+        clients.iter_mut().for_each(|client| client.close(history));
+        let is_judged = self.history.judge()?;
+        self.report.count(if is_judged { "histories judged" } else { "histories too long" }, 1);
+        self.let_go()?;
+        self.audit()
+    }
+
+    /// Each block is read as often as there are servers, one after the other, until nothing more is found that has rotted: what is read in
+    /// the end nobody has otherwise than it should be.
+    fn read_from_all(&mut self) -> Result<(), Failure> {
+        let found = |run: &Self| {
+            let hosts = run.tiers.iter().filter_map(Tier::host);
+            hosts.map(|host| host.status().rotten_found).sum::<u64>()
+        };
+        for _ in 0..ROUNDS_MAX {
+            let before = found(self);
+            if !self.rot.is_any() {
+                return Ok(());
+            }
+            for at in 0..self.plan.blocks {
+                for _ in 0..self.servers.len() {
+                    self.look(at)?;
+                }
+            }
+            self.rest()?;
+            if found(self) == before {
+                return Ok(());
+            }
+        }
+        Err(Failure::new("what has rotted is found again and again"))
+    }
+
+    /// Until servers have nothing that nobody names.
+    fn sweep(&mut self) -> Result<(), Failure> {
+        // With several tiers a segment has changed hands since: its owner looks every ten minutes.
+        let within = if self.tiers.len() > 1 { SWEPT_WITHIN } else { STILL_MAX };
+        let mut progress = Progress::new(self.trace.clock().clone(), within);
+        while let Some(left) = self.leftovers()? {
+            progress.check(|| format!("what nobody names is left on servers: {left}"))?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Until the card has nothing under way any more, or for good what nobody takes from it.
+    fn let_go(&mut self) -> Result<(), Failure> {
+        let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
+        while let Some(left) = self.tiers.iter().filter_map(Tier::card).find_map(Card::leftovers) {
+            progress.check(|| format!("the card is left with {left}"))?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn leftovers(&self) -> Result<Option<String>, Failure> {
+        let chunks = self.chunks()?;
+        for server in &self.servers {
+            let (Some(id), Some(has)) = (server.id(), server.chunks()) else { continue };
+            let named = chunks.iter().filter(|(_, chunk)| chunk.members.servers().contains(&id)).count();
+            if has != named as u64 {
+                return Ok(Some(format!("{id:?} has {has} chunks, and {named} name it")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Until all that was asked is answered, and everybody is connected.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.progress.made();
+        while !self.clients.iter().all(|client| client.is_ready() && client.ops.is_empty()) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Until the tier has nothing left to do: chunks are sealed, replicas are made.
+    fn rest(&mut self) -> Result<(), Failure> {
+        let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX * 2);
+        while !self.is_at_rest() {
+            let Self { clients, servers, tiers, .. } = self;
+            progress.check(|| format!("it never comes to rest: {}", describe(clients, servers, tiers)))?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.clients.iter().all(Client::is_ready)
+            && self.tiers.iter().all(|tier| self.is_tier_at_rest(tier))
+            && self.is_all_owned()
+    }
+
+    /// Whether each segment that the store has is somebody's who knows it.
+    fn is_all_owned(&self) -> bool {
+        if self.tiers.len() == 1 {
+            return true;
+        }
+        let owned = self.tiers.iter().filter_map(Tier::host).flat_map(|host| host.status().segments);
+        let owned: Vec<_> = owned.filter(|segment| segment.epoch.is_some()).collect();
+        let records = self.segments();
+        records.iter().all(|(name, epoch)| {
+            owned.iter().any(|segment| segment.name == *name && segment.epoch == Some(*epoch))
+        })
+    }
+
+    fn is_tier_at_rest(&self, tier: &Tier) -> bool {
+        let Some(host) = tier.host() else { return false };
+        let status = host.status();
+        status.is_open
+            && status.commands == 0
+            && status.mends_waiting == 0
+            && status.servers.iter().all(|server| server.is_ready)
+            && status.segments.iter().all(|segment| {
+                segment.trouble.is_none()
+                    && segment.epoch.is_some()
+                    && segment.closing == 0
+                    && segment.unresolved == 0
+                    && (segment.degraded == 0 || !self.is_any_to_be_made(host, segment.name))
+            })
+    }
+
+    /// Whether a chunk of a segment has fewer replicas than it should, and a server that has none has room for it. Others may be as full as they
+    /// like.
+    fn is_any_to_be_made(&self, host: &Host, segment: SegmentName) -> bool {
+        let Ok(chunks) = self.chunks() else { return true };
+        let mut of = chunks.iter().filter(|(name, _)| name.segment_name() == segment);
+        of.any(|(_, chunk)| self.is_short(chunk) && host.has_room_beside(chunk.members.servers()))
+    }
+
+    /// Reads a block until it is answered.
+    fn look(&mut self, at: u64) -> Result<(), Failure> {
+        for _ in 0..ATTEMPTS_MAX {
+            let answered: u64 = self.clients.iter().map(|client| client.outcomes.answered).sum();
+            let number = self.rng.index(self.clients.len());
+            self.ask(number, Sort::Read, at, 1);
+            self.settle()?;
+            if self.clients.iter().map(|client| client.outcomes.answered).sum::<u64>() > answered {
+                return Ok(());
+            }
+        }
+        let text = describe(&self.clients, &self.servers, &self.tiers);
+        Err(Failure::new(format!("block {at} cannot be read: {text}")))
+    }
+}
