@@ -108,6 +108,8 @@ impl Relay {
                     Err(_) => thread::sleep(ACCEPT_PAUSE),
                 }
             }
+            // Closing it is not enough: a program that is started at this moment has it too until it has begun, and hosts would connect to that.
+            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
         });
         self.listening = Some((stop, thread));
         Ok(())
@@ -177,6 +179,20 @@ fn copy(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cut_refuses_though_somebody_else_has_the_listener_too() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let somebody_else = listener.try_clone().unwrap();
+        let mut relay = Relay { port, to_port: 1, shared: Arc::default(), listening: None };
+        relay.listen(listener).unwrap();
+        relay.cut();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
+        relay.mend().unwrap();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        drop(somebody_else);
+    }
 
     #[test]
     fn it_carries_records_and_can_be_cut_and_mended() {
