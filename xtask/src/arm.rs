@@ -52,44 +52,62 @@ const VECTORS: &[&str] = &["test", "--package", "ob-ebpf", "--test", "conformanc
 /// # Errors
 /// When the build or a test fails.
 pub fn run(repository: &Repository) -> Result<Outcome> {
-    build_and_test(repository, "build", &[RINGS, PROGRAMS])
+    if let Some(outcome) = lacks_something(repository, "arm") {
+        return Ok(outcome);
+    }
+    build(repository, "build")?;
+    test(repository, &[RINGS, PROGRAMS], &[])?;
+    Ok(Outcome::Done)
 }
 
-/// The same, but what is not run is not linked either, for that takes as long as all the rest; and of programs only what depends on the
-/// processor, with fewer of those that chance makes.
+/// Compiles everything, and links nothing: what is not run here need not be linked, for that takes as long as all the rest.
 ///
 /// # Errors
-/// As [`run`].
-pub fn run_in_ci(repository: &Repository) -> Result<Outcome> {
-    build_and_test(repository, "check", &[COMPILED, RINGS, VECTORS])
+/// When something does not compile.
+pub fn check(repository: &Repository) -> Result<Outcome> {
+    if let Some(outcome) = lacks_something(repository, "arm") {
+        return Ok(outcome);
+    }
+    build(repository, "check")?;
+    Ok(Outcome::Done)
 }
 
-/// How many programs by chance are compiled and run where `build_and_test` only checks.
+/// The tests of [`run`], but of programs only those that depend on the processor, with fewer of those that chance makes.
+///
+/// # Errors
+/// When a test fails.
+pub fn emulate(repository: &Repository) -> Result<Outcome> {
+    if let Some(outcome) = lacks_something(repository, "emulate") {
+        return Ok(outcome);
+    }
+    test(repository, &[COMPILED, RINGS, VECTORS], &[PROGRAMS_BRIEFLY])?;
+    Ok(Outcome::Done)
+}
+
+/// How many programs by chance are compiled and run by [`emulate`].
 const PROGRAMS_BRIEFLY: (&str, &str) = ("OUTBOARD_BPF_CASES", "50");
 
-fn build_and_test(repository: &Repository, verb: &str, tests: &[&[&str]]) -> Result<Outcome> {
+fn lacks_something(repository: &Repository, step: &str) -> Option<Outcome> {
     if ARCH == "aarch64" {
-        return Ok(Outcome::skipped(
-            "arm",
-            "this machine is an aarch64 itself: the step `test` has covered it",
-        ));
+        let reason = "this machine is an aarch64 itself: the step `test` has covered it";
+        return Some(Outcome::skipped(step, reason));
     }
-    if let Err(missing) = prepare(repository) {
-        return Ok(Outcome::skipped("arm", &missing));
-    }
+    prepare(repository).err().map(|missing| Outcome::skipped(step, &missing))
+}
+
+fn build(repository: &Repository, verb: &str) -> Result<()> {
     let mut build = cross_cargo(repository, &[verb, "--workspace", "--exclude", "xtask"]);
     // Nobody runs it, so neither speed nor the debugger's lines are worth the time.
     build.envs([("CARGO_PROFILE_DEV_OPT_LEVEL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")]);
-    command::run(&mut build)?;
-    // Side by side: one of them is built while the other runs.
+    command::run(&mut build)
+}
+
+/// Side by side: one of them is built while the other runs.
+fn test(repository: &Repository, tests: &[&[&str]], variables: &[(&str, &str)]) -> Result<()> {
     command::side_by_side(tests, |tests| {
-        let mut command = cross_cargo(repository, tests);
-        if verb == "check" {
-            command.env(PROGRAMS_BRIEFLY.0, PROGRAMS_BRIEFLY.1);
-        }
-        command::run_quietly(&mut command)
+        command::run_quietly(cross_cargo(repository, tests).envs(variables.iter().copied()))
     })?;
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 fn cross_cargo(repository: &Repository, arguments: &[&str]) -> Command {
