@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Output, Stdio};
 
-use ob_nvme::initiator::{Error, Event, Initiator, Namespace, Options, block_on};
+use ob_nvme::initiator::{Error, Event, Initiator, Namespace, Options, block_on, random_host_id};
 use ob_wire_nvme::{NamespaceId, Status};
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
 }
 
 fn connect(tier: &Tier) -> Initiator {
-    let options = Options::new(tier.volume, NQN, [7; 16]).unwrap();
+    let options = Options::new(tier.volume, NQN, random_host_id()).unwrap();
     block_on(Initiator::connect(options)).unwrap()
 }
 

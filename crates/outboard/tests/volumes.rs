@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Output, Stdio};
 
-use ob_nvme::initiator::{Error, Initiator, Namespace, Options, RetryPolicy, block_on};
+use ob_nvme::initiator::{Error, Initiator, Namespace, Options, RetryPolicy, block_on, random_host_id};
 use ob_wire_nvme::{NamespaceId, Status};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -125,10 +125,11 @@ impl Tier {
     }
 }
 
-/// The only disk, as soon as a host has told of it.
+/// The only disk, as soon as a host has told of it. Each time as another host: a target ends what it has of a host that connects anew, and two
+/// connections of one host that both live would take turns in ending each other.
 pub(crate) fn disk_at(volume: SocketAddr) -> Namespace {
     block_on(async {
-        let options = Options::new(volume, NQN, [7; 16]).unwrap();
+        let options = Options::new(volume, NQN, random_host_id()).unwrap();
         let initiator = Initiator::connect(options).await.unwrap();
         for _ in 0..600 {
             if let Some(disk) = initiator.namespaces().await.unwrap().pop() {
@@ -510,7 +511,7 @@ fn without_a_host_commands_are_held_and_then_sent_back() {
     block_on(tier.disk().write(0, bytes(BLOCK, 1))).unwrap();
     kill(&mut tier.host);
     tier.wait_for("it is gone", |volumes| volumes["has_host"] == false);
-    let mut options = Options::new(tier.volume, NQN, [7; 16]).unwrap();
+    let mut options = Options::new(tier.volume, NQN, random_host_id()).unwrap();
     options.retry = RetryPolicy::never();
     block_on(async {
         let initiator = Initiator::connect(options).await.unwrap();

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ob_nvme::initiator::{Error, InOrder, Initiator, Namespace, Options, Reconnect, RetryPolicy, block_on};
+use ob_nvme::initiator::{
+    Error, InOrder, Initiator, Namespace, Options, Reconnect, RetryPolicy, block_on, random_host_id,
+};
 use ob_plant::not_tested;
 use ob_wire_nvme::Status;
 use rustix::process::Signal;
@@ -97,7 +99,7 @@ impl Writer {
         let (known, stop) = (Arc::new(Mutex::new(Known::default())), Arc::new(AtomicBool::new(false)));
         let (shared, asked) = (Arc::clone(&known), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let mut options = Options::new(volume, NQN, [8 + u8::from(is_patient); 16]).unwrap();
+            let mut options = Options::new(volume, NQN, random_host_id()).unwrap();
             if !is_patient {
                 options.retry = RetryPolicy::never();
                 options.reconnect = Reconnect { give_up_after: Duration::ZERO, ..Reconnect::default() };
