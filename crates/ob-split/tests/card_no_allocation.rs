@@ -278,8 +278,8 @@ impl Rig {
         let mut dma = LocalDma::new(1024, 2 << 20);
         dma.register(RegionId(0), region.clone());
         let (closed, bell) = (Closed::default(), Arc::new(Bell));
-        // Four blocks for records are full soon, and what is retained goes again and again.
-        let config = PortConfig { memory: vec![(LEN as u32, 16)], records: 4, ..PortConfig::default() };
+        // Eight blocks for records are full soon, and what is retained goes again and again.
+        let config = PortConfig { memory: vec![(LEN as u32, 16)], records: 8, ..PortConfig::default() };
         let mut rig = Self {
             card: SplitCard::new(config, peers, One::default(), Words3::default(), SoftEngine::new(8)),
             key: GroupKey { attachment: AttachmentId(1), group: GroupId(1) },
@@ -434,6 +434,7 @@ fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
     assert_eq!(rig.allocated.get(), 0);
     assert_eq!((rig.card.counts().blocks_out, pool.blocks_out()), (0, 0));
     let retained = rig.card.counts().retained;
-    assert_eq!((retained.hits, retained.misses), (100, 50), "{retained:?}");
+    assert_eq!(retained.hits + retained.misses, 150);
+    assert!(retained.hits > 100 && retained.misses > 0, "{retained:?}");
     assert!(retained.records < 200, "the oldest have gone: {retained:?}");
 }
