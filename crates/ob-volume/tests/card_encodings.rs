@@ -15,7 +15,7 @@ use ob_ring::{
     CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostAreas, HostReceiver, HostSender,
     LocalDma, Outgoing, Received,
 };
-use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey, PortConfig, SplitCard};
+use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey, PortConfig, RetainedCounts, SplitCard};
 use ob_split::engine::{Effort, SoftEngine};
 use ob_split::wire::{
     CardMessage, Channel, ChannelId, ChannelWhat, Completion, CompletionStatus, Entry, FromCard, HEADER_LEN,
@@ -543,7 +543,7 @@ impl Rig {
     }
 }
 
-fn play(seed: u64, block_len: BlockLen, retains: bool) -> [usize; 2] {
+fn play(seed: u64, block_len: BlockLen, retains: bool) -> ([usize; 2], RetainedCounts) {
     let mut rig = Rig::with(seed, block_len, retains);
     for step in 0..60 {
         rig.faults = [Fault::None; 3];
@@ -568,21 +568,23 @@ fn play(seed: u64, block_len: BlockLen, retains: bool) -> [usize; 2] {
     assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
     assert_eq!(rig.payloads.blocks_out(), 0);
     assert!(rig.given_plans > 0);
-    let retained = counts.retained;
-    assert_eq!(retained.hits > 100 && retained.misses > 100, retains, "{retained:?}");
+    // Without it everything is asked for.
+    assert_eq!(counts.retained.hits > 20, retains, "{:?}", counts.retained);
     rig.card.forget_retained();
     assert_eq!(rig.card.counts().retained.blocks, 0);
-    rig.encoded
+    (rig.encoded, counts.retained)
 }
 
 #[test]
 fn what_is_read_is_what_was_written_whatever_it_was_encoded_to_and_whoever_lies() {
-    let mut encoded = [0; 2];
+    let (mut encoded, mut hits, mut misses) = ([0; 2], 0, 0);
     for seed in 0..6 {
         for block_len in [BlockLen::Small, BlockLen::Large] {
-            let [plain, compressed] = play(seed, block_len, seed % 2 == 0);
+            let ([plain, compressed], retained) = play(seed, block_len, seed % 2 == 0);
             encoded = [encoded[0] + plain, encoded[1] + compressed];
+            (hits, misses) = (hits + retained.hits, misses + retained.misses);
         }
     }
     assert!(encoded.iter().all(|count| *count > 50), "both encodings are there: {encoded:?}");
+    assert!(hits > 200 && misses > 20, "it is found, and it goes: {hits}, {misses}");
 }

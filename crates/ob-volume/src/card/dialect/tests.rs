@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
 use ob_core::{ChunkId, ChunkName, Epoch, SegmentId, VolumeId};
-use ob_format::volume::TrimRange;
+use ob_format::volume::{Record, TrimRange};
 use ob_split::card::{BEFORE_MAX, Message};
 use ob_split::wire::{HEADER_LEN, Handle, MEMBERS_MAX};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
@@ -12,7 +12,7 @@ use ob_wire_nvme::{CommandId, NamespaceId};
 use zerocopy::IntoBytes;
 
 use super::*;
-use crate::plans::PostedPlan;
+use crate::plans::{PostedPlan, Run};
 use crate::wire::{Refusal, check_records};
 
 const BLOCK: u32 = 4096;
@@ -526,14 +526,36 @@ fn of_what_was_retained_only_the_record_that_is_wanted_is_believed() {
     ] {
         assert_eq!(judge(run, before, payload), (Judgement::Bad, Vec::new()));
     }
-    // The slot has another chunk by now.
-    let chunk = ChunkName { chunk: ChunkId(9), ..NAME };
-    dialect.set(&Set { chunk, ..set(SetWhat::ReadOnly) }).unwrap();
-    let plan = PostedPlan::read(HANDLE, None, None, &[good]).unwrap();
+}
+
+#[test]
+fn what_was_retained_of_another_chunk_is_not_believed() {
+    let mut dialect = dialect();
+    let write = Command::new(IoOpcode::Write, 100, 4);
+    let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
+    let posted = write.posted(&plan);
+    pieces(&mut dialect, &posted).unwrap();
+    let payload = bytes_of(4, 1);
+    let mut before = vec![0; BEFORE_MAX];
+    let place = dialect.place(Instant::default(), &posted, 0, &found(&payload), &mut before).unwrap();
+    before.truncate(place.before_len.into());
+    let units = Units(1 + payload.len() as u32 / Units::LEN);
+    let run = Run::Record { slot: SLOT, place: Units(64), units, lba: Lba(101), blocks: 2 };
+    let read = Command::new(IoOpcode::Read, 101, 2);
+    let plan = PostedPlan::read(HANDLE, None, None, &[run]).unwrap();
     let posted = Posted { notes: &[0], ..read.posted(&plan) };
-    let judgement = dialect.accept_kept(&posted, 0, &before, &payload, &mut Parts::default());
-    assert_eq!(judgement, Judgement::Bad);
-    // What goes to the host, and what is copied from one server to another, is never looked for.
+    for (chunk, judgement) in [(2, Judgement::Good), (9, Judgement::Bad)] {
+        let chunk = ChunkName { chunk: ChunkId(chunk), ..NAME };
+        dialect.set(&Set { chunk, ..set(SetWhat::ReadOnly) }).unwrap();
+        assert_eq!(dialect.accept_kept(&posted, 0, &before, &payload, &mut Parts::default()), judgement);
+    }
+}
+
+#[test]
+fn what_is_copied_is_never_looked_for_in_what_is_retained() {
+    let dialect = dialect();
+    let read = Command::new(IoOpcode::Read, 101, 2);
+    // It is to be what a certain server has.
     let epoch = Epoch::new(5).unwrap();
     let copy = Copy {
         from: ChannelId(1),
