@@ -569,7 +569,7 @@ fn play(seed: u64, block_len: BlockLen, retains: bool) -> ([usize; 2], RetainedC
     assert_eq!(rig.payloads.blocks_out(), 0);
     assert!(rig.given_plans > 0);
     // Without it everything is asked for.
-    assert_eq!(counts.retained.hits > 20, retains, "{:?}", counts.retained);
+    assert_eq!(counts.retained.hits > 0, retains, "{:?}", counts.retained);
     rig.card.forget_retained();
     assert_eq!(rig.card.counts().retained.blocks, 0);
     (rig.encoded, counts.retained)
@@ -586,5 +586,5 @@ fn what_is_read_is_what_was_written_whatever_it_was_encoded_to_and_whoever_lies(
         }
     }
     assert!(encoded.iter().all(|count| *count > 50), "both encodings are there: {encoded:?}");
-    assert!(hits > 200 && misses > 20, "it is found, and it goes: {hits}, {misses}");
+    assert!(hits > 100 && misses > 20, "it is found, and it goes: {hits}, {misses}");
 }
