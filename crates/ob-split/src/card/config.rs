@@ -23,8 +23,12 @@ pub struct PortConfig {
     pub channels_max: u16,
     /// Slots have numbers below this.
     pub slots_max: u16,
-    /// Card memory for what plans write: bytes of a block, and how many there are.
+    /// Card memory for what plans write but records: bytes of a block, and how many there are.
     pub memory: Vec<(u32, u32)>,
+    /// Blocks of 256 KiB for records: what engines compress, and what is retained.
+    pub records: u32,
+    /// Whether records stay there after they were sent, until their memory is needed.
+    pub retains: bool,
     /// Messages to peers that may be made at a time: of each, what comes before its payload and its headers take 4 KiB.
     pub heads: u32,
     /// Requests of one channel that may be unanswered; further ones wait.
@@ -47,6 +51,8 @@ impl Default for PortConfig {
             channels_max: 64,
             slots_max: 4096,
             memory: vec![(4 << 10, 2048), (16 << 10, 512), (64 << 10, 512), (1 << 20, 16)],
+            records: 64,
+            retains: true,
             heads: 2048,
             requests_max: 256,
             window_len: 4 << 20,

@@ -3,11 +3,12 @@
 use ob_memory::{Shared, Slice};
 
 use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
-use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Part, Told, ZEROS_MAX};
+use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Parts, Told, ZEROS_MAX};
 use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
 use super::memory::Need;
 use super::port::Port;
+use super::retained::Before;
 use super::run::{Went, number};
 use crate::engine::Engines;
 use crate::plant::{Bug, is_planted};
@@ -54,6 +55,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
         head.truncate(place.before_len.into());
         let before = head.share();
+        flight.piece_mut(piece).before = Before::of(&before);
         let zeros = place.zeros.min(ZEROS_MAX);
         let patience = place.patience;
         flight.piece_mut(piece).is_unmerged = true;
@@ -120,6 +122,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn fetch(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, into: Register) -> Went {
         let at = flight.piece(piece).at;
         if flight.piece(piece).fetch.as_ref().is_none_or(|fetch| fetch.at != at) {
+            if self.find_kept(flight, piece, into) {
+                return Went::On;
+            }
             match self.begin_fetch(flight, piece, into) {
                 Went::Again => {}
                 went => return went,
@@ -148,6 +153,45 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::Failed(if fetch.saw_bad { CompletionStatus::NotVerified } else { CompletionStatus::NoMember })
+    }
+
+    /// Looks whether what is to be fetched is retained. It is verified as if a peer had given it.
+    fn find_kept(&mut self, flight: &mut Flight, piece: u16, into: Register) -> bool {
+        if !self.records.retains() || flight.piece(piece).is_kept_bad {
+            return false;
+        }
+        let Some(name) = self.dialect.sought(&flight.entry.posted(), number(piece)) else { return false };
+        let Some(label) = self.slots.label(name.slot, name.place) else { return false };
+        let Some(kept) = self.records.find(label) else { return false };
+        let (before, payload) = (kept.before, kept.payload.clone());
+        self.spend(payload.len());
+        let mut parts = std::mem::take(&mut flight.piece_mut(piece).parts);
+        parts.clear();
+        let posted = flight.entry.posted();
+        let (before, len) = (before.as_slice(), payload.len() as u32);
+        let judgement = self.dialect.accept_kept(&posted, number(piece), before, &payload, &mut parts);
+        let is_good = judgement == Judgement::Good && self.fits(flight, piece, into, &parts, len);
+        let of = flight.piece_mut(piece);
+        (of.parts, of.part) = (parts, 0);
+        if is_good {
+            of.know(into, Found { len, encoding: Encoding::Plain, crc: None });
+            of.put(into, Memory::Written(payload));
+        } else {
+            self.records.forget(label);
+            of.is_kept_bad = true;
+        }
+        is_good
+    }
+
+    /// Whether parts lie in what was fetched to a register, and in what they are to be written into.
+    fn fits(&self, flight: &Flight, piece: u16, register: Register, parts: &Parts, len: u32) -> bool {
+        let place_len = self.decoded_len(flight, piece, register);
+        parts.as_slice().iter().all(|part| {
+            part.ranges().is_some_and(|(from, into)| {
+                let is_there = part.encoding == Encoding::Zeros || from.end <= len as usize;
+                is_there && place_len.is_none_or(|len| into.end <= len)
+            })
+        })
     }
 
     /// Who is asked next: of those that were not, the first that has room for it, or else the first.
@@ -209,14 +253,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         parts.clear();
         let posted = flight.entry.posted();
         let mut judgement = self.dialect.accept(&posted, number(piece), reply, payload, &mut parts);
-        let place_len = self.decoded_len(flight, piece, register);
-        let fits = |part: &Part| {
-            part.ranges().is_some_and(|(from, into)| {
-                let is_there = part.encoding == Encoding::Zeros || from.end <= len as usize;
-                is_there && place_len.is_none_or(|len| into.end <= len)
-            })
-        };
-        if judgement == Judgement::Good && !parts.as_slice().iter().all(fits) {
+        if judgement == Judgement::Good && !self.fits(flight, piece, register, &parts, len) {
             judgement = Judgement::Bad;
         }
         let of = flight.piece_mut(piece);
@@ -240,10 +277,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
         let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
         let of = flight.piece_mut(piece);
-        let Some(fetch) = of.fetch.as_mut().filter(|fetch| fetch.at == at) else { return not_verified };
-        fetch.saw_bad = true;
-        let last = fetch.last;
-        of.bad_members |= 1 << last;
+        match of.fetch.as_mut().filter(|fetch| fetch.at == at) {
+            Some(fetch) => {
+                fetch.saw_bad = true;
+                of.bad_members |= 1 << fetch.last;
+            }
+            // It was retained: members are asked, none of which was.
+            None if !of.is_kept_bad => of.is_kept_bad = true,
+            None => return not_verified,
+        }
         of.scratch = None;
         // What is shared cannot be written again; its block is free now, and so another is.
         of.put(fetched, Memory::Nothing);
@@ -263,6 +305,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         })?;
         if into == Register::ANSWER {
             return Some(flight.entry.posted().message.map_or(0, |message| message.answer_len as usize));
+        }
+        if flight.is_record(Step::Decode { from: fetched, into }, into) {
+            return Some(self.dialect.memory(&flight.entry.posted(), number(piece), into) as usize);
         }
         Some(flight.piece(piece).room_len(into).unwrap_or(0))
     }

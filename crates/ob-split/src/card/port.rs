@@ -16,6 +16,7 @@ use super::gate::Gate;
 use super::memory::CardMemory;
 use super::messages::Messages;
 use super::outbox::{Answer, Bytes, Outbox};
+use super::records::RecordMemory;
 use super::slots::Slots;
 use crate::engine::Engines;
 use crate::wire::{
@@ -85,6 +86,7 @@ pub(super) struct Port<F, D, E> {
     pub(super) dialect: D,
     pub(super) engines: E,
     pub(super) memory: CardMemory,
+    pub(super) records: RecordMemory,
     pub(super) messages: Messages,
     pub(super) flights: Flights,
     pub(super) wires: Wires,
@@ -104,6 +106,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) engine_line: VecDeque<(FlightKey, u16)>,
     /// Pieces that wait for memory to decompress into.
     pub(super) scratch_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait for memory for a record.
+    pub(super) record_line: VecDeque<(FlightKey, u16)>,
     /// Pieces that wait until less is under way to their chunks, and whether something has come to its end since they were looked at.
     pub(super) room_line: VecDeque<(FlightKey, u16)>,
     pub(super) has_ended: bool,
@@ -137,6 +141,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         Self {
             now: Instant::default(),
             memory: CardMemory::new(&config),
+            records: RecordMemory::new(&config),
             messages: Messages::new(config.handles_max),
             flights: Flights::new(config.plans_max),
             wires: Wires::new(&config, dialect.magic()),
@@ -150,6 +155,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             line: VecDeque::new(),
             engine_line: VecDeque::new(),
             scratch_line: VecDeque::new(),
+            record_line: VecDeque::new(),
             room_line: VecDeque::new(),
             has_ended: false,
             transfers: VecDeque::new(),
@@ -205,6 +211,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let mut moved = false;
         for _ in 0..ROUNDS_A_TURN {
             moved |= self.take_memory();
+            moved |= self.take_record_room();
             moved |= self.take_room();
             moved |= self.run_ready();
             moved |= self.poll_engines();
@@ -463,6 +470,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.outbox.clear();
         self.forget_over();
         self.slots.clear();
+        // The next host may mean something else by the same names.
+        self.records.clear();
         self.own.clear();
         self.definitions = Definitions::new();
         self.messages.park();

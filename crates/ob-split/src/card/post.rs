@@ -22,6 +22,9 @@ fn writes(step: Step) -> Option<Register> {
     }
 }
 
+/// Beside the registers that a piece has written: it has memory for a record.
+const RECORD_BIT: u8 = 1 << 7;
+
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Takes a plan. (What is taken and then found to be impossible ends with the group.)
     pub(super) fn post(&mut self, entry: &PlanEntry<'_>, definition: &Definition) -> Result<(), Hostile> {
@@ -154,10 +157,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return Some(());
         };
         let bit = 1 << into.number();
+        if flight.is_record(step, into) {
+            // It has one, so that who has a record waits for none.
+            let is_first = *known & RECORD_BIT == 0;
+            *known |= bit | RECORD_BIT;
+            return is_first.then_some(());
+        }
         if *known & bit == 0 {
             *known |= bit;
-            let is_copy = matches!(step, Step::Compress { .. } | Step::Copy { .. });
-            let len = payload_len.filter(|_| is_copy);
+            let len = payload_len.filter(|_| matches!(step, Step::Copy { .. }));
             let len = len.unwrap_or_else(|| self.dialect.memory(&posted, number, into));
             add(Purpose::Own(into), Need::Bytes(len));
         }
@@ -213,6 +221,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.line.clear();
         self.engine_line.clear();
         self.scratch_line.clear();
+        self.record_line.clear();
         self.room_line.clear();
         self.transfers.clear();
         for key in self.flights.keys() {
@@ -222,7 +231,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             for piece in (0..begun).chain([OUTER]) {
                 let of = flight.piece_mut(piece);
                 // What was to be moved is gone with the link.
-                let waits = matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::ChunkRoom);
+                let waits = matches!(
+                    of.doing,
+                    Doing::EngineRoom | Doing::ScratchRoom | Doing::RecordRoom | Doing::ChunkRoom
+                );
                 if waits || of.doing == Doing::Transfer {
                     of.doing = Doing::Nothing;
                 }

@@ -10,8 +10,9 @@ use super::config::PortConfig;
 use super::dialect::Dialect;
 use super::front::Front;
 use super::port::Port;
+use super::records::RetainedCounts;
 use crate::engine::{EngineId, Engines};
-use crate::wire::{ChannelState, SPLIT_SERVICE};
+use crate::wire::{ChannelState, Engine, SPLIT_SERVICE};
 
 /// Receives of one channel in a turn.
 const RECEIVES_A_TURN: usize = 16;
@@ -40,8 +41,10 @@ pub struct PortCounts {
     pub messages: usize,
     /// Plans under way, those included of which the host has not taken the completions.
     pub plans: usize,
-    /// Blocks of card memory that somebody has.
+    /// Blocks of card memory that somebody has; without those of records.
     pub blocks_out: usize,
+    /// What is retained, and the memory of records.
+    pub retained: RetainedCounts,
 }
 
 impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
@@ -83,7 +86,18 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
             messages: self.port.messages.len(),
             plans: self.port.flights.len(),
             blocks_out: self.port.memory.blocks_out(),
+            retained: self.port.records.counts(),
         }
+    }
+
+    /// What is retained, and what came of it.
+    pub fn retained(&self) -> RetainedCounts {
+        self.port.records.counts()
+    }
+
+    /// Lets go of all that is retained.
+    pub fn forget_retained(&mut self) {
+        self.port.records.clear();
     }
 
     /// What the clock shows that leases are counted on, which may be another than the one of turns: the gate's deadline is of it.
@@ -170,7 +184,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// The load of the busiest engine.
     fn load(&mut self) -> u8 {
         let count = self.engines.list().len();
-        let load = |id| self.engines.engine(EngineId(id as u8)).map_or(0, |engine| engine.load());
+        // What waits for memory is what they have to do, too.
+        let waiting = self.record_line.len();
+        let load = |id| {
+            let depth = self.engines.list().get(id).map_or(1, |engine: &Engine| engine.depth.max(1));
+            let of_line = (waiting * usize::from(u8::MAX) / usize::from(depth)).min(u8::MAX.into()) as u8;
+            self.engines.engine(EngineId(id as u8)).map_or(0, |engine| engine.load().saturating_add(of_line))
+        };
         (0..count).map(load).max().unwrap_or(0)
     }
 }

@@ -414,6 +414,8 @@ impl Rig {
         let counts = self.card.counts();
         assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
         assert_eq!(self.payloads.blocks_out(), 0);
+        self.card.forget_retained();
+        assert_eq!(self.card.counts().retained.blocks, 0);
     }
 }
 
