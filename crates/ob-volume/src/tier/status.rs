@@ -70,6 +70,9 @@ pub enum ServerTrouble {
     /// It knows the greatest number that a connection can have.
     #[error("it knows a later connection than there can be")]
     Session,
+    /// It is not of the pool any more.
+    #[error("it was taken out of the pool; `outboard pool add` takes it in again")]
+    Removed,
     /// It says what it should not.
     #[error("it does not answer a greeting as chunk servers do")]
     Other,
