@@ -168,6 +168,8 @@ pub struct ServerStatus {
     pub is_full: bool,
     /// Why it cannot be used, if it has said so.
     pub trouble: Option<ServerTrouble>,
+    /// Whether what it has is copied away.
+    pub is_draining: bool,
     /// Bytes that it said are free.
     pub free: u64,
 }
@@ -318,13 +320,15 @@ impl TierCore {
     #[must_use]
     pub fn status(&self) -> TierStatus {
         let counts = self.counts;
-        let servers = self.servers.iter().filter(|server| !server.is_unplaced).map(|server| ServerStatus {
+        let servers = self.servers.iter().enumerate().filter(|(_, server)| !server.is_unplaced);
+        let servers = servers.map(|(place, server)| ServerStatus {
             address: server.address,
             server: server.id,
             is_ready: server.is_ready(),
             has_failed: server.has_failed(self.now),
             is_full: server.is_full(self.now),
             trouble: server.trouble,
+            is_draining: self.is_draining(place),
             free: server.free,
         });
         TierStatus {
