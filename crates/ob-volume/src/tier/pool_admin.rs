@@ -479,7 +479,8 @@ impl TierCore {
         let mut all: Vec<ServerFacts> = known.collect();
         let is_known = |server: &&ServerCore| {
             let is_same = |of: &ServerFacts| {
-                of.id == server.id || (server.id.is_none() && of.address.as_str() == server.address.to_string())
+                of.id == server.id
+                    || (server.id.is_none() && of.address.as_str() == server.address.to_string())
             };
             server.is_unplaced || server.is_candidate || all.iter().any(is_same)
         };

@@ -201,11 +201,10 @@ impl TierCore {
     }
 
     fn is_any_wanting(&self) -> bool {
-        self.sealed_chunks()
-            .any(|((name, _), chunk)| {
-                let is_leaving = chunk.members.iter().any(|member| self.is_draining(*member));
-                is_leaving || self.is_degraded(name, chunk) || !chunk.strays.is_empty()
-            })
+        self.sealed_chunks().any(|((name, _), chunk)| {
+            let is_leaving = chunk.members.iter().any(|member| self.is_draining(*member));
+            is_leaving || self.is_degraded(name, chunk) || !chunk.strays.is_empty()
+        })
     }
 
     /// Whether fewer members of a sealed chunk are there than should be.

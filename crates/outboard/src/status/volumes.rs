@@ -260,7 +260,8 @@ pub(super) fn volumes_checks(facts: &VolumesFacts) -> Vec<Check> {
         let is_copied = Rebuild::of(&report.rebuild).filter(|_| report.rebuild.rate > 0);
         let how = is_copied.map(|rebuild| format!(": rebuilding, {}", rebuild.told())).unwrap_or_default();
         let summary = format!("{chunks} fewer replicas than they should{how}");
-        let hint = "wait while they are copied; if there is nowhere to copy to, `outboard pool add` another server";
+        let hint =
+            "wait while they are copied; if there is nowhere to copy to, `outboard pool add` another server";
         checks.push(warning("OB010", summary, hint));
     }
     for server in report.servers.iter().filter(|server| !server.is_ready) {

@@ -1,18 +1,17 @@
 //! The host's end: requests become what the tier is asked, and what it tells becomes answers.
 
 use ob_core::{BlockLen, ServerId, VolumeId};
-use ob_format::volume::{long_digits, parse_long};
 use ob_format::volume::metadata::{Class, Text};
+use ob_format::volume::{long_digits, parse_long};
 use ob_volume::tier::{
-    AdminAnswer, AdminError, AdminRequest, NewVolume, SEGMENT_BLOCKS, SegmentFacts as TierSegment, Ticket,
-    ServerFacts as TierServer, ServerIs, VolumeFacts as TierVolume, VolumeHealth,
+    AdminAnswer, AdminError, AdminRequest, NewVolume, SEGMENT_BLOCKS, SegmentFacts as TierSegment,
+    ServerFacts as TierServer, ServerIs, Ticket, VolumeFacts as TierVolume, VolumeHealth,
 };
 
 use super::talk::{decode_request, encode_answer};
 use super::{
-    ClassName, CreateRequest, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts, VolumeFacts, VolumesAnswer,
-    VolumesReply,
-    VolumesRequest, uuid_text,
+    ClassName, CreateRequest, OwnSegmentFacts, PoolRequest, SegmentFacts, ServerFacts, VolumeFacts,
+    VolumesAnswer, VolumesReply, VolumesRequest, uuid_text,
 };
 use crate::random;
 
@@ -100,7 +99,8 @@ fn pool_request(request: PoolRequest) -> Result<AdminRequest, String> {
     Ok(match request {
         PoolRequest::List => AdminRequest::ListServers,
         PoolRequest::Add { address, domain } => {
-            let too_long = "a domain has at most 32 bytes, and no control characters\nhint: such as --domain rack-7";
+            let too_long =
+                "a domain has at most 32 bytes, and no control characters\nhint: such as --domain rack-7";
             let domain = domain.map(|domain| Text::new(&domain).ok_or(too_long)).transpose()?;
             AdminRequest::AddServer { address, domain }
         }
@@ -114,7 +114,8 @@ fn pool_request(request: PoolRequest) -> Result<AdminRequest, String> {
 fn server_id(text: &str) -> Result<ServerId, String> {
     let id = parse_long(text).filter(|id| *id != 0);
     id.map(ServerId).ok_or_else(|| {
-        "a chunk server's ID has 16 hexadecimal digits\nhint: `outboard pool ls` shows which there are".to_owned()
+        "a chunk server's ID has 16 hexadecimal digits\nhint: `outboard pool ls` shows which there are"
+            .to_owned()
     })
 }
 
