@@ -16,6 +16,7 @@ use ob_wire_nvme::command::IoOpcode;
 
 use crate::tier_failover::heal;
 use crate::tier_model::{both, read_all, seeds, send_any};
+use crate::tier_pair::Tiers;
 use crate::tier_rig::{Dice, Rig, config, volume};
 use crate::tier_servers::Server;
 
@@ -472,4 +473,42 @@ fn a_server_moves_and_has_another_domain() {
         rig.die();
         rig.rest(Duration::from_secs(2));
     }
+}
+
+/// What one tier was asked all of them do, with the segments that each of them has.
+#[test]
+fn all_tiers_hear_what_one_was_asked() {
+    let mut tiers = Tiers::new(&config(vec![volume(1, BlockLen::Large, 3000)], 4), 2, 1);
+    let mut dice = Dice::new(12);
+    tiers.open();
+    let wait = |tiers: &mut Tiers, dice: &mut Dice, is: &dyn Fn(&mut Tiers) -> bool| {
+        for _ in 0..2000 {
+            tiers.settle(dice);
+            if is(tiers) {
+                return;
+            }
+            tiers.pass(Duration::from_millis(50));
+        }
+        panic!("it never comes: {:#?}", tiers.with(0).chunk_records());
+    };
+    let writes = [tiers.send(0, IoOpcode::Write, 0, 100), tiers.send(1, IoOpcode::Write, 1024, 100)];
+    tiers.finish(&mut dice);
+    for (tier, write) in writes.into_iter().enumerate() {
+        assert_eq!(tiers.rigs[tier].status_of(write), Some(Status::SUCCESS));
+    }
+    let segments = |tiers: &mut Tiers| {
+        let records = tiers.with(0).chunk_records();
+        let its = records.iter().filter(|(_, chunk)| chunk.members.contains(id(1)));
+        its.map(|(name, _)| name.segment.0).collect::<std::collections::BTreeSet<u32>>().len()
+    };
+    assert_eq!(segments(&mut tiers), 2, "both have something there");
+    tiers.with(0).administer(1, AdminRequest::DrainServer { server: id(1) });
+    wait(&mut tiers, &mut dice, &|tiers| segments(tiers) == 0);
+    let asked = AdminRequest::RemoveServer { server: id(1), accept_loss: false };
+    tiers.with(1).administer(2, asked);
+    wait(&mut tiers, &mut dice, &|tiers| !tiers.with(1).told_admin.is_empty());
+    assert!(tiers.with(1).told_admin[0].1.is_ok());
+    wait(&mut tiers, &mut dice, &|tiers| {
+        (0..2).all(|tier| tiers.with(tier).tier.status().servers.len() == 3)
+    });
 }

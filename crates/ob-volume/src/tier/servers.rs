@@ -585,12 +585,15 @@ impl TierCore {
             Some(Membership::Out) if !is_candidate => Err(ServerTrouble::Removed),
             _ => Ok((id, welcome)),
         });
-        let (id, welcome) = match good {
-            Ok(good) => good,
-            Err(trouble) => return self.refuse_server(place, trouble),
-        };
-        let Some(server) = self.servers.get_mut(place) else { return };
-        if server.id.is_some_and(|known| known != id) {
+        match good {
+            Ok((id, welcome)) => self.welcomed(now, place, id, &welcome),
+            Err(trouble) => self.refuse_server(place, trouble),
+        }
+    }
+
+    /// A server is there, and is of this pool.
+    fn welcomed(&mut self, now: Instant, place: usize, id: ServerId, welcome: &WelcomePayload) {
+        if self.servers.get(place).and_then(|server| server.id).is_some_and(|known| known != id) {
             self.move_identity_out(now, place);
         }
         // It may have been somewhere else before.

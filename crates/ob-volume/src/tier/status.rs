@@ -10,6 +10,7 @@ use ob_format::volume::RECORDS_START;
 use super::chunks::{ChunkIs, TierChunk};
 use super::core::TierCore;
 use super::segments::Standing;
+use super::servers::ServerCore;
 use super::space::Fullness;
 use super::taking::TakingStatus;
 
@@ -320,7 +321,8 @@ impl TierCore {
     #[must_use]
     pub fn status(&self) -> TierStatus {
         let counts = self.counts;
-        let servers = self.servers.iter().enumerate().filter(|(_, server)| !server.is_unplaced);
+        let is_known = |server: &ServerCore| !server.is_unplaced && !server.is_candidate;
+        let servers = self.servers.iter().enumerate().filter(|(_, server)| is_known(server));
         let servers = servers.map(|(place, server)| ServerStatus {
             address: server.address,
             server: server.id,

@@ -5,7 +5,7 @@ use ob_format::volume::metadata::{Class, Text};
 use ob_format::volume::{long_digits, parse_long};
 use ob_volume::tier::{
     AdminAnswer, AdminError, AdminRequest, NewVolume, SEGMENT_BLOCKS, SegmentFacts as TierSegment,
-    ServerFacts as TierServer, ServerIs, Ticket, VolumeFacts as TierVolume, VolumeHealth,
+    ServerFacts as TierServer, ServerIs, ServerTrouble, Ticket, VolumeFacts as TierVolume, VolumeHealth,
 };
 
 use super::talk::{decode_request, encode_answer};
@@ -180,6 +180,9 @@ fn hint_of_pool(error: &AdminError) -> String {
         AdminError::Address(_) => "such as `outboard pool add 10.0.0.7:4440`".to_owned(),
         AdminError::NoServer(_) => {
             "start it first: `outboard chunkserver --data DIR --listen ADDRESS`; the tier must reach that address".to_owned()
+        }
+        AdminError::ServerRefused { trouble: ServerTrouble::Twice, .. } => {
+            "`outboard pool ls` shows at which; it moves when it is not there any more".to_owned()
         }
         AdminError::ServerRefused { .. } => {
             "give it an empty data directory, if nobody needs what it has".to_owned()
