@@ -419,7 +419,7 @@ fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
         let is_noise = round % 2 == 0;
         let dialect = rig.card.dialect_mut();
         dialect.written = round as u32;
-        dialect.sought = (!is_noise).then(|| if round % 3 == 0 { 1 } else { round as u32 });
+        dialect.sought = (!is_noise).then_some(if round % 3 == 0 { 1 } else { round as u32 });
         if round == 101 {
             // Whatever is kept from message to message is there by now.
             rig.allocated.set(0);

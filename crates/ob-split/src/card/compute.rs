@@ -53,10 +53,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return Err(Went::Failed(CompletionStatus::Refused));
         }
         let of = flight.piece_mut(piece);
-        if std::mem::take(&mut of.is_next) || self.record_line.is_empty() {
-            if let Some(tail) = self.records.lend(len) {
-                return Ok(tail);
-            }
+        let may_take = std::mem::take(&mut of.is_next) || self.record_line.is_empty();
+        if may_take && let Some(tail) = self.records.lend(len) {
+            return Ok(tail);
         }
         (of.doing, of.wants) = (Doing::RecordRoom, len);
         self.record_line.push_back((key, piece));

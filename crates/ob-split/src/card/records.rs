@@ -149,7 +149,7 @@ impl RecordMemory {
 
     /// These bytes, to be retained: as they are if they lie here, else copied, if they are few and there is room. What is somebody else's
     /// is wanted back.
-    pub(super) fn to_retain(&mut self, payload: Shared) -> Option<Shared> {
+    pub(super) fn own_or_copy(&mut self, payload: Shared) -> Option<Shared> {
         if payload.arena() == self.pool.arena() {
             return Some(payload);
         }

@@ -175,7 +175,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let Some(source) = self.source(flight, piece, what) else {
             return Went::Failed(CompletionStatus::Refused);
         };
-        if let Some(payload) = self.records.to_retain(source) {
+        if let Some(payload) = self.records.own_or_copy(source) {
             flight.piece_mut(piece).kept = Some(Kept { label, before, payload });
         }
         Went::On
