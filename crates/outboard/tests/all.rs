@@ -13,7 +13,6 @@ mod kv;
 mod namespace;
 mod namespace_file;
 mod nvme_command;
-mod pool_command;
 mod process;
 mod pushdown;
 mod rocksdb;
