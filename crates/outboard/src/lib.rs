@@ -39,6 +39,7 @@ pub mod pushdown;
 mod random;
 pub mod router;
 pub mod signals;
+pub mod split;
 pub mod sim;
 mod spelling;
 pub mod status;
