@@ -74,9 +74,6 @@ pub struct IntakeConfig {
 
 impl Default for IntakeConfig {
     fn default() -> Self {
-        Self {
-            memory: vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)],
-            stall: Duration::from_secs(20),
-        }
+        Self { memory: vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)], stall: Duration::from_secs(20) }
     }
 }

@@ -3,9 +3,11 @@
 use super::dialect::Dialect;
 use super::flight::{Flight, OUTER};
 use super::front::{Front, FrontAnswer};
+use super::memory::Need;
 use super::messages::Owner;
 use super::port::{Hostile, Port};
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{Handle, Memory, Register, Step};
 
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
@@ -49,7 +51,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         flight.lent = None;
         let Some(handle) = self.dialect.answer(&flight.entry.posted()) else { return Ok(()) };
         let is_other = handle != flight.entry.handle;
-        let held = self.messages.of_plan(handle).filter(|held| is_other && matches!(held.owner, Owner::Host(_)));
+        let held =
+            self.messages.of_plan(handle).filter(|held| is_other && matches!(held.owner, Owner::Host(_)));
         let held = held.ok_or(Hostile::Handle(handle.0))?;
         if held.plans > 0 {
             return Err(Hostile::Busy(handle.0));
@@ -61,7 +64,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// What was written for it is its content from now on. Who still reads what was there before reads that.
     pub(super) fn give_back_lent(&mut self, flight: &mut Flight) {
         let Some((handle, _)) = flight.lent.take() else { return };
-        let written = flight.piece(OUTER).written(Register::ANSWER).cloned();
+        let mut written = flight.piece(OUTER).written(Register::ANSWER).cloned();
+        if is_planted(Bug::MemoryShown) {
+            written = written.or_else(|| self.memory.take(Need::Bytes(1)).map(ob_memory::Slice::share));
+        }
         let Some(held) = self.messages.get_mut(handle) else { return };
         held.plans = held.plans.saturating_sub(1);
         if let Some(written) = written {
@@ -71,8 +77,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// Whether a plan may be about what has this handle: memory is not answered.
     pub(super) fn check_answers(&mut self, handle: Handle, steps: &[Step]) -> Result<(), Hostile> {
-        let is_memory =
-            self.messages.get_mut(handle).is_none_or(|held| matches!(held.owner, Owner::Host(_)));
+        let is_memory = self.messages.get_mut(handle).is_none_or(|held| matches!(held.owner, Owner::Host(_)));
         let is_answer = |step: &Step| matches!(step, Step::Answer { .. });
         if is_memory && steps.iter().any(is_answer) { Err(Hostile::Handle(handle.0)) } else { Ok(()) }
     }

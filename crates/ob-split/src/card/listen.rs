@@ -12,6 +12,7 @@ use super::messages::Owner;
 use super::outbox::Bytes;
 use super::port::Port;
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{ChannelId, ChannelIs, ChannelState, HEADER_LEN};
 
 /// Where a network listens, whoever wants it.
@@ -27,6 +28,8 @@ struct Place {
 pub(super) struct Listeners {
     wanted: VecDeque<(ChannelId, SocketAddr)>,
     places: Vec<Place>,
+    /// Numbers of those that were refused, until the host uses or closes them.
+    over: Vec<ChannelId>,
 }
 
 /// Places where a network listens that no host wants any more, at most; then hosts listen where they did, or not at all.
@@ -44,7 +47,8 @@ impl Listeners {
 
     /// How many the host has.
     pub(super) fn len(&self) -> usize {
-        self.wanted.len() + self.places.iter().filter(|place| place.channel.is_some()).count()
+        let listening = self.places.iter().filter(|place| place.channel.is_some()).count();
+        self.wanted.len() + self.over.len() + listening
     }
 
     pub(super) fn has(&self, channel: ChannelId) -> bool {
@@ -74,8 +78,16 @@ impl Listeners {
         }
     }
 
+    /// Whether it was refused: its number is free then.
+    pub(super) fn forget(&mut self, channel: ChannelId) -> bool {
+        let count = self.over.len();
+        self.over.retain(|over| *over != channel);
+        self.over.len() < count
+    }
+
     /// The host is gone.
     pub(super) fn end(&mut self) {
+        self.over.clear();
         self.wanted.clear();
         self.places.iter_mut().for_each(|place| place.channel = None);
     }
@@ -88,6 +100,7 @@ impl Listeners {
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// The host wants to listen. `None` if it may not by that number.
     pub(super) fn listen(&mut self, channel: ChannelId, address: SocketAddr) -> Option<()> {
+        self.listeners.forget(channel);
         let count = self.wires.count_of_host() + self.listeners.len();
         // The number of a channel that is over can be used again.
         let is_free = match self.wires.key_of(channel) {
@@ -114,7 +127,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 self.listeners.begin(channel, asked, found);
                 self.tell(channel, ChannelState::Listening, found.1, ChannelId(0));
             }
-            None => self.tell(channel, ChannelState::Refused, 0, ChannelId(0)),
+            None => {
+                self.listeners.over.push(channel);
+                self.tell(channel, ChannelState::Refused, 0, ChannelId(0));
+            }
         }
     }
 
@@ -148,7 +164,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// The next message of a peer that has connected here.
     pub(super) fn next_request(&mut self) -> Option<(Owner, Arrived)> {
-        let (key, header, payload) = self.wires.next_request()?;
+        let found = self.wires.next_request().or_else(|| {
+            // Short ones have come with those before them.
+            self.open_held_up();
+            self.wires.next_request()
+        });
+        let (key, header, payload) = found?;
         let arrived = Arrived {
             key: FrontKey(0),
             from: key.channel.0.into(),
@@ -187,7 +208,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// The peer of a channel is gone, or as good as gone. The host is told what it has said before it is told of that.
     pub(super) fn part(&mut self, key: ChannelKey, state: ChannelState) {
-        if !self.messages.has_untold_of(key) {
+        if !self.messages.has_untold_of(key) || is_planted(Bug::GoneBeforeHeard) {
             self.end_channel(key.channel, state);
         } else if !self.leaving.contains(&key) {
             self.leaving.push(key);

@@ -96,8 +96,7 @@ impl Messages {
     /// Grants the host so many bytes of memory, if there is room.
     pub(super) fn grant(&mut self, now: Instant, len: u32) -> Option<Handle> {
         let header = [0; HEADER_LEN];
-        let nothing =
-            Arrived { key: FrontKey(0), from: 0, since: now, header, payload: None, answer: None };
+        let nothing = Arrived { key: FrontKey(0), from: 0, since: now, header, payload: None, answer: None };
         let handle = self.keep(Owner::Host(len), nothing)?;
         self.get_mut(handle)?.is_told = true;
         Some(handle)

@@ -8,8 +8,8 @@ use ob_ring::{CardSender, ReserveError};
 use super::flight::FlightKey;
 use super::messages::Messages;
 use crate::wire::{
-    Broken, ChannelIs, Completion, CompletionStatus, Done, Engine, Entry, Handle, Memory, MessageBuilder, Noted,
-    RefusedCode, Welcome, kind,
+    Broken, ChannelIs, Completion, CompletionStatus, Done, Engine, Entry, Handle, Memory, MessageBuilder,
+    Noted, RefusedCode, Welcome, kind,
 };
 
 /// News of one kind that wait for a host: one that has no room for them has not looked for long.
@@ -106,7 +106,11 @@ impl Outbox {
     /// Whether something waits that `messages` does not know of.
     pub(super) fn has_some(&self) -> bool {
         let has_control = self.welcome.is_some() || self.refused.is_some() || !self.channels.is_empty();
-        has_control || !self.memory.is_empty() || !self.noted.is_empty() || !self.broken.is_empty() || !self.done.is_empty()
+        has_control
+            || !self.memory.is_empty()
+            || !self.noted.is_empty()
+            || !self.broken.is_empty()
+            || !self.done.is_empty()
     }
 
     /// Whether more waits here than a host asks for that hears what it is told: all of it is what became of something that it has

@@ -19,6 +19,7 @@ use super::messages::{Messages, Owner};
 use super::outbox::{Answer, Bytes, Outbox};
 use super::slots::Slots;
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello, HostMessage,
     MessageError, Noted, PlanEntries, RefusedCode, Welcome,
@@ -230,7 +231,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         for _ in 0..MESSAGES_A_TURN {
-            let may_take = self.messages.untold() < self.room() as usize && self.messages.has_room();
+            let is_awaited = self.messages.untold() < self.room() as usize || is_planted(Bug::ReadUnawaited);
+            let may_take = is_awaited && self.messages.has_room();
             let Some((owner, arrived)) = (if may_take { self.next_message() } else { None }) else { break };
             // There was room for it.
             let _ = self.messages.insert(owner, arrived);
@@ -362,6 +364,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 if self.listeners.has(number) {
                     return Err(wrong);
                 }
+                self.listeners.forget(number);
                 let key = self.wires.insert(number, address, self.listeners.len()).ok_or(wrong)?;
                 self.connects.push_back(key);
                 Ok(())
@@ -371,6 +374,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 self.end_listener(number, ChannelState::Gone);
                 Ok(())
             }
+            (ChannelWhat::Close, _) if self.listeners.forget(number) => Ok(()),
             (ChannelWhat::Close, _) => {
                 if !self.wires.has(number) {
                     return Err(wrong);

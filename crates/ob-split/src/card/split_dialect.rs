@@ -119,7 +119,10 @@ fn channels_of(bytes: &[u8]) -> Option<Channels> {
     }
     let count = all.iter().take_while(|channel| channel.0 != 0).count();
     let (named, rest) = all.split_at_checked(count)?;
-    let is_each_once = named.iter().enumerate().all(|(at, channel)| !named.iter().skip(at + 1).any(|other| other == channel));
+    let is_each_once = named
+        .iter()
+        .enumerate()
+        .all(|(at, channel)| !named.iter().skip(at + 1).any(|other| other == channel));
     (is_each_once && rest.iter().all(|channel| channel.0 == 0)).then(|| Channels::new(named))?
 }
 
@@ -276,7 +279,16 @@ mod tests {
     const MAGIC: [u8; 2] = *b"OX";
 
     fn header() -> Header {
-        Header { magic: MAGIC, version: 1, kind: 1, status: 0, flags: 3, tag: 5, payload_len: 0, rest: [7; 40] }
+        Header {
+            magic: MAGIC,
+            version: 1,
+            kind: 1,
+            status: 0,
+            flags: 3,
+            tag: 5,
+            payload_len: 0,
+            rest: [7; 40],
+        }
     }
 
     fn posted(plan: u8, arguments: &[u8]) -> Posted<'_> {
@@ -290,7 +302,10 @@ mod tests {
             let bytes: Vec<u8> = channels.iter().flat_map(|channel| channel.to_le_bytes()).collect();
             channels_of(&bytes).map(|channels| channels.as_slice().len())
         };
-        assert_eq!([named(&[0, 0, 0, 0]), named(&[5, 0, 0, 0]), named(&[1, 2, 3, 4])], [Some(0), Some(1), Some(4)]);
+        assert_eq!(
+            [named(&[0, 0, 0, 0]), named(&[5, 0, 0, 0]), named(&[1, 2, 3, 4])],
+            [Some(0), Some(1), Some(4)]
+        );
         assert_eq!([named(&[0, 5, 0, 0]), named(&[5, 5, 0, 0]), named(&[1, 0, 0, 4])], [None; 3]);
     }
 

@@ -540,7 +540,9 @@ impl<L: HostEnds> Split<L> {
     }
 
     fn plan_is_over(&mut self, handle: Handle) {
-        let Some(Posted { event, kind, to, into, pieces, reply }) = self.plans.remove(&handle) else { return };
+        let Some(Posted { event, kind, to, into, pieces, reply }) = self.plans.remove(&handle) else {
+            return;
+        };
         // A card says that a channel is gone before it says what has failed of it.
         let is_gone = to.is_some_and(|channel| !self.channels.contains_key(&channel));
         self.lent.retain(|lent| Some(*lent) != into);

@@ -23,9 +23,9 @@ use ob_ring::{
 use ob_split::card::{Arrived, Dialect, Front, FrontKey, PortConfig, SplitCard};
 use ob_split::engine::SoftEngine;
 use ob_split::wire::{
-    Broken, CardMessage, Channel, ChannelId, ChannelIs, ChannelWhat, Completion, Definition, Entry, FromCard, Gate,
-    HEADER_LEN, Handle, Header, HeaderEntry, Hello, Memory, MessageBuilder, PlanEntry, PlanId, RefusedCode,
-    SPLIT_SERVICE, Set, SetWhat, Slot, Welcome, kind,
+    Broken, CardMessage, Channel, ChannelId, ChannelIs, ChannelWhat, Completion, Definition, Entry, FromCard,
+    Gate, HEADER_LEN, Handle, Header, HeaderEntry, Hello, Memory, MessageBuilder, PlanEntry, PlanId,
+    RefusedCode, SPLIT_SERVICE, Set, SetWhat, Slot, Welcome, kind,
 };
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 
