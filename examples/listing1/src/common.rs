@@ -37,7 +37,7 @@ pub struct CardPort {
 
 /// Attaches to the card that has this socket.
 pub fn open(socket: &Path) -> Result<CardPort, Box<dyn Error>> {
-    // Which life of this program it is.
+    // Which life of this process it is.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let incarnation = Incarnation(u64::try_from(now.as_nanos())?);
     let link = HostLink::attach(&HostLinkConfig {

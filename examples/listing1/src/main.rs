@@ -8,6 +8,9 @@
 //!
 //! The storage server (7001 here) answers each message that it has stored. `plan.rs` does the same with one message to the card each.
 
+#![forbid(unsafe_code)]
+#![allow(unreachable_pub, dead_code, reason = "tests have it as a module")]
+
 pub mod common;
 
 use std::error::Error;
@@ -55,8 +58,6 @@ pub fn serve(
     Ok(())
 }
 
-/// For a test, which has it as a module.
-#[allow(dead_code)]
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [card, listen, storage] = &words[..] else {

@@ -6,6 +6,9 @@
 //!
 //! It goes to each of up to four storage servers, and is answered when all have it.
 
+#![forbid(unsafe_code)]
+#![allow(unreachable_pub, dead_code, reason = "tests have it as a module")]
+
 pub mod common;
 
 use std::error::Error;
@@ -51,8 +54,6 @@ pub fn serve(
     Ok(())
 }
 
-/// For a test, which has it as a module.
-#[allow(dead_code)]
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [card, listen, storage @ ..] = &words[..] else {
