@@ -200,6 +200,8 @@ impl Reader<'_> {
                 "chunkserver" => self.section(key, value, &mut config.chunkserver, Self::chunkserver),
                 "split" => {
                     config.split.enabled = true;
+                    // It is set by being there.
+                    self.spans.insert("split.enabled".to_owned(), key.span());
                     self.section(key, value, &mut config.split, Self::split);
                 }
                 "programs" => self.section(key, value, &mut config.programs, Self::programs),

@@ -111,7 +111,7 @@ pub fn run_card(
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let (volumes, desk) = start_volumes(config, &life, &reactor, &mut services)?;
-    let split = config.split.enabled.then(|| SplitPort::start(config, life.incarnation(), &reactor.handle()));
+    let split = has_split(config).then(|| SplitPort::start(config, life.incarnation(), &reactor.handle()));
     services.split = split.as_ref().map(SplitPort::group);
     let mut card = open_link(config, &life, reactor, services)?;
     let (nvme, namespaces) = start_nvme(config, &mut card, &programs.workshop())
@@ -212,6 +212,14 @@ fn start_volumes(
     let (volumes, group, desk) = started.map_err(|error| HalfError::Volumes(Box::new(error)))?;
     services.volumes = group;
     Ok((Some(volumes), desk))
+}
+
+/// Whether an application may have the port. A command line that asks for volumes goes before a configuration that does not.
+fn has_split(config: &CardConfig) -> bool {
+    if config.split.enabled && config.volumes.enabled {
+        tracing::warn!("[split] is left out: volumes have the card's port");
+    }
+    config.split.enabled && !config.volumes.enabled
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {
