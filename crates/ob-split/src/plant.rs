@@ -21,5 +21,11 @@ ob_plant::plants! {
         RetainedEarly = "retained-early",
         /// An answer is given with bytes that nobody has written.
         AnswerUncovered = "answer-uncovered",
+        /// The host is told that a peer is gone before it is told what that has said.
+        GoneBeforeHeard = "gone-before-heard",
+        /// Peers are read whose messages nobody awaits.
+        ReadUnawaited = "read-unawaited",
+        /// Card memory of the host shows what was there before, where nothing was written.
+        MemoryShown = "memory-shown",
     }
 }

@@ -35,6 +35,11 @@ pub struct PortConfig {
     pub requests_max: u32,
     /// Bytes of these.
     pub window_len: u64,
+    /// Card memory that a host is given ahead, for what its engine tasks write: bytes of a piece, and how many. What is written there is of
+    /// `memory`, of which it is half at most.
+    pub granted: Vec<(u32, u32)>,
+    /// What peers may send that connect here; without it the host cannot listen.
+    pub intake: Option<IntakeConfig>,
     /// How long after it has come a message that a host has left behind waits for another.
     pub hold: Duration,
 }
@@ -56,7 +61,25 @@ impl Default for PortConfig {
             heads: 2048,
             requests_max: 256,
             window_len: 4 << 20,
+            granted: Vec::new(),
+            intake: None,
             hold: Duration::from_secs(20),
         }
+    }
+}
+
+/// What peers may send that connect here. The longest payload is [`PortConfig::payload_max`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntakeConfig {
+    /// Card memory for payloads, the port's own apart: bytes of a block, and how many there are. The longest block has room for the
+    /// longest payload.
+    pub memory: Vec<(u32, u32)>,
+    /// For how long a peer may stand still amidst a message, or before answers that it does not take.
+    pub stall: Duration,
+}
+
+impl Default for IntakeConfig {
+    fn default() -> Self {
+        Self { memory: vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)], stall: Duration::from_secs(20) }
     }
 }

@@ -306,6 +306,24 @@ pub trait Dialect {
         from..from.saturating_add(PIECE_LEN).min(len)
     }
 
+    /// Which bytes of register 0 a plan without pieces reads, and what is not of a piece: all of them, if nothing is said.
+    fn payload(&self, plan: &Posted<'_>) -> Range<u32> {
+        0..plan.message.map_or(0, |message| message.payload_len)
+    }
+
+    /// Whose memory register 1 is, if it is not the memory of the message's answer: some that the host was granted. What a plan writes
+    /// there is its content when the plan is over.
+    fn answer(&self, plan: &Posted<'_>) -> Option<Handle> {
+        let _ = plan;
+        None
+    }
+
+    /// The checksum of what lies before what a plan sums.
+    fn seed(&self, plan: &Posted<'_>) -> u32 {
+        let _ = plan;
+        0
+    }
+
     /// Bytes of a register from 2 on of a piece: of what `Fetch` brings, and of what else is written but for copies and compressed bytes
     /// of register 0, which have as many as the piece.
     fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32;

@@ -14,10 +14,10 @@ use crate::wire::{
 
 /// In place of a piece: the steps before and behind the pieces.
 pub(super) const OUTER: u16 = u16::MAX;
-/// Registers that a piece has of its own: 2 to 5.
-const OWN: usize = 4;
+/// Registers that a piece has of its own: 2 to 5, and 1 where that is not of its message.
+const OWN: usize = 5;
 /// The first of these.
-const FIRST_OWN: u8 = 2;
+const FIRST_OWN: u8 = 1;
 
 /// A plan under way. One that is over finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,8 @@ pub(super) struct Flight {
     pub(super) answer: Option<Answer>,
     pub(super) reply: Vec<u8>,
     pub(super) needs: Vec<(u16, Purpose, Need)>,
+    /// Memory of the host that register 1 is, and how long it is.
+    pub(super) lent: Option<(Handle, u32)>,
 }
 
 struct Berth {
@@ -348,6 +350,7 @@ impl Flight {
             answer: None,
             reply: Vec::new(),
             needs: Vec::new(),
+            lent: None,
         }
     }
 
@@ -378,7 +381,7 @@ impl Flight {
         }
         self.outer.reset();
         (self.running, self.failure) = (0, None);
-        (self.is_orphan, self.answer) = (false, None);
+        (self.is_orphan, self.answer, self.lent) = (false, None, None);
         self.reply.clear();
         self.needs.clear();
     }

@@ -1,8 +1,8 @@
 //! What plans send to peers, and ask of them.
 
-use ob_memory::{Shared, Slice};
+use ob_memory::Slice;
 
-use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
+use super::channel::{Ask, Awaiter, ChannelKey, Head, Outgoing, Reply};
 use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Parts, Told, ZEROS_MAX};
 use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
@@ -15,6 +15,13 @@ use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Answers, ChannelId, CompletionStatus, HEADER_LEN, Header, REPLY_PAYLOAD_MAX, Register, Step,
 };
+
+/// A header that was made, by which tag its message is known here, and whether its peer says nothing to it.
+struct Made {
+    tag: u64,
+    header: Head,
+    is_answer: bool,
+}
 
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Sends one message to each channel of the place, of the same bytes.
@@ -63,11 +70,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let reply_len_max = place.reply_len_max.min(REPLY_PAYLOAD_MAX as u32);
         for (member, channel) in place.channels.as_slice().iter().enumerate() {
             let payload_len = before.len() as u32 + len + u32::from(zeros);
-            let (tag, header) = self.make_header(flight, piece, *channel, payload_len, &mut headers);
-            let message = Outgoing { header, before: before.clone(), payload: payload.clone(), zeros };
+            let made = self.make_header(flight, piece, *channel, payload_len, &mut headers);
+            let Made { tag, header, is_answer } = made;
+            let before = Some(before.clone());
+            let message = Outgoing { header, before, payload: payload.clone(), zeros };
             let round = flight.piece(piece).round;
             let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false, round };
-            let ask = Ask { awaiter, reply_len_max, patience, into: None };
+            let ask = Ask { awaiter, reply_len_max, patience, into: None, is_answer };
             let is_sent = self.wires.ask(self.now, *channel, tag, message, ask).is_ok();
             let of = flight.piece_mut(piece);
             if is_sent {
@@ -109,13 +118,17 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         channel: ChannelId,
         payload_len: u32,
         headers: &mut Slice,
-    ) -> (u64, Shared) {
+    ) -> Made {
         let mut header = self.dialect.header(&flight.entry.posted(), number(piece), channel);
-        let tag = self.wires.take_tag();
-        (header.magic, header.tag, header.payload_len) = (self.dialect.magic(), tag, payload_len);
+        let (tag, is_answer) = (self.wires.take_tag(), header.is_reply());
+        (header.magic, header.payload_len) = (self.dialect.magic(), payload_len);
+        // An answer has the tag of what its peer has asked.
+        if !is_answer {
+            header.tag = tag;
+        }
         let mut place = headers.split_to(HEADER_LEN);
         place.copy_from_slice(&header.encode());
-        (tag, place.share())
+        Made { tag, header: Head::Shared(place.share()), is_answer }
     }
 
     /// Asks the next channel.
@@ -137,10 +150,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let awaiter = Awaiter { flight: key, piece, member, is_fetch: true, round: 0 };
             (fetch.asked, fetch.last) = (fetch.asked | 1 << member, member);
             let payload_len = fetch.before.len() as u32;
-            let (tag, header) = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
-            let message = Outgoing { header, before: fetch.before.clone(), payload: None, zeros: 0 };
-            let reply_len_max = fetch.place.reply_len_max.min(room.len() as u32);
-            let ask = Ask { awaiter, reply_len_max, patience: fetch.place.patience, into: Some(room) };
+            let made = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
+            let Made { tag, header, .. } = made;
+            let before = Some(fetch.before.clone());
+            let message = Outgoing { header, before, payload: None, zeros: 0 };
+            let (reply_len_max, patience) =
+                (fetch.place.reply_len_max.min(room.len() as u32), fetch.place.patience);
+            let ask = Ask { awaiter, reply_len_max, patience, into: Some(room), is_answer: false };
             match self.wires.ask(self.now, channel, tag, message, ask) {
                 Ok(()) => {
                     let of = flight.piece_mut(piece);
@@ -347,6 +363,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 flight.keep_reply(&header.encode(), self.wires.small(channel, len));
             }
             answered(&mut flight, awaiter, is_good);
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+
+    /// An answer to a peer is sent, which was all.
+    pub(super) fn delivered(&mut self, awaiter: Awaiter) {
+        self.has_ended = true;
+        let (key, piece) = (awaiter.flight, awaiter.piece);
+        let Some(mut flight) = self.flights.take(key) else { return };
+        if awaiter.round == flight.piece(piece).round {
+            answered(&mut flight, awaiter, true);
         }
         self.flights.put(key, flight);
         self.ready.push_back((key, piece));

@@ -64,6 +64,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 return Err(Hostile::Busy(handle.0));
             }
         } else {
+            self.check_answers(handle, flight.steps())?;
             let held = self.messages.of_plan(handle).ok_or(Hostile::Handle(handle.0))?;
             if held.plans > 0 {
                 return Err(Hostile::Busy(handle.0));
@@ -94,6 +95,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Ok(Pieces { count, told }) => {
                 flight.set_count(count);
                 flight.told = told;
+                self.lend(flight)?;
                 self.find_needs(flight)?;
                 if !self.memory.could(flight.needs.iter().map(|(.., need)| *need)) {
                     flight.fail(OUTER, CompletionStatus::Refused, 0);
@@ -108,6 +110,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         match self.messages.get_mut(handle) {
             Some(held) => held.plans += 1,
             None => _ = self.own.insert(handle.0, ()),
+        }
+        if let Some(held) = flight.lent.and_then(|(handle, _)| self.messages.get_mut(handle)) {
+            held.plans += 1;
         }
         Ok(())
     }
@@ -153,6 +158,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let range = self.range_of(flight, piece)?;
             payload_len = Some((range.end - range.start) as u32);
         }
+        let lent = flight.lent.filter(|_| matches!(step, Step::Compress { into: Register::ANSWER, .. }));
+        if let Some((_, len)) = lent {
+            add(Purpose::Own(Register::ANSWER), Need::Bytes(payload_len.unwrap_or(len).min(len)));
+        }
         let Some(into) = writes(step).filter(|into| into.number() > Register::ANSWER.number()) else {
             return Some(());
         };
@@ -176,7 +185,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn range_of(&self, flight: &Flight, piece: u16) -> Option<std::ops::Range<usize>> {
         let posted = flight.entry.posted();
         let len = posted.message?.payload_len;
-        let range = if piece == OUTER { 0..len } else { self.dialect.piece(&posted, piece) };
+        let range =
+            if piece == OUTER { self.dialect.payload(&posted) } else { self.dialect.piece(&posted, piece) };
         (range.start <= range.end && range.end <= len).then_some(range.start as usize..range.end as usize)
     }
 
@@ -245,6 +255,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// A plan is over: the host is told, and its message answered then.
     pub(super) fn finish(&mut self, key: FlightKey, mut flight: Box<Flight>) {
+        self.give_back_lent(&mut flight);
         flight.release();
         let handle = flight.entry.handle;
         if flight.entry.has_message

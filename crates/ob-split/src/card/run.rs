@@ -149,7 +149,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
             Step::Copy { from, into } => self.copy(flight, piece, from, into),
             Step::Checksum { of } => match self.source(flight, piece, of) {
-                Some(from) => self.submit(key, flight, piece, Task::Checksum { from: from.into(), seed: 0 }),
+                Some(from) => {
+                    let (from, seed) = (from.into(), self.dialect.seed(&flight.entry.posted()));
+                    self.submit(key, flight, piece, Task::Checksum { from, seed })
+                }
                 None => Went::Failed(CompletionStatus::Refused),
             },
             Step::Send { payload } => self.send(key, flight, piece, payload),

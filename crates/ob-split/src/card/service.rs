@@ -1,8 +1,9 @@
 //! The card's half of a port, with its sockets, behind the rings of its host.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_core::{AttachmentId, Instant, Net, Streams};
+use ob_core::{AttachmentId, Instant, ListenerId, Net, Streams};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 
 use super::channel::ChannelKey;
@@ -85,7 +86,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         PortCounts {
             messages: self.port.messages.len(),
             plans: self.port.flights.len(),
-            blocks_out: self.port.memory.blocks_out(),
+            blocks_out: self.port.memory.blocks_out() + self.port.wires.intake_out(),
             retained: self.port.records.counts(),
         }
     }
@@ -109,9 +110,11 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
     pub fn turn(&mut self, now: Instant) -> bool {
         self.port.begin_turn(now);
         let mut events = 0;
-        // Nobody listens yet: who arrives all the same is sent away.
         while let Some(arrival) = self.streams.take_events(now, &mut self.port, &mut events) {
-            self.streams.net_mut().close(arrival.connection);
+            match self.port.arrived(&arrival) {
+                Some(key) => self.streams.admit(arrival.connection, key),
+                None => self.streams.net_mut().close(arrival.connection),
+            }
         }
         let received = self.streams.receive(now, &mut self.port);
         let moved = self.port.turn();
@@ -142,9 +145,41 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
                 Err(_) => self.port.end_channel(key.channel, ChannelState::Refused),
             }
         }
+        moved |= self.listen();
+        self.port.open_held_up();
         self.streams.send(self.port.now, &mut self.port);
+        // What is sent has given memory back.
+        self.port.open_held_up();
         self.streams.act(&mut self.port);
         moved
+    }
+
+    /// Listens where the host wants it. A network never ends a listener: who comes while no host listens is sent away.
+    fn listen(&mut self) -> bool {
+        let mut moved = false;
+        while let Some((channel, address)) = self.port.listeners.next_wanted() {
+            moved = true;
+            let found = self.port.listeners.idle(address).or_else(|| self.listen_at(address));
+            self.port.listens(channel, address, found);
+        }
+        moved
+    }
+
+    /// Has the network listen: who, and at which port.
+    fn listen_at(&mut self, address: SocketAddr) -> Option<(ListenerId, u16)> {
+        if !self.port.may_listen() {
+            return None;
+        }
+        let net = self.streams.net_mut();
+        match net.listen(address) {
+            Ok(listener) => {
+                Some((listener, net.listener_address(listener).map_or(address.port(), |at| at.port())))
+            }
+            Err(error) => {
+                tracing::warn!("a host cannot listen: {error}");
+                None
+            }
+        }
     }
 
     /// Gives the ring what waits for it, and the front the answers that may leave.

@@ -481,7 +481,7 @@ fn namespace(shown: &Shown) -> NamespaceSpec {
 impl CardService for PortGroup {
     fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
         let Some(port) = &mut self.0 else {
-            return Err("this card is not configured to serve volumes".to_owned());
+            return Err("this card is not configured to serve volumes, nor to split messages".to_owned());
         };
         port.split.borrow_mut().open(key, service)?;
         port.words.borrow_mut().host = Some(key.attachment);
