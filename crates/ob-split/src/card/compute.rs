@@ -49,9 +49,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         Went::On
     }
 
-    /// Gives a task to an engine that can do it. If none takes it now, its step is done once more when one has room.
-    pub(super) fn submit(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, task: Task) -> Went {
-        let mut task = task;
+    /// Has an engine do a task that can do it: at once, if that is its way and the turn has something left for it. If none takes it now,
+    /// its step is done once more when one has room.
+    pub(super) fn submit(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, mut task: Task) -> Went {
+        if let Some(result) = self.do_at_once(&mut task) {
+            return self.task_over(flight, piece, task, result);
+        }
         let mut is_busy = false;
         for id in 0..self.engines.list().len() {
             let able = |can: &crate::wire::Engine| can_do(can, &task);
@@ -78,6 +81,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         flight.piece_mut(piece).doing = Doing::EngineRoom;
         self.engine_line.push_back((key, piece));
         Went::Waits
+    }
+
+    fn do_at_once(&mut self, task: &mut Task) -> Option<Result<u32, EngineError>> {
+        if self.budget.bytes == 0 {
+            return None;
+        }
+        let able = |can: &crate::wire::Engine| can_do(can, task);
+        let id = self.engines.list().iter().position(able)?;
+        self.engines.engine(EngineId(id as u8))?.at_once(task)
     }
 
     /// Takes what engines have done.
@@ -129,10 +141,29 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let (key, piece) = of_token(token);
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;
-        let step = flight.steps().get(usize::from(at)).copied();
         flight.piece_mut(piece).doing = Doing::Nothing;
+        let went = self.task_over(&mut flight, piece, task, result);
+        match went {
+            Went::On => flight.piece_mut(piece).at = at + 1,
+            Went::Failed(status) => flight.fail(piece, status, at + 1),
+            Went::Again | Went::Waits | Went::Hostile => {}
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+
+    /// What became of a task is what becomes of the step that it was of.
+    fn task_over(
+        &mut self,
+        flight: &mut Flight,
+        piece: u16,
+        task: Task,
+        result: Result<u32, EngineError>,
+    ) -> Went {
+        let at = usize::from(flight.piece(piece).at);
+        let step = flight.steps().get(at).copied();
         self.spend(cost(&task));
-        let went = match (task, step) {
+        match (task, step) {
             (Task::Checksum { .. }, Some(Step::Checksum { of })) => {
                 result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
                     let found = Found { crc: Some(crc), ..flight.known(piece, of) };
@@ -141,21 +172,14 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 })
             }
             (Task::Compress { into, .. }, Some(Step::Compress { from, into: register, otherwise })) => {
-                self.compressed(&mut flight, piece, (from, register, otherwise), into, result)
+                self.compressed(flight, piece, (from, register, otherwise), into, result)
             }
             (Task::Decompress { from: compressed, into: scratch, .. }, Some(Step::Decode { from, into })) => {
                 drop(compressed);
-                self.decompressed(&mut flight, piece, (from, into), scratch, result)
+                self.decompressed(flight, piece, (from, into), scratch, result)
             }
             _ => Went::Failed(CompletionStatus::Engine),
-        };
-        match went {
-            Went::On => flight.piece_mut(piece).at = at + 1,
-            Went::Failed(status) => flight.fail(piece, status, at + 1),
-            Went::Again | Went::Waits | Went::Hostile => {}
         }
-        self.flights.put(key, flight);
-        self.ready.push_back((key, piece));
     }
 
     fn compressed(

@@ -33,6 +33,9 @@ pub struct PortConfig {
     pub window_len: u64,
     /// How long after it has come a message that a host has left behind waits for another.
     pub hold: Duration,
+    /// How long a message waits for others at most, so that the host is woken for all of them at once: while so many are under way that it
+    /// is one of a few. Zero: the host is told of each as soon as it is there.
+    pub gather: Duration,
 }
 
 impl Default for PortConfig {
@@ -51,6 +54,7 @@ impl Default for PortConfig {
             requests_max: 256,
             window_len: 4 << 20,
             hold: Duration::from_secs(20),
+            gather: Duration::ZERO,
         }
     }
 }

@@ -153,10 +153,11 @@ pub fn set(slot: u16, what: SetWhat, channels: &[u16]) -> Set {
 }
 
 impl Rig {
+    /// Its engine does nothing at once. (Those of volumes do.)
     pub fn new(config: PortConfig) -> Self {
         let net = TestNet::default();
         let card =
-            SplitCard::new(config, net, TestFront::default(), TestDialect::default(), SoftEngine::new(8));
+            SplitCard::new(config, net, TestFront::default(), TestDialect::default(), SoftEngine::queued(8));
         Self {
             card,
             group: None,
