@@ -51,6 +51,8 @@ pub(crate) const WATCHES_MAX: u32 = CONNECTIONS_MAX + CONNECTIONS_AT_THE_DOOR + 
 const MESSAGES_MAX: u32 = 1024;
 /// Tasks that the engine has waiting.
 const ENGINE_DEPTH: u16 = 256;
+/// How long a command waits for others at most, while many are under way. A turn of a busy card takes as long.
+const GATHER: Duration = Duration::from_micros(100);
 /// Pauses between attempts to show a disk.
 const SHOW_AGAIN: Duration = Duration::from_secs(1);
 /// The port of the target.
@@ -476,6 +478,7 @@ fn port_config(config: &CardConfig) -> PortConfig {
         channels_max: CHANNELS_MAX,
         // As long as the front, and counted from when it came as well: then, at the latest, it goes to no host any more.
         hold: config.volumes.hold.0 / 2,
+        gather: GATHER,
         memory: vec![blocks(8, 4 << 10), blocks(8, 16 << 10), blocks(2, 72 << 10)],
         ..PortConfig::default()
     }
