@@ -29,6 +29,7 @@ type Sleep = fn(&[(&AtomicU64, u32)], Option<Duration>);
 
 /// A port of a card, and what joins this process with that.
 pub struct CardPort {
+    /// The port, by the paper's API.
     pub split: Split<RingEnds<Sleep>>,
     // In this order: the group goes before the link.
     _group: HostGroup,
@@ -87,10 +88,12 @@ pub fn accept(
 /// What a virtual machine asks: that a block is stored. Its bytes 24 to 39 are the port's; the rest is as the storage server is to have it.
 pub struct Request {
     header: Header,
+    /// Whether its sender waits for each microsecond.
     pub is_latency_sensitive: bool,
 }
 
 impl Request {
+    /// Takes a header that has come.
     pub fn parse(header: &[u8; HEADER_LEN]) -> Result<Self, Box<dyn Error>> {
         let header = Header::decode(header, MAGIC)?;
         Ok(Self { header, is_latency_sensitive: header.flags & LATENCY_SENSITIVE != 0 })
