@@ -230,7 +230,6 @@ impl TierCore {
             self.seal_idle(now, name);
             self.continue_space(now, name);
         }
-        self.close_on_draining(now);
         self.continue_compaction(now);
     }
 
