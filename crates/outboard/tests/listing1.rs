@@ -18,11 +18,11 @@ use serde_json::Value;
 use support::{DEADLINE, Place, Program, number_after};
 
 #[path = "../../../examples/listing1/src/main.rs"]
-mod listing1;
+mod call_by_call;
 #[path = "../../../examples/listing1/src/plan.rs"]
 mod plan;
 
-use listing1::common::{LATENCY_SENSITIVE, MAGIC, MAX};
+use call_by_call::common::{LATENCY_SENSITIVE, MAGIC, MAX};
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -146,7 +146,7 @@ fn listing_1_stores_what_it_is_sent() {
     let card = Card::start();
     let (socket, (address, stored), (up, is_up)) = (card.socket(), storage(), channel());
     let program = std::thread::spawn(move || {
-        listing1::serve(&socket, ANY, address, |port| up.send(port).unwrap()).unwrap();
+        call_by_call::serve(&socket, ANY, address, |port| up.send(port).unwrap()).unwrap();
     });
     send_all(is_up.recv_timeout(DEADLINE).unwrap(), program);
     assert_stored(&stored);

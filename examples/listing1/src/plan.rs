@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![allow(unreachable_pub, dead_code, reason = "tests have it as a module")]
 
+#[allow(clippy::duplicate_mod, reason = "a test has both programs as modules, each with its own")]
 pub mod common;
 
 use std::error::Error;
