@@ -10,7 +10,7 @@
 //! What waits for room is not late: only from then on can its peer know of it. Reads have somebody who waits for them alone, and go
 //! before what is not on its way yet.
 //!
-//! Who has connected here asks too: [`intake`](self::intake).
+//! Who has connected here asks too: [`intake`].
 
 mod intake;
 
