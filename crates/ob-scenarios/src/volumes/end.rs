@@ -130,6 +130,22 @@ impl Run {
                 }
             }
             self.rest()?;
+            if std::env::var_os("DEBUG_PLAN").is_some() {
+                for t in &self.tiers {
+                    if let Some(h) = t.host() {
+                        let st = h.status();
+                        eprintln!(
+                            "ROUND {:?} found {} mended {} given up {} dropped {} waiting {}",
+                            self.now(),
+                            st.rotten_found,
+                            st.mended,
+                            st.mends_given_up,
+                            st.members_dropped,
+                            st.mends_waiting
+                        );
+                    }
+                }
+            }
             if found(self) == before {
                 return Ok(());
             }

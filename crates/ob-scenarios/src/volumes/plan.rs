@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) is_copied: bool,
     /// Whether the store is in the host's process, on a disk of its machine.
     pub(super) is_embedded: bool,
+    /// Whether directories rot, or blocks cannot be read.
+    pub(super) has_directory_rot: bool,
     /// Where payloads are made what is stored.
     pub(super) placement: Placement,
     /// Whether there is a second disk, and an operator who changes it.
@@ -189,6 +191,7 @@ impl Plan {
             leases: vec![LEASE; TIERS_MAX],
             is_copied: false,
             is_embedded: false,
+            has_directory_rot: false,
             placement: Placement::Split,
             has_operator: false,
             operator_one_in: 1000,
@@ -263,6 +266,7 @@ impl Plan {
         }
         self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
         self.has_operator = rng.one_in(5);
+        self.has_directory_rot = rng.one_in(2);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
     }
 
