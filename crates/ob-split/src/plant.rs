@@ -13,7 +13,19 @@ ob_plant::plants! {
         ExtendedByAnother = "extended-by-another",
         /// No gate is ever closed, nor late.
         GateOpen = "gate-open",
+        /// What is retained is found by its slot, whatever that is set to.
+        RetainedBySlot = "retained-by-slot",
+        /// What is retained is found by where it was, whatever is there now.
+        RetainedUnnamed = "retained-unnamed",
+        /// What was sent is retained, whatever its peers said to it.
+        RetainedEarly = "retained-early",
         /// An answer is given with bytes that nobody has written.
         AnswerUncovered = "answer-uncovered",
+        /// The host is told that a peer is gone before it is told what that has said.
+        GoneBeforeHeard = "gone-before-heard",
+        /// Peers are read whose messages nobody awaits.
+        ReadUnawaited = "read-unawaited",
+        /// Card memory of the host shows what was there before, where nothing was written.
+        MemoryShown = "memory-shown",
     }
 }

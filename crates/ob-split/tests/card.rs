@@ -749,12 +749,13 @@ fn bytes_go_to_the_hosts_areas_and_come_from_there() {
 }
 
 #[test]
-fn what_is_not_there_yet_says_so() {
+fn a_message_that_is_given_back_nobody_answers() {
     let mut rig = Rig::with_host();
-    let what = ChannelWhat::Listen;
-    rig.say(kind::CHANNEL, &Channel { channel: ChannelId(4), what, address: Some(card_rig::address(9)) });
+    let (key, handle) = rig.arrived(&[1; 100], 0);
+    rig.say(kind::MEMORY, &Memory { handle, length: 100 });
     rig.run();
-    assert_eq!(rig.closed, Some(RingError::Refused));
+    assert_eq!(rig.answers(), [(key, Said::Nobody)]);
+    rig.assert_empty();
 }
 
 #[test]

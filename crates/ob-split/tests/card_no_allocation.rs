@@ -24,8 +24,8 @@ use ob_ring::{
     Outgoing, Received,
 };
 use ob_split::card::{
-    Arrived, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Outcome, Part,
-    Parts, Pieces, Place, PortConfig, Posted, Reject, SplitCard, Told, Words,
+    Arrived, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Name, Outcome,
+    Part, Parts, Pieces, Place, PortConfig, Posted, Reject, SplitCard, Told, Words,
 };
 use ob_split::engine::SoftEngine;
 use ob_split::wire::{
@@ -117,7 +117,12 @@ impl Front for One {
     }
 }
 
-struct Words3;
+/// Records are retained under the numbers of their writes; what is looked for, and what is copied to be retained, a test says.
+#[derive(Default)]
+struct Words3 {
+    written: u32,
+    sought: Option<u32>,
+}
 
 impl Dialect for Words3 {
     fn magic(&self) -> [u8; 2] {
@@ -186,6 +191,25 @@ impl Dialect for Words3 {
         Judgement::Good
     }
 
+    fn kept(&self, plan: &Posted<'_>, _: u16) -> Option<Name> {
+        Some(Name { slot: plan.slot, place: self.written })
+    }
+
+    fn sought(&self, plan: &Posted<'_>, _: u16) -> Option<Name> {
+        Some(Name { slot: plan.slot, place: self.sought? })
+    }
+
+    fn accept_kept(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        _: &[u8],
+        payload: &[u8],
+        parts: &mut Parts,
+    ) -> Judgement {
+        self.accept(plan, piece, None, payload, parts)
+    }
+
     fn status(&self, _: &Posted<'_>) -> u16 {
         0
     }
@@ -224,6 +248,7 @@ fn definitions() -> [Definition; 2] {
         Step::Compress { from: Register::PAYLOAD, into: two, otherwise: Otherwise::Copy },
         Step::Checksum { of: two },
         Step::Send { payload: Some(two) },
+        Step::Keep { what: two },
         Step::Merge { answers: Answers::All },
         Step::EndEach,
         Step::Answer { payload: None },
@@ -253,9 +278,10 @@ impl Rig {
         let mut dma = LocalDma::new(1024, 2 << 20);
         dma.register(RegionId(0), region.clone());
         let (closed, bell) = (Closed::default(), Arc::new(Bell));
-        let config = PortConfig { memory: vec![(LEN as u32, 16)], ..PortConfig::default() };
+        // Eight blocks for records are full soon, and what is retained goes again and again.
+        let config = PortConfig { memory: vec![(LEN as u32, 16)], records: 8, ..PortConfig::default() };
         let mut rig = Self {
-            card: SplitCard::new(config, peers, One::default(), Words3, SoftEngine::new(8)),
+            card: SplitCard::new(config, peers, One::default(), Words3::default(), SoftEngine::new(8)),
             key: GroupKey { attachment: AttachmentId(1), group: GroupId(1) },
             dma,
             receiver: CardReceiver::of_group(&spec, Token(0)).unwrap(),
@@ -381,14 +407,25 @@ fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
     let mut rig = Rig::new();
     let pool = Pool::new(LEN, 4);
     let text: Vec<u8> = b"the same words again and again ".iter().copied().cycle().take(LEN).collect();
+    let mut seed = 1u32;
+    let mut next = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as u8
+    };
+    let noise: Vec<u8> = (0..LEN).map(|_| next()).collect();
     let compressed = lz4::block::compress(&text, None, false).unwrap();
-    for round in 1..=30 {
-        if round == 11 {
+    for round in 1..=300 {
+        // Every other record does not shrink, and is copied to be retained; every third read is of what was written long ago.
+        let is_noise = round % 2 == 0;
+        let dialect = rig.card.dialect_mut();
+        dialect.written = round as u32;
+        dialect.sought = (!is_noise).then_some(if round % 3 == 0 { 1 } else { round as u32 });
+        if round == 101 {
             // Whatever is kept from message to message is there by now.
             rig.allocated.set(0);
         }
         let mut payload = pool.take().unwrap();
-        payload.copy_from_slice(&text);
+        payload.copy_from_slice(if is_noise { &noise } else { &text });
         rig.message(WRITE, Some(payload), None, &[]);
         assert_eq!((rig.done, rig.card.front_mut().answered), (2 * round - 1, 2 * round - 1));
         rig.message(READ, None, Some(pool.take().unwrap()), &compressed);
@@ -396,4 +433,8 @@ fn a_write_and_a_read_of_what_was_compressed_allocate_nothing() {
     }
     assert_eq!(rig.allocated.get(), 0);
     assert_eq!((rig.card.counts().blocks_out, pool.blocks_out()), (0, 0));
+    let retained = rig.card.counts().retained;
+    assert_eq!(retained.hits + retained.misses, 150);
+    assert!(retained.hits > 100 && retained.misses > 0, "{retained:?}");
+    assert!(retained.records < 200, "the oldest have gone: {retained:?}");
 }

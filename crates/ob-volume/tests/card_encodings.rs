@@ -15,7 +15,7 @@ use ob_ring::{
     CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostAreas, HostReceiver, HostSender,
     LocalDma, Outgoing, Received,
 };
-use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey, PortConfig, SplitCard};
+use ob_split::card::{Arrived, Front, FrontAnswer, FrontKey, PortConfig, RetainedCounts, SplitCard};
 use ob_split::engine::{Effort, SoftEngine};
 use ob_split::wire::{
     CardMessage, Channel, ChannelId, ChannelWhat, Completion, CompletionStatus, Entry, FromCard, HEADER_LEN,
@@ -157,9 +157,17 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
+    /// A port that retains nothing: servers are asked for all that is read.
     pub(crate) fn new(seed: u64, block_len: BlockLen) -> Self {
+        Self::with(seed, block_len, false)
+    }
+
+    pub(crate) fn with(seed: u64, block_len: BlockLen, retains: bool) -> Self {
         let config = PortConfig {
             memory: vec![(4 << 10, 64), (72 << 10, 40)],
+            // Not for all that is written: what is retained comes and goes.
+            records: 6,
+            retains,
             plans_max: 64,
             handles_max: 64,
             ..PortConfig::default()
@@ -428,6 +436,29 @@ impl Rig {
         (key, self.headers.pop_front().unwrap())
     }
 
+    /// Writes blocks that shrink; they are given back.
+    pub(crate) fn put(&mut self, start: usize, blocks: usize, effort: u8) -> Vec<u8> {
+        let block = self.block_len.bytes() as usize;
+        let bytes: Vec<u8> = (0..blocks * block).map(|at| (at / 100) as u8).collect();
+        self.disk[start * block..][..bytes.len()].copy_from_slice(&bytes);
+        let (key, handle) = self.command(IoOpcode::Write, start, blocks);
+        let sequence = Sequence::new(Epoch::new(1).unwrap(), key << 10).unwrap();
+        self.post(&PostedPlan::write(handle, SLOT, effort, sequence, None).unwrap());
+        self.run();
+        assert_eq!(self.card.front_mut().answers.remove(&key), Some(None));
+        let pieces = self.done.remove(&handle.0).unwrap();
+        for block in start..start + blocks {
+            let (_, offset, units, _) = pieces[(block - start) / piece_blocks(self.block_len) as usize];
+            self.index[block] = Some((offset, units));
+        }
+        bytes
+    }
+
+    /// Where a block lies.
+    pub(crate) fn place_of(&self, block: usize) -> (Units, Units) {
+        self.index[block].unwrap()
+    }
+
     fn write(&mut self) {
         let block = self.block_len.bytes() as usize;
         let blocks = 1 + self.dice.below([4, 40, (1 << 20) / block][self.dice.0 as usize % 3].min(BLOCKS));
@@ -512,8 +543,8 @@ impl Rig {
     }
 }
 
-fn play(seed: u64, block_len: BlockLen) -> [usize; 2] {
-    let mut rig = Rig::new(seed, block_len);
+fn play(seed: u64, block_len: BlockLen, retains: bool) -> ([usize; 2], RetainedCounts) {
+    let mut rig = Rig::with(seed, block_len, retains);
     for step in 0..60 {
         rig.faults = [Fault::None; 3];
         // One member of three is always good.
@@ -537,17 +568,23 @@ fn play(seed: u64, block_len: BlockLen) -> [usize; 2] {
     assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
     assert_eq!(rig.payloads.blocks_out(), 0);
     assert!(rig.given_plans > 0);
-    rig.encoded
+    // Without it everything is asked for.
+    assert_eq!(counts.retained.hits > 0, retains, "{:?}", counts.retained);
+    rig.card.forget_retained();
+    assert_eq!(rig.card.counts().retained.blocks, 0);
+    (rig.encoded, counts.retained)
 }
 
 #[test]
 fn what_is_read_is_what_was_written_whatever_it_was_encoded_to_and_whoever_lies() {
-    let mut encoded = [0; 2];
+    let (mut encoded, mut hits, mut misses) = ([0; 2], 0, 0);
     for seed in 0..6 {
         for block_len in [BlockLen::Small, BlockLen::Large] {
-            let [plain, compressed] = play(seed, block_len);
+            let ([plain, compressed], retained) = play(seed, block_len, seed % 2 == 0);
             encoded = [encoded[0] + plain, encoded[1] + compressed];
+            (hits, misses) = (hits + retained.hits, misses + retained.misses);
         }
     }
     assert!(encoded.iter().all(|count| *count > 50), "both encodings are there: {encoded:?}");
+    assert!(hits > 100 && misses > 20, "it is found, and it goes: {hits}, {misses}");
 }

@@ -257,6 +257,46 @@ fn a_record_moves_as_it_is_stored_whoever_lies() {
     assert_eq!((counts.plans, counts.blocks_out), (0, 0));
 }
 
+/// A record that the card has written just now moves from its memory: no server is asked, and all of them may lie.
+#[test]
+fn what_is_retained_moves_from_there() {
+    let mut rig = Rig::with(7, BlockLen::Large, true);
+    rig.set(OTHER_SLOT, OTHER, SetWhat::Append);
+    let blocks = rig.put(100, 16, 2);
+    let (place, units) = rig.place_of(100);
+    rig.set(SLOT, NAME, SetWhat::ReadOnly);
+    rig.faults = [Fault::Flipped; 3];
+    let whole = Move {
+        from: SLOT,
+        to: OTHER_SLOT,
+        place,
+        units,
+        lba: Lba(100),
+        blocks: 16,
+        block_len: BlockLen::Large,
+        sequence: sequence(1 << 20),
+        cut: None,
+    };
+    let cut = Move { lba: Lba(103), blocks: 2, cut: Some(0), ..whole };
+    let mut moved = Vec::new();
+    for of in [whole, cut] {
+        let done = do_plan(&mut rig, &PostedPlan::move_record(HANDLE, &of).unwrap());
+        assert_eq!((done.status, done.bad_members), (CompletionStatus::Good, 0));
+        moved.push(record_at(&rig, &done));
+    }
+    let source = Record::decode(&rig.chunks[&NAME][place.bytes() as usize..]).unwrap();
+    assert!(source.header.encoding == Encoding::Lz4 && moved[0].1 == source.payload);
+    assert_eq!((moved[0].0.version, moved[0].0.encoding), (source.header.version, Encoding::Lz4));
+    assert!(moved[1].1 == blocks[3 * 4096..5 * 4096]);
+    assert_eq!(rig.card.counts().retained.hits, 2);
+    // What was moved is retained where it is now, but for what was not compressed and is not its own; another record is not found.
+    let wrong = Move { lba: Lba(99), blocks: 1, cut: Some(0), ..whole };
+    let done = do_plan(&mut rig, &PostedPlan::move_record(HANDLE, &wrong).unwrap());
+    assert_eq!((done.status, done.bad_members), (CompletionStatus::NotVerified, 0b111));
+    let counts = rig.card.counts();
+    assert_eq!((counts.plans, counts.blocks_out), (0, 0));
+}
+
 fn lz4_of(bytes: &[u8]) -> Vec<u8> {
     use ob_core::{Instant, Token};
     use ob_split::engine::{Effort, Engine, SoftEngine, Task};

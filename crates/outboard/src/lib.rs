@@ -41,6 +41,7 @@ pub mod router;
 pub mod signals;
 pub mod sim;
 mod spelling;
+mod split;
 pub mod status;
 pub mod supervise;
 pub mod terminal;

@@ -10,6 +10,7 @@ mod files_command;
 mod files_model;
 mod idle;
 mod kv;
+mod listing1;
 mod namespace;
 mod namespace_file;
 mod nvme_command;

@@ -315,6 +315,18 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["decode-unretried", "extended-by-another", "gate-open"],
     },
+    Harness {
+        package: "ob-split",
+        test: "card_retained",
+        build: Build::Plain,
+        plants: &["retained-by-slot", "retained-unnamed", "retained-early"],
+    },
+    Harness {
+        package: "ob-split",
+        test: "listening",
+        build: Build::Plain,
+        plants: &["gone-before-heard", "read-unawaited", "memory-shown"],
+    },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
     Harness {

@@ -302,6 +302,7 @@ fn target(rng: &mut Rng) -> TargetConfig {
 }
 
 fn port(rng: &mut Rng, slots: u16) -> PortConfig {
+    let mut retained = rng.fork("retained");
     PortConfig {
         handles_max: pick(rng, &[64, 8]),
         plans_max: pick(rng, &[64, 12]),
@@ -312,6 +313,9 @@ fn port(rng: &mut Rng, slots: u16) -> PortConfig {
         heads: REQUEST_BLOCKS_MAX + pick(rng, &[40, 0]),
         requests_max: pick(rng, &[256, 4]),
         window_len: pick(rng, &[4 << 20, 128 << 10]),
+        // Where nothing is retained, all that is read comes from servers, with what has become of it there.
+        records: pick(&mut retained, &[4, 16, 64]),
+        retains: retained.one_in(2),
         ..PortConfig::default()
     }
 }

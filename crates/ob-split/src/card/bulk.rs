@@ -39,7 +39,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     ) -> Went {
         let refused = Went::Failed(CompletionStatus::Refused);
         let Some(area) = self.dialect.area(&flight.entry.posted(), number(piece)) else { return refused };
-        let Some(mut room) = flight.piece_mut(piece).take_room(into) else { return refused };
+        let room = if flight.is_record(Step::FromHost { into }, into) {
+            match self.record_room(key, flight, piece, area.len as usize) {
+                Ok(room) => Some(room),
+                Err(went) => return went,
+            }
+        } else {
+            flight.piece_mut(piece).take_room(into)
+        };
+        let Some(mut room) = room else { return refused };
         if room.len() < area.len as usize {
             return Went::Hostile;
         }

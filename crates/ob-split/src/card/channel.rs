@@ -9,6 +9,10 @@
 //!
 //! What waits for room is not late: only from then on can its peer know of it. Reads have somebody who waits for them alone, and go
 //! before what is not on its way yet.
+//!
+//! Who has connected here asks too: [`intake`].
+
+mod intake;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -22,7 +26,8 @@ use super::config::PortConfig;
 use super::dialect::ZEROS_MAX;
 use super::flight::FlightKey;
 use crate::plant::{Bug, is_planted};
-use crate::wire::{ChannelId, HEADER_LEN, Header, REPLY_PAYLOAD_MAX};
+use crate::wire::{ACCEPTED_FROM, ChannelId, HEADER_LEN, Header, REPLY_PAYLOAD_MAX};
+use intake::{Intake, Taken};
 
 /// Bytes that are received before it is known what they are: some replies without payload at once, and little of a payload.
 const STAGED_LEN: usize = 512;
@@ -54,10 +59,18 @@ pub(super) struct Awaiter {
     pub(super) round: u8,
 }
 
+/// The header of a message to a peer.
+pub(super) enum Head {
+    /// In memory that was taken for it.
+    Shared(Shared),
+    /// By itself.
+    Own([u8; HEADER_LEN]),
+}
+
 /// A message to a peer.
 pub(super) struct Outgoing {
-    pub(super) header: Shared,
-    pub(super) before: Shared,
+    pub(super) header: Head,
+    pub(super) before: Option<Shared>,
     pub(super) payload: Option<Shared>,
     pub(super) zeros: u8,
 }
@@ -70,6 +83,8 @@ pub(super) struct Ask {
     pub(super) patience: Duration,
     /// Where the reply's payload goes; if nowhere, what is not long is kept until the next.
     pub(super) into: Option<Slice>,
+    /// It is an answer to its peer, who says nothing to that: it is good once it is sent.
+    pub(super) is_answer: bool,
 }
 
 /// A message that waits for room in the window.
@@ -98,6 +113,8 @@ struct Asked {
     since: Instant,
     deadline: Instant,
     is_sent: bool,
+    /// It is an answer: nothing is said to it.
+    is_answer: bool,
 }
 
 /// A reply that is there, whole.
@@ -119,6 +136,8 @@ enum Input {
         deadline: Instant,
         filled: usize,
     },
+    /// What a peer asks that has connected here.
+    Request(Taken),
 }
 
 struct Wire {
@@ -127,6 +146,11 @@ struct Wire {
     connection: Option<ConnectionId>,
     is_up: bool,
     is_dirty: bool,
+    /// Its peer has connected here, and may ask.
+    is_accepted: bool,
+    /// Answers to it that are not sent, and since when nothing of what is to be moved was.
+    answers: usize,
+    moved_at: Instant,
     reads: VecDeque<Queued>,
     rest: VecDeque<Queued>,
     output: VecDeque<Sending>,
@@ -170,12 +194,20 @@ pub(super) struct Wires {
     actions: VecDeque<ConnectionAction>,
     /// Not before this has anybody waited for long enough.
     check_at: Option<Instant>,
+    intake: Intake,
+    /// Answers of plans that are sent.
+    delivered: VecDeque<Awaiter>,
 }
 
 impl Outgoing {
     fn slices(&self) -> [&[u8]; SLICES] {
         let zeros = ZEROS.get(..usize::from(self.zeros)).unwrap_or_default();
-        [&self.header, &self.before, self.payload.as_deref().unwrap_or_default(), zeros]
+        let header: &[u8] = match &self.header {
+            Head::Shared(shared) => shared,
+            Head::Own(bytes) => bytes,
+        };
+        let [before, payload] = [&self.before, &self.payload].map(|of| of.as_deref().unwrap_or_default());
+        [header, before, payload, zeros]
     }
 
     fn len(&self) -> usize {
@@ -196,25 +228,43 @@ impl Wires {
             dirty: VecDeque::new(),
             actions: VecDeque::new(),
             check_at: None,
+            intake: Intake::new(config),
+            delivered: VecDeque::new(),
         }
     }
 
-    /// A channel that is to be connected; none if there is one of that number, or no room.
-    pub(super) fn insert(&mut self, channel: ChannelId, address: SocketAddr) -> Option<ChannelKey> {
+    /// A channel that is to be connected; none if there is one of that number, or no room beside so many listeners.
+    pub(super) fn insert(
+        &mut self,
+        channel: ChannelId,
+        address: SocketAddr,
+        listeners: usize,
+    ) -> Option<ChannelKey> {
         // The number of one that is over can be used again.
-        let is_free =
-            self.all.get(&channel).map_or(self.all.len() < self.channels_max, |wire| wire.life == 0);
-        if !is_free {
-            return None;
-        }
+        let is_free = match self.all.get(&channel) {
+            Some(wire) => wire.life == 0,
+            None => self.count_of_host() + listeners < self.channels_max,
+        };
+        is_free.then(|| self.put(channel, address, false))
+    }
+
+    /// How many there are that the host has numbered.
+    pub(super) fn count_of_host(&self) -> usize {
+        self.all.range(..ChannelId(ACCEPTED_FROM)).count()
+    }
+
+    fn put(&mut self, channel: ChannelId, address: SocketAddr, is_accepted: bool) -> ChannelKey {
         let life = self.next_life;
         self.next_life = self.next_life.wrapping_add(1).max(1);
         let wire = Wire {
             life,
             address,
             connection: None,
-            is_up: false,
+            is_up: is_accepted,
             is_dirty: false,
+            is_accepted,
+            answers: 0,
+            moved_at: Instant::default(),
             reads: VecDeque::new(),
             rest: VecDeque::new(),
             output: VecDeque::new(),
@@ -230,12 +280,17 @@ impl Wires {
             small: Box::new([0; REPLY_PAYLOAD_MAX]),
         };
         self.all.insert(channel, wire);
-        Some(ChannelKey { channel, life })
+        ChannelKey { channel, life }
     }
 
     /// Whether there is such a channel, up or not.
     pub(super) fn has(&self, channel: ChannelId) -> bool {
         self.all.contains_key(&channel)
+    }
+
+    /// Whether its connection is gone, and its number waits to be used again.
+    pub(super) fn is_over(&self, channel: ChannelId) -> bool {
+        self.all.get(&channel).is_some_and(|wire| wire.life == 0)
     }
 
     pub(super) fn is_up(&self, channel: ChannelId) -> bool {
@@ -281,12 +336,14 @@ impl Wires {
         wire.life = 0;
         let (connection, was_up) = (wire.connection.take(), std::mem::take(&mut wire.is_up));
         let input = std::mem::replace(&mut wire.input, Input::Header);
+        // What it was asking for is dropped with it.
         let receiving = if let Input::Payload { ask, .. } = input { ask } else { None };
         let asked = wire.unanswered.drain(..).filter_map(|asked| asked.ask);
         let queued = wire.reads.drain(..).chain(wire.rest.drain(..)).map(|queued| queued.ask);
         failed.extend(asked.chain(queued).chain(receiving).map(|ask| (ask.awaiter, ask.into)));
         wire.output.clear();
-        (wire.sent, wire.window_requests, wire.window_bytes) = (0, 0, 0);
+        (wire.sent, wire.window_requests, wire.window_bytes, wire.answers) = (0, 0, 0, 0);
+        self.intake.forget(key);
         self.actions.extend(connection.map(ConnectionAction::Close));
         Some(was_up)
     }
@@ -395,27 +452,46 @@ impl Wires {
     }
 
     /// So much was sent: memory of messages that are out is let go. Whether there is more that the network may take.
-    pub(super) fn sent(&mut self, key: ChannelKey, count: usize, offered: usize) -> bool {
-        let Some(wire) = self.get_mut(key) else { return false };
+    pub(super) fn sent(&mut self, now: Instant, key: ChannelKey, count: usize, offered: usize) -> bool {
+        let Some(wire) = self.all.get_mut(&key.channel).filter(|wire| wire.life == key.life) else {
+            return false;
+        };
         wire.sent += count;
+        let was_full = wire.answers_too_little();
+        if count > 0 {
+            wire.moved_at = now;
+        }
+        let delivered = self.delivered.len();
         while let Some(Sending { len, tag, .. }) = wire.output.front()
             && let Some(rest) = wire.sent.checked_sub(*len as usize)
         {
             let tag = *tag;
             wire.sent = rest;
             wire.output.pop_front();
-            if let Some(asked) = wire.asked(tag) {
-                asked.is_sent = true;
-            }
+            self.delivered.extend(wire.is_sent(tag));
         }
-        !wire.output.is_empty() && count == offered
+        let has_more = !wire.output.is_empty() && count == offered;
+        if was_full && !wire.answers_too_little() {
+            self.intake.open_again(key);
+        }
+        if self.delivered.len() > delivered {
+            self.widen(now, key);
+        }
+        has_more
+    }
+
+    /// The next answer of a plan that is sent.
+    pub(super) fn next_delivered(&mut self) -> Option<Awaiter> {
+        self.delivered.pop_front()
     }
 
     pub(super) fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
         let wire = self.get_mut(key)?;
+        let is_held_up = wire.answers_too_little();
         let staged = wire.staged.get_mut(wire.staged_len..)?;
         match &mut wire.input {
-            Input::Header => Some([staged, &mut []]),
+            Input::Header => (!is_held_up && !staged.is_empty()).then_some([staged, &mut []]),
+            Input::Request(taken) => Some([taken.place(&mut wire.small)?, staged]),
             Input::Payload { header, ask, filled, .. } => {
                 let len = header.payload_len as usize;
                 let place = match ask.as_mut().and_then(|ask| ask.into.as_mut()) {
@@ -429,9 +505,13 @@ impl Wires {
         }
     }
 
-    pub(super) fn received(&mut self, key: ChannelKey, count: usize) {
+    pub(super) fn received(&mut self, now: Instant, key: ChannelKey, count: usize) {
         let Some(wire) = self.get_mut(key) else { return };
+        wire.moved_at = now;
         let mut count = count;
+        if let Input::Request(taken) = &mut wire.input {
+            count -= taken.fill(count);
+        }
         if let Input::Payload { header, filled, ask, .. } = &mut wire.input {
             let left = header.payload_len as usize - *filled;
             let has_place = ask.as_ref().is_some_and(|ask| ask.into.is_some());
@@ -448,6 +528,12 @@ impl Wires {
         loop {
             let Some(wire) = self.get_mut(key) else { return Ok(None) };
             if matches!(wire.input, Input::Header) && !wire.take_header(magic)? {
+                return Ok(None);
+            }
+            if matches!(wire.input, Input::Request(_)) {
+                if self.take_request(now, key) {
+                    continue;
+                }
                 return Ok(None);
             }
             if !wire.take_payload() {
@@ -481,13 +567,17 @@ impl Wires {
             return;
         }
         let unanswered_max = self.requests_max as usize * UNANSWERED_TIMES;
+        let stall = self.intake.stall();
         self.check_at = None;
         let mut at = ChannelId(0);
         while let Some((channel, wire)) = self.all.range_mut(at..).next() {
             let key = ChannelKey { channel: *channel, life: wire.life };
             let next = wire.expire(now, failed);
-            let is_mute = wire.silences >= SILENCES_MAX || wire.unanswered.len() > unanswered_max;
-            self.check_at = self.check_at.into_iter().chain(next).min();
+            let stalls = wire.stalls_since().map(|since| since + stall);
+            let is_mute = wire.silences >= SILENCES_MAX
+                || wire.unanswered.len() > unanswered_max
+                || stalls.is_some_and(|at| at <= now);
+            self.check_at = self.check_at.into_iter().chain(next).chain(stalls).min();
             if is_mute {
                 mute.push(key);
             } else {
@@ -503,7 +593,7 @@ impl Wires {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || !self.actions.is_empty()
+        !self.dirty.is_empty() || !self.actions.is_empty() || self.intake.has_work()
     }
 
     fn get(&self, key: ChannelKey) -> Option<&Wire> {
@@ -522,11 +612,18 @@ impl Wire {
         else {
             return Ok(false);
         };
+        if self.answers_too_little() {
+            return Ok(false);
+        }
         let header = Header::decode(bytes, magic).map_err(|_| Garbage::Header)?;
-        if !header.is_reply() {
+        if !header.is_reply() && !self.is_accepted {
             return Err(Garbage::Header);
         }
         self.unstage(HEADER_LEN);
+        if !header.is_reply() {
+            self.input = Input::Request(Taken::new(header));
+            return Ok(true);
+        }
         // What has not been sent yet cannot be answered, nor twice what was.
         let place = self.unanswered.binary_search_by_key(&header.tag, |asked| asked.tag).ok();
         let place = place.filter(|place| self.unanswered.get(*place).is_some_and(|asked| asked.is_sent));
@@ -551,7 +648,9 @@ impl Wire {
             self.output.len()
         };
         self.output.insert(place, Sending { message, len, tag, is_fetch });
-        let asked = Asked { tag, len, reply_len_max, ask: Some(ask), since: now, deadline, is_sent: false };
+        let (since, is_answer) = (now, ask.is_answer);
+        let ask = Some(ask);
+        let asked = Asked { tag, len, reply_len_max, ask, since, deadline, is_sent: false, is_answer };
         let place = self.unanswered.partition_point(|other| other.tag < tag);
         self.unanswered.insert(place, asked);
         self.window_requests += 1;

@@ -7,7 +7,8 @@ use super::dialect::{Dialect, Encoding, Found};
 use super::flight::{Doing, Flight, FlightKey, Memory, of_token, token_of};
 use super::front::Front;
 use super::port::Port;
-use super::run::Went;
+use super::records::BLOCK_LEN;
+use super::run::{Went, number};
 use crate::engine::{Effort, EngineDone, EngineError, EngineId, Engines, TASK_MAX, Task};
 use crate::wire::{CompletionStatus, Otherwise, Register, Step};
 
@@ -31,10 +32,66 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let Some(source) = self.source(flight, piece, from) else {
             return Went::Failed(CompletionStatus::Refused);
         };
-        let Some(room) = flight.piece_mut(piece).take_room(into) else {
-            return Went::Failed(CompletionStatus::Refused);
-        };
-        self.submit(key, flight, piece, Task::Compress { effort, from: source.into(), into: room })
+        // An engine that fails for want of room does nothing else: it never needs as much.
+        match self.record_tail(key, flight, piece, source.len()) {
+            Ok(tail) => {
+                self.submit(key, flight, piece, Task::Compress { effort, from: source.into(), into: tail })
+            }
+            Err(went) => went,
+        }
+    }
+
+    /// Lends the end of a block to a piece, or it waits in line for one.
+    fn record_tail(
+        &mut self,
+        key: FlightKey,
+        flight: &mut Flight,
+        piece: u16,
+        len: usize,
+    ) -> Result<Slice, Went> {
+        if len > BLOCK_LEN {
+            return Err(Went::Failed(CompletionStatus::Refused));
+        }
+        let of = flight.piece_mut(piece);
+        let may_take = std::mem::take(&mut of.is_next) || self.record_line.is_empty();
+        if may_take && let Some(tail) = self.records.lend(len) {
+            return Ok(tail);
+        }
+        (of.doing, of.wants) = (Doing::RecordRoom, len);
+        self.record_line.push_back((key, piece));
+        Err(Went::Waits)
+    }
+
+    /// Memory for a record of just so many bytes, for which a piece waits in line.
+    pub(super) fn record_room(
+        &mut self,
+        key: FlightKey,
+        flight: &mut Flight,
+        piece: u16,
+        len: usize,
+    ) -> Result<Slice, Went> {
+        let tail = self.record_tail(key, flight, piece, len)?;
+        self.records.give_back(tail, Some(len)).ok_or(Went::Failed(CompletionStatus::Refused))
+    }
+
+    /// Has those go on for whose records there is room, in their order.
+    pub(super) fn take_record_room(&mut self) -> bool {
+        let mut moved = false;
+        while self.budget.steps > 0
+            && let Some((key, piece)) = self.record_line.front().copied()
+        {
+            let wants = self.flights.get_mut(key).map(|flight| flight.piece(piece).wants);
+            if wants.is_some_and(|wants| !self.records.make_room(wants)) {
+                break;
+            }
+            self.record_line.pop_front();
+            let Some(mut flight) = self.flights.take(key) else { continue };
+            moved = true;
+            let of = flight.piece_mut(piece);
+            (of.doing, of.is_next) = (Doing::Nothing, true);
+            self.go_on(key, flight, piece);
+        }
+        moved
     }
 
     /// The bytes of a register are those of another as well: who reads them need not know that they are not shorter.
@@ -71,13 +128,22 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 }
             }
         }
-        put_back(flight, piece, task);
+        self.put_back(flight, piece, task);
         if !is_busy {
             return Went::Failed(CompletionStatus::Engine);
         }
         flight.piece_mut(piece).doing = Doing::EngineRoom;
         self.engine_line.push_back((key, piece));
         Went::Waits
+    }
+
+    /// The memory of a task that nobody took goes back to where it came from.
+    fn put_back(&mut self, flight: &mut Flight, piece: u16, task: Task) {
+        match task {
+            Task::Compress { into, .. } => _ = self.records.give_back(into, None),
+            Task::Decompress { into, .. } => flight.piece_mut(piece).scratch = Some(into),
+            Task::Checksum { .. } => {}
+        }
     }
 
     /// Takes what engines have done.
@@ -90,6 +156,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 self.tasks -= 1;
                 moved = true;
                 self.engine_done(done);
+                // The next one writes where that has left off.
+                self.take_record_room();
             }
         }
         while let Some((key, piece)) = self.scratch_line.front().copied() {
@@ -127,23 +195,27 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     fn engine_done(&mut self, EngineDone { token, task, result }: EngineDone) {
         let (key, piece) = of_token(token);
+        self.spend(cost(&task));
+        let (task, record) = self.take_tail(task, &result);
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;
         let step = flight.steps().get(usize::from(at)).copied();
         flight.piece_mut(piece).doing = Doing::Nothing;
-        self.spend(cost(&task));
         let went = match (task, step) {
-            (Task::Checksum { .. }, Some(Step::Checksum { of })) => {
+            (Some(Task::Checksum { .. }), Some(Step::Checksum { of })) => {
                 result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
                     let found = Found { crc: Some(crc), ..flight.known(piece, of) };
                     flight.piece_mut(piece).know(of, found);
                     Went::On
                 })
             }
-            (Task::Compress { into, .. }, Some(Step::Compress { from, into: register, otherwise })) => {
-                self.compressed(&mut flight, piece, (from, register, otherwise), into, result)
+            (None, Some(Step::Compress { from, into, otherwise })) => {
+                self.compressed(&mut flight, piece, (from, into, otherwise), record, result)
             }
-            (Task::Decompress { from: compressed, into: scratch, .. }, Some(Step::Decode { from, into })) => {
+            (
+                Some(Task::Decompress { from: compressed, into: scratch, .. }),
+                Some(Step::Decode { from, into }),
+            ) => {
                 drop(compressed);
                 self.decompressed(&mut flight, piece, (from, into), scratch, result)
             }
@@ -158,23 +230,33 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.ready.push_back((key, piece));
     }
 
+    /// The tail that an engine had to compress into comes back, without the record that it has made.
+    fn take_tail(&mut self, task: Task, result: &Result<u32, EngineError>) -> (Option<Task>, Option<Slice>) {
+        match task {
+            Task::Compress { into: tail, .. } => {
+                let len = result.as_ref().ok().map(|len| *len as usize);
+                (None, self.records.give_back(tail, len))
+            }
+            task => (Some(task), None),
+        }
+    }
+
     fn compressed(
         &mut self,
         flight: &mut Flight,
         piece: u16,
         (from, register, otherwise): (Register, Register, Otherwise),
-        mut into: Slice,
+        record: Option<Slice>,
         result: Result<u32, EngineError>,
     ) -> Went {
-        match result {
-            Ok(len) if len as usize <= into.len() => {
-                into.truncate(len as usize);
+        match (result, record) {
+            (Ok(len), Some(record)) => {
                 let of = flight.piece_mut(piece);
                 of.know(register, Found { len, encoding: Encoding::Lz4, crc: None });
-                of.put(register, Memory::Written(into.share()));
+                of.put(register, Memory::Written(record.share()));
                 Went::On
             }
-            Err(EngineError::NoGain) if otherwise == Otherwise::Copy => {
+            (Err(EngineError::NoGain), _) if otherwise == Otherwise::Copy => {
                 self.take_as_it_is(flight, piece, from, register)
             }
             _ => Went::Failed(CompletionStatus::Engine),
@@ -191,6 +273,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         into: Register,
     ) -> Went {
         let refused = CompletionStatus::Refused;
+        if flight.is_record(Step::Decode { from, into }, into) && flight.piece(piece).has_nothing(into) {
+            let len = self.dialect.memory(&flight.entry.posted(), number(piece), into);
+            match self.record_room(key, flight, piece, len as usize) {
+                Ok(room) => flight.piece_mut(piece).put(into, Memory::Room(room)),
+                Err(went) => return went,
+            }
+        }
         let Some(source) = self.source(flight, piece, from) else { return Went::Failed(refused) };
         loop {
             let of = flight.piece(piece);
@@ -313,19 +402,5 @@ fn can_do(engine: &crate::wire::Engine, task: &Task) -> bool {
         }
         Task::Decompress { len, .. } => engine.decompresses && *len <= engine.task_max,
         Task::Checksum { from, .. } => engine.sums && from.len() <= engine.task_max as usize,
-    }
-}
-
-/// The memory of a task that nobody took goes back to where it came from.
-fn put_back(flight: &mut Flight, piece: u16, task: Task) {
-    let at = usize::from(flight.piece(piece).at);
-    let step = flight.steps().get(at).copied();
-    let of = flight.piece_mut(piece);
-    match (task, step) {
-        (Task::Compress { into, .. }, Some(Step::Compress { into: register, .. })) => {
-            of.put(register, Memory::Room(into));
-        }
-        (Task::Decompress { into, .. }, _) => of.scratch = Some(into),
-        _ => {}
     }
 }

@@ -23,14 +23,23 @@ pub struct PortConfig {
     pub channels_max: u16,
     /// Slots have numbers below this.
     pub slots_max: u16,
-    /// Card memory for what plans write: bytes of a block, and how many there are.
+    /// Card memory for what plans write but records: bytes of a block, and how many there are.
     pub memory: Vec<(u32, u32)>,
+    /// Blocks of 256 KiB for records: what engines compress, and what is retained.
+    pub records: u32,
+    /// Whether records stay there after they were sent, until their memory is needed.
+    pub retains: bool,
     /// Messages to peers that may be made at a time: of each, what comes before its payload and its headers take 4 KiB.
     pub heads: u32,
     /// Requests of one channel that may be unanswered; further ones wait.
     pub requests_max: u32,
     /// Bytes of these.
     pub window_len: u64,
+    /// Card memory that a host is given ahead, for what its engine tasks write: bytes of a piece, and how many. What is written there is of
+    /// `memory`, of which it is half at most.
+    pub granted: Vec<(u32, u32)>,
+    /// What peers may send that connect here; without it the host cannot listen.
+    pub intake: Option<IntakeConfig>,
     /// How long after it has come a message that a host has left behind waits for another.
     pub hold: Duration,
 }
@@ -47,10 +56,30 @@ impl Default for PortConfig {
             channels_max: 64,
             slots_max: 4096,
             memory: vec![(4 << 10, 2048), (16 << 10, 512), (64 << 10, 512), (1 << 20, 16)],
+            records: 64,
+            retains: true,
             heads: 2048,
             requests_max: 256,
             window_len: 4 << 20,
+            granted: Vec::new(),
+            intake: None,
             hold: Duration::from_secs(20),
         }
+    }
+}
+
+/// What peers may send that connect here. The longest payload is [`PortConfig::payload_max`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntakeConfig {
+    /// Card memory for payloads, the port's own apart: bytes of a block, and how many there are. The longest block has room for the
+    /// longest payload.
+    pub memory: Vec<(u32, u32)>,
+    /// For how long a peer may stand still amidst a message, or before answers that it does not take.
+    pub stall: Duration,
+}
+
+impl Default for IntakeConfig {
+    fn default() -> Self {
+        Self { memory: vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)], stall: Duration::from_secs(20) }
     }
 }

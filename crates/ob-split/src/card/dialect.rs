@@ -19,6 +19,8 @@ pub const BEFORE_MAX: usize = 2304;
 pub const PARTS_MAX: usize = 1024;
 /// Zeros that may follow a payload.
 pub const ZEROS_MAX: u8 = 63;
+/// Most bytes before a payload with which it can be retained.
+pub const KEPT_BEFORE_MAX: usize = 64;
 
 /// A plan under way, as the dialect sees it.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +136,15 @@ pub struct Found {
     pub encoding: Encoding,
     /// The CRC32C that the last `Checksum` has computed; nothing if there was none.
     pub crc: Option<u32>,
+}
+
+/// By what a record is retained: a slot, and where in the chunk that the slot is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// Which slot; the plan names it.
+    pub slot: Slot,
+    /// Where. What lies there is never something else, whoever names the chunk in this epoch.
+    pub place: u32,
 }
 
 /// How bytes are encoded.
@@ -295,6 +306,24 @@ pub trait Dialect {
         from..from.saturating_add(PIECE_LEN).min(len)
     }
 
+    /// Which bytes of register 0 a plan without pieces reads, and what is not of a piece: all of them, if nothing is said.
+    fn payload(&self, plan: &Posted<'_>) -> Range<u32> {
+        0..plan.message.map_or(0, |message| message.payload_len)
+    }
+
+    /// Whose memory register 1 is, if it is not the memory of the message's answer: some that the host was granted. What a plan writes
+    /// there is its content when the plan is over.
+    fn answer(&self, plan: &Posted<'_>) -> Option<Handle> {
+        let _ = plan;
+        None
+    }
+
+    /// The checksum of what lies before what a plan sums.
+    fn seed(&self, plan: &Posted<'_>) -> u32 {
+        let _ = plan;
+        0
+    }
+
     /// Bytes of a register from 2 on of a piece: of what `Fetch` brings, and of what else is written but for copies and compressed bytes
     /// of register 0, which have as many as the piece.
     fn memory(&self, plan: &Posted<'_>, piece: u16, register: Register) -> u32;
@@ -339,6 +368,33 @@ pub trait Dialect {
         payload: &[u8],
         parts: &mut Parts,
     ) -> Judgement;
+
+    /// By what that which a piece has just sent is retained, by `Keep`: with at most [`KEPT_BEFORE_MAX`] bytes before it. It is found
+    /// when all is well with the piece, until its memory is needed or the group ends, by plans that name the same chunk in the same epoch.
+    fn kept(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        let _ = (plan, piece);
+        None
+    }
+
+    /// By what that which a piece is about to fetch may be retained: if it is, nobody is asked for it.
+    fn sought(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        let _ = (plan, piece);
+        None
+    }
+
+    /// As [`accept`](Self::accept), of what was retained: what was before the payload, and the payload without zeros behind it. If it is
+    /// not good it is forgotten, and fetched.
+    fn accept_kept(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        before: &[u8],
+        payload: &[u8],
+        parts: &mut Parts,
+    ) -> Judgement {
+        let _ = (plan, piece, before, payload, parts);
+        Judgement::Next
+    }
 
     /// Where in an area a piece's bytes lie, if any do: without that, `ToHost` and `FromHost` fail. More than there are to be put there, or
     /// have room where they are to go, or what leaves the area, closes the group.

@@ -6,6 +6,7 @@ use ob_memory::{Shared, Slice};
 use super::dialect::{Found, Message, Outcome, Parts, Place, Posted, Told};
 use super::memory::Need;
 use super::outbox::Answer;
+use super::retained::{Before, Kept};
 use crate::wire::{
     CompletionStatus, HEADER_LEN, Handle, PlanEntry, PlanId, REPLY_PAYLOAD_MAX, Register, STEPS_MAX, Slot,
     Step,
@@ -13,10 +14,10 @@ use crate::wire::{
 
 /// In place of a piece: the steps before and behind the pieces.
 pub(super) const OUTER: u16 = u16::MAX;
-/// Registers that a piece has of its own: 2 to 5.
-const OWN: usize = 4;
+/// Registers that a piece has of its own: 2 to 5, and 1 where that is not of its message.
+const OWN: usize = 5;
 /// The first of these.
-const FIRST_OWN: u8 = 2;
+const FIRST_OWN: u8 = 1;
 
 /// A plan under way. One that is over finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub(super) enum Doing {
     EngineRoom,
     /// Memory to decompress into.
     ScratchRoom,
+    /// Memory for a record.
+    RecordRoom,
     /// Answers to what others have sent to the same chunk.
     ChunkRoom,
     /// The link, that moves bytes.
@@ -99,6 +102,15 @@ pub(super) struct Piece {
     pub(super) heads: Vec<Slice>,
     /// What is decompressed lies there first.
     pub(super) scratch: Option<Slice>,
+    /// Bytes of a record that it waits for room for, and whether it is next.
+    pub(super) wants: usize,
+    pub(super) is_next: bool,
+    /// What came before the payload that was sent last, if it can be retained.
+    pub(super) before: Option<Before>,
+    /// What is retained if all goes well.
+    pub(super) kept: Option<Kept>,
+    /// What was retained was not what it should be.
+    pub(super) is_kept_bad: bool,
     /// What is known of the bytes that were written or summed last.
     pub(super) found: Found,
     /// And of those of each register.
@@ -161,6 +173,8 @@ pub(super) struct Flight {
     pub(super) answer: Option<Answer>,
     pub(super) reply: Vec<u8>,
     pub(super) needs: Vec<(u16, Purpose, Need)>,
+    /// Memory of the host that register 1 is, and how long it is.
+    pub(super) lent: Option<(Handle, u32)>,
 }
 
 struct Berth {
@@ -294,6 +308,10 @@ impl Piece {
         }
     }
 
+    pub(super) fn has_nothing(&self, register: Register) -> bool {
+        matches!(self.own(register), Some(Memory::Nothing))
+    }
+
     pub(super) fn put(&mut self, register: Register, memory: Memory) {
         if let Some(own) = self.own_mut(register) {
             *own = memory;
@@ -310,6 +328,7 @@ impl Piece {
         self.own = Default::default();
         self.heads.clear();
         self.scratch = None;
+        self.kept = None;
         self.fetch = None;
     }
 }
@@ -331,6 +350,7 @@ impl Flight {
             answer: None,
             reply: Vec::new(),
             needs: Vec::new(),
+            lent: None,
         }
     }
 
@@ -361,7 +381,7 @@ impl Flight {
         }
         self.outer.reset();
         (self.running, self.failure) = (0, None);
-        (self.is_orphan, self.answer) = (false, None);
+        (self.is_orphan, self.answer, self.lent) = (false, None, None);
         self.reply.clear();
         self.needs.clear();
     }
@@ -404,6 +424,15 @@ impl Flight {
         let body = self.body.unwrap_or((self.steps_len, self.steps_len));
         let steps = self.steps().iter().enumerate().map(|(at, step)| (at as u8, *step));
         steps.filter(move |(at, _)| (piece == OUTER) != (body.0..body.1).contains(at))
+    }
+
+    /// Whether memory of a register is not taken before it is written: that of a record, which waits for peers alone.
+    pub(super) fn is_record(&self, step: Step, into: Register) -> bool {
+        match step {
+            Step::Compress { .. } => true,
+            Step::Decode { .. } | Step::FromHost { .. } => self.steps().contains(&Step::Keep { what: into }),
+            _ => false,
+        }
     }
 
     /// What of it failed first.

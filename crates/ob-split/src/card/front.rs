@@ -38,7 +38,7 @@ pub enum FrontAnswer {
     Shared(Shared),
     /// How it went, in the words of the service; 0 is well. There are no bytes.
     Status(u16),
-    /// Its host is gone, and no other has come in time.
+    /// Its host is gone, and no other has come in time; or its host has given it back.
     Nobody,
 }
 
@@ -57,6 +57,22 @@ pub trait Front {
 
     /// When [`Front::next`] is to be asked again although nothing wakes the card, if it must.
     fn next_due(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// No front: of a port to which messages come by those who connect to its listeners, and by nothing else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFront;
+
+impl Front for NoFront {
+    fn next(&mut self, _: Instant) -> Option<Arrived> {
+        None
+    }
+
+    fn answer(&mut self, _: FrontKey, _: FrontAnswer) {}
+
+    fn gone(&mut self) -> Option<FrontKey> {
         None
     }
 }

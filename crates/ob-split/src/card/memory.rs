@@ -60,6 +60,12 @@ impl CardMemory {
         }
     }
 
+    /// Blocks that are so long, or longer.
+    pub(super) fn blocks_of(&self, len: u32) -> usize {
+        let fitting = self.pools.iter().filter(|pool| pool.block_len() >= len as usize);
+        fitting.map(Pool::blocks).sum()
+    }
+
     /// Whether all of this could be had at once, if nobody had anything: else waiting for it would never end.
     pub(super) fn could(&mut self, mut needs: impl Iterator<Item = Need>) -> bool {
         let Self { pools, heads, left, .. } = self;

@@ -1,4 +1,4 @@
-//! Messages that have come and are not answered, by handle.
+//! Messages that have come and are not answered, and memory that the host was granted, by handle.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use ob_core::Instant;
 use ob_memory::{Shared, Slice};
 
+use super::channel::ChannelKey;
 use super::coverage::Coverage;
 use super::front::{Arrived, FrontKey};
 use crate::wire::{Descriptor, HEADER_LEN, Handle, HeaderEntry};
@@ -13,9 +14,20 @@ use crate::wire::{Descriptor, HEADER_LEN, Handle, HeaderEntry};
 /// Handles with the highest bit are the host's own numbers.
 const GENERATION_MAX: u16 = 0x7fff;
 
+/// Whose a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The front's, which is told how it is answered.
+    Front(FrontKey),
+    /// A peer's, which has connected here and is answered there.
+    Peer(ChannelKey),
+    /// It is no message, but memory that the host was granted: so many bytes, of which those are there that were written.
+    Host(u32),
+}
+
 /// A message.
 pub(super) struct Held {
-    pub(super) key: FrontKey,
+    pub(super) owner: Owner,
     since: Instant,
     from: u32,
     pub(super) header: [u8; HEADER_LEN],
@@ -75,7 +87,22 @@ impl Messages {
     }
 
     /// Keeps a message, if there is room.
-    pub(super) fn insert(&mut self, arrived: Arrived) -> Option<Handle> {
+    pub(super) fn insert(&mut self, owner: Owner, arrived: Arrived) -> Option<Handle> {
+        let handle = self.keep(owner, arrived)?;
+        self.untold.push_back(handle);
+        Some(handle)
+    }
+
+    /// Grants the host so many bytes of memory, if there is room.
+    pub(super) fn grant(&mut self, now: Instant, len: u32) -> Option<Handle> {
+        let header = [0; HEADER_LEN];
+        let nothing = Arrived { key: FrontKey(0), from: 0, since: now, header, payload: None, answer: None };
+        let handle = self.keep(Owner::Host(len), nothing)?;
+        self.get_mut(handle)?.is_told = true;
+        Some(handle)
+    }
+
+    fn keep(&mut self, owner: Owner, arrived: Arrived) -> Option<Handle> {
         let index = self.free.pop().or_else(|| {
             let is_within = self.places.len() < self.handles_max;
             is_within.then(|| {
@@ -86,7 +113,7 @@ impl Messages {
         let place = self.places.get_mut(usize::from(index))?;
         let len_of = |slice: &Option<Slice>| slice.as_ref().map_or(0, |slice| slice.len() as u32);
         place.held = Some(Held {
-            key: arrived.key,
+            owner,
             since: arrived.since,
             from: arrived.from,
             header: arrived.header,
@@ -102,9 +129,7 @@ impl Messages {
             is_answered: false,
             is_told: false,
         });
-        let handle = handle(index, place.generation);
-        self.untold.push_back(handle);
-        Some(handle)
+        Some(handle(index, place.generation))
     }
 
     pub(super) fn get_mut(&mut self, handle: Handle) -> Option<&mut Held> {
@@ -134,9 +159,17 @@ impl Messages {
         held
     }
 
-    /// The message with this key.
+    /// The front's message with this key.
     pub(super) fn find(&mut self, key: FrontKey) -> Option<&mut Held> {
-        self.places.iter_mut().filter_map(|place| place.held.as_mut()).find(|held| held.key == key)
+        let owner = Owner::Front(key);
+        self.places.iter_mut().filter_map(|place| place.held.as_mut()).find(|held| held.owner == owner)
+    }
+
+    /// Whether the host has yet to be told of a message of this peer.
+    pub(super) fn has_untold_of(&self, key: ChannelKey) -> bool {
+        let held = |handle: &Handle| self.places.get(usize::from(handle.0 as u16))?.held.as_ref();
+        let owner = Owner::Peer(key);
+        self.untold.iter().any(|handle| held(handle).is_some_and(|held| held.owner == owner))
     }
 
     /// How many there are.
@@ -144,8 +177,16 @@ impl Messages {
         self.places.len() - self.free.len()
     }
 
-    /// The host is gone: whatever is here is parked, and offered to the next.
+    /// The host is gone: what the front has given is parked, and offered to the next. What the host was granted is granted no more, and
+    /// peers that have connected here hear by the end of their connections that nobody answers.
     pub(super) fn park(&mut self) {
+        for index in 0..self.places.len() as u32 {
+            let Some(place) = self.places.get(index as usize) else { break };
+            let is_parked = place.held.as_ref().is_none_or(|held| matches!(held.owner, Owner::Front(_)));
+            if !is_parked {
+                self.remove(handle(index as u16, place.generation));
+            }
+        }
         self.untold.clear();
         for (index, place) in self.places.iter_mut().enumerate() {
             if let Some(held) = &mut place.held {
@@ -163,7 +204,7 @@ impl Messages {
         &mut self,
         now: Instant,
         hold: Duration,
-        mut answer: impl FnMut(FrontKey),
+        mut answer: impl FnMut(Owner),
     ) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for index in 0..self.places.len() as u32 {
@@ -173,7 +214,7 @@ impl Messages {
             if !held.is_gone && now < due {
                 next = next.into_iter().chain([due]).min();
             } else if let Some(held) = self.remove(handle) {
-                answer(held.key);
+                answer(held.owner);
             }
         }
         let places = &self.places;
@@ -233,6 +274,11 @@ impl Messages {
 }
 
 impl Held {
+    /// Bytes of the message's payload, or of the memory.
+    pub(super) const fn len(&self) -> u32 {
+        if let Owner::Host(len) = self.owner { len } else { self.payload_len }
+    }
+
     fn entry(&self, handle: Handle) -> HeaderEntry {
         let descriptor = Descriptor {
             handle,
@@ -249,23 +295,23 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn arrived(key: u64) -> Arrived {
-        Arrived {
-            key: FrontKey(key),
-            from: 3,
-            since: Instant::default(),
-            header: [7; HEADER_LEN],
-            payload: None,
-            answer: None,
-        }
+    fn arrived(key: u64) -> (Owner, Arrived) {
+        let key = FrontKey(key);
+        let (header, since) = ([7; HEADER_LEN], Instant::default());
+        (Owner::Front(key), Arrived { key, from: 3, since, header, payload: None, answer: None })
+    }
+
+    fn insert(messages: &mut Messages, key: u64) -> Option<Handle> {
+        let (owner, arrived) = arrived(key);
+        messages.insert(owner, arrived)
     }
 
     #[test]
     fn a_handle_that_was_given_back_finds_nothing_and_the_bound_holds() {
         let mut messages = Messages::new(2);
-        let first = messages.insert(arrived(1)).unwrap();
-        let second = messages.insert(arrived(2)).unwrap();
-        assert!(messages.insert(arrived(3)).is_none() && !messages.has_room());
+        let first = insert(&mut messages, 1).unwrap();
+        let second = insert(&mut messages, 2).unwrap();
+        assert!(insert(&mut messages, 3).is_none() && !messages.has_room());
         assert!(messages.of_plan(first).is_none(), "nobody was told of it");
         let mut room = 1;
         assert_eq!(messages.tell(|_| std::mem::replace(&mut room, 0) > 0), 1);
@@ -274,9 +320,9 @@ mod tests {
         assert!(messages.of_plan(first).is_none());
         assert_eq!(messages.tell(|_| true), 2);
         assert!(messages.of_plan(first).is_some());
-        assert_eq!(messages.remove(first).unwrap().key, FrontKey(1));
+        assert_eq!(messages.remove(first).unwrap().owner, Owner::Front(FrontKey(1)));
         assert!(messages.get_mut(first).is_none() && messages.remove(first).is_none());
-        let third = messages.insert(arrived(3)).unwrap();
+        let third = insert(&mut messages, 3).unwrap();
         assert_eq!((third.0 as u16, messages.len()), (first.0 as u16, 2), "the place is used again");
         assert_ne!(third, first);
         assert_ne!(second, third);
@@ -285,7 +331,7 @@ mod tests {
     #[test]
     fn what_is_parked_is_offered_again_when_no_plan_has_it() {
         let mut messages = Messages::new(4);
-        let handles = [1, 2].map(|key| messages.insert(arrived(key)).unwrap());
+        let handles = [1, 2].map(|key| insert(&mut messages, key).unwrap());
         messages.tell(|_| true);
         let held = messages.get_mut(handles[0]).unwrap();
         (held.plans, held.was_sent) = (1, true);
@@ -304,5 +350,18 @@ mod tests {
         messages.get_mut(handles[0]).unwrap().plans = 0;
         assert!(messages.has_untold());
         assert_eq!(offered(&mut messages), [(handles[0], true, true)]);
+    }
+
+    #[test]
+    fn what_is_granted_is_no_message_and_ends_with_its_host() {
+        let mut messages = Messages::new(2);
+        let memory = messages.grant(Instant::default(), 100).unwrap();
+        assert!(!messages.has_untold() && messages.of_plan(memory).is_some());
+        insert(&mut messages, 1).unwrap();
+        assert!(messages.grant(Instant::default(), 1).is_none(), "both have the same room");
+        messages.park();
+        assert!(messages.get_mut(memory).is_none());
+        assert_eq!((messages.len(), messages.untold()), (1, 1));
+        assert_ne!(messages.grant(Instant::default(), 100).unwrap(), memory);
     }
 }

@@ -22,23 +22,32 @@ mod dialect;
 mod flight;
 mod front;
 mod gate;
+mod granted;
+mod listen;
 mod memory;
 mod messages;
 mod outbox;
 mod peers;
 mod port;
 mod post;
+mod records;
+mod retained;
+#[cfg(test)]
+mod retained_tests;
 mod run;
 mod service;
 mod slots;
+mod split_dialect;
 
 pub use call::{CALL_LEN, Call};
 pub use channel::ChannelKey;
-pub use config::PortConfig;
+pub use config::{IntakeConfig, PortConfig};
 pub use dialect::{
-    Area, BEFORE_MAX, Channels, Dialect, Encoding, Found, Judgement, Message, Outcome, PARTS_MAX, PIECE_LEN,
-    PIECES_MAX, Part, Parts, Pieces, Place, Posted, Reject, Told, Words, ZEROS_MAX,
+    Area, BEFORE_MAX, Channels, Dialect, Encoding, Found, Judgement, KEPT_BEFORE_MAX, Message, Name, Outcome,
+    PARTS_MAX, PIECE_LEN, PIECES_MAX, Part, Parts, Pieces, Place, Posted, Reject, Told, Words, ZEROS_MAX,
 };
-pub use front::{Arrived, Front, FrontAnswer, FrontKey};
+pub use front::{Arrived, Front, FrontAnswer, FrontKey, NoFront};
 pub use port::Hostile;
+pub use records::{RECORD_BLOCK_LEN, RetainedCounts};
 pub use service::{PortCounts, SplitCard};
+pub use split_dialect::SplitDialect;

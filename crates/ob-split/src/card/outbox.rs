@@ -8,8 +8,8 @@ use ob_ring::{CardSender, ReserveError};
 use super::flight::FlightKey;
 use super::messages::Messages;
 use crate::wire::{
-    Broken, ChannelIs, Completion, CompletionStatus, Done, Engine, Entry, Handle, MessageBuilder, Noted,
-    RefusedCode, Welcome, kind,
+    Broken, ChannelIs, Completion, CompletionStatus, Done, Engine, Entry, Handle, Memory, MessageBuilder,
+    Noted, RefusedCode, Welcome, kind,
 };
 
 /// News of one kind that wait for a host: one that has no room for them has not looked for long.
@@ -66,6 +66,9 @@ pub(super) struct Outbox {
     pub(super) channels: VecDeque<ChannelIs>,
     pub(super) noted: VecDeque<Noted>,
     pub(super) broken: VecDeque<Broken>,
+    pub(super) memory: VecDeque<Memory>,
+    /// Pieces of memory that were granted to this host, those included that it has yet to be told of.
+    pub(super) granted: u32,
     pub(super) done: VecDeque<Waiting>,
     builder: MessageBuilder,
     /// Answers whose completions were given to the ring, and how much that has to deliver before.
@@ -94,6 +97,8 @@ impl Outbox {
         self.channels.clear();
         self.noted.clear();
         self.broken.clear();
+        self.memory.clear();
+        self.granted = 0;
         self.over.extend(self.done.drain(..).filter_map(|waiting| Some(waiting.last?.0)));
         self.answers.clear();
     }
@@ -101,7 +106,11 @@ impl Outbox {
     /// Whether something waits that `messages` does not know of.
     pub(super) fn has_some(&self) -> bool {
         let has_control = self.welcome.is_some() || self.refused.is_some() || !self.channels.is_empty();
-        has_control || !self.noted.is_empty() || !self.broken.is_empty() || !self.done.is_empty()
+        has_control
+            || !self.memory.is_empty()
+            || !self.noted.is_empty()
+            || !self.broken.is_empty()
+            || !self.done.is_empty()
     }
 
     /// Whether more waits here than a host asks for that hears what it is told: all of it is what became of something that it has
@@ -157,22 +166,24 @@ impl Outbox {
         left: &mut u32,
         ring: &mut CardSender,
     ) -> Result<(), NoRoom> {
-        let builder = &mut self.builder;
+        let (builder, granted) = (&mut self.builder, self.granted);
         if let Some(code) = self.refused {
             builder.begin(kind::REFUSED);
             let _ = builder.push(&code);
-            ring.push(builder.finish(load, 0))?;
+            ring.push(builder.finish(load, granted))?;
             self.refused = None;
         }
         if let Some((welcome, engines)) = &self.welcome {
             builder.welcome(welcome, engines);
-            ring.push(builder.finish(load, 0))?;
+            ring.push(builder.finish(load, granted))?;
             self.welcome = None;
         }
-        push_all(kind::CHANNEL_IS, &mut self.channels, builder, load, ring)?;
-        push_all(kind::GATE_NOTED, &mut self.noted, builder, load, ring)?;
+        let told = (load, granted);
+        push_all(kind::MEMORY, &mut self.memory, builder, told, ring)?;
+        push_all(kind::CHANNEL_IS, &mut self.channels, builder, told, ring)?;
+        push_all(kind::GATE_NOTED, &mut self.noted, builder, told, ring)?;
         self.push_done(load, ring)?;
-        push_all(kind::BROKEN, &mut self.broken, &mut self.builder, load, ring)?;
+        push_all(kind::BROKEN, &mut self.broken, &mut self.builder, told, ring)?;
         self.push_headers(load, messages, left, ring)
     }
 
@@ -187,7 +198,7 @@ impl Outbox {
             // What no message has room for there is not: a reply is cut to what fits.
             let count = count.max(1);
             let is_quiet = self.done.iter().take(count).all(Waiting::is_quiet);
-            let message = self.builder.finish(load, 0);
+            let message = self.builder.finish(load, self.granted);
             if is_quiet {
                 ring.push_quietly(message)?;
             } else {
@@ -222,7 +233,7 @@ impl Outbox {
                 return Ok(());
             }
             // If the ring has no room, they are told again, in the same order.
-            if let Err(error) = ring.push(self.builder.finish(load, 0)) {
+            if let Err(error) = ring.push(self.builder.finish(load, self.granted)) {
                 messages.untell();
                 return Err(error.into());
             }
@@ -235,13 +246,13 @@ fn push_all<E: Entry>(
     kind: u8,
     waiting: &mut VecDeque<E>,
     builder: &mut MessageBuilder,
-    load: u8,
+    (load, granted): (u8, u32),
     ring: &mut CardSender,
 ) -> Result<(), NoRoom> {
     while !waiting.is_empty() {
         builder.begin(kind);
         let count = waiting.iter().take_while(|entry| builder.push(*entry)).count();
-        ring.push(builder.finish(load, 0))?;
+        ring.push(builder.finish(load, granted))?;
         waiting.drain(..count);
     }
     Ok(())

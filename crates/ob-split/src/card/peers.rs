@@ -1,19 +1,27 @@
 //! What plans send to peers, and ask of them.
 
-use ob_memory::{Shared, Slice};
+use ob_memory::Slice;
 
-use super::channel::{Ask, Awaiter, ChannelKey, Outgoing, Reply};
-use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Part, Told, ZEROS_MAX};
+use super::channel::{Ask, Awaiter, ChannelKey, Head, Outgoing, Reply};
+use super::dialect::{BEFORE_MAX, Dialect, Encoding, Found, Judgement, Parts, Told, ZEROS_MAX};
 use super::flight::{Doing, Fetch, Flight, FlightKey, Memory};
 use super::front::Front;
 use super::memory::Need;
 use super::port::Port;
+use super::retained::Before;
 use super::run::{Went, number};
 use crate::engine::Engines;
 use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Answers, ChannelId, CompletionStatus, HEADER_LEN, Header, REPLY_PAYLOAD_MAX, Register, Step,
 };
+
+/// A header that was made, by which tag its message is known here, and whether its peer says nothing to it.
+struct Made {
+    tag: u64,
+    header: Head,
+    is_answer: bool,
+}
 
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Sends one message to each channel of the place, of the same bytes.
@@ -54,6 +62,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
         head.truncate(place.before_len.into());
         let before = head.share();
+        flight.piece_mut(piece).before = Before::of(&before);
         let zeros = place.zeros.min(ZEROS_MAX);
         let patience = place.patience;
         flight.piece_mut(piece).is_unmerged = true;
@@ -61,11 +70,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let reply_len_max = place.reply_len_max.min(REPLY_PAYLOAD_MAX as u32);
         for (member, channel) in place.channels.as_slice().iter().enumerate() {
             let payload_len = before.len() as u32 + len + u32::from(zeros);
-            let (tag, header) = self.make_header(flight, piece, *channel, payload_len, &mut headers);
-            let message = Outgoing { header, before: before.clone(), payload: payload.clone(), zeros };
+            let made = self.make_header(flight, piece, *channel, payload_len, &mut headers);
+            let Made { tag, header, is_answer } = made;
+            let before = Some(before.clone());
+            let message = Outgoing { header, before, payload: payload.clone(), zeros };
             let round = flight.piece(piece).round;
             let awaiter = Awaiter { flight: key, piece, member: member as u8, is_fetch: false, round };
-            let ask = Ask { awaiter, reply_len_max, patience, into: None };
+            let ask = Ask { awaiter, reply_len_max, patience, into: None, is_answer };
             let is_sent = self.wires.ask(self.now, *channel, tag, message, ask).is_ok();
             let of = flight.piece_mut(piece);
             if is_sent {
@@ -107,19 +118,26 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         channel: ChannelId,
         payload_len: u32,
         headers: &mut Slice,
-    ) -> (u64, Shared) {
+    ) -> Made {
         let mut header = self.dialect.header(&flight.entry.posted(), number(piece), channel);
-        let tag = self.wires.take_tag();
-        (header.magic, header.tag, header.payload_len) = (self.dialect.magic(), tag, payload_len);
+        let (tag, is_answer) = (self.wires.take_tag(), header.is_reply());
+        (header.magic, header.payload_len) = (self.dialect.magic(), payload_len);
+        // An answer has the tag of what its peer has asked.
+        if !is_answer {
+            header.tag = tag;
+        }
         let mut place = headers.split_to(HEADER_LEN);
         place.copy_from_slice(&header.encode());
-        (tag, place.share())
+        Made { tag, header: Head::Shared(place.share()), is_answer }
     }
 
     /// Asks the next channel.
     pub(super) fn fetch(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, into: Register) -> Went {
         let at = flight.piece(piece).at;
         if flight.piece(piece).fetch.as_ref().is_none_or(|fetch| fetch.at != at) {
+            if self.find_kept(flight, piece, into) {
+                return Went::On;
+            }
             match self.begin_fetch(flight, piece, into) {
                 Went::Again => {}
                 went => return went,
@@ -132,10 +150,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let awaiter = Awaiter { flight: key, piece, member, is_fetch: true, round: 0 };
             (fetch.asked, fetch.last) = (fetch.asked | 1 << member, member);
             let payload_len = fetch.before.len() as u32;
-            let (tag, header) = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
-            let message = Outgoing { header, before: fetch.before.clone(), payload: None, zeros: 0 };
-            let reply_len_max = fetch.place.reply_len_max.min(room.len() as u32);
-            let ask = Ask { awaiter, reply_len_max, patience: fetch.place.patience, into: Some(room) };
+            let made = self.make_header(flight, piece, channel, payload_len, &mut fetch.headers);
+            let Made { tag, header, .. } = made;
+            let before = Some(fetch.before.clone());
+            let message = Outgoing { header, before, payload: None, zeros: 0 };
+            let (reply_len_max, patience) =
+                (fetch.place.reply_len_max.min(room.len() as u32), fetch.place.patience);
+            let ask = Ask { awaiter, reply_len_max, patience, into: Some(room), is_answer: false };
             match self.wires.ask(self.now, channel, tag, message, ask) {
                 Ok(()) => {
                     let of = flight.piece_mut(piece);
@@ -148,6 +169,45 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         Went::Failed(if fetch.saw_bad { CompletionStatus::NotVerified } else { CompletionStatus::NoMember })
+    }
+
+    /// Looks whether what is to be fetched is retained. It is verified as if a peer had given it.
+    fn find_kept(&mut self, flight: &mut Flight, piece: u16, into: Register) -> bool {
+        if !self.records.retains() || flight.piece(piece).is_kept_bad {
+            return false;
+        }
+        let Some(name) = self.dialect.sought(&flight.entry.posted(), number(piece)) else { return false };
+        let Some(label) = self.slots.label(name.slot, name.place) else { return false };
+        let Some(kept) = self.records.find(label) else { return false };
+        let (before, payload) = (kept.before, kept.payload.clone());
+        self.spend(payload.len());
+        let mut parts = std::mem::take(&mut flight.piece_mut(piece).parts);
+        parts.clear();
+        let posted = flight.entry.posted();
+        let (before, len) = (before.as_slice(), payload.len() as u32);
+        let judgement = self.dialect.accept_kept(&posted, number(piece), before, &payload, &mut parts);
+        let is_good = judgement == Judgement::Good && self.fits(flight, piece, into, &parts, len);
+        let of = flight.piece_mut(piece);
+        (of.parts, of.part) = (parts, 0);
+        if is_good {
+            of.know(into, Found { len, encoding: Encoding::Plain, crc: None });
+            of.put(into, Memory::Written(payload));
+        } else {
+            self.records.forget(label);
+            of.is_kept_bad = true;
+        }
+        is_good
+    }
+
+    /// Whether parts lie in what was fetched to a register, and in what they are to be written into.
+    fn fits(&self, flight: &Flight, piece: u16, register: Register, parts: &Parts, len: u32) -> bool {
+        let place_len = self.decoded_len(flight, piece, register);
+        parts.as_slice().iter().all(|part| {
+            part.ranges().is_some_and(|(from, into)| {
+                let is_there = part.encoding == Encoding::Zeros || from.end <= len as usize;
+                is_there && place_len.is_none_or(|len| into.end <= len)
+            })
+        })
     }
 
     /// Who is asked next: of those that were not, the first that has room for it, or else the first.
@@ -209,14 +269,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         parts.clear();
         let posted = flight.entry.posted();
         let mut judgement = self.dialect.accept(&posted, number(piece), reply, payload, &mut parts);
-        let place_len = self.decoded_len(flight, piece, register);
-        let fits = |part: &Part| {
-            part.ranges().is_some_and(|(from, into)| {
-                let is_there = part.encoding == Encoding::Zeros || from.end <= len as usize;
-                is_there && place_len.is_none_or(|len| into.end <= len)
-            })
-        };
-        if judgement == Judgement::Good && !parts.as_slice().iter().all(fits) {
+        if judgement == Judgement::Good && !self.fits(flight, piece, register, &parts, len) {
             judgement = Judgement::Bad;
         }
         let of = flight.piece_mut(piece);
@@ -240,10 +293,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let into = |(at, step): (u8, Step)| (step == Step::Fetch { into: fetched }).then_some(at);
         let Some(at) = flight.steps_of(piece).find_map(into) else { return not_verified };
         let of = flight.piece_mut(piece);
-        let Some(fetch) = of.fetch.as_mut().filter(|fetch| fetch.at == at) else { return not_verified };
-        fetch.saw_bad = true;
-        let last = fetch.last;
-        of.bad_members |= 1 << last;
+        match of.fetch.as_mut().filter(|fetch| fetch.at == at) {
+            Some(fetch) => {
+                fetch.saw_bad = true;
+                of.bad_members |= 1 << fetch.last;
+            }
+            // It was retained: members are asked, none of which was.
+            None if !of.is_kept_bad => of.is_kept_bad = true,
+            None => return not_verified,
+        }
         of.scratch = None;
         // What is shared cannot be written again; its block is free now, and so another is.
         of.put(fetched, Memory::Nothing);
@@ -263,6 +321,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         })?;
         if into == Register::ANSWER {
             return Some(flight.entry.posted().message.map_or(0, |message| message.answer_len as usize));
+        }
+        if flight.is_record(Step::Decode { from: fetched, into }, into) {
+            return Some(self.dialect.memory(&flight.entry.posted(), number(piece), into) as usize);
         }
         Some(flight.piece(piece).room_len(into).unwrap_or(0))
     }
@@ -302,6 +363,18 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 flight.keep_reply(&header.encode(), self.wires.small(channel, len));
             }
             answered(&mut flight, awaiter, is_good);
+        }
+        self.flights.put(key, flight);
+        self.ready.push_back((key, piece));
+    }
+
+    /// An answer to a peer is sent, which was all.
+    pub(super) fn delivered(&mut self, awaiter: Awaiter) {
+        self.has_ended = true;
+        let (key, piece) = (awaiter.flight, awaiter.piece);
+        let Some(mut flight) = self.flights.take(key) else { return };
+        if awaiter.round == flight.piece(piece).round {
+            answered(&mut flight, awaiter, true);
         }
         self.flights.put(key, flight);
         self.ready.push_back((key, piece));

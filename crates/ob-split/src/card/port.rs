@@ -11,13 +11,16 @@ use super::channel::{Awaiter, ChannelKey, Garbage, Wires};
 use super::config::PortConfig;
 use super::dialect::{Dialect, Reject};
 use super::flight::{FlightKey, Flights};
-use super::front::{Front, FrontAnswer};
+use super::front::{Arrived, Front, FrontAnswer};
 use super::gate::Gate;
+use super::listen::Listeners;
 use super::memory::CardMemory;
-use super::messages::Messages;
+use super::messages::{Messages, Owner};
 use super::outbox::{Answer, Bytes, Outbox};
+use super::records::RecordMemory;
 use super::slots::Slots;
 use crate::engine::Engines;
+use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello, HostMessage,
     MessageError, Noted, PlanEntries, RefusedCode, Welcome,
@@ -65,9 +68,6 @@ pub enum Hostile {
     /// It names a channel that is not there, or is in use, or is one too many.
     #[error("channel {0} cannot be used so")]
     Channel(u16),
-    /// It says what this release does not know how to do.
-    #[error("{0} is not there yet")]
-    NotYet(&'static str),
 }
 
 /// What the port has done in a turn, and may do.
@@ -85,6 +85,7 @@ pub(super) struct Port<F, D, E> {
     pub(super) dialect: D,
     pub(super) engines: E,
     pub(super) memory: CardMemory,
+    pub(super) records: RecordMemory,
     pub(super) messages: Messages,
     pub(super) flights: Flights,
     pub(super) wires: Wires,
@@ -104,6 +105,8 @@ pub(super) struct Port<F, D, E> {
     pub(super) engine_line: VecDeque<(FlightKey, u16)>,
     /// Pieces that wait for memory to decompress into.
     pub(super) scratch_line: VecDeque<(FlightKey, u16)>,
+    /// Pieces that wait for memory for a record.
+    pub(super) record_line: VecDeque<(FlightKey, u16)>,
     /// Pieces that wait until less is under way to their chunks, and whether something has come to its end since they were looked at.
     pub(super) room_line: VecDeque<(FlightKey, u16)>,
     pub(super) has_ended: bool,
@@ -118,6 +121,9 @@ pub(super) struct Port<F, D, E> {
     pub(super) budget: Budget,
     /// Channels that are to be connected.
     pub(super) connects: VecDeque<ChannelKey>,
+    pub(super) listeners: Listeners,
+    /// Peers that are gone, and of which the host has yet to be told something.
+    pub(super) leaving: Vec<ChannelKey>,
     failed: Vec<(Awaiter, Option<Slice>)>,
     /// The host's group is there, and it was welcomed.
     pub(super) is_open: bool,
@@ -137,6 +143,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         Self {
             now: Instant::default(),
             memory: CardMemory::new(&config),
+            records: RecordMemory::new(&config),
             messages: Messages::new(config.handles_max),
             flights: Flights::new(config.plans_max),
             wires: Wires::new(&config, dialect.magic()),
@@ -150,6 +157,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             line: VecDeque::new(),
             engine_line: VecDeque::new(),
             scratch_line: VecDeque::new(),
+            record_line: VecDeque::new(),
             room_line: VecDeque::new(),
             has_ended: false,
             transfers: VecDeque::new(),
@@ -158,6 +166,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             returned: 0,
             budget: Budget::default(),
             connects: VecDeque::new(),
+            listeners: Listeners::default(),
+            leaving: Vec::new(),
             failed: Vec::new(),
             is_open: false,
             is_welcome: false,
@@ -182,6 +192,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Front, waits that have been too long, memory, engines, steps; whether anything moved.
     pub(super) fn turn(&mut self) -> bool {
         let mut moved = self.expire();
+        moved |= self.end_left();
         moved |= self.take_messages();
         moved |= self.answer_left();
         moved | self.work()
@@ -193,8 +204,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             return false;
         }
         let (front, mut moved) = (&mut self.front, false);
-        self.left_at = self.messages.leave(self.now, self.config.hold, |key| {
-            front.answer(key, FrontAnswer::Nobody);
+        self.left_at = self.messages.leave(self.now, self.config.hold, |owner| {
+            // Nothing else stays without a host.
+            if let Owner::Front(key) = owner {
+                front.answer(key, FrontAnswer::Nobody);
+            }
             moved = true;
         });
         moved
@@ -205,6 +219,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let mut moved = false;
         for _ in 0..ROUNDS_A_TURN {
             moved |= self.take_memory();
+            moved |= self.take_record_room();
             moved |= self.take_room();
             moved |= self.run_ready();
             moved |= self.poll_engines();
@@ -223,13 +238,23 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
         }
         for _ in 0..MESSAGES_A_TURN {
-            let may_take = self.messages.untold() < self.room() as usize && self.messages.has_room();
-            let Some(arrived) = (if may_take { self.front.next(self.now) } else { None }) else { break };
+            let is_awaited = self.messages.untold() < self.room() as usize || is_planted(Bug::ReadUnawaited);
+            let may_take = is_awaited && self.messages.has_room();
+            let Some((owner, arrived)) = (if may_take { self.next_message() } else { None }) else { break };
             // There was room for it.
-            let _ = self.messages.insert(arrived);
+            let _ = self.messages.insert(owner, arrived);
             moved = true;
         }
         moved
+    }
+
+    /// What peers of our own ask goes first: there is one of each.
+    fn next_message(&mut self) -> Option<(Owner, Arrived)> {
+        if let Some(message) = self.next_request() {
+            return Some(message);
+        }
+        let arrived = self.front.next(self.now)?;
+        Some((Owner::Front(arrived.key), arrived))
     }
 
     /// When it is, for the gate.
@@ -278,7 +303,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 let noted = gates.iter().filter_map(|gate| self.gate.told(now, gate));
                 self.outbox.noted.extend(noted.map(|number| Noted { number }));
             }
-            HostMessage::Memory(_) => return Err(Hostile::NotYet("card memory for the host")),
+            HostMessage::Memory(pieces) => {
+                pieces.iter().try_for_each(|memory| self.given_back(&memory))?;
+            }
         }
         Ok(None)
     }
@@ -294,6 +321,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
         let gate = self.gate.open(self.config.incarnation);
         self.is_welcome = true;
+        self.grant_ahead();
         self.outbox.welcome = Some((self.welcome(gate), self.engines.list().to_vec()));
         Ok(())
     }
@@ -340,10 +368,20 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let wrong = Hostile::Channel(number.0);
         match (channel.what, channel.address) {
             (ChannelWhat::Connect, Some(address)) => {
-                let key = self.wires.insert(number, address).ok_or(wrong)?;
+                if self.listeners.has(number) {
+                    return Err(wrong);
+                }
+                self.listeners.forget(number);
+                let key = self.wires.insert(number, address, self.listeners.len()).ok_or(wrong)?;
                 self.connects.push_back(key);
                 Ok(())
             }
+            (ChannelWhat::Listen, Some(address)) => self.listen(number, address).ok_or(wrong),
+            (ChannelWhat::Close, _) if self.listeners.has(number) => {
+                self.end_listener(number, ChannelState::Gone);
+                Ok(())
+            }
+            (ChannelWhat::Close, _) if self.listeners.forget(number) => Ok(()),
             (ChannelWhat::Close, _) => {
                 if !self.wires.has(number) {
                     return Err(wrong);
@@ -352,7 +390,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 self.wires.forget(number);
                 Ok(())
             }
-            (ChannelWhat::Connect | ChannelWhat::Listen, _) => Err(Hostile::NotYet("listening")),
+            (ChannelWhat::Connect | ChannelWhat::Listen, None) => Err(wrong),
         }
     }
 
@@ -432,12 +470,19 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         while let Some(Answer { handle, status, with }) = self.outbox.next_answer(delivered, may_leave) {
             moved = true;
             let Some(held) = self.messages.remove(handle) else { continue };
+            if let Owner::Peer(key) = held.owner {
+                self.answer_peer(key, &held.header, status, with);
+                continue;
+            }
             let answer = match with {
                 Some(Bytes::Own(slice)) => FrontAnswer::Data(slice),
                 Some(Bytes::Shared(shared)) => FrontAnswer::Shared(shared),
                 None => FrontAnswer::Status(status),
             };
-            self.front.answer(held.key, answer);
+            // No plan answers memory.
+            if let Owner::Front(key) = held.owner {
+                self.front.answer(key, answer);
+            }
         }
         moved
     }
@@ -458,11 +503,15 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             self.wires.forget(key.channel);
         }
         self.connects.clear();
+        self.listeners.end();
+        self.leaving.clear();
         self.end_orphans();
         self.park_answers();
         self.outbox.clear();
         self.forget_over();
         self.slots.clear();
+        // The next host may mean something else by the same names.
+        self.records.clear();
         self.own.clear();
         self.definitions = Definitions::new();
         self.messages.park();
@@ -486,25 +535,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.connects.is_empty() || self.wires.has_work()
+        let has_ended = self.leaving.iter().any(|key| !self.messages.has_untold_of(*key));
+        let has_begun = !self.connects.is_empty() || self.listeners.has_wanted();
+        has_ended || has_begun || !self.ready.is_empty() || self.wires.has_work()
     }
 
-    fn garbage(&mut self, key: ChannelKey, why: Garbage) {
-        tracing::warn!(channel = key.channel.0, "a channel is ended: {why}");
-        self.end_channel(key.channel, ChannelState::Gone);
-    }
-}
-
-impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
-    type Key = ChannelKey;
-    type Now = Instant;
-
-    fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
-        self.wires.receive_into(key)
-    }
-
-    fn received(&mut self, _: Instant, key: ChannelKey, count: usize) {
-        self.wires.received(key, count);
+    /// Takes what a peer has said that is there, whole.
+    pub(super) fn take_input(&mut self, key: ChannelKey) {
         loop {
             match self.wires.next_reply(self.now, key) {
                 Ok(Some(reply)) => self.replied(key, reply),
@@ -518,6 +555,27 @@ impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
         self.tell_broken();
     }
 
+    fn garbage(&mut self, key: ChannelKey, why: Garbage) {
+        if !self.leaving.contains(&key) {
+            tracing::warn!(channel = key.channel.0, "a channel is ended: {why}");
+            self.part(key, ChannelState::Gone);
+        }
+    }
+}
+
+impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
+    type Key = ChannelKey;
+    type Now = Instant;
+
+    fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
+        self.wires.receive_into(key)
+    }
+
+    fn received(&mut self, _: Instant, key: ChannelKey, count: usize) {
+        self.wires.received(self.now, key, count);
+        self.take_input(key);
+    }
+
     fn ended(&mut self, now: Instant, key: ChannelKey) {
         self.broken(now, key);
     }
@@ -526,7 +584,7 @@ impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
         if self.wires.address(key).is_some() {
             let state =
                 if self.wires.is_up(key.channel) { ChannelState::Gone } else { ChannelState::Refused };
-            self.end_channel(key.channel, state);
+            self.part(key, state);
         }
     }
 
@@ -555,7 +613,11 @@ impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
     }
 
     fn sent(&mut self, _: Instant, key: ChannelKey, count: usize, offered: usize) -> bool {
-        self.wires.sent(key, count, offered)
+        let has_more = self.wires.sent(self.now, key, count, offered);
+        while let Some(awaiter) = self.wires.next_delivered() {
+            self.delivered(awaiter);
+        }
+        has_more
     }
 
     fn next_action(&mut self) -> Option<ConnectionAction> {

@@ -22,6 +22,9 @@ fn writes(step: Step) -> Option<Register> {
     }
 }
 
+/// Beside the registers that a piece has written: it has memory for a record.
+const RECORD_BIT: u8 = 1 << 7;
+
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// Takes a plan. (What is taken and then found to be impossible ends with the group.)
     pub(super) fn post(&mut self, entry: &PlanEntry<'_>, definition: &Definition) -> Result<(), Hostile> {
@@ -61,6 +64,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 return Err(Hostile::Busy(handle.0));
             }
         } else {
+            self.check_answers(handle, flight.steps())?;
             let held = self.messages.of_plan(handle).ok_or(Hostile::Handle(handle.0))?;
             if held.plans > 0 {
                 return Err(Hostile::Busy(handle.0));
@@ -91,6 +95,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Ok(Pieces { count, told }) => {
                 flight.set_count(count);
                 flight.told = told;
+                self.lend(flight)?;
                 self.find_needs(flight)?;
                 if !self.memory.could(flight.needs.iter().map(|(.., need)| *need)) {
                     flight.fail(OUTER, CompletionStatus::Refused, 0);
@@ -105,6 +110,9 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         match self.messages.get_mut(handle) {
             Some(held) => held.plans += 1,
             None => _ = self.own.insert(handle.0, ()),
+        }
+        if let Some(held) = flight.lent.and_then(|(handle, _)| self.messages.get_mut(handle)) {
+            held.plans += 1;
         }
         Ok(())
     }
@@ -150,14 +158,23 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let range = self.range_of(flight, piece)?;
             payload_len = Some((range.end - range.start) as u32);
         }
+        let lent = flight.lent.filter(|_| matches!(step, Step::Compress { into: Register::ANSWER, .. }));
+        if let Some((_, len)) = lent {
+            add(Purpose::Own(Register::ANSWER), Need::Bytes(payload_len.unwrap_or(len).min(len)));
+        }
         let Some(into) = writes(step).filter(|into| into.number() > Register::ANSWER.number()) else {
             return Some(());
         };
         let bit = 1 << into.number();
+        if flight.is_record(step, into) {
+            // It has one, so that who has a record waits for none.
+            let is_first = *known & RECORD_BIT == 0;
+            *known |= bit | RECORD_BIT;
+            return is_first.then_some(());
+        }
         if *known & bit == 0 {
             *known |= bit;
-            let is_copy = matches!(step, Step::Compress { .. } | Step::Copy { .. });
-            let len = payload_len.filter(|_| is_copy);
+            let len = payload_len.filter(|_| matches!(step, Step::Copy { .. }));
             let len = len.unwrap_or_else(|| self.dialect.memory(&posted, number, into));
             add(Purpose::Own(into), Need::Bytes(len));
         }
@@ -168,7 +185,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn range_of(&self, flight: &Flight, piece: u16) -> Option<std::ops::Range<usize>> {
         let posted = flight.entry.posted();
         let len = posted.message?.payload_len;
-        let range = if piece == OUTER { 0..len } else { self.dialect.piece(&posted, piece) };
+        let range =
+            if piece == OUTER { self.dialect.payload(&posted) } else { self.dialect.piece(&posted, piece) };
         (range.start <= range.end && range.end <= len).then_some(range.start as usize..range.end as usize)
     }
 
@@ -213,6 +231,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.line.clear();
         self.engine_line.clear();
         self.scratch_line.clear();
+        self.record_line.clear();
         self.room_line.clear();
         self.transfers.clear();
         for key in self.flights.keys() {
@@ -222,7 +241,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             for piece in (0..begun).chain([OUTER]) {
                 let of = flight.piece_mut(piece);
                 // What was to be moved is gone with the link.
-                let waits = matches!(of.doing, Doing::EngineRoom | Doing::ScratchRoom | Doing::ChunkRoom);
+                let waits = matches!(
+                    of.doing,
+                    Doing::EngineRoom | Doing::ScratchRoom | Doing::RecordRoom | Doing::ChunkRoom
+                );
                 if waits || of.doing == Doing::Transfer {
                     of.doing = Doing::Nothing;
                 }
@@ -233,6 +255,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// A plan is over: the host is told, and its message answered then.
     pub(super) fn finish(&mut self, key: FlightKey, mut flight: Box<Flight>) {
+        self.give_back_lent(&mut flight);
         flight.release();
         let handle = flight.entry.handle;
         if flight.entry.has_message

@@ -8,6 +8,7 @@ use super::front::Front;
 use super::outbox::{Answer, Bytes};
 use super::peers::merge;
 use super::port::{Hostile, Port};
+use super::retained::Kept;
 use crate::engine::{Engines, Task};
 use crate::plant::{Bug, is_planted};
 use crate::wire::{CompletionStatus, Register, Step};
@@ -47,15 +48,20 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             && let Some((key, piece)) = self.ready.pop_front()
         {
             moved = true;
-            let Some(mut flight) = self.flights.take(key) else { continue };
-            self.advance(key, &mut flight, piece);
-            if flight.is_over() {
-                self.finish(key, flight);
-            } else {
-                self.flights.put(key, flight);
-            }
+            let Some(flight) = self.flights.take(key) else { continue };
+            self.go_on(key, flight, piece);
         }
         moved
+    }
+
+    /// Does steps of a piece, as many as it can.
+    pub(super) fn go_on(&mut self, key: FlightKey, mut flight: Box<Flight>, piece: u16) {
+        self.advance(key, &mut flight, piece);
+        if flight.is_over() {
+            self.finish(key, flight);
+        } else {
+            self.flights.put(key, flight);
+        }
     }
 
     fn advance(&mut self, key: FlightKey, flight: &mut Flight, piece: u16) {
@@ -117,6 +123,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             of.failure = of.failure.or(failure);
         }
         of.doing = Doing::Over;
+        let kept = of.kept.take();
+        let went_well = of.failure.is_none() || is_planted(Bug::RetainedEarly);
+        if let Some(kept) = kept.filter(|_| went_well && !flight.is_orphan) {
+            self.records.retain(kept);
+        }
+        let of = flight.piece_mut(piece);
         if piece != OUTER {
             of.release();
             flight.running = flight.running.saturating_sub(1);
@@ -137,7 +149,10 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             }
             Step::Copy { from, into } => self.copy(flight, piece, from, into),
             Step::Checksum { of } => match self.source(flight, piece, of) {
-                Some(from) => self.submit(key, flight, piece, Task::Checksum { from: from.into(), seed: 0 }),
+                Some(from) => {
+                    let (from, seed) = (from.into(), self.dialect.seed(&flight.entry.posted()));
+                    self.submit(key, flight, piece, Task::Checksum { from, seed })
+                }
                 None => Went::Failed(CompletionStatus::Refused),
             },
             Step::Send { payload } => self.send(key, flight, piece, payload),
@@ -145,12 +160,28 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Step::Fetch { into } => self.fetch(key, flight, piece, into),
             Step::Decode { from, into } => self.decode(key, flight, piece, from, into),
             Step::Zero { into } => self.zero(flight, piece, into),
-            // Nothing is retained yet: what was sent is read from its members.
-            Step::Keep { .. } => Went::On,
+            Step::Keep { what } => self.keep(flight, piece, what),
             Step::ToHost { from } => self.move_to_host(key, flight, piece, from),
             Step::FromHost { into } => self.move_from_host(key, flight, piece, into),
             Step::Answer { payload } => self.decide_answer(flight, payload),
         }
+    }
+
+    /// Remembers what was sent, to be retained when all have it.
+    fn keep(&mut self, flight: &mut Flight, piece: u16, what: Register) -> Went {
+        // Those who wait for memory need it more.
+        let is_wanted = self.records.retains() && self.record_line.is_empty();
+        let before = flight.piece(piece).before.filter(|_| is_wanted);
+        let Some(before) = before else { return Went::On };
+        let Some(name) = self.dialect.kept(&flight.entry.posted(), number(piece)) else { return Went::On };
+        let label = self.slots.label(name.slot, name.place);
+        let Some(source) = self.source(flight, piece, what) else {
+            return Went::Failed(CompletionStatus::Refused);
+        };
+        if let Some(payload) = self.records.own_or_copy(source) {
+            flight.piece_mut(piece).kept = Some(Kept { label, before, payload });
+        }
+        Went::On
     }
 
     fn begin_pieces(&mut self, key: FlightKey, flight: &mut Flight) -> Went {

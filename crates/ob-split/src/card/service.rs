@@ -1,8 +1,9 @@
 //! The card's half of a port, with its sockets, behind the rings of its host.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use ob_core::{AttachmentId, Instant, Net, Streams};
+use ob_core::{AttachmentId, Instant, ListenerId, Net, Streams};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 
 use super::channel::ChannelKey;
@@ -10,8 +11,9 @@ use super::config::PortConfig;
 use super::dialect::Dialect;
 use super::front::Front;
 use super::port::Port;
+use super::records::RetainedCounts;
 use crate::engine::{EngineId, Engines};
-use crate::wire::{ChannelState, SPLIT_SERVICE};
+use crate::wire::{ChannelState, Engine, SPLIT_SERVICE};
 
 /// Receives of one channel in a turn.
 const RECEIVES_A_TURN: usize = 16;
@@ -40,8 +42,10 @@ pub struct PortCounts {
     pub messages: usize,
     /// Plans under way, those included of which the host has not taken the completions.
     pub plans: usize,
-    /// Blocks of card memory that somebody has.
+    /// Blocks of card memory that somebody has; without those of records.
     pub blocks_out: usize,
+    /// What is retained, and the memory of records.
+    pub retained: RetainedCounts,
 }
 
 impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
@@ -82,8 +86,19 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         PortCounts {
             messages: self.port.messages.len(),
             plans: self.port.flights.len(),
-            blocks_out: self.port.memory.blocks_out(),
+            blocks_out: self.port.memory.blocks_out() + self.port.wires.intake_out(),
+            retained: self.port.records.counts(),
         }
+    }
+
+    /// What is retained, and what came of it.
+    pub fn retained(&self) -> RetainedCounts {
+        self.port.records.counts()
+    }
+
+    /// Lets go of all that is retained.
+    pub fn forget_retained(&mut self) {
+        self.port.records.clear();
     }
 
     /// What the clock shows that leases are counted on, which may be another than the one of turns: the gate's deadline is of it.
@@ -95,9 +110,11 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
     pub fn turn(&mut self, now: Instant) -> bool {
         self.port.begin_turn(now);
         let mut events = 0;
-        // Nobody listens yet: who arrives all the same is sent away.
         while let Some(arrival) = self.streams.take_events(now, &mut self.port, &mut events) {
-            self.streams.net_mut().close(arrival.connection);
+            match self.port.arrived(&arrival) {
+                Some(key) => self.streams.admit(arrival.connection, key),
+                None => self.streams.net_mut().close(arrival.connection),
+            }
         }
         let received = self.streams.receive(now, &mut self.port);
         let moved = self.port.turn();
@@ -128,9 +145,41 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
                 Err(_) => self.port.end_channel(key.channel, ChannelState::Refused),
             }
         }
+        moved |= self.listen();
+        self.port.open_held_up();
         self.streams.send(self.port.now, &mut self.port);
+        // What is sent has given memory back.
+        self.port.open_held_up();
         self.streams.act(&mut self.port);
         moved
+    }
+
+    /// Listens where the host wants it. A network never ends a listener: who comes while no host listens is sent away.
+    fn listen(&mut self) -> bool {
+        let mut moved = false;
+        while let Some((channel, address)) = self.port.listeners.next_wanted() {
+            moved = true;
+            let found = self.port.listeners.idle(address).or_else(|| self.listen_at(address));
+            self.port.listens(channel, address, found);
+        }
+        moved
+    }
+
+    /// Has the network listen: who, and at which port.
+    fn listen_at(&mut self, address: SocketAddr) -> Option<(ListenerId, u16)> {
+        if !self.port.may_listen() {
+            return None;
+        }
+        let net = self.streams.net_mut();
+        match net.listen(address) {
+            Ok(listener) => {
+                Some((listener, net.listener_address(listener).map_or(address.port(), |at| at.port())))
+            }
+            Err(error) => {
+                tracing::warn!("a host cannot listen: {error}");
+                None
+            }
+        }
     }
 
     /// Gives the ring what waits for it, and the front the answers that may leave.
@@ -170,7 +219,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     /// The load of the busiest engine.
     fn load(&mut self) -> u8 {
         let count = self.engines.list().len();
-        let load = |id| self.engines.engine(EngineId(id as u8)).map_or(0, |engine| engine.load());
+        // What waits for memory is what they have to do, too.
+        let waiting = self.record_line.len();
+        let load = |id| {
+            let depth = self.engines.list().get(id).map_or(1, |engine: &Engine| engine.depth.max(1));
+            let of_line = (waiting * usize::from(u8::MAX) / usize::from(depth)).min(u8::MAX.into()) as u8;
+            self.engines.engine(EngineId(id as u8)).map_or(0, |engine| engine.load().saturating_add(of_line))
+        };
         (0..count).map(load).max().unwrap_or(0)
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// No more than this.
+    /// No more than this, and as many that were accepted.
     pub(super) fn limit(&mut self, limit: u16) {
         self.limit = limit.into();
     }
@@ -54,7 +54,7 @@ impl Channels {
         if known.is_some_and(|known| known.phase != Phase::Over) || id.0 == 0 || id.0 >= ACCEPTED_FROM {
             return Err(PostError::Channel(id));
         }
-        if known.is_none() && self.known.len() >= self.limit {
+        if known.is_none() && self.known.range(..ChannelId(ACCEPTED_FROM)).count() >= self.limit {
             return Err(PostError::TooMany);
         }
         if is_said {
@@ -90,9 +90,9 @@ impl Channels {
         let id = is.channel;
         if is.state == ChannelState::Accepted {
             let listener = self.known.get(&is.listener)?;
-            // The host may have asked for one while the card accepted another: only the card can count both.
-            let is_free = self.known.get(&id).is_none_or(|known| known.phase == Phase::Over)
-                && self.known.len() < 2 * self.limit;
+            let accepted = self.known.range(ChannelId(ACCEPTED_FROM)..).count();
+            let known = self.known.get(&id);
+            let is_free = known.map_or(accepted < self.limit, |known| known.phase == Phase::Over);
             if listener.phase != Phase::Listening || !is_free {
                 return None;
             }

@@ -3,6 +3,7 @@
 use ob_core::document::rows;
 
 use super::split::own_plans;
+use crate::wire::{OVERSIZE, PACKED, PEERS_LEN, USER_LEN};
 
 const DOCUMENT: &str = include_str!("../../../../docs/split.md");
 
@@ -15,5 +16,17 @@ fn the_document_has_this_layers_own_plans() {
         assert_eq!(row.get(2), Some(&&*definition.entry_len(0).to_string()), "bytes of plan {number}");
         let steps = row.get(5).map_or(0, |steps| steps.split('·').count());
         assert_eq!(steps, definition.plan().steps().len(), "steps of plan {number}");
+    }
+}
+
+#[test]
+fn what_users_post_is_the_documents() {
+    for wanted in [
+        format!("`USER_LEN` = {USER_LEN} bytes"),
+        format!("`PEERS_LEN` = {PEERS_LEN} bytes"),
+        format!("bit {} of `flags` (`PACKED`)", PACKED.trailing_zeros()),
+        format!("status {OVERSIZE} (`OVERSIZE`)"),
+    ] {
+        assert!(DOCUMENT.contains(&wanted), "{wanted}");
     }
 }

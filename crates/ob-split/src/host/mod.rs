@@ -27,4 +27,6 @@ pub use events::{CardTask, Completion, Event, Incoming, NoMemory, SplitError, Sp
 pub use memory::{CardMemory, CardRange, HostMemory};
 pub use port::{Port, PortError, PortEvent, PortOptions, PostError};
 pub use queues::{QueueCard, QueueEnds, QueueSizes, queues};
-pub use split::{CHECKSUM, COMPRESS, OWN_PLANS, SEND, SEND_HEADER, Split, place};
+pub use split::{Split, arguments, place};
+
+pub use crate::wire::{CHECKSUM, COMPRESS, OWN_PLANS, SEND, SEND_HEADER};

@@ -209,6 +209,7 @@ pub struct Port<L> {
     /// Headers that came since the beginning, modulo 2³².
     received: u32,
     load: u8,
+    granted_memory: u32,
 }
 
 /// A message of the card that is taken apart.
@@ -249,6 +250,7 @@ impl<L: HostEnds> Port<L> {
             prepared: VecDeque::with_capacity(PREPARATIONS_MAX),
             received: 0,
             load: 0,
+            granted_memory: 0,
         };
         let hello = Hello {
             slots: u32::try_from(slots).unwrap_or(u32::MAX),
@@ -277,6 +279,12 @@ impl<L: HostEnds> Port<L> {
     #[must_use]
     pub const fn load(&self) -> u8 {
         self.load
+    }
+
+    /// Pieces of card memory that it has granted since the beginning, or is about to, modulo 2³².
+    #[must_use]
+    pub const fn granted_memory(&self) -> u32 {
+        self.granted_memory
     }
 
     /// How many plans are under way.
@@ -548,7 +556,7 @@ impl<L: HostEnds> Port<L> {
         if let CardMessage::Welcome(_, engines) = from_card.message {
             self.engines = engines.iter().collect();
         }
-        self.load = from_card.load;
+        (self.load, self.granted_memory) = (from_card.load, from_card.credit);
         (self.inbox.kind, self.inbox.left) = (kind, count);
         self.inbox.rest = MESSAGE_LEN..taken.inline_len;
         Ok(true)

@@ -15,26 +15,12 @@ use super::memory::{CardMemory, CardRange, HostMemory, Returns};
 use super::port::{Port, PortError, PortEvent, PortOptions, PostError};
 use crate::ledger::Ledger;
 use crate::wire::{
-    ACCEPTED_FROM, Answers, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Completion as Piece,
-    CompletionStatus, DESCRIPTOR_AT, Definition, Done, HEADER_LEN, Handle, HeaderEntry, Memory, OF_HOST,
-    Otherwise, Plan, PlanEntry, PlanError, PlanId, Register, Slot, Step, Welcome,
+    ACCEPTED_FROM, Answers, CHECKSUM, COMPRESS, Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat,
+    Completion as Piece, CompletionStatus, DESCRIPTOR_AT, Definition, Done, ENTRY_LEN_MIN, HEADER_LEN,
+    Handle, HeaderEntry, MEMBERS_MAX, Memory, OF_HOST, OWN_PLANS, Otherwise, PEERS_LEN, PLACE_LEN, Plan,
+    PlanEntry, PlanError, PlanId, Register, SEND, SEND_HEADER, SEND_HEADER_LEN, SEND_LEN, Slot, Step,
+    TASK_LEN, USER_LEN, Welcome,
 };
-
-/// Plans of this layer's own have numbers from here on; those of its users are below.
-pub const OWN_PLANS: u8 = 252;
-/// A message with a payload to one channel: `slot` is the channel; behind the entry [`place`] and the header.
-pub const SEND: PlanId = PlanId(252);
-/// A header to one channel.
-pub const SEND_HEADER: PlanId = PlanId(253);
-/// Compresses memory into other memory: `argument` is the effort; behind the entry [`place`], the other's handle, and 4 reserved bytes.
-pub const COMPRESS: PlanId = PlanId(254);
-/// Sums memory: behind the entry [`place`], the sum of what lies before, and 4 reserved bytes.
-pub const CHECKSUM: PlanId = PlanId(255);
-
-/// Bytes of an entry: what all have, a place, and the rest.
-const SEND_LEN: u8 = 16 + HEADER_LEN as u8;
-const SEND_HEADER_LEN: u8 = 8 + HEADER_LEN as u8;
-const TASK_LEN: u8 = 24;
 
 /// Pieces that a plan has at most.
 const PIECES_MAX: usize = 256;
@@ -76,6 +62,8 @@ pub struct Split<L> {
 struct Posted {
     event: Event,
     kind: Kind,
+    /// To whom, if it sends.
+    to: Option<ChannelId>,
     /// Other memory that it writes.
     into: Option<Handle>,
     pieces: Vec<Piece>,
@@ -104,11 +92,24 @@ struct Waiting {
 
 /// A place in card memory, as plans of this layer have it: offset and length.
 #[must_use]
-pub fn place(range: CardRange) -> [u8; 8] {
-    let mut bytes = [0; 8];
+pub fn place(range: CardRange) -> [u8; PLACE_LEN] {
+    let mut bytes = [0; PLACE_LEN];
     let (offset, len) = bytes.split_at_mut(4);
     offset.copy_from_slice(&range.offset.to_le_bytes());
     len.copy_from_slice(&range.len.to_le_bytes());
+    bytes
+}
+
+/// What a plan of the user's is posted with that sends: to these channels, at most four, a header each. (What the card puts in besides:
+/// tag, length and checksum, [`PACKED`](crate::wire::PACKED), and in `status` of several pieces which it is.)
+#[must_use]
+pub fn arguments(to: &[ChannelId], header: &[u8; HEADER_LEN]) -> [u8; (USER_LEN - ENTRY_LEN_MIN) as usize] {
+    let mut bytes = [0; (USER_LEN - ENTRY_LEN_MIN) as usize];
+    let (channels, back) = bytes.split_at_mut(PEERS_LEN);
+    for (place, channel) in channels.chunks_exact_mut(PEERS_LEN / MEMBERS_MAX).zip(to) {
+        place.copy_from_slice(&channel.0.to_le_bytes());
+    }
+    back.copy_from_slice(header);
     bytes
 }
 
@@ -137,11 +138,16 @@ impl<L: HostEnds> Split<L> {
     pub fn open(ends: L, options: &PortOptions) -> Result<Self, SplitError> {
         let ledger = Ledger::new(ends.area_lens().1);
         let mut port = Port::open(ends, options)?;
-        loop {
+        let mut granted = Vec::new();
+        let mut is_welcome = false;
+        // With its answer a card says how much memory it grants ahead, which follows.
+        while !is_welcome || granted.len() < port.granted_memory() as usize {
             let ticket = port.register();
             match port.next_event()? {
                 Some(PortEvent::Refused(code)) => return Err(SplitError::Refused(code)),
-                Some(_) => break,
+                Some(PortEvent::Welcome(_)) => is_welcome = true,
+                Some(PortEvent::Memory(memory)) => granted.push(memory),
+                Some(_) => {}
                 None => port.sleep(ticket, None),
             }
         }
@@ -163,7 +169,7 @@ impl<L: HostEnds> Split<L> {
             accepts: VecDeque::new(),
             accepted: VecDeque::new(),
             ledger,
-            granted: Vec::new(),
+            granted,
             returns: Returns::default(),
             returning: Vec::new(),
             lent: Vec::new(),
@@ -218,10 +224,19 @@ impl<L: HostEnds> Split<L> {
     ///
     /// When nothing so long was.
     pub fn card_memory(&mut self, len: u32) -> Result<CardMemory, NoMemory> {
+        let memory = self.take_granted(len).or_else(|| {
+            // What was dropped goes back, and is granted anew.
+            self.turn();
+            self.take_granted(len)
+        });
+        let memory = memory.ok_or(NoMemory(len as usize))?;
+        Ok(self.returns.card_memory(memory.handle, memory.length))
+    }
+
+    fn take_granted(&mut self, len: u32) -> Option<Memory> {
         let fitting = self.granted.iter().enumerate().filter(|(_, memory)| memory.length >= len);
         let found = fitting.min_by_key(|(_, memory)| memory.length).map(|(at, _)| at);
-        let memory = found.map(|at| self.granted.swap_remove(at)).ok_or(NoMemory(len as usize))?;
-        Ok(self.returns.card_memory(memory.handle, memory.length))
+        found.map(|at| self.granted.swap_remove(at))
     }
 
     /// Has the card listen: [`Completion::Listening`].
@@ -284,12 +299,14 @@ impl<L: HostEnds> Split<L> {
     ///
     /// When as many are posted as may be, or the port is over.
     pub fn mixed_recv(&mut self, from: Incoming, payload_max: u32) -> Result<Event, PostError> {
+        let waits = self.arrived.iter().any(|header| is_of(header, from));
+        // What a channel has said before it was gone stays.
         if let Incoming::Of(channel) = from
+            && !waits
             && !self.channels.contains_key(&channel)
         {
             return Err(PostError::Channel(channel));
         }
-        let waits = self.arrived.iter().any(|header| is_of(header, from));
         // Credit of a receive whose channel is gone is still there.
         let wanted = u32::try_from(self.receives.len() + 1).unwrap_or(u32::MAX);
         let more = wanted.saturating_sub(self.port.granted());
@@ -326,7 +343,12 @@ impl<L: HostEnds> Split<L> {
             }
             None => (SEND_HEADER, self.own_handle(), &*back),
         };
-        self.start(&PlanEntry { plan, argument: 0, slot: Slot(to.0), handle, arguments }, Kind::Send)
+        let entry = PlanEntry { plan, argument: 0, slot: Slot(to.0), handle, arguments };
+        let event = self.start(&entry, Kind::Send)?;
+        if let Some(posted) = self.plans.get_mut(&handle) {
+            posted.to = Some(to);
+        }
+        Ok(event)
     }
 
     /// Has the card's engine do a task: [`Completion::Engine`].
@@ -455,7 +477,7 @@ impl<L: HostEnds> Split<L> {
         }
         self.port.post(entry)?;
         let event = self.event();
-        let posted = Posted { event, kind, into: None, pieces: Vec::new(), reply: Vec::new() };
+        let posted = Posted { event, kind, to: None, into: None, pieces: Vec::new(), reply: Vec::new() };
         self.plans.insert(entry.handle, posted);
         Ok(event)
     }
@@ -518,7 +540,11 @@ impl<L: HostEnds> Split<L> {
     }
 
     fn plan_is_over(&mut self, handle: Handle) {
-        let Some(Posted { event, kind, into, pieces, reply }) = self.plans.remove(&handle) else { return };
+        let Some(Posted { event, kind, to, into, pieces, reply }) = self.plans.remove(&handle) else {
+            return;
+        };
+        // A card says that a channel is gone before it says what has failed of it.
+        let is_gone = to.is_some_and(|channel| !self.channels.contains_key(&channel));
         self.lent.retain(|lent| Some(*lent) != into);
         let failed = pieces.iter().map(|piece| piece.status).find(|status| *status != CompletionStatus::Good);
         let completion = match (failed, kind) {
@@ -529,6 +555,7 @@ impl<L: HostEnds> Split<L> {
             (Some(CompletionStatus::NoMember | CompletionStatus::GivenUp), Kind::Send) => {
                 Completion::Failed(SplitFailure::ChannelGone)
             }
+            (Some(_), Kind::Send) if is_gone => Completion::Failed(SplitFailure::ChannelGone),
             (Some(status), _) => Completion::Failed(SplitFailure::Plan(status)),
         };
         self.complete(event, completion);

@@ -14,6 +14,7 @@ mod control;
 mod entries;
 mod header;
 mod message;
+mod own;
 mod plan;
 
 #[cfg(test)]
@@ -34,6 +35,10 @@ pub use message::{
     CardMessage, Done, DoneEntries, ENGINES_MAX, Entries, Entry, FromCard, FromHost, HostMessage, INLINE_MAX,
     MESSAGE_LEN, MessageBuilder, MessageError, PlanEntries, PlanEntry, REPLY_PAYLOAD_MAX, kind,
 };
+pub use own::{
+    CHECKSUM, COMPRESS, OVERSIZE, OWN_PLANS, PACKED, PEERS_LEN, PLACE_LEN, SEND, SEND_HEADER, USER_LEN,
+};
+pub(crate) use own::{SEND_HEADER_LEN, SEND_LEN, TASK_LEN};
 pub use plan::{
     Answers, Definition, Definitions, ENTRY_LEN_MIN, Otherwise, Plan, PlanError, PlanId, Register, STEP_LEN,
     STEPS_MAX, Step,

@@ -6,7 +6,6 @@
 mod net;
 mod service;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,16 +19,16 @@ use ob_ring::{
     CardBell, CardReceiver, CardSender, CardService, Closed, GroupKey, HostAreas, HostReceiver, HostSender,
     LocalDma, Outgoing, Received as RingReceived, RingError,
 };
-use ob_split::card::{Arrived, FrontKey, PortConfig, SplitCard};
+use ob_split::card::{Arrived, Dialect, Front, FrontKey, PortConfig, SplitCard};
 use ob_split::engine::SoftEngine;
 use ob_split::wire::{
-    Broken, CardMessage, Channel, ChannelId, ChannelIs, ChannelWhat, Completion, Entry, FromCard, Gate,
-    HEADER_LEN, Handle, Header, HeaderEntry, Hello, MessageBuilder, PlanEntry, PlanId, RefusedCode,
-    SPLIT_SERVICE, Set, SetWhat, Slot, Welcome, kind,
+    Broken, CardMessage, Channel, ChannelId, ChannelIs, ChannelWhat, Completion, Definition, Entry, FromCard,
+    Gate, HEADER_LEN, Handle, Header, HeaderEntry, Hello, Memory, MessageBuilder, PlanEntry, PlanId,
+    RefusedCode, SPLIT_SERVICE, Set, SetWhat, Slot, Welcome, kind,
 };
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 
-pub use net::TestNet;
+pub use net::{TestNet, address};
 pub use service::{
     ANSWER, BULK, CALL, MAGIC, NOTE, PACK, PATIENCE, READ, RECORD, Run, Said, TWICE, TestDialect, TestFront,
     WRITE, ask, definitions, reply_to, request,
@@ -55,6 +54,7 @@ pub struct Heard {
     pub channels: Vec<ChannelIs>,
     pub broken: Vec<Broken>,
     pub noted: Vec<u64>,
+    pub memory: Vec<Memory>,
     pub messages: usize,
 }
 
@@ -96,11 +96,11 @@ impl Group {
     }
 }
 
-pub type TestCard = SplitCard<TestNet, TestFront, TestDialect, SoftEngine>;
+pub type TestCard<F = TestFront, D = TestDialect> = SplitCard<TestNet, F, D, SoftEngine>;
 
 /// A port, its host, and its peers.
-pub struct Rig {
-    pub card: TestCard,
+pub struct Rig<F = TestFront, D = TestDialect> {
+    pub card: TestCard<F, D>,
     pub group: Option<Group>,
     pub heard: Heard,
     pub now: Instant,
@@ -129,10 +129,6 @@ pub fn config() -> PortConfig {
     }
 }
 
-pub fn address(port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], port))
-}
-
 pub fn set(slot: u16, what: SetWhat, channels: &[u16]) -> Set {
     let mut all = [ChannelId(0); 4];
     for (place, channel) in all.iter_mut().zip(channels) {
@@ -154,23 +150,7 @@ pub fn set(slot: u16, what: SetWhat, channels: &[u16]) -> Set {
 
 impl Rig {
     pub fn new(config: PortConfig) -> Self {
-        let net = TestNet::default();
-        let card =
-            SplitCard::new(config, net, TestFront::default(), TestDialect::default(), SoftEngine::new(8));
-        Self {
-            card,
-            group: None,
-            heard: Heard::default(),
-            now: Instant::from_nanoseconds(1_000_000_000),
-            holds_completions: false,
-            is_deaf: false,
-            closed: None,
-            payloads: Pool::new(1 << 20, 80),
-            credit: 0,
-            groups: 0,
-            builder: MessageBuilder::default(),
-            next_key: 1,
-        }
+        Self::of(config, TestFront::default(), TestDialect::default())
     }
 
     /// A port with a host that is welcome, and whose plans are defined.
@@ -187,6 +167,66 @@ impl Rig {
         rig.say_all(kind::SET, &[set(1, SetWhat::Append, &[1, 2, 3])]);
         rig.run();
         rig
+    }
+
+    /// A message with this payload, and so much memory for its answer.
+    pub fn arrive(&mut self, payload: &[u8], answer_len: usize) -> FrontKey {
+        let key = FrontKey(self.next_key);
+        self.next_key += 1;
+        let take = |len: usize| -> Option<Slice> {
+            (len > 0).then(|| {
+                let mut slice = self.payloads.take().unwrap();
+                slice.truncate(len);
+                slice
+            })
+        };
+        let payload = take(payload.len()).map(|mut slice| {
+            slice.copy_from_slice(payload);
+            slice
+        });
+        let answer = take(answer_len);
+        let header = [key.0 as u8; HEADER_LEN];
+        self.card.front_mut().inbox.push_back(Arrived {
+            key,
+            from: 7,
+            since: self.now,
+            header,
+            payload,
+            answer,
+        });
+        key
+    }
+
+    /// A message that has arrived: its handle, once the host was told.
+    pub fn arrived(&mut self, payload: &[u8], answer_len: usize) -> (FrontKey, Handle) {
+        let key = self.arrive(payload, answer_len);
+        self.run();
+        (key, self.heard.headers.last().unwrap().descriptor().handle)
+    }
+
+    pub fn answers(&mut self) -> Vec<(FrontKey, Said)> {
+        std::mem::take(&mut self.card.front_mut().answers)
+    }
+}
+
+impl<F: Front, D: Dialect> Rig<F, D> {
+    /// A port with such messages, whose host says such things.
+    pub fn of(config: PortConfig, front: F, dialect: D) -> Self {
+        let card = SplitCard::new(config, TestNet::default(), front, dialect, SoftEngine::new(8));
+        Self {
+            card,
+            group: None,
+            heard: Heard::default(),
+            now: Instant::from_nanoseconds(1_000_000_000),
+            holds_completions: false,
+            is_deaf: false,
+            closed: None,
+            payloads: Pool::new(1 << 20, 80),
+            credit: 0,
+            groups: 0,
+            builder: MessageBuilder::default(),
+            next_key: 1,
+        }
     }
 
     pub fn open(&mut self, ring_len: u32) {
@@ -221,6 +261,12 @@ impl Rig {
         let channels: Vec<_> = ports.iter().map(connect).collect();
         self.say_all(kind::CHANNEL, &channels);
         self.run();
+    }
+
+    pub fn define(&mut self, definition: &Definition) {
+        self.builder.define(definition);
+        let bytes = self.builder.finish(0, self.credit).to_vec();
+        self.push(&bytes);
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -268,41 +314,6 @@ impl Rig {
         let header = Header { payload_len: payload.len() as u32, ..header };
         let arguments = [&header.encode()[..], payload].concat();
         self.post(CALL, (payload.len() / 4) as u8, channel, handle, &arguments);
-    }
-
-    /// A message with this payload, and so much memory for its answer.
-    pub fn arrive(&mut self, payload: &[u8], answer_len: usize) -> FrontKey {
-        let key = FrontKey(self.next_key);
-        self.next_key += 1;
-        let take = |len: usize| -> Option<Slice> {
-            (len > 0).then(|| {
-                let mut slice = self.payloads.take().unwrap();
-                slice.truncate(len);
-                slice
-            })
-        };
-        let payload = take(payload.len()).map(|mut slice| {
-            slice.copy_from_slice(payload);
-            slice
-        });
-        let answer = take(answer_len);
-        let header = [key.0 as u8; HEADER_LEN];
-        self.card.front_mut().inbox.push_back(Arrived {
-            key,
-            from: 7,
-            since: self.now,
-            header,
-            payload,
-            answer,
-        });
-        key
-    }
-
-    /// A message that has arrived: its handle, once the host was told.
-    pub fn arrived(&mut self, payload: &[u8], answer_len: usize) -> (FrontKey, Handle) {
-        let key = self.arrive(payload, answer_len);
-        self.run();
-        (key, self.heard.headers.last().unwrap().descriptor().handle)
     }
 
     /// One turn of the card's loop.
@@ -378,14 +389,10 @@ impl Rig {
                 CardMessage::GateNoted(noted) => {
                     self.heard.noted.extend(noted.iter().map(|noted| noted.number));
                 }
-                CardMessage::Memory(_) => panic!("nothing is granted yet"),
+                CardMessage::Memory(memory) => self.heard.memory.extend(memory.iter()),
             }
         }
         moved
-    }
-
-    pub fn answers(&mut self) -> Vec<(FrontKey, Said)> {
-        std::mem::take(&mut self.card.front_mut().answers)
     }
 
     pub fn done(&mut self) -> Vec<(Completion, Option<Vec<u8>>)> {
@@ -414,6 +421,8 @@ impl Rig {
         let counts = self.card.counts();
         assert_eq!((counts.messages, counts.plans, counts.blocks_out), (0, 0, 0));
         assert_eq!(self.payloads.blocks_out(), 0);
+        self.card.forget_retained();
+        assert_eq!(self.card.counts().retained.blocks, 0);
     }
 }
 
@@ -433,7 +442,11 @@ pub fn hello() -> Hello {
     Hello { slots: 0, incarnation: Incarnation(1), gate: None::<GateId> }
 }
 
-fn step(group: &mut Group, card: &mut TestCard, holds: bool) -> Result<(), RingError> {
+fn step<F: Front, D: Dialect>(
+    group: &mut Group,
+    card: &mut TestCard<F, D>,
+    holds: bool,
+) -> Result<(), RingError> {
     if group.bell.0.swap(false, Ordering::Relaxed) {
         group.receiver.wake();
         group.sender.wake();

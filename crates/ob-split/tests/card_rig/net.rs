@@ -8,6 +8,11 @@ use ob_split::wire::{HEADER_LEN, Header};
 
 use super::MAGIC;
 
+/// Where the peer at a port is.
+pub fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 /// A connection as its peer sees it.
 #[derive(Default)]
 pub struct Pipe {
@@ -19,12 +24,16 @@ pub struct Pipe {
     pub is_closed: bool,
     /// Slices of each send.
     pub sends: Vec<usize>,
+    /// Its peer sends no more.
+    pub is_ended: bool,
 }
 
 #[derive(Default)]
 pub struct TestNet {
     pub pipes: BTreeMap<u64, Pipe>,
     pub refused: Vec<u16>,
+    /// Ports that are listened on, each once.
+    pub listening: Vec<u16>,
     pub(super) events: VecDeque<NetEvent>,
 }
 
@@ -34,6 +43,22 @@ impl TestNet {
         let pipe = self.pipes.iter_mut().rev().find(|(_, pipe)| pipe.port == port && !pipe.is_closed);
         let (id, pipe) = pipe.unwrap();
         (*id, pipe)
+    }
+
+    /// A peer connects to a port that is listened on, and is then the one at another.
+    pub fn arrive(&mut self, to: u16, port: u16) {
+        let id = self.pipes.len() as u64 + 1;
+        self.pipes.insert(id, Pipe { port, ..Pipe::default() });
+        let listener = self.listening.iter().position(|other| *other == to).unwrap() as u32;
+        let (listener, connection, peer) = (ListenerId(listener), ConnectionId(id), address(port));
+        self.events.push_back(NetEvent::Accepted { listener, connection, peer });
+    }
+
+    /// The peer at a port sends no more.
+    pub fn end(&mut self, port: u16) {
+        let (id, pipe) = self.pipe(port);
+        pipe.is_ended = true;
+        self.events.push_back(NetEvent::Readable(ConnectionId(id)));
     }
 
     /// The peer at a port sends bytes.
@@ -75,11 +100,15 @@ impl TestNet {
 
 impl Net for TestNet {
     fn listen(&mut self, address: SocketAddr) -> Result<ListenerId, NetListenError> {
-        Err(NetListenError::InUse(address))
+        if self.listening.contains(&address.port()) {
+            return Err(NetListenError::InUse(address));
+        }
+        self.listening.push(address.port());
+        Ok(ListenerId(self.listening.len() as u32 - 1))
     }
 
-    fn listener_address(&self, _: ListenerId) -> Option<SocketAddr> {
-        None
+    fn listener_address(&self, listener: ListenerId) -> Option<SocketAddr> {
+        self.listening.get(listener.0 as usize).map(|port| address(*port))
     }
 
     fn connect(&mut self, address: SocketAddr) -> Result<ConnectionId, NetError> {
@@ -99,6 +128,9 @@ impl Net for TestNet {
         let count = into.len().min(pipe.to_card.len());
         for (place, byte) in into.iter_mut().zip(pipe.to_card.drain(..count)) {
             *place = byte;
+        }
+        if count == 0 && pipe.is_ended {
+            return Ok(Received::End);
         }
         Ok(if count == 0 && !into.is_empty() { Received::Nothing } else { Received::Bytes(count) })
     }

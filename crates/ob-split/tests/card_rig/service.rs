@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ob_core::{Instant, Units};
 use ob_split::card::{
-    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement,
+    Area, Arrived, Call, Channels, Dialect, Encoding, Found, Front, FrontAnswer, FrontKey, Judgement, Name,
     Outcome, Part, Parts, Pieces, Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
@@ -127,6 +127,10 @@ pub struct TestDialect {
     pub is_beyond: bool,
     /// What is fetched is taken for packed.
     pub is_packed: bool,
+    /// What was written is looked for in what is retained.
+    pub seeks: bool,
+    /// What is found there is taken for wrong.
+    pub is_rotten: bool,
     pub gone: Vec<ChannelId>,
     pub places: HashMap<(u32, u16), u32>,
 }
@@ -298,6 +302,48 @@ impl Dialect for TestDialect {
             into: run.into,
         };
         assert!(parts.push(part));
+        Judgement::Good
+    }
+
+    fn kept(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        let place = *self.places.get(&(plan.handle.0, piece))?;
+        Some(Name { slot: plan.slot, place })
+    }
+
+    fn sought(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        if plan.plan != READ || !self.seeks {
+            return None;
+        }
+        let run = Self::run(plan, piece);
+        (run.slot != u16::MAX).then_some(Name { slot: Slot(run.slot), place: run.from })
+    }
+
+    /// It believes what it is given.
+    fn accept_kept(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        before: &[u8],
+        payload: &[u8],
+        parts: &mut Parts,
+    ) -> Judgement {
+        let run = Self::run(plan, piece);
+        assert_eq!(before.len(), RECORD);
+        if self.is_rotten {
+            return Judgement::Bad;
+        }
+        let encoding = if before[8] == 1 { Encoding::Lz4 } else { Encoding::Plain };
+        let stored = payload.len() as u32;
+        let decoded = if before[8] == 1 { run.len } else { stored };
+        assert!(parts.push(Part {
+            from: 0,
+            stored,
+            encoding,
+            decoded,
+            skip: 0,
+            take: run.len,
+            into: run.into
+        }));
         Judgement::Good
     }
 

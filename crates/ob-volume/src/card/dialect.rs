@@ -14,13 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use ob_core::{BlockLen, IdMap, Instant, Lba, Sequence, Units};
-use ob_format::volume::{
-    Encoding as Stored, RECORD_HEADER_LEN, Record, RecordHeader, RecordKind, STORED_MAX,
-};
+use ob_core::{IdMap, Instant, Lba, Sequence, Units};
+use ob_format::volume::{Encoding as Stored, RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use ob_split::card::{
-    Area, Channels, Dialect, Encoding, Found, Judgement, Outcome, Part as BytesPart, Parts, Pieces, Place,
-    Posted, Reject, Told, Words,
+    Area, Channels, Dialect, Encoding, Found, Judgement, Name, Outcome, Part as BytesPart, Parts, Pieces,
+    Place, Posted, Reject, Told, Words,
 };
 use ob_split::wire::{
     Broken, ChannelId, CompletionStatus, Header, PlanEntry, REPLY_PAYLOAD_MAX, Register, Set, SetWhat, Slot,
@@ -32,13 +30,14 @@ use super::copy::{accept_copy, judge_refusal};
 use crate::plans::{
     Copy, Given, Index, Move, PIECE_LEN, Part, Ranges, Run, TAKE_BASE, TAKE_SLOT_LEN, VolumePlan,
 };
-use crate::plant::{Bug, is_planted};
 use crate::wire::{Answer, MAGIC, Reply, ReplyMessage, Request, RequestMessage};
 use blocks::{blocks_of_write, check_read, piece_fits, pieces_of, place_of_run};
 use maintenance::{Looked, Moving, memory_of_look, memory_of_move, word_of};
+use verify::sought_record;
 
 mod blocks;
 mod maintenance;
+mod verify;
 
 /// Blocks of a segment, of both lengths that blocks have.
 pub const SEGMENT_BLOCKS: u64 = 1 << 23;
@@ -441,6 +440,26 @@ impl Dialect for VolumeDialect {
         }
     }
 
+    fn kept(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        let placed = self.placed.get(&number_of(plan, piece))?;
+        Some(Name { slot: placed.slot, place: placed.offset.0 })
+    }
+
+    fn sought(&self, plan: &Posted<'_>, piece: u16) -> Option<Name> {
+        sought_record(plan, piece)
+    }
+
+    fn accept_kept(
+        &mut self,
+        plan: &Posted<'_>,
+        piece: u16,
+        before: &[u8],
+        payload: &[u8],
+        parts: &mut Parts,
+    ) -> Judgement {
+        self.accept_retained(plan, piece, (before, payload), parts)
+    }
+
     fn area(&self, plan: &Posted<'_>, piece: u16) -> Option<Area> {
         match decode(plan).ok()? {
             VolumePlan::Look(look) => self.area_of_look(number_of(plan, piece), &look),
@@ -715,49 +734,6 @@ impl VolumeDialect {
         // The port puts in tag and length; this one checks that a server would take it.
         let encoded = RequestMessage { tag: 0, payload_len, request }.encode().ok()?;
         Header::decode(&encoded, MAGIC).ok()
-    }
-
-    /// What a read record is worth: it is the one that was asked for, whole, and has these blocks.
-    fn verify(
-        &self,
-        run: &Run,
-        header: &Header,
-        payload: &[u8],
-        block_len: BlockLen,
-    ) -> Result<BytesPart, Judgement> {
-        let Run::Record { slot, place, units, lba, blocks } = *run else { return Err(Judgement::Bad) };
-        match answer_of(header) {
-            Some((Answer::Good(Reply::Read), _)) => {}
-            Some((Answer::Refused { refusal, .. }, _)) => return Err(judge_refusal(refusal)),
-            Some(_) | None => return Err(Judgement::Bad),
-        }
-        let chunk = self.chunks.get(&slot).ok_or(Judgement::Bad)?;
-        // R3: nothing is answered that was not verified.
-        let record = match is_planted(Bug::ChecksumUnchecked) {
-            true => RecordHeader::decode(payload).map_err(|_| Judgement::Bad)?,
-            false => Record::decode(payload).map_err(|_| Judgement::Bad)?.header,
-        };
-        let is_it = record.chunk == chunk.name
-            && record.offset == place
-            && record.units() == units
-            && payload.len() == record.len()
-            && matches!(record.kind, RecordKind::Write | RecordKind::Move);
-        // Neither sum wraps: plans and records are checked for it.
-        let has_blocks = record.lba <= lba && lba.0 + blocks <= record.lba.0 + record.blocks;
-        let decoded = record.decoded_len(block_len).filter(|len| *len <= STORED_MAX);
-        let (true, true, Some(decoded)) = (is_it, has_blocks, decoded) else { return Err(Judgement::Bad) };
-        Ok(BytesPart {
-            from: RECORD_HEADER_LEN as u32,
-            stored: record.stored,
-            encoding: match record.encoding {
-                Stored::None => Encoding::Plain,
-                Stored::Lz4 => Encoding::Lz4,
-            },
-            decoded,
-            skip: (lba.0 - record.lba.0) * block_len.bytes(),
-            take: blocks * block_len.bytes(),
-            into: 0,
-        })
     }
 }
 

@@ -18,6 +18,7 @@ mod nvme;
 mod programs;
 mod quantity;
 mod read;
+mod split;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -39,6 +40,7 @@ pub(crate) use nvme::{KEY_WITHOUT_HOSTS, TWO_THREADS};
 pub use nvme::{NamespaceDevice, NvmeConfig, SubsystemConfig};
 pub use programs::ProgramsConfig;
 pub use quantity::{ByteRate, ByteSize, QuantityError, Share, TimeSpan};
+pub use split::{Magic, SplitConfig};
 pub use volumes::{ChunkServerConfig, ChunkServerSection, MetadataPlace, VolumesConfig};
 
 /// The names that `[link] model` accepts.
@@ -69,6 +71,8 @@ pub struct Config {
     pub volumes: VolumesConfig,
     /// How a chunk server keeps them.
     pub chunkserver: ChunkServerSection,
+    /// What an application has of the card that splits messages.
+    pub split: SplitConfig,
     /// What programs may take.
     pub programs: ProgramsConfig,
     /// The status endpoint.
@@ -203,6 +207,8 @@ pub struct CardConfig {
     pub kv: KvConfig,
     /// Disks that chunk servers keep.
     pub volumes: VolumesConfig,
+    /// What an application has of it that splits messages.
+    pub split: SplitConfig,
     /// What programs may take.
     pub programs: ProgramsConfig,
     /// Where its status is served.
@@ -358,6 +364,7 @@ impl Default for Config {
             kv: KvConfig::default(),
             volumes: VolumesConfig::default(),
             chunkserver: ChunkServerSection::default(),
+            split: SplitConfig::default(),
             programs: ProgramsConfig::default(),
             status: StatusConfig { listen: local(9160) },
             log: LogConfig { level: LogLevel::Info },
@@ -416,6 +423,7 @@ impl Config {
             nvme: self.nvme.below(&self.data),
             kv: self.kv.clone(),
             volumes: self.volumes.clone(),
+            split: self.split.clone(),
             programs: self.programs.clone(),
             status: self.status.clone(),
             source: self.source.clone(),

@@ -1,5 +1,6 @@
 //! From TOML to a [`Config`], finding every mistake on the way.
 
+mod split;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
             "kv",
             "volumes",
             "chunkserver",
+            "split",
             "programs",
             "status",
             "log",
@@ -99,6 +101,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ),
     ("volumes", volumes::VOLUMES_KEYS),
     ("chunkserver", volumes::CHUNKSERVER_KEYS),
+    ("split", split::SPLIT_KEYS),
     ("programs", &["objects", "instructions", "fuel", "share"]),
     ("status", &["listen"]),
     ("log", &["level"]),
@@ -195,6 +198,12 @@ impl Reader<'_> {
                     self.section(key, value, &mut config.volumes, Self::volumes);
                 }
                 "chunkserver" => self.section(key, value, &mut config.chunkserver, Self::chunkserver),
+                "split" => {
+                    config.split.enabled = true;
+                    // It is set by being there.
+                    self.spans.insert("split.enabled".to_owned(), key.span());
+                    self.section(key, value, &mut config.split, Self::split);
+                }
                 "programs" => self.section(key, value, &mut config.programs, Self::programs),
                 "status" => self.section(key, value, &mut config.status, Self::status),
                 "log" => self.section(key, value, &mut config.log, Self::log),

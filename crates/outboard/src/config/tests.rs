@@ -537,6 +537,23 @@ fn what_volumes_do_not_do_yet_is_not_believed_to_be_done() {
 }
 
 #[test]
+fn a_card_has_one_port_for_volumes_or_for_an_application() {
+    assert!(!parse("").unwrap().split.enabled);
+    let split = parse("[split]\nmagic = \"AB\"\nmemory = \"16MiB\"").unwrap().card().split;
+    assert_eq!((split.enabled, split.magic, split.memory), (true, Magic(*b"AB"), ByteSize(16 << 20)));
+    for wrong in ["\"A\"", "\"ab\"", "\"ABC\"", "7"] {
+        let said = explained(&format!("[split]\nmagic = {wrong}"));
+        assert!(said.contains("two capital letters"), "{said}");
+    }
+    for both in ["[split]\n[volumes]", "[volumes]\n[split]\nmagic = \"AB\""] {
+        let said = explained(both);
+        assert!(said.contains("the card has one port of split messages"), "{said}");
+    }
+    assert!(parse("[split]\nenabled = false\n[volumes]").is_ok());
+    assert!(parse("[split]\n[volumes]\nenabled = false").is_ok());
+}
+
+#[test]
 fn volumes_that_cannot_be_kept_are_explained() {
     let cases = [
         ("metadata = \"etcd\"", "metadata cannot be in `etcd`"),

@@ -15,6 +15,7 @@ pub(super) fn check(config: &Config, spans: &Spans) -> Vec<Mistake> {
     let mut mistakes: Vec<Mistake> =
         subsystems.iter().flat_map(|subsystem| check_keys(subsystem, spans)).collect();
     mistakes.extend(check_volumes(config, spans));
+    mistakes.extend(check_split(config, spans));
     mistakes.extend(check_threads(config, &subsystems, spans));
     mistakes.extend(check_addresses(config, &subsystems, spans));
     mistakes
@@ -60,6 +61,18 @@ fn check_volumes(config: &Config, spans: &Spans) -> Vec<Mistake> {
         mistakes.extend(at("replicas_min", "replicas", "no chunk would ever have so many members", hint));
     }
     mistakes
+}
+
+/// A card has one port, which is of volumes or an application's.
+fn check_split(config: &Config, spans: &Spans) -> Option<Mistake> {
+    if !config.split.enabled || !config.volumes.enabled {
+        return None;
+    }
+    let message = "the card has one port of split messages, and [volumes] has it";
+    let hint = "leave out one of the sections [split] and [volumes], or set `enabled = false` there";
+    let sections = [("split", "enabled"), ("split", "magic"), ("split", "memory"), ("volumes", "enabled")];
+    let at = |(section, key)| mistake(spans, section, key, message.to_owned(), hint.to_owned());
+    sections.into_iter().find_map(at)
 }
 
 /// What shares an address shares a thread, and the card's own thread is the one that has the card's files.

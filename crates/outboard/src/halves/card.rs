@@ -32,6 +32,7 @@ use crate::probe::{PROBE_SERVICE, ProbeService};
 use crate::programs::CardPrograms;
 use crate::router::{Router, Services};
 use crate::signals::StopSignal;
+use crate::split::{SplitGroup, SplitPort};
 use crate::status::{StatusBoard, StatusServer};
 use crate::terminal::bytes;
 use crate::volumes::admin::Desk;
@@ -51,18 +52,20 @@ struct CardServices {
     files: FilesService<CardDevice>,
     kv: KvGroup,
     volumes: PortGroup,
+    /// Where an application has the port, and not volumes.
+    split: Option<SplitGroup>,
 }
 
 impl Services for CardServices {
     const DIRECTORY: &'static [(u32, &'static str)] =
-        &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files"), (KV_SERVICE, "kv"), (SPLIT_SERVICE, "volumes")];
+        &[(PROBE_SERVICE, "probe"), (FILES_SERVICE, "files"), (KV_SERVICE, "kv"), (SPLIT_SERVICE, "split")];
 
     fn service(&self, index: usize) -> &dyn CardService {
         match index {
             0 => &self.probe,
             1 => &self.files,
             2 => &self.kv,
-            _ => &self.volumes,
+            _ => self.split.as_ref().map_or(&self.volumes, |split| split),
         }
     }
 
@@ -71,7 +74,7 @@ impl Services for CardServices {
             0 => &mut self.probe,
             1 => &mut self.files,
             2 => &mut self.kv,
-            _ => &mut self.volumes,
+            _ => self.split.as_mut().map_or(&mut self.volumes, |split| split),
         }
     }
 }
@@ -90,7 +93,8 @@ pub fn run_card(
     let life = Life::begin(Half::Card, &config.directory)?;
     let link_error = |error| HalfError::Link(Box::new(error));
     let sizes = ReactorConfig::default();
-    let watches_max = sizes.watches_max + crate::kv::WATCHES_MAX + crate::volumes::WATCHES_MAX;
+    let port_watches = crate::volumes::WATCHES_MAX.max(crate::split::WATCHES_MAX);
+    let watches_max = sizes.watches_max + crate::kv::WATCHES_MAX + port_watches;
     let mut reactor = Reactor::new(&ReactorConfig { watches_max, ..sizes }).map_err(link_error)?;
     let Mounted { files, device, formatted } = mount(device_wanted(config), &mut reactor, format)
         .map_err(|error| HalfError::Files(Box::new(error)))?;
@@ -102,14 +106,17 @@ pub fn run_card(
         files: FilesService::new(files, device),
         kv: KvGroup::default(),
         volumes: PortGroup::default(),
+        split: None,
     };
     let programs = Arc::new(CardPrograms::start(config).map_err(HalfError::system("start a thread"))?);
     let kv = start_kv(config, &reactor, &mut services, programs.slot())?;
     let (volumes, desk) = start_volumes(config, &life, &reactor, &mut services)?;
+    let split = has_split(config).then(|| SplitPort::start(config, life.incarnation(), &reactor.handle()));
+    services.split = split.as_ref().map(SplitPort::group);
     let mut card = open_link(config, &life, reactor, services)?;
     let (nvme, namespaces) = start_nvme(config, &mut card, &programs.workshop())
         .map_err(|error| HalfError::Nvme(Box::new(error)))?;
-    let mut parts = Parts { nvme, kv, volumes };
+    let mut parts = Parts { nvme, kv, volumes, split };
     let _control = start_control(config, namespaces, Arc::clone(&programs), desk)?;
     programs.restore();
     let board = Arc::new(StatusBoard::new(first_snapshot(config, &life)));
@@ -205,6 +212,14 @@ fn start_volumes(
     let (volumes, group, desk) = started.map_err(|error| HalfError::Volumes(Box::new(error)))?;
     services.volumes = group;
     Ok((Some(volumes), desk))
+}
+
+/// Whether an application may have the port. A command line that asks for volumes goes before a configuration that does not.
+fn has_split(config: &CardConfig) -> bool {
+    if config.split.enabled && config.volumes.enabled {
+        tracing::warn!("[split] is left out: volumes have the card's port");
+    }
+    config.split.enabled && !config.volumes.enabled
 }
 
 fn files_endpoint(config: &CardConfig, card: &Card) -> ServiceEndpoint {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ob_split::card::RetainedCounts;
 use ob_volume::tier::{Fullness, RebuildStatus};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub struct VolumesStatus {
     pub commands: u64,
     /// Commands that no host has taken in time.
     pub timed_out: u64,
+    /// What is retained of what was written, in the card's memory.
+    pub retained: Retained,
     /// Whether a host decides, and has said how it is doing; what follows is zero without one.
     pub has_host: bool,
     /// Whether it may answer.
@@ -58,6 +61,26 @@ pub struct VolumesStatus {
     pub rebuild: Option<Rebuild>,
     /// The chunk servers.
     pub servers: Vec<ChunkServerStatus>,
+}
+
+/// What is retained of what was written, so that nobody is asked for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retained {
+    /// Records.
+    pub records: u64,
+    /// Their bytes, as they are stored.
+    pub bytes: u64,
+    /// Records that were read or moved from there.
+    pub hits: u64,
+    /// Records that were looked for there, and then read from a chunk server.
+    pub misses: u64,
+}
+
+impl Retained {
+    const fn of(counts: &RetainedCounts) -> Self {
+        let RetainedCounts { records, bytes, hits, misses, .. } = *counts;
+        Self { records, bytes, hits, misses }
+    }
 }
 
 /// A disk, as initiators see it.
@@ -125,6 +148,7 @@ impl VolumesStatus {
             disks: facts.disks.iter().map(DiskStatus::of).collect(),
             commands: facts.front.commands,
             timed_out: facts.front.timed_out,
+            retained: Retained::of(&facts.retained),
             has_host: facts.report.is_some(),
             open: report.is_open,
             errors: report.errors,
@@ -165,6 +189,7 @@ impl VolumesStatus {
         let rebuild = self.rebuild.map(|rebuild| format!("\n  rebuilding {}", rebuild.told()));
         format!(
             "{} {}, {}\n  commands   {}; {} answered with an error, {} taken by no host in time\n  \
+             retained   {} records, {}; retained hits {} of {} that were looked for\n  \
              chunks     {}: {} being sealed, {} with too few replicas; so far {} sealed, {} of them for a lost member\n  \
              replicas   {} made anew; {} gave wrong bytes, {} reads were tried again\n  \
              rot        {} records found, {} mended, {} given up; {} replicas dropped for it{}{}",
@@ -174,6 +199,10 @@ impl VolumesStatus {
             self.commands,
             self.errors,
             self.timed_out,
+            self.retained.records,
+            bytes(self.retained.bytes),
+            self.retained.hits,
+            self.retained.hits.saturating_add(self.retained.misses),
             self.chunks,
             self.closing,
             self.degraded,
@@ -287,9 +316,12 @@ mod tests {
     fn codes(report: Option<VolumesReport>) -> Vec<String> {
         let address = ([127, 0, 0, 1], 4421).into();
         let disks = vec![DiskFacts { namespace: 1, bytes: 1 << 30 }];
-        let facts = VolumesFacts { address, disks, front: VolumeFrontCounts::default(), report };
+        let retained = RetainedCounts { records: 7, bytes: 2 << 20, hits: 30, misses: 12, blocks: 9 };
+        let facts = VolumesFacts { address, disks, front: VolumeFrontCounts::default(), retained, report };
         let status = VolumesStatus::of(&facts);
         assert!(status.lines().contains("127.0.0.1:4421, NSID 1"), "{}", status.lines());
+        let retained = "7 records, 2.0 MiB; retained hits 30 of 42 that were looked for";
+        assert!(status.lines().contains(retained), "{}", status.lines());
         volumes_checks(&facts).into_iter().map(|check| check.code).collect()
     }
 
@@ -310,7 +342,8 @@ mod tests {
         };
         let address = ([127, 0, 0, 1], 4421).into();
         let front = VolumeFrontCounts::default();
-        let facts = VolumesFacts { address, disks: Vec::new(), front, report: Some(report) };
+        let retained = RetainedCounts::default();
+        let facts = VolumesFacts { address, disks: Vec::new(), front, retained, report: Some(report) };
         let summary = &volumes_checks(&facts)[0].summary;
         assert!(summary.contains("rebuilding, 75 % of") && summary.contains("about 4"), "{summary}");
         assert!(VolumesStatus::of(&facts).lines().contains("rebuilding 75 %"));

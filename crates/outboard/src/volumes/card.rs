@@ -23,7 +23,7 @@ use ob_nvme::target::control::{
 };
 use ob_nvme::target::{Target, TargetConfig};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
-use ob_split::card::{PortConfig, SplitCard};
+use ob_split::card::{PortConfig, RECORD_BLOCK_LEN, RetainedCounts, SplitCard};
 use ob_split::engine::SoftEngine;
 use ob_volume::card::{Patience, VolumeDialect, VolumeFront, VolumeFrontCounts};
 use ob_wire_nvme::NamespaceId;
@@ -143,6 +143,8 @@ pub struct VolumesFacts {
     pub disks: Vec<DiskFacts>,
     /// What the front has done.
     pub front: VolumeFrontCounts,
+    /// What the card has retained of what was written.
+    pub retained: RetainedCounts,
     /// What the host has told last, if there is one.
     pub report: Option<VolumesReport>,
 }
@@ -247,6 +249,7 @@ impl VolumesCard {
             address: self.address,
             disks: self.shown.disks.iter().map(DiskFacts::of).collect(),
             front: self.front.borrow().counts(),
+            retained: self.split.borrow().retained(),
             report: self.words.borrow().report.clone(),
         }
     }
@@ -438,10 +441,12 @@ fn split(
 /// The card's limits, by the memory that is configured: blocks of each size have their share of it.
 fn port_config(config: &CardConfig) -> PortConfig {
     let memory = config.volumes.card_memory.0;
-    let blocks = |share: u64, len: u32| {
-        let count = memory / share / u64::from(len);
+    let blocks = |parts: u64, len: u32| {
+        let count = memory / 32 * parts / u64::from(len);
         (len, u32::try_from(count).unwrap_or(u32::MAX).max(4))
     };
+    // Five eighths are records, a quarter is replies and what is copied, and the rest is for headers, and to know what is retained.
+    let (_, records) = blocks(20, RECORD_BLOCK_LEN);
     PortConfig {
         payload_max: ob_nvme::target::TRANSFER_LEN_MAX as u32,
         handles_max: MESSAGES_MAX,
@@ -449,7 +454,8 @@ fn port_config(config: &CardConfig) -> PortConfig {
         channels_max: CHANNELS_MAX,
         // As long as the front, and counted from when it came as well: then, at the latest, it goes to no host any more.
         hold: config.volumes.hold.0 / 2,
-        memory: vec![blocks(8, 4 << 10), blocks(8, 16 << 10), blocks(2, 72 << 10)],
+        memory: vec![blocks(1, 4 << 10), blocks(1, 16 << 10), blocks(6, 72 << 10)],
+        records,
         ..PortConfig::default()
     }
 }
@@ -475,7 +481,7 @@ fn namespace(shown: &Shown) -> NamespaceSpec {
 impl CardService for PortGroup {
     fn open(&mut self, key: GroupKey, service: u32) -> Result<(), String> {
         let Some(port) = &mut self.0 else {
-            return Err("this card is not configured to serve volumes".to_owned());
+            return Err("this card is not configured to serve volumes, nor to split messages".to_owned());
         };
         port.split.borrow_mut().open(key, service)?;
         port.words.borrow_mut().host = Some(key.attachment);

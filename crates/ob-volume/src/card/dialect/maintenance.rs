@@ -204,24 +204,34 @@ impl VolumeDialect {
         };
         // It was verified just now.
         let Ok(record) = RecordHeader::decode(payload) else { return Judgement::Bad };
+        let part = self.part_to_move(number, moved, &record, part.from);
+        if part.is_some_and(|part| parts.push(part)) { Judgement::Good } else { Judgement::Bad }
+    }
+
+    /// What is moved of a record, whose payload begins there, if it is the one; it is remembered.
+    pub(super) fn part_to_move(
+        &mut self,
+        number: u64,
+        moved: &Move,
+        record: &RecordHeader,
+        from: u32,
+    ) -> Option<Part> {
+        let part = self.check_record(&run_of(moved), record, moved.block_len)?;
         let is_all = record.lba == moved.lba && record.blocks == moved.blocks;
         let part = match moved.cut {
-            Some(_) => part,
-            None if !is_all => return Judgement::Bad,
+            Some(_) => Part { from, ..part },
+            None if !is_all => return None,
             // As it is stored, whatever that means.
-            None => part_of(part.from, record.stored, Encoding::Plain, record.stored),
+            None => part_of(from, record.stored, Encoding::Plain, record.stored),
         };
-        if !parts.push(part) {
-            return Judgement::Bad;
-        }
         let (version, encoding, crc) = (record.version, encoding_of(record.encoding), record.payload_crc);
         self.moving.insert(number, Moving { version, encoding, crc });
-        Judgement::Good
+        Some(part)
     }
 }
 
 /// A move reads what a read would.
-const fn run_of(moved: &Move) -> Run {
+pub(super) const fn run_of(moved: &Move) -> Run {
     let Move { from, place, units, lba, blocks, .. } = *moved;
     Run::Record { slot: from, place, units, lba, blocks }
 }

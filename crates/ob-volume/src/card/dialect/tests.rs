@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test stops at the first thing that is not as it should be.
 
 use ob_core::{ChunkId, ChunkName, Epoch, SegmentId, VolumeId};
-use ob_format::volume::TrimRange;
+use ob_format::volume::{Record, TrimRange};
 use ob_split::card::{BEFORE_MAX, Message};
 use ob_split::wire::{HEADER_LEN, Handle, MEMBERS_MAX};
 use ob_wire_nvme::command::{DataPointer, IoOpcode};
@@ -12,7 +12,7 @@ use ob_wire_nvme::{CommandId, NamespaceId};
 use zerocopy::IntoBytes;
 
 use super::*;
-use crate::plans::PostedPlan;
+use crate::plans::{PostedPlan, Run};
 use crate::wire::{Refusal, check_records};
 
 const BLOCK: u32 = 4096;
@@ -481,4 +481,91 @@ fn calls_go_to_their_channel_and_answers_say_what_the_host_says() {
     let status = Status::CAPACITY_EXCEEDED.with_do_not_retry();
     let plan = PostedPlan::answer(HANDLE, status, false);
     assert_eq!(dialect.status(&command.posted(&plan)), status.bits());
+}
+
+/// R3: what was retained is verified as what a server gives.
+#[test]
+fn of_what_was_retained_only_the_record_that_is_wanted_is_believed() {
+    let mut dialect = dialect();
+    let write = Command::new(IoOpcode::Write, 100, 4);
+    let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
+    let posted = write.posted(&plan);
+    pieces(&mut dialect, &posted).unwrap();
+    let payload = bytes_of(4, 1);
+    let mut before = vec![0; BEFORE_MAX];
+    let place = dialect.place(Instant::default(), &posted, 0, &found(&payload), &mut before).unwrap();
+    before.truncate(place.before_len.into());
+    assert_eq!(dialect.kept(&posted, 0), Some(Name { slot: SLOT, place: 64 }));
+    let units = Units(1 + payload.len() as u32 / Units::LEN);
+    let good = Run::Record { slot: SLOT, place: Units(64), units, lba: Lba(101), blocks: 2 };
+    let read = Command::new(IoOpcode::Read, 101, 2);
+    let mut judge = |run: Run, before: &[u8], payload: &[u8]| {
+        let plan = PostedPlan::read(HANDLE, None, None, &[run]).unwrap();
+        let posted = Posted { notes: &[0], ..read.posted(&plan) };
+        assert_eq!(dialect.sought(&posted, 0), Some(Name { slot: SLOT, place: 64 }));
+        let mut parts = Parts::default();
+        let judgement = dialect.accept_kept(&posted, 0, before, payload, &mut parts);
+        (judgement, parts.as_slice().to_vec())
+    };
+    let (judgement, parts) = judge(good, &before, &payload);
+    let [part] = parts[..] else { panic!("{parts:?}") };
+    assert_eq!((judgement, part.from, part.skip, part.take), (Judgement::Good, 0, BLOCK, 2 * BLOCK));
+    let mut flipped = payload.clone();
+    flipped[9] ^= 1;
+    let mut other = before.clone();
+    other[20] ^= 1;
+    let elsewhere = Run::Record { slot: SLOT, place: Units(64), units, lba: Lba(103), blocks: 2 };
+    let shorter = Run::Record { slot: SLOT, place: Units(64), units: Units(9), lba: Lba(101), blocks: 2 };
+    for (run, before, payload) in [
+        (good, &before, &flipped),
+        (good, &other, &payload),
+        (good, &before, &payload[..payload.len() - 64].to_vec()),
+        (good, &Vec::new(), &payload),
+        (elsewhere, &before, &payload),
+        (shorter, &before, &payload),
+    ] {
+        assert_eq!(judge(run, before, payload), (Judgement::Bad, Vec::new()));
+    }
+}
+
+#[test]
+fn what_was_retained_of_another_chunk_is_not_believed() {
+    let mut dialect = dialect();
+    let write = Command::new(IoOpcode::Write, 100, 4);
+    let plan = PostedPlan::write(HANDLE, SLOT, 0, sequence(1), None).unwrap();
+    let posted = write.posted(&plan);
+    pieces(&mut dialect, &posted).unwrap();
+    let payload = bytes_of(4, 1);
+    let mut before = vec![0; BEFORE_MAX];
+    let place = dialect.place(Instant::default(), &posted, 0, &found(&payload), &mut before).unwrap();
+    before.truncate(place.before_len.into());
+    let units = Units(1 + payload.len() as u32 / Units::LEN);
+    let run = Run::Record { slot: SLOT, place: Units(64), units, lba: Lba(101), blocks: 2 };
+    let read = Command::new(IoOpcode::Read, 101, 2);
+    let plan = PostedPlan::read(HANDLE, None, None, &[run]).unwrap();
+    let posted = Posted { notes: &[0], ..read.posted(&plan) };
+    for (chunk, judgement) in [(2, Judgement::Good), (9, Judgement::Bad)] {
+        let chunk = ChunkName { chunk: ChunkId(chunk), ..NAME };
+        dialect.set(&Set { chunk, ..set(SetWhat::ReadOnly) }).unwrap();
+        assert_eq!(dialect.accept_kept(&posted, 0, &before, &payload, &mut Parts::default()), judgement);
+    }
+}
+
+#[test]
+fn what_is_copied_is_never_looked_for_in_what_is_retained() {
+    let dialect = dialect();
+    let read = Command::new(IoOpcode::Read, 101, 2);
+    // It is to be what a certain server has.
+    let epoch = Epoch::new(5).unwrap();
+    let copy = Copy {
+        from: ChannelId(1),
+        to: ChannelId(2),
+        chunk: NAME,
+        epoch,
+        at: Units(64),
+        end: Units(100),
+        is_mend: false,
+    };
+    let plan = PostedPlan::copy(Handle(1 << 31), &copy).unwrap();
+    assert_eq!(dialect.sought(&Posted { message: None, ..read.posted(&plan) }, 0), None);
 }

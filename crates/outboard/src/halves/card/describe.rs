@@ -15,7 +15,7 @@ use crate::volumes::VolumesCard;
 
 /// Brings a snapshot up to date.
 pub(super) fn describe(snapshot: &mut Snapshot, card: &Card, parts: &Parts, endpoint: String) {
-    let Parts { nvme, kv, volumes } = parts;
+    let Parts { nvme, kv, volumes, .. } = parts;
     let CardServices { probe, files, .. } = card.service.services();
     let hosts = card.link.hosts();
     let connected: Vec<&HostReport> = hosts.iter().filter(|host| host.connected).collect();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ┌─▶ CardLoop::turn ──▶ events to the parts ──▶ each part's turn ──▶ CardLoop::follow ─┐
-//!   │   link, files,        nvme? kv? volumes?      sockets, devices     files, link       │
+//!   │   link, files,    nvme? kv? volumes? split?   sockets, devices     files, link       │
 //!   │   sleep                                                                              │
 //!   └──────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -17,6 +17,7 @@ use ob_link::Turn;
 use super::{Card, ServiceEndpoint};
 use crate::kv::KvCard;
 use crate::nvme::NvmeService;
+use crate::split::SplitPort;
 use crate::volumes::VolumesCard;
 
 /// A service that has sockets, and maybe devices, of its own on the card's reactor.
@@ -47,19 +48,23 @@ pub(super) struct Parts {
     pub(super) kv: Option<KvCard>,
     /// Volumes, if they are served.
     pub(super) volumes: Option<VolumesCard>,
+    /// The port of an application that splits messages, if one may have it.
+    pub(super) split: Option<SplitPort>,
 }
 
 impl Parts {
     fn all(&self) -> impl Iterator<Item = &dyn CardPart> {
         let kv = self.kv.as_ref().map(|kv| kv as &dyn CardPart);
         let volumes = self.volumes.as_ref().map(|volumes| volumes as &dyn CardPart);
-        std::iter::once(&self.nvme as &dyn CardPart).chain(kv).chain(volumes)
+        let split = self.split.as_ref().map(|split| split as &dyn CardPart);
+        std::iter::once(&self.nvme as &dyn CardPart).chain(kv).chain(volumes).chain(split)
     }
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn CardPart> {
         let kv = self.kv.as_mut().map(|kv| kv as &mut dyn CardPart);
         let volumes = self.volumes.as_mut().map(|volumes| volumes as &mut dyn CardPart);
-        std::iter::once(&mut self.nvme as &mut dyn CardPart).chain(kv).chain(volumes)
+        let split = self.split.as_mut().map(|split| split as &mut dyn CardPart);
+        std::iter::once(&mut self.nvme as &mut dyn CardPart).chain(kv).chain(volumes).chain(split)
     }
 
     /// One turn of the card and of everything on it. Sleeps until something happens or is due, but not beyond `until`. Events that are
