@@ -4,14 +4,14 @@
 use std::ops::Range;
 
 use ob_scenarios::volumes::VolumesScenario;
-use ob_sim::{Scenario, check_determinism, run_seeds};
+use ob_sim::{Report, Scenario, check_determinism, run_seed};
 
 const SEEDS: u64 = 46;
-/// The rarest of the bugs that it is held to shows within twenty.
-const SEEDS_FOR_A_BUG: u64 = 80;
+/// Most of the bugs that it is held to show within ten.
+const SEEDS_FOR_A_BUG: u64 = 300;
 const STEPS: u64 = 200;
 
-/// `OUTBOARD_VOLUMES_SEEDS` has others, `FROM..TO`, for campaigns.
+/// `OUTBOARD_VOLUMES_SEEDS` has others, `FROM..TO`, for campaigns, which go on behind failures if `OUTBOARD_VOLUMES_KEEP_GOING` is there.
 fn seeds() -> Range<u64> {
     let named = std::env::var("OUTBOARD_VOLUMES_SEEDS").ok();
     let range = named.as_deref().and_then(|range| range.split_once(".."));
@@ -57,12 +57,32 @@ const HAPPENS: &[&str] = &[
     "store silent",
 ];
 
+/// Whether a campaign goes on behind what fails.
+fn goes_on() -> bool {
+    std::env::var_os("OUTBOARD_VOLUMES_KEEP_GOING").is_some()
+}
+
+/// Plays seeds, and says of each that fails why.
+fn play(seeds: Range<u64>) -> Report {
+    let mut report = Report::default();
+    let mut failures = Vec::new();
+    for seed in seeds {
+        match run_seed(&mut VolumesScenario, seed, STEPS) {
+            Ok(passed) => report.merge(&passed.report),
+            Err(failed) if goes_on() => {
+                eprintln!("{failed}");
+                failures.push(seed);
+            }
+            Err(failed) => panic!("{failed}"),
+        }
+    }
+    assert!(failures.is_empty(), "these seeds fail: {failures:?}");
+    report
+}
+
 #[test]
 fn blocks_are_what_was_written_last() {
-    let report = match run_seeds(&mut VolumesScenario, seeds(), STEPS, |_| {}) {
-        Ok(report) => report,
-        Err(failed) => panic!("{failed}"),
-    };
+    let report = play(seeds());
     VolumesScenario.judge(&report).unwrap();
     for what in HAPPENS {
         assert!(report.get(what) > 0, "nothing was {what}: {report:?}");
@@ -71,8 +91,11 @@ fn blocks_are_what_was_written_last() {
 
 #[test]
 fn a_seed_does_the_same_twice() {
-    if let Err(failed) = check_determinism(&mut VolumesScenario, 3, 100) {
-        panic!("{failed}");
+    // The second one's store is in a file.
+    for seed in [3, 2002] {
+        if let Err(failed) = check_determinism(&mut VolumesScenario, seed, 100) {
+            panic!("{failed}");
+        }
     }
 }
 
@@ -82,8 +105,6 @@ fn what_was_found_stays_mended() {
     // A session ended while replicas were looked for, and nobody looked again.
     // A disk was lost, and all was held to be at rest because others than the one in its place were full: 1120.
     for seed in [1069, 1120, 1397, 1460] {
-        if let Err(failed) = run_seeds(&mut VolumesScenario, seed..seed + 1, STEPS, |_| {}) {
-            panic!("{failed}");
-        }
+        play(seed..seed + 1);
     }
 }

@@ -102,10 +102,21 @@ fn a_read_gives_what_lies_before_a_block_that_cannot_be_read() {
     assert_eq!(read(&mut rig, client, Units(64 + 6 * 64), 8 * BLOCK).unwrap(), bytes[6 * BLOCK..9 * BLOCK]);
 }
 
-/// Whichever block cannot be read: each record that has a part of it can be mended, with what lies beside it.
+/// One whose chunks have no directory: there is no room for it.
+fn without_directories() -> ChunkServerConfig {
+    ChunkServerConfig { reserve_len: 1 << 40, ..config() }
+}
+
+/// Whichever block cannot be read: each record that has a part of it can be mended, with what lies beside it, as the directory says, or as
+/// headers do.
 #[test]
 fn a_record_is_mended_with_what_lies_in_its_blocks() {
-    let (mut rig, client, bytes, place) = with_a_sealed_chunk(config());
+    mend_each(config());
+    mend_each(without_directories());
+}
+
+fn mend_each(config: ChunkServerConfig) {
+    let (mut rig, client, bytes, place) = with_a_sealed_chunk(config);
     let all = split(&bytes);
     assert_eq!(all.len(), LENGTHS.len());
     let mut besides = 0;
@@ -131,7 +142,12 @@ fn a_record_is_mended_with_what_lies_in_its_blocks() {
 /// However long the stretch is that cannot be read.
 #[test]
 fn records_of_many_blocks_that_cannot_be_read_are_mended() {
-    let (mut rig, client, bytes, place) = with_a_sealed_chunk(config());
+    mend_many(config());
+    mend_many(without_directories());
+}
+
+fn mend_many(config: ChunkServerConfig) {
+    let (mut rig, client, bytes, place) = with_a_sealed_chunk(config);
     for (from, to) in [(0, bytes.len()), (BLOCK, 4 * BLOCK), (6 * BLOCK, 40 * BLOCK)] {
         (from..to).step_by(BLOCK).for_each(|at| rig.disk.break_block(place + at));
         for (at, _) in split(&bytes) {
@@ -174,22 +190,21 @@ fn what_was_kept_of_a_chunk_goes_with_it() {
     assert_eq!(repair(&mut rig, client, all[1].0, &all[1].1), Err(Refusal::NoChunk));
 }
 
+/// Where no header can be read before a record, that one is wanted first; and what does not lie there by the headers is not taken.
 #[test]
-fn without_a_directory_nobody_knows_what_lies_beside() {
-    let (mut rig, client, bytes, place) =
-        with_a_sealed_chunk(ChunkServerConfig { reserve_len: 1 << 40, ..config() });
+fn without_a_directory_records_are_mended_in_their_order() {
+    let (mut rig, client, bytes, place) = with_a_sealed_chunk(without_directories());
     let all = split(&bytes);
     rig.disk.break_block(place);
-    assert_eq!(repair(&mut rig, client, all[0].0, &all[0].1), Err(Refusal::Medium));
-    assert_eq!(rig.disk.broken_blocks(), 1);
-    // Blocks that a record has for itself need none.
-    let (at, record) = &all[4];
-    let start = (at.0 - RECORDS_START.0) as usize * 64;
-    let own = (start.next_multiple_of(BLOCK)..start + record.len() - BLOCK).step_by(BLOCK);
-    assert!(own.len() > 8);
-    own.for_each(|own| rig.disk.break_block(place + own));
-    assert_eq!(repair(&mut rig, client, *at, record), Ok(Reply::Repair));
-    assert!(rig.disk.broken_blocks() == 1 && rig.disk.is_at(place, &bytes));
+    assert_eq!(repair(&mut rig, client, all[1].0, &all[1].1), Err(Refusal::Beside { at: all[0].0 }));
+    assert_eq!(repair(&mut rig, client, all[0].0, &all[0].1), Err(Refusal::Beside { at: all[1].0 }));
+    let nowhere = Units(all[1].0.0 + 1);
+    let moved = record(chunk(1), nowhere, 1, 1, 2);
+    assert_eq!(repair(&mut rig, client, nowhere, &moved), Err(Refusal::Beside { at: all[1].0 }));
+    assert_eq!(rig.disk.broken_blocks(), 1, "nothing is written");
+    assert_eq!(repair(&mut rig, client, all[1].0, &all[1].1), Err(Refusal::Beside { at: all[2].0 }));
+    assert_eq!(repair(&mut rig, client, all[2].0, &all[2].1), Ok(Reply::Repair));
+    assert!(rig.disk.broken_blocks() == 0 && rig.disk.is_at(place, &bytes));
 }
 
 /// What is no record of the place is not taken, whatever can be read there, and is not kept.

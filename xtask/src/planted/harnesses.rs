@@ -216,6 +216,10 @@ pub const HARNESSES: &[Harness] = &[
             "joined-early",
             "dead-forgotten",
             "lease-unchecked",
+            "unmapped-unleased",
+            "session-unlooked",
+            "seal-unfenced",
+            "read-unfenced",
         ],
     },
     Harness {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ob_core::{ChunkName, Epoch, NodeId, SegmentId, SegmentName, Sequence, ServerId, Token, Units};
+use ob_core::{ChunkName, Epoch, NodeId, SegmentId, SegmentName, Sequence, ServerId, Token, Units, VolumeId};
 use ob_files_card::{FilesOptions, FilesService, LocalFiles, MetadataOp as FilesOp, Op, Outcome};
 use ob_format::files::ROOT;
 use ob_format::volume::metadata::{Chunk, ChunkState};
@@ -16,7 +16,7 @@ use ob_volume::wire::check_records;
 
 use super::plan::SEGMENTS;
 use super::tier::Tier;
-use super::{CHUNK_LEN, Run, VOLUME, keys};
+use super::{CHUNK_LEN, Run, keys};
 use crate::files::SimDrive;
 
 /// Turns of the files until a request is answered.
@@ -27,8 +27,7 @@ impl Run {
     pub(super) fn chunks(&self) -> Result<Vec<(ChunkName, Chunk)>, Failure> {
         let keys = keys()?;
         let mut chunks = Vec::new();
-        for segment in 0..SEGMENTS as u32 {
-            let segment = SegmentName { volume: VOLUME, segment: SegmentId(segment) };
+        for segment in self.segment_names() {
             let prefix = keys.chunks(segment);
             let mut after: Option<Key> = None;
             loop {
@@ -53,12 +52,19 @@ impl Run {
         Ok(chunks)
     }
 
+    /// Segments that there can be.
+    fn segment_names(&self) -> impl Iterator<Item = SegmentName> + use<> {
+        let volumes = 1..=u64::from(self.plan.volumes());
+        volumes.flat_map(|volume| {
+            (0..SEGMENTS as u32)
+                .map(move |segment| SegmentName { volume: VolumeId(volume), segment: SegmentId(segment) })
+        })
+    }
+
     /// Segments that the store has, and their epochs.
     pub(super) fn segments(&self) -> Vec<(SegmentName, Epoch)> {
         let Ok(keys) = keys() else { return Vec::new() };
-        let names =
-            (0..SEGMENTS as u32).map(|segment| SegmentName { volume: VOLUME, segment: SegmentId(segment) });
-        let found = names.filter_map(|name| {
+        let found = self.segment_names().filter_map(|name| {
             let key = keys.key(Name::Segment(name));
             let answer = self.store.borrow_mut().look(MetadataOp::Get { key });
             let Ok(MetadataAnswer::Value(Some((value, _)))) = answer else { return None };
@@ -135,7 +141,7 @@ impl Run {
         self.report.count("replicas with rot that nobody reads", spoilt.len() as u64);
         for (name, of, bytes) in &spoilt {
             // Trims may be in chunks that are gone.
-            if self.plan.has_trims {
+            if self.plan.has_trims || self.plan.has_operator {
                 continue;
             }
             let wrong = live.of(*name).find(|offset| !is_whole(*name, *offset, bytes));
@@ -155,7 +161,7 @@ fn is_compared(chunk: &Chunk) -> bool {
 /// Where blocks lie, by the records of all chunks that are sealed: the last that was written of each.
 #[derive(Default)]
 struct Live {
-    latest: BTreeMap<(SegmentId, u32), (Sequence, ChunkName, Units)>,
+    latest: BTreeMap<(SegmentName, u32), (Sequence, ChunkName, Units)>,
 }
 
 impl Live {
@@ -172,7 +178,7 @@ impl Live {
             }
             for lba in header.lba.0..header.lba.0.saturating_add(header.blocks) {
                 let place = (header.sequence, name, at);
-                let latest = self.latest.entry((name.segment, lba)).or_insert(place);
+                let latest = self.latest.entry((name.segment_name(), lba)).or_insert(place);
                 *latest = (*latest).max(place);
             }
             at = Units(at.0 + header.units().0);

@@ -22,7 +22,7 @@ use ob_wire_nvme::text::Nqn;
 use super::boot::DriftClock;
 use super::link::{CardEnd, HostEnd, attach};
 use super::plan::Plan;
-use super::{NQN, NSID, PORT, channels_node, target_node};
+use super::{NQN, PORT, channels_node, target_node};
 
 type Front = Rc<RefCell<VolumeFront>>;
 type Split = SplitCard<SimNet, Front, VolumeDialect, SoftEngine>;
@@ -58,7 +58,9 @@ impl Card {
         let nqn = Nqn::new(NQN).map_err(|error| failed(&error))?;
         let subsystem =
             control.add_subsystem(SubsystemSpec::open(nqn, "SIM")).map_err(|error| failed(&error))?;
-        control.add_namespace(subsystem, &disk(plan)).map_err(|error| failed(&error))?;
+        for nsid in 1..=plan.volumes() {
+            control.add_namespace(subsystem, &disk(plan, nsid)).map_err(|error| failed(&error))?;
+        }
         let target = Target::new(plan.target.clone(), control);
         let front: Front = Rc::new(RefCell::new(VolumeFront::new(plan.hold)));
         let net = network.attach(own);
@@ -68,7 +70,7 @@ impl Card {
         let engine = SoftEngine::new(plan.engine_depth);
         let config = PortConfig {
             incarnation,
-            tier: TierId(7 + number as u64),
+            tier: TierId(if plan.is_copied && number == 1 { 7 } else { 7 + number as u64 }),
             lock: LockId([9 + number as u8; 16]),
             payload_max: ob_nvme::target::TRANSFER_LEN_MAX as u32,
             hold: plan.hold,
@@ -82,7 +84,7 @@ impl Card {
     pub(super) fn attach(
         &mut self,
         host: Incarnation,
-        ring_len: u32,
+        sizes: (u32, u64),
         rng: &Rng,
         trace: &Trace,
     ) -> Result<HostEnd, Failure> {
@@ -90,8 +92,7 @@ impl Card {
         self.attachments += 1;
         let lives = [self.incarnation, host];
         let rng = rng.fork_numbered("attachment", self.attachments);
-        let (card, host) =
-            attach(&mut self.split, AttachmentId(self.attachments), lives, ring_len, rng, trace)?;
+        let (card, host) = attach(&mut self.split, AttachmentId(self.attachments), lives, sizes, rng, trace)?;
         self.end = Some(card);
         self.has_more = true;
         Ok(host)
@@ -167,14 +168,14 @@ impl Card {
     }
 }
 
-fn disk(plan: &Plan) -> NamespaceSpec {
+fn disk(plan: &Plan, nsid: u32) -> NamespaceSpec {
     NamespaceSpec {
-        nsid: Some(NSID),
+        nsid: Some(nsid),
         backing: Backing::Foreign,
         blocks: plan.disk_blocks(),
         block_len: plan.block_len.bytes(),
-        uuid: [7; 16],
-        nguid: [7; 16],
+        uuid: [6 + nsid as u8; 16],
+        nguid: [6 + nsid as u8; 16],
         volatile_cache: false,
         deallocated_reads_zero: true,
         deallocate_len: plan.block_len.bytes(),

@@ -12,7 +12,7 @@ use ob_wire_nvme::{CommandId, DataPointer, NamespaceId, Status, SubmissionEntry}
 
 use super::judge::{Asked, History, Said, Stamp, content, stamp_of};
 use super::plan::{Plan, Sort};
-use super::{NQN, NSID, PORT, client_node, target_node};
+use super::{NQN, PORT, SECOND, client_node, target_node};
 use crate::nvme::host::Host;
 
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -141,7 +141,9 @@ impl Client {
                     Error::Command { status, .. } if is(*status, Status::CAPACITY_EXCEEDED) => {
                         counts.full += 1;
                     }
-                    Error::Command { status, .. } if may_be(*status) => counts.refused += 1,
+                    Error::Command { status, .. } if may_be(*status) || op.may_be_gone(*status) => {
+                        counts.refused += 1;
+                    }
                     Error::Command { status, .. } => {
                         return Err(Failure::new(format!("{op:?} was answered with {status}")));
                     }
@@ -186,6 +188,16 @@ impl Op {
     pub(super) fn new(sort: Sort, stamp: Stamp, first: u64, blocks: u64, called: Instant) -> Self {
         let stamp = if sort == Sort::Write { stamp } else { 0 };
         Self { sort, stamp, first, blocks, called }
+    }
+
+    pub(super) fn is_second(&self) -> bool {
+        self.first >= SECOND
+    }
+
+    /// Whether a status says that there are no such blocks, which an operator may have seen to.
+    fn may_be_gone(&self, status: Status) -> bool {
+        let is_none = is(status, Status::INVALID_NAMESPACE) || is(status, Status::LBA_OUT_OF_RANGE);
+        is_none && self.is_second()
     }
 
     /// Numbers for the trace.
@@ -252,13 +264,14 @@ fn connect(
 }
 
 fn request(op: &Op, plan: &Plan) -> Request {
-    let namespace = NamespaceId(NSID);
+    // Of a block's number the upper part says of which disk it is.
+    let (namespace, first) = (NamespaceId(if op.is_second() { 2 } else { 1 }), op.first & (SECOND - 1));
     let len = op.blocks as u32 * plan.block_len.bytes();
     let plain = |opcode: IoOpcode| {
         // Every other one may give its blocks back.
         let fields = BlockCommand {
             deallocate: opcode == IoOpcode::WriteZeroes && op.first.is_multiple_of(2),
-            ..BlockCommand::new(namespace, op.first, op.blocks as u32)
+            ..BlockCommand::new(namespace, first, op.blocks as u32)
         };
         fields.encode(opcode, CommandId(0), DataPointer::None)
     };
@@ -277,7 +290,7 @@ fn request(op: &Op, plan: &Plan) -> Request {
                 integral_write: false,
                 integral_read: false,
             };
-            let range = BlockRange { start: op.first, blocks: op.blocks as u32 }.encode();
+            let range = BlockRange { start: first, blocks: op.blocks as u32 }.encode();
             let bytes = zerocopy::IntoBytes::as_bytes(&range).to_vec();
             (ranges.encode(CommandId(0), DataPointer::None), Data::ToController(bytes.into()))
         }

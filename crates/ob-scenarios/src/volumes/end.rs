@@ -1,5 +1,6 @@
 //! The end of a run: everything is mended, and then all must be as it was promised.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ob_core::SegmentName;
@@ -8,14 +9,17 @@ use ob_sim::{Failure, Progress};
 use super::card::Card;
 use super::client::Client;
 use super::host::Host;
+use super::operator::Operator;
 use super::plan::Sort;
 use super::tier::Tier;
-use super::{Run, STILL_MAX, describe};
+use super::{Run, SECOND, STILL_MAX, describe};
 
 /// How often all is read to find what has rotted.
 const ROUNDS_MAX: usize = 12;
 /// How long owners take to find what nobody names.
 const SWEPT_WITHIN: Duration = Duration::from_secs(1500);
+/// How long something may be on its way to the store.
+const LATE_WITHIN: Duration = Duration::from_secs(5);
 /// Attempts to read a block.
 const ATTEMPTS_MAX: usize = 20;
 
@@ -27,14 +31,17 @@ impl Run {
         self.progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
         self.stride = Duration::from_millis(100);
         self.settle()?;
+        self.end_operator()?;
         self.rest()?;
         // Whoever takes the segments now finds what nobody names, and sees the blocks as the one before.
+        let mapped = self.mapped();
         let now = self.now();
         for tier in &mut self.tiers {
             tier.lose_host(now);
         }
         self.settle()?;
         self.rest()?;
+        self.compare_mapped(&mapped)?;
         for round in 0..2 {
             if self.tiers.len() > 1 {
                 // Through each of them.
@@ -43,19 +50,66 @@ impl Run {
                 }
                 self.settle()?;
             }
-            for at in 0..self.plan.blocks {
+            for at in self.blocks_there() {
                 self.look(at)?;
             }
         }
         self.read_from_all()?;
         self.rest()?;
         self.sweep()?;
-        let Self { clients, history, .. } = self;
+        let Self { clients, history, operator, .. } = self;
         clients.iter_mut().for_each(|client| client.close(history));
+        operator.iter_mut().for_each(|operator| operator.close(history));
         let is_judged = self.history.judge()?;
         self.report.count(if is_judged { "histories judged" } else { "histories too long" }, 1);
         self.let_go()?;
         self.audit()
+    }
+
+    /// How many blocks are mapped of each segment, as its owner knows it.
+    fn mapped(&self) -> BTreeMap<SegmentName, u64> {
+        let segments = self.tiers.iter().filter_map(Tier::host).flat_map(|host| host.status().segments);
+        let owned = segments.filter(|segment| segment.epoch.is_some());
+        owned.map(|segment| (segment.name, segment.mapped)).collect()
+    }
+
+    /// An index that was replayed is the one that its owner had.
+    fn compare_mapped(&mut self, before: &BTreeMap<SegmentName, u64>) -> Result<(), Failure> {
+        for (name, mapped) in self.mapped() {
+            let Some(had) = before.get(&name) else { continue };
+            self.report.count("indexes compared", 1);
+            if *had != mapped {
+                let text =
+                    format!("{name:?} had {had} mapped blocks, and has {mapped} when it is taken anew");
+                return Err(Failure::new(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that clients use and can read.
+    fn blocks_there(&self) -> Vec<u64> {
+        let first = 0..self.plan.blocks;
+        let has_second = self.operator.as_ref().is_some_and(|operator| !operator.may_be_gone());
+        first.clone().chain(first.filter(|_| has_second).map(|at| SECOND | at)).collect()
+    }
+
+    /// The operator asks for nothing any more but that the second disk has all its blocks again, when nothing that he has asked before can
+    /// still be done.
+    fn end_operator(&mut self) -> Result<(), Failure> {
+        let until = self.now() + LATE_WITHIN;
+        let Some(operator) = &mut self.operator else { return Ok(()) };
+        operator.calm_down();
+        let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX * 2);
+        while self.now() < until {
+            self.turn()?;
+        }
+        self.operator.iter_mut().for_each(Operator::insist);
+        while !self.operator.as_ref().is_none_or(Operator::is_over) {
+            progress.check(|| "the second disk is never whole again".to_owned())?;
+            self.turn()?;
+        }
+        Ok(())
     }
 
     /// Each block is read as often as there are servers, one after the other, until nothing more is found that has rotted: what is read in
@@ -70,12 +124,28 @@ impl Run {
             if !self.rot.is_any() {
                 return Ok(());
             }
-            for at in 0..self.plan.blocks {
+            for at in self.blocks_there() {
                 for _ in 0..self.servers.len() {
                     self.look(at)?;
                 }
             }
             self.rest()?;
+            if std::env::var_os("DEBUG_PLAN").is_some() {
+                for t in &self.tiers {
+                    if let Some(h) = t.host() {
+                        let st = h.status();
+                        eprintln!(
+                            "ROUND {:?} found {} mended {} given up {} dropped {} waiting {}",
+                            self.now(),
+                            st.rotten_found,
+                            st.mended,
+                            st.mends_given_up,
+                            st.members_dropped,
+                            st.mends_waiting
+                        );
+                    }
+                }
+            }
             if found(self) == before {
                 return Ok(());
             }
@@ -98,8 +168,13 @@ impl Run {
     /// Until the card has nothing under way any more, or for good what nobody takes from it.
     fn let_go(&mut self) -> Result<(), Failure> {
         let mut progress = Progress::new(self.trace.clock().clone(), STILL_MAX);
-        while let Some(left) = self.tiers.iter().filter_map(Tier::card).find_map(Card::leftovers) {
-            progress.check(|| format!("the card is left with {left}"))?;
+        let sessions = |run: &Self| {
+            let left = run.store.borrow().sessions().filter(|count| *count != run.tiers.len());
+            left.map(|count| format!("{count} sessions of {} tiers", run.tiers.len()))
+        };
+        let cards = |run: &Self| run.tiers.iter().filter_map(Tier::card).find_map(Card::leftovers);
+        while let Some(left) = cards(self).or_else(|| sessions(self)) {
+            progress.check(|| format!("what is left over: {left}"))?;
             self.turn()?;
         }
         Ok(())

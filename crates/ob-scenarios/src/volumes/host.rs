@@ -4,23 +4,29 @@
 //! wants. When nothing has moved it registers to be rung for, looks once more, and is not turned until a bell shows something new or it is
 //! time.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use ob_core::{Incarnation, Instant, ServerId};
 use ob_sim::{Failure, Report, Trace};
 use ob_split::host::{HostEnds, Port, PortError, PortEvent, PortOptions, PostError, Ticket};
 use ob_split::wire::{Completion, HeaderEntry};
-use ob_volume::metadata::MetadataStore;
-use ob_volume::plans::definitions;
+use ob_volume::card::SEGMENT_BLOCKS;
+use ob_volume::metadata::{Keys, MetadataStore};
+use ob_volume::plans::{PostedPlan, definitions};
+use ob_volume::press::Presser;
 use ob_volume::tier::{
-    PortNumber, ServerStatus, TierAction, TierConfig, TierCore, TierError, TierEvent, TierNews, TierStatus,
+    AdminAnswer, AdminError, AdminRequest, PortNumber, Press, ServerStatus, Ticket as AdminTicket,
+    TierAction, TierConfig, TierCore, TierError, TierEvent, TierNews, TierStatus,
 };
 
 use super::CHUNK_LEN;
 use super::boot::DriftClock;
 use super::link::{Ends, HostEnd};
+use super::points::{Deed, Points};
 use super::store::StoreEnd;
-use super::watch::Watch;
+use super::watch::{Owners, Watch};
 
 /// Messages of the port that are taken before its answers go out.
 const EVENTS_A_ROUND: usize = 2048;
@@ -54,6 +60,16 @@ enum Done {
     NoRoom,
 }
 
+/// An operator's answer.
+pub(super) type Told = (AdminTicket, Result<AdminAnswer, AdminError>);
+
+/// What is seen of all hosts.
+#[derive(Clone, Default)]
+pub(super) struct Seen {
+    pub(super) owners: Owners,
+    pub(super) points: Rc<RefCell<Points>>,
+}
+
 /// One life of the host.
 pub(super) struct Host {
     end: HostEnd,
@@ -74,6 +90,13 @@ pub(super) struct Host {
     asleep: Option<Ticket>,
     trace: Trace,
     watch: Watch,
+    seen: Seen,
+    keys: Keys,
+    /// What has happened to it where it came by.
+    struck: Option<Deed>,
+    /// What the operator is told.
+    told: Vec<Told>,
+    presser: Presser,
     /// Chunks sealed, replicas made.
     sealed: u64,
     resolved: u64,
@@ -88,11 +111,12 @@ impl Host {
         end: HostEnd,
         incarnation: Incarnation,
         (store, clock): (StoreEnd, DriftClock),
-        trace: &Trace,
+        (trace, seen): (&Trace, Seen),
     ) -> Result<Self, Failure> {
         let failed =
             |error: &dyn std::fmt::Display| Failure::new(format!("the host does not begin: {error}"));
-        let (commands_most, watch) = (config.commands_max, Watch::new(&config));
+        let (commands_most, watch) = (config.commands_max, Watch::new(&config, Rc::clone(&seen.owners)));
+        let keys = config.keys.clone();
         let tier = TierCore::new(config).map_err(|error| failed(&error))?;
         let options = PortOptions { incarnation, ..PortOptions::default() };
         let port = Port::open(end.ends(), &options).map_err(|error| failed(&error))?;
@@ -110,6 +134,11 @@ impl Host {
             asleep: None,
             trace: trace.clone(),
             watch,
+            seen,
+            keys,
+            struck: None,
+            told: Vec::new(),
+            presser: Presser::default(),
             sealed: 0,
             resolved: 0,
             repaired: 0,
@@ -172,6 +201,21 @@ impl Host {
         Ok(self.tier.handle(self.clock.shows(now), TierEvent::Leave)?)
     }
 
+    /// An operator asks.
+    pub(super) fn administer(
+        &mut self,
+        now: Instant,
+        ticket: AdminTicket,
+        request: AdminRequest,
+    ) -> Result<(), Over> {
+        self.asleep = None;
+        Ok(self.tier.handle(self.clock.shows(now), TierEvent::Administer { ticket, request })?)
+    }
+
+    pub(super) fn take_told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
+    }
+
     pub(super) fn has_left(&self) -> bool {
         self.tier.has_left()
     }
@@ -182,10 +226,15 @@ impl Host {
         self.store.lose();
     }
 
+    /// What has happened to it, if it has come by where something does.
+    pub(super) fn take_struck(&mut self) -> Option<Deed> {
+        self.struck.take()
+    }
+
     /// One turn of its thread, up to where it would sleep.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), Over> {
         self.asleep = None;
-        if self.round(now)? {
+        if self.round(now)? || self.struck.is_some() {
             return Ok(());
         }
         let ticket = self.port.register();
@@ -206,6 +255,7 @@ impl Host {
         moved |= self.take_answers(now)?;
         self.tier.set_load(self.port.load());
         for header in std::mem::take(&mut self.headers) {
+            self.watch.asked(&header, SEGMENT_BLOCKS);
             self.tier.handle(now, TierEvent::Header { port: PORT, header })?;
         }
         if self.tier.next_due().is_some_and(|due| due <= now) {
@@ -213,6 +263,10 @@ impl Host {
             moved = true;
         }
         moved |= self.perform(now)?;
+        if self.struck.is_some_and(|deed| matches!(deed, Deed::HostDies(_))) {
+            // What it has put into its ring may not have been told.
+            return Ok(moved);
+        }
         self.grant()?;
         self.port.flush()?;
         Ok(moved)
@@ -279,12 +333,30 @@ impl Host {
 
     fn perform(&mut self, now: Instant) -> Result<bool, Over> {
         let mut moved = false;
+        let mut epochs = None;
         while let Some(action) = self.tier.next_action() {
-            self.watch.look(now, &action)?;
+            let action = match action {
+                TierAction::Press { port, press } => TierAction::Post { port, plan: self.press(&press)? },
+                other => other,
+            };
+            let segments = epochs.get_or_insert_with(|| self.tier.status().segments);
+            let of = |name| segments.iter().find(|segment| segment.name == name)?.epoch;
+            self.watch.look(now, &action, of)?;
             self.waiting.push_back(action);
         }
         while let Some(action) = self.waiting.pop_front() {
+            let point = self.seen.points.borrow_mut().of(&action, &self.keys);
+            let armed = point.and_then(|point| self.seen.points.borrow_mut().come(point));
+            if let Some(armed) = &armed {
+                self.trace.note(point.unwrap_or_default(), &[u64::from(armed.is_before)]);
+                self.struck = Some(armed.deed);
+            }
+            if armed.is_some_and(|armed| armed.is_before) {
+                self.waiting.push_front(action);
+                break;
+            }
             match self.do_one(&action)? {
+                _ if self.struck.is_some() => return Ok(true),
                 Done::Yes => moved = true,
                 Done::NoRoom => {
                     self.waiting.push_front(action);
@@ -302,7 +374,7 @@ impl Host {
                 self.trace.note("tier posts", &words);
                 self.port.post(&plan.entry())
             }
-            // Payloads stay on the card here.
+            // It has become a plan.
             TierAction::Press { .. } => return Ok(Done::Yes),
             TierAction::Set { set, .. } => self.port.set(set),
             TierAction::Channel { channel, .. } => self.port.channel(channel),
@@ -325,14 +397,24 @@ impl Host {
                 }
                 Ok(())
             }
-            // Nobody asks.
-            TierAction::Tell { .. } => Ok(()),
+            TierAction::Tell { ticket, answer } => {
+                self.told.push((*ticket, answer.clone()));
+                Ok(())
+            }
         };
         match posted {
             Ok(()) => Ok(Done::Yes),
             Err(PostError::Full) => Ok(Done::NoRoom),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Makes of a payload what is stored, where that is the host's part.
+    fn press(&mut self, press: &Press) -> Result<PostedPlan, Over> {
+        let ends = self.port.ends();
+        let plan =
+            self.presser.press(press, |at, into| ends.copy_out(at, into), |at, from| ends.copy_in(at, from));
+        plan.map_err(|error| Over(error.to_string()))
     }
 
     fn hear(&mut self, news: &TierNews) {

@@ -18,14 +18,18 @@ mod audit;
 mod boot;
 mod card;
 mod client;
+mod embedded;
 mod end;
 mod fate;
 mod host;
 mod judge;
 mod link;
+mod operator;
 mod plan;
+mod points;
 mod rot;
 mod server;
+mod sockets;
 mod store;
 mod tier;
 mod watch;
@@ -45,14 +49,19 @@ use ob_wire_nvme::NamespaceId;
 
 use client::{Client, Op};
 use fate::Wounds;
+use host::Seen;
 use judge::History;
+use operator::Operator;
 use plan::Plan;
+use points::Points;
 use rot::Rot;
 use server::Server;
 use store::{SimMetadata, StoreEnd};
 use tier::Tier;
 
-const NSID: u32 = 1;
+/// In a block's number: it is of the second disk.
+const SECOND: u64 = 1 << 40;
+const SECOND_NAME: &str = "disk1";
 const PORT: u16 = 4421;
 const CHUNK_PORT: u16 = 4440;
 const NQN: &str = "nqn.2026-11.io.outboard:sim-volumes";
@@ -127,6 +136,8 @@ struct Run {
     history: History,
     wounds: Wounds,
     rot: Rot,
+    seen: Seen,
+    operator: Option<Operator>,
     issued: u64,
     /// Of clients and hosts.
     lives: u64,
@@ -140,11 +151,38 @@ impl Run {
         let rng = Rng::new(seed);
         let mut plan = Plan::draw(&mut rng.fork("plan"));
         plan.draw_tiers(&mut rng.fork("tiers"));
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            let seen_armed = Points::draw(&mut rng.fork("points"), plan.tiers > 1).armed_for_debug();
+            eprintln!(
+                "PLAN {seed} {:?}",
+                (
+                    plan.tiers,
+                    plan.clients,
+                    plan.servers,
+                    plan.replicas,
+                    plan.replicas_min,
+                    plan.is_embedded,
+                    plan.has_operator,
+                    plan.placement,
+                    (
+                        plan.is_copied,
+                        plan.pace,
+                        plan.has_trims,
+                        plan.block_len,
+                        &plan.leases,
+                        plan.lost_after,
+                        &seen_armed
+                    )
+                )
+            );
+        }
         let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
-        let store = SimMetadata::new(plan.store.clone(), rng.fork("store"), trace.clone());
-        let mut servers = Vec::new();
+        let store = SimMetadata::new(plan.store.clone(), rng.fork("store"), trace.clone(), plan.is_embedded)?;
+        let seen = Seen::default();
+        *seen.points.borrow_mut() = Points::draw(&mut rng.fork("points"), plan.tiers > 1);
+        let (mut servers, places) = (Vec::new(), sockets::Places::default());
         for place in 0..plan.servers {
-            let mut server = Server::new(place, &plan, &rng, &trace)?;
+            let mut server = Server::new(place, &plan, &rng, &trace, Rc::clone(&places))?;
             server.begin(&plan, &network, trace.clock())?;
             servers.push(server);
         }
@@ -152,7 +190,7 @@ impl Run {
         let tier = |number: usize| {
             let rng = if number == 0 { rng.fork("tier") } else { rng.fork_numbered("tier", number as u64) };
             let end = StoreEnd { store: Rc::clone(&store), caller: number };
-            Tier::new(number, &plan, end, rng, trace.clone())
+            Tier::new(number, &plan, end, rng, (trace.clone(), seen.clone()))
         };
         let tiers = (0..plan.tiers).map(tier).collect();
         let progress = Progress::new(trace.clock().clone(), STILL_MAX);
@@ -160,6 +198,8 @@ impl Run {
             rng: rng.fork("run"),
             wounds: Wounds::new(&plan),
             rot: Rot::default(),
+            seen,
+            operator: plan.has_operator.then(|| Operator::new(&plan, rng.fork("operator"))),
             store,
             network,
             servers,
@@ -218,6 +258,7 @@ impl Run {
         self.turn_servers(now)?;
         (0..self.tiers.len()).try_for_each(|tier| self.turn_tier(tier, now))?;
         self.turn_clients(now)?;
+        self.turn_operator(now)?;
         let at = self.next_due().unwrap_or(now + Duration::from_millis(1)).max(now);
         // A little beyond, so that time goes on whatever is due now; and never far, since there is more to be asked.
         self.trace.clock().advance_to(at.min(now + self.stride) + Duration::from_nanos(1));
@@ -225,13 +266,16 @@ impl Run {
     }
 
     fn turn_servers(&mut self, now: Instant) -> Result<(), Failure> {
+        let mut struck = Vec::new();
         for (place, server) in self.servers.iter_mut().enumerate() {
             let node = server_node(place);
             let is_due = self.network.has_events(node) || server.is_due(now);
             if is_due && !self.wounds.is_paused(node, now) {
-                server.turn(now)?;
+                struck
+                    .extend(server.turn(now, &mut self.seen.points.borrow_mut())?.map(|deed| (place, deed)));
             }
         }
+        struck.into_iter().for_each(|(place, deed)| self.strike_server(place, deed));
         Ok(())
     }
 
@@ -241,7 +285,12 @@ impl Run {
             self.tiers[number].turn_card(now, has_events)?;
         }
         if !self.wounds.is_host_paused(number, now) {
-            self.tiers[number].turn_host(now)?;
+            if let Some(deed) = self.tiers[number].turn_host(now)? {
+                self.strike_tier(number, deed)?;
+            }
+            if self.store.borrow_mut().take_power_lost() {
+                self.lose_store_power(number);
+            }
         }
         Ok(())
     }
@@ -255,6 +304,25 @@ impl Run {
     /// One of the tiers.
     fn any_tier(&mut self) -> usize {
         if self.tiers.len() > 1 { self.rng.index(self.tiers.len()) } else { 0 }
+    }
+
+    /// The operator hears what he is told, and asks for something else now and then.
+    fn turn_operator(&mut self, now: Instant) -> Result<(), Failure> {
+        let Self { operator: Some(operator), tiers, history, plan, .. } = self else { return Ok(()) };
+        for tier in tiers.iter_mut().filter_map(Tier::host_mut) {
+            for (ticket, answer) in tier.take_told() {
+                operator.hear(now, ticket, &answer, history)?;
+            }
+        }
+        operator.look_after(|tier| tiers.get(tier).and_then(Tier::life), history);
+        let tier = operator.whom(plan.tiers, plan.operator_one_in);
+        let Some((tier, number)) = tier.and_then(|number| Some((tiers.get_mut(number)?, number))) else {
+            return Ok(());
+        };
+        let Some(life) = tier.life() else { return Ok(()) };
+        let (ticket, request) = operator.ask(now, number, life)?;
+        let asked = tier.host_mut().map(|host| host.administer(now, ticket, request));
+        asked.unwrap_or(Ok(())).map_err(|over| Failure::new(format!("an operator is not heard: {}", over.0)))
     }
 
     fn turn_clients(&mut self, now: Instant) -> Result<(), Failure> {
@@ -338,17 +406,18 @@ impl Run {
     /// Some client asks for something.
     fn issue(&mut self) {
         let number = self.rng.index(self.clients.len());
-        if self.clients[number].ops.len() >= self.plan.window || !self.rng.one_in(4) {
+        if self.clients[number].ops.len() >= self.plan.window || !self.rng.one_in(self.plan.pace) {
             return;
         }
         let sort = self.plan.sort(&mut self.rng);
         let at = self.rng.below(self.plan.blocks);
         let most = self.plan.request_blocks.min(self.plan.blocks - at);
         let blocks = 1 + self.rng.below(most);
-        self.ask(number, sort, at, blocks);
+        let disk = if self.operator.is_some() && self.rng.one_in(3) { SECOND } else { 0 };
+        self.ask(number, sort, disk | at, blocks);
     }
 
-    /// Asks for blocks, counted from the first that clients use.
+    /// Asks for blocks, counted from the first of a disk that clients use.
     fn ask(&mut self, number: usize, sort: plan::Sort, at: u64, blocks: u64) {
         self.issued += 1;
         let (now, id) = (self.now(), self.issued);
@@ -379,44 +448,55 @@ impl Run {
         for tier in &self.tiers {
             tier.count(&mut self.report);
         }
+        self.seen.points.borrow().count(&mut self.report);
+        if let Some(operator) = &self.operator {
+            self.report.merge(operator.report());
+        }
     }
 }
 
-fn tier_config(plan: &Plan) -> Result<TierConfig, Failure> {
+fn tier_config(plan: &Plan, number: usize) -> Result<TierConfig, Failure> {
     let no_text = || Failure::new("a name is no text");
-    let disk = Volume {
-        state: VolumeState::Serving,
-        class: plan.class,
-        replicas: plan.replicas,
-        replicas_min: plan.replicas_min,
-        uuid: [5; 16],
-        size: plan.disk_blocks() * u64::from(plan.block_len.bytes()),
-        cut_from: None,
-        segment_len: SEGMENT_BLOCKS * u64::from(plan.block_len.bytes()),
-        chunk_len: CHUNK_LEN,
-        block_len: plan.block_len,
-        namespace: NamespaceId(NSID),
-        generation: 1,
-        name: Text::new("disk0").ok_or_else(no_text)?,
+    let disk = |number: u32, name: &str| -> Result<Volume, Failure> {
+        Ok(Volume {
+            state: VolumeState::Serving,
+            class: plan.class,
+            replicas: plan.replicas,
+            replicas_min: plan.replicas_min,
+            uuid: [4 + number as u8; 16],
+            size: plan.disk_blocks() * u64::from(plan.block_len.bytes()),
+            cut_from: None,
+            segment_len: SEGMENT_BLOCKS * u64::from(plan.block_len.bytes()),
+            chunk_len: CHUNK_LEN,
+            block_len: plan.block_len,
+            namespace: NamespaceId(number),
+            generation: 1,
+            name: Text::new(name).ok_or_else(no_text)?,
+        })
     };
+    let mut volumes = vec![(VOLUME, disk(1, "disk0")?)];
+    if plan.has_operator {
+        volumes.push((VolumeId(2), disk(2, SECOND_NAME)?));
+    }
     let keys = keys()?;
     let servers = (0..plan.servers).map(|place| Network::address(server_node(place), CHUNK_PORT)).collect();
     let addresses = Text::new("10.0.0.0:4421").ok_or_else(no_text)?;
     Ok(TierConfig {
-        lease: Duration::from_secs(2),
+        lease: plan.leases.get(number).copied().unwrap_or(Duration::from_secs(2)),
         drift_ppm: plan.drift_ppm,
         hold: plan.hold,
         lost_after: plan.lost_after,
         rebuild_rate: 4 << 20,
         commands_max: plan.commands,
         slots_max: plan.slots,
+        placement: plan.placement,
         card_area: link::AREA,
         host_area: link::AREA,
         // All of it is due soon.
         checkpoint_blocks: 64,
         checkpoint_dead: 256 << 10,
         checkpoint_chunks: 8,
-        ..TierConfig::new(POOL, keys, addresses, servers, vec![(VOLUME, disk)])
+        ..TierConfig::new(POOL, keys, addresses, servers, volumes)
     })
 }
 

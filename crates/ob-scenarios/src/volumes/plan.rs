@@ -11,6 +11,7 @@ use ob_nvme::target::TargetConfig;
 use ob_sim::{DiskPlan, NetPlan, PerMillion, Rng};
 use ob_split::card::PortConfig;
 use ob_volume::card::{Patience, SEGMENT_BLOCKS};
+use ob_volume::tier::Placement;
 
 use super::store::StorePlan;
 
@@ -19,6 +20,8 @@ pub(super) const TIERS_MAX: usize = 3;
 /// Segments of the disk.
 pub(super) const SEGMENTS: u64 = 2;
 
+/// The shortest lease that there can be.
+const LEASE: Duration = Duration::from_secs(2);
 /// Blocks of the longest request.
 const REQUEST_BLOCKS_MAX: u32 = 24;
 
@@ -30,6 +33,22 @@ pub(super) struct Plan {
     /// How wrong clocks may run, in millionths, and how wrong each tier's does.
     pub(super) drift_ppm: u32,
     pub(super) clocks: Vec<i64>,
+    /// How long each tier's lease is.
+    pub(super) leases: Vec<Duration>,
+    /// Whether the second tier runs on a copy of the first one's data directory.
+    pub(super) is_copied: bool,
+    /// Whether the store is in the host's process, on a disk of its machine.
+    pub(super) is_embedded: bool,
+    /// Whether directories rot, or blocks cannot be read.
+    pub(super) has_directory_rot: bool,
+    /// Where payloads are made what is stored.
+    pub(super) placement: Placement,
+    /// Whether there is a second disk, and an operator who changes it.
+    pub(super) has_operator: bool,
+    /// One turn in so many he asks for something.
+    pub(super) operator_one_in: u64,
+    /// One turn in so many somebody asks for something: stories of leases want seconds.
+    pub(super) pace: u64,
     pub(super) servers: usize,
     /// Racks that the servers stand in.
     pub(super) domains: usize,
@@ -114,9 +133,21 @@ pub(super) enum Fault {
     CardDies,
     /// The host's process ends, and gives back what it has.
     HostLeaves,
+    /// A tier's session ends just after it was renewed, and it hears nothing of the store; others are asked for what it has.
+    Disowned,
+    /// A tier's machine stands still, longer than a lease; its clock does not.
+    Asleep,
+    /// The store's answers take long for a while.
+    StoreSlow,
+    /// The machine that the store is on loses power, where that is the host's.
+    StorePower,
 }
 
-const FAULTS: [Fault; 16] = [
+/// What only happens where there are several tiers, or a store on a tier's machine.
+const OF_SOME: [Fault; 5] =
+    [Fault::HostLeaves, Fault::Disowned, Fault::Asleep, Fault::StoreSlow, Fault::StorePower];
+
+const FAULTS: [Fault; 20] = [
     Fault::ServerDies,
     Fault::ServerPower,
     Fault::TwoServers,
@@ -133,6 +164,10 @@ const FAULTS: [Fault; 16] = [
     Fault::CardDies,
     Fault::DiskLost,
     Fault::HostLeaves,
+    Fault::Disowned,
+    Fault::Asleep,
+    Fault::StoreSlow,
+    Fault::StorePower,
 ];
 
 impl Plan {
@@ -153,6 +188,14 @@ impl Plan {
             tiers: 1,
             drift_ppm: 10_000,
             clocks: vec![0; TIERS_MAX],
+            leases: vec![LEASE; TIERS_MAX],
+            is_copied: false,
+            is_embedded: false,
+            has_directory_rot: false,
+            placement: Placement::Split,
+            has_operator: false,
+            operator_one_in: 1000,
+            pace: 4,
             servers,
             domains: pick(rng, &[servers, servers, 2]),
             replicas,
@@ -189,15 +232,7 @@ impl Plan {
                 u64::from(is_drawn) * weight * pick(rng, &[1, 1, 1, 3])
             }),
             fault_one_in: pick(rng, &[2000, 800, 6000]),
-            faults: FAULTS.map(|fault| {
-                if fault == Fault::HostLeaves {
-                    // Where there is nobody else nobody is given anything.
-                    return 0;
-                }
-                // Most of what rots nobody reads any more.
-                let often = if fault == Fault::Rot { 4 } else { 1 };
-                often * pick(rng, &[0, 0, 1, 3])
-            }),
+            faults: FAULTS.map(|fault| draw_weight(rng, fault)),
         }
     }
 
@@ -210,11 +245,45 @@ impl Plan {
             let most = i64::from(self.drift_ppm);
             // Mostly as wrong as they may be: what is less shows less.
             self.clocks = (0..TIERS_MAX).map(|_| pick(rng, &[most, -most, 0, -most])).collect();
-            let leaves = FAULTS.iter().position(|fault| *fault == Fault::HostLeaves);
-            if let Some(weight) = leaves.and_then(|at| self.faults.get_mut(at)) {
-                *weight = pick(rng, &[0, 1, 3]);
+            self.set_weight(Fault::HostLeaves, pick(rng, &[0, 1, 3]));
+            self.set_weight(Fault::Disowned, pick(rng, &[0, 2, 6]));
+            self.set_weight(Fault::Asleep, pick(rng, &[0, 0, 2]));
+            self.set_weight(Fault::StoreSlow, pick(rng, &[0, 0, 2]));
+            let longer = [LEASE, LEASE * 2, LEASE * 3];
+            self.leases = (0..TIERS_MAX).map(|_| LEASE).collect();
+            if rng.one_in(2) {
+                self.leases = (0..TIERS_MAX).map(|_| pick(rng, &longer)).collect();
             }
+            self.is_copied = rng.one_in(8);
+            self.pace = pick(rng, &[4, 4, 30, 120]);
+            if self.pace > 4 {
+                // Time goes on further with each turn.
+                self.fault_one_in = pick(rng, &[300, 1000]);
+            }
+        } else if rng.one_in(4) {
+            self.is_embedded = true;
+            self.set_weight(Fault::StorePower, pick(rng, &[0, 2, 6]));
         }
+        self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
+        self.has_operator = rng.one_in(5);
+        self.has_directory_rot = rng.one_in(2);
+        self.operator_one_in = pick(rng, &[300, 1000, 3000]);
+    }
+
+    fn set_weight(&mut self, of: Fault, weight: u64) {
+        if let Some(at) = FAULTS.iter().position(|fault| *fault == of) {
+            self.faults[at] = weight;
+        }
+    }
+
+    /// Volumes that clients use. Their namespaces have their numbers.
+    pub(super) fn volumes(&self) -> u32 {
+        1 + u32::from(self.has_operator)
+    }
+
+    /// Bytes of the areas of a port.
+    pub(super) fn area_len(&self) -> u64 {
+        self.placement.area_len().unwrap_or(super::link::AREA)
     }
 
     /// Blocks of the disk.
@@ -236,6 +305,17 @@ impl Plan {
     pub(super) fn fault(&self, rng: &mut Rng) -> Option<Fault> {
         weighted(rng, &self.faults).map(|index| FAULTS[index])
     }
+}
+
+/// How often something goes wrong.
+fn draw_weight(rng: &mut Rng, fault: Fault) -> u64 {
+    if OF_SOME.contains(&fault) {
+        // Where there is nobody else nobody is given anything, and nobody takes it.
+        return 0;
+    }
+    // Most of what rots nobody reads any more.
+    let often = if fault == Fault::Rot { 4 } else { 1 };
+    often * pick(rng, &[0, 0, 1, 3])
 }
 
 pub(super) fn pick<T: Copy>(rng: &mut Rng, items: &[T]) -> T {

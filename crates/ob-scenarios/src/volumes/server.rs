@@ -1,14 +1,19 @@
 //! A chunk server's process: its files on a disk, its sockets, and `ChunkServer` between them.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use ob_core::{Device, Instant, ServerId};
 use ob_files_card::{FilesOptions, FilesService, FormatOptions};
 use ob_format::volume::metadata::Text;
 use ob_ring::CardService;
-use ob_sim::{Death, Failure, Network, NodeId, Rng, SimClock, SimDisk, SimNet, Trace};
+use ob_sim::{Death, Failure, Network, NodeId, Rng, SimClock, SimDisk, Trace};
 use ob_volume::chunk::{ChunkServerConfig, ChunkServerDriver, ServerState};
 
 use super::CHUNK_PORT;
 use super::plan::Plan;
+use super::points::{Deed, Points};
+use super::sockets::{Places, Promises, Sockets};
 use crate::files::SimDrive;
 
 /// A chunk server, over all of its lives.
@@ -22,17 +27,25 @@ pub(super) struct Server {
     lives: u64,
     /// Who it is, since it first served.
     id: Option<ServerId>,
+    promises: Rc<RefCell<Promises>>,
+    places: Places,
 }
 
 struct Life {
     files: FilesService<SimDisk>,
-    driver: ChunkServerDriver<SimNet>,
+    driver: ChunkServerDriver<Sockets>,
     has_more: bool,
 }
 
 impl Server {
     /// A new one, on an empty disk. It does not live yet.
-    pub(super) fn new(place: usize, plan: &Plan, rng: &Rng, trace: &Trace) -> Result<Self, Failure> {
+    pub(super) fn new(
+        place: usize,
+        plan: &Plan,
+        rng: &Rng,
+        trace: &Trace,
+        places: Places,
+    ) -> Result<Self, Failure> {
         let disk = empty_disk(place, plan, &rng.fork_numbered("disk", place as u64), trace)?;
         Ok(Self {
             node: super::server_node(place),
@@ -42,6 +55,8 @@ impl Server {
             back_at: Instant::default(),
             lives: 0,
             id: None,
+            promises: Rc::default(),
+            places,
         })
     }
 
@@ -77,7 +92,9 @@ impl Server {
             reserve_len: 0,
             ..ChunkServerConfig::new(fresh, domain)
         };
-        let mut driver = ChunkServerDriver::new(network.attach(self.node), files.local(), config);
+        let sockets =
+            Sockets::new(network.attach(self.node), Rc::clone(&self.promises), Rc::clone(&self.places));
+        let mut driver = ChunkServerDriver::new(sockets, files.local(), config);
         driver.listen(Network::address(self.node, CHUNK_PORT)).map_err(|error| failed(&error))?;
         self.life = Some(Life { files, driver, has_more: true });
         Ok(())
@@ -112,6 +129,8 @@ impl Server {
             self.back_at = self.back_at.max(back_at);
         }
         (self.disk, self.id) = (Some(empty_disk(self.place, plan, rng, trace)?), None);
+        // It is another one, which has promised nothing.
+        self.promises = Rc::default();
         Ok(())
     }
 
@@ -133,9 +152,10 @@ impl Server {
         is_waiting || self.next_due().is_some_and(|due| due <= now)
     }
 
-    pub(super) fn turn(&mut self, now: Instant) -> Result<(), Failure> {
+    /// One turn; what has happened to it where it came by.
+    pub(super) fn turn(&mut self, now: Instant, points: &mut Points) -> Result<Option<Deed>, Failure> {
         let place = self.place;
-        let Some(life) = &mut self.life else { return Ok(()) };
+        let Some(life) = &mut self.life else { return Ok(None) };
         let moved = life.files.poll(now);
         let turn = life.driver.turn(now);
         let after = life.files.poll(now);
@@ -146,7 +166,12 @@ impl Server {
         if let ServerState::Failed(error) = life.driver.server().state() {
             return Err(Failure::new(format!("chunk server {place} cannot serve: {error}")));
         }
-        Ok(())
+        let mut promises = self.promises.borrow_mut();
+        if let Some(broken) = &promises.broken {
+            return Err(Failure::new(format!("chunk server {place}: {broken}")));
+        }
+        let struck = promises.came.drain(..).filter_map(|point| points.come(point)).last();
+        Ok(struck.map(|armed| armed.deed))
     }
 
     pub(super) fn next_due(&mut self) -> Option<Instant> {

@@ -15,11 +15,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ob_core::{Clock, Instant, Refused, RefusedReason, SessionId, Token};
-use ob_sim::{PerMillion, Rng, Trace};
+use ob_sim::{Failure, PerMillion, Rng, Trace};
 use ob_volume::metadata::{
     MemoryStore, MetadataAnswer, MetadataCompletion, MetadataError, MetadataOp, MetadataStore,
 };
 
+use super::embedded::Embedded;
 use super::plan::TIERS_MAX;
 
 /// Operations that are taken at once.
@@ -46,7 +47,7 @@ enum Step {
     /// It is done, and its answer goes on its way, or is lost.
     Do { caller: usize, token: Token, op: MetadataOp, is_heard: bool },
     /// It comes behind all that was said of it.
-    DoLate { op: MetadataOp },
+    DoLate { caller: usize, op: MetadataOp },
 }
 
 /// An answer on its way, and to which tier.
@@ -84,16 +85,29 @@ impl MetadataStore for StoreEnd {
     }
 }
 
+/// What has the keys.
+enum Backend {
+    /// Somewhere else, on as many machines as it takes.
+    Elsewhere(MemoryStore),
+    /// On the machine of the only tier, in its process.
+    Embedded(Box<Embedded>),
+}
+
 /// The store. Lives of tiers ask it; it outlives all of them.
 pub(super) struct SimMetadata {
-    store: MemoryStore,
+    backend: Backend,
     plan: StorePlan,
     steps: BTreeMap<(Instant, u64), Step>,
     answers: BTreeMap<(Instant, u64), Answer>,
     number: u64,
     /// Nothing of a tier gets through before.
     silent_until: Vec<Instant>,
-    sessions: Vec<SessionId>,
+    /// Sessions that were given, and to whom.
+    sessions: Vec<(usize, SessionId)>,
+    /// Answers are so much later before then.
+    slow: (Duration, Instant),
+    /// Whose session ends when it has been renewed once more, and for how long that one hears nothing then.
+    disowned: Option<(usize, Duration)>,
     rng: Rng,
     trace: Trace,
     pub(super) unknowns: u64,
@@ -101,20 +115,26 @@ pub(super) struct SimMetadata {
 }
 
 impl SimMetadata {
-    pub(super) fn new(plan: StorePlan, rng: Rng, trace: Trace) -> Self {
-        Self {
-            store: MemoryStore::new(),
+    pub(super) fn new(plan: StorePlan, rng: Rng, trace: Trace, is_embedded: bool) -> Result<Self, Failure> {
+        let backend = match is_embedded {
+            true => Backend::Embedded(Box::new(Embedded::new(&rng)?)),
+            false => Backend::Elsewhere(MemoryStore::new()),
+        };
+        Ok(Self {
+            backend,
             plan,
             steps: BTreeMap::new(),
             answers: BTreeMap::new(),
             number: 0,
             silent_until: vec![Instant::default(); TIERS_MAX],
             sessions: Vec::new(),
+            slow: (Duration::ZERO, Instant::default()),
+            disowned: None,
             rng,
             trace,
             unknowns: 0,
             late: 0,
-        }
+        })
     }
 
     fn now(&self) -> Instant {
@@ -147,40 +167,105 @@ impl SimMetadata {
         (plan.unreachable, plan.unknown, plan.busy) =
             (PerMillion::NEVER, PerMillion::NEVER, PerMillion::NEVER);
         self.silent_until.fill(Instant::default());
+        (self.slow, self.disowned) = ((Duration::ZERO, Instant::default()), None);
+        if let Backend::Embedded(store) = &mut self.backend {
+            store.mend();
+        }
+    }
+
+    /// Answers take so much longer for a while.
+    pub(super) fn be_slow(&mut self, by: Duration, until: Instant) {
+        self.trace.note("store slow", &[by.as_nanos() as u64, until.nanoseconds()]);
+        self.slow = (by, until);
+    }
+
+    /// A tier is renewed once more, and then its session ends, of which it hears nothing for so long: it has the longest lease there can be, and
+    /// nobody has to wait until its session ends by itself.
+    pub(super) fn disown(&mut self, caller: usize, silent: Duration) {
+        self.disowned = Some((caller, silent));
+    }
+
+    /// Whether somebody is about to be.
+    pub(super) fn is_disowning(&self) -> bool {
+        self.disowned.is_some()
+    }
+
+    fn renewed(&mut self, caller: usize, session: SessionId) {
+        if let Some((_, silent)) = self.disowned.take_if(|(of, _)| *of == caller) {
+            self.trace.note("disowned", &[caller as u64, session.0]);
+            let until = self.now() + silent;
+            self.be_silent(until, Some(caller));
+            let _ = self.execute(caller, MetadataOp::Revoke { session });
+        }
     }
 
     /// A session ends though it was renewed, by whatever clock the store has.
     pub(super) fn end_a_session(&mut self) -> bool {
-        let Some(session) = self.sessions.pop() else { return false };
+        let Some((caller, session)) = self.sessions.pop() else { return false };
         self.trace.note("session ends", &[session.0]);
-        self.execute(MetadataOp::Revoke { session }).is_ok()
+        self.execute(caller, MetadataOp::Revoke { session }).is_ok()
+    }
+
+    /// The power of the machine that it is on goes, when its disk has done so much more; nothing, if that is another than the tier's.
+    pub(super) fn cut_power(&mut self, after: u64) -> bool {
+        match &mut self.backend {
+            Backend::Embedded(store) => store.cut_power(after),
+            Backend::Elsewhere(_) => return false,
+        }
+        true
+    }
+
+    /// Sessions that there are, where that is known.
+    pub(super) fn sessions(&self) -> Option<usize> {
+        match &self.backend {
+            Backend::Embedded(_) => None,
+            Backend::Elsewhere(store) => Some(store.sessions()),
+        }
+    }
+
+    /// Whether it has gone since this was asked last: the host's process is gone with it.
+    pub(super) fn take_power_lost(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::Embedded(store) => std::mem::take(&mut store.has_lost_power),
+            Backend::Elsewhere(_) => false,
+        }
     }
 
     fn caller_lost(&mut self, lost: usize) {
+        if let Backend::Embedded(store) = &mut self.backend {
+            // It is in the same process.
+            store.restart();
+            self.steps.clear();
+        }
         self.answers.retain(|_, answer| answer.caller != lost);
         for step in self.steps.values_mut() {
             if let Step::Do { caller, op, .. } = step
                 && *caller == lost
             {
-                *step = Step::DoLate { op: op.clone() };
+                *step = Step::DoLate { caller: lost, op: op.clone() };
             }
         }
     }
 
     /// What it has, past everybody.
     pub(super) fn look(&mut self, op: MetadataOp) -> Result<MetadataAnswer, MetadataError> {
-        self.execute(op)
+        self.execute(usize::MAX, op)
     }
 
-    fn execute(&mut self, op: MetadataOp) -> Result<MetadataAnswer, MetadataError> {
-        self.store.set_time(self.now());
-        // It is empty between two operations, and so takes any.
-        if self.store.submit(Token(0), op).is_err() {
-            return Err(MetadataError::Unreachable);
-        }
-        let result = self.store.poll().map_or(Err(MetadataError::Unreachable), |done| done.result);
+    fn execute(&mut self, caller: usize, op: MetadataOp) -> Result<MetadataAnswer, MetadataError> {
+        let now = self.now();
+        let result = match &mut self.backend {
+            Backend::Embedded(store) => store.execute(now, op),
+            Backend::Elsewhere(store) => {
+                store.set_time(now);
+                // It is empty between two operations, and so takes any.
+                let is_taken = store.submit(Token(0), op).is_ok();
+                let done = if is_taken { store.poll() } else { None };
+                done.map_or(Err(MetadataError::Unreachable), |done| done.result)
+            }
+        };
         if let Ok(MetadataAnswer::Session(session)) = &result {
-            self.sessions.push(*session);
+            self.sessions.push((caller, *session));
         }
         result
     }
@@ -191,19 +276,27 @@ impl SimMetadata {
             let ((at, _), step) = entry.remove_entry();
             match step {
                 Step::Do { caller, token, op, is_heard } => {
-                    let result = self.execute(op);
+                    let renewed = match &op {
+                        MetadataOp::Renew { session } if is_heard => Some(*session),
+                        _ => None,
+                    };
+                    let result = self.execute(caller, op);
                     self.trace.note("store done", &[token.0, u64::from(result.is_ok()), u64::from(is_heard)]);
+                    if let (Some(session), Ok(MetadataAnswer::Renewed)) = (renewed, &result) {
+                        self.renewed(caller, session);
+                    }
                     let (result, pause) = if is_heard {
-                        (result, self.rng.skewed(self.plan.latency.clone()))
+                        let slower = if now < self.slow.1 { self.slow.0 } else { Duration::ZERO };
+                        (result, slower + self.rng.skewed(self.plan.latency.clone()))
                     } else {
                         self.unknowns += 1;
                         (Err(MetadataError::Unknown), self.rng.duration(Duration::ZERO..PATIENCE))
                     };
                     self.plan_answer(at + pause, caller, MetadataCompletion { token, result });
                 }
-                Step::DoLate { op } => {
+                Step::DoLate { caller, op } => {
                     self.late += 1;
-                    let result = self.execute(op);
+                    let result = self.execute(caller, op);
                     self.trace.note("store done late", &[u64::from(result.is_ok())]);
                 }
             }
@@ -219,7 +312,7 @@ impl SimMetadata {
         self.plan_answer(told, caller, MetadataCompletion { token, result });
         if self.rng.one_in(2) {
             let late = now + self.rng.skewed(Duration::from_micros(10)..PATIENCE * 2);
-            self.plan_step(late, Step::DoLate { op });
+            self.plan_step(late, Step::DoLate { caller, op });
         }
     }
 

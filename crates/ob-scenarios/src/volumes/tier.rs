@@ -13,8 +13,9 @@ use ob_sim::{Death, Failure, Network, NodeId, Report, Rng, Trace};
 
 use super::boot::DriftClock;
 use super::card::Card;
-use super::host::Host;
+use super::host::{Host, Seen};
 use super::plan::Plan;
+use super::points::Deed;
 use super::store::StoreEnd;
 use super::{channels_node, target_node, tier_config};
 
@@ -36,6 +37,7 @@ pub(super) struct Tier {
     store: StoreEnd,
     rng: Rng,
     trace: Trace,
+    seen: Seen,
     /// Until when a host gives back what it has, and how long it is away then.
     leaving: Option<(Instant, Duration)>,
     /// What hosts did that are dead.
@@ -44,7 +46,13 @@ pub(super) struct Tier {
 
 impl Tier {
     /// One whose halves are about to begin.
-    pub(super) fn new(number: usize, plan: &Plan, store: StoreEnd, rng: Rng, trace: Trace) -> Self {
+    pub(super) fn new(
+        number: usize,
+        plan: &Plan,
+        store: StoreEnd,
+        rng: Rng,
+        (trace, seen): (Trace, Seen),
+    ) -> Self {
         let gains = plan.clocks.get(number).copied().unwrap_or_default();
         Self {
             number,
@@ -59,6 +67,7 @@ impl Tier {
             store,
             rng,
             trace,
+            seen,
             leaving: None,
             past: Report::default(),
         }
@@ -66,6 +75,15 @@ impl Tier {
 
     pub(super) fn host(&self) -> Option<&Host> {
         self.host.as_ref()
+    }
+
+    pub(super) fn host_mut(&mut self) -> Option<&mut Host> {
+        self.host.as_mut()
+    }
+
+    /// Which life of the host this is, while it lives.
+    pub(super) fn life(&self) -> Option<u64> {
+        self.host.as_ref().map(|_| self.host_lives)
     }
 
     pub(super) fn card(&self) -> Option<&Card> {
@@ -85,10 +103,10 @@ impl Tier {
             self.trace.note("host begins", &[self.host_lives]);
             let life = Incarnation(self.host_lives);
             let rng = self.rng.fork_numbered("host", self.host_lives);
-            let end = card.attach(life, plan.ring_len, &rng, &self.trace)?;
-            let host =
-                Host::new(tier_config(plan)?, end, life, (self.store.clone(), self.clock), &self.trace)?;
-            self.host = Some(host);
+            let end = card.attach(life, (plan.ring_len, plan.area_len()), &rng, &self.trace)?;
+            let ends = (self.store.clone(), self.clock);
+            let config = tier_config(plan, self.number)?;
+            self.host = Some(Host::new(config, end, life, ends, (&self.trace, self.seen.clone()))?);
         }
         Ok(())
     }
@@ -143,11 +161,14 @@ impl Tier {
         }
     }
 
-    pub(super) fn turn_host(&mut self, now: Instant) -> Result<(), Failure> {
+    /// One turn of the host; what has happened to it where it came by.
+    pub(super) fn turn_host(&mut self, now: Instant) -> Result<Option<Deed>, Failure> {
         let is_over = self.leaving.is_some_and(|(until, _)| until <= now);
-        let Some(host) = self.host.as_mut().filter(|host| is_over || host.is_due(now)) else { return Ok(()) };
+        let Some(host) = self.host.as_mut().filter(|host| is_over || host.is_due(now)) else {
+            return Ok(None);
+        };
         host.turn(now).map_err(|over| Failure::new(format!("the host's port is over: {}", over.0)))?;
-        let has_left = host.has_left();
+        let (has_left, struck) = (host.has_left(), host.take_struck());
         // It may have rung.
         self.advance(now);
         if let Some((until, away)) = self.leaving
@@ -156,7 +177,7 @@ impl Tier {
             self.past.count("hosts that have left", u64::from(has_left));
             self.lose_host(now + away);
         }
-        Ok(())
+        Ok(struck)
     }
 
     pub(super) fn card_due(&self, now: Instant, has_events: bool) -> Option<Instant> {

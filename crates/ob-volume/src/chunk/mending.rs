@@ -7,11 +7,14 @@
 //!                                                                                            until then the record beside it is wanted
 //! ```
 //!
+//! What a place is for the directory says. Where there is none (it has rotted, or could not be made because a block was not to be read), the
+//! headers before it do, from the chunk's start on; one that cannot be read is wanted first.
+//!
 //! Records do not end where blocks do. What cannot be read now may be there again later, and may be the last there is of the record
 //! beside: so nothing is written over it but what was sent, and by whoever has it.
 
 use ob_core::{ChunkName, Units};
-use ob_format::volume::{DirectorySummary, RECORD_HEADER_LEN, Record, entries_of};
+use ob_format::volume::{DirectorySummary, RECORD_HEADER_LEN, RECORDS_START, Record, entries_of};
 use ob_memory::Slice;
 use ob_wire_link::files::FileError;
 
@@ -64,6 +67,25 @@ impl Kept {
     }
 }
 
+impl Patches {
+    /// The first unit of the block in which a place lies that was not sent.
+    fn first_missing(&self, at: Units, block_len: u64) -> Units {
+        let start = at.bytes() - at.bytes() % block_len;
+        let kept = self.0.iter().find(|kept| kept.at == start);
+        kept.and_then(Kept::missing).unwrap_or(Units((start / u64::from(Units::LEN)) as u32))
+    }
+
+    /// The first bytes of the record at a place, if they were sent.
+    fn header(&self, at: Units) -> Option<&[u8]> {
+        let from_of = |kept: &Kept| at.bytes().checked_sub(kept.at).map(|from| from as usize);
+        let is_in = |kept: &&Kept| from_of(kept).is_some_and(|from| from < kept.bytes.len());
+        let kept = self.0.iter().find(is_in)?;
+        let from = from_of(kept)?;
+        let was_sent = kept.has.get(from / Units::LEN as usize).copied().unwrap_or(false);
+        kept.bytes.get(from..from + RECORD_HEADER_LEN).filter(|_| was_sent)
+    }
+}
+
 /// Puts as much of a record into a block as lies in it.
 fn overlay(block: &mut [u8], at: u64, start: u64, record: &[u8]) {
     let from = start.saturating_sub(at) as usize;
@@ -85,7 +107,7 @@ pub(super) async fn repair(
     mut kept: Patches,
 ) -> Finding {
     let result = async {
-        check_place(&io, place, &summary, offset, &record).await?;
+        check_place(&io, place, &summary, (offset, &record), &kept).await?;
         write_own(&io, place, offset, &record).await?;
         write_shared(&io, place, &summary, (offset, &record), &mut kept).await
     };
@@ -98,8 +120,8 @@ async fn check_place(
     io: &Io,
     place: Place,
     summary: &DirectorySummary,
-    offset: Units,
-    record: &[u8],
+    (offset, record): (Units, &[u8]),
+    kept: &Patches,
 ) -> Result<(), Refusal> {
     let there = {
         let mut reader = Reader::of_little(io, place.file);
@@ -117,9 +139,35 @@ async fn check_place(
     });
     match (is_of, there) {
         (Some(true), _) => Ok(()),
+        (None, Err(FileError::Io)) if decoded.header.end() <= summary.length => {
+            let at = begins_at(io, place, kept, offset).await;
+            if at == offset {
+                return Ok(());
+            }
+            // What comes first in its block is wanted first.
+            let first = kept.first_missing(at, io.block_len as u64).min(at);
+            Err(Refusal::Beside { at: begins_at(io, place, kept, first).await })
+        }
         (None, Err(error)) => Err(refusal_of(error, 0)),
         _ => Err(Refusal::Conflict),
     }
+}
+
+/// Where the record begins that has a unit, as the headers from the chunk's start on say; or the first one of which nobody can say how long it is.
+async fn begins_at(io: &Io, place: Place, kept: &Patches, unit: Units) -> Units {
+    let mut reader = Reader::of_little(io, place.file);
+    let mut at = RECORDS_START;
+    while at < unit {
+        let end = match kept.header(at) {
+            Some(bytes) => place.header_in(bytes, at),
+            None => place.header(&mut reader, at).await.ok().flatten(),
+        };
+        match end.map(|header| header.end()) {
+            Some(end) if end <= unit => at = end,
+            _ => break,
+        }
+    }
+    at
 }
 
 /// Writes the blocks that have nothing but this record. None of them is read.
@@ -175,7 +223,9 @@ async fn write_shared(
     }
     let Some(unit) = missing else { return Ok(()) };
     let bytes = directory::read(io, place.name).await.unwrap_or_default();
-    let directory = fitting(&bytes, summary).ok_or(Refusal::Medium)?;
+    let Some(directory) = fitting(&bytes, summary) else {
+        return Err(Refusal::Beside { at: begins_at(io, place, kept, unit).await });
+    };
     let beside = directory.entries().take_while(|entry| entry.offset <= unit).last();
     Err(beside.map_or(Refusal::Medium, |entry| Refusal::Beside { at: entry.offset }))
 }

@@ -42,9 +42,17 @@ impl Place {
     }
 
     /// The header of the record at a place, if there is one that can be.
-    async fn header(&self, reader: &mut Reader<'_>, at: Units) -> Result<Option<RecordHeader>, FileError> {
-        let bytes = reader.at(at.bytes(), RECORD_HEADER_LEN).await?;
-        Ok(RecordHeader::decode(bytes).ok().filter(|header| self.is_here(header, at)))
+    pub(super) async fn header(
+        &self,
+        reader: &mut Reader<'_>,
+        at: Units,
+    ) -> Result<Option<RecordHeader>, FileError> {
+        Ok(self.header_in(reader.at(at.bytes(), RECORD_HEADER_LEN).await?, at))
+    }
+
+    /// The same, in these bytes.
+    pub(super) fn header_in(&self, bytes: &[u8], at: Units) -> Option<RecordHeader> {
+        RecordHeader::decode(bytes).ok().filter(|header| self.is_here(header, at))
     }
 }
 

@@ -35,7 +35,7 @@ use super::{PortNumber, TierAction, TierConfig, TierConfigError, TierError, Tier
 use crate::plans::PostedPlan;
 
 /// A tier hears of something more often than that, unless its machine sleeps.
-const ASLEEP: Duration = Duration::from_secs(60);
+const ASLEEP: Duration = Duration::from_secs(3);
 
 /// A port that is open.
 #[derive(Debug)]

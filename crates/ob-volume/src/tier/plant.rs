@@ -27,6 +27,8 @@ ob_plant::plants! {
         ParkedAgain = "parked-again",
         /// What a sealed chunk has of commands that were given up does not enter the index (I9).
         PrefixIgnored = "prefix-ignored",
+        /// What became of a commit of which nobody knows is read, and it is not sent again (M1).
+        UnknownReadOnly = "unknown-read-only",
         /// The lease counts from when the renewal was answered (L1).
         LeaseFromAnswer = "lease-from-answer",
         /// The owner looks blocks up though its lease is over (L2).

@@ -228,7 +228,7 @@ impl TierCore {
             if kept >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
                 return None;
             }
-            let (target, is_stray) = self.target_for(now, chunk)?;
+            let (target, is_stray) = self.target_for(now, chunk, self.replicas(place.0))?;
             // What nobody names may be all that is left (R4); and what somebody has already is not copied elsewhere.
             if !(is_stray || self.has_ready_member(chunk) && self.have_told(place.0)) {
                 return None;
@@ -248,7 +248,7 @@ impl TierCore {
     }
 
     /// Who is to have a replica: one that has something of it already; or another, when those will not come back.
-    fn target_for(&self, now: Instant, chunk: &TierChunk) -> Option<(usize, bool)> {
+    fn target_for(&self, now: Instant, chunk: &TierChunk, replicas: usize) -> Option<(usize, bool)> {
         let can = |server: &usize| {
             self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
@@ -264,7 +264,14 @@ impl TierCore {
         if chunk.strays.iter().filter(is_whole).any(may_give) {
             return None;
         }
-        self.place_for(now, chunk).map(|place| (place, false))
+        if let Some(place) = self.place_for(now, chunk) {
+            return Some((place, false));
+        }
+        // One that is broken is made anew where it is, when there is nowhere else, and all others are there (R7).
+        let are_there =
+            chunk.members.len() + 1 >= replicas && chunk.members.iter().all(|of| self.is_ready(*of));
+        let broken = chunk.strays.iter().filter(|stray| !is_whole(stray)).copied().find(can);
+        broken.filter(|_| are_there).map(|stray| (stray, true))
     }
 
     /// A server that has nothing of a chunk, and room for it.
@@ -394,6 +401,17 @@ impl TierCore {
         }
     }
 
+    /// What the target has is broken, and may not go yet: others are made whole before it.
+    fn set_aside(&mut self, errand: Errand) {
+        let Some(target) = self.repair_of(errand).map(|repair| repair.target) else { return };
+        let segment = self.segments.get_mut(&errand.segment);
+        if let Some(chunk) = segment.and_then(|segment| segment.chunks.get_mut(errand.place))
+            && !chunk.rotten.contains(&target)
+        {
+            chunk.rotten.push(target);
+        }
+    }
+
     fn repair_of(&mut self, errand: Errand) -> Option<&mut Repair> {
         self.repair.as_mut().filter(|repair| repair.attempt == errand.attempt)
     }
@@ -411,6 +429,15 @@ impl TierCore {
 
     /// A server that was away tells what it has.
     pub(super) fn replica_stopped(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} replica_stopped {errand:?} repair {:?} members {:?} strays {:?} {:?}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                outcome
+            );
+        }
         let Some(repair) = self.repair_of(errand) else { return };
         match outcome {
             Outcome::Answered(Answer::Good(Reply::Stop(end))) => {
@@ -502,6 +529,15 @@ impl TierCore {
 
     /// A server has looked at records, or has not.
     pub(super) fn replica_checked(&mut self, now: Instant, errand: Errand, server: usize, outcome: &Outcome) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} checked {errand:?} repair {:?} members {:?} strays {:?} {server} {:?}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                outcome
+            );
+        }
         let rate = self.config.rebuild_rate;
         let Some(repair) = self.repair_of(errand) else { return };
         let (at, is_target) = (repair.check.at, server == repair.target);
@@ -518,7 +554,9 @@ impl TierCore {
                 if is_target && self.can_start_over() {
                     return self.start_over(now);
                 }
-                if !is_target {
+                if is_target {
+                    self.set_aside(errand);
+                } else {
                     self.note_rotten(now, (errand.segment, errand.place), server, at);
                 }
                 self.give_repair_up(now, false);
@@ -528,6 +566,15 @@ impl TierCore {
     }
 
     pub(super) fn replica_deleted(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} replica_deleted {errand:?} repair {:?} members {:?} strays {:?} {:?}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                outcome
+            );
+        }
         if self.repair_of(errand).is_none() {
             return;
         }
@@ -543,6 +590,15 @@ impl TierCore {
     }
 
     pub(super) fn replica_made(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} replica_made {errand:?} repair {:?} members {:?} strays {:?} {:?}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                outcome
+            );
+        }
         if self.repair_of(errand).is_none() {
             return;
         }
@@ -590,6 +646,19 @@ impl TierCore {
     }
 
     pub(super) fn replica_filled(&mut self, now: Instant, errand: Errand, copied: Copied) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} filled {errand:?} repair {:?} members {:?} strays {:?} {}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                match copied {
+                    Copied::To(d) => format!("to {d:?}"),
+                    Copied::NotTaken => "not taken".into(),
+                    Copied::NotGiven { is_bad } => format!("not given {is_bad}"),
+                }
+            );
+        }
         let rate = self.config.rebuild_rate;
         let Some(repair) = self.repair_of(errand) else { return };
         let (before, giver) = (repair.at, repair.giver);
@@ -642,6 +711,15 @@ impl TierCore {
     }
 
     pub(super) fn replica_sealed(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
+        if std::env::var_os("DEBUG_PLAN").is_some() {
+            eprintln!(
+                "REPAIR {now:?} replica_sealed {errand:?} repair {:?} members {:?} strays {:?} {:?}",
+                self.repair,
+                self.named().map(|of| of.4.members.clone()),
+                self.named().map(|of| of.4.strays.clone()),
+                outcome
+            );
+        }
         let Some(repair) = self.repair_of(errand) else { return };
         match outcome {
             Outcome::Answered(Answer::Good(Reply::Seal)) => {

@@ -217,6 +217,7 @@ pub(super) struct Call {
 }
 
 /// How a call ended.
+#[derive(Debug)]
 pub(super) enum Outcome {
     /// With a reply.
     Answered(Answer),

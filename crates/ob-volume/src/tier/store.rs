@@ -583,7 +583,7 @@ impl TierCore {
         let token = completion.token;
         let is_awaited = self.store.pending.get(&token).is_some_and(|pending| pending.again.is_none());
         let pending = is_awaited.then(|| self.store.pending.remove(&token)).flatten();
-        let Some(mut pending) = pending else { return Err(TierError::Metadata(token)) };
+        let Some(pending) = pending else { return Err(TierError::Metadata(token)) };
         let answer = match completion.result {
             Ok(answer) => answer,
             Err(MetadataError::Unknown | MetadataError::Unreachable)
@@ -598,10 +598,8 @@ impl TierCore {
                 return Ok(());
             }
             Err(_) if matches!(pending.purpose, Purpose::Forget) => return Ok(()),
-            Err(MetadataError::Unknown | MetadataError::Unreachable) => {
-                // The same again, until somebody knows (M1).
-                pending.again = Some(now + RETRY);
-                self.store.pending.insert(token, pending);
+            Err(error @ (MetadataError::Unknown | MetadataError::Unreachable)) => {
+                self.submit_again(now, token, pending, error);
                 return Ok(());
             }
             Err(MetadataError::NoSession) => {
@@ -636,6 +634,18 @@ impl TierCore {
         }
         self.note_revisions(&answer);
         self.understood(now, pending.purpose, answer).ok_or(TierError::Metadata(token))
+    }
+
+    /// The same again, until somebody knows (M1).
+    fn submit_again(&mut self, now: Instant, token: Token, mut pending: Pending, error: MetadataError) {
+        if is_planted(Bug::UnknownReadOnly)
+            && error == MetadataError::Unknown
+            && let Purpose::Commit { key, value, then } = pending.purpose
+        {
+            return self.submit(Purpose::ReadBack { value, then }, MetadataOp::Get { key });
+        }
+        pending.again = Some(now + RETRY);
+        self.store.pending.insert(token, pending);
     }
 
     fn understood(&mut self, now: Instant, purpose: Purpose, answer: MetadataAnswer) -> Option<()> {
