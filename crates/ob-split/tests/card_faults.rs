@@ -440,3 +440,57 @@ fn a_host_that_may_not_have_them_is_told_of_no_message_until_it_may() {
     assert_eq!((told.len(), told[0].was_parked, told[1].was_parked), (2, true, false), "{parked:?}");
     assert_eq!(rig.card.front_mut().inbox.len(), 0);
 }
+
+/// A host that has so many messages, of which nothing is done yet.
+fn busy(count: usize) -> Rig {
+    let mut rig = Rig::new(PortConfig { gather: GATHER, ..config() });
+    rig.attach();
+    rig.grant(40);
+    (0..count).for_each(|_| _ = rig.arrive(&[], 0));
+    rig.run();
+    assert_eq!(rig.heard.headers.len(), count, "all that there are go at once");
+    rig
+}
+
+const GATHER: Duration = Duration::from_micros(100);
+
+#[test]
+fn a_host_is_told_of_a_few_among_many_when_they_are_a_share_or_have_waited() {
+    let mut rig = busy(12);
+    for more in 1..=3 {
+        rig.arrive(&[], 0);
+        rig.run();
+        assert_eq!(rig.heard.headers.len(), 12, "{more} of {}", 12 + more);
+        assert_eq!(rig.card.next_due(), Some(rig.now + GATHER));
+    }
+    let messages = rig.heard.messages;
+    rig.arrive(&[], 0);
+    rig.run();
+    assert_eq!((rig.heard.headers.len(), rig.heard.messages - messages), (16, 1), "four of sixteen");
+    assert_eq!(rig.card.next_due(), None);
+    // One that comes alone waits for so long, and no longer.
+    rig.arrive(&[], 0);
+    rig.run();
+    rig.pass(GATHER - Duration::from_nanos(1));
+    rig.run();
+    assert_eq!(rig.heard.headers.len(), 16);
+    rig.pass(Duration::from_nanos(1));
+    rig.run();
+    assert_eq!((rig.heard.headers.len(), rig.card.next_due()), (17, None));
+}
+
+#[test]
+fn a_host_with_little_to_do_is_told_of_each_message_at_once() {
+    let mut rig = busy(3);
+    rig.arrive(&[], 0);
+    rig.run();
+    assert_eq!(rig.heard.headers.len(), 4, "one of four");
+    // When others are answered, one that waits is more of what is left.
+    rig.arrive(&[], 0);
+    rig.run();
+    assert_eq!(rig.heard.headers.len(), 4, "one of five");
+    let first = rig.heard.headers[0].descriptor().handle;
+    rig.post(ANSWER, 0, 0, first, &[]);
+    rig.run();
+    assert_eq!((rig.answers().len(), rig.heard.headers.len()), (1, 5));
+}

@@ -26,6 +26,17 @@ pub fn process_cpu(pid: u32) -> io::Result<Duration> {
     Ok(all.max(threads_cpu(pid).unwrap_or_default()))
 }
 
+/// How often the threads that a process has now have gone to sleep so far.
+pub fn process_sleeps(pid: u32) -> io::Result<u64> {
+    let mut sum = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may have ended since it was listed.
+        let text = std::fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
+        sum += parse_sleeps(&text).unwrap_or_default();
+    }
+    Ok(sum)
+}
+
 /// Processor time of the threads that a process has now.
 fn threads_cpu(pid: u32) -> io::Result<Duration> {
     let mut sum = Duration::ZERO;
@@ -69,6 +80,11 @@ fn parse_process_ticks(text: &str) -> Option<u64> {
     user.checked_add(system)
 }
 
+fn parse_sleeps(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
+
 /// The first number: nanoseconds on a processor.
 fn parse_thread_time(text: &str) -> Option<Duration> {
     text.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
@@ -97,6 +113,12 @@ mod tests {
     fn a_threads_time_comes_first_and_waiting_does_not_count() {
         assert_eq!(parse_thread_time("210735300 1408760658 462\n"), Some(Duration::from_nanos(210_735_300)));
         assert_eq!(parse_thread_time(""), None);
+    }
+
+    #[test]
+    fn a_thread_sleeps_when_it_wants_to() {
+        let text = "Threads:\t3\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
+        assert_eq!((parse_sleeps(text), parse_sleeps("Threads:\t3\n")), (Some(150), None));
     }
 
     #[test]

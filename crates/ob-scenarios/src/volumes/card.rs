@@ -67,7 +67,9 @@ impl Card {
         let mut driver = TargetDriver::with_service(net, NoDevices, target, Rc::clone(&front));
         driver.listen(Network::address(own, PORT), PortKey(1)).map_err(|error| failed(&error))?;
         let dialect = VolumeDialect::new(plan.patience);
-        let engine = SoftEngine::new(plan.engine_depth);
+        // One that has room for little is as hardware, which does nothing at once.
+        let depth = plan.engine_depth;
+        let engine = if depth < 8 { SoftEngine::queued(depth) } else { SoftEngine::new(depth) };
         let config = PortConfig {
             incarnation,
             tier: TierId(if plan.is_copied && number == 1 { 7 } else { 7 + number as u64 }),

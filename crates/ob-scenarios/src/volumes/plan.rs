@@ -383,8 +383,10 @@ fn target(rng: &mut Rng) -> TargetConfig {
 
 fn port(rng: &mut Rng, slots: u16) -> PortConfig {
     let mut retained = rng.fork("retained");
+    let handles_max = pick(rng, &[64, 8]);
     PortConfig {
-        handles_max: pick(rng, &[64, 8]),
+        handles_max,
+        gather: Duration::from_micros(if handles_max > 8 { 100 } else { 0 }),
         plans_max: pick(rng, &[64, 12]),
         channels_max: 16,
         slots_max: slots,

@@ -84,6 +84,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;
         let step = flight.steps().get(usize::from(at)).copied();
+        let plan = flight.entry.posted().plan;
+        self.cross(plan, done.bulk.extent().1 as usize);
         let of = flight.piece_mut(piece);
         of.doing = Doing::Nothing;
         match (done.result, done.bulk, step) {

@@ -106,9 +106,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         Went::On
     }
 
-    /// Gives a task to an engine that can do it. If none takes it now, its step is done once more when one has room.
-    pub(super) fn submit(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, task: Task) -> Went {
-        let mut task = task;
+    /// Has an engine do a task that can do it: at once, if that is its way and the turn has something left for it. If none takes it now,
+    /// its step is done once more when one has room.
+    pub(super) fn submit(&mut self, key: FlightKey, flight: &mut Flight, piece: u16, mut task: Task) -> Went {
+        if let Some(result) = self.do_at_once(&mut task) {
+            let made = self.take_tail(task, &result);
+            return self.task_over(flight, piece, made, result);
+        }
         let mut is_busy = false;
         for id in 0..self.engines.list().len() {
             let able = |can: &crate::wire::Engine| can_do(can, &task);
@@ -144,6 +148,16 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             Task::Decompress { into, .. } => flight.piece_mut(piece).scratch = Some(into),
             Task::Checksum { .. } => {}
         }
+    }
+
+    /// What a task came to that an engine has done here and now.
+    fn do_at_once(&mut self, task: &mut Task) -> Option<Result<u32, EngineError>> {
+        if self.budget.bytes == 0 {
+            return None;
+        }
+        let able = |can: &crate::wire::Engine| can_do(can, task);
+        let id = self.engines.list().iter().position(able)?;
+        self.engines.engine(EngineId(id as u8))?.at_once(task)
     }
 
     /// Takes what engines have done.
@@ -195,33 +209,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     fn engine_done(&mut self, EngineDone { token, task, result }: EngineDone) {
         let (key, piece) = of_token(token);
-        self.spend(cost(&task));
         let (task, record) = self.take_tail(task, &result);
         let Some(mut flight) = self.flights.take(key) else { return };
         let at = flight.piece(piece).at;
-        let step = flight.steps().get(usize::from(at)).copied();
         flight.piece_mut(piece).doing = Doing::Nothing;
-        let went = match (task, step) {
-            (Some(Task::Checksum { .. }), Some(Step::Checksum { of })) => {
-                result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
-                    let found = Found { crc: Some(crc), ..flight.known(piece, of) };
-                    flight.piece_mut(piece).know(of, found);
-                    Went::On
-                })
-            }
-            (None, Some(Step::Compress { from, into, otherwise })) => {
-                self.compressed(&mut flight, piece, (from, into, otherwise), record, result)
-            }
-            (
-                Some(Task::Decompress { from: compressed, into: scratch, .. }),
-                Some(Step::Decode { from, into }),
-            ) => {
-                drop(compressed);
-                self.decompressed(&mut flight, piece, (from, into), scratch, result)
-            }
-            _ => Went::Failed(CompletionStatus::Engine),
-        };
-        match went {
+        match self.task_over(&mut flight, piece, (task, record), result) {
             Went::On => flight.piece_mut(piece).at = at + 1,
             Went::Failed(status) => flight.fail(piece, status, at + 1),
             Went::Again | Went::Waits | Went::Hostile => {}
@@ -230,8 +222,41 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.ready.push_back((key, piece));
     }
 
-    /// The tail that an engine had to compress into comes back, without the record that it has made.
+    /// What became of a task is what becomes of the step that it was of.
+    fn task_over(
+        &mut self,
+        flight: &mut Flight,
+        piece: u16,
+        (task, record): (Option<Task>, Option<Slice>),
+        result: Result<u32, EngineError>,
+    ) -> Went {
+        let at = usize::from(flight.piece(piece).at);
+        let step = flight.steps().get(at).copied();
+        match (task, step) {
+            (Some(Task::Checksum { .. }), Some(Step::Checksum { of })) => {
+                result.map_or(Went::Failed(CompletionStatus::Engine), |crc| {
+                    let found = Found { crc: Some(crc), ..flight.known(piece, of) };
+                    flight.piece_mut(piece).know(of, found);
+                    Went::On
+                })
+            }
+            (None, Some(Step::Compress { from, into, otherwise })) => {
+                self.compressed(flight, piece, (from, into, otherwise), record, result)
+            }
+            (
+                Some(Task::Decompress { from: compressed, into: scratch, .. }),
+                Some(Step::Decode { from, into }),
+            ) => {
+                drop(compressed);
+                self.decompressed(flight, piece, (from, into), scratch, result)
+            }
+            _ => Went::Failed(CompletionStatus::Engine),
+        }
+    }
+
+    /// A task is over, and paid for. The tail that an engine had to compress into comes back, without the record that it has made.
     fn take_tail(&mut self, task: Task, result: &Result<u32, EngineError>) -> (Option<Task>, Option<Slice>) {
+        self.spend(cost(&task));
         match task {
             Task::Compress { into: tail, .. } => {
                 let len = result.as_ref().ok().map(|len| *len as usize);

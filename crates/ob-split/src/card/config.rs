@@ -42,6 +42,9 @@ pub struct PortConfig {
     pub intake: Option<IntakeConfig>,
     /// How long after it has come a message that a host has left behind waits for another.
     pub hold: Duration,
+    /// How long a message waits for others at most, so that the host is woken for all of them at once: while so many are under way that it
+    /// is one of a few. Zero: the host is told of each as soon as it is there.
+    pub gather: Duration,
 }
 
 impl Default for PortConfig {
@@ -64,6 +67,7 @@ impl Default for PortConfig {
             granted: Vec::new(),
             intake: None,
             hold: Duration::from_secs(20),
+            gather: Duration::ZERO,
         }
     }
 }

@@ -25,6 +25,10 @@ pub(super) enum Owner {
     Host(u32),
 }
 
+/// A host is told at once of what is one in so many of all messages, or more: waiting for that many makes all of them later by as small a
+/// part of the time that they take anyway, however long that is.
+const SHARE: usize = 4;
+
 /// A message.
 pub(super) struct Held {
     pub(super) owner: Owner,
@@ -266,6 +270,16 @@ impl Messages {
     pub(super) fn has_untold(&self) -> bool {
         let held = |handle: &Handle| self.places.get(usize::from(handle.0 as u16))?.held.as_ref();
         self.untold.iter().any(|handle| held(handle).is_some_and(|held| held.plans == 0))
+    }
+
+    /// When the host is to be told of those of which it was not, if there are any: of a few, while many are under way, when the first of them
+    /// has waited for so long.
+    pub(super) fn tell_at(&self, gather: Duration) -> Option<Instant> {
+        let first = self.untold.front()?;
+        let place = self.places.get(usize::from(first.0 as u16));
+        let held = place.and_then(|place| place.held.as_ref());
+        let are_few = self.untold.len() * SHARE < self.len();
+        Some(held.filter(|_| are_few).map_or(Instant::default(), |held| held.since + gather))
     }
 
     pub(super) fn untold(&self) -> usize {

@@ -23,7 +23,7 @@ use crate::engine::Engines;
 use crate::plant::{Bug, is_planted};
 use crate::wire::{
     Channel, ChannelId, ChannelIs, ChannelState, ChannelWhat, Definitions, FromHost, Hello, HostMessage,
-    MessageError, Noted, PlanEntries, RefusedCode, Welcome,
+    MessageError, Noted, PlanEntries, PlanId, RefusedCode, Welcome,
 };
 
 /// Bytes that a turn copies, or has engines in software do.
@@ -136,6 +136,8 @@ pub(super) struct Port<F, D, E> {
     /// Receives that were granted since the beginning, and messages of which the host was told, modulo 2³².
     granted: u32,
     pub(super) used: u32,
+    /// Bytes that have crossed for plans of each number: their entries, what they have moved, and their completions.
+    pub(super) crossed: Box<[u64; 256]>,
 }
 
 impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
@@ -176,6 +178,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             left_at: None,
             granted: 0,
             used: 0,
+            crossed: Box::new([0; 256]),
             config,
             front,
             dialect,
@@ -359,6 +362,19 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         if self.is_welcome && !self.is_held_back { self.granted.wrapping_sub(self.used) } else { 0 }
     }
 
+    /// When the host is to be told of messages, if there are some of which it may be.
+    pub(super) fn tell_at(&self) -> Option<Instant> {
+        if self.room() == 0 {
+            return None;
+        }
+        self.messages.tell_at(self.config.gather)
+    }
+
+    /// How many messages the host is to be told of now.
+    pub(super) fn to_tell(&self) -> u32 {
+        if self.tell_at().is_some_and(|at| at <= self.now) { self.room() } else { 0 }
+    }
+
     fn post_all(&mut self, plans: &PlanEntries<'_>) -> Result<(), Hostile> {
         plans.iter().try_for_each(|(entry, definition)| self.post(&entry, definition))
     }
@@ -531,6 +547,13 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     pub(super) fn forget_over(&mut self) {
         for key in self.outbox.over.drain(..) {
             self.flights.forget(key);
+        }
+    }
+
+    /// Bytes go over the link for plans of this number.
+    pub(super) fn cross(&mut self, plan: PlanId, bytes: usize) {
+        if let Some(crossed) = self.crossed.get_mut(usize::from(plan.0)) {
+            *crossed += bytes as u64;
         }
     }
 

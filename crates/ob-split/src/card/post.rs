@@ -7,7 +7,9 @@ use super::memory::Need;
 use super::outbox::{Bytes, Waiting};
 use super::port::{Hostile, Port};
 use crate::engine::Engines;
-use crate::wire::{Completion, CompletionStatus, Definition, HEADER_LEN, PlanEntry, Register, Step};
+use crate::wire::{
+    Completion, CompletionStatus, Definition, ENTRY_LEN_MIN, HEADER_LEN, PlanEntry, Register, Step,
+};
 
 /// The memory that a step needs besides what is there: of a register, and whether it makes a message.
 fn writes(step: Step) -> Option<Register> {
@@ -34,6 +36,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         flight.set_count(0);
         // Whoever posts much has less of it done in this turn.
         self.budget.steps = self.budget.steps.saturating_sub(1 + entry.arguments.len() / 8);
+        self.cross(entry.plan, usize::from(ENTRY_LEN_MIN) + entry.arguments.len());
         match self.check(&mut flight) {
             Ok(()) => {
                 let waits_not = flight.failure.is_some() || flight.needs.is_empty();
@@ -310,6 +313,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
                 word: if is_good { words.word } else { outcome.step.into() },
             };
             let last = is_last.then(|| (key, answer.take()));
+            let plan = flight.entry.posted().plan;
+            self.cross(plan, Completion::LEN + reply.as_ref().map_or(0, Vec::len));
             self.outbox.done.push_back(Waiting { completion, reply, last });
         }
     }

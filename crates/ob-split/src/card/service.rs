@@ -13,7 +13,7 @@ use super::front::Front;
 use super::port::Port;
 use super::records::RetainedCounts;
 use crate::engine::{EngineId, Engines};
-use crate::wire::{ChannelState, Engine, SPLIT_SERVICE};
+use crate::wire::{ChannelState, Engine, PlanId, SPLIT_SERVICE};
 
 /// Receives of one channel in a turn.
 const RECEIVES_A_TURN: usize = 16;
@@ -101,6 +101,12 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         self.port.records.clear();
     }
 
+    /// Bytes that have crossed the link for plans of this number, in any life of the host: their entries, what they have moved, and their
+    /// completions. (Commands' headers, messages' own, and words are not of any.)
+    pub fn crossed(&self, plan: PlanId) -> u64 {
+        self.port.crossed.get(usize::from(plan.0)).copied().unwrap_or(0)
+    }
+
     /// What the clock shows that leases are counted on, which may be another than the one of turns: the gate's deadline is of it.
     pub fn tell_lease_time(&mut self, now: Instant) {
         self.port.lease_now = Some(now);
@@ -129,8 +135,11 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
         }
         let left = self.port.left_at.filter(|_| !self.port.is_welcome);
         let quiet = self.quiet_since.map(|since| since + QUIET_MAX);
-        let due =
-            [self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due, left, quiet];
+        // Those that are to be told now wait for room in the ring.
+        let gathered = self.port.tell_at().filter(|at| *at > self.port.now);
+        let (wires, front, engines) =
+            (self.port.wires.next_due(), self.port.front.next_due(), self.port.engines_due);
+        let due = [wires, front, engines, left, quiet, gathered];
         due.into_iter().flatten().min()
     }
 
@@ -190,7 +199,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> SplitCard<N, F, D, E> {
             return ring.refuse();
         }
         let load = self.port.load();
-        let room = self.port.room();
+        let room = self.port.to_tell();
         let Port { outbox, messages, used, .. } = &mut self.port;
         *used = used.wrapping_add(outbox.pump(load, messages, room, ring));
         self.port.forget_over();
@@ -299,7 +308,7 @@ impl<N: Net, F: Front, D: Dialect, E: Engines> CardService for SplitCard<N, F, D
             || port.outbox.has_answers()
             || port.hostile.is_some()
             || self.is_quiet_too_long();
-        let has_headers = port.room() > 0 && port.messages.has_untold();
+        let has_headers = port.to_tell() > 0 && port.messages.has_untold();
         groups.extend(self.key.filter(|_| waits || has_headers));
     }
 

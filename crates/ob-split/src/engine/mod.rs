@@ -5,7 +5,8 @@
 //! ```
 //!
 //! One shape for both, as of all I/O here: submit and poll. A task owns its buffers while it is under way, and they come back with
-//! it. An engine that can take no more hands a task back whole.
+//! it. An engine that can take no more hands a task back whole. One that would do it on the caller's thread anyway may do so
+//! [at once](Engine::at_once): it would gain nothing by a queue.
 
 mod soft;
 #[cfg(test)]
@@ -112,6 +113,13 @@ pub struct EngineDone {
 pub trait Engine {
     /// What it can do. It does not change.
     fn capability(&self) -> Capability;
+
+    /// Does a task here and now, and says how it went, as [`EngineDone::result`] would; or leaves it as it is, to be submitted. That is
+    /// what hardware does, which has it while others go on. Whoever calls bounds how much of it there is in a turn.
+    fn at_once(&mut self, task: &mut Task) -> Option<Result<u32, EngineError>> {
+        let _ = task;
+        None
+    }
 
     /// Takes a task.
     ///

@@ -12,7 +12,8 @@ pub const TASK_MAX: usize = 64 << 10;
 /// A block of LZ4 with what saves fewer bytes than one of so many is not worth decoding.
 const GAIN: usize = 16;
 
-/// Does a task in each [`poll`](Engine::poll), in the order in which they came: no lock, no wake-up, and the same in the simulator.
+/// Does a task when it is asked to, or, of those that were submitted, one in each [`poll`](Engine::poll), in the order in which they
+/// came: no lock, no wake-up, and the same in the simulator.
 ///
 /// Bytes to decode are hostile. The library decodes them with a bound on both sides; that what comes out depends on them alone, and on
 /// nothing that was in the memory before, tests and a fuzz target look at: a match may name bytes that were never written.
@@ -21,6 +22,7 @@ const GAIN: usize = 16;
 pub struct SoftEngine {
     waiting: VecDeque<(Token, Task)>,
     depth: u16,
+    is_queued: bool,
     capabilities: [Capability; 1],
     /// Where compressed bytes go first if what they are to be written into could be too short for them: the library is faster, and
     /// fails nowhere, if it has all the space there may be need of.
@@ -43,9 +45,16 @@ impl SoftEngine {
         Self {
             waiting: VecDeque::with_capacity(depth.into()),
             depth,
+            is_queued: false,
             capabilities: [capability],
             space: vec![0; space(TASK_MAX)].into_boxed_slice(),
         }
+    }
+
+    /// One that does nothing at once, as hardware does not: for tests of who uses engines.
+    #[must_use]
+    pub fn queued(depth: u16) -> Self {
+        Self { is_queued: true, ..Self::new(depth) }
     }
 
     fn run(&mut self, task: &mut Task) -> Result<u32, EngineError> {
@@ -115,6 +124,10 @@ impl Engine for SoftEngine {
     fn capability(&self) -> Capability {
         let [capability] = self.capabilities;
         capability
+    }
+
+    fn at_once(&mut self, task: &mut Task) -> Option<Result<u32, EngineError>> {
+        (!self.is_queued).then(|| self.run(task))
     }
 
     fn submit(&mut self, token: Token, task: Task) -> Result<(), Refused<Task>> {

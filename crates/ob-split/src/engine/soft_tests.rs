@@ -28,6 +28,33 @@ fn run(engine: &mut SoftEngine, task: Task) -> EngineDone {
     done
 }
 
+#[test]
+fn what_is_done_at_once_is_what_would_have_been_done_later() {
+    let (mut now, mut later) = (SoftEngine::new(1), SoftEngine::queued(1));
+    let tasks = || {
+        let (plain, effort) = (text(4096), Effort::DEFAULT);
+        let packed = compress(&mut SoftEngine::new(1), 2, &plain, 4096).unwrap();
+        [
+            Task::Compress { effort, from: source(&plain), into: slice(&[], 4096) },
+            Task::Compress { effort, from: source(&noise(4096)), into: slice(&[], 4096) },
+            Task::Decompress { from: source(&packed), into: slice(&[], 4096), len: 4096 },
+            Task::Decompress { from: source(&packed), into: slice(&[], 4096), len: 4095 },
+            Task::Checksum { from: source(&plain), seed: 7 },
+        ]
+    };
+    let written = |task: &Task| match task {
+        Task::Compress { into, .. } | Task::Decompress { into, .. } => into.to_vec(),
+        Task::Checksum { .. } => Vec::new(),
+    };
+    for (mut task, mut other) in tasks().into_iter().zip(tasks()) {
+        let result = now.at_once(&mut task).unwrap();
+        assert!(later.at_once(&mut other).is_none(), "it is to be submitted");
+        let done = run(&mut later, other);
+        assert_eq!((result, now.load(), now.poll(Instant::default()).is_none()), (done.result, 0, true));
+        assert_eq!(result.is_ok().then(|| written(&task)), result.is_ok().then(|| written(&done.task)));
+    }
+}
+
 fn compress(engine: &mut SoftEngine, effort: u8, bytes: &[u8], space: usize) -> Result<Vec<u8>, EngineError> {
     let effort = Effort::new(effort).unwrap();
     let task = Task::Compress { effort, from: source(bytes), into: slice(&[], space) };

@@ -202,6 +202,11 @@ pub struct Completion {
     pub word: u32,
 }
 
+impl Completion {
+    /// Bytes of one, without a reply.
+    pub const LEN: usize = size_of::<CompletionBody>();
+}
+
 pub(super) fn wrong(kind: u8, field: &'static str, value: u64) -> MessageError {
     MessageError::Field { kind, field, value }
 }

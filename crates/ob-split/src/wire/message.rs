@@ -274,7 +274,7 @@ impl MessageBuilder {
         let reply = done.reply.unwrap_or_default();
         let is_legal = done.reply.is_none() || reply_len(&done.completion) == Some(reply.len());
         is_legal
-            && self.add(size_of_completion() + reply.len(), |bytes| {
+            && self.add(Completion::LEN + reply.len(), |bytes| {
                 bytes.extend_from_slice(&done.completion.body(done.reply.is_some()));
                 bytes.extend_from_slice(reply);
             })
@@ -322,10 +322,6 @@ impl MessageBuilder {
         }
         has_room
     }
-}
-
-const fn size_of_completion() -> usize {
-    16
 }
 
 /// Bytes of the reply that follows a completion, if one so long can.
@@ -479,7 +475,7 @@ impl<'a> DoneEntries<'a> {
 
     pub(crate) fn cut(bytes: &'a [u8]) -> Result<(Done<'a>, &'a [u8]), MessageError> {
         let length = MessageError::Length { kind: kind::DONE, available: bytes.len() };
-        let (entry, rest) = bytes.split_at_checked(size_of_completion()).ok_or(length)?;
+        let (entry, rest) = bytes.split_at_checked(Completion::LEN).ok_or(length)?;
         let (completion, has_reply) = Completion::parse(entry)?;
         if !has_reply {
             return Ok((Done { completion, reply: None }, rest));

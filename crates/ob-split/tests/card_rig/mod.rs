@@ -149,6 +149,7 @@ pub fn set(slot: u16, what: SetWhat, channels: &[u16]) -> Set {
 }
 
 impl Rig {
+    /// Its engine does nothing at once. (Those of volumes do.)
     pub fn new(config: PortConfig) -> Self {
         Self::of(config, TestFront::default(), TestDialect::default())
     }
@@ -212,7 +213,7 @@ impl Rig {
 impl<F: Front, D: Dialect> Rig<F, D> {
     /// A port with such messages, whose host says such things.
     pub fn of(config: PortConfig, front: F, dialect: D) -> Self {
-        let card = SplitCard::new(config, TestNet::default(), front, dialect, SoftEngine::new(8));
+        let card = SplitCard::new(config, TestNet::default(), front, dialect, SoftEngine::queued(8));
         Self {
             card,
             group: None,

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, getppid};
+use rustix::process::{Pid, getppid, setpriority_process};
 use rustix::thread::sched_setaffinity;
 
 use crate::bench::BenchFailure;
@@ -22,10 +22,19 @@ pub struct HogOptions {
     /// Copy memory from one place to another, instead of counting
     #[arg(long)]
     pub memory: bool,
+    /// Leave the core to whoever else wants it: at the lowest priority
+    #[arg(long)]
+    pub yields: bool,
 }
+
+/// The lowest priority that a process can have.
+const LOWEST: i32 = 19;
 
 /// Keeps a core busy as long as the benchmark is there.
 pub fn run_hog(options: &HogOptions) -> Result<(), BenchFailure> {
+    if options.yields {
+        setpriority_process(None, LOWEST)?;
+    }
     if options.memory {
         return copy(options);
     }
@@ -53,8 +62,11 @@ fn copy(options: &HogOptions) -> Result<(), BenchFailure> {
 pub(in crate::bench) enum HogWork {
     /// It counts.
     Count,
-    /// It copies memory.
+    /// It copies memory, and takes the core from others for that.
     Memory,
+    /// It copies memory while nobody else wants the core: what others lose by it is memory's bandwidth and what caches hold, and no time
+    /// of a processor.
+    MemoryAside,
 }
 
 /// A process that keeps a core busy until it is dropped.
@@ -64,8 +76,11 @@ impl Hog {
     pub(in crate::bench) fn start(core: Option<usize>, work: HogWork) -> Result<Self, BenchFailure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bench-hog").arg("--supervisor").arg(std::process::id().to_string());
-        if work == HogWork::Memory {
+        if work != HogWork::Count {
             command.arg("--memory");
+        }
+        if work == HogWork::MemoryAside {
+            command.arg("--yields");
         }
         command.stdin(Stdio::null());
         let before = pin(core)?;

@@ -205,11 +205,6 @@ impl Round {
 }
 
 impl Measured {
-    /// Requests that were complete in its time.
-    pub(in crate::bench) fn count(&self) -> u64 {
-        self.latencies.count()
-    }
-
     pub(in crate::bench) fn rate(&self) -> f64 {
         self.latencies.count() as f64 / self.seconds
     }

@@ -61,6 +61,19 @@ pub struct VolumesStatus {
     pub rebuild: Option<Rebuild>,
     /// The chunk servers.
     pub servers: Vec<ChunkServerStatus>,
+    /// What of the link's bytes was for no command.
+    pub link: MaintenanceStatus,
+}
+
+/// Bytes that have crossed the link for no command, which the link's own counts have besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceStatus {
+    /// For checkpoints of indexes.
+    pub checkpoints_bytes: u64,
+    /// For compaction.
+    pub compaction_bytes: u64,
+    /// For requests to chunk servers, replicas that are made anew, and records that are mended.
+    pub others_bytes: u64,
 }
 
 /// What is retained of what was written, so that nobody is asked for it.
@@ -168,6 +181,11 @@ impl VolumesStatus {
             members_dropped: report.members_dropped,
             rebuild: Rebuild::of(&report.rebuild),
             servers: report.servers.iter().map(ChunkServerStatus::of).collect(),
+            link: MaintenanceStatus {
+                checkpoints_bytes: facts.maintenance.checkpoints,
+                compaction_bytes: facts.maintenance.compaction,
+                others_bytes: facts.maintenance.others,
+            },
         }
     }
 
@@ -311,13 +329,14 @@ mod tests {
     use ob_volume::tier::ServerTrouble;
 
     use super::*;
-    use crate::volumes::VolumesReport;
+    use crate::volumes::{MaintenanceBytes, VolumesReport};
 
     fn codes(report: Option<VolumesReport>) -> Vec<String> {
         let address = ([127, 0, 0, 1], 4421).into();
         let disks = vec![DiskFacts { namespace: 1, bytes: 1 << 30 }];
         let retained = RetainedCounts { records: 7, bytes: 2 << 20, hits: 30, misses: 12, blocks: 9 };
-        let facts = VolumesFacts { address, disks, front: VolumeFrontCounts::default(), retained, report };
+        let (front, maintenance) = (VolumeFrontCounts::default(), MaintenanceBytes::default());
+        let facts = VolumesFacts { address, disks, front, retained, report, maintenance };
         let status = VolumesStatus::of(&facts);
         assert!(status.lines().contains("127.0.0.1:4421, NSID 1"), "{}", status.lines());
         let retained = "7 records, 2.0 MiB; retained hits 30 of 42 that were looked for";
@@ -341,9 +360,10 @@ mod tests {
             ..VolumesReport::default()
         };
         let address = ([127, 0, 0, 1], 4421).into();
-        let front = VolumeFrontCounts::default();
+        let (front, maintenance) = (VolumeFrontCounts::default(), MaintenanceBytes::default());
         let retained = RetainedCounts::default();
-        let facts = VolumesFacts { address, disks: Vec::new(), front, retained, report: Some(report) };
+        let facts =
+            VolumesFacts { address, disks: Vec::new(), front, retained, report: Some(report), maintenance };
         let summary = &volumes_checks(&facts)[0].summary;
         assert!(summary.contains("rebuilding, 75 % of") && summary.contains("about 4"), "{summary}");
         assert!(VolumesStatus::of(&facts).lines().contains("rebuilding 75 %"));

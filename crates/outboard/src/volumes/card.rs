@@ -25,7 +25,9 @@ use ob_nvme::target::{Target, TargetConfig};
 use ob_ring::{Batch, BulkDone, CardSender, CardService, GroupKey};
 use ob_split::card::{PortConfig, RECORD_BLOCK_LEN, RetainedCounts, SplitCard};
 use ob_split::engine::SoftEngine;
+use ob_split::wire::PlanId;
 use ob_volume::card::{Patience, VolumeDialect, VolumeFront, VolumeFrontCounts};
+use ob_volume::plans::id;
 use ob_wire_nvme::NamespaceId;
 
 use super::VolumesError;
@@ -147,6 +149,19 @@ pub struct VolumesFacts {
     pub retained: RetainedCounts,
     /// What the host has told last, if there is one.
     pub report: Option<VolumesReport>,
+    /// What of the link's bytes was for no command.
+    pub maintenance: MaintenanceBytes,
+}
+
+/// Bytes that have crossed the link for plans which are of no command: their entries, what they have moved, and their completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaintenanceBytes {
+    /// Checkpoints of indexes.
+    pub checkpoints: u64,
+    /// Compaction: moves, and the lists that say what is in a chunk.
+    pub compaction: u64,
+    /// All else: requests to chunk servers, replicas that are made anew, records that are mended.
+    pub others: u64,
 }
 
 /// A disk, as initiators see it.
@@ -251,6 +266,18 @@ impl VolumesCard {
             front: self.front.borrow().counts(),
             retained: self.split.borrow().retained(),
             report: self.words.borrow().report.clone(),
+            maintenance: self.maintenance(),
+        }
+    }
+
+    fn maintenance(&self) -> MaintenanceBytes {
+        let split = self.split.borrow();
+        let of = |plans: &[PlanId]| plans.iter().map(|plan| split.crossed(*plan)).sum();
+        MaintenanceBytes {
+            checkpoints: of(&[id::INDEX]),
+            // (A tier looks at lists when it takes a segment, too.)
+            compaction: of(&[id::MOVE, id::MOVE_CUT, id::LOOK]),
+            others: of(&[id::CALL, id::COPY, id::MEND]),
         }
     }
 

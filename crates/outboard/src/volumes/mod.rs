@@ -30,7 +30,7 @@ use ob_volume::metadata::RedbError;
 pub use admin::{
     ClassName, CreateRequest, OwnSegmentFacts, SegmentFacts, VolumeFacts, VolumesReply, VolumesRequest,
 };
-pub use card::{DiskFacts, VolumesFacts};
+pub use card::{DiskFacts, MaintenanceBytes, VolumesFacts};
 pub(crate) use card::{PortGroup, VolumesCard, WATCHES_MAX};
 pub(crate) use host::VolumesHost;
 pub use metadata::MetadataStoreError;

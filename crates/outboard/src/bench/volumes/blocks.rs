@@ -1,5 +1,6 @@
 //! What is written: blocks of files if a folder of some is named, else of the same compressibility as those of the Silesia corpus.
 
+use std::io::Read;
 use std::path::Path;
 
 use ob_sim::Rng;
@@ -9,6 +10,11 @@ use crate::bench::load::stamp;
 
 /// A folder of files whose bytes are written.
 pub(super) const CORPUS_VARIABLE: &str = "OUTBOARD_BENCH_CORPUS";
+
+/// How files begin that zip, gzip, bzip2, xz and zstd have packed.
+const PACKED: [&[u8]; 5] =
+    [b"PK\x03\x04", &[0x1f, 0x8b], b"BZh", &[0xfd, b'7', b'z', b'X', b'Z'], &[0x28, 0xb5, 0x2f, 0xfd]];
+const MAGIC_MAX: u64 = 8;
 
 /// So many bytes, stamped with their places.
 pub(super) fn image(len: usize) -> Result<Vec<u8>, BenchFailure> {
@@ -26,6 +32,16 @@ fn corpus(folder: &Path, len: usize) -> Result<Vec<u8>, BenchFailure> {
         std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     paths.retain(|path| path.is_file());
     paths.sort();
+    // Packed bytes are noise: nothing of it shrinks, and a library that copies them is measured instead of one that decodes.
+    for path in &paths {
+        let mut start = Vec::new();
+        std::fs::File::open(path)?.take(MAGIC_MAX).read_to_end(&mut start)?;
+        if PACKED.iter().any(|magic| start.starts_with(magic)) {
+            return Err(
+                format!("{} is packed; {CORPUS_VARIABLE} is to name unpacked files", path.display()).into()
+            );
+        }
+    }
     // Of each as much as there is room for, so that a large one does not stand for all.
     let share = len.div_ceil(paths.len().max(1)).next_multiple_of(64 << 10);
     let mut bytes = Vec::with_capacity(len);
@@ -63,6 +79,16 @@ fn generated(len: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_corpus_that_is_packed_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("plain"), b"PK is how it begins").unwrap();
+        assert_eq!(corpus(place.path(), 4096).unwrap().len(), 4096);
+        std::fs::write(place.path().join("packed"), b"PK\x03\x04 and so on").unwrap();
+        let error = corpus(place.path(), 4096).unwrap_err().to_string();
+        assert!(error.contains("packed is packed"), "{error}");
+    }
 
     #[test]
     fn blocks_shrink_as_those_of_the_corpus() {

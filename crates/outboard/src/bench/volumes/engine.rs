@@ -25,8 +25,11 @@ pub(super) fn measure(image: &[u8], turns: usize) -> Result<BTreeMap<String, f64
     let mut ratios = BTreeMap::new();
     for len in LENGTHS {
         let pool = Pool::new(ROOM, 4 * BLOCKS);
+        // From all over the image: its files shrink differently.
+        let apart = (image.len() / len / BLOCKS).max(1);
         let plain: Vec<Shared> = image
             .chunks_exact(len)
+            .step_by(apart)
             .take(BLOCKS)
             .map(|block| shared(&pool, block))
             .collect::<Result<_, _>>()?;
@@ -105,13 +108,22 @@ fn by_turns(
     Ok(librarys.as_secs_f64() / engines.as_secs_f64())
 }
 
-/// Has the engine do a task; the memory that it has written into.
-fn run(engine: &mut SoftEngine, task: Task) -> Result<Slice, BenchFailure> {
-    engine.submit(Token(1), task).map_err(|_| "the engine is busy")?;
-    let done = engine.poll(ob_core::Instant::default()).ok_or("the engine has nothing to give")?;
+/// Has the engine do a task, as a port of the card does; the memory that it has written into.
+fn run(engine: &mut SoftEngine, mut task: Task) -> Result<Slice, BenchFailure> {
     // What does not shrink is a result, too.
-    black_box(done.result.is_ok());
-    match done.task {
+    let task = match engine.at_once(&mut task) {
+        Some(result) => {
+            black_box(result.is_ok());
+            task
+        }
+        None => {
+            engine.submit(Token(1), task).map_err(|_| "the engine is busy")?;
+            let done = engine.poll(ob_core::Instant::default()).ok_or("the engine has nothing to give")?;
+            black_box(done.result.is_ok());
+            done.task
+        }
+    };
+    match task {
         Task::Compress { into, .. } | Task::Decompress { into, .. } => Ok(into),
         Task::Checksum { .. } => Err("the engine has done another task".into()),
     }

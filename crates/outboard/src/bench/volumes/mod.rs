@@ -40,6 +40,13 @@ const PLACEMENTS: &[&str] = &["split", "host"];
 const ONCE: &str = "once";
 /// Commands that are out at any time.
 const DEPTH: usize = 16;
+/// What crosses the link by what clients ask for: for their commands, which is what is promised; and with that of checkpoints and compaction,
+/// of which a load of seconds has all or nothing.
+const LINK_BYTES: &str = "link_bytes_per_payload_byte";
+const LINK_BYTES_ALL: &str = "link_bytes_with_maintenance_per_payload_byte";
+/// Beside what cases were measured: other work on the host's core that only uses memory's bandwidth, and other work that wants the core as well.
+const HOG: &str = ".hog";
+const RIVAL: &str = ".rival";
 /// How long a volume may take until it can be used.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -56,12 +63,26 @@ struct Plan {
     time: Duration,
     /// Of the engine beside its library.
     turns: usize,
+    /// Whether a server is lost, too, which takes its time.
+    loses_server: bool,
 }
 
-const FULL: Plan =
-    Plan { bytes: 512 << 20, overwritten: 64 << 20, rounds: 5, time: Duration::from_secs(2), turns: 2000 };
-const QUICK: Plan =
-    Plan { bytes: 8 << 20, overwritten: 1 << 20, rounds: 1, time: Duration::from_millis(200), turns: 10 };
+const FULL: Plan = Plan {
+    bytes: 512 << 20,
+    overwritten: 64 << 20,
+    rounds: 5,
+    time: Duration::from_secs(2),
+    turns: 2000,
+    loses_server: true,
+};
+const QUICK: Plan = Plan {
+    bytes: 8 << 20,
+    overwritten: 1 << 20,
+    rounds: 1,
+    time: Duration::from_millis(200),
+    turns: 10,
+    loses_server: false,
+};
 
 impl Bench for VolumesBench {
     fn name(&self) -> &'static str {
@@ -89,8 +110,8 @@ struct Job {
     load: Load,
     /// Five reads, then a write.
     is_mixed: bool,
-    /// While another process copies memory on the host's core.
-    has_hog: bool,
+    /// What another process does on the host's core meanwhile.
+    beside: Option<HogWork>,
 }
 
 impl Job {
@@ -98,15 +119,21 @@ impl Job {
         let kinds = [(Direction::Write, false), (Direction::Read, false), (Direction::Read, true)];
         let job = |len, (direction, is_mixed)| {
             let load = Load { direction, len, depth: DEPTH, order: Order::Random };
-            Self { load, is_mixed, has_hog: false }
+            Self { load, is_mixed, beside: None }
         };
         [4 << 10, 64 << 10].into_iter().flat_map(|len| kinds.map(|kind| job(len, kind))).collect()
     }
 
-    /// What a host's other work does to writes: without it, and with it.
+    /// What a host's other work does to writes: without it, with one that leaves it the core, and with one that does not.
     fn beside_hog() -> Vec<Self> {
         let load = Load { direction: Direction::Write, len: 4 << 10, depth: DEPTH, order: Order::Random };
-        [false, true].map(|has_hog| Self { load, is_mixed: false, has_hog }).into()
+        let beside = [None, Some(HogWork::MemoryAside), Some(HogWork::Memory)];
+        beside.map(|beside| Self { load, is_mixed: false, beside }).into()
+    }
+
+    /// Writes, while replicas are made anew.
+    fn beside_rebuild() -> Vec<Self> {
+        Self::beside_hog().into_iter().filter(|job| job.beside.is_none()).collect()
     }
 
     /// Writes of a volume that is overwritten again and again.
@@ -131,18 +158,32 @@ struct Taken {
 
 impl Taken {
     fn case(&self, name: &str) -> Case {
-        let count = self.measured.count().max(1) as f64;
         let mut case = self.measured.case(name, Role::Client);
+        let commands = self.after.commands.saturating_sub(self.before.commands);
+        if commands == 0 {
+            return case;
+        }
+        // Those included that were out when measuring began, and ended: whoever spent something for them is measured as long.
+        let count = commands as f64;
         let each =
             |before: Duration, after: Duration| after.saturating_sub(before).as_secs_f64() * 1e6 / count;
-        let link_bytes = self.after.link_bytes.saturating_sub(self.before.link_bytes) as f64;
-        if link_bytes > 0.0 {
-            case.cpu.host_cpu_us = Some(each(self.before.host, self.after.host));
-            case.extra.insert("servers_cpu_us".to_owned(), each(self.before.servers, self.after.servers));
-            // With what its warming up and its end have sent, which is not counted below the line.
-            case.extra
-                .insert("link_bytes_per_payload_byte".to_owned(), link_bytes / (count * self.len as f64));
-        }
+        case.cpu.host_cpu_us = Some(each(self.before.host, self.after.host));
+        let sleeps = self.after.host_sleeps.saturating_sub(self.before.host_sleeps) as f64;
+        let link = self.after.link - self.before.link;
+        let (all, maintenance) = (link.all() as f64, (link.checkpoints + link.compaction) as f64);
+        let rebuilt = self.after.rebuilt.checked_sub(self.before.rebuilt).filter(|bytes| *bytes > 0);
+        let figures = [
+            ("servers_cpu_us", each(self.before.servers, self.after.servers)),
+            ("host_sleeps", sleeps / count),
+            ("link_bytes", all / count),
+            ("link_word_bytes", link.words as f64 / count),
+            ("link_checkpoint_bytes", link.checkpoints as f64 / count),
+            ("link_compaction_bytes", link.compaction as f64 / count),
+            (LINK_BYTES, (all - maintenance) / (count * self.len as f64)),
+            (LINK_BYTES_ALL, all / (count * self.len as f64)),
+        ];
+        let rebuilt = rebuilt.map(|bytes| ("rebuilt_bytes", bytes as f64 / count));
+        case.extra.extend(figures.into_iter().chain(rebuilt).map(|(name, figure)| (name.to_owned(), figure)));
         case
     }
 }
@@ -159,26 +200,29 @@ fn measure(plan: &Plan, setting: &Setting<'_>, place: &Path, layout: Layout) -> 
     let engine = engine::measure(&image, plan.turns)?;
     let overwritten: Payload = image.get(..usize::try_from(plan.overwritten)?).unwrap_or(&image).into();
     let image: Payload = image.into();
-    let mut contenders = contenders(layout)?;
+    let mut contenders = contenders(layout, plan.loses_server)?;
     let turns: usize = contenders.iter().map(|contender| contender.jobs.len()).sum();
     setting.progress.set_length(plan.rounds * turns as u64);
     let mut rounds: BTreeMap<String, Vec<Taken>> = BTreeMap::new();
     let names: Vec<String> = contenders.iter().flat_map(Contender::cases).collect();
     by_turns(plan.rounds, &mut contenders, |contender, round| {
         let own = place.join(format!("{}-{round}", contender.name));
-        let served = Served::start(contender, &own, plan)?;
+        let mut served = Served::start(contender, &own, plan)?;
         let mut client = served.client(if contender.is_overwritten { &overwritten } else { &image })?;
         client.fill()?;
+        if contender.loses_server {
+            served.lose_server(|| client.ping())?;
+        }
         for job in &contender.jobs {
             let name = contender.case(*job);
             setting.progress.set_message(name.clone());
-            let work = job.has_hog.then(|| Hog::start(contender.layout.host, HogWork::Memory));
+            let work = job.beside.map(|work| Hog::start(contender.layout.host, work));
             let _hog = work.transpose()?;
-            let before = served.spent()?;
+            let before = served.spent_before()?;
             let other_each = if job.is_mixed { 6 } else { u64::MAX };
             let measured = client.run_mixed(job.load, other_each, round, plan.time, served.card());
             let measured = measured.map_err(|error| -> BenchFailure { format!("{name}: {error}").into() })?;
-            let after = served.spent()?;
+            let after = served.spent_after(&before)?;
             setting.progress.inc(1);
             rounds.entry(name).or_default().push(Taken { measured, len: job.load.len, before, after });
         }
@@ -197,12 +241,18 @@ struct Contender {
     layout: Layout,
     /// Whether chunks are compacted all the while.
     is_overwritten: bool,
+    /// Whether what a server had is made anew meanwhile.
+    loses_server: bool,
     jobs: Vec<Job>,
 }
 
 impl Contender {
     fn case(&self, job: Job) -> String {
-        let beside = if job.has_hog { ".hog" } else { "" };
+        let beside = match job.beside {
+            None => "",
+            Some(HogWork::MemoryAside) => HOG,
+            Some(HogWork::Memory | HogWork::Count) => RIVAL,
+        };
         format!("{}{beside}.{}", self.name, job.name())
     }
 
@@ -211,32 +261,35 @@ impl Contender {
     }
 }
 
-/// Each placement with card and host on one core; a volume that is overwritten again and again; and each placement with its halves apart,
-/// where the host's core has other work besides.
-fn contenders(layout: Layout) -> Result<Vec<Contender>, BenchFailure> {
+/// Each placement with card and host on one core; a volume that is overwritten again and again; one of which replicas are made anew; and
+/// each placement with its halves apart, where the host's core has other work besides.
+fn contenders(layout: Layout, loses_server: bool) -> Result<Vec<Contender>, BenchFailure> {
     let apart = Layout::apart()?;
-    let together = [ONCE].iter().chain(PLACEMENTS).map(|placement| Contender {
-        name: (*placement).to_owned(),
+    let of = |placement: &'static str, jobs| Contender {
+        name: placement.to_owned(),
         placement,
         layout,
         is_overwritten: false,
-        jobs: Job::all(),
-    });
+        loses_server: false,
+        jobs,
+    };
+    let together = [ONCE].iter().chain(PLACEMENTS).map(|placement| of(placement, Job::all()));
     let overwritten = Contender {
         name: "split.overwritten".to_owned(),
-        placement: "split",
-        layout,
         is_overwritten: true,
-        jobs: Job::overwriting(),
+        ..of("split", Job::overwriting())
     };
+    let rebuilt = loses_server.then(|| Contender {
+        name: "split.rebuilding".to_owned(),
+        loses_server: true,
+        ..of("split", Job::beside_rebuild())
+    });
     let apart = PLACEMENTS.iter().map(|placement| Contender {
         name: format!("{placement}.apart"),
-        placement,
         layout: apart,
-        is_overwritten: false,
-        jobs: Job::beside_hog(),
+        ..of(placement, Job::beside_hog())
     });
-    Ok(together.chain([overwritten]).chain(apart).collect())
+    Ok(together.chain([overwritten]).chain(rebuilt).chain(apart).collect())
 }
 
 /// Who serves.
@@ -252,7 +305,18 @@ impl Served {
             let target = TargetProcess::start(Who::Card, &Backend::Memory(plan.bytes), place, layout.card)?;
             return Ok(Self::Once(target));
         }
-        Ok(Self::Pool(Box::new(Pool::start(contender.placement, place, layout)?)))
+        let pool = Pool::start(contender.placement, place, layout, contender.loses_server)?;
+        Ok(Self::Pool(Box::new(pool)))
+    }
+
+    fn lose_server(
+        &mut self,
+        meanwhile: impl FnMut() -> Result<(), BenchFailure>,
+    ) -> Result<(), BenchFailure> {
+        match self {
+            Self::Once(_) => Ok(()),
+            Self::Pool(pool) => pool.lose_server(meanwhile),
+        }
     }
 
     fn address(&self) -> SocketAddr {
@@ -269,10 +333,17 @@ impl Served {
         }
     }
 
-    fn spent(&self) -> Result<Spent, BenchFailure> {
+    fn spent_before(&self) -> Result<Spent, BenchFailure> {
         match self {
             Self::Once(_) => Ok(Spent::default()),
-            Self::Pool(pool) => pool.spent(),
+            Self::Pool(pool) => pool.spent_before(),
+        }
+    }
+
+    fn spent_after(&self, before: &Spent) -> Result<Spent, BenchFailure> {
+        match self {
+            Self::Once(_) => Ok(Spent::default()),
+            Self::Pool(pool) => pool.spent_after(before),
         }
     }
 
@@ -294,12 +365,13 @@ fn ratios(cases: &[Case]) -> BTreeMap<String, f64> {
     let mut ratios = BTreeMap::new();
     for case in cases {
         let Some((who, load)) = case.case.split_once('.') else { continue };
-        if let Some(bytes) = case.extra.get("link_bytes_per_payload_byte") {
+        for bytes in [LINK_BYTES, LINK_BYTES_ALL] {
+            let Some(each) = case.extra.get(bytes) else { continue };
             let load = load.strip_suffix(&format!(".d{DEPTH}")).unwrap_or(load);
             let len = load.strip_prefix("write");
             // Of writes it is what is promised, and named after the length alone.
             let name = len.map_or_else(|| format!("{who}.{load}"), |len| format!("{who}.{len}"));
-            ratios.insert(format!("link_bytes_per_payload_byte.{name}"), *bytes);
+            ratios.insert(format!("{bytes}.{name}"), *each);
         }
         let once = format!("{ONCE}.{load}");
         if who != ONCE
@@ -325,14 +397,17 @@ fn against_host(cases: &[Case]) -> Vec<(String, f64)> {
             ratios.push((format!("host_cpu_vs_host.{load}"), own / other));
         }
     }
-    let inflation = |who: &str| {
-        let of = |beside: &str| find(format!("{who}.apart{beside}.write4k.d{DEPTH}")).map(|case| case.p99_us);
-        Some(of(".hog")? / of("")?)
-    };
-    if let (Some(split), Some(host)) = (inflation("split"), inflation("host")) {
-        ratios.push(("p99_inflation.split".to_owned(), split));
-        ratios.push(("p99_inflation.host".to_owned(), host));
-        ratios.push(("p99_inflation_split_vs_host".to_owned(), split / host));
+    for (beside, name) in [(HOG, "p99_inflation"), (RIVAL, "p99_inflation_rival")] {
+        let inflation = |who: &str| {
+            let of =
+                |beside: &str| find(format!("{who}.apart{beside}.write4k.d{DEPTH}")).map(|case| case.p99_us);
+            Some(of(beside)? / of("")?)
+        };
+        if let (Some(split), Some(host)) = (inflation("split"), inflation("host")) {
+            ratios.push((format!("{name}.split"), split));
+            ratios.push((format!("{name}.host"), host));
+            ratios.push((format!("{name}_split_vs_host"), split / host));
+        }
     }
     ratios
 }
