@@ -33,6 +33,8 @@ ob_plant::plants! {
         ReadAllOrNothing = "read-all-or-nothing",
         /// It writes a block that cannot be read with zeros where it was not sent what others have there.
         BlockGuessed = "block-guessed",
+        /// Where a chunk has no directory, it does not know which record belongs to a place that cannot be read (R8).
+        HeadersForgotten = "headers-forgotten",
         /// The card sends on what it copies without looking at it (R1).
         CopyUnverified = "copy-unverified",
         /// It answers what it has read without looking at its sum (R3).

@@ -207,6 +207,35 @@ fn without_a_directory_records_are_mended_in_their_order() {
     assert!(rig.disk.broken_blocks() == 0 && rig.disk.is_at(place, &bytes));
 }
 
+/// A header that can be read and has rotted is the same to what lies behind it: nobody can say where that begins.
+#[test]
+fn without_a_directory_headers_that_have_rotted_are_mended_first() {
+    let (mut rig, client, bytes, place) = with_a_sealed_chunk(without_directories());
+    let all = split(&bytes);
+    let of = |number: usize| (all[number].0.0 - RECORDS_START.0) as usize * 64;
+    let far = of(14);
+    assert!(far / BLOCK > of(4) / BLOCK + 1, "it lies far behind those that have rotted");
+    rig.disk.flip(place + of(1) + 9);
+    rig.disk.flip(place + of(3) + 9);
+    rig.disk.break_block(place + far / BLOCK * BLOCK);
+    let (at, record) = &all[14];
+    assert_eq!(repair(&mut rig, client, *at, record), Err(Refusal::Beside { at: all[1].0 }));
+    // A record whose header is whole is not written over by another, nor what lies within one.
+    let later = record_like(all[0].0, 999);
+    assert_eq!(repair(&mut rig, client, all[0].0, &later), Err(Refusal::Conflict));
+    let within = Units(all[2].0.0 + 1);
+    assert_eq!(repair(&mut rig, client, all[1].0, &all[1].1), Ok(Reply::Repair));
+    assert_eq!(repair(&mut rig, client, within, &record_like(within, 2)), Err(Refusal::Conflict));
+    assert!(mend(&mut rig, client, &bytes, *at).starts_with(&[all[3].0]));
+    assert_eq!(rig.disk.broken_blocks(), 0);
+    assert!(rig.disk.is_at(place, &bytes));
+}
+
+/// A record of one block, which another has been at this place.
+fn record_like(at: Units, sequence: u64) -> Vec<u8> {
+    record(chunk(1), at, sequence, 1, 2)
+}
+
 /// What is no record of the place is not taken, whatever can be read there, and is not kept.
 #[test]
 fn what_is_not_of_the_place_is_refused_where_nothing_can_be_read() {

@@ -308,6 +308,55 @@ fn a_replica_that_returns_is_looked_at() {
     rig.check_log(&[0, 1, 2]);
 }
 
+/// R7: what is broken and may not go yet, since a member is away, keeps nobody else from having a replica.
+#[test]
+fn a_broken_replica_is_not_waited_for() {
+    let (mut rig, name, stray) = with_a_stray(4, Duration::from_secs(3000));
+    let members: Vec<usize> =
+        sealed(&mut rig).remove(0).1.into_iter().map(|member| member as usize).collect();
+    let at = first_record(&rig, stray, name);
+    rig.servers[stray].chunks.get_mut(&name).unwrap().rotten.insert(at);
+    let before = rig.servers[stray].deleted;
+    rig.kill(members[1]);
+    rig.revive(stray);
+    rest(&mut rig, Duration::from_secs(60));
+    let (_, named) = sealed(&mut rig).into_iter().find(|(of, _)| *of == name).unwrap();
+    let other = (0..4).find(|server| *server != stray && !members.contains(server)).unwrap();
+    assert!(named.contains(&(other as u64)), "R7: {named:?} {:?}", rig.tier.status());
+    assert_eq!(rig.servers[stray].deleted, before, "it may have what the one that is away alone has");
+    rig.revive(members[1]);
+    rest(&mut rig, Duration::from_secs(20));
+    assert!(!rig.servers[stray].chunks.contains_key(&name), "R4");
+    rig.check_log(&[0, 1, 2, 3]);
+}
+
+/// R7: what is broken is made anew where it is, when nobody else has room.
+#[test]
+fn a_broken_replica_is_made_anew_where_there_is_nowhere_else() {
+    let (mut rig, name, stray) = with_a_stray(4, Duration::from_secs(3000));
+    let members: Vec<usize> =
+        sealed(&mut rig).remove(0).1.into_iter().map(|member| member as usize).collect();
+    let other = (0..4).find(|server| *server != stray && !members.contains(server)).unwrap();
+    let at = first_record(&rig, stray, name);
+    rig.servers[stray].chunks.get_mut(&name).unwrap().rotten.insert(at);
+    rig.kill(other);
+    // A member is away when the stray is looked at, which is set aside.
+    rig.kill(members[1]);
+    rig.revive(stray);
+    rest(&mut rig, Duration::from_secs(10));
+    assert!(!rig.servers[stray].chunks[&name].rotten.is_empty(), "R7");
+    rig.revive(members[1]);
+    rest(&mut rig, Duration::from_secs(30));
+    let (_, named) = sealed(&mut rig).into_iter().find(|(of, _)| *of == name).unwrap();
+    assert!(named.contains(&(stray as u64)), "R7: {named:?} {:?}", rig.tier.status());
+    assert!(rig.servers[stray].chunks[&name].rotten.is_empty());
+    assert!(
+        rig.servers.iter().filter(|server| server.checks > 0).count() == 3,
+        "R7: members were looked at before"
+    );
+    rig.check_log(&[0, 1, 2]);
+}
+
 /// R7: what has rotted at all members may be whole where it does not fit.
 #[test]
 fn what_does_not_fit_stays_until_members_were_looked_at() {

@@ -429,7 +429,7 @@ pub const HARNESSES: &[Harness] = &[
         package: "ob-volume",
         test: "chunk_mending",
         build: Build::Plain,
-        plants: &["read-all-or-nothing", "block-guessed"],
+        plants: &["read-all-or-nothing", "block-guessed", "headers-forgotten"],
     },
     Harness {
         package: "ob-volume",
@@ -482,6 +482,8 @@ pub const HARNESSES: &[Harness] = &[
             "stray-unasked",
             "return-unchecked",
             "started-unchecked",
+            "broken-left",
+            "broken-waited-for",
             "sweep-of-all",
             "impossible-counted",
         ],

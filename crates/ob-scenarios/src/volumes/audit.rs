@@ -94,7 +94,8 @@ impl Run {
         for (name, chunk) in &chunks {
             let members = chunk.members.servers();
             let mut hosts = self.tiers.iter().filter_map(Tier::host);
-            if self.is_short(chunk) && hosts.all(|host| host.has_room_beside(members)) {
+            let has_room = self.plan.is_roomy || hosts.all(|host| host.has_room_beside(members));
+            if self.is_short(chunk) && has_room {
                 return Err(Failure::new(format!("{name:?} has only {members:?}")));
             }
         }

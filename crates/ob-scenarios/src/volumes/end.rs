@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ob_core::SegmentName;
+use ob_format::volume::metadata::Chunk;
 use ob_sim::{Failure, Progress};
 
 use super::card::Card;
@@ -20,8 +21,10 @@ const ROUNDS_MAX: usize = 12;
 const SWEPT_WITHIN: Duration = Duration::from_secs(1500);
 /// How long something may be on its way to the store.
 const LATE_WITHIN: Duration = Duration::from_secs(5);
-/// Attempts to read a block.
+/// Attempts to read a block, or to write one.
 const ATTEMPTS_MAX: usize = 20;
+/// One block in so many is written in the end.
+const WRITTEN_ONE_IN: usize = 5;
 
 impl Run {
     /// Everything comes to rest, every block is read twice, and replicas are compared.
@@ -42,6 +45,7 @@ impl Run {
         self.settle()?;
         self.rest()?;
         self.compare_mapped(&mapped)?;
+        self.write_again()?;
         for round in 0..2 {
             if self.tiers.len() > 1 {
                 // Through each of them.
@@ -130,22 +134,6 @@ impl Run {
                 }
             }
             self.rest()?;
-            if std::env::var_os("DEBUG_PLAN").is_some() {
-                for t in &self.tiers {
-                    if let Some(h) = t.host() {
-                        let st = h.status();
-                        eprintln!(
-                            "ROUND {:?} found {} mended {} given up {} dropped {} waiting {}",
-                            self.now(),
-                            st.rotten_found,
-                            st.mended,
-                            st.mends_given_up,
-                            st.members_dropped,
-                            st.mends_waiting
-                        );
-                    }
-                }
-            }
             if found(self) == before {
                 return Ok(());
             }
@@ -252,21 +240,38 @@ impl Run {
     fn is_any_to_be_made(&self, host: &Host, segment: SegmentName) -> bool {
         let Ok(chunks) = self.chunks() else { return true };
         let mut of = chunks.iter().filter(|(name, _)| name.segment_name() == segment);
-        of.any(|(_, chunk)| self.is_short(chunk) && host.has_room_beside(chunk.members.servers()))
+        let has_room = |chunk: &Chunk| self.plan.is_roomy || host.has_room_beside(chunk.members.servers());
+        of.any(|(_, chunk)| self.is_short(chunk) && has_room(chunk))
+    }
+
+    /// Whatever has happened, disks are written to again: all but those of pools that are so small that they may be full.
+    fn write_again(&mut self) -> Result<(), Failure> {
+        if self.plan.is_roomy {
+            for at in self.blocks_there().into_iter().step_by(WRITTEN_ONE_IN) {
+                self.insist(Sort::Write, at)?;
+                self.report.count("blocks written in the end", 1);
+            }
+        }
+        self.rest()
     }
 
     /// Reads a block until it is answered.
     fn look(&mut self, at: u64) -> Result<(), Failure> {
+        self.insist(Sort::Read, at)
+    }
+
+    /// Asks for a block until somebody has done it.
+    fn insist(&mut self, sort: Sort, at: u64) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS_MAX {
             let answered: u64 = self.clients.iter().map(|client| client.outcomes.answered).sum();
             let number = self.rng.index(self.clients.len());
-            self.ask(number, Sort::Read, at, 1);
+            self.ask(number, sort, at, 1);
             self.settle()?;
             if self.clients.iter().map(|client| client.outcomes.answered).sum::<u64>() > answered {
                 return Ok(());
             }
         }
         let text = describe(&self.clients, &self.servers, &self.tiers);
-        Err(Failure::new(format!("block {at} cannot be read: {text}")))
+        Err(Failure::new(format!("{sort:?} of block {at} is never done: {text}")))
     }
 }

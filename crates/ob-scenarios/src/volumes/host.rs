@@ -115,7 +115,8 @@ impl Host {
     ) -> Result<Self, Failure> {
         let failed =
             |error: &dyn std::fmt::Display| Failure::new(format!("the host does not begin: {error}"));
-        let (commands_most, watch) = (config.commands_max, Watch::new(&config, Rc::clone(&seen.owners)));
+        let watch = Watch::new(&config, (store.caller, clock), Rc::clone(&seen.owners));
+        let commands_most = config.commands_max;
         let keys = config.keys.clone();
         let tier = TierCore::new(config).map_err(|error| failed(&error))?;
         let options = PortOptions { incarnation, ..PortOptions::default() };
@@ -223,6 +224,7 @@ impl Host {
     /// Its process ends.
     pub(super) fn die(self) {
         self.end.closed.close();
+        self.watch.end();
         self.store.lose();
     }
 
@@ -343,6 +345,9 @@ impl Host {
             let of = |name| segments.iter().find(|segment| segment.name == name)?.epoch;
             self.watch.look(now, &action, of)?;
             self.waiting.push_back(action);
+        }
+        if let Some(segments) = epochs {
+            self.watch.note(&segments);
         }
         while let Some(action) = self.waiting.pop_front() {
             let point = self.seen.points.borrow_mut().of(&action, &self.keys);

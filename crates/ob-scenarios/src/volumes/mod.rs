@@ -151,31 +151,6 @@ impl Run {
         let rng = Rng::new(seed);
         let mut plan = Plan::draw(&mut rng.fork("plan"));
         plan.draw_tiers(&mut rng.fork("tiers"));
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            let seen_armed = Points::draw(&mut rng.fork("points"), plan.tiers > 1).armed_for_debug();
-            eprintln!(
-                "PLAN {seed} {:?}",
-                (
-                    plan.tiers,
-                    plan.clients,
-                    plan.servers,
-                    plan.replicas,
-                    plan.replicas_min,
-                    plan.is_embedded,
-                    plan.has_operator,
-                    plan.placement,
-                    (
-                        plan.is_copied,
-                        plan.pace,
-                        plan.has_trims,
-                        plan.block_len,
-                        &plan.leases,
-                        plan.lost_after,
-                        &seen_armed
-                    )
-                )
-            );
-        }
         let network = Network::new(plan.net.clone(), rng.fork("net"), trace.clone());
         let store = SimMetadata::new(plan.store.clone(), rng.fork("store"), trace.clone(), plan.is_embedded)?;
         let seen = Seen::default();

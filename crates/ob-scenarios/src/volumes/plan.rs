@@ -39,8 +39,6 @@ pub(super) struct Plan {
     pub(super) is_copied: bool,
     /// Whether the store is in the host's process, on a disk of its machine.
     pub(super) is_embedded: bool,
-    /// Whether directories rot, or blocks cannot be read.
-    pub(super) has_directory_rot: bool,
     /// Where payloads are made what is stored.
     pub(super) placement: Placement,
     /// Whether there is a second disk, and an operator who changes it.
@@ -50,6 +48,8 @@ pub(super) struct Plan {
     /// One turn in so many somebody asks for something: stories of leases want seconds.
     pub(super) pace: u64,
     pub(super) servers: usize,
+    /// Whether there is so much room that nothing is ever full.
+    pub(super) is_roomy: bool,
     /// Racks that the servers stand in.
     pub(super) domains: usize,
     pub(super) replicas: u8,
@@ -178,7 +178,8 @@ impl Plan {
         let blocks = pick(rng, &[8, 16, 32, 4]);
         let hold = Duration::from_millis(pick(rng, &[4000, 10_000, 1500]));
         // A sixth of the pools is soon full: ledgers take two megabytes.
-        let capacity = if rng.one_in(6) { 4 << 20 } else { 24 << 20 };
+        let is_roomy = !rng.one_in(6);
+        let capacity = if is_roomy { 24 << 20 } else { 4 << 20 };
         let disks = (0..servers).map(|_| disk(rng, capacity)).collect();
         let slots = pick(rng, &[64, 8, 3]);
         // Where blocks are emptied, too, histories are judged by a search, which wants them to be simple.
@@ -191,12 +192,12 @@ impl Plan {
             leases: vec![LEASE; TIERS_MAX],
             is_copied: false,
             is_embedded: false,
-            has_directory_rot: false,
             placement: Placement::Split,
             has_operator: false,
             operator_one_in: 1000,
             pace: 4,
             servers,
+            is_roomy,
             domains: pick(rng, &[servers, servers, 2]),
             replicas,
             replicas_min: if replicas == 2 { pick(rng, &[1, 2]) } else { pick(rng, &[2, 2, 1, 3]) },
@@ -266,7 +267,6 @@ impl Plan {
         }
         self.placement = pick(rng, &[Placement::Split, Placement::Split, Placement::Split, Placement::Host]);
         self.has_operator = rng.one_in(5);
-        self.has_directory_rot = rng.one_in(2);
         self.operator_one_in = pick(rng, &[300, 1000, 3000]);
     }
 

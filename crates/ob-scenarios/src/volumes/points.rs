@@ -119,10 +119,6 @@ impl Points {
         Self { armed: armed.collect(), ..Self::default() }
     }
 
-    pub(super) fn armed_for_debug(&self) -> String {
-        format!("{:?}", self.armed)
-    }
-
     /// Somebody comes by; what happens to it.
     pub(super) fn come(&mut self, point: &'static str) -> Option<Armed> {
         *self.came.entry(point).or_default() += 1;

@@ -70,12 +70,12 @@ impl Run {
     /// A bit flips somewhere, or a block cannot be read any more.
     pub(super) fn spoil(&mut self) -> Result<(), Failure> {
         match self.rng.below(4) {
-            // Where blocks of a replica cannot be read, its directory is what it is mended by, and cannot be made anew.
-            0 | 1 if self.plan.has_directory_rot => {
+            // A replica may lose both: a directory cannot be made anew of what cannot be read (R8).
+            0 => {
                 self.spoil_directory();
                 Ok(())
             }
-            0 | 1 => self.break_blocks(),
+            1 => self.break_blocks(),
             _ => self.spoil_record(),
         }
     }

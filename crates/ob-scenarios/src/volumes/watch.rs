@@ -1,6 +1,7 @@
 //! Whether a tier looks blocks up only within its lease, seen from outside: by when it has asked for what was answered, on its own clock
-//! (`docs/volumes-safety.md`, L1 and L2); and whether nobody does so for a segment for which a later owner has (L3). The card's gate and the
-//! servers' fences keep most of what would come of it from clients, so that they seldom see it.
+//! (`docs/volumes-safety.md`, L1 and L2); whether nobody does so for a segment for which a later owner has; and whether no earlier owner could
+//! still, when a later one does (L3 to L6, L9, L11, L12): nobody has to ask both at the same moment for that. The card's gate and the servers' fences keep most of
+//! what would come of it from clients, so that they seldom see it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,16 +12,36 @@ use ob_core::{Epoch, Instant, SegmentId, SegmentName, Token, VolumeId};
 use ob_split::wire::HeaderEntry;
 use ob_volume::metadata::{MetadataAnswer, MetadataCompletion, MetadataOp};
 use ob_volume::plans::VolumePlan;
-use ob_volume::tier::{TierAction, TierConfig};
+use ob_volume::tier::{SegmentStatus, TierAction, TierConfig};
 
+use super::boot::DriftClock;
 use super::host::Over;
 
-/// The latest epoch in which somebody has looked blocks of a segment up, of all tiers.
-pub(super) type Owners = Rc<RefCell<BTreeMap<SegmentName, Epoch>>>;
+/// What is known of all tiers.
+pub(super) type Owners = Rc<RefCell<Known>>;
+
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The latest epoch in which somebody has looked blocks of a segment up.
+    latest: BTreeMap<SegmentName, Epoch>,
+    /// Of each tier whose host lives.
+    holders: BTreeMap<usize, Holder>,
+}
+
+/// What a tier would look up, if it were asked.
+#[derive(Debug, Default)]
+struct Holder {
+    /// In which epoch.
+    answers: BTreeMap<SegmentName, Epoch>,
+    /// As long as its lease lasts, in real time.
+    until: Option<Instant>,
+}
 
 /// What is known of a tier's lease, and of what it was asked.
 #[derive(Debug)]
 pub(super) struct Watch {
+    number: usize,
+    clock: DriftClock,
     owners: Owners,
     /// Segments of commands that the tier has. Those of blocks of two are left out.
     asked_of: BTreeMap<u32, SegmentName>,
@@ -32,9 +53,25 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(config: &TierConfig, owners: Owners) -> Self {
+    /// Of a host that begins.
+    pub(super) fn new(config: &TierConfig, (number, clock): (usize, DriftClock), owners: Owners) -> Self {
         let lease = config.lease * (1_000_000 - config.drift_ppm) / 1_000_000;
-        Self { owners, asked_of: BTreeMap::new(), lease, asked: BTreeMap::new(), until: None }
+        owners.borrow_mut().holders.insert(number, Holder::default());
+        let (asked_of, asked) = (BTreeMap::new(), BTreeMap::new());
+        Self { number, clock, owners, asked_of, lease, asked, until: None }
+    }
+
+    /// The host is dead.
+    pub(super) fn end(&self) {
+        self.owners.borrow_mut().holders.remove(&self.number);
+    }
+
+    /// What the tier has, when it has decided what to do.
+    pub(super) fn note(&self, segments: &[SegmentStatus]) {
+        if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.number) {
+            let answered = segments.iter().filter(|segment| segment.is_answered);
+            holder.answers = answered.filter_map(|segment| Some((segment.name, segment.epoch?))).collect();
+        }
     }
 
     /// A command has come.
@@ -51,6 +88,9 @@ impl Watch {
         let asked = self.asked.remove(&completion.token);
         if let (Some(asked), Ok(MetadataAnswer::Renewed)) = (asked, &completion.result) {
             self.until = self.until.max(Some(asked + self.lease));
+            if let Some(holder) = self.owners.borrow_mut().holders.get_mut(&self.number) {
+                holder.until = self.until.map(|until| self.clock.when(until));
+            }
         }
     }
 
@@ -78,17 +118,33 @@ impl Watch {
                     && let Some(segment) = self.asked_of.get(&handle)
                     && let Some(epoch) = epoch_of(*segment)
                 {
-                    let mut owners = self.owners.borrow_mut();
-                    let latest = owners.entry(*segment).or_insert(epoch);
-                    if *latest > epoch {
-                        let text =
-                            format!("it looks up {segment:?} in {epoch:?}, and somebody has in {latest:?}");
-                        return Err(Over(text));
-                    }
-                    *latest = epoch;
+                    self.owners.borrow_mut().looked_up(self.clock.when(now), *segment, epoch)?;
                 }
             }
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    /// Somebody looks blocks up.
+    fn looked_up(&mut self, now: Instant, segment: SegmentName, epoch: Epoch) -> Result<(), Over> {
+        let latest = self.latest.entry(segment).or_insert(epoch);
+        if *latest > epoch {
+            let text = format!("it looks up {segment:?} in {epoch:?}, and somebody has in {latest:?}");
+            return Err(Over(text));
+        }
+        *latest = epoch;
+        for (number, holder) in &self.holders {
+            let is_earlier = holder.answers.get(&segment).is_some_and(|of| *of < epoch);
+            if let Some(until) = holder.until.filter(|until| is_earlier && *until > now) {
+                let left = until.since(now);
+                let text = format!(
+                    "it looks up {segment:?} in {epoch:?}, and tier {number} could still, for {left:?}"
+                );
+                return Err(Over(text));
+            }
         }
         Ok(())
     }

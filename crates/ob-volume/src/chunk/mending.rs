@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What a place is for the directory says. Where there is none (it has rotted, or could not be made because a block was not to be read), the
-//! headers before it do, from the chunk's start on; one that cannot be read is wanted first.
+//! headers before it do, from the chunk's start on; one that cannot be read, or has rotted, is wanted first (R8).
 //!
 //! Records do not end where blocks do. What cannot be read now may be there again later, and may be the last there is of the record
 //! beside: so nothing is written over it but what was sent, and by whoever has it.
@@ -115,6 +115,14 @@ pub(super) async fn repair(
     Finding::Repaired(result, kept)
 }
 
+/// Whose header lies at a place.
+#[derive(PartialEq, Eq)]
+enum IsThere {
+    This,
+    Another,
+    Nothing,
+}
+
 /// Whether the record is the one that lies there, or is to.
 async fn check_place(
     io: &Io,
@@ -126,9 +134,13 @@ async fn check_place(
     let there = {
         let mut reader = Reader::of_little(io, place.file);
         let header = reader.at(offset.bytes(), RECORD_HEADER_LEN).await;
-        header.map(|header| record.starts_with(header) && !header.is_empty())
+        header.map(|header| match record.starts_with(header) && !header.is_empty() {
+            true => IsThere::This,
+            false if place.header_in(header, offset).is_some() => IsThere::Another,
+            false => IsThere::Nothing,
+        })
     };
-    if there == Ok(true) {
+    if there == Ok(IsThere::This) {
         return Ok(());
     }
     let bytes = directory::read(io, place.name).await.unwrap_or_default();
@@ -139,35 +151,70 @@ async fn check_place(
     });
     match (is_of, there) {
         (Some(true), _) => Ok(()),
-        (None, Err(FileError::Io)) if decoded.header.end() <= summary.length => {
-            let at = begins_at(io, place, kept, offset).await;
-            if at == offset {
-                return Ok(());
+        (None, Ok(IsThere::Nothing) | Err(FileError::Io)) if !is_planted(Bug::HeadersForgotten) => {
+            if decoded.header.end() > summary.length {
+                return Err(Refusal::Conflict);
             }
-            // What comes first in its block is wanted first.
-            let first = kept.first_missing(at, io.block_len as u64).min(at);
-            Err(Refusal::Beside { at: begins_at(io, place, kept, first).await })
+            check_headers(io, place, kept, offset).await
         }
         (None, Err(error)) => Err(refusal_of(error, 0)),
         _ => Err(Refusal::Conflict),
     }
 }
 
-/// Where the record begins that has a unit, as the headers from the chunk's start on say; or the first one of which nobody can say how long it is.
-async fn begins_at(io: &Io, place: Place, kept: &Patches, unit: Units) -> Units {
+/// The same, as the headers before the place say.
+async fn check_headers(io: &Io, place: Place, kept: &Patches, offset: Units) -> Result<(), Refusal> {
+    match follow(io, place, kept, offset).await {
+        Followed::Begins => Ok(()),
+        Followed::Within(_) => Err(Refusal::Conflict),
+        Followed::Rotten(at) => Err(Refusal::Beside { at }),
+        Followed::Unreadable(at) => {
+            // Whoever asks goes on in the order of places: what comes first in the block is wanted first.
+            let first = kept.first_missing(at, io.block_len as u64).min(at);
+            Err(Refusal::Beside { at: follow(io, place, kept, first).await.begin_of(first) })
+        }
+    }
+}
+
+/// How far headers lead that follow each other, on the way to a unit.
+enum Followed {
+    /// A record begins there.
+    Begins,
+    /// It is one of those behind the first of this record.
+    Within(Units),
+    /// Not as far: the header there is none any more.
+    Rotten(Units),
+    /// The one there cannot be read, and was not sent.
+    Unreadable(Units),
+}
+
+impl Followed {
+    /// Where the record begins that has the unit, or the first one of which nobody can say how long it is.
+    const fn begin_of(&self, unit: Units) -> Units {
+        match self {
+            Self::Begins => unit,
+            Self::Within(at) | Self::Rotten(at) | Self::Unreadable(at) => *at,
+        }
+    }
+}
+
+/// Follows headers from the chunk's start on.
+async fn follow(io: &Io, place: Place, kept: &Patches, unit: Units) -> Followed {
     let mut reader = Reader::of_little(io, place.file);
     let mut at = RECORDS_START;
     while at < unit {
-        let end = match kept.header(at) {
-            Some(bytes) => place.header_in(bytes, at),
-            None => place.header(&mut reader, at).await.ok().flatten(),
+        let header = match kept.header(at) {
+            Some(bytes) => Ok(place.header_in(bytes, at)),
+            None => place.header(&mut reader, at).await,
         };
-        match end.map(|header| header.end()) {
-            Some(end) if end <= unit => at = end,
-            _ => break,
+        match header {
+            Ok(Some(header)) if header.end() <= unit => at = header.end(),
+            Ok(Some(_)) => return Followed::Within(at),
+            Ok(None) => return Followed::Rotten(at),
+            Err(_) => return Followed::Unreadable(at),
         }
     }
-    at
+    Followed::Begins
 }
 
 /// Writes the blocks that have nothing but this record. None of them is read.
@@ -224,7 +271,10 @@ async fn write_shared(
     let Some(unit) = missing else { return Ok(()) };
     let bytes = directory::read(io, place.name).await.unwrap_or_default();
     let Some(directory) = fitting(&bytes, summary) else {
-        return Err(Refusal::Beside { at: begins_at(io, place, kept, unit).await });
+        if is_planted(Bug::HeadersForgotten) {
+            return Err(Refusal::Medium);
+        }
+        return Err(Refusal::Beside { at: follow(io, place, kept, unit).await.begin_of(unit) });
     };
     let beside = directory.entries().take_while(|entry| entry.offset <= unit).last();
     Err(beside.map_or(Refusal::Medium, |entry| Refusal::Beside { at: entry.offset }))

@@ -293,17 +293,6 @@ impl TierCore {
     pub(super) fn mend_over(&mut self, now: Instant, attempt: u64, outcome: &Outcome, of: &Completion) {
         let Some(mend) = self.mending.current.as_mut().filter(|mend| mend.attempt == attempt) else { return };
         let Phase::Asking(giver) = mend.phase else { return };
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "MENDOVER {now:?} {:?} giver {giver} {:?} word {} status {:?} named {:?} beside {}",
-                mend.rotten,
-                outcome,
-                of.word,
-                of.status,
-                mend.named,
-                mend.beside.is_some()
-            );
-        }
         let (rotten, (at, _)) = (mend.rotten, mend.next());
         mend.phase = Phase::Resting;
         self.mending.again = Some(now);

@@ -101,6 +101,10 @@ ob_plant::plants! {
         ReturnUnchecked = "return-unchecked",
         /// A replica that does not fit is made anew before it is known whether members have all of it (R7).
         StartedUnchecked = "started-unchecked",
+        /// A replica that is broken stays so where there is nowhere else (R7).
+        BrokenLeft = "broken-left",
+        /// One that is broken and may not go yet keeps others from being made (R7).
+        BrokenWaitedFor = "broken-waited-for",
         /// Where a block that records share cannot be read, the one that is mended is given up (R6).
         BesideForgotten = "beside-forgotten",
         /// Of members that have not all the longest alone is filled up (C4).

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A replica that returns is cut or filled to the record exactly, sealed with its CRC, and looked at record by record as it lies on the device,
-//! before it is named (C6). It goes, to be made anew, when the same was done with all that members have (R7). When all members
-//! are there, what others have is discarded (R4).
+//! before it is named (C6). It goes, to be made anew, when the same was done with all that members have (R7); one that is broken and may not
+//! go yet is set aside, and made anew where it is only if nobody else has room. When all members are there, what others have is discarded (R4).
 
 use std::time::Duration;
 
@@ -228,7 +228,7 @@ impl TierCore {
             if kept >= self.replicas(place.0) || self.repairs_left.contains_key(&place) {
                 return None;
             }
-            let (target, is_stray) = self.target_for(now, chunk, self.replicas(place.0))?;
+            let (target, is_stray) = self.target_for(now, place.0, chunk)?;
             // What nobody names may be all that is left (R4); and what somebody has already is not copied elsewhere.
             if !(is_stray || self.has_ready_member(chunk) && self.have_told(place.0)) {
                 return None;
@@ -248,7 +248,7 @@ impl TierCore {
     }
 
     /// Who is to have a replica: one that has something of it already; or another, when those will not come back.
-    fn target_for(&self, now: Instant, chunk: &TierChunk, replicas: usize) -> Option<(usize, bool)> {
+    fn target_for(&self, now: Instant, name: SegmentName, chunk: &TierChunk) -> Option<(usize, bool)> {
         let can = |server: &usize| {
             self.servers.get(*server).is_some_and(|server| server.is_ready() && !server.has_failed(now))
         };
@@ -267,11 +267,16 @@ impl TierCore {
         if let Some(place) = self.place_for(now, chunk) {
             return Some((place, false));
         }
-        // One that is broken is made anew where it is, when there is nowhere else, and all others are there (R7).
-        let are_there =
-            chunk.members.len() + 1 >= replicas && chunk.members.iter().all(|of| self.is_ready(*of));
+        // One that is broken is made anew where it is, when there is nowhere else (R7).
         let broken = chunk.strays.iter().filter(|stray| !is_whole(stray)).copied().find(can);
-        broken.filter(|_| are_there).map(|stray| (stray, true))
+        let may_go = self.are_all_there(name, chunk) && !is_planted(Bug::BrokenLeft);
+        broken.filter(|_| may_go).map(|stray| (stray, true))
+    }
+
+    /// Whether all that are named are there, and are one less than there should be at most.
+    fn are_all_there(&self, name: SegmentName, chunk: &TierChunk) -> bool {
+        let are_enough = !chunk.members.is_empty() && chunk.members.len() + 1 >= self.replicas(name);
+        are_enough && chunk.members.iter().all(|member| self.is_ready(*member))
     }
 
     /// A server that has nothing of a chunk, and room for it.
@@ -401,9 +406,10 @@ impl TierCore {
         }
     }
 
-    /// What the target has is broken, and may not go yet: others are made whole before it.
+    /// What the target has is broken, and may not go yet: others are made whole before it (R7).
     fn set_aside(&mut self, errand: Errand) {
-        let Some(target) = self.repair_of(errand).map(|repair| repair.target) else { return };
+        let target = self.repair_of(errand).map(|repair| repair.target);
+        let Some(target) = target.filter(|_| !is_planted(Bug::BrokenWaitedFor)) else { return };
         let segment = self.segments.get_mut(&errand.segment);
         if let Some(chunk) = segment.and_then(|segment| segment.chunks.get_mut(errand.place))
             && !chunk.rotten.contains(&target)
@@ -429,15 +435,6 @@ impl TierCore {
 
     /// A server that was away tells what it has.
     pub(super) fn replica_stopped(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} replica_stopped {errand:?} repair {:?} members {:?} strays {:?} {:?}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                outcome
-            );
-        }
         let Some(repair) = self.repair_of(errand) else { return };
         match outcome {
             Outcome::Answered(Answer::Good(Reply::Stop(end))) => {
@@ -464,9 +461,7 @@ impl TierCore {
     fn can_start_over(&self) -> bool {
         let Some((errand, .., chunk)) = self.named() else { return false };
         let of = (errand.segment, errand.place);
-        let are_enough = !chunk.members.is_empty() && chunk.members.len() + 1 >= self.replicas(of.0);
-        let are_there = are_enough && chunk.members.iter().all(|member| self.is_ready(*member));
-        let are_whole = are_there && !self.is_mended(of);
+        let are_whole = self.are_all_there(of.0, chunk) && !self.is_mended(of);
         are_whole && self.repair.as_ref().is_some_and(|repair| !repair.is_anew)
     }
 
@@ -529,15 +524,6 @@ impl TierCore {
 
     /// A server has looked at records, or has not.
     pub(super) fn replica_checked(&mut self, now: Instant, errand: Errand, server: usize, outcome: &Outcome) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} checked {errand:?} repair {:?} members {:?} strays {:?} {server} {:?}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                outcome
-            );
-        }
         let rate = self.config.rebuild_rate;
         let Some(repair) = self.repair_of(errand) else { return };
         let (at, is_target) = (repair.check.at, server == repair.target);
@@ -566,15 +552,6 @@ impl TierCore {
     }
 
     pub(super) fn replica_deleted(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} replica_deleted {errand:?} repair {:?} members {:?} strays {:?} {:?}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                outcome
-            );
-        }
         if self.repair_of(errand).is_none() {
             return;
         }
@@ -590,15 +567,6 @@ impl TierCore {
     }
 
     pub(super) fn replica_made(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} replica_made {errand:?} repair {:?} members {:?} strays {:?} {:?}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                outcome
-            );
-        }
         if self.repair_of(errand).is_none() {
             return;
         }
@@ -646,19 +614,6 @@ impl TierCore {
     }
 
     pub(super) fn replica_filled(&mut self, now: Instant, errand: Errand, copied: Copied) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} filled {errand:?} repair {:?} members {:?} strays {:?} {}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                match copied {
-                    Copied::To(d) => format!("to {d:?}"),
-                    Copied::NotTaken => "not taken".into(),
-                    Copied::NotGiven { is_bad } => format!("not given {is_bad}"),
-                }
-            );
-        }
         let rate = self.config.rebuild_rate;
         let Some(repair) = self.repair_of(errand) else { return };
         let (before, giver) = (repair.at, repair.giver);
@@ -711,15 +666,6 @@ impl TierCore {
     }
 
     pub(super) fn replica_sealed(&mut self, now: Instant, errand: Errand, outcome: &Outcome) {
-        if std::env::var_os("DEBUG_PLAN").is_some() {
-            eprintln!(
-                "REPAIR {now:?} replica_sealed {errand:?} repair {:?} members {:?} strays {:?} {:?}",
-                self.repair,
-                self.named().map(|of| of.4.members.clone()),
-                self.named().map(|of| of.4.strays.clone()),
-                outcome
-            );
-        }
         let Some(repair) = self.repair_of(errand) else { return };
         match outcome {
             Outcome::Answered(Answer::Good(Reply::Seal)) => {

@@ -217,7 +217,6 @@ pub(super) struct Call {
 }
 
 /// How a call ended.
-#[derive(Debug)]
 pub(super) enum Outcome {
     /// With a reply.
     Answered(Answer),

@@ -126,6 +126,8 @@ pub struct SegmentStatus {
     pub name: SegmentName,
     /// The epoch in which this tier has it; nothing while it does not.
     pub epoch: Option<Epoch>,
+    /// Whether its blocks are looked up, as long as the lease lasts: not before it is known whom it belongs to since a session was lost.
+    pub is_answered: bool,
     /// Why it is not served, if it is not.
     pub trouble: Option<Trouble>,
     /// Whether writes are refused, because there are no numbers for chunks any more.
@@ -387,6 +389,7 @@ impl TierCore {
         Some(SegmentStatus {
             name,
             epoch: segment.epoch().filter(|_| segment.standing == Standing::Owned),
+            is_answered: segment.standing == Standing::Owned && !segment.wants_adoption,
             trouble,
             is_exhausted: segment.is_exhausted,
             chunks: segment.chunks_there().count(),
