@@ -25,6 +25,8 @@ ob_plant::plants! {
         GoneBeforeHeard = "gone-before-heard",
         /// Peers are read whose messages nobody awaits.
         ReadUnawaited = "read-unawaited",
+        /// Messages of a peer come, however many of them the host does nothing with.
+        IdleUnbounded = "idle-unbounded",
         /// Card memory of the host shows what was there before, where nothing was written.
         MemoryShown = "memory-shown",
     }

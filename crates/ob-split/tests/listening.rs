@@ -5,131 +5,19 @@
 
 mod card_rig;
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
-
-use card_rig::{MAGIC, Rig, address, config, filler, reply_to};
+use card_rig::split::{
+    ANSWER, DOOR, GRANTED, OTHER, STALL, STORAGE, VM, accept, blocks_out, compressible, heard, host,
+    host_with_ring, listen, message, port_config, received, rig, say, settle, unpacked, unread,
+};
+use card_rig::{Rig, address, config, filler, reply_to};
 use ob_split::card::{IntakeConfig, NoFront, PortConfig, SplitDialect};
 use ob_split::engine::Effort;
-use ob_split::host::{
-    CardMemory, CardTask, Completion, HostEnds, Incoming, NoMemory, PortOptions, PostError, RingEnds, Split,
-    SplitFailure, arguments,
-};
+use ob_split::host::{CardTask, Completion, Incoming, NoMemory, PostError, SplitFailure, arguments};
 use ob_split::wire::{
-    Answers, ChannelId, ChannelState, CompletionStatus, Definition, HEADER_LEN, Handle, Header, Memory,
-    OVERSIZE, Otherwise, PACKED, Plan, PlanId, REPLY, Register, Slot, Step, USER_LEN, kind,
+    Answers, ChannelId, ChannelState, CompletionStatus, Definition, HEADER_LEN, Handle, Memory, OVERSIZE,
+    Otherwise, PACKED, Plan, PlanId, REPLY, Register, Slot, Step, USER_LEN, kind,
 };
 use proptest::prelude::*;
-
-const PATIENCE: Duration = Duration::from_secs(1);
-const STALL: Duration = Duration::from_secs(5);
-/// Where the card listens, and the ports of peers.
-const DOOR: u16 = 7000;
-const VM: u16 = 41;
-const OTHER: u16 = 42;
-const STORAGE: u16 = 1;
-const GRANTED: u32 = 2;
-
-type Port = Rc<RefCell<Rig<NoFront, SplitDialect>>>;
-
-fn port_config() -> PortConfig {
-    let memory = vec![(4 << 10, 3), (64 << 10, 2)];
-    PortConfig {
-        granted: vec![(64 << 10, GRANTED)],
-        intake: Some(IntakeConfig { memory, stall: STALL }),
-        payload_max: 64 << 10,
-        ..config()
-    }
-}
-
-fn rig(config: PortConfig) -> Port {
-    Rc::new(RefCell::new(Rig::of(config, NoFront, SplitDialect::new(MAGIC, PATIENCE))))
-}
-
-/// A host that has the paper's API: whenever it would sleep, the card runs.
-fn host(port: &Port) -> Split<impl HostEnds + use<>> {
-    host_with_ring(port, 64 << 10)
-}
-
-fn host_with_ring(port: &Port, ring_len: u32) -> Split<impl HostEnds + use<>> {
-    port.borrow_mut().open(ring_len);
-    let (sender, receiver) = port.borrow_mut().ends();
-    let card = Rc::clone(port);
-    let sleeper = move |_: &[(&AtomicU64, u32)], _: Option<Duration>| card.borrow_mut().run();
-    Split::open(RingEnds::new(sender, receiver, None, sleeper), &PortOptions::default()).unwrap()
-}
-
-/// Both take turns until neither has anything to say.
-fn settle(port: &Port, split: &mut Split<impl HostEnds>) {
-    for _ in 0..4 {
-        split.flush();
-        port.borrow_mut().run();
-    }
-}
-
-fn listen(split: &mut Split<impl HostEnds>) -> ChannelId {
-    let event = split.listen(address(DOOR)).unwrap();
-    let Completion::Listening { listener, port } = split.wait(event) else { panic!() };
-    assert_eq!(port, DOOR);
-    listener
-}
-
-fn accept(port: &Port, split: &mut Split<impl HostEnds>, listener: ChannelId, peer: u16) -> ChannelId {
-    port.borrow_mut().card.net_mut().arrive(DOOR, peer);
-    let event = split.accept(listener);
-    let Completion::Connected(channel) = split.wait(event) else { panic!() };
-    channel
-}
-
-fn message(tag: u64, payload: &[u8]) -> Vec<u8> {
-    let header = Header {
-        magic: MAGIC,
-        version: 1,
-        kind: 1,
-        status: 0,
-        flags: 0,
-        tag,
-        payload_len: payload.len() as u32,
-        rest: [3; 40],
-    };
-    [&header.encode()[..], payload].concat()
-}
-
-fn say(port: &Port, peer: u16, bytes: &[u8]) {
-    port.borrow_mut().card.net_mut().say(peer, bytes);
-}
-
-fn heard(port: &Port, peer: u16) -> Vec<(Header, Vec<u8>)> {
-    port.borrow_mut().card.net_mut().heard(peer)
-}
-
-fn unread(port: &Port, peer: u16) -> usize {
-    port.borrow_mut().card.net_mut().pipe(peer).1.to_card.len()
-}
-
-fn blocks_out(port: &Port) -> usize {
-    port.borrow().card.counts().blocks_out
-}
-
-fn received(completion: Completion) -> (u64, CardMemory, u32) {
-    let Completion::Received { header, payload, len, .. } = completion else { panic!("{completion:?}") };
-    (u64::from_le_bytes(header[8..16].try_into().unwrap()), payload, len)
-}
-
-fn compressible(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at / 97) as u8).collect()
-}
-
-fn unpacked(bytes: &[u8], len: usize) -> Vec<u8> {
-    lz4::block::decompress(bytes, Some(len as i32)).unwrap()
-}
-
-const ANSWER: fn(u64) -> [u8; HEADER_LEN] = |tag| {
-    let (status, flags, payload_len, rest) = (0, 0, 0, [0; 40]);
-    Header { magic: MAGIC, version: 1, kind: 1 | REPLY, status, flags, tag, payload_len, rest }.encode()
-};
 
 #[test]
 fn listing_1_keeps_payloads_on_the_card() {
@@ -203,7 +91,9 @@ fn who_is_not_awaited_is_not_read() {
 
 #[test]
 fn memory_that_is_out_is_waited_for() {
-    let port = rig(port_config());
+    // Of a peer with whose messages nothing is done half of the blocks are out at most.
+    let intake = port_config().intake.map(|intake| IntakeConfig { memory: vec![(64 << 10, 4)], ..intake });
+    let port = rig(PortConfig { intake, ..port_config() });
     let mut split = host(&port);
     let listener = listen(&mut split);
     let from = accept(&port, &mut split, listener, VM);
@@ -238,7 +128,12 @@ fn what_is_too_long_is_told_and_the_next_comes() {
     say(&port, VM, &message(2, &vec![2; 200_000]));
     say(&port, VM, &message(3, &[3; 1000]));
     let event = split.mixed_recv(Incoming::Of(from), 1000).unwrap();
-    assert_eq!(split.wait(event), Completion::Failed(SplitFailure::Oversize { len: 1001 }));
+    // Whoever receives it knows whom to tell.
+    let Completion::Failed(SplitFailure::Oversize { from: who, header, len: 1001 }) = split.wait(event)
+    else {
+        panic!()
+    };
+    assert_eq!((who, header[8], &header[24..40]), (from.0.into(), 1, &[0; 16][..]));
     let event = split.mixed_recv(Incoming::Of(from), 1000).unwrap();
     let (tag, payload, len) = received(split.wait(event));
     assert_eq!((tag, len), (3, 1000));
@@ -280,7 +175,10 @@ fn what_a_peer_has_said_before_it_goes_is_heard_before_that() {
 #[test]
 fn a_host_whose_ring_is_full_hears_all_that_a_peer_has_said_before_it_went() {
     const MESSAGES: u64 = 400;
-    let port = rig(PortConfig { handles_max: 512, granted: Vec::new(), ..port_config() });
+    // All that a peer says comes, whatever the host does with it.
+    let intake = port_config().intake.map(|intake| IntakeConfig { idle_max: 512, ..intake });
+    let few = PortConfig { handles_max: 2048, channels_max: 2, granted: Vec::new(), ..port_config() };
+    let port = rig(PortConfig { intake, ..few });
     let mut split = host_with_ring(&port, 16 << 10);
     let listener = listen(&mut split);
     let from = accept(&port, &mut split, listener, VM);
@@ -436,7 +334,7 @@ fn pieces_of_a_long_payload_say_which_they_are() {
     let memory = vec![(256 << 10, 2)];
     let port = rig(PortConfig {
         payload_max: 256 << 10,
-        intake: Some(IntakeConfig { memory, stall: STALL }),
+        intake: Some(IntakeConfig { memory, stall: STALL, ..IntakeConfig::default() }),
         ..port_config()
     });
     let mut split = host(&port);

@@ -331,6 +331,7 @@ pub const HARNESSES: &[Harness] = &[
         build: Build::Plain,
         plants: &["gone-before-heard", "read-unawaited", "memory-shown"],
     },
+    Harness { package: "ob-split", test: "peers", build: Build::Plain, plants: &["idle-unbounded"] },
     Harness { package: "ob-link", test: "strangers", build: Build::Plain, plants: &["anybody-attaches"] },
     Harness { package: "ob-link", test: "follow", build: Build::Plain, plants: &["part-not-followed"] },
     Harness {

@@ -27,7 +27,8 @@ use super::dialect::ZEROS_MAX;
 use super::flight::FlightKey;
 use crate::plant::{Bug, is_planted};
 use crate::wire::{ACCEPTED_FROM, ChannelId, HEADER_LEN, Header, REPLY_PAYLOAD_MAX};
-use intake::{Intake, Taken};
+pub(super) use intake::Leaving;
+use intake::{Hearing, Intake, Taken};
 
 /// Bytes that are received before it is known what they are: some replies without payload at once, and little of a payload.
 const STAGED_LEN: usize = 512;
@@ -148,9 +149,16 @@ struct Wire {
     is_dirty: bool,
     /// Its peer has connected here, and may ask.
     is_accepted: bool,
-    /// Answers to it that are not sent, and since when nothing of what is to be moved was.
+    /// Whether it is heard.
+    hearing: Hearing,
+    /// Its messages that are not answered, and how many of them no plan is about.
+    held: u32,
+    idle: u32,
+    /// Answers to it that are not sent.
     answers: usize,
-    moved_at: Instant,
+    /// When something of it has come last, and of what is sent to it has gone: since then it stands still, if it is its turn.
+    received_at: Instant,
+    sent_at: Instant,
     reads: VecDeque<Queued>,
     rest: VecDeque<Queued>,
     output: VecDeque<Sending>,
@@ -263,8 +271,12 @@ impl Wires {
             is_up: is_accepted,
             is_dirty: false,
             is_accepted,
+            hearing: Hearing::On,
+            held: 0,
+            idle: 0,
             answers: 0,
-            moved_at: Instant::default(),
+            received_at: Instant::default(),
+            sent_at: Instant::default(),
             reads: VecDeque::new(),
             rest: VecDeque::new(),
             output: VecDeque::new(),
@@ -401,7 +413,11 @@ impl Wires {
             wire.admit(now, deadline, next, len);
         }
         let is_dirty = !wire.output.is_empty() && !std::mem::replace(&mut wire.is_dirty, true);
+        let owes = wire.answers > 0;
         self.check_at = check_at;
+        if owes {
+            self.check_stall(now);
+        }
         if is_dirty {
             self.dirty.push_back(key);
         }
@@ -459,7 +475,7 @@ impl Wires {
         wire.sent += count;
         let was_full = wire.answers_too_little();
         if count > 0 {
-            wire.moved_at = now;
+            wire.sent_at = now;
         }
         let delivered = self.delivered.len();
         while let Some(Sending { len, tag, .. }) = wire.output.front()
@@ -486,7 +502,7 @@ impl Wires {
     }
 
     pub(super) fn receive_into(&mut self, key: ChannelKey) -> Option<[&mut [u8]; 2]> {
-        let wire = self.get_mut(key)?;
+        let wire = self.get_mut(key).filter(|wire| wire.hearing == Hearing::On)?;
         let is_held_up = wire.answers_too_little();
         let staged = wire.staged.get_mut(wire.staged_len..)?;
         match &mut wire.input {
@@ -507,7 +523,7 @@ impl Wires {
 
     pub(super) fn received(&mut self, now: Instant, key: ChannelKey, count: usize) {
         let Some(wire) = self.get_mut(key) else { return };
-        wire.moved_at = now;
+        wire.received_at = now;
         let mut count = count;
         if let Input::Request(taken) = &mut wire.input {
             count -= taken.fill(count);
@@ -526,8 +542,13 @@ impl Wires {
     pub(super) fn next_reply(&mut self, now: Instant, key: ChannelKey) -> Result<Option<Reply>, Garbage> {
         let magic = self.magic;
         loop {
-            let Some(wire) = self.get_mut(key) else { return Ok(None) };
+            let wire = self.get_mut(key).filter(|wire| wire.hearing == Hearing::On);
+            let Some(wire) = wire else { return Ok(None) };
             if matches!(wire.input, Input::Header) && !wire.take_header(magic)? {
+                // There may be a part of one.
+                if wire.stalls_since().is_some() {
+                    self.check_stall(now);
+                }
                 return Ok(None);
             }
             if matches!(wire.input, Input::Request(_)) {
@@ -572,11 +593,16 @@ impl Wires {
         let mut at = ChannelId(0);
         while let Some((channel, wire)) = self.all.range_mut(at..).next() {
             let key = ChannelKey { channel: *channel, life: wire.life };
+            let was_full = wire.answers_too_little();
             let next = wire.expire(now, failed);
+            if was_full && !wire.answers_too_little() {
+                self.intake.open_again(key);
+            }
             let stalls = wire.stalls_since().map(|since| since + stall);
-            let is_mute = wire.silences >= SILENCES_MAX
-                || wire.unanswered.len() > unanswered_max
-                || stalls.is_some_and(|at| at <= now);
+            let says_nothing = wire.silences >= SILENCES_MAX || wire.unanswered.len() > unanswered_max;
+            // One that is about to be ended is told once.
+            let is_mute =
+                wire.hearing != Hearing::Off && (says_nothing || stalls.is_some_and(|at| at <= now));
             self.check_at = self.check_at.into_iter().chain(next).chain(stalls).min();
             if is_mute {
                 mute.push(key);
@@ -621,6 +647,8 @@ impl Wire {
         }
         self.unstage(HEADER_LEN);
         if !header.is_reply() {
+            // It is there.
+            self.silences = 0;
             self.input = Input::Request(Taken::new(header));
             return Ok(true);
         }
@@ -649,6 +677,9 @@ impl Wire {
         };
         self.output.insert(place, Sending { message, len, tag, is_fetch });
         let (since, is_answer) = (now, ask.is_answer);
+        if is_answer {
+            self.owe(now);
+        }
         let ask = Some(ask);
         let asked = Asked { tag, len, reply_len_max, ask, since, deadline, is_sent: false, is_answer };
         let place = self.unanswered.partition_point(|other| other.tag < tag);
@@ -704,9 +735,9 @@ impl Wire {
         let begun = usize::from(self.sent > 0);
         for place in (begun..self.output.len()).rev() {
             let Some(tag) = self.output.get(place).map(|sending| sending.tag) else { continue };
-            if self.asked(tag).is_none_or(|asked| asked.ask.is_some()) {
-                continue;
-            }
+            let given_up = self.asked(tag).filter(|asked| asked.ask.is_none()).map(|asked| asked.is_answer);
+            let Some(is_answer) = given_up else { continue };
+            self.answers = self.answers.saturating_sub(usize::from(is_answer));
             self.output.remove(place);
             self.unanswered.retain(|asked| asked.tag != tag);
         }

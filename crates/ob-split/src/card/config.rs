@@ -80,10 +80,14 @@ pub struct IntakeConfig {
     pub memory: Vec<(u32, u32)>,
     /// For how long a peer may stand still amidst a message, or before answers that it does not take.
     pub stall: Duration,
+    /// Messages of one peer of which the host was told and that no plan is about: while it has so many, no further one comes. For all peers
+    /// together they are half of the handles at most, but one for each. (And while it has one, half of the blocks are for others.)
+    pub idle_max: u32,
 }
 
 impl Default for IntakeConfig {
     fn default() -> Self {
-        Self { memory: vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)], stall: Duration::from_secs(20) }
+        let memory = vec![(4 << 10, 512), (64 << 10, 256), (1 << 20, 16)];
+        Self { memory, stall: Duration::from_secs(20), idle_max: 4 }
     }
 }

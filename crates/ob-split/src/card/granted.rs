@@ -41,7 +41,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         match self.messages.remove(memory.handle).map(|held| held.owner) {
             Some(Owner::Front(key)) => self.front.answer(key, FrontAnswer::Nobody),
             Some(Owner::Host(length)) => self.grant_memory(length),
-            Some(Owner::Peer(_)) | None => {}
+            Some(Owner::Peer(key)) => {
+                self.wires.idles(key, false);
+                self.wires.let_go(key);
+            }
+            None => {}
         }
         Ok(())
     }

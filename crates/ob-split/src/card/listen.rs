@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ob_core::{Arrival, Incarnation, ListenerId};
 
-use super::channel::ChannelKey;
+use super::channel::{ChannelKey, Leaving};
 use super::dialect::Dialect;
 use super::front::{Arrived, Front, FrontKey};
 use super::messages::Owner;
@@ -208,24 +208,46 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
 
     /// The peer of a channel is gone, or as good as gone. The host is told what it has said before it is told of that.
     pub(super) fn part(&mut self, key: ChannelKey, state: ChannelState) {
-        if !self.messages.has_untold_of(key) || is_planted(Bug::GoneBeforeHeard) {
+        if self.is_heard(key) {
             self.end_channel(key.channel, state);
-        } else if !self.leaving.contains(&key) {
+            return;
+        }
+        // What may still come of it is not of a peer that is there, or of one that keeps to nothing.
+        self.wires.stop(key);
+        if !self.leaving.contains(&key) {
             self.leaving.push(key);
         }
     }
 
-    /// Channels whose peers are gone end when the host was told all that they have said.
+    /// Whether something is to be done about a peer that leaves.
+    pub(super) fn is_to_leave(&self, key: ChannelKey) -> bool {
+        let waits = matches!(self.wires.leaving(key), Some(Leaving::Listens { is_told: true }));
+        !waits && self.is_heard(key)
+    }
+
+    /// Whether the host was told all that a peer has said.
+    fn is_heard(&self, key: ChannelKey) -> bool {
+        !self.messages.has_untold_of(key) || is_planted(Bug::GoneBeforeHeard)
+    }
+
+    /// Channels whose peers are gone end when the host was told all that they have said; and of those that have only ended their side, when
+    /// they have all that is to be said to them.
     pub(super) fn end_left(&mut self) -> bool {
         let mut moved = false;
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|key| {
-            if self.messages.has_untold_of(*key) {
+            if !self.is_to_leave(*key) {
                 return true;
             }
             moved = true;
-            if self.wires.address(*key).is_some() {
-                self.end_channel(key.channel, ChannelState::Gone);
+            match self.wires.leaving(*key) {
+                Some(Leaving::Listens { .. }) => {
+                    self.wires.told_of_end(*key);
+                    self.tell(key.channel, ChannelState::Ended, 0, ChannelId(0));
+                    return true;
+                }
+                Some(Leaving::Now) => self.end_channel(key.channel, ChannelState::Gone),
+                None => {}
             }
             false
         });

@@ -245,7 +245,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             let may_take = is_awaited && self.messages.has_room();
             let Some((owner, arrived)) = (if may_take { self.next_message() } else { None }) else { break };
             // There was room for it.
-            let _ = self.messages.insert(owner, arrived);
+            if self.messages.insert(owner, arrived).is_some()
+                && let Owner::Peer(key) = owner
+            {
+                self.wires.held(key);
+            }
             moved = true;
         }
         moved
@@ -472,7 +476,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         self.fail_awaiters();
         for key in mute {
             tracing::warn!(channel = key.channel.0, "a channel is ended: its peer answers nothing any more");
-            self.end_channel(key.channel, ChannelState::Gone);
+            self.part(key, ChannelState::Gone);
         }
         moved
     }
@@ -487,6 +491,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             moved = true;
             let Some(held) = self.messages.remove(handle) else { continue };
             if let Owner::Peer(key) = held.owner {
+                self.wires.let_go(key);
                 self.answer_peer(key, &held.header, status, with);
                 continue;
             }
@@ -558,7 +563,7 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        let has_ended = self.leaving.iter().any(|key| !self.messages.has_untold_of(*key));
+        let has_ended = self.leaving.iter().any(|key| self.is_to_leave(*key));
         let has_begun = !self.connects.is_empty() || self.listeners.has_wanted();
         has_ended || has_begun || !self.ready.is_empty() || self.wires.has_work()
     }
@@ -579,10 +584,8 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
     }
 
     fn garbage(&mut self, key: ChannelKey, why: Garbage) {
-        if !self.leaving.contains(&key) {
-            tracing::warn!(channel = key.channel.0, "a channel is ended: {why}");
-            self.part(key, ChannelState::Gone);
-        }
+        tracing::warn!(channel = key.channel.0, "a channel is ended: {why}");
+        self.part(key, ChannelState::Gone);
     }
 }
 
@@ -600,7 +603,12 @@ impl<F: Front, D: Dialect, E: Engines> StreamProtocol for Port<F, D, E> {
     }
 
     fn ended(&mut self, now: Instant, key: ChannelKey) {
-        self.broken(now, key);
+        // Who has connected here may have said all that it asks.
+        if self.wires.has_said_all(key) {
+            self.leaving.push(key);
+        } else {
+            self.broken(now, key);
+        }
     }
 
     fn broken(&mut self, _: Instant, key: ChannelKey) {

@@ -4,6 +4,7 @@ use super::dialect::{Dialect, PIECES_MAX, Pieces, Reject, Told};
 use super::flight::{Doing, Flight, FlightKey, OUTER, Purpose};
 use super::front::Front;
 use super::memory::Need;
+use super::messages::Owner;
 use super::outbox::{Bytes, Waiting};
 use super::port::{Hostile, Port};
 use crate::engine::Engines;
@@ -111,7 +112,12 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
         }
         // From here on it is under way.
         match self.messages.get_mut(handle) {
-            Some(held) => held.plans += 1,
+            Some(held) => {
+                held.plans += 1;
+                if let Owner::Peer(key) = held.owner {
+                    self.wires.idles(key, false);
+                }
+            }
             None => _ = self.own.insert(handle.0, ()),
         }
         if let Some(held) = flight.lent.and_then(|(handle, _)| self.messages.get_mut(handle)) {
@@ -265,6 +271,11 @@ impl<F: Front, D: Dialect, E: Engines> Port<F, D, E> {
             && let Some(held) = self.messages.get_mut(handle)
         {
             held.plans = held.plans.saturating_sub(1);
+            if let Owner::Peer(key) = held.owner
+                && !held.is_answered
+            {
+                self.wires.idles(key, true);
+            }
             if flight.is_orphan {
                 // What it has written since is not what the next host has asked for.
                 held.written.clear();

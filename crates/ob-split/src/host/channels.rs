@@ -10,7 +10,8 @@ use crate::wire::{ACCEPTED_FROM, Channel, ChannelId, ChannelIs, ChannelState, Ch
 /// ```text
 ///   connect ─▶ Connecting ──Up──▶ Up ─┐            listen ─▶ Opening ──Listening──▶ Listening
 ///                   └── Refused, Gone ┴──▶ Over ◀── Refused, Gone ──┴────────────────┘
-///                       Accepted ── Gone ──▲
+///            Accepted ──Ended──▶ Ended ── Gone ──▲
+///                └────── Gone ───────────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -19,6 +20,7 @@ enum Phase {
     Opening,
     Listening,
     Accepted,
+    Ended,
     Over,
 }
 
@@ -104,6 +106,7 @@ impl Channels {
             // A peer may tell later which life of it this is.
             (Phase::Connecting | Phase::Up, ChannelState::Up) => known.phase = Phase::Up,
             (Phase::Opening, ChannelState::Listening) => known.phase = Phase::Listening,
+            (Phase::Accepted, ChannelState::Ended) => known.phase = Phase::Ended,
             (Phase::Over, _) => return None,
             (_, ChannelState::Gone) | (Phase::Connecting | Phase::Opening, ChannelState::Refused) => {
                 known.phase = Phase::Over;

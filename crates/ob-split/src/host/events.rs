@@ -83,6 +83,10 @@ pub enum SplitFailure {
     /// The message is longer than was asked for; it was given back.
     #[error("the message has {len} bytes, more than was asked for")]
     Oversize {
+        /// Who sent it: the channel, or the front's queue.
+        from: u32,
+        /// Its header, with zeros where its descriptor was.
+        header: [u8; HEADER_LEN],
         /// Bytes of its payload.
         len: u32,
     },

@@ -203,8 +203,8 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     });
     let state = prop::sample::select(ChannelState::ALL.to_vec());
     let of_channel = (1u16..4, state).prop_map(|(number, state)| {
-        let number =
-            if state == ChannelState::Accepted { number + crate::wire::ACCEPTED_FROM } else { number };
+        let is_of_accepted = matches!(state, ChannelState::Accepted | ChannelState::Ended);
+        let number = if is_of_accepted { number + crate::wire::ACCEPTED_FROM } else { number };
         channel_is(number, state)
     });
     let legal = prop_oneof![

@@ -84,10 +84,20 @@ struct Receive {
     payload_max: u32,
 }
 
-/// Who awaits news of a channel.
+/// Who awaits news of a channel, and what is known of it.
 #[derive(Clone, Copy)]
 struct Waiting {
     event: Option<Event>,
+    /// Nobody knows it who could await its messages: it was accepted, and nobody has asked for it, or it was closed.
+    is_nobodys: bool,
+    /// Its peer says no more.
+    has_ended: bool,
+}
+
+impl Waiting {
+    const fn new(event: Option<Event>, is_nobodys: bool) -> Self {
+        Self { event, is_nobodys, has_ended: false }
+    }
 }
 
 /// A place in card memory, as plans of this layer have it: offset and length.
@@ -283,13 +293,18 @@ impl<L: HostEnds> Split<L> {
         }
     }
 
-    /// Closes a channel or a listener. Receives that were posted for it are completed when it is gone.
+    /// Closes a channel or a listener, and with a listener the connections that nobody has accepted. Receives that were posted for it are
+    /// completed when it is gone; messages of it that nobody has awaited are given back.
     ///
     /// # Errors
     ///
     /// When there is none.
     pub fn close(&mut self, channel: ChannelId) -> Result<(), PostError> {
-        self.port.channel(&Channel { channel, what: ChannelWhat::Close, address: None })
+        self.port.channel(&Channel { channel, what: ChannelWhat::Close, address: None })?;
+        if let Some(waiting) = self.channels.get_mut(&channel) {
+            waiting.is_nobodys = true;
+        }
+        Ok(())
     }
 
     /// Awaits a message whose payload has at most so many bytes: [`Completion::Received`]. The payload is in memory of the card's
@@ -303,7 +318,7 @@ impl<L: HostEnds> Split<L> {
         // What a channel has said before it was gone stays.
         if let Incoming::Of(channel) = from
             && !waits
-            && !self.channels.contains_key(&channel)
+            && self.channels.get(&channel).is_none_or(|waiting| waiting.has_ended)
         {
             return Err(PostError::Channel(channel));
         }
@@ -486,7 +501,7 @@ impl<L: HostEnds> Split<L> {
         let channel = self.port.free_channel().ok_or(PostError::TooMany)?;
         self.port.channel(&Channel { channel, what, address: Some(address) })?;
         let event = self.event();
-        self.channels.insert(channel, Waiting { event: Some(event) });
+        self.channels.insert(channel, Waiting::new(Some(event), false));
         Ok(event)
     }
 
@@ -577,32 +592,61 @@ impl<L: HostEnds> Split<L> {
                 self.complete(event, completion);
             }
             ChannelState::Accepted => {
-                self.channels.insert(channel, Waiting { event: None });
+                self.channels.insert(channel, Waiting::new(None, true));
                 self.accepted.push_back((channel, is.listener));
                 self.match_accepts();
+            }
+            ChannelState::Ended => {
+                if let Some(waiting) = self.channels.get_mut(&channel) {
+                    waiting.has_ended = true;
+                }
+                self.nothing_more_comes(channel);
             }
             ChannelState::Gone | ChannelState::Refused => self.channel_is_gone(channel),
         }
     }
 
-    /// Everything of it is completed. Messages of it that came before stay.
+    /// Receives of a channel that says no more are completed. Messages of it that came before were matched before.
+    fn nothing_more_comes(&mut self, channel: ChannelId) {
+        while let Some(at) = self.receives.iter().position(|receive| receive.from == Incoming::Of(channel)) {
+            let Some(receive) = self.receives.remove(at) else { break };
+            self.complete(receive.event, Completion::Failed(SplitFailure::ChannelGone));
+        }
+    }
+
+    /// Everything of it is completed. Messages of it that came before stay, if anybody knows of it who could ask for them.
     fn channel_is_gone(&mut self, channel: ChannelId) {
         let mut gone: Vec<Event> = Vec::new();
-        gone.extend(self.channels.remove(&channel).and_then(|waiting| waiting.event));
+        let waiting = self.channels.remove(&channel);
+        gone.extend(waiting.and_then(|waiting| waiting.event));
+        if waiting.is_some_and(|waiting| waiting.is_nobodys) {
+            self.give_back_arrived(channel);
+        }
         self.closing.extend((channel.0 >= ACCEPTED_FROM).then_some(channel));
-        self.accepted.retain(|(accepted, _)| *accepted != channel);
+        let closing = &mut self.closing;
+        self.accepted.retain(|(accepted, listener)| {
+            // Nobody can ask for it any more.
+            closing.extend(Some(*accepted).filter(|_| *listener == channel));
+            *accepted != channel && *listener != channel
+        });
         self.accepts.retain(|(event, listener)| {
             gone.extend(Some(*event).filter(|_| *listener == channel));
             *listener != channel
         });
-        self.receives.retain(|receive| {
-            let is_of_it = receive.from == Incoming::Of(channel);
-            gone.extend(Some(receive.event).filter(|_| is_of_it));
-            !is_of_it
-        });
         for event in gone {
             self.complete(event, Completion::Failed(SplitFailure::ChannelGone));
         }
+        self.nothing_more_comes(channel);
+    }
+
+    /// Messages of a channel for which nobody will ask.
+    fn give_back_arrived(&mut self, channel: ChannelId) {
+        let returning = &mut self.returning;
+        self.arrived.retain(|header| {
+            let is_of_it = is_of(header, Incoming::Of(channel));
+            returning.extend(Some(header.descriptor().handle).filter(|_| is_of_it));
+            !is_of_it
+        });
     }
 
     fn match_accepts(&mut self) {
@@ -613,6 +657,9 @@ impl<L: HostEnds> Split<L> {
                 None => at += 1,
                 Some((channel, _)) => {
                     self.accepts.remove(at);
+                    if let Some(waiting) = self.channels.get_mut(&channel) {
+                        waiting.is_nobodys = false;
+                    }
                     self.complete(event, Completion::Connected(channel));
                 }
             }
@@ -642,14 +689,14 @@ impl<L: HostEnds> Split<L> {
         let descriptor = header.descriptor();
         let (len, payload) =
             (descriptor.length, self.returns.card_memory(descriptor.handle, descriptor.length));
+        let (from, mut header) = (descriptor.front, *header.bytes());
+        if let Some(place) = header.get_mut(DESCRIPTOR_AT..DESCRIPTOR_AT + DESCRIPTOR_LEN) {
+            place.fill(0);
+        }
         let completion = if len > receive.payload_max {
-            Completion::Failed(SplitFailure::Oversize { len })
+            Completion::Failed(SplitFailure::Oversize { from, header, len })
         } else {
-            let mut bytes = *header.bytes();
-            if let Some(place) = bytes.get_mut(DESCRIPTOR_AT..DESCRIPTOR_AT + DESCRIPTOR_LEN) {
-                place.fill(0);
-            }
-            Completion::Received { from: descriptor.front, header: bytes, payload, len }
+            Completion::Received { from, header, payload, len }
         };
         self.complete(receive.event, completion);
     }

@@ -257,7 +257,9 @@ fn a_message_that_is_too_long_is_given_back() {
     let event = split.mixed_recv(Incoming::Any, 100).unwrap();
     split.flush();
     card.header(5, 3, 101);
-    assert_eq!(split.take(event), failed(SplitFailure::Oversize { len: 101 }));
+    let mut header = [0xAB; HEADER_LEN];
+    header[24..40].fill(0);
+    assert_eq!(split.take(event), failed(SplitFailure::Oversize { from: 3, header, len: 101 }));
     split.flush();
     card.hear();
     assert_eq!(card.returned, [Handle(5)]);

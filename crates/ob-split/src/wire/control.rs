@@ -49,6 +49,8 @@ words!(
         Listening = 4,
         /// A peer has connected to a listener.
         Accepted = 5,
+        /// One that was accepted says no more, and still hears what it is sent.
+        Ended = 6,
     }
 );
 words!(
@@ -230,7 +232,8 @@ impl Entry for ChannelIs {
         let state = ChannelState::from_code(code).ok_or(wrong(kind::CHANNEL_IS, "state", code.into()))?;
         let is_accepted = state == ChannelState::Accepted;
         let is_gone = state == ChannelState::Gone;
-        if channel == 0 || (!is_gone && is_accepted != (channel >= ACCEPTED_FROM)) {
+        let is_of_accepted = is_accepted || state == ChannelState::Ended;
+        if channel == 0 || (!is_gone && is_of_accepted != (channel >= ACCEPTED_FROM)) {
             return Err(wrong(kind::CHANNEL_IS, "channel", channel.into()));
         }
         if is_accepted == (listener == 0) {

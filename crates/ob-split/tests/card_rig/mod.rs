@@ -5,6 +5,7 @@
 
 mod net;
 mod service;
+pub mod split;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ use ob_split::wire::{
 };
 use ob_wire_link::group::{GroupSizes, GroupSpec};
 
-pub use net::{TestNet, address};
+pub use net::{Pipe, TestNet, address};
 pub use service::{
     ANSWER, BULK, CALL, MAGIC, NOTE, PACK, PATIENCE, READ, RECORD, Run, Said, TWICE, TestDialect, TestFront,
     WRITE, ask, definitions, reply_to, request,

@@ -6,7 +6,8 @@
 //!       └─ longer than may be ─▶ Away ── read away, and refused ─▶ header …
 //! ```
 //!
-//! Whoever is not at `header`, `Into` or `Away` is not received from: its peer waits, as TCP has it.
+//! Whoever is not at `header`, `Into` or `Away` is not received from: its peer waits, as TCP has it. A host that wants messages may have
+//! those of another peer in mind: so one of whose messages it has some, and does nothing with them, is not at `Whole` for it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ use ob_memory::{Pool, Shared, Slice};
 
 use super::{ChannelKey, Head, Input, Outgoing, Sending, Wire, Wires};
 use crate::card::config::{IntakeConfig, PortConfig};
-use crate::wire::{ACCEPTED_FROM, ChannelId, Header, OVERSIZE, REPLY, REPLY_PAYLOAD_MAX};
+use crate::plant::{Bug, is_planted};
+use crate::wire::{ACCEPTED_FROM, ChannelId, HEADER_LEN, Header, OVERSIZE, REPLY, REPLY_PAYLOAD_MAX};
 
 /// Answers that wait for a peer to take them before no more is heard of it.
 const ANSWERS_MAX: usize = 64;
@@ -26,16 +28,20 @@ const NO_TAG: u64 = 0;
 
 /// Memory for what peers ask, and who waits for what.
 pub(super) struct Intake {
-    /// From the shortest blocks to the longest.
-    pools: Vec<Pool>,
+    /// From the shortest blocks to the longest, and how many were ever taken, modulo 2³².
+    pools: Vec<(Pool, u32)>,
     payload_max: u32,
     stall: Duration,
+    /// Messages of one peer that no plan is about.
+    idle_max: u32,
     is_there: bool,
     /// Channels of which a message is there, in their order.
     whole: VecDeque<ChannelKey>,
-    /// Channels that want memory, likewise; and what had come back when the first of them asked last.
-    wanting: VecDeque<ChannelKey>,
+    /// Channels that want memory, likewise, and how much; and what had come back when they asked last.
+    wanting: VecDeque<(ChannelKey, u32)>,
     returned: u64,
+    /// Channels that want some as well, but take what others do not need: the host has messages of them that it does nothing with.
+    modest: VecDeque<ChannelKey>,
     /// Channels that are held up no more.
     opened: VecDeque<ChannelKey>,
     next_number: u16,
@@ -46,6 +52,27 @@ pub(super) struct Taken {
     header: Header,
     payload: Payload,
     filled: usize,
+}
+
+/// Whether a peer is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hearing {
+    On,
+    /// It says no more, and may await answers. Whether the host knows.
+    Ended {
+        is_told: bool,
+    },
+    /// Nothing of it is read any more: it is gone, or has sent what is no message, and ends.
+    Off,
+}
+
+/// Where a peer is that is about to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Leaving {
+    /// Its connection ends now.
+    Now,
+    /// It has said all, and something is to be said to it. Whether the host knows.
+    Listens { is_told: bool },
 }
 
 /// Where its payload goes.
@@ -112,14 +139,21 @@ impl Intake {
         classes.sort_unstable();
         // What no block has room for would be waited for without end.
         let longest = classes.iter().filter(|(_, blocks)| *blocks > 0).map(|(len, _)| *len).max();
+        // Whoever does nothing with messages of all of them has half of the handles for others.
+        let share = config.handles_max / 2 / u32::from(config.channels_max.max(1));
         Self {
-            pools: classes.iter().map(|(len, blocks)| Pool::new(*len as usize, *blocks as usize)).collect(),
+            pools: classes
+                .iter()
+                .map(|(len, blocks)| (Pool::new(*len as usize, *blocks as usize), 0))
+                .collect(),
             payload_max: longest.unwrap_or(0).min(config.payload_max),
             stall: intake.stall,
+            idle_max: intake.idle_max.min(share).max(1),
             is_there: config.intake.is_some(),
             whole: VecDeque::new(),
             wanting: VecDeque::new(),
             returned: 0,
+            modest: VecDeque::new(),
             opened: VecDeque::new(),
             next_number: ACCEPTED_FROM,
         }
@@ -135,9 +169,10 @@ impl Intake {
 
     /// A channel is gone.
     pub(super) fn forget(&mut self, key: ChannelKey) {
-        for waiting in [&mut self.whole, &mut self.wanting, &mut self.opened] {
+        for waiting in [&mut self.whole, &mut self.modest, &mut self.opened] {
             waiting.retain(|other| *other != key);
         }
+        self.wanting.retain(|(other, _)| *other != key);
     }
 
     pub(super) fn open_again(&mut self, key: ChannelKey) {
@@ -146,19 +181,57 @@ impl Intake {
         }
     }
 
-    fn take(&self, len: u32) -> Option<Slice> {
-        let fits = |pool: &&Pool| pool.block_len() >= len as usize;
-        let mut slice = self.pools.iter().filter(fits).find_map(Pool::take)?;
-        slice.truncate(len as usize);
-        Some(slice)
+    /// A block for so many bytes, but none that somebody waits for who wants `before` bytes at least.
+    fn take(&mut self, len: u32, before: u32) -> Option<Slice> {
+        let fitting = len as usize..before as usize;
+        self.pools.iter_mut().filter(|(pool, _)| fitting.contains(&pool.block_len())).find_map(
+            |(pool, taken)| {
+                let mut slice = pool.take()?;
+                *taken = taken.wrapping_add(1);
+                slice.truncate(len as usize);
+                Some(slice)
+            },
+        )
+    }
+
+    /// Whether half of the blocks of just the length that this needs are left with one more.
+    fn has_plenty(&self, len: u32) -> bool {
+        let own = self.pools.iter().find(|(pool, _)| pool.block_len() >= len as usize);
+        own.is_some_and(|(pool, taken)| {
+            2 * (taken.wrapping_sub(pool.returned()) as usize + 1) <= pool.blocks()
+        })
+    }
+
+    /// The same for a peer that leaves half of the blocks to others.
+    fn take_modestly(&mut self, key: ChannelKey, len: u32) -> Option<Slice> {
+        if self.wanting.is_empty() && (self.has_plenty(len) || is_planted(Bug::IdleUnbounded)) {
+            return self.take(len, u32::MAX);
+        }
+        if !self.modest.contains(&key) {
+            self.modest.push_back(key);
+        }
+        None
+    }
+
+    /// A block for a message of a peer, who waits for one otherwise behind those who do.
+    fn take_or_wait(&mut self, key: ChannelKey, len: u32) -> Option<Slice> {
+        let place = self.wanting.iter().position(|(other, _)| *other == key);
+        let ahead = self.wanting.iter().take(place.unwrap_or(usize::MAX)).map(|(_, wanted)| *wanted);
+        let slice = self.take(len, ahead.min().unwrap_or(u32::MAX));
+        match (place, &slice) {
+            (Some(place), Some(_)) => _ = self.wanting.remove(place),
+            (None, None) => self.wanting.push_back((key, len)),
+            _ => {}
+        }
+        slice
     }
 
     fn returned(&self) -> u64 {
-        self.pools.iter().map(|pool| u64::from(pool.returned())).sum()
+        self.pools.iter().map(|(pool, _)| u64::from(pool.returned())).sum()
     }
 
     fn blocks_out(&self) -> usize {
-        self.pools.iter().map(Pool::blocks_out).sum()
+        self.pools.iter().map(|(pool, _)| pool.blocks_out()).sum()
     }
 }
 
@@ -191,7 +264,7 @@ impl Wires {
         })?;
         let key = self.put(number, peer, true);
         let wire = self.get_mut(key)?;
-        (wire.connection, wire.moved_at) = (Some(connection), now);
+        (wire.connection, wire.received_at) = (Some(connection), now);
         Some(key)
     }
 
@@ -206,15 +279,15 @@ impl Wires {
         match taken.payload {
             Payload::Whole(_) => return false,
             Payload::Awaited if len > intake.payload_max => taken.payload = Payload::Away,
-            Payload::Awaited if len > 0 => match intake.take(len) {
-                Some(slice) => (taken.payload, wire.moved_at) = (Payload::Into(slice), now),
-                None => {
-                    if !intake.wanting.contains(&key) {
-                        intake.wanting.push_back(key);
-                    }
-                    return false;
-                }
-            },
+            Payload::Awaited if len > 0 => {
+                let slice = if wire.idle > 0 {
+                    intake.take_modestly(key, len)
+                } else {
+                    intake.take_or_wait(key, len)
+                };
+                let Some(slice) = slice else { return false };
+                (taken.payload, wire.received_at) = (Payload::Into(slice), now);
+            }
             Payload::Awaited | Payload::Into(_) | Payload::Away => {}
         }
         let count = taken.take(wire.staged.get(..wire.staged_len).unwrap_or_default());
@@ -237,9 +310,11 @@ impl Wires {
         true
     }
 
-    /// The next message that a peer asks. Those of one peer do not go before another's.
+    /// The next message that a peer asks of whose messages the host has not too many that it does nothing with. Those of one peer do not
+    /// go before another's.
     pub(in super::super) fn next_request(&mut self) -> Option<(ChannelKey, Header, Option<Slice>)> {
-        while let Some(key) = self.intake.whole.pop_front() {
+        while let Some(place) = self.next_whole() {
+            let Some(key) = self.intake.whole.remove(place) else { break };
             let Some(wire) = self.get_mut(key) else { continue };
             if let Input::Request(Taken { header, payload: Payload::Whole(slice), .. }) = &mut wire.input {
                 let (header, slice) = (*header, slice.take());
@@ -251,11 +326,20 @@ impl Wires {
         None
     }
 
+    fn next_whole(&self) -> Option<usize> {
+        let idle_max = if is_planted(Bug::IdleUnbounded) { u32::MAX } else { self.intake.idle_max };
+        let may_come = |key: &ChannelKey| self.get(*key).is_none_or(|wire| wire.idle < idle_max);
+        self.intake.whole.iter().position(may_come)
+    }
+
     /// The next channel that is held up no more: what has come of it ahead is looked at, and it is received from.
     pub(in super::super) fn next_opened(&mut self, now: Instant) -> Option<ChannelKey> {
         self.give_memory(now);
         while let Some(key) = self.intake.opened.pop_front() {
-            if let Some(connection) = self.get(key).and_then(|wire| wire.connection) {
+            let Some(wire) = self.get_mut(key) else { continue };
+            if let Some(connection) = wire.connection {
+                // Until now it was not its turn.
+                wire.received_at = now;
                 self.actions.push_back(ConnectionAction::Resume(connection));
                 return Some(key);
             }
@@ -268,18 +352,26 @@ impl Wires {
         let Self { all, intake, .. } = self;
         // What comes back while somebody asks is seen the next time.
         let returned = intake.returned();
-        if intake.wanting.is_empty() || std::mem::replace(&mut intake.returned, returned) == returned {
+        let wants = !intake.wanting.is_empty() || !intake.modest.is_empty();
+        if !wants || std::mem::replace(&mut intake.returned, returned) == returned {
             return;
         }
-        while let Some(key) = intake.wanting.front().copied() {
-            if let Some(wire) = all.get_mut(&key.channel).filter(|wire| wire.life == key.life)
-                && let Input::Request(taken) = &mut wire.input
-            {
-                let Some(slice) = intake.take(taken.header.payload_len) else { break };
-                (taken.payload, wire.moved_at) = (Payload::Into(slice), now);
+        let mut place = 0;
+        while let Some((key, len)) = intake.wanting.get(place).copied() {
+            let wire = all.get_mut(&key.channel).filter(|wire| wire.life == key.life);
+            if let Some(Wire { input: Input::Request(taken), received_at, .. }) = wire {
+                let Some(slice) = intake.take_or_wait(key, len) else {
+                    place += 1;
+                    continue;
+                };
+                (taken.payload, *received_at) = (Payload::Into(slice), now);
                 intake.open_again(key);
+            } else {
+                intake.wanting.remove(place);
             }
-            intake.wanting.pop_front();
+        }
+        while let Some(key) = intake.modest.pop_front() {
+            intake.open_again(key);
         }
         self.check_stall(now);
     }
@@ -299,10 +391,7 @@ impl Wires {
         let header = Header { kind, status, flags: 0, payload_len, rest: [0; 40], ..*asked };
         let header = Head::Own(header.encode());
         let message = Outgoing { header, before: None, payload, zeros: 0 };
-        if wire.answers == 0 {
-            wire.moved_at = now;
-        }
-        wire.answers += 1;
+        wire.owe(now);
         let len = message.len() as u64;
         wire.output.push_back(Sending { message, len, tag: NO_TAG, is_fetch: false });
         if !std::mem::replace(&mut wire.is_dirty, true) {
@@ -311,8 +400,76 @@ impl Wires {
         self.check_stall(now);
     }
 
+    /// The host is to be told of a message of a peer, and no plan is about it yet.
+    pub(in super::super) fn held(&mut self, key: ChannelKey) {
+        if let Some(wire) = self.get_mut(key) {
+            (wire.held, wire.idle) = (wire.held + 1, wire.idle + 1);
+        }
+    }
+
+    /// A plan about a message of a peer begins, or ends.
+    pub(in super::super) fn idles(&mut self, key: ChannelKey, is_idle: bool) {
+        let Some(wire) = self.get_mut(key) else { return };
+        wire.idle = if is_idle { wire.idle + 1 } else { wire.idle.saturating_sub(1) };
+        // Then it need not leave memory to others any more.
+        if wire.idle == 0
+            && let Some(place) = self.intake.modest.iter().position(|other| *other == key)
+        {
+            self.intake.modest.remove(place);
+            self.intake.open_again(key);
+        }
+    }
+
+    /// A message of a peer is answered, or given back.
+    pub(in super::super) fn let_go(&mut self, key: ChannelKey) {
+        if let Some(wire) = self.get_mut(key) {
+            wire.held = wire.held.saturating_sub(1);
+        }
+    }
+
+    /// A peer has ended its side: whether it may still await answers. Of a message that it has begun nothing more comes.
+    pub(in super::super) fn has_said_all(&mut self, key: ChannelKey) -> bool {
+        let Some(wire) = self.get_mut(key).filter(|wire| wire.is_accepted && wire.hearing == Hearing::On)
+        else {
+            return false;
+        };
+        wire.hearing = Hearing::Ended { is_told: false };
+        if matches!(wire.input, Input::Request(_)) {
+            wire.input = Input::Header;
+        }
+        wire.staged_len = 0;
+        self.intake.forget(key);
+        true
+    }
+
+    /// Nothing of a peer is read any more.
+    pub(in super::super) fn stop(&mut self, key: ChannelKey) {
+        if let Some(wire) = self.get_mut(key) {
+            wire.hearing = Hearing::Off;
+            self.intake.forget(key);
+        }
+    }
+
+    /// Where a peer is that is about to leave; nothing if it is gone.
+    pub(in super::super) fn leaving(&self, key: ChannelKey) -> Option<Leaving> {
+        let wire = self.get(key)?;
+        let has_all =
+            wire.held == 0 && wire.output.is_empty() && wire.reads.is_empty() && wire.rest.is_empty();
+        Some(match wire.hearing {
+            Hearing::Ended { is_told } if !has_all => Leaving::Listens { is_told },
+            Hearing::On | Hearing::Ended { .. } | Hearing::Off => Leaving::Now,
+        })
+    }
+
+    /// The host knows that a peer says no more.
+    pub(in super::super) fn told_of_end(&mut self, key: ChannelKey) {
+        if let Some(wire) = self.get_mut(key) {
+            wire.hearing = Hearing::Ended { is_told: true };
+        }
+    }
+
     /// Somebody may stand still from now on.
-    fn check_stall(&mut self, now: Instant) {
+    pub(super) fn check_stall(&mut self, now: Instant) {
         let at = now + self.intake.stall;
         self.check_at = self.check_at.into_iter().chain([at]).min();
     }
@@ -324,11 +481,30 @@ impl Wire {
         self.answers >= ANSWERS_MAX
     }
 
-    /// Since when its peer stands still, if it is its turn.
+    /// An answer is to be sent.
+    pub(super) fn owe(&mut self, now: Instant) {
+        if self.answers == 0 {
+            self.sent_at = now;
+        }
+        self.answers += 1;
+    }
+
+    /// Since when its peer stands still, if it is its turn: to go on with a message, or to take answers. What it does of the one says nothing
+    /// of the other.
     pub(super) fn stalls_since(&self) -> Option<Instant> {
-        let is_amidst = |taken: &Taken| matches!(taken.payload, Payload::Into(_) | Payload::Away);
-        let owes = matches!(&self.input, Input::Request(taken) if is_amidst(taken));
-        (owes || self.answers > 0).then_some(self.moved_at)
+        if self.hearing == Hearing::Off {
+            return None;
+        }
+        let is_amidst = self.is_accepted
+            && match &self.input {
+                Input::Request(taken) => matches!(taken.payload, Payload::Into(_) | Payload::Away),
+                // A part of a header.
+                Input::Header => (1..HEADER_LEN).contains(&self.staged_len),
+                Input::Payload { .. } => false,
+            };
+        let receives = is_amidst.then_some(self.received_at);
+        let sends = (self.answers > 0).then_some(self.sent_at);
+        receives.into_iter().chain(sends).min()
     }
 
     /// A message is sent, all of it. Who awaits just that.
@@ -343,6 +519,8 @@ impl Wire {
         if !asked.is_answer {
             return None;
         }
+        // It is there, and takes what it is sent.
+        (self.answers, self.silences) = (self.answers.saturating_sub(1), 0);
         let asked = self.unanswered.remove(place)?;
         let ask = asked.ask?;
         self.leave_window(asked.len);
